@@ -1,0 +1,305 @@
+//! Wiring: a configuration becomes a running agent.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use comity_runtime::{
+    AdminServer, BuildInfo, ClientTls, Clock, Entropy, IdentityKey, IdentitySource, Readiness, Shutdown, SystemClock,
+    SystemEntropy, atomic_file,
+};
+use tokio::sync::{Notify, watch};
+
+use crate::config::{Config, ConfigError};
+use crate::delivery::{
+    DeliveryError, DonorDelivery, EchoDelivery, NamespaceDelivery, OriginDelivery, OriginFile, OriginSecret,
+};
+use crate::desired::Update;
+use crate::execute::Executor;
+use crate::fabric::{Fabric, FabricConfig, FabricError, ForwardTarget};
+use crate::fault::{CrashPoint, CrashPointError};
+use crate::join::{JoinError, Membership, join_or_load};
+use crate::kubernetes_api::{KubernetesApi, KubernetesApiError, KubernetesSource};
+use crate::local_api::{self, LocalApiError};
+use crate::metrics::Metrics;
+use crate::observe::{self, Inventory, InventorySettings, NodeSalt, NodeSaltError};
+use crate::renew::Renewal;
+use crate::steps::{Context, ContextParts};
+use crate::store::{Store, StoreError};
+use crate::uplink::Uplink;
+
+/// Until a broker has said otherwise.
+const DEFAULT_OUTAGE_GRACE_MS: u64 = 24 * 3_600 * 1_000;
+/// Name of the identity key's file in the state directory.
+pub const IDENTITY_KEY_FILE: &str = "identity-key.pem";
+/// How long tasks may take to end.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Why an agent does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A file of the state directory.
+    #[error(transparent)]
+    File(#[from] atomic_file::FileError),
+    /// The memory.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The identity key.
+    #[error(transparent)]
+    IdentityKey(#[from] comity_runtime::signing::SigningError),
+    /// Membership.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// The identity on disk.
+    #[error(transparent)]
+    Identity(#[from] comity_runtime::identity::IdentityError),
+    /// The certificate is somebody else's.
+    #[error("the certificate in {path} is of {id}, which is not a cluster: remove the directory and join again", path = .path.display())]
+    NotACluster {
+        /// The directory.
+        path: PathBuf,
+        /// Whose it is.
+        id: String,
+    },
+    /// The Kubernetes API.
+    #[error(transparent)]
+    Kubernetes(#[from] KubernetesApiError),
+    /// The inventory file.
+    #[error(transparent)]
+    Inventory(#[from] observe::file::InventoryFileError),
+    /// The salt of node ids.
+    #[error(transparent)]
+    Salt(#[from] NodeSaltError),
+    /// A delivery.
+    #[error(transparent)]
+    Delivery(#[from] DeliveryError),
+    /// The fabric.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// The admin server.
+    #[error(transparent)]
+    Admin(#[from] comity_runtime::admin::AdminError),
+    /// The local API.
+    #[error(transparent)]
+    LocalApi(#[from] LocalApiError),
+    /// A testing aid is set wrongly.
+    #[error(transparent)]
+    CrashPoint(#[from] CrashPointError),
+    /// The metrics.
+    #[error("metrics cannot be registered: {0}")]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// A running agent.
+pub struct Agent {
+    context: Arc<Context>,
+    desired: watch::Receiver<Update>,
+    readiness: Readiness,
+    admin: AdminServer,
+    socket: PathBuf,
+    shutdown: Shutdown,
+    /// Followed as long as the agent runs.
+    _inventory: Inventory,
+}
+
+/// What the agent's cluster is made of.
+struct Platform {
+    donor: Arc<dyn DonorDelivery>,
+    origin: Arc<dyn OriginDelivery>,
+    inventory: Inventory,
+}
+
+impl Agent {
+    /// Joins where that was not done before, and starts everything. Needs a tokio runtime; returns before a stream stands
+    /// ([`is_connected`](Self::is_connected) tells).
+    ///
+    /// # Errors
+    /// [`AgentError`]; nothing is then left running.
+    pub async fn start(config: Config) -> Result<Self, AgentError> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
+        config.check()?;
+        let state = config.state_dir.clone();
+        let crash_points = CrashPoint::from_environment(&state)?;
+        let store = Store::open(&state)?;
+        let key = IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), entropy.as_ref())?;
+        let token = config.join_token_file.as_deref();
+        let Membership { directory, identity, brokers } =
+            join_or_load(&state, token, &config.brokers, &key, config.voucher.as_ref(), clock.as_ref()).await?;
+        let cluster = identity.id().as_cluster().map(ToString::to_string).ok_or_else(|| AgentError::NotACluster {
+            path: directory.path().to_owned(),
+            id: identity.id().to_string(),
+        })?;
+        let federation = identity.id().trust_domain().to_string();
+        let roots = directory.roots()?;
+        let source = IdentitySource::new(identity);
+        let tls = ClientTls::new(roots, source.subscribe());
+
+        let registry = prometheus::Registry::new();
+        let metrics = Metrics::new(&registry)?;
+        let platform = platform(&config, &clock, &entropy).await?;
+        let fabric = Fabric::bind(FabricConfig { listen: config.fabric.listen }).await?;
+        let endpoints = config.fabric_endpoints(fabric.local_addr());
+        if endpoints.is_empty() {
+            tracing::warn!(
+                "no fabric.endpoints are configured: this cluster can borrow, but nobody can reach it to borrow from it"
+            );
+        }
+        let outage_grace_ms = outage_grace(&store)?;
+        let context = Arc::new(Context::new(ContextParts {
+            federation,
+            cluster,
+            identity: key,
+            voucher: config.voucher,
+            pinned: config.pinned_institution_keys.clone(),
+            endpoints,
+            keepalive: Duration::from_secs(config.fabric.keepalive_seconds),
+            store,
+            fabric,
+            donor: platform.donor,
+            origin: platform.origin,
+            clock: Arc::clone(&clock),
+            entropy: Arc::clone(&entropy),
+            metrics: metrics.clone(),
+            crash_points,
+        }));
+
+        let shutdown = Shutdown::new();
+        let readiness = Readiness::new();
+        let admin = AdminServer::start(
+            config.admin_listen,
+            registry,
+            readiness.clone(),
+            BuildInfo::of("comity-agent"),
+            shutdown.token(),
+        )
+        .await?;
+        let (desired_sender, desired) = watch::channel(Update::default());
+        let api = local_api::serve(&state, Arc::clone(&context), desired.clone(), shutdown.token())?;
+        shutdown.spawn(async move { drop(api.await) });
+        let (grace_sender, grace) = watch::channel(outage_grace_ms);
+        let resync = Arc::new(Notify::new());
+        let executor = Executor {
+            context: Arc::clone(&context),
+            desired: desired.clone(),
+            policy: config.sharing,
+            outage_grace_ms: grace,
+            resync: Arc::clone(&resync),
+        };
+        shutdown.spawn(executor.run(shutdown.token()));
+        let uplink = Uplink {
+            context: Arc::clone(&context),
+            brokers: brokers.clone(),
+            tls: tls.clone(),
+            nodes: platform.inventory.nodes(),
+            desired: desired_sender,
+            outage_grace_ms: grace_sender,
+            resync,
+            readiness: readiness.guard("uplink"),
+        };
+        shutdown.spawn(uplink.run(shutdown.token()));
+        let renewal =
+            Renewal { directory, source, brokers, tls, clock, entropy, not_after: metrics.certificate_not_after };
+        shutdown.spawn(renewal.run(shutdown.token()));
+        tracing::info!(cluster = context.cluster, fabric = %context.fabric.local_addr(), admin = %admin.local_addr(), "the agent runs");
+        let socket = state.join(local_api::SOCKET);
+        Ok(Self { context, desired, readiness, admin, socket, shutdown, _inventory: platform.inventory })
+    }
+
+    /// This cluster's id.
+    #[must_use]
+    pub fn cluster(&self) -> &str {
+        &self.context.cluster
+    }
+
+    /// Whether a stream to a broker stands.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.desired.borrow().is_live
+    }
+
+    /// Ends once a stream to a broker stands and has brought a desired state.
+    pub async fn connected(&self) {
+        let mut desired = self.desired.clone();
+        // The sender lives as long as the uplink; without one nothing will ever stand.
+        if desired.wait_for(|update| update.is_live && update.state.is_some()).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Whether every part is ready, as on `/readyz`.
+    #[must_use]
+    pub fn readiness(&self) -> &Readiness {
+        &self.readiness
+    }
+
+    /// Where metrics and probes are served.
+    #[must_use]
+    pub fn admin_addr(&self) -> std::net::SocketAddr {
+        self.admin.local_addr()
+    }
+
+    /// Where UDP of the fabric is received.
+    #[must_use]
+    pub fn fabric_addr(&self) -> std::net::SocketAddr {
+        self.context.fabric.local_addr()
+    }
+
+    /// Where the fabric's port for donors leads: this cluster's API server, or the echo API.
+    #[must_use]
+    pub fn api_target(&self) -> ForwardTarget {
+        self.context.donor.api_target()
+    }
+
+    /// The local API's socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Stops, and returns when everything has. What was made for leases stays: stopping an agent ends no work.
+    pub async fn shutdown(self) {
+        if let comity_runtime::shutdown::Drained::TimedOut { remaining } = self.shutdown.drain(DRAIN).await {
+            tracing::warn!(remaining, "some tasks did not end in time");
+        }
+        {
+            let mut running = self.context.running();
+            running.connected.clear();
+            running.exposures.clear();
+        }
+        self.admin.stopped().await;
+        match Arc::try_unwrap(self.context) {
+            Ok(context) => context.into_fabric().shutdown().await,
+            Err(_) => tracing::debug!("a task still holds the fabric; it ends with it"),
+        }
+    }
+}
+
+async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Entropy>) -> Result<Platform, AgentError> {
+    let state = &config.state_dir;
+    let salt = NodeSalt::load_or_create(state, entropy.as_ref())?;
+    let settings = InventorySettings { salt, reserve: config.reserve };
+    if let Some(file) = &config.inventory_file {
+        let inventory = observe::file::observe(file, settings).await?;
+        let donor = EchoDelivery::start(state, Arc::clone(clock), Arc::clone(entropy)).await?;
+        return Ok(Platform { donor: Arc::new(donor), origin: Arc::new(OriginFile::open(state)?), inventory });
+    }
+    let kubernetes = config.kubernetes.clone().unwrap_or_default();
+    let source = match kubernetes.kubeconfig {
+        Some(path) => KubernetesSource::Kubeconfig { path, context: kubernetes.context },
+        None => KubernetesSource::InCluster,
+    };
+    let api = KubernetesApi::connect(&source).await?;
+    let inventory = observe::kubernetes::observe(&api, settings);
+    let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock));
+    Ok(Platform { donor: Arc::new(donor), origin: Arc::new(OriginSecret::open(api, state)?), inventory })
+}
+
+fn outage_grace(store: &Store) -> Result<u64, StoreError> {
+    let kept = store.kept("outage-grace-ms")?;
+    let bytes = kept.and_then(|bytes| <[u8; 8]>::try_from(bytes.as_slice()).ok());
+    Ok(bytes.map_or(DEFAULT_OUTAGE_GRACE_MS, u64::from_be_bytes))
+}

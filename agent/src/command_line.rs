@@ -1,0 +1,256 @@
+//! `comity-agent`: flags, environment, exit codes.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use comity_runtime::telemetry::{self, LogFormat, OTLP_ENDPOINT_VARIABLE, TelemetryConfig, TelemetryError};
+use comity_runtime::{IdentityKey, Shutdown, SystemClock, SystemEntropy, atomic_file};
+
+use crate::app::{Agent, AgentError};
+use crate::config::{Config, ConfigError, KubernetesConfig};
+use crate::join::{JoinError, join_or_load};
+
+/// `sysexits.h`: the command was used wrongly.
+const USAGE: u8 = 64;
+
+/// The agent of one cluster of a Comity federation.
+#[derive(Debug, Parser)]
+#[command(name = "comity-agent", version, about)]
+#[command(
+    after_help = "Exit codes: 0 stopped as asked, 64 bad configuration (one sentence says what), 1 anything else."
+)]
+pub struct CommandLine {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Runs the agent; joins first where a token is given and no identity is there.
+    Run(Settings),
+    /// Joins the federation with a token, and ends.
+    Join(Settings),
+    /// Makes this agent's identity key where there is none, and prints its public half, for the institution to vouch for.
+    IdentityKey(Settings),
+}
+
+/// Settings over those of the file.
+#[derive(Debug, Args)]
+struct Settings {
+    /// Configuration file, YAML.
+    #[arg(long, env = "COMITY_AGENT_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Folder of keys, certificate and memory.
+    #[arg(long, env = "COMITY_AGENT_STATE", value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// File with a join token.
+    #[arg(long, env = "COMITY_AGENT_JOIN_TOKEN", value_name = "FILE")]
+    join_token: Option<PathBuf>,
+    /// Brokers, HOST:PORT separated by commas; default: those of the join token.
+    #[arg(long, env = "COMITY_AGENT_BROKERS", value_name = "LIST", value_delimiter = ',')]
+    brokers: Vec<String>,
+    /// Kubeconfig of this cluster.
+    #[arg(long, env = "COMITY_AGENT_KUBECONFIG", value_name = "FILE", conflicts_with = "inventory")]
+    kubeconfig: Option<PathBuf>,
+    /// File that says what this host has, in place of Kubernetes.
+    #[arg(long, env = "COMITY_AGENT_INVENTORY", value_name = "FILE")]
+    inventory: Option<PathBuf>,
+    /// Where the fabric receives UDP.
+    #[arg(long, env = "COMITY_AGENT_FABRIC_LISTEN", value_name = "ADDRESS:PORT")]
+    fabric_listen: Option<SocketAddr>,
+    /// Where others reach the fabric, HOST:PORT separated by commas; port 0 is the one listened on.
+    #[arg(long, env = "COMITY_AGENT_FABRIC_ENDPOINTS", value_name = "LIST", value_delimiter = ',')]
+    fabric_endpoints: Vec<String>,
+    /// Where metrics and probes are served, without authentication.
+    #[arg(long, env = "COMITY_AGENT_ADMIN_LISTEN", value_name = "ADDRESS:PORT")]
+    admin_listen: Option<SocketAddr>,
+    /// text or json.
+    #[arg(long, env = "COMITY_AGENT_LOG_FORMAT", value_name = "FORMAT")]
+    log_format: Option<String>,
+    /// As in info,comity_agent=debug.
+    #[arg(long, env = "COMITY_AGENT_LOG", value_name = "FILTER")]
+    log: Option<String>,
+    /// Prints the configuration in force as YAML, and ends.
+    #[arg(long)]
+    dump_config: bool,
+}
+
+/// Why the process ends.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
+    #[error(transparent)]
+    Agent(#[from] Box<AgentError>),
+    #[error("{0}")]
+    System(String),
+}
+
+impl From<AgentError> for Failure {
+    fn from(error: AgentError) -> Self {
+        Self::Agent(Box::new(error))
+    }
+}
+
+impl Failure {
+    fn code(&self) -> u8 {
+        let usage = match self {
+            Self::Config(_) | Self::Telemetry(_) => true,
+            Self::Agent(error) => matches!(
+                **error,
+                AgentError::Config(_)
+                    | AgentError::CrashPoint(_)
+                    | AgentError::Inventory(_)
+                    | AgentError::Join(JoinError::NoToken { .. } | JoinError::Token { .. })
+            ),
+            Self::System(_) => false,
+        };
+        if usage { USAGE } else { 1 }
+    }
+}
+
+impl Settings {
+    fn resolve(self) -> Result<(Config, bool), ConfigError> {
+        let mut config = self.config.as_deref().map_or_else(|| Ok(Config::default()), Config::read)?;
+        if let Some(state) = self.state {
+            config.state_dir = state;
+        }
+        if self.join_token.is_some() {
+            config.join_token_file = self.join_token;
+        }
+        if !self.brokers.is_empty() {
+            config.brokers = self.brokers;
+        }
+        if let Some(kubeconfig) = self.kubeconfig {
+            config.kubernetes = Some(KubernetesConfig { kubeconfig: Some(kubeconfig), context: None });
+            config.inventory_file = None;
+        }
+        if let Some(inventory) = self.inventory {
+            config.inventory_file = Some(inventory);
+            config.kubernetes = None;
+        }
+        if let Some(listen) = self.fabric_listen {
+            config.fabric.listen = listen;
+        }
+        if !self.fabric_endpoints.is_empty() {
+            config.fabric.endpoints = self.fabric_endpoints;
+        }
+        if let Some(listen) = self.admin_listen {
+            config.admin_listen = listen;
+        }
+        if let Some(format) = self.log_format {
+            let refused = |error: TelemetryError| ConfigError::Value {
+                field: "log-format",
+                value: format.clone(),
+                reason: error.to_string(),
+            };
+            config.log.format = format.parse::<LogFormat>().map_err(refused)?;
+        }
+        if let Some(filter) = self.log {
+            config.log.filter = filter;
+        }
+        if config.log.otlp_endpoint.is_none() {
+            config.log.otlp_endpoint = std::env::var(OTLP_ENDPOINT_VARIABLE).ok().filter(|value| !value.is_empty());
+        }
+        Ok((config, self.dump_config))
+    }
+}
+
+/// The whole of `main`.
+#[must_use]
+pub fn main() -> ExitCode {
+    let action = CommandLine::parse_from_environment();
+    comity_runtime::install_crypto_provider();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&Failure::System(format!("cannot start the runtime: {error}"))),
+    };
+    match runtime.block_on(act(action)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failed(&failure),
+    }
+}
+
+fn failed(failure: &Failure) -> ExitCode {
+    eprintln!("comity-agent: {failure}");
+    ExitCode::from(failure.code())
+}
+
+impl CommandLine {
+    /// Parses the process's arguments; a wrong one ends it with the code for wrong use.
+    fn parse_from_environment() -> Action {
+        match Self::try_parse() {
+            Ok(line) => line.action,
+            Err(error) => {
+                // Nothing is left to do if even this cannot be printed.
+                let _ = error.print();
+                std::process::exit(if error.use_stderr() { i32::from(USAGE) } else { 0 });
+            }
+        }
+    }
+}
+
+async fn act(action: Action) -> Result<(), Failure> {
+    let (settings, task) = match action {
+        Action::Run(settings) => (settings, Task::Run),
+        Action::Join(settings) => (settings, Task::Join),
+        Action::IdentityKey(settings) => (settings, Task::IdentityKey),
+    };
+    let (config, dump) = settings.resolve()?;
+    if dump {
+        print!("{}", config.dump());
+        return Ok(());
+    }
+    let _telemetry = telemetry::init(&TelemetryConfig {
+        service: "comity-agent".to_owned(),
+        log_format: config.log.format,
+        filter: config.log.filter.clone(),
+        otlp_endpoint: config.log.otlp_endpoint.clone(),
+    })?;
+    match task {
+        Task::Run => run(config).await,
+        Task::Join => join(&config).await,
+        Task::IdentityKey => {
+            println!("{}", identity_key(&config)?.public());
+            Ok(())
+        }
+    }
+}
+
+enum Task {
+    Run,
+    Join,
+    IdentityKey,
+}
+
+async fn run(config: Config) -> Result<(), Failure> {
+    let shutdown = Shutdown::new();
+    shutdown.listen_for_signals().map_err(|error| Failure::System(format!("cannot listen for signals: {error}")))?;
+    let agent = tokio::select! {
+        agent = Agent::start(config) => agent?,
+        () = shutdown.triggered() => return Ok(()),
+    };
+    shutdown.triggered().await;
+    agent.shutdown().await;
+    Ok(())
+}
+
+fn identity_key(config: &Config) -> Result<IdentityKey, AgentError> {
+    atomic_file::create_private_dir(&config.state_dir)?;
+    Ok(IdentityKey::load_or_generate(&config.state_dir.join(crate::app::IDENTITY_KEY_FILE), &SystemEntropy)?)
+}
+
+async fn join(config: &Config) -> Result<(), Failure> {
+    let key = identity_key(config)?;
+    let token = config.join_token_file.as_deref();
+    let voucher = config.voucher.as_ref();
+    let clock = SystemClock::new();
+    let joined = join_or_load(&config.state_dir, token, &config.brokers, &key, voucher, &clock).await;
+    let membership = joined.map_err(AgentError::from)?;
+    println!("{}", membership.identity.id());
+    Ok(())
+}

@@ -1,0 +1,273 @@
+//! What an agent needs to know, checked: a YAML file, then flags and the environment over it.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use comity_runtime::atomic_file::{self, FileError};
+use comity_runtime::{BrokerEndpoints, IdentityPublicKey, IdentitySignature, LogFormat};
+use serde::{Deserialize, Serialize};
+
+use crate::fabric::DEFAULT_FABRIC_PORT;
+use crate::local_policy::LocalPolicy;
+use crate::observe::LocalReserve;
+
+/// Bytes of the file that are read.
+const MAX_BYTES: u64 = 1 << 20;
+/// Candidates that a key bundle may carry.
+const MAX_ENDPOINTS: usize = 8;
+/// Default port of metrics and probes.
+const ADMIN_PORT: u16 = 7481;
+
+/// Why a configuration is refused. One sentence each.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// It is not YAML of this form.
+    #[error("{path} is not a configuration of this agent: {reason}", path = .path.display())]
+    Yaml {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with line and column.
+        reason: String,
+    },
+    /// A value that cannot be.
+    #[error("{field} {value:?} is refused: {reason}")]
+    Value {
+        /// Which field.
+        field: &'static str,
+        /// What it says.
+        value: String,
+        /// What is wrong and what to write.
+        reason: String,
+    },
+}
+
+fn refused(field: &'static str, value: impl ToString, reason: impl Into<String>) -> ConfigError {
+    ConfigError::Value { field, value: value.to_string(), reason: reason.into() }
+}
+
+/// Where the Kubernetes API server of this cluster is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct KubernetesConfig {
+    /// A kubeconfig; absent: the ServiceAccount of the pod that the agent runs in.
+    pub kubeconfig: Option<PathBuf>,
+    /// Context in it; absent: the current one.
+    pub context: Option<String>,
+}
+
+/// How other clusters reach this one's fabric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct FabricSettings {
+    /// Where UDP is received.
+    pub listen: SocketAddr,
+    /// "host:port" under which others reach it, best first; a port of 0 stands for the one that is listened on. Empty: the
+    /// listen address, where it is one; a donor needs at least one.
+    pub endpoints: Vec<String>,
+    /// How often an idle tunnel sends something, in seconds.
+    pub keepalive_seconds: u64,
+}
+
+impl Default for FabricSettings {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, DEFAULT_FABRIC_PORT)),
+            endpoints: Vec::new(),
+            keepalive_seconds: 25,
+        }
+    }
+}
+
+/// Logs and traces.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct LogSettings {
+    /// `text` or `json`.
+    pub format: LogFormat,
+    /// As in "info,comity_agent=debug".
+    pub filter: String,
+    /// An OTLP/gRPC collector, as in "http://collector:4317".
+    pub otlp_endpoint: Option<String>,
+}
+
+impl Default for LogSettings {
+    fn default() -> Self {
+        Self {
+            format: LogFormat::Text,
+            filter: comity_runtime::telemetry::DEFAULT_FILTER.to_owned(),
+            otlp_endpoint: None,
+        }
+    }
+}
+
+/// An agent's configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Config {
+    /// Folder of keys, certificate and memory; made if absent, for this user alone.
+    pub state_dir: PathBuf,
+    /// Brokers, "host:port"; empty: those of the join token.
+    pub brokers: Vec<String>,
+    /// File with a join token; needed at the first start only.
+    pub join_token_file: Option<PathBuf>,
+    /// The institution's signature over this agent's identity key, "ed25519:BASE64", where the federation asks for one.
+    pub voucher: Option<IdentitySignature>,
+    /// Institutions whose keys are known here, so that no broker can swap a cluster's keys: names and "ed25519:BASE64".
+    pub pinned_institution_keys: BTreeMap<String, Vec<IdentityPublicKey>>,
+    /// The Kubernetes cluster. Either this or `inventoryFile`.
+    pub kubernetes: Option<KubernetesConfig>,
+    /// A file that says what this host has. Either this or `kubernetes`.
+    pub inventory_file: Option<PathBuf>,
+    /// Limits on what is lent.
+    pub sharing: LocalPolicy,
+    /// What stays for local work.
+    pub reserve: LocalReserve,
+    /// Tunnels.
+    pub fabric: FabricSettings,
+    /// Where metrics and probes are served, without authentication.
+    pub admin_listen: SocketAddr,
+    /// Logs and traces.
+    pub log: LogSettings,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            state_dir: PathBuf::from("/var/lib/comity-agent"),
+            brokers: Vec::new(),
+            join_token_file: None,
+            voucher: None,
+            pinned_institution_keys: BTreeMap::new(),
+            kubernetes: None,
+            inventory_file: None,
+            sharing: LocalPolicy::default(),
+            reserve: LocalReserve::default(),
+            fabric: FabricSettings::default(),
+            admin_listen: SocketAddr::from((Ipv4Addr::LOCALHOST, ADMIN_PORT)),
+            log: LogSettings::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads a file; what it does not say keeps its default. Not checked yet.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with line and column; unknown fields are errors.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let wrong = |reason: String| ConfigError::Yaml { path: path.to_owned(), reason };
+        let bytes = atomic_file::read_bounded(path, MAX_BYTES)?;
+        let text = String::from_utf8(bytes).map_err(|_| wrong("it is not UTF-8 text".to_owned()))?;
+        serde_saphyr::from_str(&text).map_err(|error| wrong(one_line(&error.to_string())))
+    }
+
+    /// Checks what the types do not.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] for the first field that is wrong.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        match (&self.kubernetes, &self.inventory_file) {
+            (None, None) => {
+                return Err(refused("kubernetes", "", "say what this cluster is: kubernetes, or inventoryFile"));
+            }
+            (Some(_), Some(file)) => {
+                return Err(refused("inventoryFile", file.display(), "kubernetes is given too; leave one of them out"));
+            }
+            _ => {}
+        }
+        if !self.brokers.is_empty() {
+            BrokerEndpoints::new(&self.brokers)
+                .map_err(|error| refused("brokers", self.brokers.join(","), error.to_string()))?;
+        }
+        if self.fabric.endpoints.len() > MAX_ENDPOINTS {
+            let reason = format!("name at most {MAX_ENDPOINTS}, best first");
+            return Err(refused("fabric.endpoints", self.fabric.endpoints.len(), reason));
+        }
+        for endpoint in &self.fabric.endpoints {
+            let port = endpoint
+                .rsplit_once(':')
+                .filter(|(host, _)| !host.is_empty())
+                .and_then(|(_, port)| port.parse::<u16>().ok());
+            if port.is_none() {
+                return Err(refused("fabric.endpoints", endpoint, "write host:port, as in gateway.example.org:51871"));
+            }
+        }
+        if self.fabric.keepalive_seconds == 0 || self.fabric.keepalive_seconds > 120 {
+            return Err(refused(
+                "fabric.keepaliveSeconds",
+                self.fabric.keepalive_seconds,
+                "want 1 to 120; 25 suits most",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Where others reach the fabric that listens here.
+    #[must_use]
+    pub fn fabric_endpoints(&self, local: SocketAddr) -> Vec<String> {
+        let filled = |endpoint: &String| match endpoint.strip_suffix(":0") {
+            Some(host) => format!("{host}:{}", local.port()),
+            None => endpoint.clone(),
+        };
+        if self.fabric.endpoints.is_empty() && !local.ip().is_unspecified() {
+            return vec![local.to_string()];
+        }
+        self.fabric.endpoints.iter().map(filled).collect()
+    }
+
+    /// The configuration in force, as YAML; it holds no secret.
+    #[must_use]
+    pub fn dump(&self) -> String {
+        serde_saphyr::to_string(self).unwrap_or_else(|error| format!("# cannot be shown: {error}\n"))
+    }
+}
+
+/// A parser's message with its snippet, in one line.
+fn one_line(text: &str) -> String {
+    let first: Vec<&str> = text.lines().take_while(|line| !line.trim_start().starts_with('|')).map(str::trim).collect();
+    let line = first.join(" ");
+    if line.is_empty() { "it is not YAML".to_owned() } else { line }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Config, ConfigError> {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("agent.yaml");
+        std::fs::write(&path, text).unwrap();
+        Config::read(&path)
+    }
+
+    #[test]
+    fn what_is_dumped_reads_back() {
+        let text = "stateDir: /tmp/a\ninventoryFile: /tmp/nodes.yaml\nbrokers: ['b:7443']\nsharing:\n  maxLentGpus: 4\nfabric:\n  endpoints: ['gw:0']\n";
+        let config = read(text).unwrap();
+        config.check().unwrap();
+        assert_eq!(config.sharing.max_lent_gpus, Some(4));
+        assert_eq!(config.fabric_endpoints("0.0.0.0:5".parse().unwrap()), ["gw:5"]);
+        assert_eq!(read(&config.dump()).unwrap(), config);
+    }
+
+    #[test]
+    fn a_bad_configuration_is_one_sentence_that_names_the_field() {
+        let error = read("stateDirectory: /tmp/a\n").unwrap_err().to_string();
+        assert!(error.contains("stateDirectory") && !error.contains('\n'), "{error}");
+        for (text, field) in [
+            ("stateDir: /tmp/a\n", "kubernetes"),
+            ("inventoryFile: /a\nkubernetes: {}\n", "inventoryFile"),
+            ("inventoryFile: /a\nbrokers: ['nowhere']\n", "brokers"),
+            ("inventoryFile: /a\nfabric: {endpoints: ['gw']}\n", "fabric.endpoints"),
+            ("inventoryFile: /a\nfabric: {keepaliveSeconds: 0}\n", "fabric.keepaliveSeconds"),
+        ] {
+            let error = read(text).unwrap().check().unwrap_err().to_string();
+            assert!(error.starts_with(field) && !error.contains('\n'), "{error}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Calls to the Kubernetes API as steps of a delivery: which failures may go away, and which will not.
+
+use std::future::Future;
+
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::DeliveryError;
+use crate::kubernetes_api::{CallError, within_limit};
+
+/// Who owns the fields that the agent sets.
+pub(crate) const FIELD_MANAGER: &str = "comity-agent";
+/// What everything made by the agent is labelled with.
+pub(crate) const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "comity-agent");
+
+/// Makes a call within its time limit.
+pub(crate) async fn call<T>(
+    operation: &str,
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, DeliveryError> {
+    within_limit(call).await.map_err(|error| delivery_error(operation, error))
+}
+
+/// Makes a call for which "not found" is an answer.
+pub(crate) async fn call_opt<T>(
+    operation: &str,
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<Option<T>, DeliveryError> {
+    match within_limit(call).await {
+        Err(CallError::Status(status)) if status.is_not_found() => Ok(None),
+        result => result.map(Some).map_err(|error| delivery_error(operation, error)),
+    }
+}
+
+/// Makes the object, or sets the fields given here back to what they must be.
+pub(crate) async fn apply<K>(api: &Api<K>, object: &K) -> Result<K, DeliveryError>
+where
+    K: Resource + Clone + Serialize + DeserializeOwned + std::fmt::Debug,
+    K::DynamicType: Default,
+{
+    let kind = K::kind(&K::DynamicType::default()).into_owned();
+    let name = object.meta().name.clone().unwrap_or_default();
+    let parameters = PatchParams::apply(FIELD_MANAGER).force();
+    call(&format!("apply {kind} {name}"), api.patch(&name, &parameters, &Patch::Apply(object))).await
+}
+
+fn delivery_error(operation: &str, error: CallError) -> DeliveryError {
+    let CallError::Status(status) = &error else { return DeliveryError::temporary(operation, error) };
+    // A namespace that is going away refuses new objects as forbidden.
+    let going_away = status.message.contains("being terminated");
+    match status.code {
+        403 if !going_away => DeliveryError::permanent(
+            "kubernetes-forbidden",
+            format!(
+                "cannot {operation}: {}; apply deploy/agent/rbac.yaml, or give the agent's user these rights",
+                status.message
+            ),
+        ),
+        400 | 422 => DeliveryError::permanent("kubernetes-refused", format!("cannot {operation}: {}", status.message)),
+        _ => DeliveryError::temporary(operation, error),
+    }
+}

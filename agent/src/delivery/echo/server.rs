@@ -1,0 +1,119 @@
+//! HTTPS for the echo API.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{DefaultBodyLimit, Extension, Path, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+use super::leases::{LeaseRecord, Leases};
+
+/// In every answer, so that nobody takes this for Kubernetes.
+const NOTE: &str = "this is Comity's echo API; it stands in for a kube-apiserver on hosts without Kubernetes";
+/// Connections at the same time.
+const MAX_CONNECTIONS: usize = 256;
+/// The TLS handshake, and the head of a request, each.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A connection's whole life: nothing here streams.
+const CONNECTION_LIFE: Duration = Duration::from_secs(600);
+/// The pause after `accept` fails, which it does when descriptors run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const MAX_BODY: usize = 64 << 10;
+
+/// Serves until the task is aborted; connections end with it.
+pub(super) async fn serve(listener: TcpListener, tls: Arc<rustls::ServerConfig>, leases: Arc<Leases>) {
+    let (router, acceptor) = (router(leases), TlsAcceptor::from(tls));
+    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let (router, acceptor) = (router.clone(), acceptor.clone());
+                connections.spawn(async move {
+                    let ended = tokio::time::timeout(CONNECTION_LIFE, serve_one(stream, acceptor, router)).await;
+                    if let Ok(Err(error)) = ended {
+                        tracing::debug!(error, "a connection to the echo API ended");
+                    }
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the echo API cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn serve_one(stream: TcpStream, acceptor: TlsAcceptor, router: Router) -> Result<(), String> {
+    let handshake = tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await;
+    let stream = handshake.map_err(|_| "no TLS handshake".to_owned())?.map_err(|error| error.to_string())?;
+    hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .await
+        .map_err(|error| error.to_string())
+}
+
+fn router(leases: Arc<Leases>) -> Router {
+    Router::new()
+        .route("/version", get(version))
+        .route("/api/v1/namespaces/{namespace}/resourcequotas/gpus", get(quota))
+        .route("/echo", post(echo))
+        .fallback(|| async { refusal(StatusCode::NOT_FOUND, "there is no such path here") })
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(middleware::from_fn_with_state(leases, authenticate))
+}
+
+/// Whose request it is.
+#[derive(Clone)]
+struct Caller {
+    lease: String,
+    record: LeaseRecord,
+}
+
+async fn authenticate(State(leases): State<Arc<Leases>>, mut request: Request, next: Next) -> Response {
+    let header = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let token = header.and_then(|value| value.strip_prefix("Bearer "));
+    match token.and_then(|token| leases.authenticate(token)) {
+        Some((lease, record)) => {
+            request.extensions_mut().insert(Caller { lease, record });
+            next.run(request).await
+        }
+        None => refusal(StatusCode::UNAUTHORIZED, "the token is not that of a lease that runs"),
+    }
+}
+
+async fn version() -> Json<Value> {
+    Json(json!({ "standsInFor": NOTE, "gitVersion": concat!("comity-echo-", env!("CARGO_PKG_VERSION")) }))
+}
+
+async fn quota(Path(namespace): Path<String>, Extension(caller): Extension<Caller>) -> Response {
+    if namespace != caller.record.namespace {
+        return refusal(StatusCode::FORBIDDEN, "the token is for another namespace");
+    }
+    let LeaseRecord { tenant, resource, gpus, .. } = caller.record;
+    Json(json!({ "standsInFor": NOTE, "lease": caller.lease, "tenant": tenant, "namespace": namespace, "resource": resource, "gpus": gpus })).into_response()
+}
+
+async fn echo(Extension(caller): Extension<Caller>, body: String) -> Json<Value> {
+    Json(json!({ "standsInFor": NOTE, "lease": caller.lease, "echo": body }))
+}
+
+fn refusal(status: StatusCode, message: &str) -> Response {
+    (status, Json(json!({ "standsInFor": NOTE, "code": status.as_u16(), "message": message }))).into_response()
+}

@@ -1,0 +1,168 @@
+//! Leases of an origin with Kubernetes: one Secret each, in the namespace that the request names.
+//!
+//! The agent notes in its state folder where a Secret goes before it makes it, so that it finds every one again after a
+//! crash without the right to list all Secrets of the cluster. Namespaces that it makes for this it leaves in place when
+//! the last lease is gone: others may have put something there.
+
+mod ledger;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::Path;
+
+use futures::future::BoxFuture;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::api::{DeleteParams, ObjectMeta, PostParams};
+use kube::{Api, ResourceExt as _};
+
+use self::ledger::Ledger;
+use super::call::{FIELD_MANAGER, MANAGED_BY, apply, call, call_opt};
+use super::{
+    Accepted, Credential, DeliveryError, LEASE_LABEL, OriginDelivery, OriginLease, TENANT_LABEL, kubeconfig,
+    namespace_name, probe,
+};
+use crate::kubernetes_api::KubernetesApi;
+
+/// Label with the cluster that lends.
+const DONOR_LABEL: &str = "comity.dev/donor";
+/// Key in the Secret; tools for cluster access look for it.
+const KEY: &str = "kubeconfig";
+/// Where Secrets go when the request names no namespace.
+const DEFAULT_NAMESPACE: &str = "comity-leases";
+
+/// Writes kubeconfig Secrets.
+#[derive(Debug)]
+pub struct OriginSecret {
+    api: KubernetesApi,
+    ledger: Ledger,
+}
+
+impl OriginSecret {
+    /// Writes to the cluster behind `api`, and keeps its notes in the agent's state folder. Blocks.
+    ///
+    /// # Errors
+    /// [`DeliveryError`] when the notes cannot be read.
+    pub fn open(api: KubernetesApi, state_dir: &Path) -> Result<Self, DeliveryError> {
+        Ok(Self { api, ledger: Ledger::open(state_dir)? })
+    }
+
+    fn secrets(&self, namespace: &str) -> Api<Secret> {
+        Api::namespaced(self.api.client(), namespace)
+    }
+
+    async fn write(
+        &self,
+        lease: &OriginLease,
+        credential: &Credential,
+        local_api: SocketAddr,
+    ) -> Result<Accepted, DeliveryError> {
+        let namespace =
+            if lease.target_namespace.is_empty() { DEFAULT_NAMESPACE } else { lease.target_namespace.as_str() };
+        let name = namespace_name(&lease.lease_id);
+        self.ensure_namespace(namespace).await?;
+        let secrets = self.secrets(namespace);
+        let found = call_opt(&format!("read Secret {namespace}/{name}"), secrets.get(&name)).await?;
+        if found.is_some_and(|secret| !is_of(&secret, &lease.lease_id)) {
+            let message = format!(
+                "Secret {namespace}/{name} exists and was not made by Comity; it is left alone: rename or delete it"
+            );
+            return Err(DeliveryError::permanent("secret-not-ours", message));
+        }
+        self.ledger.note(&lease.lease_id, namespace)?;
+        let kubeconfig = kubeconfig::render(&lease.lease_id, credential, local_api);
+        let labels = [
+            (MANAGED_BY.0, MANAGED_BY.1),
+            (LEASE_LABEL, &lease.lease_id),
+            (TENANT_LABEL, &lease.tenant),
+            (DONOR_LABEL, &lease.donor),
+        ];
+        let secret = Secret {
+            metadata: ObjectMeta {
+                name: Some(name.clone()),
+                namespace: Some(namespace.to_owned()),
+                labels: Some(labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()),
+                ..ObjectMeta::default()
+            },
+            type_: Some("Opaque".to_owned()),
+            data: Some(BTreeMap::from([(KEY.to_owned(), ByteString(kubeconfig.expose().clone().into_bytes()))])),
+            ..Secret::default()
+        };
+        apply(&secrets, &secret).await?;
+        Ok(Accepted { secret_name: name, kubeconfig })
+    }
+
+    async fn ensure_namespace(&self, name: &str) -> Result<(), DeliveryError> {
+        let namespaces = Api::<Namespace>::all(self.api.client());
+        let operation = format!("create namespace {name} for kubeconfig Secrets");
+        if call_opt(&operation, namespaces.get(name)).await?.is_some() {
+            return Ok(());
+        }
+        let wanted = Namespace {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                labels: Some(BTreeMap::from([(MANAGED_BY.0.to_owned(), MANAGED_BY.1.to_owned())])),
+                ..ObjectMeta::default()
+            },
+            ..Namespace::default()
+        };
+        let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        match call(&operation, namespaces.create(&parameters, &wanted)).await {
+            Ok(_) => Ok(()),
+            // Somebody was faster.
+            Err(error) => call_opt(&operation, namespaces.get(name)).await?.map(drop).ok_or(error),
+        }
+    }
+
+    async fn delete(&self, lease_id: &str) -> Result<(), DeliveryError> {
+        let Some(namespace) = self.ledger.namespace(lease_id) else { return Ok(()) };
+        let name = namespace_name(lease_id);
+        let secrets = self.secrets(&namespace);
+        let operation = format!("delete Secret {namespace}/{name}");
+        match call_opt(&operation, secrets.get(&name)).await? {
+            Some(secret) if is_of(&secret, lease_id) => {
+                call_opt(&operation, secrets.delete(&name, &DeleteParams::default())).await?;
+                if call_opt(&operation, secrets.get(&name)).await?.is_some_and(|left| left.uid() == secret.uid()) {
+                    return Err(DeliveryError::temporary(operation, "a finalizer holds it"));
+                }
+            }
+            Some(_) => {
+                tracing::warn!(namespace, name, "a Secret of this name was not made by Comity; it is left alone")
+            }
+            None => {}
+        }
+        self.ledger.forget(lease_id)
+    }
+}
+
+fn is_of(secret: &Secret, lease_id: &str) -> bool {
+    secret.labels().get(LEASE_LABEL).is_some_and(|lease| lease == lease_id)
+}
+
+impl OriginDelivery for OriginSecret {
+    fn accept<'a>(
+        &'a self,
+        lease: &'a OriginLease,
+        credential: &'a Credential,
+        local_api: SocketAddr,
+    ) -> BoxFuture<'a, Result<Accepted, DeliveryError>> {
+        Box::pin(self.write(lease, credential, local_api))
+    }
+
+    fn probe<'a>(
+        &'a self,
+        _lease: &'a OriginLease,
+        credential: &'a Credential,
+        local_api: SocketAddr,
+    ) -> BoxFuture<'a, Result<(), DeliveryError>> {
+        Box::pin(probe::probe(credential, local_api))
+    }
+
+    fn remove<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>> {
+        Box::pin(self.delete(lease_id))
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>> {
+        Box::pin(async move { Ok(self.ledger.leases()) })
+    }
+}

@@ -1,0 +1,161 @@
+//! What the broker wants, as this agent believes it, and since when what is here is missing from it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use comity_proto::v1;
+
+/// Two desired states that lack an object must be this far apart before it is taken down.
+pub const CONFIRMED_AFTER: Duration = Duration::from_secs(5);
+/// Older revisions are ignored this long: they come from a broker that lags. Later they must be believed, for the group
+/// may have been restored from a backup.
+const OLDER_IGNORED_FOR: Duration = Duration::from_secs(60);
+
+/// A desired state as it came from a stream.
+#[derive(Clone, Debug, Default)]
+pub struct Update {
+    /// The state; absent before the first.
+    pub state: Option<Arc<v1::DesiredState>>,
+    /// Whether the stream that brought it stands.
+    pub is_live: bool,
+    /// Counts the states received.
+    pub number: u64,
+}
+
+/// The state in force.
+#[derive(Debug, Default)]
+pub struct Desired {
+    state: Arc<v1::DesiredState>,
+    is_live: bool,
+    number: u64,
+    older_since: Option<Duration>,
+    missing: BTreeMap<String, Duration>,
+    unwanted: BTreeSet<String>,
+}
+
+impl Desired {
+    /// Begins with what was kept on disk: believed for what is to be made, never for what is to go.
+    #[must_use]
+    pub fn remembered(state: v1::DesiredState) -> Self {
+        Self { state: Arc::new(state), ..Self::default() }
+    }
+
+    /// Takes an update in at a time of the monotonic clock; `here` names all objects that this agent has something of.
+    /// Whether the state is a new one.
+    pub fn take(&mut self, update: &Update, here: &BTreeSet<String>, now: Duration) -> bool {
+        self.is_live = update.is_live;
+        let Some(state) = update.state.as_ref().filter(|_| update.number != self.number) else { return false };
+        self.number = update.number;
+        if state.revision < self.state.revision {
+            let since = *self.older_since.get_or_insert(now);
+            if now.saturating_sub(since) < OLDER_IGNORED_FOR {
+                tracing::warn!(
+                    revision = state.revision,
+                    known = self.state.revision,
+                    "ignoring an older desired state"
+                );
+                self.is_live = false;
+                return false;
+            }
+        }
+        self.older_since = None;
+        self.state = Arc::clone(state);
+        self.compare(here, now);
+        true
+    }
+
+    /// Notes what is here and not wanted.
+    fn compare(&mut self, here: &BTreeSet<String>, now: Duration) {
+        let wanted: BTreeSet<&str> = self
+            .state
+            .leases
+            .iter()
+            .map(|lease| lease.id.as_str())
+            .chain(self.state.peerings.iter().filter_map(|d| d.peering.as_ref()).map(|peering| peering.id.as_str()))
+            .collect();
+        self.missing.retain(|object, _| here.contains(object) && !wanted.contains(object.as_str()));
+        for object in here.iter().filter(|object| !wanted.contains(object.as_str())) {
+            self.missing.entry(object.clone()).or_insert(now);
+        }
+        let confirmed = |since: &Duration| now.saturating_sub(*since) >= CONFIRMED_AFTER;
+        self.unwanted =
+            self.missing.iter().filter(|(_, since)| confirmed(since)).map(|(object, _)| object.clone()).collect();
+    }
+
+    /// The state in force.
+    #[must_use]
+    pub fn state(&self) -> &Arc<v1::DesiredState> {
+        &self.state
+    }
+
+    /// Whether it came from a stream that stands.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.is_live
+    }
+
+    /// Objects that two desired states, far enough apart, did not want.
+    #[must_use]
+    pub fn unwanted(&self) -> &BTreeSet<String> {
+        &self.unwanted
+    }
+
+    /// Whether a second desired state would settle whether something is unwanted.
+    #[must_use]
+    pub fn wants_another_look(&self, now: Duration) -> bool {
+        let waits = |(object, since): (&String, &Duration)| {
+            !self.unwanted.contains(object) && now.saturating_sub(*since) >= CONFIRMED_AFTER
+        };
+        self.is_live && self.missing.iter().any(waits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn update(number: u64, revision: u64, leases: &[&str]) -> Update {
+        let leases = leases.iter().map(|id| v1::Lease { id: (*id).to_owned(), ..v1::Lease::default() }).collect();
+        let state = v1::DesiredState { revision, leases, ..v1::DesiredState::default() };
+        Update { state: Some(Arc::new(state)), is_live: true, number }
+    }
+
+    fn here(ids: &[&str]) -> BTreeSet<String> {
+        ids.iter().map(|id| (*id).to_owned()).collect()
+    }
+
+    #[test]
+    fn missing_once_is_not_gone_and_missing_twice_far_apart_is() {
+        let mut desired = Desired::default();
+        let here = here(&["lease-1", "lease-2"]);
+        assert!(desired.take(&update(1, 10, &["lease-2"]), &here, SECOND));
+        assert!(desired.unwanted().is_empty());
+        desired.take(&update(2, 11, &["lease-2"]), &here, SECOND * 5);
+        assert!(desired.unwanted().is_empty(), "too soon");
+        assert!(desired.wants_another_look(SECOND * 6));
+        desired.take(&update(3, 12, &["lease-2"]), &here, SECOND * 7);
+        assert_eq!(desired.unwanted().iter().collect::<Vec<_>>(), ["lease-1"]);
+        desired.take(&update(4, 13, &["lease-1"]), &here, SECOND * 8);
+        assert!(!desired.unwanted().contains("lease-1"), "wanted again");
+    }
+
+    #[test]
+    fn the_same_state_seen_again_confirms_nothing() {
+        let mut desired = Desired::default();
+        desired.take(&update(1, 10, &[]), &here(&["lease-1"]), SECOND);
+        assert!(!desired.take(&update(1, 10, &[]), &here(&["lease-1"]), SECOND * 100));
+        assert!(desired.unwanted().is_empty());
+    }
+
+    #[test]
+    fn an_older_state_is_ignored_for_a_while() {
+        let mut desired = Desired::default();
+        desired.take(&update(1, 10, &["lease-1"]), &BTreeSet::new(), SECOND);
+        assert!(!desired.take(&update(2, 9, &[]), &BTreeSet::new(), SECOND * 2));
+        assert!(!desired.is_live() && desired.state().leases.len() == 1);
+        assert!(desired.take(&update(3, 9, &[]), &BTreeSet::new(), SECOND * 63));
+    }
+}

@@ -1,0 +1,135 @@
+//! What can go wrong in the fabric, in the operator's words.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// An error of the fabric. None of them holds key material.
+#[derive(Debug, thiserror::Error)]
+pub enum FabricError {
+    /// The UDP socket could not be opened.
+    #[error(
+        "cannot listen for the fabric on udp {listen}: {source}; choose another address or port, or stop what uses it"
+    )]
+    Bind {
+        /// The address that was asked for.
+        listen: SocketAddr,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The operating system's random source failed.
+    #[error("cannot read the operating system's random source: {0}")]
+    Randomness(getrandom::Error),
+    /// The fabric holds as many peerings as it may.
+    #[error("the fabric already carries {limit} peerings, its limit; close one that is no longer needed")]
+    TooManyPeerings {
+        /// The limit.
+        limit: usize,
+    },
+    /// More endpoint candidates than anybody needs.
+    #[error("peering {peering} names {count} endpoint candidates; at most {limit} are allowed")]
+    TooManyEndpoints {
+        /// The peering's id.
+        peering: String,
+        /// How many were given.
+        count: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// An epoch older than the one in force.
+    #[error("peering {peering} is at epoch {current}; epoch {epoch} is older and is refused")]
+    StaleEpoch {
+        /// The peering's id.
+        peering: String,
+        /// The epoch that was asked for.
+        epoch: u64,
+        /// The epoch in force.
+        current: u64,
+    },
+    /// Two peerings with one key could not be told apart.
+    #[error("peering {peering} would share its private key with peering {other}; every peering needs a key of its own")]
+    KeyInUse {
+        /// The peering that was to be added.
+        peering: String,
+        /// The peering that has the key.
+        other: String,
+    },
+    /// Nobody answered with the right keys in time.
+    #[error(
+        "peering {peering}: no WireGuard handshake within {waited:?}; check that udp reaches one of {endpoints:?} and that both sides have this epoch's keys"
+    )]
+    HandshakeTimeout {
+        /// The peering's id.
+        peering: String,
+        /// How long was waited.
+        waited: Duration,
+        /// The candidates that were tried.
+        endpoints: Vec<SocketAddr>,
+    },
+    /// The peering was removed, replaced, or its fabric ended.
+    #[error("peering {peering} is no longer part of the fabric")]
+    Removed {
+        /// The peering's id.
+        peering: String,
+    },
+    /// The other side has nothing on that port.
+    #[error("peering {peering}: the other side refused port {port}")]
+    Refused {
+        /// The peering's id.
+        peering: String,
+        /// The port inside the tunnel.
+        port: u16,
+    },
+    /// The other side did not answer.
+    #[error("peering {peering}: no answer on port {port} within {waited:?}; the tunnel may be down")]
+    ConnectTimeout {
+        /// The peering's id.
+        peering: String,
+        /// The port inside the tunnel.
+        port: u16,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The peering carries as many connections as it may.
+    #[error("peering {peering} already carries {limit} connections, its limit; close some and try again")]
+    TooManyConnections {
+        /// The peering's id.
+        peering: String,
+        /// The limit.
+        limit: usize,
+    },
+    /// Somebody already listens there.
+    #[error("peering {peering}: port {port} inside the tunnel is already exposed")]
+    PortInUse {
+        /// The peering's id.
+        peering: String,
+        /// The port inside the tunnel.
+        port: u16,
+    },
+    /// Port 0 means nothing inside a tunnel.
+    #[error("peering {peering}: port 0 cannot be used inside the tunnel; name a port from 1 to 65535")]
+    PortZero {
+        /// The peering's id.
+        peering: String,
+    },
+    /// The loopback port for a local forward could not be opened.
+    #[error("cannot listen on tcp {bind} for the tunnel: {source}; choose another port, or 0 for any")]
+    LocalBind {
+        /// The address that was asked for.
+        bind: SocketAddr,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// A local forward that other hosts could use.
+    #[error("local forward {bind} is not a loopback address; use 127.0.0.1 or [::1]")]
+    NotLoopback {
+        /// The address that was asked for.
+        bind: SocketAddr,
+    },
+    /// A forward target that cannot be read.
+    #[error("forward target {target:?} is not host:port, for example kubernetes.default.svc:443")]
+    InvalidTarget {
+        /// What was given.
+        target: String,
+    },
+}

@@ -1,0 +1,239 @@
+//! Plain TCP at both ends of a tunnel.
+//!
+//! ```text
+//! kubectl ─tcp─▶ LocalForward ═tunnel═▶ Exposure ─tcp─▶ kube-apiserver
+//!                 (origin)                (donor)
+//! ```
+//!
+//! Bytes are spliced both ways, each direction to its own end, so that a watch
+//! lives as long as its two ends want. How many connections there can be is
+//! the tunnel's bound; each has two buffers of a fixed size here.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tokio::io::copy_bidirectional_with_sizes;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::{FabricError, PeerHandle, TunnelListener, TunnelStream};
+
+/// Bytes on their way in one direction of one connection.
+const SPLICE_BYTES: usize = 32 * 1024;
+/// A target must accept a connection within this time.
+const TARGET_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause after `accept` fails, which it does when descriptors run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A host and port that is resolved for every connection, so that it follows
+/// a service that moves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForwardTarget {
+    host: String,
+    port: u16,
+}
+
+impl ForwardTarget {
+    /// A host name or literal address, without brackets, and a port.
+    #[must_use]
+    pub fn new(host: impl Into<String>, port: u16) -> Self {
+        Self { host: host.into(), port }
+    }
+
+    /// Host name or address, and port.
+    #[must_use]
+    pub fn address(&self) -> (&str, u16) {
+        (&self.host, self.port)
+    }
+
+    async fn connect(&self) -> std::io::Result<TcpStream> {
+        let connect = TcpStream::connect((self.host.as_str(), self.port));
+        let stream = tokio::time::timeout(TARGET_TIMEOUT, connect).await??;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+}
+
+impl From<SocketAddr> for ForwardTarget {
+    fn from(address: SocketAddr) -> Self {
+        Self::new(address.ip().to_string(), address.port())
+    }
+}
+
+impl FromStr for ForwardTarget {
+    type Err = FabricError;
+
+    fn from_str(target: &str) -> Result<Self, FabricError> {
+        let invalid = || FabricError::InvalidTarget { target: target.to_owned() };
+        let (host, port) = target.rsplit_once(':').ok_or_else(invalid)?;
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let port: u16 = port.parse().map_err(|_| invalid())?;
+        match bare.unwrap_or(host) {
+            "" => Err(invalid()),
+            host if bare.is_none() && host.contains(':') => Err(invalid()),
+            _ if port == 0 => Err(invalid()),
+            host => Ok(Self::new(host, port)),
+        }
+    }
+}
+
+impl fmt::Display for ForwardTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+/// A target exposed to the other side, until this is dropped.
+#[derive(Debug)]
+#[must_use = "dropping an exposure ends it"]
+pub struct Exposure {
+    task: JoinHandle<()>,
+}
+
+impl Drop for Exposure {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Lets the other side reach `target` through a port inside the tunnel.
+///
+/// # Errors
+/// Those of [`PeerHandle::listen`].
+pub fn expose(peer: &PeerHandle, tunnel_port: u16, target: ForwardTarget) -> Result<Exposure, FabricError> {
+    let listener = peer.listen(tunnel_port)?;
+    Ok(Exposure { task: tokio::spawn(serve_exposure(listener, target)) })
+}
+
+async fn serve_exposure(mut listener: TunnelListener, target: ForwardTarget) {
+    // Ends with this task; its size is bounded by the tunnel's connections.
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok(tunnel) => drop(connections.spawn(serve_target(tunnel, target.clone()))),
+                Err(_) => break,
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn serve_target(tunnel: TunnelStream, target: ForwardTarget) {
+    match target.connect().await {
+        Ok(stream) => splice(tunnel, stream).await,
+        Err(error) => {
+            tracing::warn!(%target, %error, "cannot reach what is exposed");
+            tunnel.abort();
+        }
+    }
+}
+
+/// A loopback port that leads into a tunnel, until this is dropped.
+#[derive(Debug)]
+#[must_use = "dropping a local forward ends it"]
+pub struct LocalForward {
+    local_addr: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl LocalForward {
+    /// Where it listens; the port is the one the system chose if 0 was asked.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+}
+
+impl Drop for LocalForward {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Listens on a loopback address and leads every connection to a port of the
+/// other side.
+///
+/// # Errors
+/// [`FabricError::NotLoopback`] or [`FabricError::LocalBind`].
+pub async fn forward_local(peer: &PeerHandle, bind: SocketAddr, tunnel_port: u16) -> Result<LocalForward, FabricError> {
+    if !bind.ip().is_loopback() {
+        return Err(FabricError::NotLoopback { bind });
+    }
+    let failed = |source| FabricError::LocalBind { bind, source };
+    let listener = TcpListener::bind(bind).await.map_err(failed)?;
+    let local_addr = listener.local_addr().map_err(failed)?;
+    let task = tokio::spawn(serve_local(listener, peer.clone(), tunnel_port));
+    Ok(LocalForward { local_addr, task })
+}
+
+async fn serve_local(listener: TcpListener, peer: PeerHandle, tunnel_port: u16) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => drop(connections.spawn(serve_client(stream, peer.clone(), tunnel_port))),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection for the tunnel");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn serve_client(stream: TcpStream, peer: PeerHandle, tunnel_port: u16) {
+    match peer.connect(tunnel_port).await {
+        Ok(tunnel) if stream.set_nodelay(true).is_ok() => splice(tunnel, stream).await,
+        Ok(tunnel) => tunnel.abort(),
+        Err(error) => {
+            tracing::warn!(peering = peer.peering(), %error, "cannot connect through the tunnel");
+            reset(&stream);
+        }
+    }
+}
+
+/// Copies both ways until both directions have ended. A direction that breaks
+/// takes both connections with it, by reset: half an answer must not look like
+/// a whole one.
+async fn splice(mut tunnel: TunnelStream, mut stream: TcpStream) {
+    let copied = copy_bidirectional_with_sizes(&mut tunnel, &mut stream, SPLICE_BYTES, SPLICE_BYTES).await;
+    if let Err(error) = copied {
+        tracing::debug!(%error, "connection through the tunnel broke");
+        tunnel.abort();
+        reset(&stream);
+    }
+}
+
+fn reset(stream: &TcpStream) {
+    // Failing to ask for a reset leaves an ordinary close.
+    let _ = stream.set_zero_linger();
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_host_and_port() {
+        for target in ["kubernetes.default.svc:443", "127.0.0.1:6443", "[::1]:6443"] {
+            assert_eq!(target.parse::<ForwardTarget>().unwrap().to_string(), target);
+        }
+        let address: SocketAddr = "[::1]:6443".parse().unwrap();
+        assert_eq!(ForwardTarget::from(address).to_string(), "[::1]:6443");
+    }
+
+    #[test]
+    fn what_is_no_target_is_refused() {
+        for target in ["", "host", "host:", ":443", "host:0", "host:70000", "::1:443", "[]:443"] {
+            assert!(target.parse::<ForwardTarget>().is_err(), "{target}");
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! One peering's tunnel: WireGuard outside, the TCP stack inside.
+//!
+//! Nothing here waits. Datagrams and the time go in; datagrams go to a
+//! [`Wire`]; [`Tunnel::service`] says when it wants to be called again. The
+//! one clock that is not passed in is boringtun's own.
+
+use std::net::{Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant, SystemTime};
+
+use defguard_boringtun::noise::{Tunn, TunnResult};
+
+use super::demux::{self, Message};
+use super::netstack::Netstack;
+use super::path::Path;
+use super::wire::{Sent, Wire};
+use super::{PresharedKey, WireguardKey, WireguardPublicKey};
+
+/// Larger than any datagram of ours; what is longer is cut and then refused.
+pub(super) const DATAGRAM_BYTES: usize = 2048;
+/// How often boringtun's timers are looked at; they are seconds long.
+const TICK: Duration = Duration::from_millis(200);
+/// boringtun holds up to this many packets back while it has no session.
+const HELD_BACK: usize = 256;
+
+/// A completed handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handshake {
+    /// When it was completed.
+    pub at: SystemTime,
+    /// The round trip it took, if this side could measure it.
+    pub rtt: Option<Duration>,
+}
+
+/// When a tunnel must be serviced again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Next {
+    /// At this time at the latest.
+    pub(super) at: Instant,
+    /// And as soon as the socket takes datagrams again.
+    pub(super) blocked: bool,
+}
+
+/// What makes a tunnel.
+pub(super) struct TunnelKeys<'a> {
+    pub(super) local: &'a WireguardKey,
+    pub(super) remote: WireguardPublicKey,
+    pub(super) preshared: &'a PresharedKey,
+}
+
+/// A packet that was sealed when the socket was full.
+struct Stalled {
+    to: SocketAddr,
+    length: usize,
+}
+
+/// A handshake message that was sent, to time its answer.
+#[derive(Clone, Copy)]
+struct Asked {
+    sender_index: u32,
+    at: Instant,
+}
+
+/// The state of one tunnel.
+pub(super) struct Tunnel {
+    tunn: Tunn,
+    stack: Netstack,
+    path: Path,
+    sealed: Box<[u8]>,
+    opened: Box<[u8]>,
+    stalled: Option<Stalled>,
+    next_tick: Instant,
+    /// The last two initiations; boringtun accepts an answer to either.
+    initiations: [Option<Asked>; 2],
+    /// The response whose initiator has not yet proved that it got it.
+    response: Option<Asked>,
+    handshake: Option<Handshake>,
+    closed: bool,
+}
+
+impl Tunnel {
+    /// `number` is the peer's place in the demux; `addresses` are this side's
+    /// and the other side's.
+    pub(super) fn new(
+        keys: &TunnelKeys<'_>,
+        number: u32,
+        keepalive: Duration,
+        path: Path,
+        addresses: (Ipv6Addr, Ipv6Addr),
+        seed: u64,
+        now: Instant,
+    ) -> Self {
+        let seconds = u16::try_from(keepalive.as_secs().max(1)).unwrap_or(u16::MAX);
+        let tunn = Tunn::new(
+            keys.local.to_secret(),
+            keys.remote.to_dalek(),
+            Some(*keys.preshared.to_bytes()),
+            Some(seconds),
+            number,
+            None,
+        );
+        let (local, remote) = addresses;
+        Self {
+            tunn,
+            stack: Netstack::new(local, remote, seed, now),
+            path,
+            sealed: vec![0; DATAGRAM_BYTES].into_boxed_slice(),
+            opened: vec![0; DATAGRAM_BYTES].into_boxed_slice(),
+            stalled: None,
+            next_tick: now,
+            initiations: [None; 2],
+            response: None,
+            handshake: None,
+            closed: false,
+        }
+    }
+
+    pub(super) fn stack(&mut self) -> &mut Netstack {
+        &mut self.stack
+    }
+
+    pub(super) fn path(&mut self) -> &mut Path {
+        &mut self.path
+    }
+
+    /// Bytes received and sent, with WireGuard's headers, without handshakes.
+    pub(super) fn traffic(&self) -> (u64, u64) {
+        let (_, sent, received, _, _) = self.tunn.stats();
+        (received as u64, sent as u64)
+    }
+
+    /// The last handshake, whether or not its session is still good.
+    pub(super) fn last_handshake(&self) -> Option<Handshake> {
+        self.handshake
+    }
+
+    /// The handshake of the session in force.
+    pub(super) fn live_handshake(&self) -> Option<Handshake> {
+        self.handshake.filter(|_| !self.closed && self.has_session())
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Ends everything; the next service sends the resets.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+        self.stack.abort_all();
+    }
+
+    fn has_session(&self) -> bool {
+        self.tunn.time_since_last_handshake().is_some()
+    }
+
+    /// Takes a datagram that was routed here. Returns whether it was authentic.
+    pub(super) fn receive(
+        &mut self,
+        message: Message,
+        datagram: &[u8],
+        from: SocketAddr,
+        now: Instant,
+        wire: &impl Wire,
+    ) -> bool {
+        if self.closed {
+            return false;
+        }
+        let mut reply = [0; demux::LARGEST_HANDSHAKE_BYTES];
+        match self.tunn.decapsulate(Some(from.ip()), datagram, &mut self.opened) {
+            TunnResult::Err(error) => {
+                tracing::trace!(%from, ?error, "datagram refused");
+                return false;
+            }
+            TunnResult::WriteToTunnelV6(packet, _) => self.stack.receive(packet, now),
+            TunnResult::WriteToTunnelV4(..) => self.stack.reject(),
+            TunnResult::WriteToNetwork(answer) => {
+                let length = answer.len().min(reply.len());
+                reply[..length].copy_from_slice(&answer[..length]);
+                if !self.answer(&reply[..length], from, now, wire) {
+                    return false;
+                }
+            }
+            TunnResult::Done => {}
+        }
+        self.authenticated(message, datagram, from, now, wire);
+        true
+    }
+
+    /// Sends what boringtun answers at once. False for a cookie: that goes to
+    /// anybody who knows the public key.
+    fn answer(&mut self, reply: &[u8], to: SocketAddr, now: Instant, wire: &impl Wire) -> bool {
+        wire.send(to, reply);
+        match Message::of(reply) {
+            Some(Message::Cookie) => return false,
+            Some(Message::Response) => {
+                self.response = demux::sender_index(reply).map(|sender_index| Asked { sender_index, at: now });
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// Notes what an authentic datagram means for the session and the path.
+    fn authenticated(&mut self, message: Message, datagram: &[u8], from: SocketAddr, now: Instant, wire: &impl Wire) {
+        let index = demux::receiver_index(datagram, message);
+        match message {
+            Message::Initiation => self.path.asked(now),
+            Message::Cookie => {}
+            Message::Response => {
+                let asked = self.initiations.iter().flatten().find(|asked| Some(asked.sender_index) == index);
+                let rtt = asked.map(|asked| now.saturating_duration_since(asked.at));
+                self.completed(rtt, from, now);
+                self.send_held_back(from, wire);
+            }
+            Message::Data => {
+                if let Some(asked) = self.response.take_if(|asked| Some(asked.sender_index) == index) {
+                    self.completed(Some(now.saturating_duration_since(asked.at)), from, now);
+                    self.send_held_back(from, wire);
+                }
+                self.path.heard(from, now);
+            }
+        }
+    }
+
+    fn completed(&mut self, rtt: Option<Duration>, from: SocketAddr, now: Instant) {
+        self.handshake = Some(Handshake { at: SystemTime::now(), rtt });
+        self.path.heard(from, now);
+        tracing::debug!(%from, ?rtt, "wireguard handshake complete");
+    }
+
+    /// Keepalives that boringtun wanted to send before there was a session.
+    fn send_held_back(&mut self, to: SocketAddr, wire: &impl Wire) {
+        for _ in 0..HELD_BACK {
+            match self.tunn.decapsulate(None, &[], &mut self.opened) {
+                TunnResult::WriteToNetwork(datagram) => wire.send(to, datagram),
+                _ => break,
+            };
+        }
+    }
+
+    /// Does what is due: timers, handshakes, and what the stack has to send.
+    pub(super) fn service(&mut self, now: Instant, wire: &impl Wire) -> Next {
+        if now >= self.next_tick {
+            self.next_tick = now + TICK;
+            self.tick(now, wire);
+        }
+        if !self.closed
+            && let Some(to) = self.path.attempt(now, self.has_session())
+        {
+            self.initiate(to, now, wire);
+        }
+        let mut next = Next { at: self.next_tick, blocked: false };
+        let Some(endpoint) = self.path.endpoint().filter(|_| self.has_session()) else {
+            // What is stalled was sealed for a session that is over.
+            self.stalled = None;
+            return next;
+        };
+        next.blocked = self.flush(endpoint, now, wire) == Sent::Full;
+        if !next.blocked
+            && let Some(at) = self.stack.wake_at(now)
+        {
+            next.at = next.at.min(at);
+        }
+        next
+    }
+
+    fn tick(&mut self, now: Instant, wire: &impl Wire) {
+        let mut message = [0; demux::LARGEST_HANDSHAKE_BYTES];
+        // An expired session is an error here; the path then asks anew.
+        if let TunnResult::WriteToNetwork(datagram) = self.tunn.update_timers(&mut message)
+            && let Some(to) = self.path.endpoint()
+        {
+            note_initiation(&mut self.initiations, datagram, now);
+            wire.send(to, datagram);
+        }
+    }
+
+    fn initiate(&mut self, to: SocketAddr, now: Instant, wire: &impl Wire) {
+        let mut message = [0; demux::LARGEST_HANDSHAKE_BYTES];
+        if let TunnResult::WriteToNetwork(datagram) = self.tunn.format_handshake_initiation(&mut message, true) {
+            note_initiation(&mut self.initiations, datagram, now);
+            tracing::trace!(%to, "asking for a wireguard handshake");
+            wire.send(to, datagram);
+        }
+    }
+
+    /// Seals and sends what the stack has, until it has nothing or the socket
+    /// is full. A connection's window bounds what it can have.
+    fn flush(&mut self, endpoint: SocketAddr, now: Instant, wire: &impl Wire) -> Sent {
+        if let Some(stalled) = self.stalled.take()
+            && wire.send(stalled.to, &self.sealed[..stalled.length]) == Sent::Full
+        {
+            self.stalled = Some(stalled);
+            return Sent::Full;
+        }
+        loop {
+            let more = self.stack.transmit(now);
+            while let Some(packet) = self.stack.next_packet() {
+                let length = match self.tunn.encapsulate(&packet, &mut self.sealed) {
+                    TunnResult::WriteToNetwork(datagram) => datagram.len(),
+                    _ => 0,
+                };
+                self.stack.recycle(packet);
+                self.path.sent(now);
+                if length > 0 && wire.send(endpoint, &self.sealed[..length]) == Sent::Full {
+                    self.stalled = Some(Stalled { to: endpoint, length });
+                    return Sent::Full;
+                }
+            }
+            if !more {
+                return Sent::Done;
+            }
+        }
+    }
+}
+
+fn note_initiation(initiations: &mut [Option<Asked>; 2], datagram: &[u8], at: Instant) {
+    if Message::of(datagram) == Some(Message::Initiation) {
+        let asked = demux::sender_index(datagram).map(|sender_index| Asked { sender_index, at });
+        *initiations = [asked, initiations[0]];
+    }
+}

@@ -1,0 +1,176 @@
+//! The first start: a join token becomes an identity. Everything that the token does not say comes over a connection whose
+//! root certificate the token pins.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use comity_proto::v1;
+use comity_proto::v1::federation_service_client::FederationServiceClient;
+use comity_runtime::atomic_file::{self, FileError};
+use comity_runtime::ca::CaError;
+use comity_runtime::identity::IdentityError;
+use comity_runtime::join_token::JoinTokenError;
+use comity_runtime::telemetry::TraceInjector;
+use comity_runtime::tls::{self, EndpointError};
+use comity_runtime::{
+    BrokerEndpoints, ClientTls, Clock, IdentityDir, IdentityKey, IdentityPem, IdentitySignature, JoinToken, KeyAndCsr,
+    Roots, TlsIdentity,
+};
+use zeroize::Zeroizing;
+
+/// What the identity key signs the CSR for.
+const PROOF_DOMAIN: &str = "join-csr";
+/// How long it is tried while no broker answers; a group that just starts takes seconds.
+const TRY_FOR: Duration = Duration::from_secs(60);
+/// Between tries.
+const PAUSE: Duration = Duration::from_millis(500);
+const TOKEN_FILE_MAX_BYTES: u64 = 16 << 10;
+
+/// Why an agent has no identity.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// No identity and no token.
+    #[error("{state} holds no identity of a member cluster: give a join token (from `comity cluster invite`) with --join-token", state = .state.display())]
+    NoToken {
+        /// The state folder.
+        state: PathBuf,
+    },
+    /// A file could not be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The token is none.
+    #[error("{path}: {source}", path = .path.display())]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: JoinTokenError,
+    },
+    /// No key could be made.
+    #[error(transparent)]
+    Key(#[from] CaError),
+    /// The identity on disk, or the one that came, is not usable.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The list of brokers is not usable.
+    #[error(transparent)]
+    Brokers(#[from] EndpointError),
+    /// A broker said no.
+    #[error("the broker refused to let {cluster} join: {reason}")]
+    Refused {
+        /// Who asked.
+        cluster: String,
+        /// What it said.
+        reason: String,
+    },
+    /// No broker answered.
+    #[error("no broker answered within {}s: {reason}", TRY_FOR.as_secs())]
+    Unreachable {
+        /// The last failure.
+        reason: String,
+    },
+}
+
+/// An agent's place in its federation.
+#[derive(Debug)]
+pub struct Membership {
+    /// Where the identity is kept.
+    pub directory: IdentityDir,
+    /// The identity now.
+    pub identity: TlsIdentity,
+    /// Brokers to speak to.
+    pub brokers: BrokerEndpoints,
+}
+
+/// Reads the identity, or joins by the token where there is none. A token is not looked at once there is an identity.
+///
+/// # Errors
+/// [`JoinError`].
+pub async fn join_or_load(
+    state: &Path,
+    token: Option<&Path>,
+    brokers: &[String],
+    key: &IdentityKey,
+    voucher: Option<&IdentitySignature>,
+    clock: &dyn Clock,
+) -> Result<Membership, JoinError> {
+    let directory = IdentityDir::new(state.join("identity"));
+    let list = state.join("brokers");
+    if !directory.exists() {
+        let path = token.ok_or_else(|| JoinError::NoToken { state: state.to_owned() })?;
+        let text = Zeroizing::new(atomic_file::read_bounded(path, TOKEN_FILE_MAX_BYTES)?);
+        let token: JoinToken = String::from_utf8_lossy(&text)
+            .parse()
+            .map_err(|source| JoinError::Token { path: path.to_owned(), source })?;
+        // Before the identity, so that a restart in between joins again instead of finding no brokers.
+        atomic_file::write(&list, token.brokers.to_string().as_bytes(), atomic_file::PRIVATE)?;
+        let pem = join(&token, key, voucher, clock).await?;
+        directory.save(&pem)?;
+        tracing::info!(cluster = %token.cluster, federation = %token.trust_domain, "joined the federation");
+    }
+    let (_, identity) = directory.load()?;
+    let brokers = match brokers {
+        [] => String::from_utf8_lossy(&atomic_file::read_bounded(&list, TOKEN_FILE_MAX_BYTES)?).parse()?,
+        brokers => BrokerEndpoints::new(brokers)?,
+    };
+    Ok(Membership { directory, identity, brokers })
+}
+
+async fn join(
+    token: &JoinToken,
+    key: &IdentityKey,
+    voucher: Option<&IdentitySignature>,
+    clock: &dyn Clock,
+) -> Result<IdentityPem, JoinError> {
+    let fresh = KeyAndCsr::generate()?;
+    let request = v1::JoinRequest {
+        cluster: token.cluster.to_string(),
+        secret: token.secret.expose().to_vec(),
+        csr_der: fresh.csr.as_bytes().to_vec(),
+        identity_key: key.public().to_string(),
+        voucher: voucher.map(|voucher| voucher.as_bytes().to_vec()).unwrap_or_default(),
+        identity_proof: key.sign(PROOF_DOMAIN, &[fresh.csr.as_bytes()]).as_bytes().to_vec(),
+    };
+    let tls = ClientTls::pinned(token.ca_sha256, token.trust_domain.clone());
+    let channel = tls::connect(&token.brokers, &tls);
+    let mut client = FederationServiceClient::with_interceptor(channel, TraceInjector);
+    let start = clock.elapsed();
+    let joined = loop {
+        match client.join(request.clone()).await {
+            Ok(joined) => break joined.into_inner(),
+            Err(status) if is_passing(&status) => {
+                let reason = reasons(&status);
+                if clock.elapsed().saturating_sub(start) >= TRY_FOR {
+                    return Err(JoinError::Unreachable { reason });
+                }
+                tracing::info!(reason, "no broker lets this cluster join yet");
+                clock.sleep(PAUSE).await;
+            }
+            Err(status) => {
+                return Err(JoinError::Refused {
+                    cluster: token.cluster.to_string(),
+                    reason: status.message().to_owned(),
+                });
+            }
+        }
+    };
+    let pem = IdentityPem { key: fresh.key_pem, chain: joined.certificate_pem, ca: joined.ca_pem };
+    Roots::from_pem_pinned(&pem.ca, &token.ca_sha256)?;
+    Ok(pem)
+}
+
+fn is_passing(status: &tonic::Status) -> bool {
+    matches!(status.code(), tonic::Code::Unavailable | tonic::Code::Unknown | tonic::Code::DeadlineExceeded)
+}
+
+/// The status with the reasons behind it.
+pub(crate) fn reasons(status: &tonic::Status) -> String {
+    let mut text = status.message().to_owned();
+    let mut source = std::error::Error::source(status);
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}

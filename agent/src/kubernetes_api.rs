@@ -1,0 +1,344 @@
+//! The agent's connection to the API server of its own cluster, and what others need to reach it too.
+//!
+//! Opening it proves that the server answers: a kubeconfig that points nowhere is one sentence at the start, not a
+//! silent agent. Nothing here waits without an end.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use rustls_pki_types::{CertificateDer, ServerName};
+use tokio::net::TcpStream;
+
+use crate::fabric::ForwardTarget;
+
+/// Connecting, and the TLS handshake, each.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// One call.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(15);
+/// Name that the certificate of nearly every API server carries, whatever its address is.
+const CLUSTER_NAME: &str = "kubernetes.default.svc";
+
+/// Where the way to the API server is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KubernetesSource {
+    /// A kubeconfig file.
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// Context to use; `None` takes the current one.
+        context: Option<String>,
+    },
+    /// The ServiceAccount of the pod that the agent runs in.
+    InCluster,
+}
+
+impl std::fmt::Display for KubernetesSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Kubeconfig { path, .. } => write!(f, "kubeconfig {}", path.display()),
+            Self::InCluster => f.write_str("the pod's ServiceAccount"),
+        }
+    }
+}
+
+/// Why there is no API server to work with.
+#[derive(Debug, thiserror::Error)]
+pub enum KubernetesApiError {
+    /// The file is missing, is no kubeconfig, or lacks something.
+    #[error("{origin} cannot be used: {reason}; give the agent a kubeconfig that kubectl works with")]
+    Unusable {
+        /// Where it is written.
+        origin: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Nothing answers there.
+    #[error(
+        "no Kubernetes API server answers at {server}, the server named in {origin}: {reason}; check that the address is right and the server runs, as with kubectl get --raw /version"
+    )]
+    Unreachable {
+        /// Where it is written.
+        origin: String,
+        /// Its address.
+        server: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// It answers, and says no.
+    #[error(
+        "the Kubernetes API server {server}, named in {origin}, refuses this agent: {reason}; check the user in it, or apply deploy/agent/rbac.yaml"
+    )]
+    Refused {
+        /// Where it is written.
+        origin: String,
+        /// Its address.
+        server: String,
+        /// What it says.
+        reason: String,
+    },
+}
+
+/// A checked connection. Cheap to clone.
+#[derive(Clone)]
+pub struct KubernetesApi {
+    client: kube::Client,
+    server: Arc<Server>,
+}
+
+struct Server {
+    url: String,
+    target: ForwardTarget,
+    ca_pem: String,
+    tls_server_name: String,
+}
+
+impl KubernetesApi {
+    /// Reads the source, connects, and asks for the version. Ends within half a minute, whatever the other side does.
+    ///
+    /// # Errors
+    /// [`KubernetesApiError`], naming the file, the server and the remedy.
+    pub async fn connect(source: &KubernetesSource) -> Result<Self, KubernetesApiError> {
+        let origin = source.to_string();
+        let unusable = |reason: String| KubernetesApiError::Unusable { origin: origin.clone(), reason };
+        let config = config(source).await.map_err(unusable)?;
+        let url = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+        let unreachable =
+            |reason: String| KubernetesApiError::Unreachable { origin: origin.clone(), server: url.clone(), reason };
+
+        let host = config.cluster_url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        if config.cluster_url.scheme_str() != Some("https") || host.is_empty() {
+            return Err(unusable(format!("server {url:?} is not an https address")));
+        }
+        let port = config.cluster_url.port_u16().unwrap_or(443);
+        let roots = config.root_cert.clone().unwrap_or_default();
+        if roots.is_empty() || config.accept_invalid_certs {
+            // The origin must be able to check the server through the tunnel, so the CA has to be known here.
+            return Err(unusable("it has no certificate-authority, or skips the check of certificates".to_owned()));
+        }
+        let named = config.tls_server_name.clone().unwrap_or_else(|| host.clone());
+        let tls_server_name = tls_server_name((&host, port), &roots, &named).await.map_err(unreachable)?;
+        let client = kube::Client::try_from(config).map_err(|error| unusable(error.to_string()))?;
+        match tokio::time::timeout(CALL_TIMEOUT, client.apiserver_version()).await {
+            Err(_) => return Err(unreachable(format!("no answer within {} s", CALL_TIMEOUT.as_secs()))),
+            Ok(Err(kube::Error::Api(status))) => {
+                return Err(KubernetesApiError::Refused { origin, server: url, reason: status.message.clone() });
+            }
+            Ok(Err(error)) => return Err(unreachable(error.to_string())),
+            Ok(Ok(version)) => {
+                tracing::info!(server = url, version = version.git_version, tls_server_name, "connected to Kubernetes")
+            }
+        }
+        let server = Server { target: ForwardTarget::new(host, port), ca_pem: pem(&roots), url, tls_server_name };
+        Ok(Self { client, server: Arc::new(server) })
+    }
+
+    /// The client, for calls.
+    #[must_use]
+    pub fn client(&self) -> kube::Client {
+        self.client.clone()
+    }
+
+    /// Address as written, without a slash at the end.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.server.url
+    }
+
+    /// Where TCP leads to it.
+    #[must_use]
+    pub fn target(&self) -> ForwardTarget {
+        self.server.target.clone()
+    }
+
+    /// The CA that its certificate chains to, PEM.
+    #[must_use]
+    pub fn ca_pem(&self) -> &str {
+        &self.server.ca_pem
+    }
+
+    /// A name that its certificate carries, seen in a handshake.
+    #[must_use]
+    pub fn tls_server_name(&self) -> &str {
+        &self.server.tls_server_name
+    }
+}
+
+impl std::fmt::Debug for KubernetesApi {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KubernetesApi").field("url", &self.server.url).finish_non_exhaustive()
+    }
+}
+
+async fn config(source: &KubernetesSource) -> Result<kube::Config, String> {
+    let (path, context) = match source {
+        KubernetesSource::InCluster => return kube::Config::incluster().map_err(|error| error.to_string()),
+        KubernetesSource::Kubeconfig { path, context } => (path, context),
+    };
+    let kubeconfig = read(path)?;
+    let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
+    let mut config =
+        kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| error.to_string())?;
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.write_timeout = Some(CALL_TIMEOUT);
+    Ok(config)
+}
+
+fn read(path: &Path) -> Result<Kubeconfig, String> {
+    Kubeconfig::read_from(path).map_err(|error| chain(&error))
+}
+
+/// The name to check the server's certificate by: one that does not depend on its address, if it carries that, else the
+/// one that was written.
+async fn tls_server_name(address: (&str, u16), roots: &[Vec<u8>], named: &str) -> Result<String, String> {
+    let mut store = rustls::RootCertStore::empty();
+    let (added, _) = store.add_parsable_certificates(roots.iter().map(|der| CertificateDer::from(der.as_slice())));
+    if added == 0 {
+        return Err("no certificate in certificate-authority can be read".to_owned());
+    }
+    let config = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(store)
+        .with_no_client_auth();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    match handshake(&connector, address, CLUSTER_NAME).await {
+        Ok(()) => Ok(CLUSTER_NAME.to_owned()),
+        Err(_) => handshake(&connector, address, named).await.map(|()| named.to_owned()),
+    }
+}
+
+async fn handshake(connector: &tokio_rustls::TlsConnector, address: (&str, u16), name: &str) -> Result<(), String> {
+    let name = ServerName::try_from(name.to_owned()).map_err(|_| format!("{name:?} is not a host name"))?;
+    let attempt = async {
+        let stream = TcpStream::connect(address).await?;
+        connector.connect(name, stream).await
+    };
+    match tokio::time::timeout(CONNECT_TIMEOUT, attempt).await {
+        Err(_) => Err(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs())),
+        Ok(result) => result.map(drop).map_err(|error| error.to_string()),
+    }
+}
+
+fn pem(certificates: &[Vec<u8>]) -> String {
+    let mut text = String::new();
+    for der in certificates {
+        text.push_str("-----BEGIN CERTIFICATE-----\n");
+        let encoded = STANDARD.encode(der);
+        for line in encoded.as_bytes().chunks(64) {
+            text.extend(line.iter().map(|byte| char::from(*byte)));
+            text.push('\n');
+        }
+        text.push_str("-----END CERTIFICATE-----\n");
+    }
+    text
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// Gives a call its time limit.
+pub(crate) async fn within_limit<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, CallError> {
+    match tokio::time::timeout(CALL_TIMEOUT, call).await {
+        Err(_) => Err(CallError::Timeout),
+        Ok(result) => result.map_err(CallError::from),
+    }
+}
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallError {
+    /// The API server says no.
+    #[error("the API server says: {}", .0.message)]
+    Status(Box<kube::core::Status>),
+    /// No answer.
+    #[error("no answer within {} s", CALL_TIMEOUT.as_secs())]
+    Timeout,
+    /// The connection failed.
+    #[error("{0}")]
+    Connection(String),
+}
+
+impl From<kube::Error> for CallError {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::Status(status),
+            other => Self::Connection(chain(&other)),
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn kubeconfig(server: &str) -> String {
+        let ca = rcgen::generate_simple_self_signed(vec!["kubernetes".to_owned()]).unwrap();
+        let data = STANDARD.encode(ca.cert.pem());
+        format!(
+            "{{apiVersion: v1, kind: Config, current-context: c, clusters: [{{name: c, cluster: {{server: '{server}', certificate-authority-data: {data}}}}}], \
+             users: [{{name: u, user: {{token: very-secret}}}}], contexts: [{{name: c, context: {{cluster: c, user: u}}}}]}}"
+        )
+    }
+
+    async fn error_for(text: &str) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kubeconfig");
+        std::fs::write(&path, text).unwrap();
+        let error = KubernetesApi::connect(&KubernetesSource::Kubeconfig { path, context: None })
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(&dir.path().display().to_string()), "{error}");
+        assert!(!error.contains("very-secret"), "{error}");
+        error
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfig_that_points_nowhere_is_one_clear_sentence() {
+        // Bound and dropped: nothing listens there.
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let error = error_for(&kubeconfig(&format!("https://{free}"))).await;
+        assert!(
+            error.contains(&format!("https://{free}")) && error.contains("refused") && error.contains("check that"),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_server_that_never_answers_does_not_hang_the_agent() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let began = std::time::Instant::now();
+        let error = error_for(&kubeconfig(&format!("https://{}", silent.local_addr().unwrap()))).await;
+        assert!(error.contains("no answer within 5 s"), "{error}");
+        assert!(began.elapsed() < Duration::from_secs(30));
+    }
+
+    #[tokio::test]
+    async fn broken_files_are_named() {
+        assert!(error_for("a: [").await.contains("cannot be used"));
+        assert!(error_for(&kubeconfig("http://127.0.0.1:1")).await.contains("not an https address"));
+        let path = PathBuf::from("/nonexistent/kubeconfig");
+        let error = KubernetesApi::connect(&KubernetesSource::Kubeconfig { path, context: None })
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("/nonexistent/kubeconfig") && error.contains("No such file"), "{error}");
+    }
+}

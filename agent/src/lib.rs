@@ -1,0 +1,39 @@
+//! The agent of one cluster: it advertises what is free, shakes hands with other clusters through the broker, and carries
+//! out leases on its own cluster, within its own limits.
+//!
+//! ```text
+//! observe ─▶ uplink ═ one stream ═ broker group
+//!               │ desired            ▲ outbox (store)
+//!               ▼                    │
+//!             plan (pure) ─▶ execute ─▶ steps ─▶ delivery, fabric
+//! ```
+//!
+//! What it never does: give the broker anything that opens a cluster; take something down because the broker is silent;
+//! lend more than its own policy says, whoever asks.
+
+pub mod acks;
+pub mod app;
+pub mod command_line;
+pub mod config;
+pub mod delivery;
+pub mod desired;
+pub mod execute;
+pub mod fabric;
+pub mod fault;
+pub mod join;
+pub mod keybundle;
+pub mod kubernetes_api;
+pub mod local_api;
+pub mod local_policy;
+pub mod metrics;
+pub mod observe;
+pub mod plan;
+pub mod record;
+pub mod renew;
+pub mod seal;
+pub mod steps;
+pub mod store;
+pub mod uplink;
+
+pub use app::{Agent, AgentError};
+pub use config::Config;

@@ -1,0 +1,151 @@
+//! The cluster's own limits on what it lends. The donor's agent keeps them even against the broker.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+/// Local sharing limits, as the configuration file says them under `sharing`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct LocalPolicy {
+    /// Whether this cluster lends at all.
+    pub enabled: bool,
+    /// Most GPUs lent at a time, in whole devices; absent: as many as there are.
+    pub max_lent_gpus: Option<u32>,
+    /// Clusters that may borrow; empty: any.
+    pub allowed_origins: BTreeSet<String>,
+    /// Clusters that may not, whatever else is allowed.
+    pub denied_origins: BTreeSet<String>,
+    /// Institutions that may borrow; empty: any.
+    pub allowed_institutions: BTreeSet<String>,
+    /// Institutions that may not, whatever else is allowed.
+    pub denied_institutions: BTreeSet<String>,
+    /// Longest time a lease may last here, its renewals included, in seconds; absent: as long as the federation says.
+    pub max_lease_seconds: Option<u64>,
+}
+
+impl Default for LocalPolicy {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            max_lent_gpus: None,
+            allowed_origins: BTreeSet::new(),
+            denied_origins: BTreeSet::new(),
+            allowed_institutions: BTreeSet::new(),
+            denied_institutions: BTreeSet::new(),
+            max_lease_seconds: None,
+        }
+    }
+}
+
+/// What is asked of the donor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask<'a> {
+    /// Cluster that borrows.
+    pub origin: &'a str,
+    /// Its institution; empty if the broker did not say.
+    pub institution: &'a str,
+    /// Thousandths of GPUs.
+    pub milli: u64,
+    /// Length of one term in milliseconds.
+    pub term_ms: u64,
+    /// Thousandths of GPUs that are lent already.
+    pub lent_milli: u64,
+}
+
+impl LocalPolicy {
+    /// Whether a lease may be taken on; the reason if not.
+    ///
+    /// # Errors
+    /// A sentence for the operator of the other cluster, naming the setting behind it.
+    pub fn check(&self, ask: &Ask<'_>) -> Result<(), String> {
+        if !self.enabled {
+            return Err("this cluster does not lend now (sharing.enabled is false)".to_owned());
+        }
+        let named = |list: &BTreeSet<String>, name: &str| list.contains(name);
+        if named(&self.denied_origins, ask.origin) || !allowed(&self.allowed_origins, ask.origin) {
+            return Err(format!(
+                "this cluster does not lend to cluster {} (sharing.allowedOrigins, sharing.deniedOrigins)",
+                ask.origin
+            ));
+        }
+        if named(&self.denied_institutions, ask.institution) || !allowed(&self.allowed_institutions, ask.institution) {
+            return Err(format!(
+                "this cluster does not lend to institution {:?} (sharing.allowedInstitutions, sharing.deniedInstitutions)",
+                ask.institution
+            ));
+        }
+        if let Some(most) = self.max_lent_gpus {
+            let (most, sum) = (u64::from(most) * 1_000, ask.lent_milli.saturating_add(ask.milli));
+            if sum > most {
+                return Err(format!(
+                    "{} milli-GPU are lent and {} more are asked for, this cluster lends at most {most} (sharing.maxLentGpus)",
+                    ask.lent_milli, ask.milli
+                ));
+            }
+        }
+        if let Some(most) = self.max_lease_ms()
+            && ask.term_ms > most
+        {
+            return Err(format!(
+                "a term of {} ms is asked for, this cluster lends for at most {most} ms (sharing.maxLeaseSeconds)",
+                ask.term_ms
+            ));
+        }
+        Ok(())
+    }
+
+    /// Longest time a lease may last here, in milliseconds.
+    #[must_use]
+    pub fn max_lease_ms(&self) -> Option<u64> {
+        self.max_lease_seconds.map(|seconds| seconds.saturating_mul(1_000))
+    }
+}
+
+fn allowed(list: &BTreeSet<String>, name: &str) -> bool {
+    list.is_empty() || list.contains(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASK: Ask<'_> = Ask { origin: "lab", institution: "poly", milli: 3_000, term_ms: 60_000, lent_milli: 5_000 };
+
+    fn names(name: &str) -> BTreeSet<String> {
+        BTreeSet::from([name.to_owned()])
+    }
+
+    #[test]
+    fn each_limit_refuses_by_its_name() {
+        let limits = [
+            (LocalPolicy { enabled: false, ..LocalPolicy::default() }, "sharing.enabled"),
+            (LocalPolicy { denied_origins: names("lab"), ..LocalPolicy::default() }, "sharing.deniedOrigins"),
+            (LocalPolicy { allowed_origins: names("other"), ..LocalPolicy::default() }, "sharing.allowedOrigins"),
+            (
+                LocalPolicy { denied_institutions: names("poly"), ..LocalPolicy::default() },
+                "sharing.deniedInstitutions",
+            ),
+            (LocalPolicy { allowed_institutions: names("x"), ..LocalPolicy::default() }, "sharing.allowedInstitutions"),
+            (LocalPolicy { max_lent_gpus: Some(7), ..LocalPolicy::default() }, "sharing.maxLentGpus"),
+            (LocalPolicy { max_lease_seconds: Some(59), ..LocalPolicy::default() }, "sharing.maxLeaseSeconds"),
+        ];
+        for (policy, setting) in limits {
+            let reason = policy.check(&ASK).expect_err(setting);
+            assert!(reason.contains(setting), "{reason}");
+        }
+    }
+
+    #[test]
+    fn what_just_fits_is_allowed() {
+        let policy = LocalPolicy {
+            max_lent_gpus: Some(8),
+            allowed_origins: names("lab"),
+            allowed_institutions: names("poly"),
+            max_lease_seconds: Some(60),
+            ..LocalPolicy::default()
+        };
+        assert_eq!(policy.check(&ASK), Ok(()));
+        assert_eq!(LocalPolicy::default().check(&Ask { milli: u64::MAX, ..ASK }), Ok(()));
+    }
+}

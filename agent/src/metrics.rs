@@ -1,0 +1,78 @@
+//! What the agent counts, under the prefix `comity_agent_`.
+
+use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+
+/// The agent's metrics. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// 1 while a stream to a broker stands.
+    pub connected: IntGauge,
+    /// Streams opened.
+    pub streams: IntCounter,
+    /// Revision of the desired state in force.
+    pub desired_revision: IntGauge,
+    /// Messages that no broker has acknowledged.
+    pub outbox: IntGauge,
+    /// Messages that a broker refused for good, by code.
+    pub refused: IntCounterVec,
+    /// Steps carried out, by step and outcome (`done`, `retry`, `reported`).
+    pub steps: IntCounterVec,
+    /// How long steps take.
+    pub step_seconds: HistogramVec,
+    /// Leases here, by side.
+    pub leases: IntGaugeVec,
+    /// Tunnels in the fabric.
+    pub tunnels: IntGauge,
+    /// Thousandths of GPUs lent, by this agent's own count.
+    pub lent_milli: IntGauge,
+    /// Objects taken down because nobody wanted them.
+    pub garbage: IntCounter,
+    /// When the certificate ends, in seconds since 1970.
+    pub certificate_not_after: IntGauge,
+}
+
+impl Metrics {
+    /// Makes them and registers them.
+    ///
+    /// # Errors
+    /// Where the registry has metrics of these names already.
+    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let gauge = |name: &str, help: &str| -> Result<IntGauge, prometheus::Error> {
+            let gauge = IntGauge::new(format!("comity_agent_{name}"), help)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok(gauge)
+        };
+        let counter = |name: &str, help: &str| -> Result<IntCounter, prometheus::Error> {
+            let counter = IntCounter::new(format!("comity_agent_{name}"), help)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok(counter)
+        };
+        let counters = |name: &str, help: &str, labels: &[&str]| -> Result<IntCounterVec, prometheus::Error> {
+            let counters = IntCounterVec::new(Opts::new(format!("comity_agent_{name}"), help), labels)?;
+            registry.register(Box::new(counters.clone()))?;
+            Ok(counters)
+        };
+        let step_seconds = HistogramVec::new(
+            HistogramOpts::new("comity_agent_step_seconds", "Duration of the steps that the agent carries out.")
+                .buckets(vec![0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0]),
+            &["step"],
+        )?;
+        registry.register(Box::new(step_seconds.clone()))?;
+        let leases = IntGaugeVec::new(Opts::new("comity_agent_leases", "Leases here, by side."), &["side"])?;
+        registry.register(Box::new(leases.clone()))?;
+        Ok(Self {
+            connected: gauge("uplink_connected", "1 while a stream to a broker stands.")?,
+            streams: counter("uplink_streams_total", "Streams to brokers that were opened.")?,
+            desired_revision: gauge("desired_revision", "Revision of the desired state in force.")?,
+            outbox: gauge("outbox_messages", "Messages that no broker has acknowledged.")?,
+            refused: counters("refused_total", "Messages that a broker refused for good.", &["code"])?,
+            steps: counters("steps_total", "Steps carried out.", &["step", "outcome"])?,
+            step_seconds,
+            leases,
+            tunnels: gauge("tunnels", "Tunnels in the fabric.")?,
+            lent_milli: gauge("lent_gpu_milli", "Thousandths of GPUs lent, by the agent's own count.")?,
+            garbage: counter("garbage_collected_total", "Objects taken down because nobody wanted them.")?,
+            certificate_not_after: gauge("certificate_not_after_seconds", "When the certificate ends, in Unix time.")?,
+        })
+    }
+}

@@ -1,0 +1,100 @@
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use super::*;
+
+const GOOD: &str = "\
+nodes:
+  - name: titan
+    cpu: 32
+    memory: 128Gi
+    localUse: {cpu: 500m, memory: 2Gi, gpus: 1}
+    gpus:
+      - count: 2
+        product: NVIDIA-GeForce-RTX-4090
+        memoryMiB: 24564
+        architecture: ada-lovelace
+        computeCapability: 8.9
+        driverVersion: 550.107.02
+      - count: 1
+        product: NVIDIA-A100-SXM4-40GB
+        memoryMiB: 40960
+        architecture: ampere
+        computeCapability: \"8.0\"
+        driverVersion: 550.107.02
+        sharing:
+          mig: {instances: {1g.5gb: 3, 4g.20gb: 1}}
+";
+const SALT: NodeSalt = NodeSalt::new([3; 32]);
+
+fn read(text: &str) -> Result<Vec<v1::Node>, InventoryFileError> {
+    parse(Path::new("inventory.yaml"), text, &SALT, &LocalReserve::default())
+}
+
+#[test]
+fn a_file_describes_nodes_and_devices() {
+    let node = &read(GOOD).unwrap()[0];
+    assert_eq!((node.id.as_str(), node.cpu_milli, node.memory_mib), (SALT.node_id("titan").as_str(), 32_000, 131_072));
+    assert_eq!((node.local_cpu_milli, node.local_memory_mib, node.schedulable), (500, 2_048, true));
+    let used: Vec<u32> = node.devices.iter().map(|device| device.local_use_milli).collect();
+    assert_eq!(used, [0, 0, 1_000]);
+    assert_eq!((node.devices[0].cuda_compute_capability.as_str(), node.devices[2].index), ("8.9", 2));
+    assert_eq!(node.devices[2].resource_name, "nvidia.com/mig");
+}
+
+#[test]
+fn each_way_of_sharing_can_be_written() {
+    for (sharing, part) in [
+        ("exclusive", "Exclusive"),
+        ("{timeSlicing: {replicas: 4}}", "replicas: 4"),
+        ("{mps: {shares: 10}}", "shares: 10"),
+        ("{fractional: {stepMilli: 50}}", "step_milli: 50"),
+    ] {
+        let text = GOOD.replace(
+            "driverVersion: 550.107.02\n      - ",
+            &format!("driverVersion: 550.107.02\n        sharing: {sharing}\n      - "),
+        );
+        let nodes = read(&text).unwrap();
+        assert!(format!("{:?}", nodes[0].devices[0].sharing).contains(part), "{nodes:?}");
+    }
+}
+
+#[test]
+fn errors_say_where_and_what() {
+    for (from, to, line, part) in [
+        ("localUse:", "localuse:", 5, "localuse"),
+        ("128Gi", "128Gigs", 4, "is not an amount"),
+        ("count: 2", "count: 0", 7, "1 to 128"),
+        ("count: 2", "count: -2", 7, ""),
+        ("1g.5gb: 3", "1g.5gb: 9", 20, "instances in all 10"),
+        ("memoryMiB: 24564", "memoryMiB: lots", 9, ""),
+    ] {
+        let error = read(&GOOD.replace(from, to)).unwrap_err();
+        let InventoryFileError::Wrong { line: at, column, .. } = &error else { panic!("{error}") };
+        assert!((line..=line + 1).contains(at) && *column >= 1, "{error}");
+        assert!(error.to_string().starts_with("inventory.yaml:") && error.to_string().contains(part), "{error}");
+    }
+}
+
+#[test]
+fn a_name_given_twice_is_refused() {
+    let twice = format!("{GOOD}{}", GOOD.trim_start_matches("nodes:\n"));
+    assert!(read(&twice).unwrap_err().to_string().contains("given twice"));
+}
+
+#[tokio::test]
+async fn a_change_is_read_and_a_broken_change_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("inventory.yaml");
+    let settings = InventorySettings { salt: SALT, reserve: LocalReserve::default() };
+    assert!(observe(&path, settings.clone()).await.is_err());
+    std::fs::write(&path, GOOD).unwrap();
+    let inventory = observe(&path, settings).await.unwrap();
+    let mut nodes = inventory.nodes();
+    assert_eq!(nodes.borrow_and_update().as_ref().unwrap()[0].cpu_milli, 32_000);
+    std::fs::write(&path, "nodes: [").unwrap();
+    tokio::time::sleep(POLL * 2).await;
+    assert!(!nodes.has_changed().unwrap());
+    std::fs::write(&path, GOOD.replace("cpu: 32", "cpu: 128")).unwrap();
+    tokio::time::timeout(POLL * 5, nodes.changed()).await.unwrap().unwrap();
+    assert_eq!(nodes.borrow().as_ref().unwrap()[0].cpu_milli, 128_000);
+}

@@ -1,0 +1,147 @@
+//! Nodes × pods → what the cluster offers. Pure: the same facts give the same nodes, byte for byte.
+//!
+//! Local use is what pods ask for that are not in a lease's namespace, by the scheduler's rule, for as long as they
+//! exist and have not finished: a pod that is being deleted still holds its devices. Which device a pod holds the API
+//! does not say, so local use fills a node's devices from the last one down, and leases are placed from the first one up.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use comity_proto::v1::{Device, Node, sharing};
+
+use super::LocalReserve;
+use super::gpu_pool::{self, GpuPool, LeftOut, mig_sharing};
+use super::node_facts::NodeFacts;
+use super::node_id::NodeSalt;
+use super::pod_request::{Amounts, CPU, MEMORY};
+
+/// Nodes of one offer, as the broker bounds it.
+const MAX_NODES: usize = 10_000;
+/// Devices of one node, as the broker bounds it.
+const MAX_DEVICES: usize = 128;
+const WHOLE_MILLI: u32 = 1_000;
+const MIB: u64 = 1 << 20;
+
+/// What is kept of a pod that takes something of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PodFacts {
+    /// Namespace.
+    pub(crate) namespace: String,
+    /// Node it is bound to, or nominated for.
+    pub(crate) node: String,
+    /// What the scheduler counts for it.
+    pub(crate) requests: Amounts,
+}
+
+/// What one look at the cluster gives.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Folded {
+    /// Nodes with devices, by id.
+    pub(crate) nodes: Vec<Node>,
+    /// What is not offered, by node.
+    pub(crate) left_out: Vec<LeftOut>,
+}
+
+/// Folds what is known of a cluster. `lent` are the namespaces of leases: what runs there is not local use.
+pub(crate) fn fold<'a>(
+    nodes: impl IntoIterator<Item = &'a NodeFacts>,
+    pods: impl IntoIterator<Item = &'a PodFacts>,
+    lent: &BTreeSet<String>,
+    salt: &NodeSalt,
+    reserve: &LocalReserve,
+) -> Folded {
+    let mut used: BTreeMap<&str, Amounts> = BTreeMap::new();
+    for pod in pods.into_iter().filter(|pod| !lent.contains(&pod.namespace)) {
+        let on_node = used.entry(&pod.node).or_default();
+        for (name, amount) in &pod.requests {
+            let sum = on_node.entry(name.clone()).or_default();
+            *sum = sum.saturating_add(*amount);
+        }
+    }
+    let nothing = Amounts::new();
+    let mut folded = Folded { nodes: Vec::new(), left_out: Vec::new() };
+    for facts in nodes.into_iter().filter(|facts| !facts.is_virtual) {
+        let (pools, left_out) = gpu_pool::pools(facts);
+        folded.left_out.extend(left_out);
+        if !pools.is_empty() {
+            let local = used.get(facts.name.as_str()).unwrap_or(&nothing);
+            folded.nodes.push(node(facts, &pools, local, salt, reserve));
+        }
+    }
+    folded.nodes.sort_by(|a, b| a.id.cmp(&b.id));
+    folded.nodes.truncate(MAX_NODES);
+    folded.left_out.sort();
+    folded
+}
+
+fn node(facts: &NodeFacts, pools: &[GpuPool], local: &Amounts, salt: &NodeSalt, reserve: &LocalReserve) -> Node {
+    let amount = |amounts: &Amounts, name: &str| amounts.get(name).copied().unwrap_or(0);
+    let mut devices = Vec::new();
+    let mut reserved = u64::from(reserve.gpus_per_node);
+    for pool in pools {
+        let held_back = reserved.saturating_mul(pool.units_each).min(pool.units);
+        reserved = reserved.saturating_sub(held_back.div_ceil(pool.units_each));
+        devices.extend(pool_devices(pool, amount(local, &pool.counted_by).max(held_back)));
+    }
+    devices.truncate(MAX_DEVICES);
+    for (index, device) in (0_u32..).zip(&mut devices) {
+        device.index = index;
+    }
+    Node {
+        id: salt.node_id(&facts.name),
+        cpu_milli: amount(&facts.allocatable, CPU),
+        memory_mib: amount(&facts.allocatable, MEMORY) / MIB,
+        local_cpu_milli: amount(local, CPU).max(reserve.cpu_milli),
+        local_memory_mib: amount(local, MEMORY).div_ceil(MIB).max(reserve.memory_mib),
+        devices,
+        schedulable: facts.schedulable,
+    }
+}
+
+/// Healthy devices, with local use from the last one down, then the unhealthy ones.
+fn pool_devices(pool: &GpuPool, local_units: u64) -> Vec<Device> {
+    // One more than an offer holds is as good as any larger number.
+    let healthy = usize::try_from(pool.units.div_ceil(pool.units_each)).unwrap_or(usize::MAX).min(MAX_DEVICES);
+    let unhealthy = usize::try_from(pool.unhealthy).unwrap_or(usize::MAX).min(MAX_DEVICES);
+    let mut units_left = pool.units;
+    let mut devices: Vec<(u64, Device)> = Vec::with_capacity(healthy);
+    for _ in 0..healthy {
+        let units = units_left.min(pool.units_each);
+        units_left -= units;
+        devices.push((units, with_units(&pool.model, units)));
+    }
+    let mut local_left = local_units;
+    for (units, device) in devices.iter_mut().rev() {
+        let taken = local_left.min(*units);
+        local_left -= taken;
+        device.local_use_milli = part_of_device(taken, *units);
+    }
+    let sick = Device { healthy: false, ..pool.model.clone() };
+    devices.into_iter().map(|(_, device)| device).chain(std::iter::repeat_n(sick, unhealthy)).collect()
+}
+
+/// The last MIG device of a pool may hold fewer instances than the others.
+fn with_units(model: &Device, units: u64) -> Device {
+    let mut device = model.clone();
+    let profile = match device.sharing.as_ref().and_then(|sharing| sharing.mode.as_ref()) {
+        Some(sharing::Mode::Mig(mig)) => mig.instances.first().map(|instances| instances.profile.clone()),
+        _ => None,
+    };
+    if let Some(profile) = profile {
+        device.sharing = Some(mig_sharing(&profile, units));
+    }
+    device
+}
+
+/// Thousandths as the broker counts them: equal parts rounded down, all parts the whole device.
+fn part_of_device(taken: u64, units: u64) -> u32 {
+    if taken == 0 {
+        return 0;
+    }
+    if taken >= units {
+        return WHOLE_MILLI;
+    }
+    u32::try_from(u64::from(WHOLE_MILLI) / units * taken).unwrap_or(WHOLE_MILLI)
+}
+
+#[cfg(test)]
+mod tests;

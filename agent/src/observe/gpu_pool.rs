@@ -1,0 +1,255 @@
+//! The GPUs of a node, read from labels and counts: one pool for each Kubernetes resource that counts some.
+//!
+//! Counts come from `status.allocatable`, kinds from the labels of GPU Feature Discovery (GFD) or of AMD's labeller.
+//! Source: NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery and internal/lm.
+
+use comity_proto::v1::{Device, Sharing, sharing};
+
+use super::gpu_resource::{AMD_GPU, NVIDIA_GPU, NVIDIA_GPU_SHARED, NVIDIA_MIG, NVIDIA_MIG_PREFIX};
+use super::node_facts::NodeFacts;
+
+/// Compute slices of a device that can be cut by MIG.
+const MIG_SLICES: u64 = 7;
+/// Bounds that an offer keeps for shared devices.
+const TIME_SLICES: std::ops::RangeInclusive<u64> = 2..=64;
+const MPS_SHARES: std::ops::RangeInclusive<u64> = 2..=48;
+
+/// Devices of one kind that one resource counts.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct GpuPool {
+    /// The resource that pods ask for.
+    pub(crate) counted_by: String,
+    /// What the devices have in common: everything but index, health and use.
+    pub(crate) model: Device,
+    /// Units of the resource that each healthy device holds; for MIG the last one may hold fewer.
+    pub(crate) units_each: u64,
+    /// Units that pods can have.
+    pub(crate) units: u64,
+    /// Devices that are there but not healthy.
+    pub(crate) unhealthy: u64,
+}
+
+/// A resource of a node that is not offered, and why.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LeftOut {
+    /// Node name; for the local log only.
+    pub(crate) node: String,
+    /// The resource.
+    pub(crate) resource: String,
+    /// Why, and what to do.
+    pub(crate) reason: String,
+}
+
+/// The pools of a node, in a stable order, and what cannot be offered.
+pub(crate) fn pools(node: &NodeFacts) -> (Vec<GpuPool>, Vec<LeftOut>) {
+    let (mut pools, mut left_out) = (Vec::new(), Vec::new());
+    for (resource, &capacity) in &node.capacity {
+        let allocatable = node.allocatable.get(resource).copied().unwrap_or(0);
+        let Some(pool) = pool(node, resource, allocatable, capacity.max(allocatable)) else { continue };
+        match pool {
+            Ok(pool) if pool.units > 0 || pool.unhealthy > 0 => pools.push(pool),
+            Ok(_) => {}
+            Err(reason) => left_out.push(LeftOut { node: node.name.clone(), resource: resource.clone(), reason }),
+        }
+    }
+    (pools, left_out)
+}
+
+/// `None` for a resource that counts no GPUs, or none at all.
+fn pool(node: &NodeFacts, resource: &str, allocatable: u64, capacity: u64) -> Option<Result<GpuPool, String>> {
+    if capacity == 0 {
+        return None;
+    }
+    match resource {
+        NVIDIA_GPU | NVIDIA_GPU_SHARED => Some(nvidia(node, resource, allocatable, capacity)),
+        AMD_GPU => Some(amd(node, allocatable, capacity)),
+        _ => {
+            let profile = resource.strip_prefix(NVIDIA_MIG_PREFIX)?;
+            Some(mig_mixed(node, resource, profile, allocatable))
+        }
+    }
+}
+
+fn nvidia(node: &NodeFacts, resource: &str, allocatable: u64, capacity: u64) -> Result<GpuPool, String> {
+    if node.is_hami {
+        return Err("HAMi shares this node's GPUs, which this version does not read".to_owned());
+    }
+    let label = |key: &str| node.labels.get(key).map_or("", String::as_str);
+    let product = label("nvidia.com/gpu.product");
+    if product.is_empty() {
+        return Err("the node has no label nvidia.com/gpu.product; install GPU Feature Discovery: without it nobody can tell whole GPUs from shared ones".to_owned());
+    }
+    let product = product.strip_suffix("-SHARED").unwrap_or(product);
+    let replicas = label("nvidia.com/gpu.replicas").parse().unwrap_or(1_u64);
+    let mut model = nvidia_model(node, product, resource)?;
+    if let Some((_, profile)) = product.rsplit_once("-MIG-") {
+        if replicas > 1 || resource == NVIDIA_GPU_SHARED {
+            return Err(
+                "MIG instances that are shared once more cannot be offered; turn off time-slicing for them".to_owned()
+            );
+        }
+        return mig(model, resource, &label_profile(profile), allocatable);
+    }
+    let shared = match label("nvidia.com/gpu.sharing-strategy") {
+        "time-slicing" if TIME_SLICES.contains(&replicas) => {
+            Some(sharing::Mode::TimeSlicing(sharing::TimeSlicing { replicas: narrow(replicas) }))
+        }
+        "mps" if MPS_SHARES.contains(&replicas) => Some(sharing::Mode::Mps(sharing::Mps { shares: narrow(replicas) })),
+        "" | "none" if replicas <= 1 && resource == NVIDIA_GPU => None,
+        // One replica is not shared, whatever the strategy is called.
+        "time-slicing" | "mps" if replicas == 1 => None,
+        strategy => {
+            return Err(format!(
+                "sharing strategy {strategy:?} with {replicas} replicas cannot be offered; use 2 to 64 time slices or 2 to 48 MPS shares"
+            ));
+        }
+    };
+    let units_each = if shared.is_some() { replicas } else { 1 };
+    model.sharing = Some(Sharing { mode: Some(shared.unwrap_or_else(exclusive)) });
+    Ok(GpuPool {
+        counted_by: resource.to_owned(),
+        model,
+        units_each,
+        // A device that is partly unhealthy does not exist: slices of one device come and go together.
+        units: allocatable / units_each * units_each,
+        unhealthy: capacity / units_each - allocatable / units_each,
+    })
+}
+
+/// What all devices of the node have in common.
+fn nvidia_model(node: &NodeFacts, product: &str, resource: &str) -> Result<Device, String> {
+    let label = |key: &str| node.labels.get(key).map_or("", String::as_str);
+    if product.ends_with("-MIG-INVALID") {
+        return Err("GPU Feature Discovery reports an invalid MIG layout; make it the same on all GPUs of the node, or use the mixed strategy".to_owned());
+    }
+    if let state @ ("pending" | "rebooting" | "failed") = label("nvidia.com/mig.config.state") {
+        return Err(format!("the MIG layout is being changed: nvidia.com/mig.config.state is {state:?}"));
+    }
+    match label("nvidia.com/gpu-driver-upgrade-state") {
+        "" | "upgrade-done" => {}
+        state => return Err(format!("the driver is being upgraded: nvidia.com/gpu-driver-upgrade-state is {state:?}")),
+    }
+    let dotted = |keys: &[&str]| {
+        let parts: Vec<&str> = keys.iter().map(|key| label(key)).collect();
+        if parts.iter().any(|part| part.is_empty()) { String::new() } else { parts.join(".") }
+    };
+    let driver = match label("nvidia.com/cuda.driver-version.full") {
+        "" => dotted(&["nvidia.com/cuda.driver.major", "nvidia.com/cuda.driver.minor", "nvidia.com/cuda.driver.rev"]),
+        full => full.to_owned(),
+    };
+    Ok(Device {
+        index: 0,
+        product_name: product.rsplit_once("-MIG-").map_or(product, |(board, _)| board).to_owned(),
+        architecture: architecture(label("nvidia.com/gpu.family")),
+        memory_mib: label("nvidia.com/gpu.memory").parse().unwrap_or(0),
+        cuda_compute_capability: dotted(&["nvidia.com/gpu.compute.major", "nvidia.com/gpu.compute.minor"]),
+        driver_version: driver,
+        sharing: None,
+        healthy: true,
+        local_use_milli: 0,
+        resource_name: resource.to_owned(),
+    })
+}
+
+/// One spelling whatever the source: GPU Feature Discovery writes "ada-lovelace" where NVIDIA's DRA driver, whose words policy uses, writes "Ada Lovelace".
+pub(super) fn architecture(family: &str) -> String {
+    let capital = |word: &str| {
+        let mut letters = word.chars();
+        letters.next().map(|first| first.to_ascii_uppercase().to_string() + letters.as_str()).unwrap_or_default()
+    };
+    family.split('-').map(capital).collect::<Vec<_>>().join(" ")
+}
+
+/// The mixed strategy: one resource and one family of labels for each profile.
+fn mig_mixed(node: &NodeFacts, resource: &str, profile: &str, allocatable: u64) -> Result<GpuPool, String> {
+    let label = |key: &str| node.labels.get(&format!("{resource}.{key}")).map_or("", String::as_str);
+    if profile.ends_with(".shared") || label("replicas").parse().unwrap_or(1_u64) > 1 {
+        return Err(
+            "MIG instances that are shared once more cannot be offered; turn off time-slicing for them".to_owned()
+        );
+    }
+    let product = match label("product") {
+        "" => node.labels.get("nvidia.com/gpu.product").map_or("", String::as_str),
+        product => product,
+    };
+    let mut model = nvidia_model(node, product, NVIDIA_MIG)?;
+    if let Ok(memory_mib) = label("memory").parse() {
+        model.memory_mib = memory_mib;
+    }
+    mig(model, resource, &resource_profile(profile), allocatable)
+}
+
+/// MIG instances of one profile, gathered on as few devices as could hold them. Which device an instance is really on
+/// no label says, and nothing depends on it; instances of different profiles are never put on one device, so that what
+/// local work takes of one profile is not taken off another.
+fn mig(mut model: Device, counted_by: &str, profile: &str, instances: u64) -> Result<GpuPool, String> {
+    let slices = compute_slices(profile).ok_or_else(|| format!("{profile:?} is not a MIG profile such as 1g.10gb"))?;
+    let units_each = (MIG_SLICES / slices).max(1);
+    model.sharing = Some(mig_sharing(profile, units_each));
+    Ok(GpuPool { counted_by: counted_by.to_owned(), model, units_each, units: instances, unhealthy: 0 })
+}
+
+/// Sharing of a device that holds so many instances of one profile.
+pub(crate) fn mig_sharing(profile: &str, count: u64) -> Sharing {
+    let instances = vec![sharing::MigInstances { profile: profile.to_owned(), count: narrow(count) }];
+    Sharing { mode: Some(sharing::Mode::Mig(sharing::Mig { instances })) }
+}
+
+/// 1 for "1g.10gb" and "1g.10gb+me", 3 for "3g.40gb", 1 for "1c.3g.20gb", a compute instance.
+fn compute_slices(profile: &str) -> Option<u64> {
+    let (first, rest) = profile.split_once('.')?;
+    if let Some(instances) = first.strip_suffix('c') {
+        return instances.parse().ok().filter(|slices| (1..=MIG_SLICES).contains(slices) && rest.contains('.'));
+    }
+    first.strip_suffix('g')?.parse().ok().filter(|slices| (1..=MIG_SLICES).contains(slices))
+}
+
+/// Resource names have '.' where profiles have '+'.
+fn resource_profile(profile: &str) -> String {
+    profile.strip_suffix(".me").map_or_else(|| profile.to_owned(), |base| format!("{base}+me"))
+}
+
+/// Label values leave '+' out.
+fn label_profile(profile: &str) -> String {
+    profile.strip_suffix("gbme").map_or_else(|| profile.to_owned(), |base| format!("{base}gb+me"))
+}
+
+fn amd(node: &NodeFacts, allocatable: u64, capacity: u64) -> Result<GpuPool, String> {
+    let label = |key: &str| node.labels.get(&format!("amd.com/gpu.{key}")).map_or("", String::as_str);
+    if label("product-name").is_empty() {
+        return Err("the node has no label amd.com/gpu.product-name; install AMD's node labeller".to_owned());
+    }
+    let partition = label("compute-memory-partition");
+    if !partition.is_empty() && !partition.starts_with("spx") {
+        return Err(format!("GPUs in partition mode {partition:?} cannot be offered; use spx"));
+    }
+    // The labeller writes GiB as "192G".
+    let memory_mib =
+        label("vram").strip_suffix('G').and_then(|gib| gib.parse::<u64>().ok()).unwrap_or(0).saturating_mul(1_024);
+    let model = Device {
+        product_name: label("product-name").to_owned(),
+        architecture: label("family").to_ascii_lowercase(),
+        memory_mib,
+        driver_version: label("driver-version").to_owned(),
+        sharing: Some(Sharing { mode: Some(exclusive()) }),
+        healthy: true,
+        resource_name: AMD_GPU.to_owned(),
+        ..Device::default()
+    };
+    Ok(GpuPool {
+        counted_by: AMD_GPU.to_owned(),
+        model,
+        units_each: 1,
+        units: allocatable,
+        unhealthy: capacity - allocatable,
+    })
+}
+
+fn exclusive() -> sharing::Mode {
+    sharing::Mode::Exclusive(sharing::Exclusive {})
+}
+
+/// Counts of one node; more than fit are more than an offer may hold anyway.
+fn narrow(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,109 @@
+//! Names by which Kubernetes counts GPUs and other devices.
+
+use std::collections::BTreeSet;
+
+/// NVIDIA's whole GPUs.
+pub(crate) const NVIDIA_GPU: &str = "nvidia.com/gpu";
+/// The same, renamed where the device plugin shares them.
+pub(crate) const NVIDIA_GPU_SHARED: &str = "nvidia.com/gpu.shared";
+/// MIG instances where each profile has its own name: this and the profile.
+pub(crate) const NVIDIA_MIG_PREFIX: &str = "nvidia.com/mig-";
+/// What the devices of that kind are called in an offer; the broker adds "-" and the profile.
+pub(crate) const NVIDIA_MIG: &str = "nvidia.com/mig";
+/// AMD's GPUs.
+pub(crate) const AMD_GPU: &str = "amd.com/gpu";
+
+/// Names that count GPUs, or parts of them, whether or not a node has them now: a device plugin may be installed while
+/// a lease runs.
+const WELL_KNOWN: [&str; 18] = [
+    NVIDIA_GPU,
+    NVIDIA_GPU_SHARED,
+    "nvidia.com/gpumem",
+    "nvidia.com/gpumem-percentage",
+    "nvidia.com/gpucores",
+    "nvidia.com/pgpu",
+    AMD_GPU,
+    "amd.com/gpumem",
+    "amd.com/gpucores",
+    "gpu.intel.com/i915",
+    "gpu.intel.com/xe",
+    "gpu.intel.com/i915_monitoring",
+    "gpu.intel.com/xe_monitoring",
+    "gpu.intel.com/millicores",
+    "gpu.intel.com/memory.max",
+    "gpu.intel.com/tiles",
+    "habana.ai/gaudi",
+    "aliyun.com/gpu-mem",
+];
+
+/// Profiles that NVIDIA's boards have; the mixed strategy counts each by its own name.
+const MIG_PROFILES: [&str; 24] = [
+    "1g.5gb",
+    "1g.5gb.me",
+    "2g.10gb",
+    "3g.20gb",
+    "4g.20gb",
+    "7g.40gb",
+    "1g.10gb",
+    "1g.10gb.me",
+    "1g.20gb",
+    "2g.20gb",
+    "3g.40gb",
+    "4g.40gb",
+    "7g.80gb",
+    "1g.6gb",
+    "1g.6gb.me",
+    "2g.12gb",
+    "4g.24gb",
+    "1g.18gb",
+    "1g.35gb",
+    "2g.35gb",
+    "3g.71gb",
+    "4g.71gb",
+    "7g.141gb",
+    "1g.24gb",
+];
+
+/// Whether the name is an extended resource: a device that a plugin or an administrator counts.
+pub(crate) fn is_extended(name: &str) -> bool {
+    name.split_once('/').is_some_and(|(domain, _)| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
+}
+
+/// Every name that a lease must be kept from unless it is what was leased: all that the nodes count, all the well-known ones.
+pub(crate) fn all_known<'a>(on_nodes: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
+    let profiles = MIG_PROFILES.iter().flat_map(|profile| {
+        let name = format!("{NVIDIA_MIG_PREFIX}{profile}");
+        [format!("{name}.shared"), name]
+    });
+    let well_known = WELL_KNOWN.iter().map(|name| (*name).to_owned());
+    on_nodes.into_iter().filter(|name| is_extended(name)).map(str::to_owned).chain(well_known).chain(profiles).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_extended_resources_and_machine_parts_are_not() {
+        for name in
+            ["nvidia.com/gpu", "nvidia.com/mig-1g.10gb.shared", "amd.com/cpx_nps4", "rdma/hca", "example.com/fpga"]
+        {
+            assert!(is_extended(name), "{name}");
+        }
+        for name in
+            ["cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "pods", "attachable-volumes-x.kubernetes.io/y"]
+        {
+            assert!(!is_extended(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_nodes_count_joins_the_well_known_names() {
+        let names = all_known(["cpu", "amd.com/cpx_nps4", "nvidia.com/gpu"]);
+        assert!(
+            names.contains("amd.com/cpx_nps4")
+                && names.contains("nvidia.com/mig-1g.10gb.shared")
+                && !names.contains("cpu")
+        );
+    }
+}

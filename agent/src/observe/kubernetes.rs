@@ -1,0 +1,155 @@
+//! The inventory of a Kubernetes cluster: nodes, pods, and which namespaces are leases', watched.
+//!
+//! Of each object only what the fold needs is kept; pods that finished are not even sent. A watch that fails is begun
+//! again with growing pauses, and what was known stays published meanwhile: a silent API server must not look like an
+//! empty cluster.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt as _};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use kube::Api;
+use kube::core::PartialObjectMeta;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::fold::{PodFacts, fold};
+use super::gpu_pool::LeftOut;
+use super::mirror::Mirror;
+use super::node_facts::NodeFacts;
+use super::pod_facts::pod_facts;
+use super::{Inventory, InventorySettings, Nodes};
+use crate::delivery::LEASE_LABEL;
+use crate::kubernetes_api::KubernetesApi;
+
+/// How long changes are gathered before they are folded: a rollout changes many pods at once.
+const DEBOUNCE: Duration = Duration::from_millis(200);
+
+type Watch<T> = watcher::Result<Event<T>>;
+
+/// Watches the cluster. Must be called within a tokio runtime; ends when the inventory is dropped.
+pub fn observe(api: &KubernetesApi, settings: InventorySettings) -> Inventory {
+    let (publish, nodes) = watch::channel(None);
+    let client = api.client();
+    let streams = Streams {
+        nodes: watcher::watcher(Api::<Node>::all(client.clone()), watcher::Config::default()).default_backoff().boxed(),
+        pods: watcher::watcher(
+            Api::<Pod>::all(client.clone()),
+            watcher::Config::default().fields("status.phase!=Succeeded,status.phase!=Failed"),
+        )
+        .default_backoff()
+        .boxed(),
+        namespaces: watcher::watcher(
+            Api::<PartialObjectMeta<Namespace>>::all(client),
+            watcher::Config::default().labels(LEASE_LABEL),
+        )
+        .default_backoff()
+        .boxed(),
+    };
+    Inventory::new(nodes, tokio::spawn(follow(streams, settings, publish)))
+}
+
+struct Streams<N, P, S> {
+    nodes: N,
+    pods: P,
+    namespaces: S,
+}
+
+#[derive(Default)]
+struct Seen {
+    nodes: Mirror<NodeFacts>,
+    pods: Mirror<PodFacts>,
+    /// Namespaces of leases.
+    namespaces: Mirror<String>,
+}
+
+async fn follow<N, P, S>(mut streams: Streams<N, P, S>, settings: InventorySettings, publish: watch::Sender<Nodes>)
+where
+    N: Stream<Item = Watch<Node>> + Unpin,
+    P: Stream<Item = Watch<Pod>> + Unpin,
+    S: Stream<Item = Watch<PartialObjectMeta<Namespace>>> + Unpin,
+{
+    let mut seen = Seen::default();
+    let mut due: Option<Instant> = None;
+    let mut told = Vec::new();
+    loop {
+        // An absent deadline is never waited for: the branch is off.
+        let fold_at = due.unwrap_or_else(Instant::now);
+        let changed = tokio::select! {
+            event = streams.nodes.next() => match event {
+                Some(event) => taken("nodes", event).is_some_and(|event| seen.nodes.take(event, node_entry)),
+                None => return,
+            },
+            event = streams.pods.next() => match event {
+                Some(event) => taken("pods", event).is_some_and(|event| seen.pods.take(event, pod_entry)),
+                None => return,
+            },
+            event = streams.namespaces.next() => match event {
+                Some(event) => taken("namespaces", event).is_some_and(|event| seen.namespaces.take(event, namespace_entry)),
+                None => return,
+            },
+            () = tokio::time::sleep_until(fold_at), if due.is_some() => {
+                due = None;
+                seen.publish(&settings, &publish, &mut told);
+                false
+            }
+        };
+        if changed && due.is_none() && seen.is_complete() {
+            due = Some(Instant::now() + DEBOUNCE);
+        }
+    }
+}
+
+fn taken<T>(what: &str, event: Watch<T>) -> Option<Event<T>> {
+    event.inspect_err(|error| tracing::warn!(what, %error, "a watch failed and is begun again; the inventory may be old until then")).ok()
+}
+
+fn node_entry(node: &Node) -> Option<(String, Option<NodeFacts>)> {
+    Some((node.metadata.name.clone()?, NodeFacts::of(node)))
+}
+
+fn pod_entry(pod: &Pod) -> Option<(String, Option<PodFacts>)> {
+    let key = format!("{}/{}", pod.metadata.namespace.as_deref()?, pod.metadata.name.as_deref()?);
+    Some((key, pod_facts(pod)))
+}
+
+/// A namespace is a lease's if label and name agree: the label alone could hide local use.
+fn namespace_entry(namespace: &PartialObjectMeta<Namespace>) -> Option<(String, Option<String>)> {
+    let name = namespace.metadata.name.clone()?;
+    let lease = namespace.metadata.labels.as_ref().and_then(|labels| labels.get(LEASE_LABEL));
+    let is_ours = lease.is_some_and(|lease| crate::delivery::namespace_name(lease) == name);
+    Some((name.clone(), is_ours.then_some(name)))
+}
+
+impl Seen {
+    fn is_complete(&self) -> bool {
+        self.nodes.is_complete() && self.pods.is_complete() && self.namespaces.is_complete()
+    }
+
+    fn publish(&self, settings: &InventorySettings, publish: &watch::Sender<Nodes>, told: &mut Vec<LeftOut>) {
+        let lent: BTreeSet<String> = self.namespaces.facts().cloned().collect();
+        let folded = fold(self.nodes.facts(), self.pods.facts(), &lent, &settings.salt, &settings.reserve);
+        if folded.left_out != *told {
+            for left in &folded.left_out {
+                tracing::warn!(
+                    node = left.node,
+                    resource = left.resource,
+                    reason = left.reason,
+                    "these devices are not offered"
+                );
+            }
+            *told = folded.left_out;
+        }
+        publish.send_if_modified(|current| {
+            let differs = current.as_ref().is_none_or(|nodes| **nodes != folded.nodes);
+            if differs {
+                *current = Some(Arc::new(folded.nodes));
+            }
+            differs
+        });
+    }
+}

@@ -1,0 +1,85 @@
+//! What is kept of a Kubernetes node: little, for there may be thousands.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::gpu_resource;
+use super::pod_request::{Amounts, CPU};
+use super::quantity;
+
+/// Label families that describe GPUs.
+const LABEL_PREFIXES: [&str; 3] = ["nvidia.com/", "amd.com/gpu.", "gpu.intel.com/"];
+/// HAMi's device plugin announces itself so; its `nvidia.com/gpu` counts splits, not devices.
+const HAMI_ANNOTATION: &str = "hami.io/node-nvidia-register";
+
+/// What the fold needs of one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NodeFacts {
+    /// Name in the cluster; never leaves it.
+    pub(crate) name: String,
+    /// Labels that describe GPUs.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// What pods can have.
+    pub(crate) allocatable: Amounts,
+    /// What is built in, healthy or not; extended resources only.
+    pub(crate) capacity: Amounts,
+    /// Ready, not cordoned, and without a taint that keeps tenants away.
+    pub(crate) schedulable: bool,
+    /// Stands for another cluster: what it has is not this cluster's to lend.
+    pub(crate) is_virtual: bool,
+    /// HAMi shares this node's GPUs.
+    pub(crate) is_hami: bool,
+}
+
+impl NodeFacts {
+    /// The facts of a node; `None` for an object without a name, which the API server never sends.
+    pub(crate) fn of(node: &Node) -> Option<Self> {
+        let labels = node.metadata.labels.as_ref();
+        let label = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
+        let status = node.status.as_ref();
+        let read = |list: Option<&BTreeMap<String, Quantity>>| list.map(amounts).unwrap_or_default();
+        let allocatable = read(status.and_then(|status| status.allocatable.as_ref()));
+        let mut capacity = read(status.and_then(|status| status.capacity.as_ref()));
+        capacity.retain(|name, _| gpu_resource::is_extended(name));
+        Some(Self {
+            name: node.metadata.name.clone()?,
+            labels: labels
+                .into_iter()
+                .flatten()
+                .filter(|(key, _)| LABEL_PREFIXES.iter().any(|prefix| key.starts_with(prefix)))
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect(),
+            schedulable: is_schedulable(node, &capacity),
+            is_virtual: label("type") == Some("virtual-kubelet") || label("liqo.io/type") == Some("virtual-node"),
+            is_hami: node.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(HAMI_ANNOTATION)),
+            allocatable,
+            capacity,
+        })
+    }
+}
+
+fn amounts(list: &BTreeMap<String, Quantity>) -> Amounts {
+    list.iter()
+        .filter_map(|(name, Quantity(text))| {
+            let amount = if name == CPU { quantity::milli_floor(text) } else { quantity::ones_floor(text) };
+            Some((name.clone(), amount?))
+        })
+        .collect()
+}
+
+fn is_schedulable(node: &Node, capacity: &Amounts) -> bool {
+    let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let ready =
+        conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    ready && !cordoned && !taints.into_iter().flatten().any(|taint| keeps_tenants_away(taint, capacity))
+}
+
+/// A taint named after a resource of the node keeps away only pods that do not ask for it: the admission plugin
+/// ExtendedResourceToleration, or the tenant, adds the toleration.
+fn keeps_tenants_away(taint: &Taint, capacity: &Amounts) -> bool {
+    matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute") && !capacity.contains_key(&taint.key)
+}

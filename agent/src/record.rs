@@ -1,0 +1,333 @@
+//! What an agent remembers over restarts: its keys of each peering and epoch, what it made for each lease, and what it
+//! has still to tell the broker.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use comity_proto::v1;
+use comity_runtime::IdentityPublicKey;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use zeroize::{Zeroize, Zeroizing};
+
+/// Which side of a peering or lease this cluster is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Side {
+    /// Borrows.
+    Origin,
+    /// Lends.
+    Donor,
+}
+
+impl From<Side> for v1::Side {
+    fn from(side: Side) -> Self {
+        match side {
+            Side::Origin => Self::Origin,
+            Side::Donor => Self::Donor,
+        }
+    }
+}
+
+/// 32 secret bytes: wiped when dropped, never printed, base64 on disk.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretKey(Zeroizing<[u8; 32]>);
+
+impl SecretKey {
+    /// Takes bytes into custody.
+    #[must_use]
+    pub fn new(bytes: [u8; 32]) -> Self {
+        Self(Zeroizing::new(bytes))
+    }
+
+    /// The bytes. Each call is a place where they may leak.
+    #[must_use]
+    pub fn expose(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SecretKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[redacted]")
+    }
+}
+
+impl Serialize for SecretKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&Zeroizing::new(STANDARD.encode(self.0.as_slice())))
+    }
+}
+
+impl<'de> Deserialize<'de> for SecretKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Zeroizing::new(String::deserialize(deserializer)?);
+        let bytes = Zeroizing::new(STANDARD.decode(text.as_bytes()).unwrap_or_default());
+        let bytes: [u8; 32] =
+            bytes.as_slice().try_into().map_err(|_| serde::de::Error::custom("a key is not base64 of 32 bytes"))?;
+        Ok(Self::new(bytes))
+    }
+}
+
+/// Bytes of any length that may hold a secret: as [`SecretKey`].
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretBlob(Zeroizing<Vec<u8>>);
+
+impl SecretBlob {
+    /// Takes bytes into custody.
+    #[must_use]
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self(Zeroizing::new(bytes))
+    }
+
+    /// The bytes. Each call is a place where they may leak.
+    #[must_use]
+    pub fn expose(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SecretBlob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[redacted]")
+    }
+}
+
+impl Serialize for SecretBlob {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&Zeroizing::new(STANDARD.encode(self.0.as_slice())))
+    }
+}
+
+impl<'de> Deserialize<'de> for SecretBlob {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut text = String::deserialize(deserializer)?;
+        let bytes = STANDARD.decode(text.as_bytes()).map_err(|_| serde::de::Error::custom("a blob is not base64"));
+        text.zeroize();
+        Ok(Self::new(bytes?))
+    }
+}
+
+/// The other side's keys, after its bundle was verified.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoteKeys {
+    /// Its cluster.
+    pub cluster: String,
+    /// WireGuard public key.
+    pub wireguard_public: [u8; 32],
+    /// HPKE public key.
+    pub hpke_public: [u8; 32],
+    /// Identity key that signed them.
+    pub identity_key: IdentityPublicKey,
+    /// Candidates of its fabric endpoint, "host:port".
+    pub endpoints: Vec<String>,
+}
+
+/// This side of one epoch of a peering.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeeringRecord {
+    /// "peer-N".
+    pub peering: String,
+    /// Epoch of the keys.
+    pub epoch: u32,
+    /// Which side this is.
+    pub side: Side,
+    /// WireGuard private key.
+    pub wireguard_secret: SecretKey,
+    /// HPKE private key.
+    pub hpke_secret: SecretKey,
+    /// The signed bundle as it was shown, encoded: another one in the same epoch would be refused.
+    pub bundle: Vec<u8>,
+    /// The other side's keys, once verified.
+    pub remote: Option<RemoteKeys>,
+    /// WireGuard pre-shared key, once made (donor) or opened (origin).
+    pub preshared: Option<SecretKey>,
+    /// Nonce that travels with it.
+    pub nonce: Option<SecretKey>,
+    /// Last sequence sealed for the step that this side sends (`psk` or `proof`).
+    pub sealed_sequence: u64,
+    /// Whether the broker took that envelope.
+    pub sealed_accepted: bool,
+    /// Donor: whether the proof was checked.
+    pub proven: bool,
+    /// Highest sequence opened, by "lease/step": none is opened twice.
+    pub opened: BTreeMap<String, u64>,
+}
+
+impl PeeringRecord {
+    /// Whether everything is here that makes a tunnel.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.remote.is_some() && self.preshared.is_some()
+    }
+
+    /// Name under which opened sequences of an envelope's kind are remembered.
+    #[must_use]
+    pub fn kind(lease: &str, step: &str) -> String {
+        format!("{lease}/{step}")
+    }
+
+    /// Whether an envelope of this kind and sequence was opened already, or is older than one that was.
+    #[must_use]
+    pub fn has_opened(&self, lease: &str, step: &str, sequence: u64) -> bool {
+        self.opened.get(&Self::kind(lease, step)).is_some_and(|opened| *opened >= sequence)
+    }
+}
+
+/// A credential that was sealed for the origin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealedCredential {
+    /// Epoch whose key it was sealed to.
+    pub epoch: u32,
+    /// Its sequence.
+    pub sequence: u64,
+    /// When it was made, in milliseconds since 1970.
+    pub issued_at_ms: u64,
+    /// When it ends, in milliseconds since 1970.
+    pub expires_at_ms: u64,
+    /// End of the lease that it was made for.
+    pub lease_end_ms: u64,
+}
+
+/// The donor's side of a lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DonorRecord {
+    /// "lease-N".
+    pub lease: String,
+    /// Fencing token under which it was admitted.
+    pub fencing_token: u64,
+    /// Thousandths of GPUs that it takes, by this agent's own count.
+    pub milli: u64,
+    /// When it was admitted, in milliseconds since 1970.
+    pub admitted_at_ms: u64,
+    /// Namespace, once prepared.
+    pub namespace: Option<String>,
+    /// Last sequence used for its credentials, in any epoch.
+    pub last_sequence: u64,
+    /// The newest credential that was sealed and not refused.
+    pub sealed: Option<SealedCredential>,
+    /// Everything was taken down.
+    pub removed: bool,
+    /// The broker knows that everything was taken down.
+    pub clean_acked: bool,
+}
+
+/// A credential as the origin holds it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldCredential {
+    /// Epoch in which it came.
+    pub epoch: u32,
+    /// Its sequence.
+    pub sequence: u64,
+    /// Its encoded form.
+    pub encoded: SecretBlob,
+}
+
+/// The origin's side of a lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OriginRecord {
+    /// "lease-N".
+    pub lease: String,
+    /// Fencing token as last seen.
+    pub fencing_token: u64,
+    /// The newest credential.
+    pub credential: Option<HeldCredential>,
+    /// Loopback port of its forward: kept, so that a kubeconfig stays good over restarts.
+    pub local_port: Option<u16>,
+    /// Everything was taken down.
+    pub removed: bool,
+    /// The broker knows that everything was taken down.
+    pub clean_acked: bool,
+}
+
+impl OriginRecord {
+    /// A lease of which nothing is here yet.
+    #[must_use]
+    pub fn new(lease: &str, fencing_token: u64) -> Self {
+        Self {
+            lease: lease.to_owned(),
+            fencing_token,
+            credential: None,
+            local_port: None,
+            removed: false,
+            clean_acked: false,
+        }
+    }
+}
+
+/// What a message in the outbox is about: at most one of each is on its way.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReportKey {
+    /// The key bundle.
+    Keys(String, u32),
+    /// The `psk` envelope.
+    Psk(String, u32),
+    /// The `proof` envelope.
+    Proof(String, u32),
+    /// The donor checked the proof.
+    Authenticated(String, u32),
+    /// The tunnel stands.
+    Established(String, u32),
+    /// This epoch cannot go on.
+    PeeringFailed(String, u32),
+    /// Everything of the peering is taken down.
+    Closed(String),
+    /// The `credential` envelope of a lease.
+    Credential(String),
+    /// This side of a lease is ready.
+    Ready(String),
+    /// This side of a lease cannot go on.
+    LeaseFailed(String),
+    /// This side of a lease is taken down.
+    Clean(String),
+    /// An envelope may be deleted: peering, epoch, lease, step, sequence.
+    EnvelopeAck(String, u32, String, String, u64),
+}
+
+/// A message that the broker has not acknowledged yet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outgoing {
+    /// What it is about.
+    pub key: ReportKey,
+    /// The message, with its id.
+    pub message: v1::AgentMessage,
+}
+
+/// Everything an agent remembers. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Records {
+    /// By peering and epoch.
+    pub peerings: BTreeMap<(String, u32), Arc<PeeringRecord>>,
+    /// Leases that this cluster lends.
+    pub donors: BTreeMap<String, Arc<DonorRecord>>,
+    /// Leases that this cluster borrows.
+    pub origins: BTreeMap<String, Arc<OriginRecord>>,
+    /// Peerings that were taken down and reported so.
+    pub closed: BTreeMap<String, u32>,
+    /// Unacknowledged messages by id.
+    pub outbox: BTreeMap<u64, Arc<Outgoing>>,
+    /// Highest fencing token admitted: a lease that is not known and has no higher one is of the past.
+    pub fence: u64,
+}
+
+impl Records {
+    /// The record of one epoch.
+    #[must_use]
+    pub fn peering(&self, peering: &str, epoch: u32) -> Option<&Arc<PeeringRecord>> {
+        self.peerings.get(&(peering.to_owned(), epoch))
+    }
+
+    /// All epochs of a peering, oldest first.
+    pub fn epochs<'a>(&'a self, peering: &'a str) -> impl DoubleEndedIterator<Item = &'a Arc<PeeringRecord>> {
+        self.peerings.range((peering.to_owned(), 0)..=(peering.to_owned(), u32::MAX)).map(|(_, record)| record)
+    }
+
+    /// Thousandths of GPUs lent out, by this agent's own count.
+    #[must_use]
+    pub fn lent_milli(&self) -> u64 {
+        self.donors.values().filter(|record| !record.removed).map(|record| record.milli).sum()
+    }
+}

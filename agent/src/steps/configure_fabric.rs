@@ -1,0 +1,54 @@
+//! Step `configure-fabric`: the tunnel of one epoch; on the donor, the API in it.
+
+use std::net::SocketAddr;
+
+use super::{Context, StepError, authenticate};
+use crate::delivery::API_PORT;
+use crate::fabric::{PeerConfig, PresharedKey, Role, WireguardKey, WireguardPublicKey, expose, fabric_addresses};
+use crate::record::{RemoteKeys, Side};
+
+pub(super) async fn run(context: &Context, peering: &str, epoch: u32) -> Result<(), StepError> {
+    let record = authenticate::record(context, peering, epoch)?;
+    let remote = record.remote.as_ref().ok_or(StepError::Gone("the other side's keys"))?;
+    let preshared = record.preshared.as_ref().ok_or(StepError::Gone("the pre-shared key"))?;
+    let addresses = fabric_addresses(peering, u64::from(epoch));
+    let (role, local_address, remote_address) = match record.side {
+        Side::Donor => (Role::Donor, addresses.donor, addresses.origin),
+        Side::Origin => (Role::Origin, addresses.origin, addresses.donor),
+    };
+    let config = PeerConfig {
+        peering: peering.to_owned(),
+        epoch: u64::from(epoch),
+        local_secret: WireguardKey::from_bytes(*record.wireguard_secret.expose()),
+        remote_public: WireguardPublicKey::from_bytes(remote.wireguard_public),
+        preshared: PresharedKey::from_bytes(*preshared.expose()),
+        endpoints: resolve(remote).await,
+        local_address,
+        remote_address,
+        keepalive: context.keepalive,
+        role,
+    };
+    let handle = context.fabric.add_peer(config)?;
+    let mut running = context.running();
+    let exposed = running.exposures.get(peering).is_some_and(|(exposed, _)| *exposed == epoch);
+    if record.side == Side::Donor && !exposed {
+        let exposure = expose(&handle, API_PORT, context.donor.api_target())?;
+        running.exposures.insert(peering.to_owned(), (epoch, exposure));
+    }
+    running.tunnels.insert(peering.to_owned(), epoch);
+    Ok(())
+}
+
+/// Candidates as addresses; a name that does not resolve is left out, for the other side may still call.
+async fn resolve(remote: &RemoteKeys) -> Vec<SocketAddr> {
+    let mut addresses = Vec::new();
+    for endpoint in remote.endpoints.iter().take(8) {
+        match tokio::net::lookup_host(endpoint.as_str()).await {
+            Ok(found) => addresses.extend(found.take(2)),
+            Err(error) => {
+                tracing::warn!(%endpoint, %error, cluster = remote.cluster, "a fabric endpoint does not resolve")
+            }
+        }
+    }
+    addresses
+}

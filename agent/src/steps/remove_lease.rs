@@ -1,0 +1,77 @@
+//! Step `remove-lease`: nothing of the lease is left on this side; then, and only then, the broker is told.
+
+use comity_proto::v1;
+use comity_proto::v1::agent_message::Body;
+
+use super::{Context, StepError};
+use crate::record::{DonorRecord, OriginRecord, ReportKey, Side};
+
+pub(super) async fn run(
+    context: &Context,
+    lease: &str,
+    side: Option<Side>,
+    report: Option<u64>,
+) -> Result<(), StepError> {
+    drop(context.running().connected.remove(lease));
+    if side != Some(Side::Origin) {
+        context.donor.remove(lease).await?;
+    }
+    if side != Some(Side::Donor) {
+        context.origin.remove(lease).await?;
+    }
+    let lease = lease.to_owned();
+    let Some((side, fencing_token)) = side.zip(report) else {
+        return Ok(context.store.update(move |change| taken_down(change, &lease, side)).await?);
+    };
+    let update = context.store.update(move |change| {
+        remember(change, &lease, side, fencing_token);
+        taken_down(change, &lease, Some(side));
+        let outcome = v1::lease_report::Outcome::Clean(v1::lease_report::Clean {});
+        let report = v1::LeaseReport { lease: lease.clone(), fencing_token, outcome: Some(outcome) };
+        change.send(ReportKey::Clean(lease), Body::LeaseReport(report));
+    });
+    Ok(update.await?)
+}
+
+/// Makes a record where there is none, so that the acknowledgement finds one and the step is not planned again.
+fn remember(change: &mut crate::store::Change<'_>, lease: &str, side: Side, fencing_token: u64) {
+    match side {
+        Side::Donor if !change.records().donors.contains_key(lease) => change.put_donor(DonorRecord {
+            lease: lease.to_owned(),
+            fencing_token,
+            milli: 0,
+            admitted_at_ms: 0,
+            namespace: None,
+            last_sequence: 0,
+            sealed: None,
+            removed: true,
+            clean_acked: false,
+        }),
+        Side::Origin if !change.records().origins.contains_key(lease) => {
+            change.put_origin(OriginRecord::new(lease, fencing_token));
+        }
+        Side::Donor | Side::Origin => {}
+    }
+}
+
+/// What was here is gone; in an outage the record stays, so that the lease can come back. What nobody wants is forgotten.
+fn taken_down(change: &mut crate::store::Change<'_>, lease: &str, side: Option<Side>) {
+    if side.is_none() {
+        change.drop_lease(lease);
+        return;
+    }
+    change.change_donor(lease, |record| {
+        record.namespace = None;
+        record.sealed = None;
+        record.removed = true;
+    });
+    change.change_origin(lease, |record| {
+        record.credential = None;
+        record.removed = true;
+    });
+}
+
+pub(super) async fn forget(context: &Context, lease: &str) -> Result<(), StepError> {
+    let lease = lease.to_owned();
+    Ok(context.store.update(move |change| change.drop_lease(&lease)).await?)
+}

@@ -1,0 +1,155 @@
+//! The one stream to the broker group: it carries the outbox and the offer up, and the desired state down.
+//!
+//! A stream that ends is opened again, after a pause with jitter, to the next broker. A stream is replaced without a gap
+//! when the certificate was renewed or when a fresh look at the desired state is wanted: the new one stands before the old
+//! one goes. Nothing is lost in between: what is not acknowledged is in the outbox, and the desired state is always whole.
+
+mod offer;
+mod session;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use comity_runtime::{Backoff, BrokerEndpoints, ClientTls, ReadinessGuard};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::desired::Update;
+use crate::observe::Nodes;
+use crate::steps::Context;
+
+pub use offer::OfferState;
+
+/// First and longest pause before a stream is opened again.
+const RECONNECT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// Events of two sessions at most; each sends a handful.
+const EVENTS: usize = 16;
+
+/// Largest message from the broker: a desired state with as many envelopes as may wait.
+pub const MAX_MESSAGE_BYTES: usize = 96 << 20;
+
+/// What the uplink is given.
+pub struct Uplink {
+    /// What reports are about.
+    pub context: Arc<Context>,
+    /// Brokers, in the order in which they are tried.
+    pub brokers: BrokerEndpoints,
+    /// How to speak to them.
+    pub tls: ClientTls,
+    /// What the cluster has.
+    pub nodes: watch::Receiver<Nodes>,
+    /// Where desired states go.
+    pub desired: watch::Sender<Update>,
+    /// Where the outage grace goes.
+    pub outage_grace_ms: watch::Sender<u64>,
+    /// Replaces the stream by a fresh one.
+    pub resync: Arc<Notify>,
+    /// Says whether a stream stands.
+    pub readiness: ReadinessGuard,
+}
+
+/// What all sessions share.
+struct Shared {
+    context: Arc<Context>,
+    tls: ClientTls,
+    nodes: watch::Receiver<Nodes>,
+    desired: watch::Sender<Update>,
+    outage_grace_ms: watch::Sender<u64>,
+    offer: tokio::sync::Mutex<OfferState>,
+    received: AtomicU64,
+    /// Streams that brought their welcome and still stand.
+    standing: AtomicU64,
+}
+
+impl Shared {
+    fn set_live(&self) {
+        let live = self.standing.load(Ordering::SeqCst) > 0;
+        self.context.metrics.connected.set(i64::from(live));
+        self.desired.send_if_modified(|update| std::mem::replace(&mut update.is_live, live) != live);
+    }
+}
+
+/// What a session tells.
+enum Event {
+    /// It stands.
+    Welcomed(u64),
+    /// It is over.
+    Ended(u64, session::SessionError),
+}
+
+struct Opened {
+    number: u64,
+    stop: CancellationToken,
+}
+
+impl Uplink {
+    /// Runs until told to stop.
+    pub async fn run(self, stop: CancellationToken) {
+        let Self { context, brokers, tls, nodes, desired, outage_grace_ms, resync, readiness } = self;
+        let clock = Arc::clone(&context.clock);
+        let shared = Arc::new(Shared {
+            context,
+            tls,
+            nodes,
+            desired,
+            outage_grace_ms,
+            offer: tokio::sync::Mutex::new(OfferState::default()),
+            received: AtomicU64::new(0),
+            standing: AtomicU64::new(0),
+        });
+        let (events, mut inbox) = mpsc::channel(EVENTS);
+        // Agents that start together spread over the brokers.
+        let mut next = shared.context.entropy.next_u64() % 1_024;
+        let mut open = |brokers: &BrokerEndpoints| {
+            next += 1;
+            let session_stop = stop.child_token();
+            let first = usize::try_from(next % 1_024).unwrap_or(0);
+            let session = session::run(
+                Arc::clone(&shared),
+                brokers.clone().starting_at(first),
+                next,
+                session_stop.clone(),
+                events.clone(),
+            );
+            tokio::spawn(session);
+            Opened { number: next, stop: session_stop }
+        };
+        let mut backoff = Backoff::new(RECONNECT.0, RECONNECT.1);
+        let mut current: Option<Opened> = None;
+        let mut coming = Some(open(&brokers));
+        let mut pause = Duration::ZERO;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = resync.notified(), if current.is_some() && coming.is_none() => coming = Some(open(&brokers)),
+                () = clock.sleep(pause), if current.is_none() && coming.is_none() => coming = Some(open(&brokers)),
+                Some(event) = inbox.recv() => match event {
+                    Event::Welcomed(number) if coming.as_ref().is_some_and(|opened| opened.number == number) => {
+                        if let Some(old) = std::mem::replace(&mut current, coming.take()) {
+                            old.stop.cancel();
+                        }
+                        backoff.reset();
+                        readiness.ready();
+                    }
+                    Event::Welcomed(_) => {}
+                    Event::Ended(number, error) => {
+                        if coming.as_ref().is_some_and(|opened| opened.number == number) {
+                            coming = None;
+                        } else if current.as_ref().is_some_and(|opened| opened.number == number) {
+                            current = None;
+                        } else {
+                            continue;
+                        }
+                        pause = backoff.next_delay(shared.context.entropy.as_ref());
+                        if current.is_none() {
+                            readiness.not_ready(format!("no stream to a broker: {error}"));
+                        }
+                        tracing::warn!(%error, again_in = ?pause, "the stream to the broker ended");
+                    }
+                },
+            }
+        }
+        readiness.not_ready("stopping");
+    }
+}

@@ -1,0 +1,245 @@
+//! One stream, from hello to its end.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use comity_proto::v1;
+use comity_proto::v1::agent_message::Body;
+use comity_proto::v1::agent_service_client::AgentServiceClient;
+use comity_proto::v1::broker_message::Body as FromBroker;
+use comity_runtime::telemetry::TraceInjector;
+use comity_runtime::{BrokerEndpoints, tls};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+
+use super::{Event, MAX_MESSAGE_BYTES, Shared};
+use crate::acks;
+use crate::desired::Update;
+use crate::store::StoreError;
+
+/// Messages between this loop and the transport; the transport's own window is behind it.
+const SENDING: usize = 32;
+/// Messages sent and not acknowledged.
+const UNACKNOWLEDGED: usize = 256;
+/// A broker that accepts a stream welcomes within this time.
+const WELCOME_WITHIN: Duration = Duration::from_secs(10);
+/// How long an acknowledged report counts as on its way: until the desired state shows it.
+const SETTLING: Duration = Duration::from_secs(3);
+/// Bounds of the heartbeat that a broker may ask for.
+const HEARTBEAT: (u64, u64) = (100, 60_000);
+
+/// Why a stream ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SessionError {
+    /// The broker or the network ended it.
+    #[error("{}", status_text(.0))]
+    Status(#[from] tonic::Status),
+    /// The broker closed it.
+    #[error("the broker closed the stream")]
+    Closed,
+    /// No welcome.
+    #[error("no welcome within {}s", WELCOME_WITHIN.as_secs())]
+    NoWelcome,
+    /// The memory failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// It was replaced, or the agent stops.
+    #[error("the stream was stopped")]
+    Stopped,
+}
+
+/// The status with the reasons behind it: tonic's own text hides why no connection could be made.
+fn status_text(status: &tonic::Status) -> String {
+    let mut text = format!("{}: {}", status.code(), status.message());
+    let mut source = std::error::Error::source(status);
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
+
+pub(super) async fn run(
+    shared: Arc<Shared>,
+    brokers: BrokerEndpoints,
+    number: u64,
+    stop: CancellationToken,
+    events: mpsc::Sender<Event>,
+) {
+    let mut session = Session {
+        shared: &shared,
+        number,
+        sent: 0,
+        welcomed: false,
+        blocked: false,
+        heartbeat: Duration::from_secs(5),
+    };
+    let error = tokio::select! {
+        ended = session.stream(&brokers, &events) => ended.err().unwrap_or(SessionError::Closed),
+        () = stop.cancelled() => SessionError::Stopped,
+    };
+    if session.welcomed {
+        shared.standing.fetch_sub(1, Ordering::SeqCst);
+        shared.set_live();
+    }
+    // The uplink that would hear it may have ended.
+    let _ = events.send(Event::Ended(number, error)).await;
+}
+
+struct Session<'a> {
+    shared: &'a Arc<Shared>,
+    number: u64,
+    /// Highest message id sent on this stream.
+    sent: u64,
+    welcomed: bool,
+    /// Something waits for room in the transport.
+    blocked: bool,
+    heartbeat: Duration,
+}
+
+impl Session<'_> {
+    async fn stream(&mut self, brokers: &BrokerEndpoints, events: &mpsc::Sender<Event>) -> Result<(), SessionError> {
+        let channel = tls::connect(brokers, &self.shared.tls);
+        let mut client = AgentServiceClient::with_interceptor(channel, TraceInjector)
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES);
+        let (sender, receiver) = mpsc::channel(SENDING);
+        let hello = v1::Hello { agent_version: env!("CARGO_PKG_VERSION").to_owned(), revision: self.revision() };
+        let _ = sender.try_send(message(0, Body::Hello(hello)));
+        let opening = client.connect(ReceiverStream::new(receiver));
+        let mut incoming =
+            tokio::time::timeout(WELCOME_WITHIN, opening).await.map_err(|_| SessionError::NoWelcome)??.into_inner();
+        let mut records = self.shared.context.store.subscribe();
+        let mut nodes = self.shared.nodes.clone();
+        let mut last_sent = self.shared.context.clock.elapsed();
+        let deadline = self.shared.context.clock.sleep(WELCOME_WITHIN);
+        tokio::pin!(deadline);
+        loop {
+            let since = self.shared.context.clock.elapsed().saturating_sub(last_sent);
+            let beat = self.shared.context.clock.sleep(self.heartbeat.saturating_sub(since));
+            tokio::select! {
+                () = &mut deadline, if !self.welcomed => return Err(SessionError::NoWelcome),
+                received = incoming.message() => {
+                    let received = received?.ok_or(SessionError::Closed)?;
+                    self.receive(received, events).await?;
+                }
+                Ok(()) = records.changed(), if self.welcomed => {}
+                Ok(()) = nodes.changed(), if self.welcomed => {}
+                () = beat, if self.welcomed => {
+                    // No room means that something is on its way already.
+                    let _ = sender.try_send(message(0, Body::Heartbeat(v1::Heartbeat {})));
+                    last_sent = self.shared.context.clock.elapsed();
+                }
+                room = sender.reserve(), if self.blocked => drop(room.map_err(|_| SessionError::Closed)?),
+            }
+            if self.welcomed && self.send(&sender).await? {
+                last_sent = self.shared.context.clock.elapsed();
+            }
+        }
+    }
+
+    fn revision(&self) -> u64 {
+        self.shared.desired.borrow().state.as_ref().map_or(0, |state| state.revision)
+    }
+
+    /// Sends what waits, as far as there is room; whether anything was sent. Never waits for room: a broker that waits for
+    /// this side to read must be read.
+    async fn send(&mut self, sender: &mpsc::Sender<v1::AgentMessage>) -> Result<bool, SessionError> {
+        let before = self.sent;
+        self.blocked = false;
+        let records = self.shared.context.store.records();
+        let waiting = records.outbox.range(self.sent + 1..);
+        let room = UNACKNOWLEDGED.saturating_sub(records.outbox.range(..=self.sent).count());
+        for (id, outgoing) in waiting.take(room) {
+            if sender.try_send(outgoing.message.clone()).is_err() {
+                self.blocked = true;
+                return Ok(self.sent > before);
+            }
+            self.sent = *id;
+        }
+        let nodes = self.shared.nodes.borrow().clone();
+        let Some(nodes) = nodes else { return Ok(self.sent > before) };
+        let mut state = self.shared.offer.lock().await;
+        if !state.is_due(&nodes) {
+            return Ok(self.sent > before);
+        }
+        if sender.capacity() == 0 {
+            self.blocked = true;
+            return Ok(self.sent > before);
+        }
+        let id = self.shared.context.store.take_message_id().await?;
+        let offer = state.next(&self.shared.context.cluster, &nodes, id);
+        drop(state);
+        sender.try_send(message(id, Body::Offer(offer))).map_err(|_| SessionError::Closed)?;
+        Ok(true)
+    }
+
+    async fn receive(&mut self, received: v1::BrokerMessage, events: &mpsc::Sender<Event>) -> Result<(), SessionError> {
+        match received.body {
+            Some(FromBroker::Welcome(welcome)) => self.welcome(&welcome, events).await,
+            Some(FromBroker::Ack(ack)) => self.settle(ack).await?,
+            Some(FromBroker::Desired(state)) => {
+                let number = self.shared.received.fetch_add(1, Ordering::SeqCst) + 1;
+                let is_live = self.welcomed;
+                self.shared.desired.send_replace(Update { state: Some(Arc::new(state)), is_live, number });
+            }
+            // A later broker may say things that this agent does not know.
+            None => tracing::debug!("a message of an unknown kind"),
+        }
+        Ok(())
+    }
+
+    async fn welcome(&mut self, welcome: &v1::Welcome, events: &mpsc::Sender<Event>) {
+        self.heartbeat = Duration::from_millis(welcome.heartbeat_interval_ms.clamp(HEARTBEAT.0, HEARTBEAT.1));
+        self.shared.offer.lock().await.welcomed(welcome.offer_generation);
+        if welcome.outage_grace_ms > 0 {
+            self.shared.outage_grace_ms.send_replace(welcome.outage_grace_ms);
+            let kept =
+                self.shared.context.store.keep_soon("outage-grace-ms", welcome.outage_grace_ms.to_be_bytes().to_vec());
+            if let Err(error) = kept.await {
+                tracing::warn!(%error, "cannot keep the outage grace");
+            }
+        }
+        if !self.welcomed {
+            self.welcomed = true;
+            self.shared.standing.fetch_add(1, Ordering::SeqCst);
+            self.shared.set_live();
+            self.shared.context.metrics.streams.inc();
+            tracing::info!(broker = welcome.broker, "connected to the broker group");
+            // The uplink that would hear it may have ended.
+            let _ = events.send(Event::Welcomed(self.number)).await;
+        }
+    }
+
+    async fn settle(&self, ack: v1::Ack) -> Result<(), SessionError> {
+        let context = &self.shared.context;
+        if let Some(error) = &ack.error {
+            context.metrics.refused.with_label_values(&[error.code.as_str()]).inc();
+            tracing::warn!(
+                message_id = ack.message_id,
+                code = error.code,
+                reason = error.reason,
+                field = error.field,
+                "the broker refused a message"
+            );
+        }
+        if self.shared.offer.lock().await.settle(ack.message_id, ack.error.is_some()) {
+            return Ok(());
+        }
+        // Marked before it leaves the outbox, so that no plan in between misses both.
+        let key = context.store.records().outbox.get(&ack.message_id).map(|outgoing| outgoing.key.clone());
+        if let Some(key) = key {
+            let until = context.clock.elapsed() + SETTLING;
+            context.running().settling.insert(key, until);
+            context.store.update(move |change| acks::settle(change, &ack)).await?;
+        }
+        Ok(())
+    }
+}
+
+fn message(message_id: u64, body: Body) -> v1::AgentMessage {
+    let traceparent = comity_runtime::telemetry::current_traceparent().unwrap_or_default();
+    v1::AgentMessage { message_id, body: Some(body), traceparent }
+}

@@ -1,0 +1,28 @@
+//! The agent's Kubernetes side against a real API server, with the rights of `deploy/agent/` and no others.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+#[path = "kubernetes/cluster.rs"]
+mod cluster;
+#[path = "kubernetes/delivery.rs"]
+mod delivery;
+#[path = "kubernetes/inventory.rs"]
+mod inventory;
+#[path = "kubernetes/origin.rs"]
+mod origin;
+#[path = "kubernetes/rights.rs"]
+mod rights;
+
+/// One control plane serves all: each part uses namespaces of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_agent_works_on_a_real_api_server() {
+    let cluster = cluster::Cluster::start().await;
+    inventory::nodes_pods_and_leases_become_an_offer(&cluster).await;
+    delivery::a_lease_is_exactly_what_was_leased(&cluster).await;
+    delivery::after_removal_the_token_is_refused_and_the_namespace_gone(&cluster).await;
+    delivery::a_tenant_cannot_outlive_its_lease_with_a_token_of_its_own(&cluster).await;
+    delivery::namespaces_of_others_are_left_alone(&cluster).await;
+    rights::the_agent_is_held_to_the_namespaces_of_leases(&cluster).await;
+    origin::a_kubeconfig_secret_opens_the_lease(&cluster).await;
+    delivery::an_absent_api_server_is_waited_for(&cluster).await;
+    cluster.stop().await;
+}

@@ -1,0 +1,157 @@
+//! A control plane with the agent's manifests applied, and ways to be the agent or a tenant.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use comity_agent::delivery::{Credential, DonorLease, NamespaceDelivery};
+use comity_agent::kubernetes_api::{KubernetesApi, KubernetesSource};
+use comity_proto::v1;
+use comity_runtime::{Clock, SystemClock};
+use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use serde_json::json;
+
+const MANIFESTS: [&str; 3] = [
+    include_str!("../../../deploy/agent/rbac.yaml"),
+    include_str!("../../../deploy/agent/tenant-role.yaml"),
+    include_str!("../../../deploy/agent/admission.yaml"),
+];
+/// Longest that anything here is waited for.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Cluster {
+    plane: ControlPlane,
+    pub(crate) dir: tempfile::TempDir,
+    /// Connected as the agent's ServiceAccount.
+    pub(crate) agent: KubernetesApi,
+}
+
+impl Cluster {
+    pub(crate) async fn start() -> Self {
+        let binaries = Binaries::ensure(Needs::ControlPlane).await.unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = ControlPlaneConfig::new("donor", dir.path().join("cluster"));
+        config.nodes = vec![
+            SimulatedNode::h100("gpu-1", 8),
+            SimulatedNode::h100("gpu-2", 8),
+            SimulatedNode::without_gpus("cpu-1"),
+        ];
+        let plane = ControlPlane::start(&binaries, config).await.unwrap();
+        for manifest in MANIFESTS {
+            plane.kubectl_with_input(&["apply", "-f", "-"], manifest).await.unwrap();
+        }
+        plane.kubectl(&["create", "namespace", "research"]).await.unwrap();
+        let token =
+            plane.kubectl(&["create", "token", "comity-agent", "-n", "comity-system", "--duration=1h"]).await.unwrap();
+        let path = dir.path().join("agent.kubeconfig");
+        std::fs::write(&path, kubeconfig(&plane, token.trim())).unwrap();
+        let agent = KubernetesApi::connect(&KubernetesSource::Kubeconfig { path, context: None }).await.unwrap();
+        assert_eq!(agent.tls_server_name(), "kubernetes.default.svc");
+        Self { plane, dir, agent }
+    }
+
+    pub(crate) async fn stop(self) {
+        self.plane.stop().await.unwrap();
+    }
+
+    pub(crate) fn plane(&self) -> &ControlPlane {
+        &self.plane
+    }
+
+    /// With every right.
+    pub(crate) fn admin(&self) -> Client {
+        self.plane.client()
+    }
+
+    pub(crate) fn donor(&self) -> NamespaceDelivery {
+        NamespaceDelivery::new(self.agent.clone(), Arc::new(SystemClock::new()))
+    }
+
+    /// Where the API server listens: in these tests the tunnel's end.
+    pub(crate) fn api_address(&self) -> std::net::SocketAddr {
+        self.plane.server_url().trim_start_matches("https://").parse().unwrap()
+    }
+
+    /// The tenant, as it is on the origin: CA, name and token from the credential, the address from elsewhere.
+    pub(crate) fn tenant(&self, credential: &Credential) -> Client {
+        let mut config = kube::Config::new(self.plane.server_url().parse().unwrap());
+        config.root_cert = Some(
+            rustls_pki_types::pem::PemObject::pem_slice_iter(credential.ca_pem.as_bytes())
+                .map(|certificate: Result<rustls_pki_types::CertificateDer<'_>, _>| certificate.unwrap().to_vec())
+                .collect(),
+        );
+        config.tls_server_name = Some(credential.tls_server_name.clone());
+        config.auth_info.token = Some(credential.token.expose().clone().into());
+        config.default_namespace = credential.namespace.clone();
+        Client::try_from(config).unwrap()
+    }
+}
+
+fn kubeconfig(plane: &ControlPlane, token: &str) -> String {
+    json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "agent",
+        "clusters": [{ "name": "c", "cluster": { "server": plane.server_url(), "certificate-authority": plane.ca_path() } }],
+        "users": [{ "name": "agent", "user": { "token": token } }],
+        "contexts": [{ "name": "agent", "context": { "cluster": "c", "user": "agent" } }],
+    })
+    .to_string()
+}
+
+/// Three of the sixteen GPUs, with 4 cores and 16 GiB each, for half an hour.
+pub(crate) fn lease(id: &str) -> DonorLease {
+    DonorLease {
+        lease_id: id.into(),
+        tenant: "vision".into(),
+        origin: "polytechnic".into(),
+        placement: v1::Placement {
+            donor: "donor".into(),
+            nodes: vec![v1::NodePlacement { cpu_milli: 12_000, memory_mib: 48 * 1_024, ..Default::default() }],
+            offer_generation: 1,
+            resource_name: "nvidia.com/gpu".into(),
+            resource_count: 3,
+        },
+        gpus: v1::GpuDemand {
+            count: 3,
+            cpu_milli_per_gpu: 4_000,
+            memory_mib_per_gpu: 16 * 1_024,
+            ..Default::default()
+        },
+        fencing_token: 1,
+        ends_at_ms: SystemClock::new().unix_ms() + 1_800_000,
+    }
+}
+
+/// A pod that Pod Security `restricted` lets in.
+pub(crate) fn pod(name: &str, resource: &str, count: u32) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": { "name": name },
+        "spec": {
+            "restartPolicy": "Never",
+            "securityContext": { "runAsNonRoot": true, "runAsUser": 1000, "seccompProfile": { "type": "RuntimeDefault" } },
+            "containers": [{
+                "name": "work", "image": "example.invalid/work:1",
+                "securityContext": { "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } },
+                "resources": { "limits": { resource: count.to_string() } },
+            }],
+        },
+    }))
+    .unwrap()
+}
+
+/// The API server's code and words for a refusal.
+pub(crate) fn refusal<T: std::fmt::Debug>(result: Result<T, kube::Error>) -> (u16, String) {
+    match result.unwrap_err() {
+        kube::Error::Api(status) => (status.code, status.message.clone()),
+        other => panic!("not a refusal: {other}"),
+    }
+}
+
+/// Tries until it holds.
+pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+    let began = Instant::now();
+    while !holds().await {
+        assert!(began.elapsed() < PATIENCE, "still not so after {PATIENCE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}

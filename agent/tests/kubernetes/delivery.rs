@@ -1,0 +1,197 @@
+//! A lease as a namespace: what it allows, what it refuses, and that nothing of it stays.
+
+use comity_agent::delivery::{DeliveryError, DonorDelivery as _, LEASE_LABEL};
+use comity_agent::observe::{self, InventorySettings, LocalReserve, NodeSalt};
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, ResourceQuota, Secret, Service, ServiceAccount};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::rbac::v1::RoleBinding;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+
+use comity_testkit::Component;
+
+use crate::cluster::{Cluster, PATIENCE, eventually, lease, pod, refusal};
+
+pub(crate) async fn a_lease_is_exactly_what_was_leased(cluster: &Cluster) {
+    let (donor, lease) = (cluster.donor(), lease("lease-2"));
+    let prepared = donor.prepare(&lease).await.unwrap();
+    assert_eq!(prepared.namespace, "comity-lease-2");
+    donor.prepare(&lease).await.unwrap();
+    let credential = donor.credential(&lease).await.unwrap();
+    assert!(
+        credential.expires_at_ms <= lease.ends_at_ms + 1_000,
+        "{} > {}",
+        credential.expires_at_ms,
+        lease.ends_at_ms
+    );
+    let tenant = cluster.tenant(&credential);
+    let create = PostParams::default();
+
+    let pods = Api::<Pod>::default_namespaced(tenant.clone());
+    pods.create(&create, &pod("three", "nvidia.com/gpu", 3)).await.unwrap();
+    let (code, message) = refusal(pods.create(&create, &pod("a-fourth", "nvidia.com/gpu", 1)).await);
+    assert!(code == 403 && message.contains("exceeded quota"), "{message}");
+    let (code, message) = refusal(pods.create(&create, &pod("another-kind", "nvidia.com/mig-1g.10gb", 1)).await);
+    assert!(code == 403 && message.contains("exceeded quota"), "{message}");
+    eventually("the pod runs", || async {
+        pods.get("three").await.unwrap().status.and_then(|status| status.phase).as_deref() == Some("Running")
+    })
+    .await;
+
+    let mut privileged = pod("privileged", "nvidia.com/gpu", 0);
+    privileged.spec.as_mut().unwrap().containers[0].security_context =
+        Some(serde_json::from_value(json!({ "privileged": true })).unwrap());
+    let (code, message) = refusal(pods.create(&create, &privileged).await);
+    assert!(code == 403 && message.contains("PodSecurity"), "{message}");
+
+    no_pod_gets_above_the_donors_own(&pods).await;
+    a_tenant_stays_inside(tenant).await;
+    let quota = Api::<ResourceQuota>::namespaced(cluster.admin(), "comity-lease-2").get("gpus").await.unwrap();
+    let used = quota.status.unwrap().used.unwrap();
+    assert_eq!(used["requests.nvidia.com/gpu"].0, "3");
+    let default = Api::<ServiceAccount>::namespaced(cluster.admin(), "comity-lease-2").get("default").await.unwrap();
+    assert_eq!(default.automount_service_account_token, Some(false));
+    let policies =
+        Api::<NetworkPolicy>::namespaced(cluster.admin(), "comity-lease-2").list(&ListParams::default()).await.unwrap();
+    assert_eq!(policies.items.len(), 1);
+    assert!(donor.list().await.unwrap().contains("lease-2"));
+}
+
+/// What the admission policy adds to Pod Security and quota.
+async fn no_pod_gets_above_the_donors_own(pods: &Api<Pod>) {
+    for (name, change, part) in [
+        ("finalizer", json!({ "metadata": { "finalizers": ["example.com/forever"] } }), "no finalizers"),
+        ("priority", json!({ "spec": { "priorityClassName": "system-node-critical" } }), "push away"),
+        ("toleration", json!({ "spec": { "tolerations": [{ "operator": "Exists" }] } }), "tolerate only"),
+        ("node", json!({ "spec": { "nodeName": "cpu-1" } }), "the scheduler chooses"),
+    ] {
+        let mut wanted = serde_json::to_value(pod(name, "nvidia.com/gpu", 0)).unwrap();
+        for (section, fields) in change.as_object().unwrap() {
+            for (field, value) in fields.as_object().unwrap() {
+                wanted[section][field] = value.clone();
+            }
+        }
+        let wanted: Pod = serde_json::from_value(wanted).unwrap();
+        let (code, message) = refusal(pods.create(&PostParams::default(), &wanted).await);
+        assert!((code == 403 || code == 422) && message.contains(part), "{name}: {code} {message}");
+    }
+}
+
+/// Neither other namespaces nor more rights.
+async fn a_tenant_stays_inside(tenant: Client) {
+    let create = PostParams::default();
+    let all = ListParams::default();
+    for namespace in ["default", "kube-system", "comity-system", "research"] {
+        assert_eq!(refusal(Api::<Secret>::namespaced(tenant.clone(), namespace).list(&all).await).0, 403);
+        assert_eq!(refusal(Api::<Pod>::namespaced(tenant.clone(), namespace).list(&all).await).0, 403);
+    }
+    assert_eq!(refusal(Api::<Namespace>::all(tenant.clone()).list(&all).await).0, 403);
+    assert_eq!(refusal(Api::<k8s_openapi::api::core::v1::Node>::all(tenant.clone()).list(&all).await).0, 403);
+    let binding = serde_json::from_value::<RoleBinding>(json!({
+        "metadata": { "name": "more" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin" },
+        "subjects": [{ "kind": "ServiceAccount", "name": "comity-tenant", "namespace": "comity-lease-2" }],
+    }))
+    .unwrap();
+    assert_eq!(refusal(Api::default_namespaced(tenant.clone()).create(&create, &binding).await).0, 403);
+    let accounts = Api::<ServiceAccount>::default_namespaced(tenant.clone());
+    assert_eq!(refusal(accounts.create_token_request("comity-tenant", &create, &TokenRequest::default()).await).0, 403);
+    let policies = Api::<NetworkPolicy>::default_namespaced(tenant.clone());
+    assert_eq!(refusal(policies.delete("comity-no-ingress", &DeleteParams::default()).await).0, 403);
+    let quotas = Api::<ResourceQuota>::default_namespaced(tenant.clone());
+    assert!(quotas.get("gpus").await.is_ok());
+    assert_eq!(refusal(quotas.delete("gpus", &DeleteParams::default()).await).0, 403);
+    let outside = serde_json::from_value::<Service>(json!({
+        "metadata": { "name": "outside" }, "spec": { "type": "LoadBalancer", "selector": { "a": "b" }, "ports": [{ "port": 80 }] },
+    }))
+    .unwrap();
+    assert_eq!(refusal(Api::default_namespaced(tenant.clone()).create(&create, &outside).await).0, 403);
+    // What it is there for does work.
+    let map =
+        serde_json::from_value::<ConfigMap>(json!({ "metadata": { "name": "settings" }, "data": { "epochs": "3" } }))
+            .unwrap();
+    Api::default_namespaced(tenant).create(&create, &map).await.unwrap();
+}
+
+pub(crate) async fn after_removal_the_token_is_refused_and_the_namespace_gone(cluster: &Cluster) {
+    let (donor, lease) = (cluster.donor(), lease("lease-2"));
+    let tenant = cluster.tenant(&donor.credential(&lease).await.unwrap());
+    let pods = Api::<Pod>::default_namespaced(tenant);
+    pods.list(&ListParams::default()).await.unwrap();
+    donor.remove("lease-2").await.unwrap();
+    refused_at_once_and_soon_unknown(&pods).await;
+    assert!(Api::<Namespace>::all(cluster.admin()).get_opt("comity-lease-2").await.unwrap().is_none());
+    assert!(!donor.list().await.unwrap().contains("lease-2"));
+    donor.remove("lease-2").await.unwrap();
+    let error = donor.credential(&lease).await.unwrap_err();
+    assert!(matches!(error, DeliveryError::Temporary { .. }), "{error}");
+}
+
+/// A Secret of the old kind gets a token without an end from the token controller. It must go with the lease too.
+pub(crate) async fn a_tenant_cannot_outlive_its_lease_with_a_token_of_its_own(cluster: &Cluster) {
+    let (donor, lease) = (cluster.donor(), lease("lease-3"));
+    donor.prepare(&lease).await.unwrap();
+    let mut credential = donor.credential(&lease).await.unwrap();
+    let secrets = Api::<Secret>::default_namespaced(cluster.tenant(&credential));
+    let wanted = serde_json::from_value::<Secret>(json!({
+        "metadata": { "name": "mine", "annotations": { "kubernetes.io/service-account.name": "comity-tenant" } },
+        "type": "kubernetes.io/service-account-token",
+    }))
+    .unwrap();
+    secrets.create(&PostParams::default(), &wanted).await.unwrap();
+    let token = async || secrets.get("mine").await.unwrap().data.and_then(|data| data.get("token").cloned());
+    eventually("the token controller has filled the Secret", || async { token().await.is_some() }).await;
+    credential.token = String::from_utf8(token().await.unwrap().0).unwrap().into();
+    let pods = Api::<Pod>::default_namespaced(cluster.tenant(&credential));
+    pods.list(&ListParams::default()).await.unwrap();
+    donor.remove("lease-3").await.unwrap();
+    refused_at_once_and_soon_unknown(&pods).await;
+}
+
+/// The API server remembers for 10 s that a token was good; the rights are gone by then all the same.
+async fn refused_at_once_and_soon_unknown(pods: &Api<Pod>) {
+    let (code, message) = refusal(pods.list(&ListParams::default()).await);
+    assert!(code == 401 || code == 403, "{code} {message}");
+    eventually("the token is void", || async { refusal(pods.list(&ListParams::default()).await).0 == 401 }).await;
+}
+
+/// Everything may be asked again once the API server is back, and what was known stays known meanwhile.
+pub(crate) async fn an_absent_api_server_is_waited_for(cluster: &Cluster) {
+    let settings = InventorySettings { salt: NodeSalt::new([4; 32]), reserve: LocalReserve::default() };
+    let inventory = observe::kubernetes::observe(&cluster.agent, settings);
+    let mut nodes = inventory.nodes();
+    nodes.wait_for(Option::is_some).await.unwrap();
+    let donor = cluster.donor();
+    cluster.plane().kill(Component::ApiServer);
+    let error = donor.prepare(&lease("lease-6")).await.unwrap_err();
+    assert!(matches!(error, DeliveryError::Temporary { .. }), "{error}");
+    assert!(nodes.borrow_and_update().as_ref().is_some_and(|nodes| nodes.len() == 2));
+    cluster.plane().restart(Component::ApiServer).unwrap();
+    cluster.plane().ready().await.unwrap();
+    eventually("the lease can be prepared", || async { donor.prepare(&lease("lease-6")).await.is_ok() }).await;
+    cluster.plane().kubectl(&["cordon", "gpu-1"]).await.unwrap();
+    let cordoned =
+        nodes.wait_for(|nodes| nodes.as_ref().is_some_and(|nodes| nodes.iter().any(|node| !node.schedulable)));
+    assert!(tokio::time::timeout(PATIENCE, cordoned).await.is_ok(), "the watches did not come back");
+    donor.remove("lease-6").await.unwrap();
+}
+
+pub(crate) async fn namespaces_of_others_are_left_alone(cluster: &Cluster) {
+    let namespaces = Api::<Namespace>::all(cluster.admin());
+    let donor = cluster.donor();
+    for (id, labels) in [("lease-90", json!({})), ("lease-91", json!({ LEASE_LABEL: "lease-1" }))] {
+        let name = format!("comity-{id}");
+        let namespace =
+            serde_json::from_value::<Namespace>(json!({ "metadata": { "name": name, "labels": labels } })).unwrap();
+        namespaces.create(&PostParams::default(), &namespace).await.unwrap();
+        let error = donor.prepare(&lease(id)).await.unwrap_err();
+        assert!(matches!(error, DeliveryError::Permanent { code: "namespace-not-ours", .. }), "{error}");
+        donor.remove(id).await.unwrap();
+        assert!(namespaces.get(&name).await.unwrap().metadata.deletion_timestamp.is_none());
+        assert!(!donor.list().await.unwrap().contains(id));
+    }
+    let error = donor.prepare(&lease("../kube-system")).await.unwrap_err();
+    assert!(matches!(error, DeliveryError::Permanent { code: "bad-lease-id", .. }), "{error}");
+}

@@ -1,0 +1,63 @@
+//! The origin's side: the Secret, and what it opens.
+
+use comity_agent::delivery::{DeliveryError, DonorDelivery as _, OriginDelivery as _, OriginLease, OriginSecret};
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+
+use crate::cluster::{Cluster, lease, refusal};
+
+fn origin_lease(id: &str, namespace: &str) -> OriginLease {
+    OriginLease {
+        lease_id: id.into(),
+        tenant: "vision".into(),
+        donor: "donor".into(),
+        target_namespace: namespace.into(),
+        expires_at_ms: 0,
+    }
+}
+
+pub(crate) async fn a_kubeconfig_secret_opens_the_lease(cluster: &Cluster) {
+    let donor = cluster.donor();
+    donor.prepare(&lease("lease-4")).await.unwrap();
+    let credential = donor.credential(&lease("lease-4")).await.unwrap();
+    let state = cluster.dir.path().join("origin");
+    std::fs::create_dir(&state).unwrap();
+    let origin = OriginSecret::open(cluster.agent.clone(), &state).unwrap();
+    let wanted = origin_lease("lease-4", "comity-leases");
+
+    let accepted = origin.accept(&wanted, &credential, cluster.api_address()).await.unwrap();
+    assert_eq!(accepted.secret_name, "comity-lease-4");
+    origin.accept(&wanted, &credential, cluster.api_address()).await.unwrap();
+    origin.probe(&wanted, &credential, cluster.api_address()).await.unwrap();
+
+    let secrets = Api::<Secret>::namespaced(cluster.admin(), "comity-leases");
+    let secret = secrets.get("comity-lease-4").await.unwrap();
+    let kubeconfig = &secret.data.unwrap()["kubeconfig"].0;
+    let path = cluster.dir.path().join("tenant.kubeconfig");
+    std::fs::write(&path, kubeconfig).unwrap();
+    let quota = cluster
+        .plane()
+        .kubectl_as(&path, &["get", "resourcequota", "gpus", "-o", "jsonpath={.metadata.namespace}"], "")
+        .await
+        .unwrap();
+    assert_eq!(quota, "comity-lease-4");
+    assert!(cluster.plane().kubectl_as(&path, &["get", "pods", "-n", "default"], "").await.is_err());
+
+    // A namespace in which the agent was given no rights: one clear sentence.
+    let error =
+        origin.accept(&origin_lease("lease-5", "research"), &credential, cluster.api_address()).await.unwrap_err();
+    assert!(matches!(&error, DeliveryError::Permanent { code: "kubernetes-forbidden", .. }), "{error}");
+    assert!(error.to_string().contains("deploy/agent/rbac.yaml"), "{error}");
+
+    donor.remove("lease-4").await.unwrap();
+    let error = origin.probe(&wanted, &credential, cluster.api_address()).await.unwrap_err().to_string();
+    assert!(error.contains("401") || error.contains("403"), "{error}");
+
+    // After a restart it still knows what it made.
+    let again = OriginSecret::open(cluster.agent.clone(), &state).unwrap();
+    assert_eq!(again.list().await.unwrap().into_iter().collect::<Vec<_>>(), ["lease-4"]);
+    again.remove("lease-4").await.unwrap();
+    again.remove("lease-4").await.unwrap();
+    assert!(again.list().await.unwrap().is_empty());
+    assert_eq!(refusal(secrets.get("comity-lease-4").await).0, 404);
+}

@@ -1,0 +1,53 @@
+//! What an agent that was taken over could not do.
+
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
+use k8s_openapi::api::rbac::v1::RoleBinding;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use serde_json::json;
+
+use crate::cluster::{Cluster, eventually, refusal};
+
+pub(crate) async fn the_agent_is_held_to_the_namespaces_of_leases(cluster: &Cluster) {
+    let agent = cluster.agent.client();
+    let apply = PatchParams::apply("comity-agent").force();
+    let namespaces = Api::<Namespace>::all(agent.clone());
+    let dry = DeleteParams { dry_run: true, ..DeleteParams::default() };
+    // The API server takes a moment to begin with a new policy.
+    eventually("the admission policy is in force", || async { namespaces.delete("research", &dry).await.is_err() })
+        .await;
+    let (code, message) = refusal(namespaces.delete("research", &dry).await);
+    assert!((code == 403 || code == 422) && message.contains("only the namespaces of leases"), "{code} {message}");
+    let relabel = json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": "privileged" } } });
+    assert!(namespaces.patch("research", &PatchParams::default(), &Patch::Merge(&relabel)).await.is_err());
+
+    // The role that it may bind, bound where it has no business.
+    let binding = |name: &str, role: &str| {
+        serde_json::from_value::<RoleBinding>(json!({
+            "metadata": { "name": name },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
+            "subjects": [{ "kind": "ServiceAccount", "name": "comity-agent", "namespace": "comity-system" }],
+        }))
+        .unwrap()
+    };
+    let bind = async |namespace: &str, name: &str, role: &str| {
+        Api::<RoleBinding>::namespaced(agent.clone(), namespace)
+            .patch(name, &apply, &Patch::Apply(binding(name, role)))
+            .await
+    };
+    assert!(bind("kube-system", "comity-tenant", "comity-tenant").await.is_err());
+    assert!(bind("comity-lease-90", "comity-tenant", "cluster-admin").await.is_err());
+    assert!(bind("comity-lease-90", "another", "comity-tenant").await.is_err());
+
+    assert_eq!(
+        refusal(Api::<Secret>::namespaced(agent.clone(), "kube-system").list(&ListParams::default()).await).0,
+        403
+    );
+    assert_eq!(refusal(Api::<Secret>::namespaced(agent.clone(), "research").get("comity-lease-1").await).0, 403);
+    let accounts = Api::<ServiceAccount>::namespaced(agent, "comity-system");
+    assert_eq!(
+        refusal(accounts.create_token_request("default", &PostParams::default(), &TokenRequest::default()).await).0,
+        403
+    );
+}

@@ -1,0 +1,121 @@
+//! Commands: everything that can change the state. One file each; each checks all it needs before it changes anything.
+
+mod ack_envelope;
+mod advertise_offer;
+mod apply_policy;
+mod begin_term;
+mod cancel_request;
+mod expire;
+mod invite_cluster;
+mod join_cluster;
+mod mark_clusters;
+mod offer_keys;
+mod place_requests;
+mod record_certificate;
+mod relay_envelope;
+mod release_lease;
+mod renew_lease;
+mod report_lease;
+mod report_peering;
+mod submit_request;
+
+use serde::{Deserialize, Serialize};
+
+pub use ack_envelope::AckEnvelope;
+pub use advertise_offer::AdvertiseOffer;
+pub use apply_policy::ApplyPolicy;
+pub use begin_term::BeginTerm;
+pub use cancel_request::CancelRequest;
+pub use expire::Expire;
+pub use invite_cluster::InviteCluster;
+pub(crate) use invite_cluster::no_policy;
+pub use join_cluster::JoinCluster;
+pub use mark_clusters::MarkClusters;
+pub use offer_keys::OfferKeys;
+pub use place_requests::{PlaceRequests, ProposedPlacement};
+pub use record_certificate::RecordCertificate;
+pub use relay_envelope::RelayEnvelope;
+pub use release_lease::ReleaseLease;
+pub use renew_lease::RenewLease;
+pub use report_lease::{LeaseOutcome, ReportLease};
+pub use report_peering::{PeeringOutcome, ReportPeering};
+pub use submit_request::{SubmitRequest, check as check_submission};
+
+use crate::log::Reply;
+use crate::transition::Transition;
+
+/// Everything that can change the state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[expect(missing_docs, reason = "each variant is documented at the type of the same name")]
+pub enum Command {
+    ApplyPolicy(ApplyPolicy),
+    InviteCluster(InviteCluster),
+    JoinCluster(JoinCluster),
+    RecordCertificate(RecordCertificate),
+    MarkClusters(MarkClusters),
+    AdvertiseOffer(AdvertiseOffer),
+    SubmitRequest(SubmitRequest),
+    CancelRequest(CancelRequest),
+    PlaceRequests(PlaceRequests),
+    ReleaseLease(ReleaseLease),
+    RenewLease(RenewLease),
+    ReportLease(ReportLease),
+    OfferKeys(OfferKeys),
+    RelayEnvelope(RelayEnvelope),
+    AckEnvelope(AckEnvelope),
+    ReportPeering(ReportPeering),
+    BeginTerm(BeginTerm),
+    Expire(Expire),
+}
+
+impl Command {
+    /// Carries it out.
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        match self {
+            Self::ApplyPolicy(command) => command.apply(transition),
+            Self::InviteCluster(command) => command.apply(transition),
+            Self::JoinCluster(command) => command.apply(transition),
+            Self::RecordCertificate(command) => command.apply(transition),
+            Self::MarkClusters(command) => command.apply(transition),
+            Self::AdvertiseOffer(command) => command.apply(transition),
+            Self::SubmitRequest(command) => command.apply(transition),
+            Self::CancelRequest(command) => command.apply(transition),
+            Self::PlaceRequests(command) => command.apply(transition),
+            Self::ReleaseLease(command) => command.apply(transition),
+            Self::RenewLease(command) => command.apply(transition),
+            Self::ReportLease(command) => command.apply(transition),
+            Self::OfferKeys(command) => command.apply(transition),
+            Self::RelayEnvelope(command) => command.apply(transition),
+            Self::AckEnvelope(command) => command.apply(transition),
+            Self::ReportPeering(command) => command.apply(transition),
+            Self::BeginTerm(command) => command.apply(transition),
+            Self::Expire(command) => command.apply(transition),
+        }
+    }
+
+    /// Its name in logs and metrics.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::ApplyPolicy(_) => "apply-policy",
+            Self::InviteCluster(_) => "invite-cluster",
+            Self::JoinCluster(_) => "join-cluster",
+            Self::RecordCertificate(_) => "record-certificate",
+            Self::MarkClusters(_) => "mark-clusters",
+            Self::AdvertiseOffer(_) => "advertise-offer",
+            Self::SubmitRequest(_) => "submit-request",
+            Self::CancelRequest(_) => "cancel-request",
+            Self::PlaceRequests(_) => "place-requests",
+            Self::ReleaseLease(_) => "release-lease",
+            Self::RenewLease(_) => "renew-lease",
+            Self::ReportLease(_) => "report-lease",
+            Self::OfferKeys(_) => "offer-keys",
+            Self::RelayEnvelope(_) => "relay-envelope",
+            Self::AckEnvelope(_) => "ack-envelope",
+            Self::ReportPeering(_) => "report-peering",
+            Self::BeginTerm(_) => "begin-term",
+            Self::Expire(_) => "expire",
+        }
+    }
+}

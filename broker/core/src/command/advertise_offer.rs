@@ -1,0 +1,49 @@
+//! A cluster advertises what it has.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::ClusterId;
+use crate::inventory::Offer;
+use crate::log::{Reply, ReplyBody};
+use crate::refusal::{Code, Refusal};
+use crate::transition::Transition;
+
+/// Replaces a cluster's offer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdvertiseOffer {
+    /// Whose.
+    pub cluster: ClusterId,
+    /// What.
+    pub offer: Offer,
+}
+
+impl AdvertiseOffer {
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        self.offer.check(&self.cluster)?;
+        let cluster = transition
+            .state
+            .clusters
+            .get(&self.cluster)
+            .ok_or_else(|| Refusal::not_found("offer.cluster", &self.cluster, "cluster"))?;
+        if let Some(held) = &cluster.offer {
+            if *held == self.offer {
+                return Ok(ReplyBody::Done);
+            }
+            if self.offer.generation <= held.generation {
+                return Err(Refusal::new(
+                    Code::StaleGeneration,
+                    format!(
+                        "offer generation {} is not above {}, which is held",
+                        self.offer.generation, held.generation
+                    ),
+                    "advertise with a higher generation; the welcome message says which one is held",
+                )
+                .at("offer.generation", self.offer.generation));
+            }
+        }
+        transition.change_cluster(&self.cluster, |cluster| cluster.offer = Some(self.offer.clone()));
+        let state = &mut *transition.state;
+        state.derived.note_offer(&self.cluster, Some(&self.offer), state.policy.as_ref());
+        Ok(ReplyBody::Done)
+    }
+}

@@ -1,0 +1,141 @@
+//! What fell due happens.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{LeaseId, PeeringId, RequestId};
+use crate::lease::{EndReason, LeaseState};
+use crate::limits::{MAX_ENDED_KEPT, MAX_EXPIRIES_PER_COMMAND};
+use crate::log::{Change, Reply, ReplyBody};
+use crate::peering::PeeringState;
+use crate::timers::Due;
+use crate::transition::Transition;
+
+/// Carries out what is due at the entry's log time: ends of holds and terms, deadlines and retries of handshakes, idle
+/// peerings, unread envelopes, join tokens, old answers; and forgets the oldest of what has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Expire {}
+
+impl Expire {
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        let due = transition.state.derived.timers.due(transition.now, MAX_EXPIRIES_PER_COMMAND);
+        let moved = u32::try_from(due.len()).unwrap_or(u32::MAX);
+        for due in due {
+            match due {
+                Due::Lease(id) => expire_lease(transition, id),
+                Due::Peering(id) => expire_peering(transition, id),
+                Due::Envelope(key) => transition.remove_envelope(&key),
+                Due::Invite(hash) => {
+                    if let Some(invite) = transition.state.invites.remove(&hash) {
+                        transition.note(Change::Invite(invite.cluster));
+                    }
+                    transition.state.derived.timers.set(Due::Invite(hash), None);
+                }
+                Due::Idempotency(name) => transition.state.forget(&name),
+            }
+        }
+        forget_ended(transition);
+        Ok(ReplyBody::Expired { moved })
+    }
+}
+
+fn expire_lease(transition: &mut Transition<'_>, id: LeaseId) {
+    let Some(lease) = transition.state.leases.get(&id) else { return };
+    match lease.state {
+        LeaseState::Placed | LeaseState::Connecting => {
+            let message = format!("not active within its hold: {}", waiting_for(lease));
+            transition.end_lease(id, EndReason::HoldExpired, &message);
+        }
+        LeaseState::Active | LeaseState::Suspect => {
+            transition.end_lease(id, EndReason::Expired, "its term ran out");
+        }
+        LeaseState::Ending | LeaseState::Ended => {}
+    }
+}
+
+fn waiting_for(lease: &crate::lease::Lease) -> &'static str {
+    use crate::lease::SideState::Ready;
+    match (lease.donor_side, lease.origin_side) {
+        (Ready, Ready) => "nothing",
+        (Ready, _) => "the origin did not reach the donor",
+        (_, Ready) => "the donor did not prepare the delivery",
+        _ => "neither side was ready",
+    }
+}
+
+fn expire_peering(transition: &mut Transition<'_>, id: PeeringId) {
+    let Some(peering) = transition.state.peerings.get(&id) else { return };
+    let deserted = peering.leases.is_empty();
+    match peering.state {
+        PeeringState::Proposed | PeeringState::Keys | PeeringState::Authenticating | PeeringState::Establishing => {
+            let message = format!("step {} was not done in time", step_name(peering.state));
+            transition.fail_peering(id, &message);
+        }
+        PeeringState::Established if deserted => drain(transition, id, "idle"),
+        PeeringState::Failed if deserted => drain(transition, id, "failed, and no lease needs it"),
+        PeeringState::Failed => {
+            let deadline = transition.now.after(transition.settings.handshake_step);
+            transition.change_peering(id, |peering| {
+                peering.state = PeeringState::Proposed;
+                peering.epoch = peering.epoch.saturating_add(1);
+                peering.retry_at = None;
+                peering.deadline = Some(deadline);
+                "trying again with fresh keys".clone_into(&mut peering.message);
+            });
+        }
+        PeeringState::Established | PeeringState::Draining | PeeringState::Closed => {}
+    }
+}
+
+fn step_name(state: PeeringState) -> &'static str {
+    match state {
+        PeeringState::Proposed | PeeringState::Keys => "keys",
+        PeeringState::Authenticating => "authenticate",
+        _ => "establish",
+    }
+}
+
+fn drain(transition: &mut Transition<'_>, id: PeeringId, message: &str) {
+    transition.drop_envelopes(id, |_| true);
+    transition.change_peering(id, |peering| {
+        peering.state = PeeringState::Draining;
+        peering.deadline = None;
+        peering.retry_at = None;
+        message.clone_into(&mut peering.message);
+    });
+}
+
+/// Keeps the newest [`MAX_ENDED_KEPT`] of each kind that has ended. Numbers grow, so the lowest are the oldest.
+fn forget_ended(transition: &mut Transition<'_>) {
+    let state = &mut *transition.state;
+    let live = state.derived.live_leases.len();
+    let excess = state.leases.len().saturating_sub(live + MAX_ENDED_KEPT);
+    let old: Vec<LeaseId> = state
+        .leases
+        .iter()
+        .filter(|(_, lease)| lease.state == LeaseState::Ended)
+        .map(|(id, _)| *id)
+        .take(excess)
+        .collect();
+    for id in old {
+        state.leases.remove(&id);
+    }
+    // Requests refer to their leases and are as many; their own excess is counted apart from what is under way.
+    if state.requests.len() > 2 * MAX_ENDED_KEPT {
+        let ended: Vec<RequestId> =
+            state.requests.iter().filter(|(_, request)| request.state.is_final()).map(|(id, _)| *id).collect();
+        for id in ended.iter().take(ended.len().saturating_sub(MAX_ENDED_KEPT)) {
+            state.requests.remove(id);
+        }
+    }
+    if state.peerings.len() > 2 * MAX_ENDED_KEPT {
+        let closed: Vec<PeeringId> = state
+            .peerings
+            .iter()
+            .filter(|(_, peering)| peering.state == PeeringState::Closed)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in closed.iter().take(closed.len().saturating_sub(MAX_ENDED_KEPT)) {
+            state.peerings.remove(id);
+        }
+    }
+}

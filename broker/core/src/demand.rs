@@ -1,0 +1,223 @@
+//! What is asked for.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{ClassName, ClusterId, TenantId, is_dns_label};
+use crate::limits::{
+    MAX_AMOUNT, MAX_DONOR_LIST, MAX_LEASE_MS, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES, MAX_SHARES_PER_REQUEST,
+    MIN_LEASE_MS, MIN_SHARE_MILLI, WHOLE_MILLI,
+};
+use crate::refusal::Refusal;
+use crate::time::Millis;
+
+/// How much of one device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Share {
+    /// All of it.
+    Whole,
+    /// Thousandths, 50 to 1000.
+    Milli(u32),
+    /// A MIG profile by its reported name.
+    MigProfile(String),
+    /// Device memory in MiB.
+    MemoryMib(u64),
+}
+
+/// Which devices: those of a class, or those a CEL expression selects.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceChoice {
+    /// A GPU class of the policy bundle.
+    Class(ClassName),
+    /// CEL over `device`.
+    Selector(String),
+}
+
+/// What GPUs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuDemand {
+    /// Which devices.
+    pub devices: DeviceChoice,
+    /// How much of each.
+    pub share: Share,
+    /// How many such shares.
+    pub count: u32,
+    /// CPU per share, in thousandths of a core.
+    pub cpu_milli_per_gpu: u64,
+    /// Main memory per share, in MiB.
+    pub memory_mib_per_gpu: u64,
+}
+
+/// How the shares lie together. All of a request is on one donor (gang).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Topology {
+    /// All shares on one node.
+    pub same_node: bool,
+    /// Only nodes that the request takes whole.
+    pub whole_node: bool,
+}
+
+/// How a lease reaches the origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Delivery {
+    /// A scoped namespace on the donor.
+    Namespace,
+}
+
+/// An offloading request as asked for, checked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestSpec {
+    /// Tenant that asks.
+    pub tenant: TenantId,
+    /// Cluster the workload comes from.
+    pub origin: ClusterId,
+    /// What GPUs.
+    pub gpus: GpuDemand,
+    /// How they lie together.
+    pub topology: Topology,
+    /// Length of the lease; zero takes the federation's default.
+    pub duration: Millis,
+    /// Donors that may serve it; empty: any.
+    pub allow_donors: Vec<ClusterId>,
+    /// Donors that must not.
+    pub deny_donors: Vec<ClusterId>,
+    /// How the lease reaches the origin.
+    pub delivery: Delivery,
+    /// Namespace on the origin for the kubeconfig Secret.
+    pub target_namespace: String,
+    /// Free text.
+    pub purpose: String,
+}
+
+impl GpuDemand {
+    /// Thousandths of devices that this counts for in quotas before it is placed: exact for whole and milli shares;
+    /// MIG profiles and memory count by what they take of a device only once placed, and as one share each until then.
+    #[must_use]
+    pub fn nominal_milli(&self) -> u64 {
+        let each = match &self.share {
+            Share::Whole => u64::from(WHOLE_MILLI),
+            Share::Milli(milli) => u64::from(*milli),
+            Share::MigProfile(_) | Share::MemoryMib(_) => u64::from(WHOLE_MILLI),
+        };
+        each.saturating_mul(u64::from(self.count))
+    }
+}
+
+impl RequestSpec {
+    /// Checks every bound; the refusal names field, value and remedy.
+    pub fn check(&self) -> Result<(), Refusal> {
+        let gpus = &self.gpus;
+        if gpus.count == 0 || gpus.count > MAX_SHARES_PER_REQUEST {
+            return Err(Refusal::invalid(
+                "spec.gpus.count",
+                gpus.count,
+                "is out of range",
+                format!("ask for 1 to {MAX_SHARES_PER_REQUEST}"),
+            ));
+        }
+        match &gpus.share {
+            Share::Whole => {}
+            Share::Milli(milli) if (MIN_SHARE_MILLI..=WHOLE_MILLI).contains(milli) => {}
+            Share::Milli(milli) => {
+                return Err(Refusal::invalid(
+                    "spec.gpus.share.milli",
+                    milli,
+                    "is out of range",
+                    format!("use {MIN_SHARE_MILLI} (1/20 of a GPU) to {WHOLE_MILLI} (a whole one)"),
+                ));
+            }
+            Share::MigProfile(profile) => {
+                if profile.is_empty() || profile.len() > 32 || !profile.is_ascii() {
+                    return Err(Refusal::invalid(
+                        "spec.gpus.share.mig_profile",
+                        profile,
+                        "is not a MIG profile",
+                        "use a name as nvidia-smi reports it, such as 1g.10gb",
+                    ));
+                }
+            }
+            Share::MemoryMib(memory) => {
+                if *memory == 0 || *memory > MAX_AMOUNT {
+                    return Err(Refusal::invalid(
+                        "spec.gpus.share.memory_mib",
+                        memory,
+                        "is out of range",
+                        format!("use 1 to {MAX_AMOUNT}"),
+                    ));
+                }
+            }
+        }
+        if let DeviceChoice::Selector(selector) = &gpus.devices
+            && (selector.is_empty() || selector.len() > MAX_SELECTOR_BYTES)
+        {
+            return Err(Refusal::invalid(
+                "spec.gpus.selector",
+                selector,
+                "is empty or too long",
+                format!("use a class, or CEL over `device` of at most {MAX_SELECTOR_BYTES} bytes"),
+            ));
+        }
+        for (field, amount) in [
+            ("spec.gpus.cpu_milli_per_gpu", gpus.cpu_milli_per_gpu),
+            ("spec.gpus.memory_mib_per_gpu", gpus.memory_mib_per_gpu),
+        ] {
+            if amount > MAX_AMOUNT {
+                return Err(Refusal::invalid(field, amount, "is too large", format!("use at most {MAX_AMOUNT}")));
+            }
+        }
+        let duration = self.duration.0;
+        if duration != 0 && !(MIN_LEASE_MS..=MAX_LEASE_MS).contains(&duration) {
+            return Err(Refusal::invalid(
+                "spec.duration_ms",
+                duration,
+                "is out of range",
+                format!("use 0 for the default, or {MIN_LEASE_MS} to {MAX_LEASE_MS}"),
+            ));
+        }
+        for (field, list) in [("spec.allow_donors", &self.allow_donors), ("spec.deny_donors", &self.deny_donors)] {
+            if list.len() > MAX_DONOR_LIST {
+                return Err(Refusal::invalid(
+                    field,
+                    list.len(),
+                    "donors are too many",
+                    format!("name at most {MAX_DONOR_LIST}"),
+                ));
+            }
+        }
+        if self.target_namespace.starts_with("kube-") {
+            return Err(Refusal::invalid(
+                "spec.target_namespace",
+                &self.target_namespace,
+                "belongs to Kubernetes itself",
+                "name a namespace of your own, or leave it empty for comity-leases",
+            ));
+        }
+        if !is_dns_label(&self.target_namespace) {
+            return Err(Refusal::invalid(
+                "spec.target_namespace",
+                &self.target_namespace,
+                "is not a namespace name",
+                "use a DNS label, or leave it empty for comity-leases",
+            ));
+        }
+        if self.purpose.chars().any(char::is_control) {
+            return Err(Refusal::invalid(
+                "spec.purpose",
+                self.purpose.escape_debug(),
+                "has control characters",
+                "write plain text on one line; others read it in their terminals",
+            ));
+        }
+        if self.purpose.len() > MAX_PURPOSE_BYTES {
+            return Err(Refusal::invalid(
+                "spec.purpose",
+                &self.purpose,
+                "is too long",
+                format!("use at most {MAX_PURPOSE_BYTES} bytes"),
+            ));
+        }
+        Ok(())
+    }
+}

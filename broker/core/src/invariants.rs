@@ -1,0 +1,46 @@
+//! Named sentences that hold after every applied entry. One file each; checked in debug builds after every apply, by
+//! tests everywhere, and by an admin call.
+
+mod a_request_has_one_owner;
+mod derived_follows_from_the_rest;
+mod envelopes_belong_to_their_epoch;
+mod no_gpu_is_lent_twice;
+mod peerings_know_their_leases;
+mod revisions_do_not_run_ahead;
+
+use crate::state::State;
+
+/// A sentence and how to check it. The check gives one line per violation.
+pub struct Invariant {
+    /// The sentence.
+    pub sentence: &'static str,
+    /// Finds violations.
+    pub check: fn(&State) -> Vec<String>,
+}
+
+/// All of them.
+pub const ALL: &[Invariant] = &[
+    no_gpu_is_lent_twice::INVARIANT,
+    a_request_has_one_owner::INVARIANT,
+    peerings_know_their_leases::INVARIANT,
+    envelopes_belong_to_their_epoch::INVARIANT,
+    revisions_do_not_run_ahead::INVARIANT,
+    derived_follows_from_the_rest::INVARIANT,
+];
+
+/// All violations, each as "sentence: detail".
+#[must_use]
+pub fn violations(state: &State) -> Vec<String> {
+    ALL.iter()
+        .flat_map(|invariant| {
+            (invariant.check)(state).into_iter().map(|detail| format!("{}: {detail}", invariant.sentence))
+        })
+        .collect()
+}
+
+/// Stops if a sentence does not hold.
+#[cfg(debug_assertions)]
+pub(crate) fn assert_all(state: &State) {
+    let violations = violations(state);
+    assert!(violations.is_empty(), "invariants violated at revision {}: {violations:#?}", state.revision);
+}

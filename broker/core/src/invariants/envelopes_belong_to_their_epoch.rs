@@ -1,0 +1,24 @@
+use super::Invariant;
+use crate::state::State;
+
+pub(super) const INVARIANT: Invariant = Invariant {
+    sentence: "an envelope on its way belongs to the current epoch of a live peering and to a side of it",
+    check,
+};
+
+fn check(state: &State) -> Vec<String> {
+    let mut violations = Vec::new();
+    for (key, envelope) in &state.envelopes {
+        let right = state.peerings.get(&key.peering).is_some_and(|peering| {
+            peering.epoch == key.epoch
+                && peering.state.accepts_leases()
+                && peering.side_of(&key.to).is_some()
+                && peering.side_of(&envelope.from).is_some()
+                && key.to != envelope.from
+        });
+        if !right {
+            violations.push(format!("{key:?}"));
+        }
+    }
+    violations
+}

@@ -1,0 +1,251 @@
+//! What clusters have: devices, nodes, offers.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{ClusterId, NodeId};
+use crate::limits::{MAX_AMOUNT, MAX_DEVICES_PER_NODE, MAX_NODES_PER_OFFER, WHOLE_MILLI};
+use crate::refusal::Refusal;
+
+/// How a device may be shared.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "mode")]
+pub enum Sharing {
+    /// One tenant at a time.
+    Exclusive,
+    /// Equal replicas in time.
+    TimeSlicing {
+        /// Replicas per device, 2 to 64.
+        replicas: u32,
+    },
+    /// Equal shares by CUDA MPS.
+    Mps {
+        /// Shares per device, 2 to 48.
+        shares: u32,
+    },
+    /// MIG instances as configured, by profile.
+    Mig {
+        /// How many instances of each profile exist.
+        instances: BTreeMap<String, u32>,
+    },
+    /// Any part of the device (HAMi, GaiaGPU).
+    Fractional {
+        /// Smallest step in thousandths.
+        step_milli: u32,
+    },
+}
+
+impl Sharing {
+    /// The word policy selectors see as `device.sharing`.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Exclusive => "exclusive",
+            Self::TimeSlicing { .. } => "time-slicing",
+            Self::Mps { .. } => "mps",
+            Self::Mig { .. } => "mig",
+            Self::Fractional { .. } => "fractional",
+        }
+    }
+}
+
+/// One device, with the attribute names of Kubernetes DRA drivers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// Model, as in "NVIDIA-H100-80GB-HBM3".
+    pub product_name: String,
+    /// Architecture, as in "Hopper".
+    pub architecture: String,
+    /// Device memory in MiB.
+    pub memory_mib: u64,
+    /// CUDA compute capability, as in "9.0".
+    pub cuda_compute_capability: String,
+    /// Driver version.
+    pub driver_version: String,
+    /// How it may be shared.
+    pub sharing: Sharing,
+    /// Whether it may be given out.
+    pub healthy: bool,
+    /// Thousandths that local work takes; what Comity lent is not in it.
+    pub local_use_milli: u32,
+    /// Kubernetes resource name it is counted by, as in "nvidia.com/gpu".
+    pub resource_name: String,
+}
+
+/// One node of an offer. Devices are numbered by their place in the list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Allocatable CPU in thousandths of a core.
+    pub cpu_milli: u64,
+    /// Allocatable main memory in MiB.
+    pub memory_mib: u64,
+    /// CPU that local work requests, in thousandths of a core.
+    pub local_cpu_milli: u64,
+    /// Main memory that local work requests, in MiB.
+    pub local_memory_mib: u64,
+    /// Devices by index.
+    pub devices: Vec<Device>,
+    /// False: nothing new is placed here.
+    pub schedulable: bool,
+}
+
+/// What one cluster advertises.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// Strictly increasing per cluster.
+    pub generation: u64,
+    /// Nodes by id.
+    pub nodes: BTreeMap<NodeId, Node>,
+}
+
+/// The brand that NVML would report, read from the product's name: offers carry no brand of their own, and policy
+/// tells consumer cards from data-centre ones by it. Names without one of these words are of the plain brand.
+fn brand(product_name: &str) -> &'static str {
+    const BRANDS: [(&str, &str); 6] = [
+        ("GeForce", "GeForce"),
+        ("TITAN", "Titan"),
+        ("Quadro", "Quadro"),
+        ("Tesla", "Tesla"),
+        ("NVS", "NVS"),
+        ("RTX", "NvidiaRTX"),
+    ];
+    BRANDS.iter().find(|(word, _)| product_name.contains(word)).map_or("Nvidia", |(_, brand)| brand)
+}
+
+impl Offer {
+    /// Checks the bounds that every offer keeps. `cluster` is named in the refusal.
+    pub fn check(&self, cluster: &ClusterId) -> Result<(), Refusal> {
+        if self.generation == 0 {
+            return Err(Refusal::invalid("offer.generation", 0, "is not a generation", "count from 1"));
+        }
+        if self.nodes.len() > MAX_NODES_PER_OFFER {
+            return Err(Refusal::invalid(
+                "offer.nodes",
+                self.nodes.len(),
+                &format!("nodes are more than cluster {cluster} may offer"),
+                format!("offer at most {MAX_NODES_PER_OFFER} nodes"),
+            ));
+        }
+        for (id, node) in &self.nodes {
+            node.check(id)?;
+        }
+        Ok(())
+    }
+}
+
+impl Node {
+    fn check(&self, id: &NodeId) -> Result<(), Refusal> {
+        let field = |name: &str| format!("offer.nodes[{id}].{name}");
+        for (name, amount) in [
+            ("cpu_milli", self.cpu_milli),
+            ("memory_mib", self.memory_mib),
+            ("local_cpu_milli", self.local_cpu_milli),
+            ("local_memory_mib", self.local_memory_mib),
+        ] {
+            if amount > MAX_AMOUNT {
+                return Err(Refusal::invalid(
+                    &field(name),
+                    amount,
+                    "is too large",
+                    format!("use at most {MAX_AMOUNT}"),
+                ));
+            }
+        }
+        if self.devices.len() > MAX_DEVICES_PER_NODE {
+            return Err(Refusal::invalid(
+                &field("devices"),
+                self.devices.len(),
+                "devices are too many for one node",
+                format!("offer at most {MAX_DEVICES_PER_NODE}"),
+            ));
+        }
+        for (index, device) in self.devices.iter().enumerate() {
+            device.check(&field(&format!("devices[{index}]")))?;
+        }
+        Ok(())
+    }
+}
+
+impl Device {
+    /// What policy selectors see of it.
+    #[must_use]
+    pub fn facts(&self) -> comity_policy::DeviceFacts {
+        comity_policy::DeviceFacts {
+            product_name: self.product_name.clone(),
+            architecture: self.architecture.clone(),
+            memory_mib: self.memory_mib,
+            cuda_compute_capability: self.cuda_compute_capability.clone(),
+            driver_version: self.driver_version.clone(),
+            brand: brand(&self.product_name).to_owned(),
+            sharing: self.sharing.as_str().to_owned(),
+            extra: BTreeMap::new(),
+        }
+    }
+
+    fn check(&self, field: &str) -> Result<(), Refusal> {
+        if self.local_use_milli > WHOLE_MILLI {
+            return Err(Refusal::invalid(
+                &format!("{field}.local_use_milli"),
+                self.local_use_milli,
+                "is more than a whole device",
+                format!("use 0 to {WHOLE_MILLI}"),
+            ));
+        }
+        if self.memory_mib > MAX_AMOUNT {
+            return Err(Refusal::invalid(
+                &format!("{field}.memory_mib"),
+                self.memory_mib,
+                "is too large",
+                format!("use at most {MAX_AMOUNT}"),
+            ));
+        }
+        if self.resource_name.is_empty() || self.resource_name.len() > 253 {
+            return Err(Refusal::invalid(
+                &format!("{field}.resource_name"),
+                &self.resource_name,
+                "is not a Kubernetes resource name",
+                "use a name such as nvidia.com/gpu",
+            ));
+        }
+        for (name, text) in [
+            ("product_name", &self.product_name),
+            ("architecture", &self.architecture),
+            ("cuda_compute_capability", &self.cuda_compute_capability),
+            ("driver_version", &self.driver_version),
+        ] {
+            if text.len() > 128 {
+                return Err(Refusal::invalid(&format!("{field}.{name}"), text, "is too long", "use at most 128 bytes"));
+            }
+        }
+        let (name, parts, low, high) = match &self.sharing {
+            Sharing::Exclusive => return Ok(()),
+            Sharing::TimeSlicing { replicas } => ("replicas", *replicas, 2, 64),
+            Sharing::Mps { shares } => ("shares", *shares, 2, 48),
+            Sharing::Fractional { step_milli } => ("step_milli", *step_milli, 1, WHOLE_MILLI),
+            Sharing::Mig { instances } => ("instances", instances.values().copied().fold(0, u32::saturating_add), 1, 8),
+        };
+        if !(low..=high).contains(&parts) {
+            return Err(Refusal::invalid(
+                &format!("{field}.sharing.{name}"),
+                parts,
+                "is out of range",
+                format!("use {low} to {high}"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::brand;
+
+    #[test]
+    fn consumer_cards_are_told_from_data_centre_ones() {
+        assert_eq!(brand("NVIDIA-GeForce-RTX-4090"), "GeForce");
+        assert_eq!(brand("NVIDIA RTX A6000"), "NvidiaRTX");
+        assert_eq!(brand("Tesla-T4"), "Tesla");
+        assert_eq!(brand("NVIDIA-H100-80GB-HBM3"), "Nvidia");
+    }
+}

@@ -1,0 +1,186 @@
+//! Leases and their legal moves.
+
+use serde::{Deserialize, Serialize};
+
+use crate::demand::{GpuDemand, Topology};
+use crate::id::{ClassName, ClusterId, InstitutionId, PeeringId, RequestId, TenantId};
+use crate::placement::Placement;
+use crate::time::{Millis, Timestamp};
+
+/// Where a lease stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LeaseState {
+    /// Capacity is held; the handshake has not begun.
+    Placed,
+    /// Clusters shake hands and the donor prepares the delivery.
+    Connecting,
+    /// The origin holds a working credential.
+    Active,
+    /// One side is silent; nothing is torn down because of that.
+    Suspect,
+    /// Both sides are taking down what they made.
+    Ending,
+    /// Both sides reported clean.
+    Ended,
+}
+
+impl LeaseState {
+    /// The table of legal moves.
+    #[must_use]
+    pub fn may_become(self, next: Self) -> bool {
+        use LeaseState::{Active, Connecting, Ended, Ending, Placed, Suspect};
+        matches!(
+            (self, next),
+            (Placed, Connecting | Active | Ending)
+                | (Connecting, Active | Ending)
+                | (Active, Suspect | Ending)
+                | (Suspect, Active | Ending)
+                | (Ending, Ended)
+        )
+    }
+
+    /// Whether it waits to become active within its hold.
+    #[must_use]
+    pub fn is_held(self) -> bool {
+        matches!(self, Self::Placed | Self::Connecting)
+    }
+
+    /// Whether the tenant may use it.
+    #[must_use]
+    pub fn is_in_force(self) -> bool {
+        matches!(self, Self::Active | Self::Suspect)
+    }
+}
+
+/// Why a lease ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EndReason {
+    /// Its owner released it.
+    Released,
+    /// Its term ran out.
+    Expired,
+    /// Its request was cancelled.
+    Cancelled,
+    /// It did not become active within the hold.
+    HoldExpired,
+    /// The donor refused or could not deliver.
+    DonorFailed,
+    /// The origin could not use it.
+    OriginFailed,
+}
+
+impl EndReason {
+    /// Whether the request goes back to the queue to be tried elsewhere.
+    #[must_use]
+    pub fn retries(self) -> bool {
+        matches!(self, Self::HoldExpired | Self::DonorFailed)
+    }
+}
+
+/// How one side of a lease stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SideState {
+    /// Nothing reported.
+    #[default]
+    Pending,
+    /// Prepared.
+    Ready,
+    /// Everything taken down.
+    Clean,
+}
+
+/// A granted request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// Request it serves.
+    pub request: RequestId,
+    /// Tenant accounted for it.
+    pub tenant: TenantId,
+    /// Origin.
+    pub origin: ClusterId,
+    /// Donor, nodes and devices.
+    pub placement: Placement,
+    /// Peering it runs over.
+    pub peering: PeeringId,
+    /// What was asked for.
+    pub gpus: GpuDemand,
+    /// How it lies together.
+    pub topology: Topology,
+    /// GPU class it is accounted in.
+    pub class: ClassName,
+    /// Institution of the tenant when it was granted.
+    pub institution: InstitutionId,
+    /// Agreement it was granted under; `None` within one institution.
+    pub agreement: Option<String>,
+    /// Length of one term.
+    pub term: Millis,
+    /// Where it stands.
+    pub state: LeaseState,
+    /// Why it ends; set from `Ending` on.
+    pub end_reason: Option<EndReason>,
+    /// Strictly increasing per donor.
+    pub fencing_token: u64,
+    /// When it was placed.
+    pub placed_at: Timestamp,
+    /// When the hold ends.
+    pub hold_until: Timestamp,
+    /// When it became active.
+    pub active_at: Option<Timestamp>,
+    /// When it ends unless renewed; set with `active_at`.
+    pub expires_at: Option<Timestamp>,
+    /// When both sides were clean.
+    pub ended_at: Option<Timestamp>,
+    /// The donor's side.
+    pub donor_side: SideState,
+    /// The origin's side.
+    pub origin_side: SideState,
+    /// Namespace on the donor, once made.
+    pub donor_namespace: String,
+    /// Namespace on the origin for the Secret.
+    pub target_namespace: String,
+    /// Secret on the origin, once written.
+    pub secret_name: String,
+    /// W3C traceparent of its request's submission; empty if none.
+    pub traceparent: String,
+    /// For people.
+    pub message: String,
+    /// Revision that last changed it.
+    pub revision: u64,
+}
+
+impl Lease {
+    /// Whether its capacity on the donor is taken: until the donor reported its side clean.
+    #[must_use]
+    pub fn occupies(&self) -> bool {
+        self.donor_side != SideState::Clean && self.state != LeaseState::Ended
+    }
+
+    /// As it counts against policy limits.
+    #[must_use]
+    pub fn as_use(&self) -> comity_policy::LeaseUse<'_> {
+        comity_policy::LeaseUse {
+            tenant: self.tenant.as_str(),
+            institution: self.institution.as_str(),
+            donor: self.placement.donor.as_str(),
+            class: self.class.as_str(),
+            agreement: self.agreement.as_deref(),
+            gpus_milli: self.placement.milli(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LeaseState::{Active, Connecting, Ended, Ending, Placed, Suspect};
+
+    #[test]
+    fn ended_is_final_and_reached_only_through_ending() {
+        for state in [Placed, Connecting, Active, Suspect, Ending, Ended] {
+            assert!(!Ended.may_become(state));
+            assert_eq!(state.may_become(Ended), state == Ending);
+        }
+    }
+}

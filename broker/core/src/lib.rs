@@ -1,0 +1,55 @@
+//! The pure heart of the Comity broker.
+//!
+//! What this crate does: it holds the federation's [`State`], says which [`Command`]s exist, applies them totally and
+//! deterministically ([`State::apply`]), and matches queued requests against offers ([`matcher::plan`]).
+//!
+//! What it never does: read a clock, draw a random number, touch a file or socket, know its Raft role, use floats or
+//! iterate in hash order. Time and seeds arrive in the [`LogEnvelope`]; effects leave as values ([`Applied`]).
+//!
+//! ```text
+//!  LogEnvelope{time, actor, command} ──▶ State::apply ──▶ Applied{reply, changes}
+//!                                            ▲
+//!  State ──▶ matcher::plan ──▶ Plan ──▶ (leader proposes Command::PlaceRequests; apply checks every placement again)
+//! ```
+//!
+//! - [`inventory`], [`demand`], [`placement`]: what there is, what is asked for, and the witness that it fits
+//! - [`request`], [`lease`], [`peering`]: state machines, each with a table of legal moves
+//! - [`command`] and one file per command under it
+//! - [`matcher`]: filter, fit, score, explain
+//! - [`invariants`]: named sentences, one file each
+//! - [`snapshot`]: the format on disk
+
+pub mod blob;
+pub mod cluster;
+pub mod command;
+pub mod demand;
+pub mod envelope;
+pub mod id;
+pub mod idempotency;
+pub mod invariants;
+pub mod inventory;
+pub mod keys;
+pub mod lease;
+pub mod limits;
+pub mod log;
+pub mod matcher;
+pub mod occupancy;
+pub mod peering;
+pub mod placement;
+pub mod policy_record;
+pub mod refusal;
+pub mod request;
+pub mod settings;
+pub mod snapshot;
+pub mod state;
+pub mod time;
+mod timers;
+mod transition;
+
+pub use blob::Blob;
+pub use command::Command;
+pub use id::{ClassName, ClusterId, InstitutionId, LeaseId, NodeId, PeeringId, RequestId, TenantId};
+pub use log::{Actor, Applied, Change, Idempotency, LogEnvelope, Reply, ReplyBody};
+pub use refusal::Refusal;
+pub use state::State;
+pub use time::{Millis, Timestamp};

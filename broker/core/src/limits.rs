@@ -1,0 +1,54 @@
+//! Written bounds. Each says why it is what it is; policy may set lower ones, never higher.
+
+/// Bytes of one encoded command: four times the largest offer, far below the RPC's own limit.
+pub const MAX_COMMAND_BYTES: usize = 16 << 20;
+/// Nodes of one offer: twice the largest Kubernetes cluster that upstream supports.
+pub const MAX_NODES_PER_OFFER: usize = 10_000;
+/// Devices of one node: the largest servers sold hold 16; virtual nodes of pools may group more.
+pub const MAX_DEVICES_PER_NODE: usize = 128;
+/// Shares of one request; policy usually allows less.
+pub const MAX_SHARES_PER_REQUEST: u32 = 4_096;
+/// Smallest fraction of a device, in thousandths: 1/20 of a GPU.
+pub const MIN_SHARE_MILLI: u32 = 50;
+/// A whole device in thousandths.
+pub const WHOLE_MILLI: u32 = 1_000;
+/// CPU or memory asked for per share may not exceed this, so that sums over 4,096 shares cannot overflow.
+pub const MAX_AMOUNT: u64 = 1 << 40;
+/// Longest lease: 90 days.
+pub const MAX_LEASE_MS: u64 = 90 * 24 * 3_600 * 1_000;
+/// Shortest lease: 10 seconds; shorter ones would end before a handshake is worth its while.
+pub const MIN_LEASE_MS: u64 = 10_000;
+/// Requests that wait at the same time, in the whole federation.
+pub const MAX_QUEUED_REQUESTS: usize = 50_000;
+/// Leases that are not yet ended, in the whole federation.
+pub const MAX_LEASES: usize = 200_000;
+/// Donor names in an allow or deny list.
+pub const MAX_DONOR_LIST: usize = 256;
+/// Bytes of free text such as `purpose`.
+pub const MAX_PURPOSE_BYTES: usize = 256;
+/// Bytes of a CEL selector in a request.
+pub const MAX_SELECTOR_BYTES: usize = 1_024;
+/// Bytes of an idempotency key.
+pub const MAX_IDEMPOTENCY_KEY_BYTES: usize = 128;
+/// Idempotency records kept; the oldest go first.
+pub const MAX_IDEMPOTENCY_RECORDS: usize = 100_000;
+/// Bytes of an envelope's ciphertext.
+pub const MAX_ENVELOPE_BYTES: usize = 64 << 10;
+/// Envelopes that wait for one receiver.
+pub const MAX_ENVELOPES_PER_CLUSTER: usize = 1_024;
+/// Endpoint candidates of a key bundle.
+pub const MAX_ENDPOINTS: usize = 8;
+/// Bytes of one endpoint candidate.
+pub const MAX_ENDPOINT_BYTES: usize = 262;
+/// Join tokens that are outstanding.
+pub const MAX_INVITES: usize = 1_000;
+/// Ended requests, leases and closed peerings kept for people to look at; the oldest go first.
+pub const MAX_ENDED_KEPT: usize = 1_000;
+/// Placements tried before a request fails.
+pub const MAX_ATTEMPTS: u32 = 5;
+/// Placements in one command.
+pub const MAX_PLACEMENTS_PER_COMMAND: usize = 512;
+/// Objects that one `Expire` may move, so that no single apply takes long.
+pub const MAX_EXPIRIES_PER_COMMAND: usize = 1_000;
+/// Bytes of a message that an agent sends for people.
+pub const MAX_MESSAGE_BYTES: usize = 512;

@@ -1,0 +1,237 @@
+//! What is asked before anything is believed: of a request at its door, of a placement in `apply`, of a renewal.
+
+use comity_policy::compile_selector;
+
+use super::device::room;
+use super::fit::{Wanted, free_cpu_and_memory, serves};
+use super::verdict::{Obstacle, check_reserve, permitted};
+use super::view::{Ask, View};
+use crate::demand::{DeviceChoice, RequestSpec};
+use crate::id::{ClassName, ClusterId, LeaseId, NodeId, RequestId};
+use crate::placement::{NodePlacement, Placement};
+use crate::refusal::{Code, Refusal};
+use crate::state::State;
+use crate::time::Millis;
+
+/// What a placement that holds is granted under.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Class it is accounted in.
+    pub class: ClassName,
+    /// Agreement, if the institutions differ.
+    pub agreement: Option<String>,
+}
+
+fn no_capacity(reason: String) -> Refusal {
+    Refusal::new(Code::NoCapacity, reason, "plan again")
+}
+
+fn denied(obstacle: &Obstacle) -> Refusal {
+    Refusal::new(Code::PolicyDenied, format!("{} ({})", obstacle.reason, obstacle.code), &obstacle.unblock)
+}
+
+/// Whether `placement` for `request` still holds: every device there, healthy, of the class and free; CPU and memory;
+/// topology; policy. The plan it came from is not trusted.
+pub fn check(state: &State, request: RequestId, placement: &Placement) -> Result<Grant, Refusal> {
+    let request = state.requests.get(&request).ok_or_else(|| Refusal::not_found("request", request, "request"))?;
+    let spec = &request.spec;
+    let view = View::new(state).ok_or_else(crate::command::no_policy)?;
+    let donor = &placement.donor;
+    if *donor == spec.origin {
+        return Err(no_capacity(format!("{donor} cannot lend to itself")));
+    }
+    if !state.clusters.get(donor).is_some_and(|cluster| cluster.connected) {
+        return Err(no_capacity(format!("{donor} is not connected")));
+    }
+    let class = class_of(&view, spec, placement)?;
+    let selector = match &spec.gpus.devices {
+        DeviceChoice::Class(_) => None,
+        DeviceChoice::Selector(source) => Some(selector_of(source)?),
+    };
+    let wanted = Wanted { class: &class, gpus: &spec.gpus, topology: spec.topology, selector: selector.as_ref() };
+    if placement.units() != u64::from(spec.gpus.count) {
+        return Err(no_capacity(format!("the placement holds {} of {} shares", placement.units(), spec.gpus.count)));
+    }
+    if spec.topology.same_node && placement.nodes.len() != 1 {
+        return Err(no_capacity("the placement is not on one node".to_owned()));
+    }
+    let mut resources = 0;
+    for (id, part) in &placement.nodes {
+        resources += check_node(&view, donor, (id, part), &wanted, &placement.resource_name)?;
+    }
+    if resources != placement.resource_count {
+        return Err(no_capacity(format!(
+            "the placement counts {} resources, not {resources}",
+            placement.resource_count
+        )));
+    }
+    let ask = Ask {
+        tenant: spec.tenant.as_str(),
+        origin: &spec.origin,
+        class: &class,
+        milli: placement.milli(),
+        duration: spec.duration,
+    };
+    let agreement = permitted(view.may_borrow(donor, ask)).map_err(|obstacle| denied(&obstacle))?;
+    check_reserve(&view, donor, placement).map_err(|obstacle| denied(&obstacle))?;
+    Ok(Grant { class, agreement })
+}
+
+/// The class that all devices of a placement belong to.
+fn class_of(view: &View<'_>, spec: &RequestSpec, placement: &Placement) -> Result<ClassName, Refusal> {
+    if let DeviceChoice::Class(class) = &spec.gpus.devices {
+        return Ok(class.clone());
+    }
+    placement
+        .nodes
+        .iter()
+        .find_map(|(id, part)| {
+            let index = usize::try_from(*part.devices.keys().next()?).ok()?;
+            view.state.device_classes(&placement.donor, id).get(index)?.clone()
+        })
+        .ok_or_else(|| no_capacity("the placement has no device that belongs to a class".to_owned()))
+}
+
+/// Checks one node's part; the number of Kubernetes resources it counts as.
+fn check_node(
+    view: &View<'_>,
+    donor: &ClusterId,
+    (id, part): (&NodeId, &NodePlacement),
+    wanted: &Wanted<'_>,
+    name: &str,
+) -> Result<u64, Refusal> {
+    let node = view
+        .state
+        .clusters
+        .get(donor)
+        .and_then(|cluster| cluster.offer.as_ref()?.nodes.get(id))
+        .filter(|node| node.schedulable)
+        .ok_or_else(|| no_capacity(format!("node {id} of {donor} is not there any more")))?;
+    let classes = view.state.device_classes(donor, id);
+    let lent = view.occupancy(donor, id);
+    let (mut resources, mut units) = (0, 0);
+    for (&index, share) in &part.devices {
+        let gone = || no_capacity(format!("device {index} of node {id} of {donor} is not free any more"));
+        let at = usize::try_from(index).map_err(|_| gone())?;
+        let device = node.devices.get(at).ok_or_else(gone)?;
+        if !serves(device, classes.get(at).and_then(Option::as_ref), wanted, name) {
+            return Err(gone());
+        }
+        let room = room(device, index, lent, &wanted.gpus.share).ok_or_else(gone)?;
+        if share.units == 0 || share.units > room.units || share.milli != share.units.saturating_mul(room.milli_each) {
+            return Err(gone());
+        }
+        units += u64::from(share.units);
+        resources += u64::from(share.units) * u64::from(room.resources_each);
+    }
+    if wanted.topology.whole_node {
+        let idle = lent.is_none_or(|node| node.devices.is_empty());
+        let local = node.devices.iter().any(|device| device.local_use_milli > 0);
+        let all = node.devices.len() == part.devices.len();
+        if !idle || local || !all {
+            return Err(no_capacity(format!("node {id} of {donor} is not taken whole")));
+        }
+    }
+    let (cpu, memory) = free_cpu_and_memory(node, lent, true);
+    let right = part.cpu_milli == wanted.gpus.cpu_milli_per_gpu.saturating_mul(units)
+        && part.memory_mib == wanted.gpus.memory_mib_per_gpu.saturating_mul(units);
+    if !right || part.cpu_milli > cpu || part.memory_mib > memory {
+        return Err(no_capacity(format!("node {id} of {donor} lacks CPU or memory")));
+    }
+    Ok(resources)
+}
+
+fn selector_of(source: &str) -> Result<comity_policy::Selector, Refusal> {
+    compile_selector(source).map_err(|problem| {
+        Refusal::invalid(
+            "spec.gpus.selector",
+            source,
+            &format!("does not compile: {} at column {}", problem.message, problem.column),
+            problem.remedy,
+        )
+    })
+}
+
+/// Whether policy could ever serve such a request; what can change by waiting is left to the matcher.
+pub fn check_request(state: &State, spec: &RequestSpec) -> Result<(), Refusal> {
+    let bundle = &state.policy.as_ref().ok_or_else(crate::command::no_policy)?.bundle;
+    let tenant = bundle
+        .tenants
+        .get(spec.tenant.as_str())
+        .ok_or_else(|| Refusal::not_found("spec.tenant", &spec.tenant, "tenant"))?;
+    let denied = |field: &str, value: &str, reason: String, remedy: &str| {
+        Err(Refusal::new(Code::PolicyDenied, reason, remedy).at(field, value))
+    };
+    if !tenant.spec.clusters.contains(spec.origin.as_str()) {
+        let reason = format!("tenant {} may not send requests from {}", spec.tenant, spec.origin);
+        return denied("spec.origin", spec.origin.as_str(), reason, "name one of the clusters in its Tenant document");
+    }
+    match &spec.gpus.devices {
+        DeviceChoice::Class(class) => {
+            if !bundle.classes.contains_key(class.as_str()) {
+                return Err(Refusal::not_found("spec.gpus.class", class, "class"));
+            }
+            if !tenant.spec.classes.contains(class.as_str()) {
+                let reason = format!("tenant {} may not ask for class {class}", spec.tenant);
+                return denied("spec.gpus.class", class.as_str(), reason, "ask for a class in its Tenant document");
+            }
+        }
+        DeviceChoice::Selector(source) => drop(selector_of(source)?),
+    }
+    for (field, donors) in [("spec.allow_donors", &spec.allow_donors), ("spec.deny_donors", &spec.deny_donors)] {
+        for donor in donors {
+            if bundle.institution_of_cluster(donor.as_str()).is_none() {
+                return Err(Refusal::not_found(field, donor, "cluster"));
+            }
+        }
+    }
+    let limits = &bundle.federation.spec.limits;
+    let milli = spec.gpus.nominal_milli();
+    if milli > limits.max_gpus_per_request_milli {
+        let reason = format!(
+            "{milli} milli-GPU are more than the {} that one request may ask for",
+            limits.max_gpus_per_request_milli
+        );
+        return denied("spec.gpus.count", &spec.gpus.count.to_string(), reason, "ask for less, or split the request");
+    }
+    if spec.duration.0 > limits.max_lease_duration_ms {
+        let reason =
+            format!("{} ms are more than the {} that a lease may last", spec.duration.0, limits.max_lease_duration_ms);
+        return denied("spec.duration_ms", &spec.duration.0.to_string(), reason, "ask for less, and renew the lease");
+    }
+    check_queue(state, spec, limits)
+}
+
+fn check_queue(state: &State, spec: &RequestSpec, limits: &comity_policy::Limits) -> Result<(), Refusal> {
+    let waiting = u64::try_from(state.queued_len()).unwrap_or(u64::MAX);
+    let own = state.queued().filter(|(_, request)| request.spec.tenant == spec.tenant).count();
+    let full = |whose: String, limit: u64| {
+        Refusal::new(
+            Code::LimitReached,
+            format!("{limit} requests {whose} wait already"),
+            "try again when the queue is shorter, or cancel some",
+        )
+    };
+    if waiting >= limits.max_queued_requests {
+        return Err(full("of the federation".to_owned(), limits.max_queued_requests));
+    }
+    if u64::try_from(own).unwrap_or(u64::MAX) >= limits.max_queued_requests_per_tenant {
+        return Err(full(format!("of tenant {}", spec.tenant), limits.max_queued_requests_per_tenant));
+    }
+    Ok(())
+}
+
+/// Whether policy allows `lease` a fresh term of length `term`.
+pub fn check_renewal(state: &State, lease: LeaseId, term: Millis) -> Result<(), Refusal> {
+    let lease = state.leases.get(&lease).ok_or_else(|| Refusal::not_found("lease", lease, "lease"))?;
+    let mut view = View::new(state).ok_or_else(crate::command::no_policy)?;
+    view.without(lease);
+    let ask = Ask {
+        tenant: lease.tenant.as_str(),
+        origin: &lease.origin,
+        class: &lease.class,
+        milli: lease.placement.milli(),
+        duration: term,
+    };
+    permitted(view.may_borrow(&lease.placement.donor, ask)).map(|_| ()).map_err(|obstacle| denied(&obstacle))
+}

@@ -1,0 +1,205 @@
+//! One donor's answer to one request: a placement, or the first reason against it.
+
+use comity_policy::{Decision, Selector, compile_selector};
+use serde::{Deserialize, Serialize};
+
+use super::fit::{Fit, Wanted, fit};
+use super::view::{Ask, View};
+use crate::demand::{Delivery, DeviceChoice, RequestSpec};
+use crate::id::{ClassName, ClusterId};
+use crate::placement::Placement;
+
+/// What stands in the way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Obstacle {
+    /// Stable code: one of policy's, or `donor-excluded`, `donor-silent`, `no-offer`, `no-delivery`, `no-such-devices`, `local-reserve`, `no-capacity`.
+    pub code: String,
+    /// For people.
+    pub reason: String,
+    /// What would unblock it.
+    pub unblock: String,
+    /// Policy documents behind it.
+    pub by: Vec<String>,
+}
+
+/// One donor's answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DonorVerdict {
+    /// Donor.
+    pub donor: ClusterId,
+    /// The first reason against it; `None`: it fits.
+    pub obstacle: Option<Obstacle>,
+}
+
+/// A placement that policy and capacity allow.
+pub(super) struct Candidate {
+    pub(super) placement: Placement,
+    pub(super) class: ClassName,
+    pub(super) agreement: Option<String>,
+}
+
+fn obstacle(code: &str, reason: String, unblock: impl Into<String>) -> Obstacle {
+    Obstacle { code: code.to_owned(), reason, unblock: unblock.into(), by: Vec::new() }
+}
+
+/// Asks one donor. Filters come in the order in which their reasons help most: what the request says, whether the donor
+/// is there, what policy says, what is free.
+pub(super) fn ask_donor(view: &View<'_>, spec: &RequestSpec, donor: &ClusterId) -> Result<Candidate, Box<Obstacle>> {
+    if !spec.allow_donors.is_empty() && !spec.allow_donors.contains(donor) || spec.deny_donors.contains(donor) {
+        return Err(Box::new(obstacle(
+            "donor-excluded",
+            format!("the request excludes {donor}"),
+            "submit it without that restriction",
+        )));
+    }
+    let cluster = view.state.clusters.get(donor).filter(|cluster| cluster.connected).ok_or_else(|| {
+        Box::new(obstacle("donor-silent", format!("the agent of {donor} is not connected"), "wait until it is back"))
+    })?;
+    if cluster.offer.is_none() {
+        return Err(Box::new(obstacle(
+            "no-offer",
+            format!("{donor} offers nothing"),
+            "wait until its agent advertises",
+        )));
+    }
+    check_delivery(view, spec, donor)?;
+    match &spec.gpus.devices {
+        DeviceChoice::Class(class) => ask_class(view, spec, donor, class, None),
+        DeviceChoice::Selector(source) => {
+            let selector = compile_selector(source).map_err(|problem| {
+                Box::new(obstacle(
+                    "invalid-selector",
+                    problem.message,
+                    "submit the request with a selector that compiles",
+                ))
+            })?;
+            ask_selector(view, spec, donor, &selector)
+        }
+    }
+}
+
+fn check_delivery(view: &View<'_>, spec: &RequestSpec, donor: &ClusterId) -> Result<(), Box<Obstacle>> {
+    let Some(terms) = view.bundle.clusters.get(donor.as_str()) else { return Ok(()) };
+    let wanted = match spec.delivery {
+        Delivery::Namespace => comity_policy::DeliveryKind::Namespace,
+    };
+    if terms.spec.delivery.contains(&wanted) {
+        return Ok(());
+    }
+    Err(Box::new(obstacle("no-delivery", format!("{donor} does not deliver by namespace"), "ask for another delivery")))
+}
+
+/// A selector may hit devices of several classes: the classes are tried in name order, and a lease is of one of them.
+fn ask_selector(
+    view: &View<'_>,
+    spec: &RequestSpec,
+    donor: &ClusterId,
+    selector: &Selector,
+) -> Result<Candidate, Box<Obstacle>> {
+    let classes: std::collections::BTreeSet<&ClassName> = view
+        .nodes(donor)
+        .flat_map(|(_, node, classes)| node.devices.iter().zip(classes))
+        .filter(|(device, _)| selector.matches(&device.facts()))
+        .filter_map(|(_, class)| class.as_ref())
+        .collect();
+    let mut first = None;
+    for class in classes {
+        match ask_class(view, spec, donor, class, Some(selector)) {
+            Ok(candidate) => return Ok(candidate),
+            Err(obstacle) => first = first.or(Some(obstacle)),
+        }
+    }
+    Err(first.unwrap_or_else(|| {
+        Box::new(obstacle(
+            "no-such-devices",
+            format!("no device of {donor} that belongs to a class is selected"),
+            "widen the selector",
+        ))
+    }))
+}
+
+fn ask_class(
+    view: &View<'_>,
+    spec: &RequestSpec,
+    donor: &ClusterId,
+    class: &ClassName,
+    selector: Option<&Selector>,
+) -> Result<Candidate, Box<Obstacle>> {
+    let ask = |milli| Ask { tenant: spec.tenant.as_str(), origin: &spec.origin, class, milli, duration: spec.duration };
+    // Policy first, with the nominal amount: its reasons hold whatever is free.
+    permitted(view.may_borrow(donor, ask(spec.gpus.nominal_milli())))?;
+    let wanted = Wanted { class, gpus: &spec.gpus, topology: spec.topology, selector };
+    let placement = match fit(view, donor, &wanted) {
+        Fit::Fits(placement) => placement,
+        Fit::Lacks { now, ever } => return Err(Box::new(lacks(spec, donor, class, now, ever))),
+    };
+    // What devices really give may be more than nominal: a slice is rounded up.
+    let agreement = permitted(view.may_borrow(donor, ask(placement.milli())))?;
+    check_reserve(view, donor, &placement)?;
+    Ok(Candidate { placement, class: class.clone(), agreement })
+}
+
+pub(super) fn permitted(decision: Decision) -> Result<Option<String>, Box<Obstacle>> {
+    match decision {
+        Decision::Allow(allowance) => Ok(allowance.agreement),
+        Decision::Deny(denial) => Err(Box::new(Obstacle {
+            code: denial.code.as_str().to_owned(),
+            reason: denial.message,
+            unblock: denial.unblock,
+            by: denial.by.iter().map(ToString::to_string).collect(),
+        })),
+    }
+}
+
+fn lacks(spec: &RequestSpec, donor: &ClusterId, class: &ClassName, now: u64, ever: u64) -> Obstacle {
+    let count = u64::from(spec.gpus.count);
+    let place = if spec.topology.same_node { "on one node" } else { "in all" };
+    if ever == 0 {
+        return obstacle(
+            "no-such-devices",
+            format!("{donor} has no device of class {class} that can serve such a share"),
+            "ask for another class or share",
+        );
+    }
+    if ever < count {
+        return obstacle(
+            "no-such-devices",
+            format!("{donor} has room for {ever} such shares {place} even when idle; {count} are asked for"),
+            "ask for fewer, or for another topology",
+        );
+    }
+    let unblock = if now >= count {
+        "ask without whole_node, or for a number that fills whole nodes".to_owned()
+    } else {
+        format!("wait until {} more are free", count - now)
+    };
+    obstacle(
+        "no-capacity",
+        format!("{donor} has room for {now} of {count} shares of class {class} {place} now"),
+        unblock,
+    )
+}
+
+/// The donor's local reserve stays free: what is free on all its healthy devices, less this placement.
+pub(super) fn check_reserve(view: &View<'_>, donor: &ClusterId, placement: &Placement) -> Result<(), Box<Obstacle>> {
+    let reserve = view.bundle.clusters.get(donor.as_str()).map_or(0, |terms| terms.spec.local_reserve_gpus_milli);
+    if reserve == 0 {
+        return Ok(());
+    }
+    let not_local: u64 = view
+        .nodes(donor)
+        .filter(|(_, node, _)| node.schedulable)
+        .flat_map(|(_, node, _)| &node.devices)
+        .filter(|device| device.healthy)
+        .map(|device| u64::from(crate::limits::WHOLE_MILLI.saturating_sub(device.local_use_milli)))
+        .sum();
+    let free = not_local.saturating_sub(view.lent_milli(donor));
+    if free >= placement.milli().saturating_add(reserve) {
+        return Ok(());
+    }
+    Err(Box::new(obstacle(
+        "local-reserve",
+        format!("{donor} keeps {reserve} milli-GPU free for local work; {free} are free"),
+        "wait until more is free there, or ask for less",
+    )))
+}

@@ -1,0 +1,92 @@
+//! What one matching run sees: the state, plus what it has placed so far itself.
+
+use comity_policy::{BorrowFacts, Bundle, Decision, LeaseUse, UsageTable};
+
+use crate::id::{ClassName, ClusterId, NodeId};
+use crate::inventory::Node;
+use crate::occupancy::{NodeOccupancy, Occupancy};
+use crate::placement::Placement;
+use crate::state::State;
+use crate::time::Millis;
+
+/// A matching run's view.
+pub(super) struct View<'a> {
+    pub(super) state: &'a State,
+    pub(super) bundle: &'a Bundle,
+    occupancy: Occupancy,
+    usage: UsageTable,
+}
+
+/// Who asks for how much for how long: what policy wants to know besides the donor.
+#[derive(Clone, Copy)]
+pub(super) struct Ask<'a> {
+    pub(super) tenant: &'a str,
+    pub(super) origin: &'a ClusterId,
+    pub(super) class: &'a ClassName,
+    pub(super) milli: u64,
+    pub(super) duration: Millis,
+}
+
+impl<'a> View<'a> {
+    /// `None` while no policy bundle is in force: then nothing may be lent.
+    pub(super) fn new(state: &'a State) -> Option<Self> {
+        let bundle = &*state.policy.as_ref()?.bundle;
+        Some(Self { state, bundle, occupancy: state.occupancy().clone(), usage: state.usage().clone() })
+    }
+
+    pub(super) fn occupancy(&self, donor: &ClusterId, node: &NodeId) -> Option<&NodeOccupancy> {
+        self.occupancy.node(donor, node)
+    }
+
+    pub(super) fn lent_milli(&self, donor: &ClusterId) -> u64 {
+        self.occupancy.lent_milli(donor)
+    }
+
+    /// Nodes of a donor's offer with the class of each device.
+    pub(super) fn nodes(
+        &self,
+        donor: &ClusterId,
+    ) -> impl Iterator<Item = (&'a NodeId, &'a Node, &'a [Option<ClassName>])> {
+        let state = self.state;
+        let offer = state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref());
+        let donor = donor.clone();
+        offer
+            .into_iter()
+            .flat_map(|offer| &offer.nodes)
+            .map(move |(id, node)| (id, node, state.device_classes(&donor, id)))
+    }
+
+    /// What policy says to `ask` at `donor`.
+    pub(super) fn may_borrow(&self, donor: &ClusterId, ask: Ask<'_>) -> Decision {
+        let institution = self.bundle.tenants.get(ask.tenant).map_or("", |tenant| tenant.spec.institution.as_str());
+        self.bundle.may_borrow(&BorrowFacts {
+            tenant: ask.tenant,
+            origin_cluster: ask.origin.as_str(),
+            donor_cluster: donor.as_str(),
+            class: ask.class.as_str(),
+            gpus_milli: ask.milli,
+            duration_ms: ask.duration.0,
+            now_ms: self.state.log_time.0,
+            in_use: self.usage.in_use(ask.tenant, institution, donor.as_str(), ask.class.as_str()),
+        })
+    }
+
+    /// Counts a placement in, so that the next request of this run sees it.
+    pub(super) fn take(&mut self, tenant: &str, class: &ClassName, agreement: Option<&str>, placement: &Placement) {
+        self.occupancy.take(placement);
+        let institution = self.bundle.tenants.get(tenant).map_or("", |tenant| tenant.spec.institution.as_str());
+        self.usage.add(&LeaseUse {
+            tenant,
+            institution,
+            donor: placement.donor.as_str(),
+            class: class.as_str(),
+            agreement,
+            gpus_milli: placement.milli(),
+        });
+    }
+
+    /// Counts a lease out: what a renewal is measured against.
+    pub(super) fn without(&mut self, lease: &crate::lease::Lease) {
+        self.usage.remove(&lease.as_use());
+    }
+}

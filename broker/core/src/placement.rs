@@ -1,0 +1,70 @@
+//! Where a request is put: the witness that it fits.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{ClusterId, NodeId};
+
+/// How much of one device a placement takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceShare {
+    /// Thousandths of the device.
+    pub milli: u32,
+    /// Shares of the request that this holds.
+    pub units: u32,
+}
+
+/// What a placement takes of one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodePlacement {
+    /// Devices by index.
+    pub devices: BTreeMap<u32, DeviceShare>,
+    /// CPU in thousandths of a core.
+    pub cpu_milli: u64,
+    /// Main memory in MiB.
+    pub memory_mib: u64,
+}
+
+/// Donor, nodes and devices chosen for a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// Donor.
+    pub donor: ClusterId,
+    /// Nodes by id.
+    pub nodes: BTreeMap<NodeId, NodePlacement>,
+    /// Generation of the offer it was made from.
+    pub offer_generation: u64,
+    /// Kubernetes resource name the shares are counted by on the donor.
+    pub resource_name: String,
+    /// How many of that resource the donor's quota must allow.
+    pub resource_count: u64,
+    /// MIG profile, if that is what the shares are.
+    pub profile: Option<String>,
+}
+
+impl Placement {
+    /// Thousandths of devices taken in all.
+    #[must_use]
+    pub fn milli(&self) -> u64 {
+        self.nodes.values().flat_map(|node| node.devices.values()).map(|share| u64::from(share.milli)).sum()
+    }
+
+    /// Shares of the request held in all.
+    #[must_use]
+    pub fn units(&self) -> u64 {
+        self.nodes.values().flat_map(|node| node.devices.values()).map(|share| u64::from(share.units)).sum()
+    }
+
+    /// CPU taken in all, in thousandths of a core.
+    #[must_use]
+    pub fn cpu_milli(&self) -> u64 {
+        self.nodes.values().map(|node| node.cpu_milli).sum()
+    }
+
+    /// Main memory taken in all, in MiB.
+    #[must_use]
+    pub fn memory_mib(&self) -> u64 {
+        self.nodes.values().map(|node| node.memory_mib).sum()
+    }
+}

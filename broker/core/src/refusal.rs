@@ -1,0 +1,132 @@
+//! Why something was not done. A refusal is a reply, never an error.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Stable codes of refusals. Each has a paragraph in the book, "Error codes".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Code {
+    /// A field has a value it cannot have.
+    InvalidField,
+    /// The thing named does not exist.
+    NotFound,
+    /// The thing is not in a state in which this can be done.
+    WrongState,
+    /// Policy says no.
+    PolicyDenied,
+    /// No policy bundle is in force yet.
+    NoPolicy,
+    /// The caller may not do this.
+    PermissionDenied,
+    /// The same idempotency key came with another body.
+    IdempotencyConflict,
+    /// The offer is older than the one held.
+    StaleGeneration,
+    /// The fencing token is not the lease's.
+    StaleFencingToken,
+    /// The join token is unknown, used or expired.
+    InvalidToken,
+    /// The capacity is not there any more.
+    NoCapacity,
+    /// A written bound was reached.
+    LimitReached,
+    /// The message belongs to another epoch or step.
+    StaleEpoch,
+}
+
+impl Code {
+    /// The text form, as in "invalid-field".
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidField => "invalid-field",
+            Self::NotFound => "not-found",
+            Self::WrongState => "wrong-state",
+            Self::PolicyDenied => "policy-denied",
+            Self::NoPolicy => "no-policy",
+            Self::PermissionDenied => "permission-denied",
+            Self::IdempotencyConflict => "idempotency-conflict",
+            Self::StaleGeneration => "stale-generation",
+            Self::StaleFencingToken => "stale-fencing-token",
+            Self::InvalidToken => "invalid-token",
+            Self::NoCapacity => "no-capacity",
+            Self::LimitReached => "limit-reached",
+            Self::StaleEpoch => "stale-epoch",
+        }
+    }
+}
+
+/// Why something was not done, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// Stable code.
+    pub code: Code,
+    /// One sentence for people, lower case, without full stop.
+    pub reason: String,
+    /// Path of the field at fault, as in "spec.gpus.count"; empty if none.
+    pub field: String,
+    /// The value refused, shortened to 80 characters; never a secret.
+    pub value: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+impl Refusal {
+    /// A refusal that is about no single field.
+    #[must_use]
+    pub fn new(code: Code, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { code, reason: reason.into(), field: String::new(), value: String::new(), remedy: remedy.into() }
+    }
+
+    /// A field with a value it cannot have; reads "`field` `value` `why`".
+    #[must_use]
+    pub fn invalid(field: &str, value: impl fmt::Display, why: &str, remedy: impl Into<String>) -> Self {
+        let value = shorten(&value.to_string());
+        Self {
+            code: Code::InvalidField,
+            reason: format!("{field} {value:?} {why}"),
+            field: field.to_owned(),
+            value,
+            remedy: remedy.into(),
+        }
+    }
+
+    /// Something that does not exist.
+    #[must_use]
+    pub fn not_found(field: &str, value: impl fmt::Display, what: &str) -> Self {
+        let value = shorten(&value.to_string());
+        Self {
+            code: Code::NotFound,
+            reason: format!("no {what} {value:?}"),
+            field: field.to_owned(),
+            value,
+            remedy: format!("list the {what}s that exist"),
+        }
+    }
+
+    /// The same refusal, about `field`.
+    #[must_use]
+    pub fn at(mut self, field: &str, value: impl fmt::Display) -> Self {
+        field.clone_into(&mut self.field);
+        self.value = shorten(&value.to_string());
+        self
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}); {}", self.reason, self.code.as_str(), self.remedy)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// At most 80 characters of `text`, on a character boundary.
+fn shorten(text: &str) -> String {
+    match text.char_indices().nth(80) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}

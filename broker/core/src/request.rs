@@ -1,0 +1,68 @@
+//! Offloading requests and their legal moves.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::demand::RequestSpec;
+use crate::id::{ClusterId, LeaseId};
+use crate::time::Timestamp;
+
+/// Where a request stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RequestState {
+    /// Waits for a donor.
+    Queued,
+    /// Has a lease that is not ended.
+    Matched,
+    /// Its lease ended as planned.
+    Completed,
+    /// Its owner took it back.
+    Cancelled,
+    /// It could not be served.
+    Failed,
+}
+
+impl RequestState {
+    /// The table of legal moves.
+    #[must_use]
+    pub fn may_become(self, next: Self) -> bool {
+        use RequestState::{Cancelled, Completed, Failed, Matched, Queued};
+        matches!(
+            (self, next),
+            (Queued, Matched | Cancelled | Failed) | (Matched, Queued | Completed | Cancelled | Failed)
+        )
+    }
+
+    /// Whether nothing more will happen to it.
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Completed | Self::Cancelled | Self::Failed)
+    }
+}
+
+/// An offloading request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// What is asked for, with defaults filled in.
+    pub spec: RequestSpec,
+    /// Where it stands.
+    pub state: RequestState,
+    /// Its current or last lease.
+    pub lease: Option<LeaseId>,
+    /// When it was submitted.
+    pub submitted_at: Timestamp,
+    /// SPIFFE id of who submitted it.
+    pub submitted_by: String,
+    /// W3C traceparent of its submission, so that what follows joins the same trace; empty if none.
+    pub traceparent: String,
+    /// Placements tried so far.
+    pub attempts: u32,
+    /// Donors that failed it; not tried again while others may serve.
+    pub failed_donors: BTreeSet<ClusterId>,
+    /// For people.
+    pub message: String,
+    /// Revision that last changed it.
+    pub revision: u64,
+}

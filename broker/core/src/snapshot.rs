@@ -1,0 +1,60 @@
+//! The state as bytes. The broker compresses and checksums them; here is only the format.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::state::State;
+
+/// Version of the format. Readers take this and all earlier ones.
+pub const SNAPSHOT_FORMAT: u16 = 1;
+
+#[derive(Serialize)]
+struct Writing<'a> {
+    format: u16,
+    state: &'a State,
+}
+
+#[derive(Deserialize)]
+struct Format {
+    format: u16,
+}
+
+#[derive(Deserialize)]
+struct Reading {
+    state: State,
+}
+
+/// Why bytes are not a state.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// Not JSON, or not of this shape.
+    #[error("snapshot cannot be read: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// Written by a later release.
+    #[error("snapshot has format {found}, this broker reads up to {SNAPSHOT_FORMAT}; install the newer release")]
+    FromTheFuture {
+        /// Its format.
+        found: u16,
+    },
+}
+
+/// Canonical bytes: equal states give equal bytes, on every replica.
+pub fn encode(state: &State) -> Result<Vec<u8>, SnapshotError> {
+    Ok(serde_json::to_vec(&Writing { format: SNAPSHOT_FORMAT, state })?)
+}
+
+/// The state that [`encode`] wrote.
+pub fn decode(bytes: &[u8]) -> Result<State, SnapshotError> {
+    let Format { format } = serde_json::from_slice(bytes)?;
+    if format > SNAPSHOT_FORMAT {
+        return Err(SnapshotError::FromTheFuture { found: format });
+    }
+    let Reading { mut state } = serde_json::from_slice(bytes)?;
+    state.rebuild_derived();
+    Ok(state)
+}
+
+/// SHA-256 of the canonical bytes, in hex.
+pub fn digest(state: &State) -> Result<String, SnapshotError> {
+    Ok(hex::encode(Sha256::digest(encode(state)?)))
+}

@@ -1,0 +1,322 @@
+//! The federation's state and the one function that changes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use comity_policy::{DeviceFacts, UsageTable};
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::{Cluster, Invite};
+use crate::envelope::{Envelope, EnvelopeKey};
+use crate::id::{ClassName, ClusterId, LeaseId, NodeId, PeeringId, RequestId};
+use crate::idempotency::{self, Record};
+use crate::inventory::{Device, Offer};
+use crate::lease::{Lease, LeaseState};
+use crate::limits::MAX_IDEMPOTENCY_RECORDS;
+use crate::log::{Applied, LogEnvelope};
+use crate::occupancy::Occupancy;
+use crate::peering::Peering;
+use crate::policy_record::PolicyRecord;
+use crate::request::{Request, RequestState};
+use crate::settings::Settings;
+use crate::time::{Millis, Timestamp};
+use crate::timers::{Due, Timers};
+use crate::transition::Transition;
+
+/// Everything the federation knows. Read freely; only [`State::apply`] changes it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct State {
+    /// Counts changes, without gaps.
+    pub revision: u64,
+    /// Log time: never goes back.
+    pub log_time: Timestamp,
+    /// The policy bundle in force.
+    pub policy: Option<PolicyRecord>,
+    /// Members.
+    pub clusters: BTreeMap<ClusterId, Cluster>,
+    /// Outstanding join tokens by the SHA-256 of their secret, in hex.
+    pub invites: BTreeMap<String, Invite>,
+    /// Requests; ended ones are kept for a while.
+    pub requests: BTreeMap<RequestId, Request>,
+    /// Leases; ended ones are kept for a while.
+    pub leases: BTreeMap<LeaseId, Lease>,
+    /// Peerings; closed ones are kept for a while.
+    pub peerings: BTreeMap<PeeringId, Peering>,
+    /// Envelopes on their way.
+    pub envelopes: BTreeMap<EnvelopeKey, Envelope>,
+    /// Answers kept for repeated calls.
+    pub idempotency: BTreeMap<String, Record>,
+    pub(crate) next_request: u64,
+    pub(crate) next_lease: u64,
+    pub(crate) next_peering: u64,
+    #[serde(skip)]
+    pub(crate) derived: Derived,
+}
+
+/// What follows from the rest and is kept at hand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Derived {
+    pub(crate) occupancy: Occupancy,
+    pub(crate) usage: UsageTable,
+    pub(crate) classes: BTreeMap<ClusterId, BTreeMap<NodeId, Vec<Option<ClassName>>>>,
+    pub(crate) timers: Timers,
+    pub(crate) queued: BTreeSet<RequestId>,
+    pub(crate) live_leases: BTreeSet<LeaseId>,
+    pub(crate) pairs: BTreeMap<(ClusterId, ClusterId), PeeringId>,
+    pub(crate) by_cluster: BTreeMap<ClusterId, ClusterIndex>,
+}
+
+/// Live objects of one cluster, as origin or donor.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ClusterIndex {
+    pub(crate) leases: BTreeSet<LeaseId>,
+    pub(crate) peerings: BTreeSet<PeeringId>,
+}
+
+impl State {
+    /// Carries out one log entry. Total and deterministic: equal states and entries give equal states and answers.
+    /// A command that is refused changes nothing but log time.
+    pub fn apply(&mut self, entry: &LogEnvelope) -> Applied {
+        let before = self.log_time;
+        self.log_time = self.log_time.max(entry.time);
+        if let Some(reply) = entry.idempotency.as_ref().and_then(|key| idempotency::seen(&self.idempotency, key)) {
+            return Applied { reply, revision: self.revision, changes: Vec::new() };
+        }
+        let mut transition = Transition::begin(self, entry, before);
+        let reply = entry.command.apply(&mut transition);
+        let changes = transition.finish();
+        debug_assert!(reply.is_ok() || changes.is_empty(), "a refused command changed {changes:?}");
+        // A refusal is not kept: whoever mends its cause may repeat the call as it was.
+        if let (Some(key), Ok(_)) = (&entry.idempotency, &reply) {
+            self.remember(key, &reply);
+        }
+        let applied = Applied { reply, revision: self.revision, changes };
+        #[cfg(debug_assertions)]
+        crate::invariants::assert_all(self);
+        applied
+    }
+
+    fn remember(&mut self, key: &crate::log::Idempotency, reply: &crate::log::Reply) {
+        while self.idempotency.len() >= MAX_IDEMPOTENCY_RECORDS {
+            let oldest =
+                self.idempotency.iter().min_by_key(|(name, record)| (record.at, *name)).map(|(n, _)| n.clone());
+            let Some(oldest) = oldest else { break };
+            self.forget(&oldest);
+        }
+        let name = idempotency::record_name(key);
+        let record = Record { body_sha256: key.body_sha256.clone(), reply: reply.clone(), at: self.log_time };
+        self.derived.timers.set(Due::Idempotency(name.clone()), Some(record.at.after(idempotency::KEPT_FOR)));
+        self.idempotency.insert(name, record);
+    }
+
+    pub(crate) fn forget(&mut self, name: &str) {
+        self.idempotency.remove(name);
+        self.derived.timers.set(Due::Idempotency(name.to_owned()), None);
+    }
+
+    /// Builds what is derived, after the state was read from a snapshot.
+    pub fn rebuild_derived(&mut self) {
+        self.derived = Derived::of(self);
+    }
+
+    /// What leases take of donors.
+    #[must_use]
+    pub fn occupancy(&self) -> &Occupancy {
+        &self.derived.occupancy
+    }
+
+    /// What counts against policy limits.
+    #[must_use]
+    pub fn usage(&self) -> &UsageTable {
+        &self.derived.usage
+    }
+
+    /// Class of each device of a node, by index; `None` for devices of no class.
+    #[must_use]
+    pub fn device_classes(&self, cluster: &ClusterId, node: &NodeId) -> &[Option<ClassName>] {
+        self.derived.classes.get(cluster).and_then(|nodes| nodes.get(node)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Requests that wait, by number.
+    pub fn queued(&self) -> impl Iterator<Item = (RequestId, &Request)> {
+        self.derived.queued.iter().filter_map(|id| Some((*id, self.requests.get(id)?)))
+    }
+
+    /// How many requests wait.
+    #[must_use]
+    pub fn queued_len(&self) -> usize {
+        self.derived.queued.len()
+    }
+
+    /// Leases that are not ended, by number.
+    pub fn live_leases(&self) -> impl Iterator<Item = (LeaseId, &Lease)> {
+        self.derived.live_leases.iter().filter_map(|id| Some((*id, self.leases.get(id)?)))
+    }
+
+    /// Leases of `cluster`, as origin or donor, that are not ended.
+    pub fn leases_of(&self, cluster: &ClusterId) -> impl Iterator<Item = (LeaseId, &Lease)> {
+        let index = self.derived.by_cluster.get(cluster);
+        index.into_iter().flat_map(|index| &index.leases).filter_map(|id| Some((*id, self.leases.get(id)?)))
+    }
+
+    /// Peerings of `cluster` that are not closed.
+    pub fn peerings_of(&self, cluster: &ClusterId) -> impl Iterator<Item = (PeeringId, &Peering)> {
+        let index = self.derived.by_cluster.get(cluster);
+        index.into_iter().flat_map(|index| &index.peerings).filter_map(|id| Some((*id, self.peerings.get(id)?)))
+    }
+
+    /// Envelopes that wait for `cluster`.
+    pub fn envelopes_for(&self, cluster: &ClusterId) -> impl Iterator<Item = &Envelope> {
+        let from = EnvelopeKey {
+            to: cluster.clone(),
+            peering: PeeringId(0),
+            epoch: 0,
+            lease: None,
+            step: crate::envelope::Step::Psk,
+            sequence: 0,
+        };
+        self.envelopes.range(from..).take_while(move |(key, _)| key.to == *cluster).map(|(_, envelope)| envelope)
+    }
+
+    /// The peering between `origin` and `donor` over which new leases run, if there is one.
+    #[must_use]
+    pub fn peering_between(&self, origin: &ClusterId, donor: &ClusterId) -> Option<(PeeringId, &Peering)> {
+        let id = *self.derived.pairs.get(&(origin.clone(), donor.clone()))?;
+        Some((id, self.peerings.get(&id)?))
+    }
+
+    /// When the next thing falls due: the expirer proposes `Expire` then.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Timestamp> {
+        self.derived.timers.next()
+    }
+
+    /// Times in force.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        Settings::of(self)
+    }
+}
+
+impl Derived {
+    pub(crate) fn of(state: &State) -> Self {
+        let mut derived = Self::default();
+        for (id, lease) in &state.leases {
+            if lease.occupies() {
+                derived.occupancy.take(&lease.placement);
+                derived.usage.add(&lease.as_use());
+            }
+            derived.note_lease(*id, lease);
+        }
+        for (id, request) in &state.requests {
+            derived.note_request(*id, request);
+        }
+        for (id, cluster) in &state.clusters {
+            derived.note_offer(id, cluster.offer.as_ref(), state.policy.as_ref());
+        }
+        let idle = state.settings().peering_idle;
+        for (id, peering) in &state.peerings {
+            derived.note_peering(*id, peering, idle);
+        }
+        for (key, envelope) in &state.envelopes {
+            derived.timers.set(Due::Envelope(key.clone()), Some(envelope.expires_at));
+        }
+        for (hash, invite) in &state.invites {
+            derived.timers.set(Due::Invite(hash.clone()), Some(invite.expires_at));
+        }
+        for (name, record) in &state.idempotency {
+            derived.timers.set(Due::Idempotency(name.clone()), Some(record.at.after(idempotency::KEPT_FOR)));
+        }
+        derived
+    }
+
+    /// Sorts the devices of an offer into classes, once, so that nobody evaluates CEL while matching.
+    pub(crate) fn note_offer(&mut self, id: &ClusterId, offer: Option<&Offer>, policy: Option<&PolicyRecord>) {
+        let (Some(offer), Some(policy)) = (offer, policy) else {
+            self.classes.remove(id);
+            return;
+        };
+        let mut known: BTreeMap<DeviceFacts, Option<ClassName>> = BTreeMap::new();
+        let mut class_of = |device: &Device| {
+            let facts = device.facts();
+            if let Some(class) = known.get(&facts) {
+                return class.clone();
+            }
+            let class = policy.bundle.class_of(&facts).and_then(|class| ClassName::parse(class, "class").ok());
+            known.insert(facts, class.clone());
+            class
+        };
+        let nodes =
+            offer.nodes.iter().map(|(node, has)| (node.clone(), has.devices.iter().map(&mut class_of).collect()));
+        self.classes.insert(id.clone(), nodes.collect());
+    }
+
+    pub(crate) fn note_request(&mut self, id: RequestId, request: &Request) {
+        if request.state == RequestState::Queued {
+            self.queued.insert(id);
+        } else {
+            self.queued.remove(&id);
+        }
+    }
+
+    pub(crate) fn note_lease(&mut self, id: LeaseId, lease: &Lease) {
+        let due = match lease.state {
+            LeaseState::Placed | LeaseState::Connecting => Some(lease.hold_until),
+            LeaseState::Active | LeaseState::Suspect => lease.expires_at,
+            LeaseState::Ending | LeaseState::Ended => None,
+        };
+        self.timers.set(Due::Lease(id), due);
+        let live = lease.state != LeaseState::Ended;
+        if live {
+            self.live_leases.insert(id);
+        } else {
+            self.live_leases.remove(&id);
+        }
+        for cluster in [&lease.origin, &lease.placement.donor] {
+            self.index(cluster, live, |index| {
+                if live {
+                    index.leases.insert(id)
+                } else {
+                    index.leases.remove(&id)
+                };
+            });
+        }
+    }
+
+    pub(crate) fn note_peering(&mut self, id: PeeringId, peering: &Peering, idle: Millis) {
+        use crate::peering::PeeringState::{Closed, Draining, Established, Failed};
+        let due = match peering.state {
+            Draining | Closed => None,
+            Failed => peering.retry_at,
+            Established => peering.idle_since.map(|since| since.after(idle)),
+            _ => peering.deadline,
+        };
+        self.timers.set(Due::Peering(id), due);
+        let pair = (peering.origin.clone(), peering.donor.clone());
+        if peering.state.accepts_leases() {
+            self.pairs.insert(pair, id);
+        } else if self.pairs.get(&pair) == Some(&id) {
+            self.pairs.remove(&pair);
+        }
+        let live = peering.state != Closed;
+        for cluster in [&peering.origin, &peering.donor] {
+            self.index(cluster, live, |index| {
+                if live {
+                    index.peerings.insert(id)
+                } else {
+                    index.peerings.remove(&id)
+                };
+            });
+        }
+    }
+
+    fn index(&mut self, cluster: &ClusterId, create: bool, change: impl FnOnce(&mut ClusterIndex)) {
+        if create {
+            change(self.by_cluster.entry(cluster.clone()).or_default());
+        } else if let Some(index) = self.by_cluster.get_mut(cluster) {
+            change(index);
+            if *index == ClusterIndex::default() {
+                self.by_cluster.remove(cluster);
+            }
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The pure heart from outside: whole stories, the matcher's choices, determinism.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+#[path = "core/determinism.rs"]
+mod determinism;
+#[path = "core/federation.rs"]
+mod federation;
+#[path = "core/handshake.rs"]
+mod handshake;
+#[path = "core/matching.rs"]
+mod matching;
+#[path = "core/refusals.rs"]
+mod refusals;

@@ -1,0 +1,230 @@
+//! Applying the same log twice, or from a snapshot cut at any index, gives the same bytes.
+
+use comity_core::command::{
+    AckEnvelope, AdvertiseOffer, BeginTerm, CancelRequest, Expire, LeaseOutcome, MarkClusters, OfferKeys,
+    PeeringOutcome, PlaceRequests, RecordCertificate, RelayEnvelope, ReleaseLease, RenewLease, ReportLease,
+    ReportPeering, SubmitRequest,
+};
+use comity_core::demand::Share;
+use comity_core::envelope::Step;
+use comity_core::inventory::Sharing;
+use comity_core::keys::Side;
+use comity_core::log::Idempotency;
+use comity_core::{
+    Actor, ClusterId, Command, LeaseId, LogEnvelope, Millis, PeeringId, RequestId, State, Timestamp, matcher, snapshot,
+};
+use proptest::prelude::*;
+
+use super::federation::{Federation, cluster, device, offer, spec};
+use super::handshake::{envelope, keys};
+
+/// Something that may happen; numbers are reduced to what exists, or just beyond it.
+#[derive(Clone, Debug)]
+enum Event {
+    Submit { count: u32, milli: Option<u32>, key: u8 },
+    Place,
+    Cancel(u64),
+    Release(u64),
+    Renew(u64, u64),
+    Lease { lease: u64, side: u8, outcome: u8 },
+    Keys { peering: u64, side: u8 },
+    Relay { peering: u64, lease: u64, step: u8 },
+    Ack { peering: u64, lease: u64, step: u8 },
+    Peering { peering: u64, side: u8, outcome: u8, epoch_off: u32 },
+    Mark { which: u8, heard: bool },
+    Offer { which: u8, gpus: usize, shared: bool },
+    Certificate,
+    BeginTerm,
+    Expire,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        4 => (1..6_u32, proptest::option::of(50..1_001_u32), 0..8_u8).prop_map(|(count, milli, key)| Event::Submit { count, milli, key }),
+        5 => Just(Event::Place),
+        1 => (0..6_u64).prop_map(Event::Cancel),
+        2 => (0..6_u64).prop_map(Event::Release),
+        1 => (0..6_u64, 0..3_600_000_u64).prop_map(|(lease, duration)| Event::Renew(lease, duration)),
+        6 => (0..6_u64, 0..3_u8, 0..4_u8).prop_map(|(lease, side, outcome)| Event::Lease { lease, side, outcome }),
+        4 => (0..4_u64, 0..2_u8).prop_map(|(peering, side)| Event::Keys { peering, side }),
+        3 => (0..4_u64, 0..6_u64, 0..3_u8).prop_map(|(peering, lease, step)| Event::Relay { peering, lease, step }),
+        2 => (0..4_u64, 0..6_u64, 0..3_u8).prop_map(|(peering, lease, step)| Event::Ack { peering, lease, step }),
+        5 => (0..4_u64, 0..2_u8, 0..4_u8, prop_oneof![9 => Just(0_u32), 1 => Just(1)])
+            .prop_map(|(peering, side, outcome, epoch_off)| Event::Peering { peering, side, outcome, epoch_off }),
+        2 => (0..3_u8, any::<bool>()).prop_map(|(which, heard)| Event::Mark { which, heard }),
+        2 => (0..2_u8, 0..6_usize, any::<bool>()).prop_map(|(which, gpus, shared)| Event::Offer { which, gpus, shared }),
+        1 => Just(Event::Certificate),
+        1 => Just(Event::BeginTerm),
+        3 => Just(Event::Expire),
+    ]
+}
+
+const CLUSTERS: [&str; 3] = ["west", "north", "south"];
+
+fn side_of(state: &State, peering: PeeringId, side: u8) -> (ClusterId, Side) {
+    let ends = state.peerings.get(&peering);
+    if side == 0 {
+        (ends.map_or_else(|| cluster("west"), |p| p.origin.clone()), Side::Origin)
+    } else {
+        (ends.map_or_else(|| cluster("north"), |p| p.donor.clone()), Side::Donor)
+    }
+}
+
+fn command_for(state: &State, event: &Event) -> Command {
+    match event {
+        Event::Submit { count, milli, .. } => {
+            let (share, class) = milli.map_or((Share::Whole, "big"), |milli| (Share::Milli(milli), "small"));
+            Command::SubmitRequest(SubmitRequest { spec: spec(*count, share, class), submitted_by: "alice".into() })
+        }
+        Event::Place => Command::PlaceRequests(PlaceRequests { placements: matcher::plan(state, 8).placements }),
+        Event::Cancel(n) => Command::CancelRequest(CancelRequest { request: RequestId(*n) }),
+        Event::Release(n) => Command::ReleaseLease(ReleaseLease { lease: LeaseId(*n) }),
+        Event::Renew(n, duration) => {
+            Command::RenewLease(RenewLease { lease: LeaseId(*n), duration: Millis(*duration) })
+        }
+        Event::Lease { lease, side, outcome } => {
+            let lease = LeaseId(*lease);
+            let held = state.leases.get(&lease);
+            let by = match (held, side) {
+                (Some(held), 0) => held.origin.clone(),
+                (Some(held), 1) => held.placement.donor.clone(),
+                _ => cluster("west"),
+            };
+            let outcome = match outcome {
+                0 | 3 => LeaseOutcome::Ready { namespace: "ns".into(), secret_name: "s".into() },
+                1 => LeaseOutcome::Clean,
+                _ => LeaseOutcome::Failed { code: "test".into(), message: "planned".into() },
+            };
+            let fencing_token = held.map_or(1, |held| held.fencing_token);
+            Command::ReportLease(ReportLease { cluster: by, lease, fencing_token, outcome })
+        }
+        Event::Keys { peering, side } => {
+            let peering = PeeringId(*peering);
+            let (by, side) = side_of(state, peering, *side);
+            let epoch = state.peerings.get(&peering).map_or(1, |p| p.epoch);
+            Command::OfferKeys(OfferKeys { bundle: keys(peering, epoch, by.as_str(), side) })
+        }
+        Event::Relay { peering, lease, step } => {
+            Command::RelayEnvelope(RelayEnvelope { envelope: any_envelope(state, *peering, *lease, *step) })
+        }
+        Event::Ack { peering, lease, step } => {
+            Command::AckEnvelope(AckEnvelope { key: any_envelope(state, *peering, *lease, *step).key })
+        }
+        Event::Peering { peering, side, outcome, epoch_off } => {
+            let peering = PeeringId(*peering);
+            let (by, _) = side_of(state, peering, *side);
+            let epoch = state.peerings.get(&peering).map_or(1, |p| p.epoch).saturating_sub(*epoch_off);
+            let outcome = match outcome {
+                0 => PeeringOutcome::Authenticated,
+                1 => PeeringOutcome::Established { rtt_us: 7 },
+                2 => PeeringOutcome::Closed,
+                _ => PeeringOutcome::Failed { code: "test".into(), message: "planned".into() },
+            };
+            Command::ReportPeering(ReportPeering { cluster: by, peering, epoch, outcome })
+        }
+        Event::Mark { which, heard } => {
+            let named = vec![cluster(CLUSTERS[usize::from(*which)])];
+            let (heard, silent) = if *heard { (named, Vec::new()) } else { (Vec::new(), named) };
+            Command::MarkClusters(MarkClusters { heard, silent })
+        }
+        Event::Offer { which, gpus, shared } => {
+            let name = CLUSTERS[1 + usize::from(*which)];
+            let generation = state.clusters[&cluster(name)].offer.as_ref().map_or(1, |offer| offer.generation + 1);
+            let like = if *shared {
+                device(40_960, Sharing::TimeSlicing { replicas: 4 })
+            } else {
+                device(81_559, Sharing::Exclusive)
+            };
+            Command::AdvertiseOffer(AdvertiseOffer {
+                cluster: cluster(name),
+                offer: offer(generation, &[("n1", *gpus, like.clone()), ("n2", *gpus, like)]),
+            })
+        }
+        Event::Certificate => Command::RecordCertificate(RecordCertificate {
+            cluster: cluster("west"),
+            not_after: Timestamp(state.log_time.0 + 1),
+        }),
+        Event::BeginTerm => Command::BeginTerm(BeginTerm { broker: 1 }),
+        Event::Expire => Command::Expire(Expire {}),
+    }
+}
+
+fn any_envelope(state: &State, peering: u64, lease: u64, step: u8) -> comity_core::envelope::Envelope {
+    let peering = PeeringId(peering);
+    let epoch = state.peerings.get(&peering).map_or(1, |p| p.epoch);
+    let (origin, donor) = (side_of(state, peering, 0).0, side_of(state, peering, 1).0);
+    let (from, to, step, lease) = match step {
+        0 => (donor, origin, Step::Psk, None),
+        1 => (origin, donor, Step::Proof, None),
+        _ => (donor, origin, Step::Credential, Some(LeaseId(lease))),
+    };
+    envelope(peering, epoch, (from.as_str(), to.as_str()), lease, step)
+}
+
+/// Lets the events happen, with steps of time between them; the log that came of it.
+fn happen(events: &[(Event, u64)]) -> Federation {
+    let mut federation = Federation::ready();
+    for (event, pause) in events {
+        federation.now += pause;
+        let command = command_for(&federation.state, event);
+        let idempotency = match event {
+            Event::Submit { count, milli, key } => Some(Idempotency {
+                caller: "alice".into(),
+                key: key.to_string(),
+                body_sha256: format!("{count} {milli:?}"),
+            }),
+            _ => None,
+        };
+        let entry = LogEnvelope {
+            format: 1,
+            actor: Actor::Leader(1),
+            time: Timestamp(federation.now),
+            traceparent: String::new(),
+            idempotency,
+            command,
+        };
+        federation.state.apply(&entry);
+        federation.log.push(entry);
+    }
+    federation
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_same_log_gives_the_same_bytes_from_any_cut(
+        events in proptest::collection::vec((event(), prop_oneof![8 => 0..2_000_u64, 1 => 0..700_000_u64]), 1..90)
+    ) {
+        let federation = happen(&events);
+        let wanted = snapshot::encode(&federation.state).unwrap();
+        // Through JSON, as the log on disk has it.
+        let log: Vec<LogEnvelope> = serde_json::from_slice(&serde_json::to_vec(&federation.log).unwrap()).unwrap();
+        let mut state = State::default();
+        let mut cuts = vec![snapshot::encode(&state).unwrap()];
+        for entry in &log {
+            state.apply(entry);
+            cuts.push(snapshot::encode(&state).unwrap());
+        }
+        prop_assert_eq!(cuts.last().unwrap(), &wanted);
+        for (index, cut) in cuts.iter().enumerate() {
+            let mut restored = snapshot::decode(cut).unwrap();
+            prop_assert_eq!(&snapshot::encode(&restored).unwrap(), cut, "encode∘decode at {}", index);
+            // All the way from every fifth cut, one entry from the others: the rest follows by induction.
+            let end = if index % 5 == 0 { log.len() } else { (index + 1).min(log.len()) };
+            for entry in &log[index..end] {
+                restored.apply(entry);
+            }
+            prop_assert_eq!(&snapshot::encode(&restored).unwrap(), &cuts[end], "from the cut at {}", index);
+        }
+    }
+}
+
+#[test]
+fn log_time_never_goes_back() {
+    let mut federation = Federation::ready();
+    let before = federation.state.log_time;
+    federation.now = 5;
+    federation.ok(Command::Expire(Expire {}));
+    assert_eq!(federation.state.log_time, before);
+}

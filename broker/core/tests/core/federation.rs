@@ -1,0 +1,231 @@
+//! A small federation to test with: `west` borrows, `north` and `south` lend.
+
+use std::collections::BTreeMap;
+
+use comity_core::command::{
+    AdvertiseOffer, ApplyPolicy, InviteCluster, JoinCluster, MarkClusters, PlaceRequests, SubmitRequest,
+};
+use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
+use comity_core::inventory::{Device, Node, Offer, Sharing};
+use comity_core::log::LOG_FORMAT;
+use comity_core::{
+    Actor, Applied, Blob, ClassName, ClusterId, Command, LeaseId, LogEnvelope, Millis, NodeId, RequestId, State,
+    TenantId, Timestamp, matcher,
+};
+use comity_policy::{BundleSource, SourceFile};
+
+/// Terms of the test federation; `EXTRA` is where tests put documents of their own.
+const POLICY: &str = r#"
+apiVersion: policy.comity.dev/v1
+kind: Federation
+metadata: {name: test}
+spec:
+  trustDomain: test.example
+  maintainers: ["spiffe://test.example/user/admin"]
+  defaults: {leaseTerm: 1h, hold: 2m, peeringIdle: 10m, peeringStep: 20s, heartbeatTimeout: 30s}
+---
+apiVersion: policy.comity.dev/v1
+kind: Institution
+metadata: {name: western}
+spec: {displayName: Western, contact: "ops@west.example", homeRegion: eu, clusters: [west]}
+---
+apiVersion: policy.comity.dev/v1
+kind: Institution
+metadata: {name: lenders}
+spec: {displayName: Lenders, contact: "ops@lend.example", homeRegion: eu, clusters: [north, south]}
+---
+apiVersion: policy.comity.dev/v1
+kind: Cluster
+metadata: {name: north}
+spec: {institution: lenders, lends: [{classes: [big, small]}]}
+---
+apiVersion: policy.comity.dev/v1
+kind: Cluster
+metadata: {name: south}
+spec: {institution: lenders, lends: [{classes: [big, small]}]}
+---
+apiVersion: policy.comity.dev/v1
+kind: GpuClass
+metadata: {name: big}
+spec: {selector: 'device.memoryMiB >= 80000', rank: 10}
+---
+apiVersion: policy.comity.dev/v1
+kind: GpuClass
+metadata: {name: small}
+spec: {selector: 'device.memoryMiB < 80000', rank: 1}
+---
+apiVersion: policy.comity.dev/v1
+kind: Tenant
+metadata: {name: team}
+spec:
+  institution: western
+  members: [{id: "spiffe://test.example/user/alice", role: submitter}]
+  classes: [big, small]
+  clusters: [west]
+---
+apiVersion: policy.comity.dev/v1
+kind: Agreement
+metadata: {name: loan}
+spec: {borrowers: [western], lenders: [lenders], classes: [big, small]}
+"#;
+
+pub(crate) struct Federation {
+    pub(crate) state: State,
+    pub(crate) log: Vec<LogEnvelope>,
+    pub(crate) now: u64,
+}
+
+pub(crate) fn cluster(name: &str) -> ClusterId {
+    ClusterId::parse(name, "cluster").unwrap()
+}
+
+pub(crate) fn node(name: &str) -> NodeId {
+    NodeId::parse(name, "node").unwrap()
+}
+
+pub(crate) fn device(memory_mib: u64, sharing: Sharing) -> Device {
+    Device {
+        product_name: "NVIDIA-H100-80GB-HBM3".into(),
+        architecture: "hopper".into(),
+        memory_mib,
+        cuda_compute_capability: "9.0".into(),
+        driver_version: "550.107.02".into(),
+        sharing,
+        healthy: true,
+        local_use_milli: 0,
+        resource_name: "nvidia.com/gpu".into(),
+    }
+}
+
+/// Nodes with `gpus` devices each, and CPU and memory to spare.
+pub(crate) fn offer(generation: u64, nodes: &[(&str, usize, Device)]) -> Offer {
+    let nodes = nodes.iter().map(|(name, gpus, like)| {
+        let has = Node {
+            cpu_milli: 128_000,
+            memory_mib: 1_000_000,
+            local_cpu_milli: 0,
+            local_memory_mib: 0,
+            devices: vec![like.clone(); *gpus],
+            schedulable: true,
+        };
+        (node(name), has)
+    });
+    Offer { generation, nodes: nodes.collect::<BTreeMap<_, _>>() }
+}
+
+pub(crate) fn spec(count: u32, share: Share, class: &str) -> RequestSpec {
+    RequestSpec {
+        tenant: TenantId::parse("team", "tenant").unwrap(),
+        origin: cluster("west"),
+        gpus: GpuDemand {
+            devices: DeviceChoice::Class(ClassName::parse(class, "class").unwrap()),
+            share,
+            count,
+            cpu_milli_per_gpu: 4_000,
+            memory_mib_per_gpu: 16_000,
+        },
+        topology: Topology::default(),
+        duration: Millis::from_mins(30),
+        allow_donors: Vec::new(),
+        deny_donors: Vec::new(),
+        delivery: Delivery::Namespace,
+        target_namespace: "comity-leases".into(),
+        purpose: "a test".into(),
+    }
+}
+
+impl Federation {
+    /// Policy in force, nobody joined.
+    pub(crate) fn with_policy() -> Self {
+        let mut federation = Self { state: State::default(), log: Vec::new(), now: 1_000_000 };
+        let files = vec![SourceFile { path: "all.yaml".into(), text: POLICY.into() }];
+        federation.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None } }));
+        federation
+    }
+
+    /// All three joined and heard; `north` offers two nodes of eight big devices, `south` one of four.
+    pub(crate) fn ready() -> Self {
+        let mut federation = Self::with_policy();
+        for name in ["west", "north", "south"] {
+            federation.join(name);
+        }
+        let heard = ["west", "north", "south"].map(cluster).to_vec();
+        federation.ok(Command::MarkClusters(MarkClusters { heard, silent: Vec::new() }));
+        let big = device(81_559, Sharing::Exclusive);
+        federation.offer("north", offer(1, &[("n1", 8, big.clone()), ("n2", 8, big.clone())]));
+        federation.offer("south", offer(1, &[("s1", 4, big)]));
+        federation
+    }
+
+    pub(crate) fn join(&mut self, name: &str) {
+        let secret_sha256 = format!("{name:0>64}");
+        self.ok(Command::InviteCluster(InviteCluster {
+            cluster: cluster(name),
+            secret_sha256: secret_sha256.clone(),
+            ttl: Millis::from_hours(1),
+            replace: false,
+        }));
+        self.ok(Command::JoinCluster(JoinCluster {
+            cluster: cluster(name),
+            secret_sha256,
+            identity_key: format!("ed25519:{name}"),
+            certificate_not_after: Timestamp(self.now + 86_400_000),
+        }));
+    }
+
+    pub(crate) fn offer(&mut self, name: &str, offer: Offer) {
+        self.ok(Command::AdvertiseOffer(AdvertiseOffer { cluster: cluster(name), offer }));
+    }
+
+    pub(crate) fn submit(&mut self, spec: RequestSpec) -> RequestId {
+        let submitted_by = "spiffe://test.example/user/alice".into();
+        match self.ok(Command::SubmitRequest(SubmitRequest { spec, submitted_by })).reply {
+            Ok(comity_core::ReplyBody::Request(id)) => id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Plans once and proposes the plan; the leases that came of it.
+    pub(crate) fn place(&mut self) -> Vec<LeaseId> {
+        let placements = matcher::plan(&self.state, 100).placements;
+        match self.ok(Command::PlaceRequests(PlaceRequests { placements })).reply {
+            Ok(comity_core::ReplyBody::Placed { leases, refused }) => {
+                assert!(refused.is_empty(), "apply refused what was planned from the same state: {refused:?}");
+                leases
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn try_apply(&mut self, command: Command) -> Applied {
+        self.now += 1;
+        let entry = LogEnvelope {
+            format: LOG_FORMAT,
+            actor: Actor::Leader(1),
+            time: Timestamp(self.now),
+            traceparent: String::new(),
+            idempotency: None,
+            command,
+        };
+        let applied = self.state.apply(&entry);
+        self.log.push(entry);
+        applied
+    }
+
+    pub(crate) fn ok(&mut self, command: Command) -> Applied {
+        let applied = self.try_apply(command);
+        assert!(applied.reply.is_ok(), "{:?}", applied.reply);
+        applied
+    }
+
+    pub(crate) fn refused(&mut self, command: Command) -> comity_core::Refusal {
+        let before = self.state.revision;
+        let refusal = self.try_apply(command).reply.unwrap_err();
+        assert_eq!(self.state.revision, before, "a refusal changed the state");
+        refusal
+    }
+}
+
+pub(crate) fn blob(len: usize, fill: u8) -> Blob {
+    Blob(vec![fill; len])
+}

@@ -1,0 +1,284 @@
+//! From request to active lease and back, as the two agents drive it.
+
+use comity_core::command::{
+    AckEnvelope, CancelRequest, Expire, JoinCluster, LeaseOutcome, MarkClusters, OfferKeys, PeeringOutcome,
+    RelayEnvelope, ReleaseLease, RenewLease, ReportLease, ReportPeering,
+};
+use comity_core::demand::Share;
+use comity_core::envelope::{Envelope, EnvelopeKey, Step};
+use comity_core::keys::{KeyBundle, Side};
+use comity_core::lease::{EndReason, LeaseState};
+use comity_core::peering::PeeringState;
+use comity_core::refusal::Code;
+use comity_core::request::RequestState;
+use comity_core::{Command, LeaseId, Millis, PeeringId, RequestId, Timestamp};
+
+use super::federation::{Federation, blob, cluster, spec};
+
+pub(crate) fn keys(peering: PeeringId, epoch: u32, name: &str, side: Side) -> KeyBundle {
+    KeyBundle {
+        peering,
+        epoch,
+        cluster: cluster(name),
+        side,
+        wireguard_public: blob(32, 1),
+        hpke_public: blob(32, 2),
+        endpoints: vec!["127.0.0.1:51871".into()],
+        identity_key: format!("ed25519:{name}"),
+        voucher: blob(0, 0),
+        signature: blob(64, 3),
+    }
+}
+
+pub(crate) fn envelope(
+    peering: PeeringId,
+    epoch: u32,
+    (from, to): (&str, &str),
+    lease: Option<LeaseId>,
+    step: Step,
+) -> Envelope {
+    Envelope {
+        key: EnvelopeKey { to: cluster(to), peering, epoch, lease, step, sequence: 1 },
+        from: cluster(from),
+        encapsulated_key: blob(32, 4),
+        ciphertext: blob(100, 5),
+        expires_at: Timestamp(u64::MAX),
+    }
+}
+
+impl Federation {
+    pub(crate) fn report_peering(&mut self, name: &str, peering: PeeringId, epoch: u32, outcome: PeeringOutcome) {
+        self.ok(Command::ReportPeering(ReportPeering { cluster: cluster(name), peering, epoch, outcome }));
+    }
+
+    pub(crate) fn report_lease(&mut self, name: &str, lease: LeaseId, outcome: LeaseOutcome) {
+        let fencing_token = self.state.leases[&lease].fencing_token;
+        self.ok(Command::ReportLease(ReportLease { cluster: cluster(name), lease, fencing_token, outcome }));
+    }
+
+    /// Request of three GPUs, placed on north.
+    pub(crate) fn placed() -> (Self, RequestId, LeaseId, PeeringId) {
+        let mut federation = Self::ready();
+        let mut wanted = spec(3, Share::Whole, "big");
+        wanted.allow_donors = vec![cluster("north"), cluster("south")];
+        let request = federation.submit(wanted);
+        let lease = federation.place()[0];
+        let peering = federation.state.leases[&lease].peering;
+        (federation, request, lease, peering)
+    }
+
+    pub(crate) fn shake_hands(&mut self, peering: PeeringId, epoch: u32) {
+        for (name, side) in [("west", Side::Origin), ("north", Side::Donor)] {
+            self.ok(Command::OfferKeys(OfferKeys { bundle: keys(peering, epoch, name, side) }));
+        }
+        assert_eq!(self.state.peerings[&peering].state, PeeringState::Authenticating);
+        for (ends, step) in [(("north", "west"), Step::Psk), (("west", "north"), Step::Proof)] {
+            let envelope = envelope(peering, epoch, ends, None, step);
+            let key = envelope.key.clone();
+            self.ok(Command::RelayEnvelope(RelayEnvelope { envelope }));
+            assert_eq!(self.state.envelopes_for(&key.to).count(), 1);
+            self.ok(Command::AckEnvelope(AckEnvelope { key: key.clone() }));
+            assert_eq!(self.state.envelopes_for(&key.to).count(), 0);
+        }
+        self.report_peering("north", peering, epoch, PeeringOutcome::Authenticated);
+        self.report_peering("north", peering, epoch, PeeringOutcome::Established { rtt_us: 0 });
+        assert_eq!(self.state.peerings[&peering].state, PeeringState::Establishing);
+        self.report_peering("west", peering, epoch, PeeringOutcome::Established { rtt_us: 410 });
+        assert_eq!(self.state.peerings[&peering].state, PeeringState::Established);
+    }
+
+    pub(crate) fn activate(&mut self, lease: LeaseId) {
+        let peering = self.state.leases[&lease].peering;
+        let envelope =
+            envelope(peering, self.state.peerings[&peering].epoch, ("north", "west"), Some(lease), Step::Credential);
+        self.ok(Command::RelayEnvelope(RelayEnvelope { envelope: envelope.clone() }));
+        let ready = |namespace: &str, secret: &str| LeaseOutcome::Ready {
+            namespace: namespace.into(),
+            secret_name: secret.into(),
+        };
+        self.report_lease("north", lease, ready("comity-lease-1", ""));
+        assert_eq!(self.state.leases[&lease].state, LeaseState::Connecting);
+        self.ok(Command::AckEnvelope(AckEnvelope { key: envelope.key }));
+        self.report_lease("west", lease, ready("", "comity-lease-1"));
+        assert_eq!(self.state.leases[&lease].state, LeaseState::Active);
+    }
+}
+
+#[test]
+fn a_request_becomes_active_is_released_and_leaves_nothing() {
+    let (mut federation, request, lease, peering) = Federation::placed();
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Placed);
+    federation.shake_hands(peering, 1);
+    federation.activate(lease);
+    let active = &federation.state.leases[&lease];
+    assert_eq!(active.expires_at, active.active_at.map(|at| at.after(Millis::from_mins(30))));
+
+    federation.ok(Command::ReleaseLease(ReleaseLease { lease }));
+    federation.ok(Command::ReleaseLease(ReleaseLease { lease }));
+    assert_eq!(federation.state.requests[&request].state, RequestState::Completed);
+    assert_eq!(federation.state.occupancy().lent_milli(&cluster("north")), 3_000, "lent until the donor is clean");
+    federation.report_lease("north", lease, LeaseOutcome::Clean);
+    assert_eq!(federation.state.occupancy().lent_milli(&cluster("north")), 0);
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Ending);
+    federation.report_lease("west", lease, LeaseOutcome::Clean);
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Ended);
+
+    federation.now += 10 * 60 * 1_000;
+    federation.ok(Command::Expire(Expire {}));
+    assert_eq!(federation.state.peerings[&peering].state, PeeringState::Draining);
+    federation.report_peering("west", peering, 1, PeeringOutcome::Closed);
+    federation.report_peering("north", peering, 1, PeeringOutcome::Closed);
+    assert_eq!(federation.state.peerings[&peering].state, PeeringState::Closed);
+    assert!(federation.state.envelopes.is_empty());
+}
+
+#[test]
+fn a_second_lease_uses_the_warm_peering() {
+    let (mut federation, _, lease, peering) = Federation::placed();
+    federation.shake_hands(peering, 1);
+    federation.activate(lease);
+    let mut again = spec(1, Share::Whole, "big");
+    again.allow_donors = vec![cluster("north")];
+    federation.submit(again);
+    let second = federation.place()[0];
+    assert_eq!(federation.state.leases[&second].peering, peering);
+    assert_eq!(federation.state.leases[&second].state, LeaseState::Connecting);
+    assert!(federation.state.leases[&second].fencing_token > federation.state.leases[&lease].fencing_token);
+    federation.activate(second);
+}
+
+#[test]
+fn a_handshake_that_stalls_is_tried_again_with_fresh_keys_and_old_messages_are_void() {
+    let (mut federation, _, lease, peering) = Federation::placed();
+    federation.ok(Command::OfferKeys(OfferKeys { bundle: keys(peering, 1, "west", Side::Origin) }));
+    federation.now += 20_000;
+    federation.ok(Command::Expire(Expire {}));
+    assert_eq!(federation.state.peerings[&peering].state, PeeringState::Failed);
+    federation.now += 500;
+    federation.ok(Command::Expire(Expire {}));
+    assert_eq!(federation.state.peerings[&peering].epoch, 2);
+    let refusal = federation.refused(Command::OfferKeys(OfferKeys { bundle: keys(peering, 1, "north", Side::Donor) }));
+    assert_eq!(refusal.code, Code::StaleEpoch);
+    federation.shake_hands(peering, 2);
+    federation.activate(lease);
+}
+
+#[test]
+fn keys_once_shown_cannot_be_swapped() {
+    let (mut federation, _, _, peering) = Federation::placed();
+    let bundle = keys(peering, 1, "north", Side::Donor);
+    federation.ok(Command::OfferKeys(OfferKeys { bundle: bundle.clone() }));
+    federation.ok(Command::OfferKeys(OfferKeys { bundle: bundle.clone() }));
+    let swapped = KeyBundle { wireguard_public: blob(32, 9), ..bundle };
+    assert_eq!(federation.refused(Command::OfferKeys(OfferKeys { bundle: swapped })).code, Code::WrongState);
+}
+
+#[test]
+fn a_hold_that_runs_out_goes_to_another_donor() {
+    let (mut federation, request, lease, _) = Federation::placed();
+    federation.now += 120_000;
+    federation.ok(Command::Expire(Expire {}));
+    assert_eq!(federation.state.leases[&lease].end_reason, Some(EndReason::HoldExpired));
+    assert_eq!(federation.state.requests[&request].state, RequestState::Queued);
+    let second = federation.place()[0];
+    assert_eq!(federation.state.leases[&second].placement.donor, cluster("south"));
+    assert_eq!(federation.state.requests[&request].attempts, 2);
+}
+
+#[test]
+fn a_donor_that_refuses_is_not_asked_again_while_another_can_serve() {
+    let (mut federation, request, lease, _) = Federation::placed();
+    let failed = LeaseOutcome::Failed { code: "local-policy".into(), message: "lends nothing today".into() };
+    federation.report_lease("north", lease, failed);
+    assert_eq!(federation.state.requests[&request].state, RequestState::Queued);
+    assert!(federation.state.requests[&request].message.contains("lends nothing today"));
+    let second = federation.place()[0];
+    assert_eq!(federation.state.leases[&second].placement.donor, cluster("south"));
+}
+
+#[test]
+fn silence_makes_a_lease_suspect_and_tears_nothing_down() {
+    let (mut federation, _, lease, peering) = Federation::placed();
+    federation.shake_hands(peering, 1);
+    federation.activate(lease);
+    let north = || vec![cluster("north")];
+    federation.ok(Command::MarkClusters(MarkClusters { heard: Vec::new(), silent: north() }));
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Suspect);
+    federation.ok(Command::MarkClusters(MarkClusters { heard: north(), silent: Vec::new() }));
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Active);
+}
+
+#[test]
+fn a_term_ends_unless_it_is_renewed() {
+    let (mut federation, request, lease, peering) = Federation::placed();
+    federation.shake_hands(peering, 1);
+    federation.activate(lease);
+    federation.now += 29 * 60 * 1_000;
+    federation.ok(Command::RenewLease(RenewLease { lease, duration: Millis(0) }));
+    federation.now += 29 * 60 * 1_000;
+    federation.ok(Command::Expire(Expire {}));
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Active);
+    federation.now += 2 * 60 * 1_000;
+    federation.ok(Command::Expire(Expire {}));
+    assert_eq!(federation.state.leases[&lease].end_reason, Some(EndReason::Expired));
+    assert_eq!(federation.state.requests[&request].state, RequestState::Completed);
+    let refusal = federation.refused(Command::RenewLease(RenewLease { lease, duration: Millis(0) }));
+    assert_eq!(refusal.code, Code::WrongState);
+}
+
+#[test]
+fn after_an_outage_every_lease_gets_a_full_fresh_term() {
+    let (mut federation, _, lease, peering) = Federation::placed();
+    federation.shake_hands(peering, 1);
+    federation.activate(lease);
+    // All brokers are down past the lease's end; the first command of the new leader comes before any expiry.
+    federation.now += 5 * 3_600 * 1_000;
+    federation.ok(Command::BeginTerm(comity_core::command::BeginTerm { broker: 2 }));
+    federation.ok(Command::Expire(Expire {}));
+    let lease = &federation.state.leases[&lease];
+    assert_eq!(lease.state, LeaseState::Active);
+    assert!(lease.expires_at.unwrap().0 > federation.now + 29 * 60 * 1_000);
+}
+
+#[test]
+fn cancelling_ends_the_lease_and_frees_the_capacity() {
+    let (mut federation, request, lease, _) = Federation::placed();
+    federation.ok(Command::CancelRequest(CancelRequest { request }));
+    assert_eq!(federation.state.requests[&request].state, RequestState::Cancelled);
+    for name in ["west", "north"] {
+        federation.report_lease(name, lease, LeaseOutcome::Clean);
+    }
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Ended);
+    assert_eq!(federation.state.live_leases().count(), 0);
+}
+
+#[test]
+fn a_stranger_and_a_stale_fencing_token_are_refused() {
+    let (mut federation, _, lease, peering) = Federation::placed();
+    let report = |name: &str, fencing_token| {
+        Command::ReportLease(ReportLease { cluster: cluster(name), lease, fencing_token, outcome: LeaseOutcome::Clean })
+    };
+    assert_eq!(federation.refused(report("south", 1)).code, Code::PermissionDenied);
+    assert_eq!(federation.refused(report("north", 77)).code, Code::StaleFencingToken);
+    assert_eq!(federation.refused(report("north", 1)).code, Code::WrongState);
+    let stranger = keys(peering, 1, "south", Side::Donor);
+    assert_eq!(federation.refused(Command::OfferKeys(OfferKeys { bundle: stranger })).code, Code::PermissionDenied);
+    let early = envelope(peering, 1, ("north", "west"), None, Step::Psk);
+    assert_eq!(federation.refused(Command::RelayEnvelope(RelayEnvelope { envelope: early })).code, Code::WrongState);
+}
+
+#[test]
+fn a_join_token_is_good_once() {
+    let mut federation = Federation::with_policy();
+    federation.join("west");
+    let join = |secret: &str| {
+        Command::JoinCluster(JoinCluster {
+            cluster: cluster("west"),
+            secret_sha256: format!("{secret:0>64}"),
+            identity_key: "ed25519:other".into(),
+            certificate_not_after: Timestamp(0),
+        })
+    };
+    assert_eq!(federation.refused(join("west")).code, Code::InvalidToken);
+    assert_eq!(federation.refused(join("unheard-of")).code, Code::InvalidToken);
+}

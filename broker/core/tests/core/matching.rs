@@ -1,0 +1,158 @@
+//! What the matcher chooses and how it explains itself.
+
+use comity_core::command::{AdvertiseOffer, MarkClusters, PlaceRequests, ProposedPlacement};
+use comity_core::demand::{Share, Topology};
+use comity_core::inventory::Sharing;
+use comity_core::refusal::Code;
+use comity_core::{Command, matcher};
+
+use super::federation::{Federation, cluster, device, node, offer, spec};
+
+#[test]
+fn a_gang_lands_on_the_node_that_is_left_with_least() {
+    let mut federation = Federation::ready();
+    federation.submit(spec(3, Share::Whole, "big"));
+    let lease = federation.place()[0];
+    let placement = &federation.state.leases[&lease].placement;
+    assert_eq!(placement.donor, cluster("north"), "ties of what is stranded break by what is lent, then by id");
+    assert_eq!(placement.units(), 3);
+    assert_eq!(placement.resource_count, 3);
+    assert_eq!(placement.nodes.len(), 1);
+    assert_eq!((placement.cpu_milli(), placement.memory_mib()), (12_000, 48_000));
+}
+
+#[test]
+fn all_that_is_free_can_be_lent_and_not_one_more() {
+    let mut federation = Federation::ready();
+    for _ in 0..21 {
+        federation.submit(spec(1, Share::Whole, "big"));
+    }
+    assert_eq!(federation.place().len(), 20);
+    assert_eq!(federation.state.queued_len(), 1);
+    assert!(matcher::plan(&federation.state, 10).placements.is_empty());
+}
+
+#[test]
+fn gangs_spread_over_nodes_unless_they_must_not() {
+    let mut federation = Federation::ready();
+    federation.submit(spec(12, Share::Whole, "big"));
+    let lease = federation.place()[0];
+    assert_eq!(federation.state.leases[&lease].placement.nodes.len(), 2);
+
+    let mut together = spec(12, Share::Whole, "big");
+    together.topology.same_node = true;
+    let request = federation.submit(together);
+    assert!(federation.place().is_empty());
+    let spec = &federation.state.requests[&request].spec;
+    let explanation = matcher::explain(&federation.state, spec);
+    let codes: Vec<_> = explanation.donors.iter().map(|d| d.obstacle.as_ref().unwrap().code.as_str()).collect();
+    assert_eq!(codes, ["no-such-devices", "no-such-devices"]);
+}
+
+#[test]
+fn whole_nodes_are_taken_whole() {
+    let mut federation = Federation::ready();
+    let whole = |count| {
+        let mut spec = spec(count, Share::Whole, "big");
+        spec.topology = Topology { same_node: false, whole_node: true };
+        spec
+    };
+    federation.submit(spec(1, Share::Whole, "big"));
+    federation.place();
+    federation.submit(whole(8));
+    let lease = federation.place()[0];
+    let placement = &federation.state.leases[&lease].placement;
+    assert_eq!((placement.nodes.len(), placement.units()), (1, 8));
+    // The other node of eight is broken into, south has four: seven cannot be had as whole nodes.
+    federation.submit(whole(7));
+    assert!(federation.place().is_empty());
+    federation.submit(whole(4));
+    let lease = federation.place()[0];
+    assert_eq!(federation.state.leases[&lease].placement.donor, cluster("south"));
+}
+
+#[test]
+fn fractions_fill_devices_that_are_in_use_already() {
+    let mut federation = Federation::ready();
+    let sliced = device(40_960, Sharing::TimeSlicing { replicas: 4 });
+    federation.offer("south", offer(2, &[("s1", 2, sliced)]));
+    for _ in 0..5 {
+        federation.submit(spec(1, Share::Milli(250), "small"));
+    }
+    assert_eq!(federation.place().len(), 5);
+    let lent = federation.state.occupancy().node(&cluster("south"), &node("s1")).unwrap();
+    assert_eq!(lent.devices.values().copied().collect::<Vec<_>>(), [1000, 250]);
+}
+
+#[test]
+fn each_donor_says_what_is_in_the_way_and_what_would_help() {
+    let mut federation = Federation::ready();
+    let south = vec![cluster("south")];
+    federation.ok(Command::MarkClusters(MarkClusters { heard: Vec::new(), silent: south }));
+    let mut wanted = spec(1, Share::Whole, "small");
+    wanted.duration = comity_core::Millis::from_hours(1);
+    let request = federation.submit(wanted);
+    let explanation = matcher::explain(&federation.state, &federation.state.requests[&request].spec);
+    let by_donor: Vec<_> = explanation
+        .donors
+        .iter()
+        .map(|d| (d.donor.as_str(), d.obstacle.as_ref().unwrap()))
+        .map(|(donor, obstacle)| (donor, obstacle.code.as_str(), !obstacle.unblock.is_empty()))
+        .collect();
+    assert_eq!(by_donor, [("north", "no-such-devices", true), ("south", "donor-silent", true)]);
+    assert_eq!(explanation.summary, "not placed: none of 2 donors can serve it now");
+}
+
+#[test]
+fn a_forged_or_stale_placement_is_refused() {
+    let mut federation = Federation::ready();
+    let request = federation.submit(spec(2, Share::Whole, "big"));
+    let good = matcher::plan(&federation.state, 1).placements.remove(0);
+    let mut forgeries = Vec::new();
+    let forge = |change: &dyn Fn(&mut ProposedPlacement)| {
+        let mut forged = good.clone();
+        change(&mut forged);
+        forged
+    };
+    forgeries.push(forge(&|p| p.placement.donor = cluster("west")));
+    forgeries.push(forge(&|p| p.placement.donor = cluster("elsewhere")));
+    forgeries.push(forge(&|p| p.placement.resource_count = 9));
+    forgeries.push(forge(&|p| p.placement.nodes.clear()));
+    forgeries.push(forge(&|p| {
+        let part = p.placement.nodes.values_mut().next().unwrap();
+        part.devices.values_mut().next().unwrap().milli = 1;
+    }));
+    forgeries.push(forge(&|p| {
+        let part = p.placement.nodes.values_mut().next().unwrap();
+        let share = *part.devices.values().next().unwrap();
+        part.devices.clear();
+        part.devices.insert(99, comity_core::placement::DeviceShare { units: 2, ..share });
+    }));
+    forgeries.push(forge(&|p| p.placement.nodes.values_mut().next().unwrap().cpu_milli = 0));
+    for forged in &forgeries {
+        let refusal = matcher::check(&federation.state, request, &forged.placement).unwrap_err();
+        assert_eq!(refusal.code, Code::NoCapacity, "{forged:?}");
+    }
+    // The offer shrinks after the plan was made: apply looks again.
+    let none = offer(2, &[("n1", 0, device(81_559, Sharing::Exclusive))]);
+    federation.ok(Command::AdvertiseOffer(AdvertiseOffer { cluster: cluster("north"), offer: none }));
+    let reply = federation.ok(Command::PlaceRequests(PlaceRequests { placements: vec![good] })).reply.unwrap();
+    match reply {
+        comity_core::ReplyBody::Placed { leases, refused } => assert_eq!((leases.len(), refused.len()), (0, 1)),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(federation.state.queued_len(), 1);
+}
+
+#[test]
+fn a_selector_is_served_by_one_class_at_a_time() {
+    let mut federation = Federation::ready();
+    let mut wanted = spec(2, Share::Whole, "big");
+    wanted.gpus.devices = comity_core::demand::DeviceChoice::Selector("device.architecture == 'hopper'".into());
+    federation.submit(wanted.clone());
+    let lease = federation.place()[0];
+    assert_eq!(federation.state.leases[&lease].class.as_str(), "big");
+    wanted.gpus.devices = comity_core::demand::DeviceChoice::Selector("device.nonsense == 1".into());
+    let refusal = matcher::check_request(&federation.state, &wanted).unwrap_err();
+    assert_eq!((refusal.code, refusal.field.as_str()), (Code::InvalidField, "spec.gpus.selector"));
+}

@@ -1,0 +1,270 @@
+//! Wiring: from a configuration to a running broker, and back.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use comity_runtime::admin::{AdminError, AdminServer, BuildInfo, Readiness};
+use comity_runtime::ca::{CaError, CertificateAuthority};
+use comity_runtime::clock::{Clock, SystemClock};
+use comity_runtime::identity::{IdentityDir, IdentitySource};
+use comity_runtime::shutdown::{Drained, Shutdown};
+use comity_runtime::spiffe::SpiffeId;
+use comity_runtime::tls::{ClientCertificates, ClientTls, ServerTls};
+use tokio::net::TcpListener;
+
+use crate::agent_streams::AgentStreams;
+use crate::config::Config;
+use crate::context::{Context, Validity};
+use crate::group::{Group, GroupConfig, GroupDeps, GroupError, Leadership};
+use crate::metrics::Metrics;
+use crate::renewal::{Renewal, RenewalError};
+use crate::watch::WatchHub;
+use crate::{server, tasks};
+
+/// Streams get this long to end when the broker stops.
+const DRAIN: Duration = Duration::from_secs(5);
+/// Tries of a port that is in use, and the pause between them: two seconds in all.
+const BIND_TRIES: u32 = 40;
+const BIND_PAUSE: Duration = Duration::from_millis(50);
+/// Connections are renewed at least so often, so that none outlives its certificate for long.
+const LONGEST_CONNECTION: Duration = Duration::from_secs(3600);
+
+/// Why a broker does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The authority's files.
+    #[error(transparent)]
+    Ca(#[from] CaError),
+    /// This broker's certificate.
+    #[error(transparent)]
+    Identity(#[from] RenewalError),
+    /// Log, snapshots or consensus.
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    /// A port.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// What the operating system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The port for metrics.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+}
+
+/// Ports that are bound already, so that their numbers are known before anybody is told of them.
+#[derive(Debug)]
+pub struct Listeners {
+    /// For agents and users.
+    pub client: TcpListener,
+    /// For other brokers.
+    pub raft: TcpListener,
+}
+
+impl Listeners {
+    /// Binds what a configuration says.
+    ///
+    /// # Errors
+    /// [`StartError::Listen`].
+    pub async fn bind(config: &Config) -> Result<Self, StartError> {
+        Ok(Self { client: bind(config.client_listen).await?, raft: bind(config.raft_listen).await? })
+    }
+}
+
+/// A port that is still in use gets a moment: the broker that ran here before may be letting go of it.
+async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
+    let mut tried = 1;
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() == ErrorKind::AddrInUse && tried < BIND_TRIES => tried += 1,
+            Err(source) => return Err(StartError::Listen { address, source }),
+        }
+        tokio::time::sleep(BIND_PAUSE).await;
+    }
+}
+
+/// A running broker.
+#[derive(Debug)]
+pub struct Broker {
+    context: Context,
+    client: SocketAddr,
+    raft: SocketAddr,
+    admin: AdminServer,
+    /// Everything but what peers and consensus need to hand over.
+    serving: Shutdown,
+    /// The Raft port and the admin port, which go last.
+    below: Shutdown,
+}
+
+impl Broker {
+    /// Starts a broker on the ports of its configuration. It serves at once and answers once its group has a leader.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        let listeners = Listeners::bind(&config).await?;
+        Self::start_on(config, listeners).await
+    }
+
+    /// Starts a broker on ports that are bound already.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub async fn start_on(config: Config, listeners: Listeners) -> Result<Self, StartError> {
+        comity_runtime::install_crypto_provider();
+        let local = |listener: &TcpListener, address| {
+            listener.local_addr().map_err(|source| StartError::Listen { address, source })
+        };
+        let client = local(&listeners.client, config.client_listen)?;
+        let raft = local(&listeners.raft, config.raft_listen)?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let ca = Arc::new(CertificateAuthority::load(&config.ca_dir())?);
+        let renewal = renewal(&config, &ca, &clock);
+        let identity = IdentitySource::new(renewal.load()?);
+
+        let (serving, below) = (Shutdown::new(), Shutdown::new());
+        let readiness = Readiness::new();
+        let ready = readiness.guard("group");
+        let metrics = Metrics::new();
+        let admin = AdminServer::start(
+            config.admin_listen,
+            metrics.registry(),
+            readiness,
+            BuildInfo::of("comity-broker"),
+            below.token(),
+        )
+        .await?;
+
+        let hub = Arc::new(WatchHub::new(metrics.clone()));
+        let deps = GroupDeps {
+            observer: hub.clone(),
+            clock: Arc::clone(&clock),
+            tls: ClientTls::new(ca.roots().clone(), identity.subscribe()),
+        };
+        let group = Group::start(group_config(&config, &ca), deps).await?;
+        let context = Context {
+            id: config.settings.id,
+            group: group.clone(),
+            hub,
+            ca: Arc::clone(&ca),
+            clock,
+            metrics,
+            bootstrap_admins: Arc::new(config.settings.bootstrap_admins.clone()),
+            validity: Validity { clusters: config.cluster_certificates, users: config.user_certificates },
+            streams: AgentStreams::default(),
+            stop: serving.token(),
+        };
+
+        let age = connection_age(&config);
+        let raft_tls =
+            ServerTls::with_client_certificates(identity.subscribe(), ca.roots(), ClientCertificates::Required);
+        below
+            .spawn(log_end("raft", server::serve_brokers(group.clone(), listeners.raft, raft_tls, age, below.token())));
+        let client_tls = ServerTls::new(identity.subscribe(), ca.roots());
+        let clients = server::serve_clients(context.clone(), listeners.client, client_tls, age, serving.token());
+        serving.spawn(log_end("clients", clients));
+        serving.spawn(renewal.run(identity, serving.token()));
+        serving.spawn(tasks::run(context.clone(), serving.token()));
+        serving.spawn(follow_readiness(group.clone(), ready, serving.token()));
+
+        // Every founding member says the same; one that is in a group already does nothing.
+        if config.settings.members.contains_key(&config.settings.id) {
+            group.bootstrap(config.settings.members.clone()).await?;
+        }
+        tracing::info!(broker = config.settings.id, %client, %raft, admin = %admin.local_addr(), "broker started");
+        Ok(Self { context, client, raft, admin, serving, below })
+    }
+
+    /// Where agents and users reach it.
+    #[must_use]
+    pub const fn client_addr(&self) -> SocketAddr {
+        self.client
+    }
+
+    /// Where other brokers reach it.
+    #[must_use]
+    pub const fn raft_addr(&self) -> SocketAddr {
+        self.raft
+    }
+
+    /// Where metrics and probes are.
+    #[must_use]
+    pub const fn admin_addr(&self) -> SocketAddr {
+        self.admin.local_addr()
+    }
+
+    /// Its part of the group: status, reads, proposals.
+    #[must_use]
+    pub const fn group(&self) -> &Group {
+        &self.context.group
+    }
+
+    /// Ends when consensus has ended by itself, with the reason: the process should then exit.
+    pub async fn failed(&self) -> String {
+        self.context.group.stopped().await
+    }
+
+    /// Stops: streams are told to go elsewhere, leadership is handed over, the disk is let go.
+    pub async fn shutdown(self) {
+        if let Drained::TimedOut { remaining } = self.serving.drain(DRAIN).await {
+            tracing::warn!(remaining, "some tasks did not end in time");
+        }
+        self.context.group.shutdown().await;
+        // Peers' connections are left to them: they see them close.
+        let _ = self.below.drain(Duration::from_millis(500)).await;
+        self.admin.stopped().await;
+    }
+}
+
+fn renewal(config: &Config, ca: &Arc<CertificateAuthority>, clock: &Arc<dyn Clock>) -> Renewal {
+    Renewal {
+        ca: Arc::clone(ca),
+        dir: IdentityDir::new(config.identity_dir()),
+        id: SpiffeId::broker(ca.trust_domain().clone(), config.settings.id),
+        validity: config.broker_certificates,
+        clock: Arc::clone(clock),
+    }
+}
+
+fn group_config(config: &Config, ca: &CertificateAuthority) -> GroupConfig {
+    let mut group = GroupConfig::new(config.settings.id, config.group_dir(), ca.trust_domain().clone());
+    group.timing = config.timing;
+    group.snapshot_every = config.snapshot_every;
+    group
+}
+
+fn connection_age(config: &Config) -> Duration {
+    let shortest = config.cluster_certificates.min(config.user_certificates).min(config.broker_certificates);
+    LONGEST_CONNECTION.min(shortest / 4)
+}
+
+async fn log_end(name: &'static str, server: impl Future<Output = Result<(), tonic::transport::Error>>) {
+    if let Err(error) = server.await {
+        tracing::error!(name, %error, "listener ended");
+    }
+}
+
+/// Ready while a leader is known.
+async fn follow_readiness(
+    group: Group,
+    ready: comity_runtime::admin::ReadinessGuard,
+    stop: tokio_util::sync::CancellationToken,
+) {
+    let mut leadership = group.leadership();
+    loop {
+        match *leadership.borrow_and_update() {
+            Leadership::Leader { .. } | Leadership::Follower { leader: Some(_) } => ready.ready(),
+            Leadership::Follower { leader: None } => ready.not_ready("no leader is known"),
+        }
+        tokio::select! {
+            changed = leadership.changed() => if changed.is_err() { return },
+            () = stop.cancelled() => return,
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! What a broker needs to know, checked. [`Settings`] is what `init` writes beside the keys; flags of `run` add to it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use comity_runtime::atomic_file::{self, FileError};
+use comity_runtime::spiffe::SpiffeId;
+use comity_runtime::tls::BrokerEndpoints;
+use serde::{Deserialize, Serialize};
+
+use crate::group::{MemberAddress, Timing};
+
+/// Bytes of the settings file that are read.
+const MAX_SETTINGS_BYTES: u64 = 64 << 10;
+/// Founding members: more voters make every write slower and the group hardly safer.
+const MAX_MEMBERS: usize = 7;
+/// Where metrics are served: on this machine only, for nothing there asks who you are.
+const ADMIN_PORT: u16 = 7480;
+
+/// Why a configuration is refused. One sentence each.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A value that cannot be.
+    #[error("{field} {value:?} is refused: {reason}")]
+    Value {
+        /// Flag or field.
+        field: &'static str,
+        /// What it says.
+        value: String,
+        /// What is wrong and what to write.
+        reason: String,
+    },
+    /// The data directory was never set up.
+    #[error("{path} holds no broker: make one with `comity-broker init` or `comity-broker add-identity`", path = .path.display())]
+    NotInitialised {
+        /// The data directory.
+        path: PathBuf,
+    },
+    /// The settings file cannot be read as such.
+    #[error("{path} is not a settings file of this release: {reason}", path = .path.display())]
+    Settings {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A file could not be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+impl ConfigError {
+    fn value(field: &'static str, value: impl ToString, reason: impl Into<String>) -> Self {
+        Self::Value { field, value: value.to_string(), reason: reason.into() }
+    }
+}
+
+/// What stays with a broker as long as it lives, in `broker.json` of its data directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Its number, from 1.
+    pub id: u64,
+    /// Who founds the group. A broker that is not among them waits to be added by the call `RaftService.AddVoter`.
+    pub members: BTreeMap<u64, MemberAddress>,
+    /// SPIFFE ids that may apply policy while no bundle is in force.
+    pub bootstrap_admins: BTreeSet<String>,
+}
+
+impl Settings {
+    fn file(data: &Path) -> PathBuf {
+        data.join("broker.json")
+    }
+
+    /// Reads them.
+    ///
+    /// # Errors
+    /// [`ConfigError`] where there are none, or they are unreadable.
+    pub fn load(data: &Path) -> Result<Self, ConfigError> {
+        let path = Self::file(data);
+        let bytes = atomic_file::read_bounded(&path, MAX_SETTINGS_BYTES).map_err(|error| {
+            if error.is_not_found() { ConfigError::NotInitialised { path: data.to_owned() } } else { error.into() }
+        })?;
+        let settings: Self = serde_json::from_slice(&bytes)
+            .map_err(|error| ConfigError::Settings { path: path.clone(), reason: error.to_string() })?;
+        settings.check()?;
+        Ok(settings)
+    }
+
+    /// Checks and writes them.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn save(&self, data: &Path) -> Result<(), ConfigError> {
+        self.check()?;
+        atomic_file::create_private_dir(data)?;
+        let text = serde_json::to_vec_pretty(self)
+            .map_err(|error| ConfigError::Settings { path: Self::file(data), reason: error.to_string() })?;
+        Ok(atomic_file::write(&Self::file(data), &text, atomic_file::PRIVATE)?)
+    }
+
+    /// # Errors
+    /// [`ConfigError::Value`].
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.id == 0 {
+            return Err(ConfigError::value("id", 0, "brokers are numbered from 1"));
+        }
+        if self.members.is_empty() || self.members.len().is_multiple_of(2) || self.members.len() > MAX_MEMBERS {
+            let reason = format!("want an odd number of founding members up to {MAX_MEMBERS}, best 1 or 3");
+            return Err(ConfigError::value("members", self.members.len(), reason));
+        }
+        for (id, address) in &self.members {
+            if *id == 0 {
+                return Err(ConfigError::value("members", id, "brokers are numbered from 1"));
+            }
+            for endpoint in [&address.raft, &address.client] {
+                BrokerEndpoints::new([endpoint])
+                    .map_err(|error| ConfigError::value("members", endpoint, error.to_string()))?;
+            }
+        }
+        for admin in &self.bootstrap_admins {
+            let id: SpiffeId = admin.parse().map_err(|error: comity_runtime::spiffe::SpiffeError| {
+                ConfigError::value("bootstrap-admins", admin, error.to_string())
+            })?;
+            if id.as_user().is_none() {
+                return Err(ConfigError::value(
+                    "bootstrap-admins",
+                    admin,
+                    "it is not a user; write spiffe://DOMAIN/user/NAME",
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Parses `1=host:raftport/host:clientport,2=…`.
+///
+/// # Errors
+/// [`ConfigError::Value`] for the first part that is not of this form.
+pub fn parse_members(text: &str) -> Result<BTreeMap<u64, MemberAddress>, ConfigError> {
+    let mut members = BTreeMap::new();
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let parsed = part.split_once('=').and_then(|(id, addresses)| {
+            let (raft, client) = addresses.split_once('/')?;
+            let address = MemberAddress { raft: raft.to_owned(), client: client.to_owned() };
+            Some((id.parse::<u64>().ok()?, address))
+        });
+        let Some((id, address)) = parsed else {
+            return Err(ConfigError::value(
+                "members",
+                part,
+                "write NUMBER=HOST:RAFTPORT/HOST:CLIENTPORT, separated by commas",
+            ));
+        };
+        if members.insert(id, address).is_some() {
+            return Err(ConfigError::value("members", part, "its number comes twice"));
+        }
+    }
+    Ok(members)
+}
+
+/// Everything that is in force.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Directory of this broker alone: keys, settings, log, snapshots.
+    pub data: PathBuf,
+    /// What `init` wrote.
+    pub settings: Settings,
+    /// For agents and users.
+    pub client_listen: SocketAddr,
+    /// For other brokers.
+    pub raft_listen: SocketAddr,
+    /// For metrics and probes; without authentication.
+    pub admin_listen: SocketAddr,
+    /// How long certificates of clusters live.
+    pub cluster_certificates: Duration,
+    /// How long certificates of users live.
+    pub user_certificates: Duration,
+    /// How long this broker's own certificates live.
+    pub broker_certificates: Duration,
+    /// Raft's timers.
+    pub timing: Timing,
+    /// Log entries between two snapshots.
+    pub snapshot_every: u64,
+}
+
+impl Config {
+    /// The usual configuration of a data directory that was set up: it listens on the ports that its members' entry names.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn load(data: &Path) -> Result<Self, ConfigError> {
+        let settings = Settings::load(data)?;
+        Ok(Self::new(data, settings))
+    }
+
+    /// The usual configuration around `settings`.
+    #[must_use]
+    pub fn new(data: &Path, settings: Settings) -> Self {
+        let own = settings.members.get(&settings.id);
+        let listen = |address: Option<&String>, fallback: u16| {
+            let port = address.and_then(|address| address.rsplit_once(':')?.1.parse().ok()).unwrap_or(fallback);
+            SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))
+        };
+        Self {
+            client_listen: listen(own.map(|own| &own.client), 7443),
+            raft_listen: listen(own.map(|own| &own.raft), 7444),
+            admin_listen: SocketAddr::from((Ipv4Addr::LOCALHOST, ADMIN_PORT)),
+            cluster_certificates: Duration::from_secs(24 * 3600),
+            user_certificates: Duration::from_secs(30 * 24 * 3600),
+            broker_certificates: Duration::from_secs(7 * 24 * 3600),
+            timing: Timing::default(),
+            snapshot_every: 10_000,
+            data: data.to_owned(),
+            settings,
+        }
+    }
+
+    /// Where the authority's files are.
+    #[must_use]
+    pub fn ca_dir(&self) -> PathBuf {
+        ca_dir(&self.data)
+    }
+
+    /// Where this broker's key and certificate are.
+    #[must_use]
+    pub fn identity_dir(&self) -> PathBuf {
+        identity_dir(&self.data)
+    }
+
+    /// Where log and snapshots are.
+    #[must_use]
+    pub fn group_dir(&self) -> PathBuf {
+        self.data.join("group")
+    }
+
+    /// What is in force, for people and scripts.
+    #[must_use]
+    pub fn dump(&self) -> String {
+        let shown = serde_json::json!({
+            "data": self.data,
+            "id": self.settings.id,
+            "members": self.settings.members,
+            "bootstrap_admins": self.settings.bootstrap_admins,
+            "client_listen": self.client_listen,
+            "raft_listen": self.raft_listen,
+            "admin_listen": self.admin_listen,
+            "cluster_certificates_s": self.cluster_certificates.as_secs(),
+            "user_certificates_s": self.user_certificates.as_secs(),
+            "broker_certificates_s": self.broker_certificates.as_secs(),
+            "snapshot_every": self.snapshot_every,
+        });
+        format!("{shown:#}")
+    }
+}
+
+pub(crate) fn ca_dir(data: &Path) -> PathBuf {
+    data.join("ca")
+}
+
+pub(crate) fn identity_dir(data: &Path) -> PathBuf {
+    data.join("identity")
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_parsed_and_bad_ones_named() {
+        let members = parse_members("1=a.test:7444/a.test:7443, 2=b:1/b:2,3=[::1]:1/[::1]:2").unwrap();
+        assert_eq!(members[&2], MemberAddress { raft: "b:1".into(), client: "b:2".into() });
+        for bad in ["a:1/a:2", "1=a:1", "x=a:1/a:2", "1=a:1/a:2,1=b:1/b:2"] {
+            assert!(parse_members(bad).unwrap_err().to_string().starts_with("members"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn settings_round_trip_and_are_checked() {
+        let home = tempfile::tempdir().unwrap();
+        assert!(matches!(Settings::load(home.path()), Err(ConfigError::NotInitialised { .. })));
+        let settings = Settings {
+            id: 1,
+            members: parse_members("1=127.0.0.1:17444/127.0.0.1:17443").unwrap(),
+            bootstrap_admins: BTreeSet::from(["spiffe://dev.test/user/admin".to_owned()]),
+        };
+        settings.save(home.path()).unwrap();
+        assert_eq!(Settings::load(home.path()).unwrap(), settings);
+        let config = Config::load(home.path()).unwrap();
+        assert_eq!((config.client_listen.port(), config.raft_listen.port()), (17443, 17444));
+        assert!(config.dump().contains("\"snapshot_every\": 10000"));
+
+        let refused = |change: fn(&mut Settings)| {
+            let mut bad = settings.clone();
+            change(&mut bad);
+            bad.save(home.path()).unwrap_err().to_string()
+        };
+        assert!(refused(|s| s.id = 0).contains("numbered from 1"));
+        assert!(refused(|s| s.members.clear()).contains("odd number"));
+        assert!(refused(|s| _ = s.bootstrap_admins.insert("root".into())).contains("\"root\""));
+        assert!(refused(|s| _ = s.bootstrap_admins.insert("spiffe://td/cluster/a".into())).contains("not a user"));
+        assert!(refused(|s| s.members.get_mut(&1).unwrap().raft = "nowhere".into()).contains("no port"));
+        std::fs::write(home.path().join("broker.json"), "{\"id\":1,\"surprise\":2}").unwrap();
+        assert!(Settings::load(home.path()).unwrap_err().to_string().contains("surprise"));
+    }
+}

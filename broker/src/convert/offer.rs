@@ -1,0 +1,270 @@
+//! Offers: nodes, devices, sharing.
+
+use std::collections::BTreeMap;
+
+use comity_core::cluster::Cluster;
+use comity_core::inventory::{Device, Node, Offer, Sharing};
+use comity_core::limits::{MAX_DEVICES_PER_NODE, MAX_NODES_PER_OFFER, WHOLE_MILLI};
+use comity_core::{ClusterId, NodeId, Refusal, State};
+use comity_proto::v1;
+
+use super::required;
+
+/// MIG profiles of one device: the largest geometry that exists has seven instances.
+const MAX_PROFILES: usize = 8;
+
+/// An offer of `caller`; `Offer::check` has the last word on amounts.
+pub fn parse(offer: v1::Offer, caller: &ClusterId) -> Result<Offer, Refusal> {
+    if offer.cluster != caller.as_str() {
+        return Err(Refusal::invalid(
+            "offer.cluster",
+            &offer.cluster,
+            "is not the cluster of the caller's certificate",
+            format!("advertise only for {caller}"),
+        ));
+    }
+    if offer.nodes.len() > MAX_NODES_PER_OFFER {
+        return Err(Refusal::invalid(
+            "offer.nodes",
+            offer.nodes.len(),
+            "nodes are too many",
+            format!("offer at most {MAX_NODES_PER_OFFER} nodes"),
+        ));
+    }
+    let mut nodes = BTreeMap::new();
+    for (index, proto) in offer.nodes.into_iter().enumerate() {
+        let field = format!("offer.nodes[{index}]");
+        let id = NodeId::parse(&proto.id, &format!("{field}.id"))?;
+        if nodes.contains_key(&id) {
+            return Err(Refusal::invalid(&format!("{field}.id"), &id, "comes twice", "list each node once"));
+        }
+        nodes.insert(id, node(proto, &field)?);
+    }
+    let parsed = Offer { generation: offer.generation, nodes };
+    parsed.check(caller)?;
+    Ok(parsed)
+}
+
+fn node(node: v1::Node, field: &str) -> Result<Node, Refusal> {
+    if node.devices.len() > MAX_DEVICES_PER_NODE {
+        return Err(Refusal::invalid(
+            &format!("{field}.devices"),
+            node.devices.len(),
+            "devices are too many for one node",
+            format!("offer at most {MAX_DEVICES_PER_NODE}"),
+        ));
+    }
+    let mut devices = Vec::with_capacity(node.devices.len());
+    for (index, proto) in node.devices.into_iter().enumerate() {
+        let field = format!("{field}.devices[{index}]");
+        if usize::try_from(proto.index) != Ok(index) {
+            return Err(Refusal::invalid(
+                &format!("{field}.index"),
+                proto.index,
+                "is out of order",
+                format!("number devices from 0 without gaps: here {index}"),
+            ));
+        }
+        devices.push(device(proto, &field)?);
+    }
+    Ok(Node {
+        cpu_milli: node.cpu_milli,
+        memory_mib: node.memory_mib,
+        local_cpu_milli: node.local_cpu_milli,
+        local_memory_mib: node.local_memory_mib,
+        devices,
+        schedulable: node.schedulable,
+    })
+}
+
+fn device(device: v1::Device, field: &str) -> Result<Device, Refusal> {
+    let mode = required(
+        device.sharing.and_then(|sharing| sharing.mode),
+        &format!("{field}.sharing"),
+        "use exclusive, time_slicing, mps, mig or fractional",
+    )?;
+    let sharing = match mode {
+        v1::sharing::Mode::Exclusive(_) => Sharing::Exclusive,
+        v1::sharing::Mode::TimeSlicing(slicing) => Sharing::TimeSlicing { replicas: slicing.replicas },
+        v1::sharing::Mode::Mps(mps) => Sharing::Mps { shares: mps.shares },
+        v1::sharing::Mode::Fractional(fractional) => Sharing::Fractional { step_milli: fractional.step_milli },
+        v1::sharing::Mode::Mig(mig) => Sharing::Mig { instances: mig_instances(mig, field)? },
+    };
+    Ok(Device {
+        product_name: device.product_name,
+        architecture: device.architecture,
+        memory_mib: device.memory_mib,
+        cuda_compute_capability: device.cuda_compute_capability,
+        driver_version: device.driver_version,
+        sharing,
+        healthy: device.healthy,
+        local_use_milli: device.local_use_milli,
+        resource_name: device.resource_name,
+    })
+}
+
+fn mig_instances(mig: v1::sharing::Mig, field: &str) -> Result<BTreeMap<String, u32>, Refusal> {
+    let field = format!("{field}.sharing.mig.instances");
+    if mig.instances.len() > MAX_PROFILES {
+        return Err(Refusal::invalid(
+            &field,
+            mig.instances.len(),
+            "profiles are too many",
+            format!("use at most {MAX_PROFILES}"),
+        ));
+    }
+    let mut instances = BTreeMap::new();
+    for instance in mig.instances {
+        let usable = !instance.profile.is_empty() && instance.profile.len() <= 32 && instance.profile.is_ascii();
+        if !usable || instances.contains_key(&instance.profile) {
+            return Err(Refusal::invalid(
+                &field,
+                &instance.profile,
+                "is not a MIG profile, or comes twice",
+                "use each name as nvidia-smi reports it, such as 1g.10gb",
+            ));
+        }
+        instances.insert(instance.profile, instance.count);
+    }
+    Ok(instances)
+}
+
+/// For the API.
+#[must_use]
+pub fn to_proto(cluster: &ClusterId, offer: &Offer) -> v1::Offer {
+    let nodes = offer.nodes.iter().map(|(id, node)| v1::Node {
+        id: id.to_string(),
+        cpu_milli: node.cpu_milli,
+        memory_mib: node.memory_mib,
+        local_cpu_milli: node.local_cpu_milli,
+        local_memory_mib: node.local_memory_mib,
+        devices: node.devices.iter().zip(0..).map(|(device, index)| device_to_proto(index, device)).collect(),
+        schedulable: node.schedulable,
+    });
+    v1::Offer { cluster: cluster.to_string(), generation: offer.generation, nodes: nodes.collect() }
+}
+
+fn device_to_proto(index: u32, device: &Device) -> v1::Device {
+    use v1::sharing::{Exclusive, Fractional, Mig, MigInstances, Mode, Mps, TimeSlicing};
+    let mode = match &device.sharing {
+        Sharing::Exclusive => Mode::Exclusive(Exclusive {}),
+        Sharing::TimeSlicing { replicas } => Mode::TimeSlicing(TimeSlicing { replicas: *replicas }),
+        Sharing::Mps { shares } => Mode::Mps(Mps { shares: *shares }),
+        Sharing::Fractional { step_milli } => Mode::Fractional(Fractional { step_milli: *step_milli }),
+        Sharing::Mig { instances } => Mode::Mig(Mig {
+            instances: instances
+                .iter()
+                .map(|(profile, count)| MigInstances { profile: profile.clone(), count: *count })
+                .collect(),
+        }),
+    };
+    v1::Device {
+        index,
+        product_name: device.product_name.clone(),
+        architecture: device.architecture.clone(),
+        memory_mib: device.memory_mib,
+        cuda_compute_capability: device.cuda_compute_capability.clone(),
+        driver_version: device.driver_version.clone(),
+        sharing: Some(v1::Sharing { mode: Some(mode) }),
+        healthy: device.healthy,
+        local_use_milli: device.local_use_milli,
+        resource_name: device.resource_name.clone(),
+    }
+}
+
+/// An offer summed up by class, with what the ledger knows; `None` if the cluster offers nothing yet.
+#[must_use]
+pub fn summary(state: &State, id: &ClusterId, cluster: &Cluster) -> Option<v1::OfferSummary> {
+    let offer = cluster.offer.as_ref()?;
+    let mut classes: BTreeMap<String, v1::ClassSummary> = BTreeMap::new();
+    for (node_id, node) in &offer.nodes {
+        let known = state.device_classes(id, node_id);
+        let lent = state.occupancy().node(id, node_id);
+        for (index, device) in node.devices.iter().enumerate() {
+            let class = known.get(index).and_then(Option::as_ref).map_or_else(String::new, ToString::to_string);
+            let lent_milli =
+                u32::try_from(index).ok().and_then(|index| lent?.devices.get(&index).copied()).unwrap_or(0);
+            let usable = device.healthy && node.schedulable;
+            let free =
+                if usable { WHOLE_MILLI.saturating_sub(device.local_use_milli).saturating_sub(lent_milli) } else { 0 };
+            let sum = classes.entry(class).or_default();
+            sum.devices = sum.devices.saturating_add(1);
+            sum.free_milli = sum.free_milli.saturating_add(free.into());
+            sum.lent_milli = sum.lent_milli.saturating_add(lent_milli.into());
+            sum.local_milli = sum.local_milli.saturating_add(device.local_use_milli.into());
+        }
+    }
+    Some(v1::OfferSummary {
+        cluster: id.to_string(),
+        institution: cluster.institution.to_string(),
+        generation: offer.generation,
+        connected: cluster.connected,
+        classes: classes.into_iter().map(|(class, sum)| v1::ClassSummary { class, ..sum }).collect(),
+        nodes: super::count(offer.nodes.len()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller() -> ClusterId {
+        ClusterId::parse("campus", "cluster").expect("a label")
+    }
+
+    fn good() -> v1::Offer {
+        let device = v1::Device {
+            index: 0,
+            product_name: "NVIDIA-A100-SXM4-40GB".to_owned(),
+            memory_mib: 40_960,
+            sharing: Some(v1::Sharing { mode: Some(v1::sharing::Mode::Mps(v1::sharing::Mps { shares: 4 })) }),
+            healthy: true,
+            resource_name: "nvidia.com/gpu".to_owned(),
+            ..v1::Device::default()
+        };
+        let node = v1::Node {
+            id: "0123456789abcdef".to_owned(),
+            cpu_milli: 64_000,
+            devices: vec![device],
+            ..v1::Node::default()
+        };
+        v1::Offer { cluster: "campus".to_owned(), generation: 1, nodes: vec![node] }
+    }
+
+    #[test]
+    fn a_good_offer_comes_back_as_it_was() {
+        let parsed = parse(good(), &caller()).expect("it is good");
+        assert_eq!(to_proto(&caller(), &parsed), good());
+    }
+
+    #[test]
+    fn bad_offers_name_field_and_value() {
+        let with = |change: fn(&mut v1::Offer)| {
+            let mut offer = good();
+            change(&mut offer);
+            offer
+        };
+        for (bad, field, value) in [
+            (with(|o| o.cluster = "other".into()), "offer.cluster", "other"),
+            (with(|o| o.generation = 0), "offer.generation", "0"),
+            (with(|o| o.nodes[0].id = "Node.A".into()), "offer.nodes[0].id", "Node.A"),
+            (with(|o| o.nodes.push(o.nodes[0].clone())), "offer.nodes[1].id", "0123456789abcdef"),
+            (with(|o| o.nodes[0].devices[0].index = 7), "offer.nodes[0].devices[0].index", "7"),
+            (with(|o| o.nodes[0].devices[0].sharing = None), "offer.nodes[0].devices[0].sharing", ""),
+            (
+                with(|o| o.nodes[0].cpu_milli = u64::MAX),
+                "offer.nodes[0123456789abcdef].cpu_milli",
+                "18446744073709551615",
+            ),
+            (
+                with(|o| o.nodes[0].devices[0].local_use_milli = 1001),
+                "offer.nodes[0123456789abcdef].devices[0].local_use_milli",
+                "1001",
+            ),
+            (with(|o| o.nodes = vec![v1::Node::default(); 10_001]), "offer.nodes", "10001"),
+        ] {
+            let refusal = parse(bad, &caller()).expect_err(field);
+            assert_eq!((refusal.field.as_str(), refusal.value.as_str()), (field, value), "{refusal}");
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Requests and what they ask for.
+
+use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
+use comity_core::limits::{MAX_DONOR_LIST, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES};
+use comity_core::matcher::{DonorVerdict, Explanation};
+use comity_core::request::{Request, RequestState};
+use comity_core::{ClassName, ClusterId, Millis, Refusal, RequestId, TenantId};
+use comity_proto::v1;
+
+use super::required;
+
+/// Where the kubeconfig Secret goes if the request does not say.
+pub const DEFAULT_TARGET_NAMESPACE: &str = "comity-leases";
+
+/// A request as a client wrote it; `RequestSpec::check` has the last word on amounts.
+pub fn spec(spec: Option<v1::RequestSpec>) -> Result<RequestSpec, Refusal> {
+    let spec = required(spec, "spec", "say what is asked for")?;
+    let gpus = required(spec.gpus, "spec.gpus", "say which GPUs and how many")?;
+    let delivery = match v1::Delivery::try_from(spec.delivery) {
+        Ok(v1::Delivery::Namespace) => Delivery::Namespace,
+        Ok(v1::Delivery::Unspecified) | Err(_) => {
+            return Err(Refusal::invalid(
+                "spec.delivery",
+                spec.delivery,
+                "is not a delivery that this broker knows",
+                "use DELIVERY_NAMESPACE (1)",
+            ));
+        }
+    };
+    if spec.purpose.len() > MAX_PURPOSE_BYTES {
+        return Err(Refusal::invalid(
+            "spec.purpose",
+            &spec.purpose,
+            "is too long",
+            format!("use at most {MAX_PURPOSE_BYTES} bytes"),
+        ));
+    }
+    let topology = spec.topology.unwrap_or_default();
+    let parsed = RequestSpec {
+        tenant: TenantId::parse(&spec.tenant, "spec.tenant")?,
+        origin: ClusterId::parse(&spec.origin, "spec.origin")?,
+        gpus: demand(gpus)?,
+        topology: Topology { same_node: topology.same_node, whole_node: topology.whole_node },
+        duration: Millis(spec.duration_ms),
+        allow_donors: donors(&spec.allow_donors, "spec.allow_donors")?,
+        deny_donors: donors(&spec.deny_donors, "spec.deny_donors")?,
+        delivery,
+        target_namespace: if spec.target_namespace.is_empty() {
+            DEFAULT_TARGET_NAMESPACE.to_owned()
+        } else {
+            spec.target_namespace
+        },
+        purpose: spec.purpose,
+    };
+    parsed.check()?;
+    Ok(parsed)
+}
+
+fn demand(gpus: v1::GpuDemand) -> Result<GpuDemand, Refusal> {
+    let devices = match (gpus.class.is_empty(), gpus.selector.is_empty()) {
+        (false, true) => DeviceChoice::Class(ClassName::parse(&gpus.class, "spec.gpus.class")?),
+        (true, false) if gpus.selector.len() > MAX_SELECTOR_BYTES => {
+            return Err(Refusal::invalid(
+                "spec.gpus.selector",
+                &gpus.selector,
+                "is too long",
+                format!("use at most {MAX_SELECTOR_BYTES} bytes"),
+            ));
+        }
+        (true, false) => DeviceChoice::Selector(gpus.selector),
+        (true, true) => {
+            return Err(Refusal::invalid("spec.gpus.class", "", "is missing", "name a GPU class, or give a selector"));
+        }
+        (false, false) => {
+            return Err(Refusal::invalid(
+                "spec.gpus.selector",
+                &gpus.selector,
+                "comes together with a class",
+                "give a class or a selector, not both",
+            ));
+        }
+    };
+    let share = required(
+        gpus.share.and_then(|share| share.kind),
+        "spec.gpus.share",
+        "use whole, milli, mig_profile or memory_mib",
+    )?;
+    Ok(GpuDemand {
+        devices,
+        share: match share {
+            v1::share::Kind::Whole(_) => Share::Whole,
+            v1::share::Kind::Milli(milli) => Share::Milli(milli),
+            v1::share::Kind::MigProfile(profile) => Share::MigProfile(profile),
+            v1::share::Kind::MemoryMib(memory) => Share::MemoryMib(memory),
+        },
+        count: gpus.count,
+        cpu_milli_per_gpu: gpus.cpu_milli_per_gpu,
+        memory_mib_per_gpu: gpus.memory_mib_per_gpu,
+    })
+}
+
+fn donors(names: &[String], field: &str) -> Result<Vec<ClusterId>, Refusal> {
+    if names.len() > MAX_DONOR_LIST {
+        return Err(Refusal::invalid(
+            field,
+            names.len(),
+            "donors are too many",
+            format!("name at most {MAX_DONOR_LIST}"),
+        ));
+    }
+    names.iter().enumerate().map(|(index, name)| ClusterId::parse(name, &format!("{field}[{index}]"))).collect()
+}
+
+/// For the API.
+#[must_use]
+pub fn spec_to_proto(spec: &RequestSpec) -> v1::RequestSpec {
+    v1::RequestSpec {
+        tenant: spec.tenant.to_string(),
+        origin: spec.origin.to_string(),
+        gpus: Some(demand_to_proto(&spec.gpus)),
+        topology: Some(v1::Topology { same_node: spec.topology.same_node, whole_node: spec.topology.whole_node }),
+        duration_ms: spec.duration.0,
+        allow_donors: spec.allow_donors.iter().map(ToString::to_string).collect(),
+        deny_donors: spec.deny_donors.iter().map(ToString::to_string).collect(),
+        delivery: match spec.delivery {
+            Delivery::Namespace => v1::Delivery::Namespace.into(),
+        },
+        target_namespace: spec.target_namespace.clone(),
+        purpose: spec.purpose.clone(),
+    }
+}
+
+/// For the API.
+#[must_use]
+pub fn demand_to_proto(gpus: &GpuDemand) -> v1::GpuDemand {
+    let (class, selector) = match &gpus.devices {
+        DeviceChoice::Class(class) => (class.to_string(), String::new()),
+        DeviceChoice::Selector(selector) => (String::new(), selector.clone()),
+    };
+    let kind = match &gpus.share {
+        Share::Whole => v1::share::Kind::Whole(v1::share::Whole {}),
+        Share::Milli(milli) => v1::share::Kind::Milli(*milli),
+        Share::MigProfile(profile) => v1::share::Kind::MigProfile(profile.clone()),
+        Share::MemoryMib(memory) => v1::share::Kind::MemoryMib(*memory),
+    };
+    v1::GpuDemand {
+        class,
+        selector,
+        share: Some(v1::Share { kind: Some(kind) }),
+        count: gpus.count,
+        cpu_milli_per_gpu: gpus.cpu_milli_per_gpu,
+        memory_mib_per_gpu: gpus.memory_mib_per_gpu,
+    }
+}
+
+/// For the API.
+#[must_use]
+pub fn to_proto(id: RequestId, request: &Request) -> v1::Request {
+    let state = match request.state {
+        RequestState::Queued => v1::RequestState::Queued,
+        RequestState::Matched => v1::RequestState::Matched,
+        RequestState::Completed => v1::RequestState::Completed,
+        RequestState::Cancelled => v1::RequestState::Cancelled,
+        RequestState::Failed => v1::RequestState::Failed,
+    };
+    v1::Request {
+        id: id.to_string(),
+        spec: Some(spec_to_proto(&request.spec)),
+        state: state.into(),
+        lease: request.lease.map_or_else(String::new, |lease| lease.to_string()),
+        submitted_at_ms: request.submitted_at.0,
+        submitted_by: request.submitted_by.clone(),
+        attempts: request.attempts,
+        message: request.message.clone(),
+        revision: request.revision,
+    }
+}
+
+/// Each donor's answer.
+#[must_use]
+pub fn verdicts(explanation: &Explanation) -> Vec<v1::DonorVerdict> {
+    explanation.donors.iter().map(verdict).collect()
+}
+
+fn verdict(verdict: &DonorVerdict) -> v1::DonorVerdict {
+    let donor = verdict.donor.to_string();
+    match &verdict.obstacle {
+        None => v1::DonorVerdict { donor, fits: true, ..v1::DonorVerdict::default() },
+        Some(obstacle) => v1::DonorVerdict {
+            donor,
+            fits: false,
+            code: obstacle.code.clone(),
+            reason: obstacle.reason.clone(),
+            unblock: obstacle.unblock.clone(),
+            by: obstacle.by.clone(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> v1::RequestSpec {
+        v1::RequestSpec {
+            tenant: "poly-ml".to_owned(),
+            origin: "polytech-campus".to_owned(),
+            gpus: Some(v1::GpuDemand {
+                class: "midrange".to_owned(),
+                share: Some(v1::Share { kind: Some(v1::share::Kind::Milli(500)) }),
+                count: 3,
+                ..v1::GpuDemand::default()
+            }),
+            delivery: v1::Delivery::Namespace.into(),
+            ..v1::RequestSpec::default()
+        }
+    }
+
+    #[test]
+    fn a_good_spec_comes_back_as_it_was() {
+        let parsed = spec(Some(good())).expect("it is good");
+        let mut expected = good();
+        expected.topology = Some(v1::Topology::default());
+        expected.target_namespace = DEFAULT_TARGET_NAMESPACE.to_owned();
+        assert_eq!(spec_to_proto(&parsed), expected);
+    }
+
+    #[test]
+    fn bad_specs_name_field_value_and_remedy() {
+        let gpus = |change: fn(&mut v1::GpuDemand)| {
+            let mut spec = good();
+            change(spec.gpus.as_mut().expect("set"));
+            spec
+        };
+        let with = |change: fn(&mut v1::RequestSpec)| {
+            let mut spec = good();
+            change(&mut spec);
+            spec
+        };
+        for (bad, field, value) in [
+            (with(|s| s.tenant = "Poly".into()), "spec.tenant", "Poly"),
+            (with(|s| s.origin = String::new()), "spec.origin", ""),
+            (with(|s| s.gpus = None), "spec.gpus", ""),
+            (with(|s| s.delivery = 0), "spec.delivery", "0"),
+            (with(|s| s.delivery = 99), "spec.delivery", "99"),
+            (with(|s| s.duration_ms = u64::MAX), "spec.duration_ms", "18446744073709551615"),
+            (with(|s| s.allow_donors = vec!["ok".into(), "-".into()]), "spec.allow_donors[1]", "-"),
+            (with(|s| s.deny_donors = vec!["a".into(); 257]), "spec.deny_donors", "257"),
+            (with(|s| s.target_namespace = "a.b".into()), "spec.target_namespace", "a.b"),
+            (gpus(|g| g.count = 0), "spec.gpus.count", "0"),
+            (gpus(|g| g.count = u32::MAX), "spec.gpus.count", "4294967295"),
+            (gpus(|g| g.share = None), "spec.gpus.share", ""),
+            (gpus(|g| g.share = Some(v1::Share { kind: None })), "spec.gpus.share", ""),
+            (
+                gpus(|g| g.share = Some(v1::Share { kind: Some(v1::share::Kind::Milli(49)) })),
+                "spec.gpus.share.milli",
+                "49",
+            ),
+            (gpus(|g| g.class = String::new()), "spec.gpus.class", ""),
+            (gpus(|g| g.selector = "true".into()), "spec.gpus.selector", "true"),
+            (gpus(|g| g.cpu_milli_per_gpu = u64::MAX), "spec.gpus.cpu_milli_per_gpu", "18446744073709551615"),
+        ] {
+            let refusal = spec(Some(bad)).expect_err(field);
+            assert_eq!((refusal.field.as_str(), refusal.value.as_str()), (field, value), "{refusal}");
+            assert!(!refusal.remedy.is_empty(), "{refusal}");
+        }
+        assert_eq!(spec(None).expect_err("none").field, "spec");
+    }
+}

@@ -1,0 +1,184 @@
+//! The broker group: one handle over consensus, disk and peers.
+//!
+//! ```text
+//!   propose ──▶ leader? ── yes ─▶ log (fsync on a majority) ─▶ apply ─▶ observer ─▶ reply
+//!                  └── no ─▶ Propose RPC to the leader, one hop
+//!   read ─────▶ read index from the leader ─▶ wait until applied here ─▶ look at the state
+//! ```
+//!
+//! What this module never does: decide what to propose, or look into a command.
+
+mod config;
+mod error;
+mod heard;
+mod leadership;
+mod member;
+mod membership;
+mod proposal;
+mod propose;
+pub(crate) mod raft_types;
+mod read;
+mod serve_peer;
+mod status;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use comity_core::State;
+use comity_core::log::Applied;
+use comity_runtime::clock::Clock;
+use comity_runtime::tls::ClientTls;
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::info;
+
+pub use config::{GroupConfig, Timing};
+pub use error::{GroupError, Unavailable};
+pub use leadership::Leadership;
+pub use member::MemberAddress;
+pub use proposal::Proposal;
+pub use read::Consistency;
+pub use status::{GroupStatus, MemberStatus, Role};
+
+pub(crate) use heard::MAX_CLUSTERS_PER_REPORT;
+pub(crate) use serve_peer::{ForwardReply, ForwardRequest};
+
+use crate::storage::{self, Replica};
+use crate::transport::Peers;
+use heard::Heard;
+use raft_types::Raft;
+
+/// Looks on while entries are applied, on every broker, in order. Both calls hold up the log: they must be quick and
+/// must not call back into the group.
+pub trait ApplyObserver: Send + Sync + 'static {
+    /// One entry was applied; `state` is at the revision of `applied`. Called before the reply is given.
+    fn applied(&self, state: &State, applied: &Applied);
+
+    /// The state was replaced: at start, and when a snapshot came from the leader.
+    fn restored(&self, state: &State);
+}
+
+/// What a group needs from outside.
+pub struct GroupDeps {
+    /// Looks on.
+    pub observer: Arc<dyn ApplyObserver>,
+    /// For log time. Raft's own timers run on tokio's clock.
+    pub clock: Arc<dyn Clock>,
+    /// This broker's identity towards its peers.
+    pub tls: ClientTls,
+}
+
+/// One broker's membership in its group. Cheap to clone; all clones are the same broker.
+#[derive(Clone)]
+pub struct Group {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) config: GroupConfig,
+    pub(crate) raft: Raft,
+    pub(crate) replica: Arc<Replica>,
+    pub(crate) peers: Peers,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) heard: Heard,
+    pub(crate) snapshots: storage::SnapshotDir,
+    log: storage::LogStore,
+    leadership: watch::Receiver<Leadership>,
+    /// One permit a proposal in flight.
+    in_flight: Semaphore,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Group {
+    /// Opens the disk and starts consensus. Serves nothing by itself: see [`crate::transport::service`].
+    ///
+    /// # Errors
+    /// [`GroupError`] where the disk is damaged, of another broker or of a later release.
+    pub async fn start(config: GroupConfig, deps: GroupDeps) -> Result<Self, GroupError> {
+        let raft_config = Arc::new(config.raft_config()?);
+        let disk = storage::open(&config.data, config.id, deps.observer).await?;
+        let peers = Peers::new(config.id, config.trust_domain.clone(), deps.tls);
+        let raft = Raft::new(config.id, raft_config, peers.clone(), disk.log.clone(), disk.state_machine)
+            .await
+            .map_err(|error| GroupError::Raft(error.to_string()))?;
+
+        let stop = CancellationToken::new();
+        let tasks = TaskTracker::new();
+        let heard = Heard::default();
+        let leadership = leadership::watch(&raft, heard.clone(), &stop, &tasks);
+        let inner = Arc::new(Inner {
+            raft,
+            replica: disk.replica,
+            peers,
+            clock: deps.clock,
+            heard,
+            snapshots: disk.snapshots,
+            log: disk.log,
+            leadership,
+            in_flight: Semaphore::new(config::MAX_PROPOSALS_IN_FLIGHT),
+            stop,
+            tasks,
+            config,
+        });
+        tasks_of(&inner);
+        info!(broker = inner.config.id, revision = *inner.replica.revision().borrow(), "group opened");
+        Ok(Self { inner })
+    }
+
+    /// Who leads, as this broker knows it.
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.inner.leadership.clone()
+    }
+
+    /// The last applied revision.
+    pub fn revision(&self) -> watch::Receiver<u64> {
+        self.inner.replica.revision()
+    }
+
+    /// How many times this broker synced its log to disk since it started: many entries share one.
+    pub fn log_syncs(&self) -> u64 {
+        self.inner.log.syncs()
+    }
+
+    /// Ends when consensus on this broker has ended, with the reason in words: the disk failed, or
+    /// [`shutdown`](Self::shutdown) was called. The process should then exit.
+    pub async fn stopped(&self) -> String {
+        leadership::stopped(&self.inner.raft).await
+    }
+
+    /// Stops consensus and lets go of the disk. A leader first hands over to a follower, where there is one.
+    pub async fn shutdown(&self) {
+        self.inner.hand_over().await;
+        self.inner.stop.cancel();
+        self.inner.tasks.close();
+        self.inner.tasks.wait().await;
+        if let Err(error) = self.inner.raft.shutdown().await {
+            tracing::warn!(%error, "consensus did not end cleanly");
+        }
+        self.inner.log.close();
+        info!(broker = self.inner.config.id, "group closed");
+    }
+}
+
+impl Drop for Inner {
+    /// Ends the tasks beside consensus also where nobody called `shutdown`.
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl std::fmt::Debug for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Group").field("broker", &self.inner.config.id).finish_non_exhaustive()
+    }
+}
+
+/// Starts what runs beside consensus. The task holds the group weakly, so that dropping every handle ends it.
+fn tasks_of(inner: &Arc<Inner>) {
+    let (weak, clock, stop) = (Arc::downgrade(inner), Arc::clone(&inner.clock), inner.stop.clone());
+    inner.tasks.spawn(heard::report(weak, clock, stop));
+}

@@ -1,0 +1,106 @@
+//! How a broker of a group is set up.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use comity_runtime::spiffe::TrustDomain;
+use openraft::{Config, SnapshotPolicy};
+
+use super::error::GroupError;
+
+/// Proposals that wait for the log at the same time; further ones wait for a place within their deadline.
+pub(super) const MAX_PROPOSALS_IN_FLIGHT: usize = 4_096;
+/// Entries in one message to a follower. Messages are also bounded in bytes, by the log.
+const MAX_ENTRIES_PER_MESSAGE: u64 = 512;
+/// Messages that wait inside consensus; callers wait when they are full.
+const QUEUE: u64 = 8_192;
+/// For a whole snapshot to a follower, transfer and installation.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(300);
+/// After a peer could not be reached.
+const BACKOFF: &str = "200ms";
+
+/// What a broker of a group needs to know.
+#[derive(Debug, Clone)]
+pub struct GroupConfig {
+    /// Number of this broker in its group, from 1.
+    pub id: u64,
+    /// Directory that belongs to this broker alone.
+    pub data: PathBuf,
+    /// Peers must be brokers of this federation.
+    pub trust_domain: TrustDomain,
+    /// Raft's timers.
+    pub timing: Timing,
+    /// A snapshot is made each time the log has grown by so many entries. Twice as many are kept behind it, so that
+    /// the log still reaches the snapshot before.
+    pub snapshot_every: u64,
+    /// How long a proposal or a read may take before the caller is told that it is not known what became of it.
+    pub deadline: Duration,
+}
+
+impl GroupConfig {
+    /// The usual settings.
+    pub fn new(id: u64, data: impl Into<PathBuf>, trust_domain: TrustDomain) -> Self {
+        Self {
+            id,
+            data: data.into(),
+            trust_domain,
+            timing: Timing::default(),
+            snapshot_every: 10_000,
+            deadline: Duration::from_secs(5),
+        }
+    }
+
+    pub(super) fn raft_config(&self) -> Result<Config, GroupError> {
+        if self.id == 0 {
+            return Err(GroupError::Config("broker id 0 is refused: brokers are numbered from 1".to_owned()));
+        }
+        if self.snapshot_every == 0 {
+            return Err(GroupError::Config("snapshot-every 0 is refused: want at least 1 entry".to_owned()));
+        }
+        Config {
+            cluster_name: self.trust_domain.to_string(),
+            heartbeat_interval: millis(self.timing.heartbeat),
+            election_timeout_min: millis(self.timing.election_min),
+            election_timeout_max: millis(self.timing.election_max),
+            install_snapshot_timeout: millis(SNAPSHOT_TIMEOUT),
+            max_payload_entries: MAX_ENTRIES_PER_MESSAGE,
+            snapshot_policy: SnapshotPolicy::LogsSinceLast(self.snapshot_every),
+            max_in_snapshot_log_to_keep: self.snapshot_every.saturating_mul(2),
+            // A follower that lags by less than what is kept gets entries, which is cheaper than the whole state.
+            replication_lag_threshold: self.snapshot_every.saturating_mul(2),
+            api_channel_size: Some(QUEUE),
+            notification_channel_size: Some(QUEUE),
+            enable_pre_vote: Some(true),
+            backoff: BACKOFF.to_owned(),
+            ..Config::default()
+        }
+        .validate()
+        .map_err(|error| GroupError::Config(error.to_string()))
+    }
+}
+
+/// Raft's timers. A follower stands for election once it has not heard its leader for `election_max` (the leader's
+/// lease) and then a time drawn between the two: with the defaults, half a second to a second after the leader died.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// Between signs of life of a leader.
+    pub heartbeat: Duration,
+    /// Shortest time before a follower stands for election.
+    pub election_min: Duration,
+    /// Longest.
+    pub election_max: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            heartbeat: Duration::from_millis(100),
+            election_min: Duration::from_millis(200),
+            election_max: Duration::from_millis(400),
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

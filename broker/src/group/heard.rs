@@ -1,0 +1,105 @@
+//! Which agents were heard, and when.
+//!
+//! An agent speaks to one broker; the leader must know of all. Followers report in batches, so that ten thousand agents
+//! make a message a second and not ten thousand. Nothing of this is in the log: a new leader starts with nothing and
+//! grants everybody a grace period.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use comity_core::{ClusterId, Timestamp};
+use comity_runtime::clock::Clock;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use super::{Group, Inner, Leadership};
+
+/// Between two reports to the leader.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Clusters in one report.
+pub(crate) const MAX_CLUSTERS_PER_REPORT: usize = 20_000;
+/// Clusters remembered; far more than a federation has. Further ones are not taken note of.
+const MAX_CLUSTERS: usize = 100_000;
+
+/// Shared by all handles of a group.
+#[derive(Clone, Default)]
+pub(crate) struct Heard(Arc<Mutex<Table>>);
+
+#[derive(Default)]
+struct Table {
+    leading: bool,
+    /// While leading: when each cluster was heard last.
+    last: BTreeMap<ClusterId, Timestamp>,
+    /// While not: what the leader is still to be told.
+    pending: BTreeSet<ClusterId>,
+}
+
+impl Heard {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_leader(&self, leading: bool) {
+        let mut table = self.table();
+        if table.leading != leading {
+            *table = Table { leading, ..Table::default() };
+        }
+    }
+
+    fn note(&self, cluster: &ClusterId, now: Timestamp) {
+        let mut table = self.table();
+        if table.leading {
+            if table.last.len() < MAX_CLUSTERS || table.last.contains_key(cluster) {
+                table.last.insert(cluster.clone(), now);
+            }
+        } else if table.pending.len() < MAX_CLUSTERS {
+            table.pending.insert(cluster.clone());
+        }
+    }
+
+    fn take_pending(&self) -> Vec<ClusterId> {
+        std::mem::take(&mut self.table().pending).into_iter().collect()
+    }
+}
+
+impl Group {
+    /// Takes note that the agent of `cluster` was heard by this broker.
+    pub fn heard(&self, cluster: &ClusterId) {
+        self.inner.heard.note(cluster, self.inner.now());
+    }
+
+    /// When each cluster was heard last by any broker, since this one became leader; empty on all others. Log time of
+    /// this broker's clock; reports of followers are up to a second old.
+    pub fn last_heard(&self) -> BTreeMap<ClusterId, Timestamp> {
+        self.inner.heard.table().last.clone()
+    }
+
+    /// A follower's report.
+    pub(crate) fn heard_elsewhere(&self, clusters: &[ClusterId]) {
+        let now = self.inner.now();
+        for cluster in clusters.iter().take(MAX_CLUSTERS_PER_REPORT) {
+            self.inner.heard.note(cluster, now);
+        }
+    }
+}
+
+/// Reports to the leader until the group stops or its last handle is gone.
+pub(super) async fn report(group: Weak<Inner>, clock: Arc<dyn Clock>, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = clock.sleep(INTERVAL) => {}
+            () = stop.cancelled() => return,
+        }
+        let Some(inner) = group.upgrade() else { return };
+        let Leadership::Follower { leader: Some(leader) } = *inner.leadership.borrow() else { continue };
+        let pending = inner.heard.take_pending();
+        for clusters in pending.chunks(MAX_CLUSTERS_PER_REPORT) {
+            // A report that is lost is made up by the next: agents are heard again before they count as silent.
+            if let Err(error) = inner.report_heard(leader, clusters, INTERVAL).await {
+                debug!(leader, %error, "report of heard agents was not taken");
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Commands on their way into the log.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use comity_core::log::Applied;
+use comity_core::refusal::Code;
+use comity_core::{LogEnvelope, Refusal, Timestamp, limits};
+use openraft::async_runtime::WatchReceiver as _;
+use openraft::errors::{ClientWriteError, RaftError};
+
+use super::error::Unavailable;
+use super::proposal::Proposal;
+use super::raft_types::Proposed;
+use super::serve_peer::{ForwardReply, ForwardRequest};
+use super::{Group, Inner, Leadership};
+
+/// Between two looks for a leader, where nothing says that there is a new one.
+const PAUSE: Duration = Duration::from_millis(25);
+
+/// What became of one attempt.
+pub(super) enum Attempt {
+    /// It is in the log, and applied.
+    Applied(Applied),
+    /// It is not in the log and never will be: another attempt is safe.
+    NotAppended,
+    /// It may be in the log, now or later.
+    Unknown(String),
+    /// This broker cannot any more.
+    Stopped(String),
+}
+
+impl Group {
+    /// Commits a command and answers once it is applied where the leader is. Other brokers hand it to the leader, one
+    /// hop. Whether it was carried out or refused is in the reply.
+    ///
+    /// # Errors
+    /// [`Unavailable`] where there was no answer within the deadline. It is tried again within it as long as nothing was
+    /// appended, or where an idempotency key makes a second one harmless.
+    pub async fn propose(&self, proposal: Proposal) -> Result<Applied, Unavailable> {
+        let inner = &self.inner;
+        let deadline = Deadline::within(inner.config.deadline);
+        if let Some(applied) = inner.too_large(&proposal) {
+            return Ok(applied);
+        }
+        let _permit = tokio::time::timeout(deadline.left(), inner.in_flight.acquire())
+            .await
+            .map_err(|_| Unavailable::Busy { waited: deadline.whole })?;
+        let mut unknown = None;
+        while deadline.left() > Duration::ZERO {
+            if let Some(reason) = inner.not_running() {
+                return Err(Unavailable::Stopped { broker: inner.config.id, reason });
+            }
+            let leadership = *inner.leadership.borrow();
+            let attempt = match leadership {
+                Leadership::Leader { .. } => inner.append(proposal.clone(), deadline.left()).await,
+                Leadership::Follower { leader: Some(leader) } => inner.forward(leader, &proposal, &deadline).await,
+                Leadership::Follower { leader: None } => Attempt::NotAppended,
+            };
+            match attempt {
+                Attempt::Applied(applied) => return Ok(applied),
+                Attempt::NotAppended => {}
+                Attempt::Unknown(reason) if proposal.idempotency.is_some() => unknown = Some(reason),
+                Attempt::Unknown(reason) => return Err(Unavailable::Unknown { reason }),
+                Attempt::Stopped(reason) => return Err(Unavailable::Stopped { broker: inner.config.id, reason }),
+            }
+            inner.leadership_may_change(leadership, deadline.left()).await;
+        }
+        Err(match unknown {
+            Some(reason) => Unavailable::Unknown { reason },
+            None => Unavailable::NoLeader { broker: inner.config.id },
+        })
+    }
+}
+
+impl Inner {
+    /// The leader's clock, as log time.
+    pub(super) fn now(&self) -> Timestamp {
+        Timestamp(self.clock.unix_ms())
+    }
+
+    /// Why consensus does not run here any more, where it does not: then nothing is appended either.
+    fn not_running(&self) -> Option<String> {
+        if self.stop.is_cancelled() {
+            return Some("it is being shut down".to_owned());
+        }
+        self.raft.metrics().borrow_watched().running_state.as_ref().err().map(ToString::to_string)
+    }
+
+    /// Appends on this broker, which must be the leader.
+    pub(super) async fn append(&self, proposal: Proposal, timeout: Duration) -> Attempt {
+        if self.not_running().is_some() {
+            return Attempt::NotAppended;
+        }
+        let envelope: LogEnvelope = proposal.at(self.now());
+        let write = self.raft.client_write(Proposed(Arc::new(envelope)));
+        match tokio::time::timeout(timeout, write).await {
+            Err(_) => {
+                Attempt::Unknown(format!("no majority of the brokers stored it within {} ms", timeout.as_millis()))
+            }
+            Ok(Ok(response)) => match response.data {
+                Some(applied) => Attempt::Applied(applied),
+                None => Attempt::Unknown("the log answered with another entry".to_owned()),
+            },
+            Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => Attempt::NotAppended,
+            Ok(Err(RaftError::APIError(error))) => Attempt::Unknown(error.to_string()),
+            Ok(Err(RaftError::Fatal(error))) => Attempt::Stopped(error.to_string()),
+        }
+    }
+
+    async fn forward(&self, leader: u64, proposal: &Proposal, deadline: &Deadline) -> Attempt {
+        let Some(address) = self.address_of(leader) else { return Attempt::NotAppended };
+        let left = deadline.left();
+        let message = ForwardRequest::Propose {
+            proposal: proposal.clone(),
+            // The leader gives up first, so that its answer still arrives.
+            timeout_ms: u64::try_from((left * 9 / 10).as_millis()).unwrap_or(u64::MAX),
+        };
+        match self.peers.forward(leader, &address, &message, left).await {
+            Ok(ForwardReply::Applied(applied)) => Attempt::Applied(applied),
+            Ok(ForwardReply::NotAppended) => Attempt::NotAppended,
+            Ok(ForwardReply::Unknown(reason)) => Attempt::Unknown(reason),
+            Ok(ForwardReply::MembersChanged | ForwardReply::MembersRefused(_)) => {
+                Attempt::Unknown(format!("broker {leader} answered another question"))
+            }
+            Err(error) if error.may_have_arrived => Attempt::Unknown(error.to_string()),
+            Err(_) => Attempt::NotAppended,
+        }
+    }
+
+    /// Waits until another leader may be known: until the watch says so, or a little while.
+    pub(super) async fn leadership_may_change(&self, seen: Leadership, at_most: Duration) {
+        let mut leadership = self.leadership.clone();
+        let changed = leadership.wait_for(|now| *now != seen);
+        // Whether it changed or not: the caller looks again.
+        let _ = tokio::time::timeout(PAUSE.min(at_most), changed).await;
+    }
+
+    /// Refuses what the log has no room for, before anybody stores it.
+    fn too_large(&self, proposal: &Proposal) -> Option<Applied> {
+        let bytes = match serde_json::to_vec(&proposal.command) {
+            Ok(text) => text.len(),
+            Err(_) => usize::MAX,
+        };
+        (bytes > limits::MAX_COMMAND_BYTES).then(|| Applied {
+            reply: Err(Refusal::new(
+                Code::LimitReached,
+                format!("the command has {bytes} bytes, allowed are {}", limits::MAX_COMMAND_BYTES),
+                "send less at once",
+            )),
+            revision: *self.replica.revision().borrow(),
+            changes: Vec::new(),
+        })
+    }
+}
+
+/// When a caller gets an answer at the latest.
+pub(super) struct Deadline {
+    end: Instant,
+    pub(super) whole: Duration,
+}
+
+impl Deadline {
+    pub(super) fn within(whole: Duration) -> Self {
+        Self { end: Instant::now() + whole, whole }
+    }
+
+    pub(super) fn left(&self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+}

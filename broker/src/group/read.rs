@@ -1,0 +1,82 @@
+//! Looking at the state.
+
+use std::time::Duration;
+
+use comity_core::State;
+use openraft::ReadPolicy;
+use openraft::errors::RaftError;
+
+use super::error::Unavailable;
+use super::propose::Deadline;
+use super::{Group, Inner, Leadership};
+
+/// For one answer of the leader; then it is asked anew who leads.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// How fresh an answer must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Consistency {
+    /// Everything that was acknowledged to anybody before the call is in it.
+    #[default]
+    Linearizable,
+    /// What this broker has applied so far; answers without a leader, too.
+    Stale,
+}
+
+impl Group {
+    /// Runs `f` on the state. `f` must be quick: no entry is applied meanwhile.
+    ///
+    /// # Errors
+    /// [`Unavailable`] where a linearizable read is not confirmed within the deadline. Reads change nothing and are
+    /// always safe to repeat.
+    pub async fn read<T>(&self, consistency: Consistency, f: impl FnOnce(&State) -> T) -> Result<T, Unavailable> {
+        if consistency == Consistency::Linearizable {
+            self.catch_up().await?;
+        }
+        Ok(self.inner.replica.look(|replicated| f(&replicated.state)))
+    }
+
+    /// Waits until this broker has applied everything that was acknowledged before the call.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub async fn catch_up(&self) -> Result<(), Unavailable> {
+        let inner = &self.inner;
+        let deadline = Deadline::within(inner.config.deadline);
+        while deadline.left() > Duration::ZERO {
+            let leadership = *inner.leadership.borrow();
+            let index = match leadership {
+                Leadership::Leader { .. } => inner.read_index_here(deadline.left()).await?,
+                Leadership::Follower { leader: Some(leader) } => inner.read_index_of(leader, deadline.left()).await,
+                Leadership::Follower { leader: None } => None,
+            };
+            if let Some(index) = index {
+                let applied = tokio::time::timeout(deadline.left(), inner.replica.applied(index)).await;
+                return applied.map_err(|_| Unavailable::ReadTimeout { waited: deadline.whole });
+            }
+            inner.leadership_may_change(leadership, deadline.left()).await;
+        }
+        Err(match *inner.leadership.borrow() {
+            Leadership::Follower { leader: None } => Unavailable::NoLeader { broker: inner.config.id },
+            _ => Unavailable::ReadTimeout { waited: deadline.whole },
+        })
+    }
+}
+
+impl Inner {
+    async fn read_index_here(&self, timeout: Duration) -> Result<Option<u64>, Unavailable> {
+        match tokio::time::timeout(timeout.min(ANSWER), self.raft.get_read_log_id(ReadPolicy::ReadIndex)).await {
+            Ok(Ok((read, _applied))) => Ok(Some(read.log_id().index)),
+            Ok(Err(RaftError::Fatal(error))) => {
+                Err(Unavailable::Stopped { broker: self.config.id, reason: error.to_string() })
+            }
+            // Not the leader any more, or no majority answered yet.
+            Ok(Err(RaftError::APIError(_))) | Err(_) => Ok(None),
+        }
+    }
+
+    async fn read_index_of(&self, leader: u64, timeout: Duration) -> Option<u64> {
+        let address = self.address_of(leader)?;
+        self.peers.read_index(leader, &address, timeout.min(ANSWER)).await.ok()
+    }
+}

@@ -1,0 +1,68 @@
+//! What other brokers ask of the leader.
+
+use std::time::Duration;
+
+use comity_core::log::Applied;
+use openraft::ReadPolicy;
+use serde::{Deserialize, Serialize};
+
+use super::proposal::Proposal;
+use super::propose::Attempt;
+use super::{Group, GroupError, MemberAddress};
+
+/// Handed to the leader.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[expect(clippy::large_enum_variant, reason = "it is made once, written out and dropped; proposals are what it is for")]
+pub(crate) enum ForwardRequest {
+    /// A command.
+    Propose { proposal: Proposal, timeout_ms: u64 },
+    /// A new voter.
+    AddVoter { id: u64, address: MemberAddress },
+}
+
+/// The leader's answer.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ForwardReply {
+    /// The command is in the log, and applied.
+    Applied(Applied),
+    /// It is not, and will not be: this broker does not lead.
+    NotAppended,
+    /// It may be.
+    Unknown(String),
+    /// The voter is one.
+    MembersChanged,
+    /// The voter is none, and this is why.
+    MembersRefused(String),
+}
+
+impl Group {
+    /// Serves what a follower handed on; never hands it on itself.
+    pub(crate) async fn serve_forwarded(&self, request: ForwardRequest) -> ForwardReply {
+        match request {
+            ForwardRequest::Propose { proposal, timeout_ms } => {
+                let Ok(_permit) = self.inner.in_flight.try_acquire() else { return ForwardReply::NotAppended };
+                let timeout = Duration::from_millis(timeout_ms).min(self.inner.config.deadline);
+                match self.inner.append(proposal, timeout).await {
+                    Attempt::Applied(applied) => ForwardReply::Applied(applied),
+                    Attempt::NotAppended => ForwardReply::NotAppended,
+                    Attempt::Unknown(reason) | Attempt::Stopped(reason) => ForwardReply::Unknown(reason),
+                }
+            }
+            ForwardRequest::AddVoter { id, address } => match self.inner.add_voter_here(id, address).await {
+                Ok(true) => ForwardReply::MembersChanged,
+                Ok(false) => ForwardReply::NotAppended,
+                Err(GroupError::Members(reason)) => ForwardReply::MembersRefused(reason),
+                Err(error) => ForwardReply::Unknown(error.to_string()),
+            },
+        }
+    }
+
+    /// The index that a read which begins now must wait for; says why where this broker does not know.
+    pub(crate) async fn serve_read_index(&self) -> Result<u64, String> {
+        let index = self.inner.raft.get_read_log_id(ReadPolicy::ReadIndex);
+        let (read, _applied) = index.await.map_err(|error| error.to_string())?;
+        Ok(read.log_id().index)
+    }
+}

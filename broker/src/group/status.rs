@@ -1,0 +1,124 @@
+//! How one broker sees its group.
+
+use comity_core::snapshot;
+use openraft::ServerState;
+use openraft::async_runtime::WatchReceiver as _;
+
+use super::{Group, MemberAddress};
+
+/// What a broker is in its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It leads.
+    Leader,
+    /// It follows and votes.
+    Follower,
+    /// It stands for election.
+    Candidate,
+    /// It follows and does not vote.
+    Learner,
+    /// It stopped.
+    Stopped,
+}
+
+impl Role {
+    /// The text form, as in "leader".
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Leader => "leader",
+            Self::Follower => "follower",
+            Self::Candidate => "candidate",
+            Self::Learner => "learner",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// How one broker sees its group.
+#[derive(Debug, Clone)]
+pub struct GroupStatus {
+    /// This broker.
+    pub id: u64,
+    /// What it is.
+    pub role: Role,
+    /// The leader, where one is known.
+    pub leader: Option<u64>,
+    /// The term.
+    pub term: u64,
+    /// Last log index on disk.
+    pub last_log_index: u64,
+    /// Last index applied.
+    pub applied_index: u64,
+    /// Index up to which the newest snapshot goes; 0 if there is none.
+    pub snapshot_index: u64,
+    /// Revision of the state.
+    pub revision: u64,
+    /// SHA-256 of the state at `applied_index` in its canonical form, in hex.
+    pub state_sha256: String,
+    /// Members, by number.
+    pub members: Vec<MemberStatus>,
+    /// Why consensus stopped here, where it did.
+    pub stopped: Option<String>,
+}
+
+/// One member.
+#[derive(Debug, Clone)]
+pub struct MemberStatus {
+    /// Its number.
+    pub id: u64,
+    /// Where it is.
+    pub address: MemberAddress,
+    /// Whether it votes.
+    pub voter: bool,
+    /// Last log index known to be on it; only the leader knows.
+    pub matched_index: Option<u64>,
+}
+
+impl Group {
+    /// How this broker sees its group. Copies and encodes the whole state for its digest: for people, not for loops.
+    pub async fn status(&self) -> GroupStatus {
+        let replica = self.inner.replica.clone();
+        let digest = tokio::task::spawn_blocking(move || {
+            let (state, applied) = replica.look(|replicated| (replicated.state.clone(), replicated.last_applied));
+            (state.revision, applied.map_or(0, |id| id.index), snapshot::digest(&state).unwrap_or_default())
+        });
+        let (revision, applied_index, state_sha256) = digest.await.unwrap_or_default();
+
+        let members = self.members();
+        let metrics = self.inner.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        GroupStatus {
+            id: metrics.id,
+            role: match metrics.state {
+                ServerState::Leader => Role::Leader,
+                ServerState::Follower => Role::Follower,
+                ServerState::Candidate => Role::Candidate,
+                ServerState::Learner => Role::Learner,
+                ServerState::Shutdown => Role::Stopped,
+            },
+            leader: metrics.current_leader,
+            term: metrics.current_term,
+            last_log_index: metrics.last_log_index.unwrap_or(0),
+            applied_index,
+            snapshot_index: metrics.snapshot.map_or(0, |id| id.index),
+            revision,
+            state_sha256,
+            members,
+            stopped: metrics.running_state.as_ref().err().map(ToString::to_string),
+        }
+    }
+
+    /// Members, by number.
+    pub fn members(&self) -> Vec<MemberStatus> {
+        let metrics = self.inner.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let membership = &metrics.membership_config;
+        let members = membership.nodes().map(|(id, address)| MemberStatus {
+            id: *id,
+            address: address.clone(),
+            voter: membership.voter_ids().any(|voter| voter == *id),
+            matched_index: metrics.replication.as_ref().and_then(|all| all.get(id)?.map(|at| at.index)),
+        });
+        members.collect()
+    }
+}

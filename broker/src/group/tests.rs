@@ -1,0 +1,471 @@
+//! Groups of one and three brokers, with real disks and mutual TLS on the loopback.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use comity_core::command::{ApplyPolicy, BeginTerm};
+use comity_core::log::{Actor, Idempotency, ReplyBody};
+use comity_core::{ClusterId, Command};
+use comity_policy::{BundleSource, SourceFile};
+use comity_runtime::ca::CertificateAuthority;
+use comity_runtime::clock::SystemClock;
+use comity_runtime::identity::{IdentitySource, TlsIdentity};
+use comity_runtime::spiffe::{SpiffeId, TrustDomain};
+use comity_runtime::tls::{ClientCertificates, IncomingLimits, ServerTls, incoming};
+use openraft::async_runtime::WatchReceiver as _;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use super::*;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// Counts what it is shown, and checks that revisions come in order.
+#[derive(Default)]
+struct Counting {
+    applied: AtomicU64,
+    restored: AtomicU64,
+    last: Mutex<u64>,
+}
+
+impl ApplyObserver for Counting {
+    fn applied(&self, state: &State, applied: &Applied) {
+        assert_eq!(state.revision, applied.revision);
+        let mut last = self.last.lock().unwrap();
+        assert!(applied.revision >= *last, "revision {} after {last}", applied.revision);
+        *last = applied.revision;
+        self.applied.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn restored(&self, state: &State) {
+        *self.last.lock().unwrap() = state.revision;
+        self.restored.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A federation with as many brokers as a test likes.
+struct Federation {
+    ca: CertificateAuthority,
+    dir: TempDir,
+    addresses: BTreeMap<u64, SocketAddr>,
+    snapshot_every: u64,
+}
+
+struct Broker {
+    id: u64,
+    group: Group,
+    observer: Arc<Counting>,
+    server: JoinHandle<()>,
+}
+
+impl Federation {
+    fn new(brokers: u64) -> Self {
+        let domain = TrustDomain::new("group.test").unwrap();
+        // Ports stay taken between here and the start only by luck; a broker that comes back needs the same one.
+        let listeners: Vec<_> =
+            (1..=brokers).map(|id| (id, std::net::TcpListener::bind("127.0.0.1:0").unwrap())).collect();
+        let addresses = listeners.iter().map(|(id, listener)| (*id, listener.local_addr().unwrap())).collect();
+        let ca = CertificateAuthority::create(domain, SystemTime::now()).unwrap();
+        Self { ca, dir: tempfile::tempdir().unwrap(), addresses, snapshot_every: 10_000 }
+    }
+
+    fn domain(&self) -> TrustDomain {
+        self.ca.trust_domain().clone()
+    }
+
+    fn address(&self, id: u64) -> MemberAddress {
+        let raft = self.addresses[&id].to_string();
+        MemberAddress { client: raft.clone(), raft }
+    }
+
+    fn members(&self, ids: impl IntoIterator<Item = u64>) -> BTreeMap<u64, MemberAddress> {
+        ids.into_iter().map(|id| (id, self.address(id))).collect()
+    }
+
+    fn data(&self, id: u64) -> std::path::PathBuf {
+        self.dir.path().join(format!("broker-{id}"))
+    }
+
+    async fn start(&self, id: u64) -> Broker {
+        let me = SpiffeId::broker(self.domain(), id);
+        let pem = self.ca.new_identity(&me, &[], Duration::from_secs(3600), SystemTime::now()).unwrap();
+        let source = IdentitySource::new(TlsIdentity::from_pem(&pem).unwrap());
+        let observer = Arc::new(Counting::default());
+        let deps = GroupDeps {
+            observer: observer.clone(),
+            clock: Arc::new(SystemClock::new()),
+            tls: ClientTls::new(self.ca.roots().clone(), source.subscribe()),
+        };
+        let mut config = GroupConfig::new(id, self.data(id), self.domain());
+        config.snapshot_every = self.snapshot_every;
+        let group = Group::start(config, deps).await.unwrap();
+        let listener = bind(self.addresses[&id]).await;
+        let tls =
+            ServerTls::with_client_certificates(source.subscribe(), self.ca.roots(), ClientCertificates::Required);
+        let service = crate::transport::service(&group);
+        let server = tokio::spawn(async move {
+            // The source of identities lives as long as the server.
+            let _source = source;
+            let incoming = incoming(listener, tls, IncomingLimits::default());
+            tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming).await.unwrap();
+        });
+        Broker { id, group, observer, server }
+    }
+
+    async fn three(&self) -> Vec<Broker> {
+        let brokers = vec![self.start(1).await, self.start(2).await, self.start(3).await];
+        brokers[0].group.bootstrap(self.members(1..=3)).await.unwrap();
+        brokers
+    }
+}
+
+async fn bind(address: SocketAddr) -> TcpListener {
+    let end = Instant::now() + SOON;
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return listener,
+            Err(error) => assert!(Instant::now() < end, "{address}: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+impl Broker {
+    /// Ends at once, as far as a task can: no hand-over, no answers any more. What SIGKILL does is shown by the
+    /// integration tests.
+    async fn crash(self) {
+        self.server.abort();
+        let _ = self.server.await;
+        self.group.inner.stop.cancel();
+        self.group.inner.raft.shutdown().await.unwrap();
+        self.group.inner.log.close();
+    }
+
+    async fn stop(self) {
+        self.group.shutdown().await;
+        self.server.abort();
+        let _ = self.server.await;
+    }
+}
+
+async fn leader(brokers: &[Broker]) -> usize {
+    eventually("a leader", || async {
+        let index = brokers.iter().position(|broker| broker.group.leadership().borrow().is_leader())?;
+        let id = brokers[index].id;
+        let agree = |broker: &Broker| match *broker.group.leadership().borrow() {
+            Leadership::Leader { .. } => broker.id == id,
+            Leadership::Follower { leader } => leader == Some(id),
+        };
+        brokers.iter().all(agree).then_some(index)
+    })
+    .await
+}
+
+async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+    let end = Instant::now() + SOON;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(Instant::now() < end, "{what}: not within {} s", SOON.as_secs());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A command that changes the state each time: a bundle from another commit.
+fn policy(commit: u64) -> Proposal {
+    let text = "apiVersion: policy.comity.dev/v1\nkind: Federation\nmetadata: {name: test}\n\
+        spec: {trustDomain: group.test, maintainers: [\"spiffe://group.test/user/admin\"]}\n";
+    let file = SourceFile { path: "federation.yaml".into(), text: text.into() };
+    Proposal {
+        actor: Actor::User("spiffe://group.test/user/admin".into()),
+        command: Command::ApplyPolicy(ApplyPolicy {
+            source: BundleSource { files: vec![file], commit: Some(format!("{commit:040}")) },
+        }),
+        idempotency: None,
+        traceparent: String::new(),
+    }
+}
+
+async fn changed(group: &Group, commit: u64) -> u64 {
+    let applied = group.propose(policy(commit)).await.unwrap();
+    assert_eq!(applied.reply, Ok(ReplyBody::Policy { changed: true }));
+    applied.revision
+}
+
+async fn read_revision(group: &Group, consistency: Consistency) -> u64 {
+    group.read(consistency, |state| state.revision).await.unwrap()
+}
+
+/// Waits until all have applied the same, and checks that it is the same.
+async fn same_everywhere(brokers: &[Broker]) -> (u64, String) {
+    eventually("the same state everywhere", || async {
+        let mut all = Vec::new();
+        for broker in brokers {
+            let status = broker.group.status().await;
+            all.push((status.applied_index, status.revision, status.state_sha256));
+        }
+        let (first, rest) = all.split_first()?;
+        if rest.iter().any(|other| other.0 != first.0) {
+            return None;
+        }
+        assert!(rest.iter().all(|other| other == first), "equal logs, different states: {all:?}");
+        Some((first.1, first.2.clone()))
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_voter_keeps_everything_over_a_restart() {
+    let federation = Federation::new(1);
+    let broker = federation.start(1).await;
+    broker.group.bootstrap(federation.members([1])).await.unwrap();
+    assert_eq!(broker.observer.restored.load(Ordering::Relaxed), 1);
+    for commit in 1..=5 {
+        assert_eq!(changed(&broker.group, commit).await, commit);
+    }
+    assert_eq!(read_revision(&broker.group, Consistency::Linearizable).await, 5);
+    assert_eq!(*broker.group.revision().borrow(), 5);
+    let before = broker.group.status().await;
+    assert_eq!((before.role, before.leader), (Role::Leader, Some(1)));
+    broker.crash().await;
+
+    let broker = federation.start(1).await;
+    // Again on a group that exists: nothing happens.
+    broker.group.bootstrap(federation.members([1])).await.unwrap();
+    assert_eq!(read_revision(&broker.group, Consistency::Linearizable).await, 5);
+    assert_eq!(broker.group.status().await.state_sha256, before.state_sha256);
+    assert_eq!(changed(&broker.group, 6).await, 6);
+    broker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn followers_forward_and_read_what_was_acknowledged() {
+    let federation = Federation::new(3);
+    let brokers = federation.three().await;
+    let leader = leader(&brokers).await;
+    for round in 0..10 {
+        let writer = &brokers[(leader + 1 + round) % 3].group;
+        let reader = &brokers[(leader + 2 + round) % 3].group;
+        let revision = changed(writer, round as u64 + 1).await;
+        assert_eq!(read_revision(reader, Consistency::Linearizable).await, revision);
+    }
+    same_everywhere(&brokers).await;
+    let follower = &brokers[(leader + 1) % 3].group;
+    let status = follower.status().await;
+    assert_eq!((status.role, status.leader), (Role::Follower, Some(brokers[leader].id)));
+    assert_eq!(status.members.iter().filter(|member| member.voter).count(), 3);
+    for broker in brokers {
+        broker.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_leads_when_the_leader_dies() {
+    let federation = Federation::new(3);
+    let mut brokers = federation.three().await;
+    let index = leader(&brokers).await;
+    changed(&brokers[index].group, 1).await;
+    let dead = brokers.remove(index);
+    let id = dead.id;
+    dead.crash().await;
+
+    let died = Instant::now();
+    let revision = changed(&brokers[0].group, 2).await;
+    let took = died.elapsed();
+    assert_eq!(revision, 2);
+    assert!(took < Duration::from_secs(4), "no write for {took:?}");
+    assert_eq!(read_revision(&brokers[1].group, Consistency::Linearizable).await, 2);
+
+    // The dead one comes back and catches up.
+    brokers.push(federation.start(id).await);
+    assert_eq!(same_everywhere(&brokers).await.0, 2);
+    for broker in brokers {
+        broker.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_stops_hands_over() {
+    let federation = Federation::new(3);
+    let mut brokers = federation.three().await;
+    let index = leader(&brokers).await;
+    changed(&brokers[index].group, 1).await;
+    let term = brokers[index].group.status().await.term;
+    brokers.remove(index).stop().await;
+    let next = leader(&brokers).await;
+    assert_eq!(brokers[next].group.status().await.term, term + 1);
+    assert_eq!(changed(&brokers[0].group, 2).await, 2);
+    for broker in brokers {
+        broker.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_three_come_back_as_they_were() {
+    let mut federation = Federation::new(3);
+    federation.snapshot_every = 20;
+    let brokers = federation.three().await;
+    leader(&brokers).await;
+    for commit in 1..=50 {
+        changed(&brokers[0].group, commit).await;
+    }
+    let before = same_everywhere(&brokers).await;
+    assert!(brokers[0].group.status().await.snapshot_index > 0, "no snapshot was made");
+    for broker in brokers {
+        broker.crash().await;
+    }
+
+    let brokers = vec![federation.start(1).await, federation.start(2).await, federation.start(3).await];
+    assert_eq!(read_revision(&brokers[2].group, Consistency::Linearizable).await, 50);
+    assert_eq!(same_everywhere(&brokers).await, before);
+    assert_eq!(changed(&brokers[0].group, 51).await, 51);
+    for broker in brokers {
+        broker.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_voter_gets_a_snapshot_where_the_log_is_gone() {
+    let mut federation = Federation::new(3);
+    federation.snapshot_every = 10;
+    let mut brokers = vec![federation.start(1).await];
+    brokers[0].group.bootstrap(federation.members([1])).await.unwrap();
+    for commit in 1..=60 {
+        changed(&brokers[0].group, commit).await;
+    }
+    eventually("the log's beginning to go", || async {
+        brokers[0].group.inner.raft.metrics().borrow_watched().purged.map(|_| ())
+    })
+    .await;
+    for id in [2, 3] {
+        let broker = federation.start(id).await;
+        // From a follower, where there is one.
+        brokers[brokers.len() - 1].group.add_voter(id, federation.address(id)).await.unwrap();
+        assert!(broker.observer.restored.load(Ordering::Relaxed) >= 2, "broker {id} got no snapshot");
+        brokers.push(broker);
+    }
+    assert_eq!(same_everywhere(&brokers).await.0, 60);
+    // Adding once more changes nothing; adding another address under the same number is refused.
+    brokers[0].group.add_voter(3, federation.address(3)).await.unwrap();
+    let error = brokers[0].group.add_voter(3, federation.address(2)).await.unwrap_err();
+    assert!(matches!(error, GroupError::Members(_)), "{error}");
+
+    // All three vote: the group goes on without the first.
+    brokers.remove(0).crash().await;
+    assert_eq!(changed(&brokers[0].group, 61).await, 61);
+    for broker in brokers {
+        broker.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_majority_nothing_is_promised() {
+    let federation = Federation::new(3);
+    let mut brokers = federation.three().await;
+    let index = leader(&brokers).await;
+    changed(&brokers[index].group, 1).await;
+    let last = brokers.remove(index);
+    for broker in brokers {
+        broker.crash().await;
+    }
+    let error = last.group.propose(policy(2)).await.unwrap_err();
+    assert!(error.may_have_been_carried_out(), "{error}");
+    assert!(error.to_string().contains("may or may not"), "{error}");
+    assert!(last.group.read(Consistency::Linearizable, |_| ()).await.is_err());
+    assert_eq!(read_revision(&last.group, Consistency::Stale).await, 1);
+    last.crash().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_proposals_share_fsyncs_and_each_is_answered() {
+    let federation = Federation::new(1);
+    let broker = federation.start(1).await;
+    broker.group.bootstrap(federation.members([1])).await.unwrap();
+    leader(std::slice::from_ref(&broker)).await;
+    let before = broker.group.log_syncs();
+    let proposals = (0..400).map(|_| {
+        let group = broker.group.clone();
+        tokio::spawn(async move {
+            group.propose(Proposal::of_leader(1, Command::BeginTerm(BeginTerm { broker: 1 }))).await.unwrap()
+        })
+    });
+    for proposal in proposals.collect::<Vec<_>>() {
+        assert_eq!(proposal.await.unwrap().reply, Ok(ReplyBody::Done));
+    }
+    let flushes = broker.group.log_syncs() - before;
+    assert!(flushes < 200, "{flushes} fsyncs for 400 proposals");
+    broker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_call_gets_the_first_answer() {
+    let federation = Federation::new(1);
+    let broker = federation.start(1).await;
+    broker.group.bootstrap(federation.members([1])).await.unwrap();
+    let mut proposal = policy(1);
+    let caller = "spiffe://group.test/user/admin".to_owned();
+    proposal.idempotency = Some(Idempotency { caller, key: "k".into(), body_sha256: "b".into() });
+    let first = broker.group.propose(proposal.clone()).await.unwrap();
+    let again = broker.group.propose(proposal).await.unwrap();
+    assert_eq!((again.reply, again.revision), (first.reply, 1));
+    broker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leader_learns_whom_followers_heard() {
+    let federation = Federation::new(3);
+    let brokers = federation.three().await;
+    let leader = leader(&brokers).await;
+    for (index, broker) in brokers.iter().enumerate() {
+        broker.group.heard(&ClusterId::parse(&format!("c{index}"), "cluster").unwrap());
+    }
+    eventually("all three clusters", || async { (brokers[leader].group.last_heard().len() == 3).then_some(()) }).await;
+    assert!(brokers[(leader + 1) % 3].group.last_heard().is_empty());
+    for broker in brokers {
+        broker.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_members_are_refused_with_a_reason() {
+    let federation = Federation::new(3);
+    let broker = federation.start(1).await;
+    for (members, reason) in [
+        (federation.members([2]), "broker 1 is not among them"),
+        (federation.members([1, 2]), "odd number"),
+        (BTreeMap::from([(1, MemberAddress { raft: "nowhere".into(), client: "a:1".into() })]), "nowhere"),
+    ] {
+        let error = broker.group.bootstrap(members).await.unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+    broker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_starts_only_on_its_own_data() {
+    let federation = Federation::new(2);
+    federation.start(1).await.stop().await;
+    assert!(Path::new(&federation.data(1)).join("format").exists());
+    std::fs::rename(federation.data(1), federation.data(2)).unwrap();
+    let pem = federation
+        .ca
+        .new_identity(&SpiffeId::broker(federation.domain(), 2), &[], Duration::from_secs(60), SystemTime::now())
+        .unwrap();
+    let source = IdentitySource::new(TlsIdentity::from_pem(&pem).unwrap());
+    let deps = GroupDeps {
+        observer: Arc::new(Counting::default()),
+        clock: Arc::new(SystemClock::new()),
+        tls: ClientTls::new(federation.ca.roots().clone(), source.subscribe()),
+    };
+    let config = GroupConfig::new(2, federation.data(2), federation.domain());
+    let error = Group::start(config, deps).await.unwrap_err().to_string();
+    assert!(error.contains("belongs to broker 1"), "{error}");
+}

@@ -1,0 +1,202 @@
+//! What this broker tells Prometheus. All names begin with `comity_broker_`.
+
+use comity_core::lease::LeaseState;
+use comity_core::log::Applied;
+use comity_core::{Refusal, State};
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+};
+
+use crate::group::Unavailable;
+
+/// From half a millisecond, a local commit, to five seconds, the deadline of a proposal.
+const COMMIT_BUCKETS: [f64; 13] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
+
+/// The counters and gauges. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    registry: Registry,
+    proposals: IntCounterVec,
+    commit_seconds: HistogramVec,
+    plan_seconds: Histogram,
+    entries_applied: IntCounter,
+    revision: IntGauge,
+    queued: IntGauge,
+    leases: IntGaugeVec,
+    clusters_connected: IntGauge,
+    agent_streams: IntGauge,
+    watchers: IntGauge,
+    leader: IntGauge,
+    calls_refused: IntCounterVec,
+}
+
+impl Metrics {
+    /// In a registry of its own, so that several brokers can live in one process.
+    ///
+    /// # Panics
+    /// Never: the names are constants, valid and different.
+    #[must_use]
+    pub fn new() -> Self {
+        let registry = Registry::new_custom(Some("comity_broker".to_owned()), None).expect("the prefix is valid");
+        let metrics = Self {
+            proposals: counters("proposals_total", "Commands proposed here, by outcome.", &["command", "outcome"]),
+            commit_seconds: HistogramVec::new(
+                HistogramOpts::new("commit_seconds", "From proposal to reply: log, replication and apply.")
+                    .buckets(COMMIT_BUCKETS.to_vec()),
+                &["command"],
+            )
+            .expect("a valid histogram"),
+            plan_seconds: Histogram::with_opts(
+                HistogramOpts::new("plan_seconds", "One run of the matcher.").buckets(COMMIT_BUCKETS.to_vec()),
+            )
+            .expect("a valid histogram"),
+            entries_applied: IntCounter::new("entries_applied_total", "Log entries applied on this broker.")
+                .expect("a valid counter"),
+            revision: gauge("revision", "Revision of the state on this broker."),
+            queued: gauge("requests_queued", "Requests that wait for a donor."),
+            leases: IntGaugeVec::new(Opts::new("leases", "Leases that have not ended, by state."), &["state"])
+                .expect("a valid gauge"),
+            clusters_connected: gauge("clusters_connected", "Clusters that are heard, as the state has it."),
+            agent_streams: gauge("agent_streams", "Agents connected to this broker."),
+            watchers: gauge("watchers", "Watch streams of this broker."),
+            leader: gauge("leader", "1 on the leader, 0 elsewhere."),
+            calls_refused: counters("calls_refused_total", "Calls refused before they were carried out.", &["code"]),
+            registry,
+        };
+        metrics.register();
+        metrics
+    }
+
+    fn register(&self) {
+        let all: [Box<dyn prometheus::core::Collector>; 13] = [
+            Box::new(self.proposals.clone()),
+            Box::new(self.commit_seconds.clone()),
+            Box::new(self.plan_seconds.clone()),
+            Box::new(self.entries_applied.clone()),
+            Box::new(self.revision.clone()),
+            Box::new(self.queued.clone()),
+            Box::new(self.leases.clone()),
+            Box::new(self.clusters_connected.clone()),
+            Box::new(self.agent_streams.clone()),
+            Box::new(self.watchers.clone()),
+            Box::new(self.leader.clone()),
+            Box::new(self.calls_refused.clone()),
+            Box::new(self.build_info()),
+        ];
+        for collector in all {
+            self.registry.register(collector).expect("each name is registered once");
+        }
+    }
+
+    fn build_info(&self) -> IntGaugeVec {
+        let info = IntGaugeVec::new(Opts::new("build_info", "Always 1; the label says which release."), &["version"])
+            .expect("a valid gauge");
+        info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        info
+    }
+
+    /// For the admin server.
+    #[must_use]
+    pub fn registry(&self) -> Registry {
+        self.registry.clone()
+    }
+
+    /// One entry was applied. Must be quick.
+    pub fn applied(&self, state: &State, applied: &Applied) {
+        self.entries_applied.inc();
+        self.revision.set(i64::try_from(applied.revision).unwrap_or(i64::MAX));
+        self.queued.set(i64::try_from(state.queued_len()).unwrap_or(i64::MAX));
+    }
+
+    /// The state was replaced.
+    pub fn restored(&self, state: &State) {
+        self.revision.set(i64::try_from(state.revision).unwrap_or(i64::MAX));
+        self.queued.set(i64::try_from(state.queued_len()).unwrap_or(i64::MAX));
+    }
+
+    /// Counts what takes time to count; called now and then.
+    pub fn survey(&self, state: &State) {
+        let states = [
+            (LeaseState::Placed, "placed"),
+            (LeaseState::Connecting, "connecting"),
+            (LeaseState::Active, "active"),
+            (LeaseState::Suspect, "suspect"),
+            (LeaseState::Ending, "ending"),
+        ];
+        for (wanted, name) in states {
+            let count = state.live_leases().filter(|(_, lease)| lease.state == wanted).count();
+            self.leases.with_label_values(&[name]).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        let connected = state.clusters.values().filter(|cluster| cluster.connected).count();
+        self.clusters_connected.set(i64::try_from(connected).unwrap_or(i64::MAX));
+    }
+
+    /// A proposal came back.
+    pub fn proposed(&self, command: &'static str, seconds: f64, outcome: &Result<Applied, Unavailable>) {
+        let outcome = match outcome {
+            Ok(Applied { reply: Ok(_), .. }) => "done",
+            Ok(Applied { reply: Err(Refusal { code, .. }), .. }) => code.as_str(),
+            Err(_) => "unavailable",
+        };
+        self.proposals.with_label_values(&[command, outcome]).inc();
+        self.commit_seconds.with_label_values(&[command]).observe(seconds);
+    }
+
+    /// The matcher ran.
+    pub fn planned(&self, seconds: f64) {
+        self.plan_seconds.observe(seconds);
+    }
+
+    /// A call was refused at the edge; `code` is stable.
+    pub fn refused(&self, code: &str) {
+        self.calls_refused.with_label_values(&[code]).inc();
+    }
+
+    /// Whether this broker leads.
+    pub fn set_leader(&self, leads: bool) {
+        self.leader.set(i64::from(leads));
+    }
+
+    /// Counts an agent's stream until dropped.
+    #[must_use]
+    pub fn agent_stream(&self) -> Counted {
+        Counted::new(&self.agent_streams)
+    }
+
+    /// Counts a watcher until dropped.
+    #[must_use]
+    pub fn watcher(&self) -> Counted {
+        Counted::new(&self.watchers)
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// One of something that is counted while it lasts.
+#[derive(Debug)]
+pub struct Counted(IntGauge);
+
+impl Counted {
+    fn new(gauge: &IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+fn gauge(name: &str, help: &str) -> IntGauge {
+    IntGauge::new(name, help).expect("a valid gauge")
+}
+
+fn counters(name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+    IntCounterVec::new(Opts::new(name, help), labels).expect("a valid counter")
+}

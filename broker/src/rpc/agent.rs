@@ -1,0 +1,297 @@
+//! AgentService: the one stream of each agent.
+//!
+//! ```text
+//!   agent ─ report ─▶ parse ─▶ propose ─▶ committed ─▶ ack        (one after the other, in the order of the outbox)
+//!   apply ─ cluster touched ─▶ read the whole desired state ─▶ agent     (the newest only; what was missed is in it)
+//! ```
+
+use std::pin::Pin;
+use std::time::{Duration, UNIX_EPOCH};
+
+use comity_core::log::Applied;
+use comity_core::{ClusterId, Refusal, State};
+use comity_proto::v1;
+use comity_proto::v1::agent_message::Body;
+use comity_proto::v1::agent_service_server::AgentService;
+use comity_proto::v1::broker_message::Body as Reply;
+use comity_runtime::telemetry::continue_trace;
+use futures::Stream;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+use tracing::{Instrument as _, info_span};
+
+use crate::authorize::Rpc;
+use crate::caller::Caller;
+use crate::context::Context;
+use crate::convert::agent;
+use crate::errors::{RpcError, refusal_detail};
+use crate::group::{Consistency, Unavailable};
+
+/// Messages that wait for one agent: acks, and at most one desired state.
+const QUEUE: usize = 16;
+/// An agent that takes nothing for so long is cut off.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long an agent may take to say hello.
+const HELLO: Duration = Duration::from_secs(10);
+/// Tries of one report while the group has no leader; then the agent tries another broker.
+const TRIES: u32 = 10;
+/// Between those.
+const PAUSE: Duration = Duration::from_millis(300);
+/// How often the end of the certificate is looked at.
+const CERTIFICATE_CHECK: Duration = Duration::from_secs(5);
+/// Bytes of a traceparent: the standard's first version has 55.
+const MAX_TRACEPARENT_BYTES: usize = 64;
+
+/// Serves agents.
+#[derive(Debug, Clone)]
+pub struct Agents {
+    /// What it has at hand.
+    pub context: Context,
+}
+
+type Messages = Pin<Box<dyn Stream<Item = Result<v1::BrokerMessage, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl AgentService for Agents {
+    type ConnectStream = Messages;
+
+    async fn connect(&self, request: Request<Streaming<v1::AgentMessage>>) -> Result<Response<Messages>, Status> {
+        self.begin(request).await.map(Response::new).map_err(|error| self.context.fail(error))
+    }
+}
+
+impl Agents {
+    async fn begin(&self, request: Request<Streaming<v1::AgentMessage>>) -> Result<Messages, RpcError> {
+        let caller = self.context.admit(Rpc::Connect, &request).await?;
+        let cluster = caller.cluster().cloned().ok_or(RpcError::Internal { what: "naming the caller's cluster" })?;
+        let span = info_span!("agent", %cluster);
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        let stream = AgentStream { context: self.context.clone(), caller, cluster, sender: sender.clone() };
+        let incoming = request.into_inner();
+        let task = async move {
+            if let Some(status) = stream.run(incoming).await {
+                tracing::info!(code = ?status.code(), reason = status.message(), "stream ended by this broker");
+                let _ = tokio::time::timeout(PAUSE, sender.send(Err(status))).await;
+            } else {
+                tracing::info!("stream ended by the agent");
+            }
+        };
+        tokio::spawn(task.instrument(span));
+        Ok(Box::pin(ReceiverStream::new(receiver)))
+    }
+}
+
+/// One agent's stream.
+struct AgentStream {
+    context: Context,
+    caller: Caller,
+    cluster: ClusterId,
+    sender: mpsc::Sender<Result<v1::BrokerMessage, Status>>,
+}
+
+/// The other side is gone, or the stream must end with a status.
+enum End {
+    Gone,
+    Because(Status),
+}
+
+impl From<RpcError> for End {
+    fn from(error: RpcError) -> Self {
+        Self::Because(error.into())
+    }
+}
+
+impl From<Unavailable> for End {
+    fn from(error: Unavailable) -> Self {
+        RpcError::from(error).into()
+    }
+}
+
+impl AgentStream {
+    /// Runs until the agent is gone (`None`) or must be told why the stream ends.
+    async fn run(self, mut incoming: Streaming<v1::AgentMessage>) -> Option<Status> {
+        let seat = self.context.streams.take(&self.cluster);
+        let _counted = self.context.metrics.agent_stream();
+        // Followed before the first read, so that no change falls between.
+        let touched = self.context.hub.touched().follow(&self.cluster);
+        let end = tokio::select! {
+            end = self.serve(&mut incoming, touched) => end,
+            end = self.certificate_ends() => end,
+            () = seat.replaced() => RpcError::Superseded { cluster: self.cluster.to_string() }.into(),
+            () = self.context.stop.cancelled() => RpcError::Stopping.into(),
+            () = self.sender.closed() => End::Gone,
+        };
+        self.context.hub.touched().tidy();
+        match end {
+            End::Gone => None,
+            End::Because(status) => Some(status),
+        }
+    }
+
+    async fn serve(&self, incoming: &mut Streaming<v1::AgentMessage>, touched: watch::Receiver<u64>) -> End {
+        match self.greet(incoming).await {
+            Ok(()) => {}
+            Err(end) => return end,
+        }
+        let ended = tokio::select! {
+            ended = self.take_reports(incoming) => ended,
+            ended = self.show_desired(touched) => ended,
+        };
+        match ended {
+            Ok(()) => End::Gone,
+            Err(end) => end,
+        }
+    }
+
+    /// Hello and welcome.
+    async fn greet(&self, incoming: &mut Streaming<v1::AgentMessage>) -> Result<(), End> {
+        let first = tokio::time::timeout(HELLO, incoming.message()).await;
+        let hello = match first {
+            Ok(Ok(Some(v1::AgentMessage { body: Some(Body::Hello(hello)), .. }))) => hello,
+            Ok(Ok(None)) => return Err(End::Gone),
+            Ok(Err(status)) => return Err(End::Because(super::explain_failure::explained(status))),
+            Ok(Ok(Some(_))) | Err(_) => {
+                let refusal = Refusal::invalid("body", "", "is not hello", "send hello first, within 10 seconds");
+                return Err(RpcError::from(refusal).into());
+            }
+        };
+        let (welcome, revision) =
+            self.context.group.read(Consistency::Linearizable, |state| self.welcome(state)).await?;
+        let welcome = welcome.map_err(RpcError::from)?;
+        if hello.revision > revision {
+            tracing::warn!(
+                theirs = hello.revision,
+                ours = revision,
+                "the agent has seen a later state than this group holds"
+            );
+        }
+        self.context.group.heard(&self.cluster);
+        tracing::info!(agent_version = hello.agent_version.chars().take(64).collect::<String>(), "agent connected");
+        self.say(Reply::Welcome(welcome)).await
+    }
+
+    fn welcome(&self, state: &State) -> (Result<v1::Welcome, Refusal>, u64) {
+        let settings = state.settings();
+        let member = state.clusters.get(&self.cluster).ok_or_else(|| {
+            let refusal = Refusal::not_found("certificate", &self.cluster, "member cluster");
+            Refusal { remedy: "join with a token from `comity cluster invite`".to_owned(), ..refusal }
+        });
+        let welcome = member.map(|member| v1::Welcome {
+            broker: self.context.id,
+            heartbeat_interval_ms: settings.heartbeat().0,
+            offer_generation: member.offer.as_ref().map_or(0, |offer| offer.generation),
+            outage_grace_ms: settings.outage_grace.0,
+        });
+        (welcome, state.revision)
+    }
+
+    /// Reports are committed one after the other, so that none overtakes the one it builds on.
+    async fn take_reports(&self, incoming: &mut Streaming<v1::AgentMessage>) -> Result<(), End> {
+        loop {
+            let message = match incoming.message().await {
+                Ok(Some(message)) => message,
+                Ok(None) => return Ok(()),
+                Err(status) => return Err(End::Because(super::explain_failure::explained(status))),
+            };
+            self.context.group.heard(&self.cluster);
+            let Some(body) = message.body else {
+                let refusal =
+                    Refusal::invalid("body", "", "is missing or unknown to this broker", "send a known message");
+                if message.message_id == 0 {
+                    return Err(RpcError::from(refusal).into());
+                }
+                self.acknowledge(message.message_id, Some(&refusal)).await?;
+                continue;
+            };
+            match (&body, message.message_id) {
+                (Body::Heartbeat(_), 0) => {}
+                (_, 0) => {
+                    let refusal = Refusal::invalid("message_id", 0, "is not in an outbox", "count reports from 1");
+                    return Err(RpcError::from(refusal).into());
+                }
+                (_, id) => {
+                    let span = info_span!("report", message_id = id);
+                    if message.traceparent.len() <= MAX_TRACEPARENT_BYTES {
+                        continue_trace(&span, &message.traceparent);
+                    }
+                    let error = self.carry_out(body).instrument(span).await?;
+                    self.acknowledge(id, error.as_ref()).await?;
+                }
+            }
+        }
+    }
+
+    /// Commits a report; a refusal is for good, having no leader is not.
+    async fn carry_out(&self, body: Body) -> Result<Option<Refusal>, End> {
+        let command = match agent::command(body, &self.cluster) {
+            Ok(command) => command,
+            Err(refusal) => return Ok(Some(refusal)),
+        };
+        let mut tried = 1;
+        loop {
+            // Repeating a report does no harm: each command takes note of what was said before.
+            match self.context.propose(&self.caller, command.clone(), None).await {
+                Ok(Applied { reply, .. }) => return Ok(reply.err()),
+                Err(error) if tried >= TRIES => return Err(error.into()),
+                Err(_) => tried += 1,
+            }
+            self.context.clock.sleep(PAUSE).await;
+        }
+    }
+
+    async fn acknowledge(&self, message_id: u64, refusal: Option<&Refusal>) -> Result<(), End> {
+        if let Some(refusal) = refusal {
+            tracing::info!(message_id, code = refusal.code.as_str(), reason = refusal.reason, "report refused");
+        }
+        self.say(Reply::Ack(v1::Ack { message_id, error: refusal.map(refusal_detail) })).await
+    }
+
+    /// The first state is linearizable: a broker that lags must not show less than the agent has seen, for what is not in
+    /// it is torn down. From then on this broker's own order does.
+    async fn show_desired(&self, mut touched: watch::Receiver<u64>) -> Result<(), End> {
+        let mut consistency = Consistency::Linearizable;
+        loop {
+            touched.mark_unchanged();
+            let desired =
+                self.context.group.read(consistency, |state| agent::desired_state(state, &self.cluster)).await?;
+            self.say(Reply::Desired(desired)).await?;
+            consistency = Consistency::Stale;
+            if touched.changed().await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Streams outlive the certificate that opened them, as long as the cluster holds a fresh one.
+    async fn certificate_ends(&self) -> End {
+        loop {
+            self.context.clock.sleep(CERTIFICATE_CHECK).await;
+            let newest = |state: &State| state.clusters.get(&self.cluster).map(|member| member.certificate_not_after.0);
+            let now = self.context.clock.now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+            match self.context.group.read(Consistency::Stale, newest).await {
+                Ok(Some(not_after)) if u128::from(not_after) > now => {}
+                Ok(_) => {
+                    return RpcError::Unauthenticated {
+                        reason: "the newest certificate of this cluster has ended",
+                        remedy: "join again with a token from `comity cluster invite`",
+                    }
+                    .into();
+                }
+                // Being cut off from the group is no reason to let go of an agent.
+                Err(_) => {}
+            }
+        }
+    }
+
+    async fn say(&self, body: Reply) -> Result<(), End> {
+        let message = v1::BrokerMessage { body: Some(body) };
+        match self.sender.send_timeout(Ok(message), PATIENCE).await {
+            Ok(()) => Ok(()),
+            Err(mpsc::error::SendTimeoutError::Closed(_)) => Err(End::Gone),
+            Err(mpsc::error::SendTimeoutError::Timeout(_)) => {
+                Err(RpcError::TooMany { what: format!("{QUEUE} messages wait for the agent") }.into())
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! RaftService.
+
+use comity_core::Refusal;
+use comity_core::refusal::Code;
+use comity_proto::v1;
+use comity_proto::v1::raft_service_server::RaftService;
+use comity_runtime::tls::BrokerEndpoints;
+use tonic::Request;
+
+use super::serve;
+use crate::authorize::Rpc;
+use crate::context::Context;
+use crate::errors::RpcError;
+use crate::group::{GroupError, MemberAddress, MemberStatus};
+
+/// Status and membership of the group.
+#[derive(Debug, Clone)]
+pub struct Rafts {
+    /// What it has at hand.
+    pub context: Context,
+}
+
+serve! { RaftService for Rafts {
+    get_raft_status: GetRaftStatusRequest -> GetRaftStatusResponse;
+    add_voter: AddVoterRequest -> AddVoterResponse;
+} }
+
+impl Rafts {
+    async fn get_raft_status(
+        &self,
+        request: Request<v1::GetRaftStatusRequest>,
+    ) -> Result<v1::GetRaftStatusResponse, RpcError> {
+        self.context.admit(Rpc::GetRaftStatus, &request).await?;
+        let status = self.context.group.status().await;
+        Ok(v1::GetRaftStatusResponse {
+            id: status.id,
+            leader: status.leader.unwrap_or(0),
+            term: status.term,
+            last_log_index: status.last_log_index,
+            applied_index: status.applied_index,
+            snapshot_index: status.snapshot_index,
+            revision: status.revision,
+            state_sha256: status.state_sha256,
+            members: status.members.iter().map(member).collect(),
+            role: status.role.as_str().to_owned(),
+        })
+    }
+
+    async fn add_voter(&self, request: Request<v1::AddVoterRequest>) -> Result<v1::AddVoterResponse, RpcError> {
+        let caller = self.context.admit(Rpc::AddVoter, &request).await?;
+        let message = request.into_inner();
+        if message.id == 0 {
+            return Err(Refusal::invalid("id", 0, "is not a broker number", "count brokers from 1").into());
+        }
+        let address = MemberAddress {
+            raft: endpoint("raft_address", &message.raft_address)?,
+            client: endpoint("client_address", &message.client_address)?,
+        };
+        tracing::info!(broker = message.id, %address, caller = caller.name(), "adding a voter");
+        self.context.group.add_voter(message.id, address).await.map_err(|error| match error {
+            GroupError::Unavailable(unavailable) => RpcError::Unavailable(unavailable),
+            other => Refusal::new(Code::WrongState, other.to_string(), "look at `comity raft status`")
+                .at("id", message.id)
+                .into(),
+        })?;
+        let members = self.context.group.members();
+        Ok(v1::AddVoterResponse { members: members.iter().map(member).collect() })
+    }
+}
+
+fn endpoint(field: &str, text: &str) -> Result<String, Refusal> {
+    BrokerEndpoints::new([text]).map(|_| text.to_owned()).map_err(|_| {
+        Refusal::invalid(field, text, "is not host:port", "write host:port, e.g. broker-2.example.org:7444")
+    })
+}
+
+fn member(member: &MemberStatus) -> v1::RaftMember {
+    v1::RaftMember {
+        id: member.id,
+        raft_address: member.address.raft.clone(),
+        client_address: member.address.client.clone(),
+        voter: member.voter,
+        matched_index: member.matched_index.unwrap_or(0),
+    }
+}

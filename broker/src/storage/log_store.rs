@@ -1,0 +1,247 @@
+//! Vote and log entries, on raft-log.
+
+use std::fmt::Debug;
+use std::io;
+use std::ops::{Bound, RangeBounds};
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use comity_runtime::atomic_file;
+use openraft::storage::{IOFlushed, RaftLogStorage};
+use openraft::vote::leader_id_std::CommittedLeaderId;
+use openraft::{LogState, OptionalSend, RaftLogReader};
+use raft_log::api::raft_log_writer::RaftLogWriter as _;
+use raft_log::{Config, RaftLog, chunked_wal};
+use tokio::sync::oneshot;
+
+use super::error::StorageError;
+use super::wal_types::{Flushed, Payload, StoredVote, WalTypes};
+use super::{entry_codec, torn_end};
+use crate::group::raft_types::{Entry, LogId, TypeConfig, Vote};
+
+/// A chunk is deleted once all it holds is covered by snapshots: small ones give disk back early.
+const CHUNK_BYTES: usize = 32 << 20;
+const CHUNK_RECORDS: usize = 64 << 10;
+/// Newest entries kept in memory for followers and for apply.
+const CACHE_BYTES: usize = 64 << 20;
+const CACHE_ENTRIES: usize = 16 << 10;
+/// Buffer for reading one chunk at start.
+const READ_BUFFER_BYTES: usize = 1 << 20;
+/// Bytes of entries in one message to a follower; a single entry may be larger.
+const MESSAGE_BYTES: usize = 4 << 20;
+
+/// The log of one broker. Clones share it.
+#[derive(Clone)]
+pub(crate) struct LogStore {
+    /// `None` once closed: then the directory may be opened again, whoever still holds a clone of this.
+    log: Arc<RwLock<Option<RaftLog<WalTypes>>>>,
+}
+
+impl LogStore {
+    /// Opens the log in a directory, which must be there if the broker is `known`, and is made if not; blocks.
+    pub(super) fn open(dir: &Path, known: bool) -> Result<Self, StorageError> {
+        if known && torn_end::chunks(dir).is_empty() {
+            return Err(StorageError::damaged(dir, "the log's files are gone, and with them this broker's vote"));
+        }
+        atomic_file::create_private_dir(dir)?;
+        let path = dir.to_str().ok_or_else(|| {
+            StorageError::Internal(format!("the path {} is not UTF-8; choose another data directory", dir.display()))
+        })?;
+        let config = Config {
+            wal: chunked_wal::Config {
+                read_buffer_size: Some(READ_BUFFER_BYTES),
+                chunk_max_records: Some(CHUNK_RECORDS),
+                chunk_max_size: Some(CHUNK_BYTES),
+                truncate_incomplete_record: Some(true),
+                // Whatever waits while one fsync runs shares the next one; there is nothing else to wait for.
+                flush_batch_wait: Some(Duration::ZERO),
+                ..chunked_wal::Config::new(path)
+            },
+            log_cache_max_items: Some(CACHE_ENTRIES),
+            log_cache_capacity: Some(CACHE_BYTES),
+        };
+        torn_end::check(&config.wal)?;
+        let log: RaftLog<WalTypes> = RaftLog::open(Arc::new(config)).map_err(|error| {
+            if error.kind() == io::ErrorKind::WouldBlock {
+                return StorageError::InUse { path: dir.to_owned() };
+            }
+            StorageError::damaged(torn_end::chunk_named_in(dir, &error.to_string()), error)
+        })?;
+        let state = log.log_state();
+        if !known && (state.vote().is_some() || state.last().is_some()) {
+            return Err(StorageError::damaged(dir, "the file that says whose log this is, \"format\", is gone"));
+        }
+        let first = state.purged().map_or(0, |(_, index)| index.saturating_add(1));
+        if state.last().is_some_and(|(_, last)| *last >= first) && log.read(first, first + 1).next().is_none() {
+            return Err(StorageError::damaged(dir, format!("entry {first} is gone, and perhaps others")));
+        }
+        Ok(Self { log: Arc::new(RwLock::new(Some(log))) })
+    }
+
+    /// Lets go of the directory. Every later call fails.
+    pub(crate) fn close(&self) {
+        // Written entries were synced before they were acknowledged; what was not acknowledged may go.
+        *self.log.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Index of the last entry that was deleted because a snapshot covers it.
+    pub(super) fn purged_index(&self) -> io::Result<Option<u64>> {
+        self.read(|log| Ok(log.log_state().purged().map(|(_, index)| *index)))
+    }
+
+    /// How many times the log was synced to disk since it was opened; many entries share one.
+    pub(crate) fn syncs(&self) -> u64 {
+        self.read(|log| Ok(log.stat().flush_metrics.sync_batch_count)).unwrap_or(0)
+    }
+
+    fn read<T>(&self, f: impl FnOnce(&RaftLog<WalTypes>) -> io::Result<T>) -> io::Result<T> {
+        f(self.log.read().map_err(|_| poisoned())?.as_ref().ok_or_else(closed)?)
+    }
+
+    fn write<T>(&self, f: impl FnOnce(&mut RaftLog<WalTypes>) -> io::Result<T>) -> io::Result<T> {
+        f(self.log.write().map_err(|_| poisoned())?.as_mut().ok_or_else(closed)?)
+    }
+
+    /// Writes something and waits until it is on disk.
+    async fn write_durably(&self, write: impl FnOnce(&mut RaftLog<WalTypes>) -> io::Result<()>) -> io::Result<()> {
+        let (sender, done) = oneshot::channel();
+        self.write(|log| {
+            write(log)?;
+            log.flush(true, Some(Flushed::Waiting(sender)))
+        })?;
+        done.await.map_err(|_| io::Error::other("the log's writer has stopped"))?
+    }
+
+    /// Entries from `from` up to `to`, exclusive, until `max_bytes` are reached; at least one, if there is one.
+    fn entries(&self, from: u64, to: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
+        let encoded = self.read(|log| {
+            let mut encoded = Vec::new();
+            let mut bytes = 0;
+            for entry in log.read(from, to) {
+                let (log_id, payload) = entry?;
+                bytes += payload.0.len();
+                if bytes > max_bytes && !encoded.is_empty() {
+                    break;
+                }
+                encoded.push((log_id, payload));
+            }
+            Ok(encoded)
+        })?;
+        encoded.into_iter().map(|(log_id, payload)| entry_codec::decode(to_log_id(log_id), &payload.0)).collect()
+    }
+}
+
+impl RaftLogReader<TypeConfig> for LogStore {
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> io::Result<Vec<Entry>> {
+        let from = match range.start_bound() {
+            Bound::Included(index) => *index,
+            Bound::Excluded(index) => index.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let to = match range.end_bound() {
+            Bound::Included(index) => index.saturating_add(1),
+            Bound::Excluded(index) => *index,
+            Bound::Unbounded => u64::MAX,
+        };
+        if from >= to {
+            return Ok(Vec::new());
+        }
+        self.entries(from, to, usize::MAX)
+    }
+
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
+        self.entries(start, end, MESSAGE_BYTES)
+    }
+
+    async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
+        self.read(|log| Ok(log.log_state().vote().map(|vote| vote.0)))
+    }
+}
+
+impl RaftLogStorage<TypeConfig> for LogStore {
+    type LogReader = Self;
+
+    async fn get_log_state(&mut self) -> io::Result<LogState<TypeConfig>> {
+        self.read(|log| {
+            let state = log.log_state();
+            Ok(LogState {
+                last_purged_log_id: state.purged().copied().map(to_log_id),
+                last_log_id: state.last().copied().map(to_log_id),
+            })
+        })
+    }
+
+    async fn get_log_reader(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
+        let vote = StoredVote(*vote);
+        self.write_durably(|log| log.save_vote(vote).map(drop)).await
+    }
+
+    /// Not synced by itself: after a crash the leader tells again. It saves waiting for a leader where it was written.
+    async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
+        let Some(committed) = committed.map(from_log_id) else { return Ok(()) };
+        self.write(|log| {
+            let state = log.log_state();
+            if Some(&committed) > state.last() || Some(&committed) <= state.committed() {
+                return Ok(());
+            }
+            log.commit(committed)?;
+            log.flush(false, None)
+        })
+    }
+
+    async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
+        self.read(|log| Ok(log.log_state().committed().copied().map(to_log_id)))
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let encoded: Vec<_> = entries
+            .into_iter()
+            .map(|entry| Ok((from_log_id(entry.log_id), Payload(Bytes::from(entry_codec::encode(&entry)?)))))
+            .collect::<io::Result<_>>()?;
+        self.write(|log| {
+            log.append(encoded)?;
+            log.flush(true, Some(Flushed::Appended(callback)))
+        })
+    }
+
+    async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> io::Result<()> {
+        let from = last_log_id.map_or(0, |id| id.index.saturating_add(1));
+        if self.read(|log| Ok(log.log_state().last().is_none_or(|(_, last)| *last < from)))? {
+            return Ok(());
+        }
+        self.write_durably(|log| log.truncate(from).map(drop)).await
+    }
+
+    async fn purge(&mut self, log_id: LogId) -> io::Result<()> {
+        self.write_durably(|log| log.purge(from_log_id(log_id)).map(drop)).await
+    }
+}
+
+fn to_log_id((term, index): (u64, u64)) -> LogId {
+    LogId::new(CommittedLeaderId::new(term), index)
+}
+
+fn from_log_id(log_id: LogId) -> (u64, u64) {
+    (log_id.leader_id.term, log_id.index)
+}
+
+fn closed() -> io::Error {
+    io::Error::other("the log was closed")
+}
+
+fn poisoned() -> io::Error {
+    io::Error::other("a thread ended while it wrote the log")
+}

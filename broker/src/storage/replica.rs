@@ -1,0 +1,115 @@
+//! The replicated state in memory, as everybody on this broker sees it.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use comity_core::State;
+use comity_core::log::Applied;
+use tokio::sync::watch;
+
+use crate::group::ApplyObserver;
+use crate::group::raft_types::{LogId, Proposed, SnapshotMeta, StoredMembership};
+
+/// State, and how far the log is applied to it. Changed by the state machine alone; read under a lock that is held
+/// shortly, because apply waits for it.
+pub(crate) struct Replica {
+    replicated: RwLock<Replicated>,
+    observer: Arc<dyn ApplyObserver>,
+    revision: watch::Sender<u64>,
+    /// Index of the next entry to apply.
+    next_index: watch::Sender<u64>,
+}
+
+/// What a snapshot holds.
+#[derive(Clone)]
+pub(crate) struct Replicated {
+    pub(crate) state: State,
+    pub(crate) last_applied: Option<LogId>,
+    pub(crate) membership: StoredMembership,
+}
+
+impl Replicated {
+    pub(crate) fn meta(&self) -> SnapshotMeta {
+        SnapshotMeta { last_log_id: self.last_applied, last_membership: self.membership.clone() }
+    }
+}
+
+impl Replica {
+    pub(super) fn new(
+        state: State,
+        last_applied: Option<LogId>,
+        membership: StoredMembership,
+        observer: Arc<dyn ApplyObserver>,
+    ) -> Self {
+        Self {
+            revision: watch::Sender::new(state.revision),
+            next_index: watch::Sender::new(next_index(last_applied)),
+            replicated: RwLock::new(Replicated { state, last_applied, membership }),
+            observer,
+        }
+    }
+
+    /// Looks at the state. Nothing is applied meanwhile.
+    pub(crate) fn look<T>(&self, f: impl FnOnce(&Replicated) -> T) -> T {
+        // A panic elsewhere while looking leaves the state whole. One while applying ends openraft's task, and with it
+        // this broker's part in the group; what was applied before may still be read as stale.
+        f(&self.replicated.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Last applied revision.
+    pub(crate) fn revision(&self) -> watch::Receiver<u64> {
+        self.revision.subscribe()
+    }
+
+    /// Waits until the entry at `index` is applied; for ever, if it never is.
+    pub(crate) async fn applied(&self, index: u64) {
+        // The sender is a field of this very object, so the channel is open.
+        let _ = self.next_index.subscribe().wait_for(|next| *next > index).await;
+    }
+
+    /// Applies a command.
+    pub(super) fn apply(&self, log_id: LogId, proposed: &Proposed) -> Applied {
+        let applied = {
+            let mut replicated = self.replicated.write().unwrap_or_else(PoisonError::into_inner);
+            let applied = replicated.state.apply(&proposed.0);
+            replicated.last_applied = Some(log_id);
+            self.observer.applied(&replicated.state, &applied);
+            applied
+        };
+        self.publish(applied.revision, Some(log_id));
+        applied
+    }
+
+    /// Applies an entry without a command.
+    pub(super) fn advance(&self, log_id: LogId, membership: Option<StoredMembership>) {
+        let revision = {
+            let mut replicated = self.replicated.write().unwrap_or_else(PoisonError::into_inner);
+            replicated.last_applied = Some(log_id);
+            if let Some(membership) = membership {
+                replicated.membership = membership;
+            }
+            replicated.state.revision
+        };
+        self.publish(revision, Some(log_id));
+    }
+
+    /// Puts what a snapshot holds in place of everything.
+    pub(super) fn replace(&self, state: State, meta: &SnapshotMeta) {
+        let revision = state.revision;
+        {
+            let mut replicated = self.replicated.write().unwrap_or_else(PoisonError::into_inner);
+            *replicated =
+                Replicated { state, last_applied: meta.last_log_id, membership: meta.last_membership.clone() };
+            self.observer.restored(&replicated.state);
+        }
+        self.publish(revision, meta.last_log_id);
+    }
+
+    fn publish(&self, revision: u64, last_applied: Option<LogId>) {
+        self.revision.send_if_modified(|before| std::mem::replace(before, revision) != revision);
+        self.next_index.send_replace(next_index(last_applied));
+    }
+}
+
+fn next_index(last_applied: Option<LogId>) -> u64 {
+    last_applied.map_or(0, |id| id.index.saturating_add(1))
+}

@@ -1,0 +1,110 @@
+//! What openraft drives: applies entries, makes and installs snapshots.
+
+use std::io;
+use std::sync::Arc;
+
+use comity_core::log::LOG_FORMAT;
+use futures::{Stream, TryStreamExt as _};
+use openraft::storage::{EntryResponder, RaftStateMachine};
+use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder, Snapshot, StoredMembership as Stored};
+
+use super::replica::Replica;
+use super::snapshot_dir::SnapshotDir;
+use super::snapshot_file::SnapshotHandle;
+use crate::group::raft_types::{LogId, SnapshotMeta, StoredMembership, TypeConfig};
+
+type RaftSnapshot = openraft::type_config::alias::SnapshotOf<TypeConfig, SnapshotHandle>;
+
+/// Applies the log to the `Replica`.
+pub struct StateMachine {
+    replica: Arc<Replica>,
+    snapshots: SnapshotDir,
+}
+
+impl StateMachine {
+    pub(super) fn new(replica: Arc<Replica>, snapshots: SnapshotDir) -> Self {
+        Self { replica, snapshots }
+    }
+}
+
+impl RaftStateMachine<TypeConfig> for StateMachine {
+    type SnapshotData = SnapshotHandle;
+    type SnapshotBuilder = SnapshotBuilder;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
+        Ok(self.replica.look(|replicated| (replicated.last_applied, replicated.membership.clone())))
+    }
+
+    async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
+    where
+        S: Stream<Item = io::Result<EntryResponder<TypeConfig>>> + Unpin + OptionalSend,
+    {
+        while let Some((entry, responder)) = entries.try_next().await? {
+            let log_id = entry.log_id;
+            let reply = match entry.payload {
+                EntryPayload::Blank => {
+                    self.replica.advance(log_id, None);
+                    None
+                }
+                EntryPayload::Normal(proposed) if proposed.0.format > LOG_FORMAT => {
+                    let message = format!(
+                        "log entry {log_id} has format {}, this broker reads up to {LOG_FORMAT}; install the newer release",
+                        proposed.0.format
+                    );
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+                }
+                EntryPayload::Normal(proposed) => Some(self.replica.apply(log_id, &proposed)),
+                EntryPayload::Membership(membership) => {
+                    self.replica.advance(log_id, Some(Stored::new(Some(log_id), membership)));
+                    None
+                }
+            };
+            if let Some(responder) = responder {
+                responder.send(reply);
+            }
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
+        SnapshotBuilder { replica: Arc::clone(&self.replica), snapshots: self.snapshots.clone() }
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: SnapshotHandle) -> io::Result<()> {
+        let (snapshots, wanted) = (self.snapshots.clone(), meta.clone());
+        let loaded = blocking(move || snapshots.install(&wanted, &snapshot)).await?;
+        self.replica.replace(loaded.state, meta);
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<RaftSnapshot>> {
+        let snapshots = self.snapshots.clone();
+        let current = blocking(move || snapshots.current()).await?;
+        Ok(current.map(|(meta, snapshot)| Snapshot { meta, snapshot }))
+    }
+}
+
+/// Makes snapshots beside apply.
+pub struct SnapshotBuilder {
+    replica: Arc<Replica>,
+    snapshots: SnapshotDir,
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
+    type SnapshotData = SnapshotHandle;
+
+    async fn build_snapshot(&mut self) -> io::Result<RaftSnapshot> {
+        let (replica, snapshots) = (Arc::clone(&self.replica), self.snapshots.clone());
+        let (meta, snapshot) = blocking(move || {
+            // Apply waits for the copy, not for encoding, packing and writing it.
+            let replicated = replica.look(Clone::clone);
+            snapshots.make(&replicated)
+        })
+        .await?;
+        Ok(Snapshot { meta, snapshot })
+    }
+}
+
+async fn blocking<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(f).await.map_err(io::Error::other)?
+}

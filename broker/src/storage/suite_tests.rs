@@ -1,0 +1,114 @@
+//! openraft's own suite for stores, and what a crash or damage does to the log.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use openraft::storage::{RaftLogStorage as _, RaftLogStorageExt as _};
+use openraft::testing::log::{StoreBuilder, Suite};
+use openraft::vote::leader_id_std::CommittedLeaderId;
+use openraft::{EntryPayload, RaftLogReader as _};
+use tempfile::TempDir;
+
+use super::*;
+use crate::group::raft_types::{Entry, LogId, TypeConfig, Vote};
+
+struct Blind;
+
+impl ApplyObserver for Blind {
+    fn applied(&self, _state: &State, _applied: &comity_core::Applied) {}
+    fn restored(&self, _state: &State) {}
+}
+
+struct OnDisk;
+
+impl StoreBuilder<TypeConfig, LogStore, StateMachine, TempDir> for OnDisk {
+    async fn build(&self) -> Result<(TempDir, LogStore, StateMachine), openraft::StorageError<TypeConfig>> {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = open(dir.path(), 1, Arc::new(Blind)).await.unwrap();
+        Ok((dir, disk.log, disk.state_machine))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_store_passes_openrafts_suite() {
+    Suite::test_all(OnDisk).await.unwrap();
+}
+
+fn blank(index: u64) -> Entry {
+    Entry { log_id: LogId::new(CommittedLeaderId::new(1), index), payload: EntryPayload::Blank }
+}
+
+/// Writes a vote and ten entries, and gives back the log's only file.
+async fn written(data: &Path) -> PathBuf {
+    let mut log = open(data, 1, Arc::new(Blind)).await.unwrap().log;
+    log.save_vote(&Vote::new(7, 1)).await.unwrap();
+    for index in 0..10 {
+        log.blocking_append([blank(index)]).await.unwrap();
+    }
+    drop(log);
+    let mut files = fs::read_dir(data.join("log")).unwrap().map(|entry| entry.unwrap().path());
+    files.find(|path| path.extension().is_some_and(|extension| extension == "wal")).unwrap()
+}
+
+async fn last_index(data: &Path) -> u64 {
+    let mut log = open(data, 1, Arc::new(Blind)).await.unwrap().log;
+    assert_eq!(log.read_vote().await.unwrap(), Some(Vote::new(7, 1)), "the vote is kept");
+    log.get_log_state().await.unwrap().last_log_id.unwrap().index
+}
+
+#[tokio::test]
+async fn a_torn_end_is_cut_off() {
+    for (torn, last) in [(0, 9), (1, 8), (5, 8), (11, 8)] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = written(dir.path()).await;
+        let bytes = fs::read(&file).unwrap();
+        fs::write(&file, &bytes[..bytes.len() - torn]).unwrap();
+        assert_eq!(last_index(dir.path()).await, last, "{torn} bytes are missing");
+        // And once more: what was cut off stays so.
+        assert_eq!(last_index(dir.path()).await, last, "{torn} bytes are missing");
+    }
+}
+
+#[tokio::test]
+async fn damage_stops_the_broker_and_names_file_and_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = written(dir.path()).await;
+    let bytes = fs::read(&file).unwrap();
+    // Somewhere in each record, also in lengths: whatever is flipped, nothing acknowledged may be lost in silence.
+    for at in 0..bytes.len() - 60 {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x55;
+        fs::write(&file, &damaged).unwrap();
+        let error = open(dir.path(), 1, Arc::new(Blind)).await.err();
+        let error = error.unwrap_or_else(|| panic!("byte {at} was flipped and nobody noticed")).to_string();
+        assert!(error.contains(&file.display().to_string()), "byte {at}: {error}");
+        assert!(error.contains("the other brokers rebuild it"), "byte {at}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_directory_is_opened_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let _open = open(dir.path(), 1, Arc::new(Blind)).await.unwrap();
+    let error = open(dir.path(), 1, Arc::new(Blind)).await.err().unwrap();
+    assert!(matches!(error, StorageError::InUse { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn lost_files_are_noticed() {
+    for lost in ["log", "format"] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = written(dir.path()).await;
+        fs::remove_file(if lost == "log" { file } else { dir.path().join("format") }).unwrap();
+        let error = open(dir.path(), 1, Arc::new(Blind)).await.err().unwrap();
+        assert!(matches!(error, StorageError::Damaged { .. }), "{lost}: {error}");
+    }
+    // A broker that died while it started for the first time starts again.
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path(), 1, Arc::new(Blind)).await.unwrap());
+    fs::remove_file(dir.path().join("format")).unwrap();
+    open(dir.path(), 1, Arc::new(Blind)).await.unwrap();
+}

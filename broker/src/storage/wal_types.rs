@@ -1,0 +1,98 @@
+//! What raft-log writes, in our types.
+
+use std::io::{self, Read, Write};
+
+use bytes::Bytes;
+use openraft::storage::IOFlushed;
+use raft_log::codeq::{Decode, Encode};
+use tokio::sync::oneshot;
+
+use super::entry_codec::MAX_ENTRY_BYTES;
+use crate::group::raft_types::{TypeConfig, Vote};
+
+/// Names the types of the log.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct WalTypes;
+
+impl raft_log::Types for WalTypes {
+    /// Term and index.
+    type LogId = (u64, u64);
+    type LogPayload = Payload;
+    type Vote = StoredVote;
+    type Callback = Flushed;
+    type UserData = ();
+
+    fn log_index(log_id: &Self::LogId) -> u64 {
+        log_id.1
+    }
+
+    fn payload_size(payload: &Self::LogPayload) -> u64 {
+        payload.0.len() as u64
+    }
+}
+
+/// An encoded entry. Cheap to clone: the log's cache hands out clones.
+#[derive(Debug, Clone)]
+pub(super) struct Payload(pub(super) Bytes);
+
+impl Encode for Payload {
+    fn encode<W: Write>(&self, mut w: W) -> io::Result<usize> {
+        let len = u32::try_from(self.0.len()).map_err(io::Error::other)?;
+        let head = len.encode(&mut w)?;
+        w.write_all(&self.0)?;
+        Ok(head + self.0.len())
+    }
+}
+
+impl Decode for Payload {
+    fn decode<R: Read>(mut r: R) -> io::Result<Self> {
+        let len = u32::decode(&mut r)? as usize;
+        if len > MAX_ENTRY_BYTES {
+            // Not "unexpected end of file", which would pass for a torn end.
+            let message = format!("an entry of {len} bytes, allowed are {MAX_ENTRY_BYTES}");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        let mut bytes = Vec::new();
+        r.take(len as u64).read_to_end(&mut bytes)?;
+        if bytes.len() != len {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(Self(bytes.into()))
+    }
+}
+
+/// A vote: term, broker, and whether a majority granted it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd)]
+pub(super) struct StoredVote(pub(super) Vote);
+
+impl Encode for StoredVote {
+    fn encode<W: Write>(&self, w: W) -> io::Result<usize> {
+        let vote = &self.0;
+        (vote.leader_id.term, (vote.leader_id.voted_for, vote.committed)).encode(w)
+    }
+}
+
+impl Decode for StoredVote {
+    fn decode<R: Read>(r: R) -> io::Result<Self> {
+        let (term, (broker, committed)) = <(u64, (u64, bool))>::decode(r)?;
+        Ok(Self(if committed { Vote::new_committed(term, broker) } else { Vote::new(term, broker) }))
+    }
+}
+
+/// Who is told once bytes are on disk.
+pub(super) enum Flushed {
+    /// Consensus, of appended entries.
+    Appended(IOFlushed<TypeConfig>),
+    /// A caller that waits.
+    Waiting(oneshot::Sender<io::Result<()>>),
+}
+
+impl raft_log::Callback for Flushed {
+    fn send(self, result: io::Result<()>) {
+        match self {
+            Self::Appended(callback) => callback.io_completed(result),
+            // A caller that went away does not need to know.
+            Self::Waiting(sender) => drop(sender.send(result)),
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! The first command of every leader.
+
+use std::time::Duration;
+
+use comity_core::Command;
+use comity_core::command::BeginTerm;
+
+use crate::context::Context;
+
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Proposes until it is committed: nothing else may be proposed by a leader before. Ends, too, when leadership does.
+pub(super) async fn run(context: &Context) {
+    while let Err(error) = super::propose(context, Command::BeginTerm(BeginTerm { broker: context.id })).await {
+        tracing::warn!(%error, "the term cannot begin yet");
+        context.clock.sleep(PAUSE).await;
+    }
+}

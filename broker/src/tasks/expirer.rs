@@ -1,0 +1,39 @@
+//! Proposes `Expire` when something falls due.
+
+use std::time::Duration;
+
+use comity_core::command::Expire;
+use comity_core::{Command, Timestamp};
+
+use crate::context::Context;
+use crate::group::Consistency;
+
+/// With nothing due, looks again after this long: clocks may have been set.
+const LONGEST_SLEEP: Duration = Duration::from_secs(30);
+/// Shortest time between two proposals, so that things due close together go together.
+const SHORTEST_SLEEP: Duration = Duration::from_millis(20);
+
+/// Sleeps until the next thing is due or the state changes.
+pub(super) async fn run(context: &Context) {
+    let mut revision = context.group.revision();
+    loop {
+        revision.mark_unchanged();
+        let Ok(next) = context.group.read(Consistency::Stale, |state| state.next_due()).await else { return };
+        let now = Timestamp(context.clock.unix_ms());
+        match next {
+            Some(due) if due <= now => {
+                if let Err(error) = super::propose(context, Command::Expire(Expire {})).await {
+                    tracing::warn!(%error, "nothing expires yet");
+                }
+                context.clock.sleep(SHORTEST_SLEEP).await;
+            }
+            next => {
+                let wait = next.map_or(LONGEST_SLEEP, |due| Duration::from_millis(due.since(now).0).min(LONGEST_SLEEP));
+                tokio::select! {
+                    changed = revision.changed() => if changed.is_err() { return },
+                    () = context.clock.sleep(wait.max(SHORTEST_SLEEP)) => {}
+                }
+            }
+        }
+    }
+}

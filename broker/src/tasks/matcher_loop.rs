@@ -1,0 +1,79 @@
+//! Places what waits, in batches: what comes in while one batch is being committed is the next.
+
+use std::time::Duration;
+
+use comity_core::Command;
+use comity_core::ReplyBody;
+use comity_core::command::PlaceRequests;
+use comity_core::limits::MAX_PLACEMENTS_PER_COMMAND;
+use comity_core::matcher::{self, Plan};
+
+use crate::context::Context;
+use crate::group::{Consistency, Unavailable};
+
+/// Also without a change, for policy has dates.
+const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
+/// After the group could not answer.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Plans on each change of the state while requests wait.
+pub(super) async fn run(context: &Context) {
+    let mut revision = context.group.revision();
+    loop {
+        revision.mark_unchanged();
+        match place(context).await {
+            Ok(true) => continue,
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(%error, "matching waits");
+                context.clock.sleep(PAUSE).await;
+                continue;
+            }
+        }
+        tokio::select! {
+            changed = revision.changed() => if changed.is_err() { return },
+            () = context.clock.sleep(AT_LEAST_EVERY) => {}
+        }
+    }
+}
+
+/// One batch; whether more may be placed at once.
+async fn place(context: &Context) -> Result<bool, Unavailable> {
+    let plan = plan(context).await?;
+    if plan.placements.is_empty() {
+        return Ok(false);
+    }
+    let (placed, unplaced) = (plan.placements.len(), plan.unplaced.len());
+    let command = Command::PlaceRequests(PlaceRequests { placements: plan.placements });
+    let applied = super::propose(context, command).await?;
+    let mut made = 0;
+    match applied.reply {
+        Ok(ReplyBody::Placed { leases, refused }) => {
+            made = leases.len();
+            tracing::info!(leases = ?leases, based_on = plan.based_on, "placed");
+            for (request, refusal) in refused {
+                tracing::info!(%request, code = refusal.code.as_str(), reason = %refusal.reason, "placement refused");
+            }
+        }
+        Ok(_) => {}
+        Err(refusal) => tracing::error!(%refusal, "the plan was refused as a whole"),
+    }
+    // A full batch leaves some behind; a plan that was refused in part is made anew. One of which nothing came waits for
+    // the next change, so that no plan is proposed for ever.
+    Ok(made > 0 && (placed == MAX_PLACEMENTS_PER_COMMAND || made < placed || unplaced > 0))
+}
+
+async fn plan(context: &Context) -> Result<Plan, Unavailable> {
+    let began = context.clock.elapsed();
+    // Planning looks at the state in place: a copy of a large federation would cost more than the plan.
+    let plan = context
+        .group
+        .read(Consistency::Stale, |state| {
+            if state.queued_len() == 0 { Plan::default() } else { matcher::plan(state, MAX_PLACEMENTS_PER_COMMAND) }
+        })
+        .await?;
+    if !plan.placements.is_empty() || !plan.unplaced.is_empty() {
+        context.metrics.planned(context.clock.elapsed().saturating_sub(began).as_secs_f64());
+    }
+    Ok(plan)
+}

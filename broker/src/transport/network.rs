@@ -1,0 +1,198 @@
+//! What openraft sends, to one peer.
+
+use std::future::Future;
+use std::io::Read as _;
+use std::time::Duration;
+
+use comity_proto::raft::v1::SnapshotChunk;
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
+use openraft::network::RPCOption;
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
+    VoteRequest, VoteResponse,
+};
+use openraft::{OptionalSend, RPCTypes, RaftNetworkV2};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status};
+
+use super::frame::{self, SnapshotHeader, TransferMessage, VoteMessage};
+use super::peers::{Client, Lane, Peers, describe, never_connected, within};
+use crate::group::MemberAddress;
+use crate::group::raft_types::{SnapshotMeta, TypeConfig, Vote};
+use crate::storage::SnapshotHandle;
+
+/// openraft grants an append as long as a heartbeat; entries take longer, for they are written to disk.
+const APPEND_AT_LEAST: Duration = Duration::from_secs(2);
+/// Chunks read ahead of the network.
+const CHUNKS_AHEAD: usize = 4;
+
+type RaftSnapshot = openraft::type_config::alias::SnapshotOf<TypeConfig, SnapshotHandle>;
+
+/// One peer, for one purpose.
+pub(crate) struct PeerNetwork {
+    peers: Peers,
+    target: u64,
+    address: MemberAddress,
+    lane: Lane,
+}
+
+#[derive(Clone, Copy)]
+enum Method {
+    Append,
+    Vote,
+    Transfer,
+}
+
+impl PeerNetwork {
+    pub(super) fn new(peers: Peers, target: u64, address: MemberAddress, lane: Lane) -> Self {
+        Self { peers, target, address, lane }
+    }
+
+    fn client(&self) -> Result<Client, RPCError<TypeConfig>> {
+        self.peers.client(self.target, &self.address, self.lane).map_err(|error| Unreachable::new(&error).into())
+    }
+
+    async fn exchange<M: Serialize, R: DeserializeOwned>(
+        &self,
+        method: Method,
+        message: &M,
+        timeout: Duration,
+    ) -> Result<R, RPCError<TypeConfig>> {
+        let mut client = self.client()?;
+        let frame = frame::encode(message).map_err(|status| self.failed(method, timeout, &status))?;
+        let reply = within(
+            timeout,
+            |request| async {
+                match method {
+                    Method::Append => client.append(request).await,
+                    Method::Vote => client.vote(request).await,
+                    Method::Transfer => client.transfer(request).await,
+                }
+            },
+            frame,
+        )
+        .await;
+        reply.and_then(|reply| frame::decode(&reply.payload)).map_err(|status| self.failed(method, timeout, &status))
+    }
+
+    fn failed(&self, method: Method, timeout: Duration, status: &Status) -> RPCError<TypeConfig> {
+        let reason = format!("broker {} at {}: {}", self.target, self.address.raft, describe(status));
+        let action = match method {
+            Method::Append => RPCTypes::AppendEntries,
+            Method::Vote => RPCTypes::Vote,
+            Method::Transfer => RPCTypes::TransferLeader,
+        };
+        match status.code() {
+            Code::DeadlineExceeded | Code::Cancelled => {
+                Timeout { action, id: self.peers.own_id(), target: self.target, timeout }.into()
+            }
+            Code::Unauthenticated | Code::PermissionDenied => Unreachable::from_string(reason).into(),
+            _ if never_connected(status) => Unreachable::from_string(reason).into(),
+            _ => NetworkError::from_string(reason).into(),
+        }
+    }
+
+    async fn send_snapshot(
+        &self,
+        vote: Vote,
+        snapshot: RaftSnapshot,
+        timeout: Duration,
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        let mut client = self.client()?;
+        let (sender, chunks) = mpsc::channel(CHUNKS_AHEAD);
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = read_chunks(vote, snapshot.meta, &snapshot.snapshot, &sender) {
+                tracing::warn!(%error, "snapshot cannot be read; the transfer is cut off");
+            }
+        });
+        let reply = within(timeout, |request| client.snapshot(request), ReceiverStream::new(chunks)).await;
+        reply
+            .and_then(|reply| frame::decode(&reply.payload))
+            .map_err(|status| self.failed(Method::Append, timeout, &status).into())
+    }
+}
+
+/// Sends the file in chunks; ends early, without a last chunk, where the file cannot be read: the checksum tells.
+fn read_chunks(
+    vote: Vote,
+    meta: SnapshotMeta,
+    handle: &SnapshotHandle,
+    sender: &mpsc::Sender<SnapshotChunk>,
+) -> std::io::Result<()> {
+    let header = serde_json::to_vec(&SnapshotHeader { vote, meta })?;
+    let mut file = handle.reader()?;
+    let mut next = SnapshotChunk { header, data: Vec::new() };
+    loop {
+        if sender.blocking_send(next).is_err() {
+            return Ok(());
+        }
+        let mut data = Vec::with_capacity(super::SNAPSHOT_CHUNK_BYTES);
+        (&mut file).take(super::SNAPSHOT_CHUNK_BYTES as u64).read_to_end(&mut data)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        next = SnapshotChunk { header: Vec::new(), data };
+    }
+}
+
+impl RaftNetworkV2<TypeConfig> for PeerNetwork {
+    type SnapshotData = SnapshotHandle;
+
+    async fn append_entries(
+        &mut self,
+        rpc: AppendEntriesRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let timeout = if rpc.entries.is_empty() && self.lane == Lane::Heartbeat {
+            option.soft_ttl()
+        } else {
+            option.soft_ttl().max(APPEND_AT_LEAST)
+        };
+        self.exchange(Method::Append, &rpc, timeout).await
+    }
+
+    async fn vote(
+        &mut self,
+        rpc: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        self.exchange(Method::Vote, &VoteMessage { pre_vote: false, request: rpc }, option.soft_ttl()).await
+    }
+
+    async fn pre_vote(
+        &mut self,
+        rpc: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        self.exchange(Method::Vote, &VoteMessage { pre_vote: true, request: rpc }, option.soft_ttl()).await
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: RaftSnapshot,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        option: RPCOption,
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        tokio::select! {
+            sent = self.send_snapshot(vote, snapshot, option.soft_ttl()) => sent,
+            closed = cancel => Err(closed.into()),
+        }
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        req: TransferLeaderRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let message = TransferMessage {
+            from_leader: *req.from_leader(),
+            to: *req.to_node_id(),
+            last_log_id: req.last_log_id().copied(),
+        };
+        self.exchange(Method::Transfer, &message, option.soft_ttl()).await
+    }
+}

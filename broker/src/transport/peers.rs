@@ -1,0 +1,257 @@
+//! Connections to the other brokers, made once and kept.
+
+use std::collections::BTreeMap;
+use std::error::Error as _;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use comity_proto::raft::v1::raft_transport_client::RaftTransportClient;
+use comity_proto::raft::v1::{ReadIndexRequest, ReportSeenRequest};
+use comity_runtime::spiffe::{SpiffeId, TrustDomain};
+use comity_runtime::tls::{BrokerChannel, BrokerEndpoints, ChannelOptions, ClientTls, ConnectError, connect_with};
+use openraft::RaftNetworkFactory;
+use tonic::{Request, Status};
+
+use super::frame;
+use super::network::PeerNetwork;
+use crate::group::MemberAddress;
+use crate::group::raft_types::TypeConfig;
+use crate::group::{ForwardReply, ForwardRequest};
+
+pub(super) type Client = RaftTransportClient<BrokerChannel>;
+
+/// What a connection is for. They are apart, so that a large message never holds up a sign of life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Lane {
+    /// Log entries and votes.
+    Log,
+    /// Signs of life.
+    Heartbeat,
+    /// Snapshots.
+    Snapshot,
+    /// What followers hand to their leader.
+    Forward,
+}
+
+/// A call to a peer that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("broker {peer}: {reason}")]
+pub(crate) struct CallError {
+    peer: u64,
+    reason: String,
+    /// False where no connection was made, so that the peer cannot have seen the call.
+    pub(crate) may_have_arrived: bool,
+}
+
+/// The other brokers. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Peers {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    id: u64,
+    trust_domain: TrustDomain,
+    tls: ClientTls,
+    /// At most one a peer and lane; a group has few members.
+    clients: Mutex<BTreeMap<(u64, Lane), (String, Client)>>,
+}
+
+impl Peers {
+    pub(crate) fn new(id: u64, trust_domain: TrustDomain, tls: ClientTls) -> Self {
+        Self { inner: Arc::new(Inner { id, trust_domain, tls, clients: Mutex::new(BTreeMap::new()) }) }
+    }
+
+    pub(crate) fn own_id(&self) -> u64 {
+        self.inner.id
+    }
+
+    /// A client for one peer; it connects at the first call, and again when the connection ends.
+    pub(super) fn client(&self, peer: u64, address: &MemberAddress, lane: Lane) -> Result<Client, CallError> {
+        let mut clients = self.inner.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, client)) = clients.get(&(peer, lane))
+            && *at == address.raft
+        {
+            return Ok(client.clone());
+        }
+        let endpoints = BrokerEndpoints::new([&address.raft]).map_err(|error| CallError {
+            peer,
+            reason: error.to_string(),
+            may_have_arrived: false,
+        })?;
+        let expected = SpiffeId::broker(self.inner.trust_domain.clone(), peer);
+        let options = ChannelOptions {
+            // A peer that takes longer is no help to a group whose elections take less.
+            connect_timeout: Duration::from_secs(1),
+            keepalive_interval: Duration::from_secs(2),
+            keepalive_timeout: Duration::from_secs(2),
+        };
+        let channel = connect_with(&endpoints, &self.inner.tls.clone().expecting(expected), options);
+        let client = Client::new(channel)
+            .max_decoding_message_size(super::MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(super::MAX_MESSAGE_BYTES);
+        clients.insert((peer, lane), (address.raft.clone(), client.clone()));
+        Ok(client)
+    }
+
+    /// Hands something to the leader.
+    pub(crate) async fn forward(
+        &self,
+        leader: u64,
+        address: &MemberAddress,
+        message: &ForwardRequest,
+        timeout: Duration,
+    ) -> Result<ForwardReply, CallError> {
+        let mut client = self.client(leader, address, Lane::Forward)?;
+        let frame = frame::encode(message).map_err(|status| not_sent(leader, &status))?;
+        let reply = within(timeout, |request| client.propose(request), frame).await;
+        let reply = reply.map_err(|status| failed(leader, &status))?;
+        frame::decode(&reply.payload).map_err(|status| failed(leader, &status))
+    }
+
+    /// Asks the leader up to which index a read must wait.
+    pub(crate) async fn read_index(
+        &self,
+        leader: u64,
+        address: &MemberAddress,
+        timeout: Duration,
+    ) -> Result<u64, CallError> {
+        let mut client = self.client(leader, address, Lane::Forward)?;
+        let reply = within(timeout, |request| client.read_index(request), ReadIndexRequest {}).await;
+        Ok(reply.map_err(|status| failed(leader, &status))?.index)
+    }
+
+    /// Tells the leader which agents were heard.
+    pub(crate) async fn report_seen(
+        &self,
+        leader: u64,
+        address: &MemberAddress,
+        clusters: Vec<String>,
+        timeout: Duration,
+    ) -> Result<(), CallError> {
+        let mut client = self.client(leader, address, Lane::Forward)?;
+        let message = ReportSeenRequest { broker: self.inner.id, clusters };
+        let reply = within(timeout, |request| client.report_seen(request), message).await;
+        reply.map(drop).map_err(|status| failed(leader, &status))
+    }
+}
+
+impl RaftNetworkFactory<TypeConfig> for Peers {
+    type Network = PeerNetwork;
+
+    async fn new_client(&mut self, target: u64, node: &MemberAddress) -> PeerNetwork {
+        PeerNetwork::new(self.clone(), target, node.clone(), Lane::Log)
+    }
+
+    async fn new_heartbeat_client(&mut self, target: u64, node: &MemberAddress) -> PeerNetwork {
+        PeerNetwork::new(self.clone(), target, node.clone(), Lane::Heartbeat)
+    }
+
+    async fn new_snapshot_client(&mut self, target: u64, node: &MemberAddress) -> PeerNetwork {
+        PeerNetwork::new(self.clone(), target, node.clone(), Lane::Snapshot)
+    }
+}
+
+/// Makes a call with a deadline, which the peer learns as well.
+pub(super) async fn within<M, R, F>(
+    timeout: Duration,
+    call: impl FnOnce(Request<M>) -> F,
+    message: M,
+) -> Result<R, Status>
+where
+    F: Future<Output = Result<tonic::Response<R>, Status>>,
+{
+    let mut request = Request::new(message);
+    request.set_timeout(timeout);
+    match tokio::time::timeout(timeout, call(request)).await {
+        Ok(reply) => reply.map(tonic::Response::into_inner),
+        Err(_) => Err(Status::deadline_exceeded(format!("no answer within {} ms", timeout.as_millis()))),
+    }
+}
+
+fn not_sent(peer: u64, status: &Status) -> CallError {
+    CallError { peer, reason: status.message().to_owned(), may_have_arrived: false }
+}
+
+fn failed(peer: u64, status: &Status) -> CallError {
+    CallError { peer, reason: describe(status), may_have_arrived: !never_connected(status) }
+}
+
+/// The reason at the bottom: tonic says only "transport error".
+pub(super) fn describe(status: &Status) -> String {
+    connect_error(status).map_or_else(|| status.message().to_owned(), ToString::to_string)
+}
+
+/// Whether the call failed because no connection could be made.
+pub(super) fn never_connected(status: &Status) -> bool {
+    connect_error(status).is_some()
+}
+
+fn connect_error(status: &Status) -> Option<&ConnectError> {
+    let mut source = status.source();
+    while let Some(error) = source {
+        if let Some(found) = error.downcast_ref::<ConnectError>() {
+            return Some(found);
+        }
+        source = error.source();
+    }
+    None
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use comity_core::Command;
+    use comity_core::command::BeginTerm;
+    use comity_runtime::ca::CertificateAuthority;
+    use comity_runtime::identity::{IdentitySource, TlsIdentity};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::group::Proposal;
+
+    async fn call(address: String) -> CallError {
+        let ca = CertificateAuthority::create(TrustDomain::new("peers.test").unwrap(), std::time::SystemTime::now())
+            .unwrap();
+        let me = SpiffeId::broker(ca.trust_domain().clone(), 1);
+        let pem = ca.new_identity(&me, &[], Duration::from_secs(60), std::time::SystemTime::now()).unwrap();
+        let source = IdentitySource::new(TlsIdentity::from_pem(&pem).unwrap());
+        let tls = ClientTls::new(ca.roots().clone(), source.subscribe());
+        let peers = Peers::new(1, ca.trust_domain().clone(), tls);
+        let at = MemberAddress { raft: address.clone(), client: address };
+        let proposal = Proposal::of_leader(1, Command::BeginTerm(BeginTerm { broker: 1 }));
+        let message = ForwardRequest::Propose { proposal, timeout_ms: 1_000 };
+        peers.forward(2, &at, &message, Duration::from_secs(5)).await.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn a_call_that_found_nobody_did_not_arrive() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        let error = call(address).await;
+        assert!(!error.may_have_arrived, "{error}");
+        assert!(error.to_string().contains("refused"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_call_to_somebody_else_did_not_arrive() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let closes = tokio::spawn(async move {
+            // Not a broker: hangs up during the handshake.
+            loop {
+                drop(listener.accept().await.unwrap());
+            }
+        });
+        let error = call(address).await;
+        closes.abort();
+        assert!(!error.may_have_arrived, "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_none_is_named() {
+        let error = call("nowhere".to_owned()).await;
+        assert!(!error.may_have_arrived && error.to_string().contains("nowhere"), "{error}");
+    }
+}

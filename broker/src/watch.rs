@@ -1,0 +1,104 @@
+//! Watching changes: a snapshot, then every change without gaps, then resume from a revision or `resync-required`.
+//!
+//! ```text
+//!   apply ──▶ WatchHub::applied ──▶ ring of rendered revisions ──▶ one cursor a watcher ──▶ filter by what it may see
+//! ```
+//!
+//! A slow watcher is cut off and never waited for: apply only writes into the ring.
+
+mod event;
+mod ring;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use comity_core::State;
+use comity_core::log::Applied;
+use comity_policy::Bundle;
+use tokio::sync::watch;
+
+use crate::clusters_touched::ClustersTouched;
+use crate::errors::RpcError;
+use crate::group::ApplyObserver;
+use crate::metrics::Metrics;
+
+pub use event::{Event, snapshot};
+pub use ring::Batch;
+use ring::Ring;
+
+/// Objects kept for watchers that resume: minutes of a busy federation.
+pub const RING_EVENTS: usize = 8_192;
+
+/// Sees everything that is applied, and lets others follow.
+#[derive(Debug)]
+pub struct WatchHub {
+    ring: Mutex<Ring>,
+    newest: watch::Sender<u64>,
+    touched: ClustersTouched,
+    metrics: Metrics,
+}
+
+impl WatchHub {
+    /// Knows nothing yet.
+    #[must_use]
+    pub fn new(metrics: Metrics) -> Self {
+        Self {
+            ring: Mutex::new(Ring::new(RING_EVENTS)),
+            newest: watch::Sender::new(0),
+            touched: ClustersTouched::default(),
+            metrics,
+        }
+    }
+
+    /// Tells when a cluster's desired state has changed.
+    #[must_use]
+    pub fn touched(&self) -> &ClustersTouched {
+        &self.touched
+    }
+
+    /// Follows the newest revision.
+    #[must_use]
+    pub fn newest(&self) -> watch::Receiver<u64> {
+        self.newest.subscribe()
+    }
+
+    /// The policy bundle in force as of the newest revision.
+    #[must_use]
+    pub fn policy(&self) -> Option<Arc<Bundle>> {
+        self.lock().policy()
+    }
+
+    /// Up to `limit` batches after `revision`; none if there is nothing newer.
+    ///
+    /// # Errors
+    /// [`RpcError::ResyncRequired`] where they are gone, or `revision` is not one of this federation's past.
+    pub fn after(&self, revision: u64, limit: usize) -> Result<Vec<Arc<Batch>>, RpcError> {
+        self.lock().after(revision, limit)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ring> {
+        // The ring is whole after each push; a panic elsewhere leaves nothing half done.
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ApplyObserver for WatchHub {
+    fn applied(&self, state: &State, applied: &Applied) {
+        self.metrics.applied(state, applied);
+        if applied.changes.is_empty() {
+            return;
+        }
+        let policy = state.policy.as_ref().map(|record| Arc::clone(&record.bundle));
+        let events = event::of_changes(state, &applied.changes);
+        self.lock().push(Batch { revision: applied.revision, events, policy });
+        self.newest.send_replace(applied.revision);
+        self.touched.applied(state, applied);
+    }
+
+    fn restored(&self, state: &State) {
+        self.metrics.restored(state);
+        let policy = state.policy.as_ref().map(|record| Arc::clone(&record.bundle));
+        self.lock().restart(state.revision, policy);
+        self.newest.send_replace(state.revision);
+        self.touched.restored(state);
+    }
+}

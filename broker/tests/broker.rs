@@ -1,0 +1,16 @@
+//! A whole broker in this process, over real mutual TLS and a real log, seen from the wire.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+#[path = "broker/bad_input.rs"]
+mod bad_input;
+#[path = "broker/default_deny.rs"]
+mod default_deny;
+#[path = "broker/fake_agent.rs"]
+mod fake_agent;
+#[path = "broker/federation.rs"]
+mod federation;
+#[path = "broker/lease_story.rs"]
+mod lease_story;
+#[path = "broker/lists_and_watches.rs"]
+mod lists_and_watches;

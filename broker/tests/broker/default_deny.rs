@@ -1,0 +1,246 @@
+//! Who may call what, from the wire: everybody else is refused.
+
+use comity_proto::v1;
+use comity_proto::v1::agent_service_client::AgentServiceClient;
+use comity_proto::v1::federation_service_client::FederationServiceClient;
+use comity_proto::v1::lease_service_client::LeaseServiceClient;
+use comity_proto::v1::offer_service_client::OfferServiceClient;
+use comity_proto::v1::peering_service_client::PeeringServiceClient;
+use comity_proto::v1::policy_service_client::PolicyServiceClient;
+use comity_proto::v1::raft_service_client::RaftServiceClient;
+use comity_proto::v1::request_service_client::RequestServiceClient;
+use comity_proto::v1::watch_service_client::WatchServiceClient;
+use comity_runtime::ca::KeyAndCsr;
+use comity_runtime::tls::BrokerChannel;
+use tonic::{Code, Status};
+
+use crate::federation::{Federation, assert_refused, examples, identity_of, spec};
+
+/// Calls everything as one caller; each call's name and what the gate said: `Ok` if it was let through, whatever came then.
+async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Code>)> {
+    fn gate<T>(reply: Result<T, Status>) -> Result<(), Code> {
+        match reply {
+            Err(status) if matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied) => {
+                Err(status.code())
+            }
+            _ => Ok(()),
+        }
+    }
+    let key = || "deny".to_owned();
+    let mut federation = FederationServiceClient::new(channel.clone());
+    let mut offers = OfferServiceClient::new(channel.clone());
+    let mut requests = RequestServiceClient::new(channel.clone());
+    let mut leases = LeaseServiceClient::new(channel.clone());
+    let mut peerings = PeeringServiceClient::new(channel.clone());
+    let mut policies = PolicyServiceClient::new(channel.clone());
+    let mut rafts = RaftServiceClient::new(channel.clone());
+    let csr_der = KeyAndCsr::generate().unwrap().csr.as_bytes().to_vec();
+    vec![
+        ("GetFederation", gate(federation.get_federation(v1::GetFederationRequest {}).await)),
+        (
+            "InviteCluster",
+            gate(
+                federation
+                    .invite_cluster(v1::InviteClusterRequest {
+                        cluster: "startup-pc".into(),
+                        ttl_ms: 0,
+                        idempotency_key: key(),
+                        replace: false,
+                    })
+                    .await,
+            ),
+        ),
+        ("RenewCertificate", gate(federation.renew_certificate(v1::RenewCertificateRequest { csr_der }).await)),
+        ("ListClusters", gate(federation.list_clusters(v1::ListClustersRequest::default()).await)),
+        (
+            "GetCluster",
+            gate(federation.get_cluster(v1::GetClusterRequest { cluster: "x".into(), consistency: 0 }).await),
+        ),
+        ("ListOffers", gate(offers.list_offers(v1::ListOffersRequest::default()).await)),
+        ("GetOffer", gate(offers.get_offer(v1::GetOfferRequest { cluster: "x".into(), consistency: 0 }).await)),
+        (
+            "SubmitRequest",
+            gate(
+                requests
+                    .submit_request(v1::SubmitRequestRequest {
+                        spec: Some(spec()),
+                        idempotency_key: key(),
+                        dry_run: true,
+                    })
+                    .await,
+            ),
+        ),
+        (
+            "GetRequest",
+            gate(requests.get_request(v1::GetRequestRequest { request: "req-9".into(), consistency: 0 }).await),
+        ),
+        ("ListRequests", gate(requests.list_requests(v1::ListRequestsRequest::default()).await)),
+        (
+            "CancelRequest",
+            gate(
+                requests
+                    .cancel_request(v1::CancelRequestRequest { request: "req-9".into(), idempotency_key: key() })
+                    .await,
+            ),
+        ),
+        ("ExplainRequest", gate(requests.explain_request(v1::ExplainRequestRequest { request: "req-9".into() }).await)),
+        ("QuoteRequest", gate(requests.quote_request(v1::QuoteRequestRequest { spec: Some(spec()) }).await)),
+        ("GetLease", gate(leases.get_lease(v1::GetLeaseRequest { lease: "lease-9".into(), consistency: 0 }).await)),
+        ("ListLeases", gate(leases.list_leases(v1::ListLeasesRequest::default()).await)),
+        (
+            "ReleaseLease",
+            gate(
+                leases.release_lease(v1::ReleaseLeaseRequest { lease: "lease-9".into(), idempotency_key: key() }).await,
+            ),
+        ),
+        (
+            "RenewLease",
+            gate(
+                leases
+                    .renew_lease(v1::RenewLeaseRequest {
+                        lease: "lease-9".into(),
+                        duration_ms: 0,
+                        idempotency_key: key(),
+                    })
+                    .await,
+            ),
+        ),
+        (
+            "GetPeering",
+            gate(peerings.get_peering(v1::GetPeeringRequest { peering: "peer-9".into(), consistency: 0 }).await),
+        ),
+        ("ListPeerings", gate(peerings.list_peerings(v1::ListPeeringsRequest::default()).await)),
+        ("CheckPolicy", gate(policies.check_policy(v1::CheckPolicyRequest { bundle: Some(examples()) }).await)),
+        (
+            "ApplyPolicy",
+            gate(
+                policies
+                    .apply_policy(v1::ApplyPolicyRequest { bundle: Some(examples()), idempotency_key: key() })
+                    .await,
+            ),
+        ),
+        ("GetPolicy", gate(policies.get_policy(v1::GetPolicyRequest::default()).await)),
+        ("Watch", gate(WatchServiceClient::new(channel.clone()).watch(v1::WatchRequest::default()).await)),
+        ("GetRaftStatus", gate(rafts.get_raft_status(v1::GetRaftStatusRequest {}).await)),
+        ("AddVoter", gate(rafts.add_voter(v1::AddVoterRequest { id: 0, ..v1::AddVoterRequest::default() }).await)),
+        (
+            "Connect",
+            gate(AgentServiceClient::new(channel.clone()).connect(tokio_stream::empty::<v1::AgentMessage>()).await),
+        ),
+    ]
+}
+
+async fn let_through(channel: &BrokerChannel) -> Vec<&'static str> {
+    all_calls(channel).await.into_iter().filter(|(_, gate)| gate.is_ok()).map(|(name, _)| name).collect()
+}
+
+const READS: [&str; 10] = [
+    "ListClusters",
+    "GetCluster",
+    "ListOffers",
+    "GetOffer",
+    "GetRequest",
+    "ListRequests",
+    "GetLease",
+    "ListLeases",
+    "GetPeering",
+    "ListPeerings",
+];
+
+fn expected(parts: &[&[&'static str]]) -> Vec<&'static str> {
+    let order = [
+        "GetFederation",
+        "InviteCluster",
+        "RenewCertificate",
+        "ListClusters",
+        "GetCluster",
+        "ListOffers",
+        "GetOffer",
+        "SubmitRequest",
+        "GetRequest",
+        "ListRequests",
+        "CancelRequest",
+        "ExplainRequest",
+        "QuoteRequest",
+        "GetLease",
+        "ListLeases",
+        "ReleaseLease",
+        "RenewLease",
+        "GetPeering",
+        "ListPeerings",
+        "CheckPolicy",
+        "ApplyPolicy",
+        "GetPolicy",
+        "Watch",
+        "GetRaftStatus",
+        "AddVoter",
+        "Connect",
+    ];
+    order.into_iter().filter(|name| *name == "GetFederation" || parts.iter().any(|part| part.contains(name))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_kind_of_caller_gets_what_the_table_says_and_no_more() {
+    let federation = Federation::start().await;
+    let revision = federation.revision().await;
+    let member = ["RenewCertificate", "CheckPolicy", "GetPolicy", "Watch", "ExplainRequest"];
+
+    assert_eq!(let_through(&federation.anonymous()).await, expected(&[]));
+    // A good certificate that no document names.
+    assert_eq!(let_through(&federation.user("mallory")).await, expected(&[]));
+    assert_eq!(let_through(&federation.user("hana")).await, expected(&[&READS, &member, &["QuoteRequest"]]));
+    assert_eq!(
+        let_through(&federation.user("alice")).await,
+        expected(&[&READS, &member, &["QuoteRequest", "SubmitRequest", "CancelRequest", "ReleaseLease", "RenewLease"]])
+    );
+    // An operator of another institution: may not invite the start-up's cluster, may look at the group.
+    assert_eq!(let_through(&federation.user("chen")).await, expected(&[&READS, &member, &["GetRaftStatus"]]));
+    assert_eq!(
+        let_through(&federation.user("admin")).await,
+        expected(&[&READS, &member, &["QuoteRequest", "InviteCluster", "GetRaftStatus", "ApplyPolicy", "AddVoter"]])
+    );
+    // Nothing of all that changed the state but the one invitation that an admin may make.
+    assert_eq!(federation.revision().await, revision + 1);
+    let cluster = federation.join("ncc-main").await;
+    assert_eq!(
+        let_through(&federation.channel(&cluster.pem)).await,
+        expected(&[&READS, &["RenewCertificate", "Watch", "Connect"]])
+    );
+    // Its invitation, the join, and the renewal of its certificate.
+    assert_eq!(federation.revision().await, revision + 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_a_bundle_only_the_bootstrap_admin_may_apply_one() {
+    let federation = Federation::bare().await;
+    assert_eq!(let_through(&federation.user("alice")).await, expected(&[]));
+    let request = v1::ApplyPolicyRequest { bundle: Some(examples()), idempotency_key: "k".to_owned() };
+    let denied = PolicyServiceClient::new(federation.user("ingrid")).apply_policy(request.clone()).await;
+    assert_refused(denied, Code::PermissionDenied, "", "");
+    let invite = federation.invite("ncc-main", "too-early").await;
+    assert_eq!(invite.unwrap_err().code(), Code::FailedPrecondition);
+    federation.apply_examples("k").await.unwrap();
+    // The bundle names her a maintainer.
+    PolicyServiceClient::new(federation.user("ingrid")).apply_policy(request).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn people_see_their_own_part() {
+    let federation = Federation::start().await;
+    for cluster in ["polytech-campus", "ncc-main", "startup-pc"] {
+        federation.join(cluster).await;
+    }
+    let names = |channel: BrokerChannel| async move {
+        let reply =
+            FederationServiceClient::new(channel).list_clusters(v1::ListClustersRequest::default()).await.unwrap();
+        reply.into_inner().clusters.into_iter().map(|cluster| cluster.id).collect::<Vec<_>>()
+    };
+    assert_eq!(names(federation.user("admin")).await, ["ncc-main", "polytech-campus", "startup-pc"]);
+    assert_eq!(names(federation.user("chen")).await, ["ncc-main"]);
+    assert_eq!(names(federation.user("alice")).await, ["polytech-campus"]);
+    let own = identity_of(&federation.ca(), "startup-pc");
+    assert_eq!(names(federation.channel(&own)).await, ["startup-pc"]);
+    let other = v1::GetClusterRequest { cluster: "ncc-main".to_owned(), consistency: 0 };
+    let reply = FederationServiceClient::new(federation.channel(&own)).get_cluster(other).await;
+    assert_refused(reply, Code::NotFound, "cluster", "ncc-main");
+}

@@ -1,0 +1,113 @@
+//! `comity cluster`.
+
+use clap::{Args, Subcommand};
+use comity_proto::v1;
+use comity_proto::v1::federation_service_client::FederationServiceClient;
+
+use crate::failure::Failure;
+use crate::session::{Session, all_pages, call, idempotency_key};
+use crate::shapes::{Cluster, Invitation, List};
+use crate::units::{format_duration, parse_duration_ms};
+
+const INVITE_EXAMPLES: &str = "\
+Examples:
+  comity cluster invite physics-farm
+  comity cluster invite physics-farm --ttl 24h > join.token
+
+The token is a secret, good for one use, and shown once. Give it to the agent of that cluster; the agent joins with it.
+Policy must name the cluster in its institution's list.
+";
+const LIST_EXAMPLES: &str = "\
+Examples:
+  comity cluster list
+  comity cluster list -o json | jq -r '.items[] | select(.connected | not) | .id'
+";
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  comity cluster show ncc-main
+  comity cluster show ncc-main -o yaml
+";
+
+/// `comity cluster`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:\n  comity cluster list\n  comity cluster invite physics-farm\n")]
+pub enum ClusterCommand {
+    /// Makes a single-use join token for a cluster that policy names
+    #[command(after_help = INVITE_EXAMPLES)]
+    Invite(InviteArgs),
+    /// Lists member clusters
+    #[command(after_help = LIST_EXAMPLES)]
+    List,
+    /// Shows one member cluster
+    #[command(after_help = SHOW_EXAMPLES)]
+    Show(ShowArgs),
+}
+
+/// `comity cluster invite`.
+#[derive(Debug, Args)]
+pub struct InviteArgs {
+    /// Cluster that may join
+    cluster: String,
+    /// How long the token is good: 1m to 7d
+    #[arg(long, default_value = "1h", value_parser = parse_duration_ms, value_name = "DURATION")]
+    ttl: u64,
+    /// The cluster is a member already: whoever joins with the token takes its agent's place, with a new identity
+    #[arg(long)]
+    replace: bool,
+    /// Repeats an earlier call without making a second token
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+}
+
+/// `comity cluster show`.
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// Cluster
+    cluster: String,
+}
+
+impl ClusterCommand {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub async fn run(&self, session: &Session) -> Result<(), Failure> {
+        let mut client = FederationServiceClient::new(session.channel()?);
+        match self {
+            Self::Invite(args) => {
+                let request = v1::InviteClusterRequest {
+                    cluster: args.cluster.clone(),
+                    ttl_ms: args.ttl,
+                    replace: args.replace,
+                    idempotency_key: idempotency_key(args.idempotency_key.as_deref()),
+                };
+                let response = call(client.invite_cluster(request)).await?;
+                eprintln!("good for one use, until {} from now:", format_duration(args.ttl));
+                session.print(&Invitation {
+                    cluster: args.cluster.clone(),
+                    token: response.token,
+                    expires_at_ms: response.expires_at_ms,
+                })
+            }
+            Self::List => {
+                let consistency = session.consistency();
+                let (items, revision) = all_pages(|page| {
+                    let mut client = client.clone();
+                    async move {
+                        let request = v1::ListClustersRequest { page: Some(page), consistency };
+                        let response = call(client.list_clusters(request)).await?;
+                        Ok((response.clusters, response.page))
+                    }
+                })
+                .await?;
+                session.print(&List { items: items.into_iter().map(Cluster::from).collect(), revision })
+            }
+            Self::Show(args) => {
+                let request =
+                    v1::GetClusterRequest { cluster: args.cluster.clone(), consistency: session.consistency() };
+                let response = call(client.get_cluster(request)).await?;
+                session.print(&Cluster::from(response.cluster.unwrap_or_default()))
+            }
+        }
+    }
+}

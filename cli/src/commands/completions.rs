@@ -1,0 +1,35 @@
+//! `comity completions`.
+
+use clap::{Args, CommandFactory as _};
+use clap_complete::Shell;
+
+use crate::failure::Failure;
+use crate::output::write_stdout;
+
+const EXAMPLES: &str = "\
+Examples:
+  comity completions bash > ~/.local/share/bash-completion/completions/comity
+  comity completions zsh > ~/.zfunc/_comity
+  comity completions fish > ~/.config/fish/completions/comity.fish
+";
+
+/// `comity completions`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CompletionsArgs {
+    /// Shell
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+impl CompletionsArgs {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`] where standard output cannot be written.
+    pub fn run(&self) -> Result<(), Failure> {
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut crate::args::Args::command(), "comity", &mut script);
+        write_stdout(&String::from_utf8_lossy(&script))
+    }
+}

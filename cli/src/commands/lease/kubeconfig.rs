@@ -1,0 +1,85 @@
+//! `comity lease kubeconfig`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use comity_runtime::atomic_file::{self, PRIVATE};
+use serde::Serialize;
+
+use super::{local_api, secret};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::{Answer, write_stdout};
+use crate::session::Session;
+use crate::shapes::LeaseState;
+
+const EXAMPLES: &str = "\
+Examples:
+  comity lease kubeconfig lease-7 --agent /var/lib/comity-agent/agent.sock --output-file gpus.kubeconfig
+  comity lease kubeconfig lease-7 --kubeconfig ~/.kube/config > gpus.kubeconfig
+  kubectl --kubeconfig gpus.kubeconfig get resourcequota
+
+--agent asks the agent of your cluster on this machine. --kubeconfig reads the Secret that the agent wrote on your
+cluster. The kubeconfig holds a token: keep it to yourself. It works where the agent's loopback port can be reached.
+";
+
+/// `comity lease kubeconfig`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct KubeconfigArgs {
+    /// Lease, as in lease-7
+    lease: String,
+    /// Unix socket of the origin's agent on this machine
+    #[arg(long, value_name = "SOCKET", env = "COMITY_AGENT", required_unless_present = "kubeconfig")]
+    agent: Option<PathBuf>,
+    /// Kubeconfig of the origin, to read the Secret there
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Write to this file, readable by you only, in place of standard output
+    #[arg(long, value_name = "FILE")]
+    output_file: Option<PathBuf>,
+}
+
+/// What scripts are told once a file is written.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Written {
+    lease: String,
+    file: PathBuf,
+}
+
+impl Answer for Written {
+    fn table(&self, _now_ms: u64) -> String {
+        format!("{}: kubectl --kubeconfig {} get resourcequota\n", self.lease, self.file.display())
+    }
+}
+
+impl KubeconfigArgs {
+    pub(super) async fn run(&self, session: &Session) -> Result<(), Failure> {
+        let kubeconfig = match (&self.agent, &self.kubeconfig) {
+            (_, Some(origin)) => {
+                let lease = super::get(session, &self.lease).await?;
+                if !matches!(lease.state, LeaseState::Active | LeaseState::Suspect) {
+                    return Err(Failure::new(
+                        Exit::Refused,
+                        "wrong-state",
+                        format!("{} is {}, and only an active lease has a kubeconfig", lease.id, lease.state.as_str()),
+                    )
+                    .remedy(format!("see 'comity lease show {}'", lease.id)));
+                }
+                secret::read(origin, &lease).await?
+            }
+            (Some(socket), None) => local_api::fetch_kubeconfig(socket, &self.lease).await?,
+            (None, None) => {
+                return Err(Failure::usage("neither an agent nor a kubeconfig of the origin is named")
+                    .remedy("give --agent SOCKET (COMITY_AGENT) or --kubeconfig FILE"));
+            }
+        };
+        let Some(file) = &self.output_file else {
+            return write_stdout(kubeconfig.expose());
+        };
+        atomic_file::write(file, kubeconfig.expose().as_bytes(), PRIVATE)
+            .map_err(|error| Failure::configuration(error.to_string()).field("--output-file", file.display()))?;
+        session.print(&Written { lease: self.lease.clone(), file: file.clone() })
+    }
+}

@@ -1,0 +1,53 @@
+//! `comity offers`.
+
+use clap::Args;
+use comity_proto::v1;
+use comity_proto::v1::offer_service_client::OfferServiceClient;
+
+use crate::failure::Failure;
+use crate::session::{Session, all_pages, call};
+use crate::shapes::{List, Offer, OfferDetail};
+
+const EXAMPLES: &str = "\
+Examples:
+  comity offers                  what every cluster lends, by GPU class
+  comity offers ncc-main         its nodes and devices
+  comity offers -o json | jq '[.items[].classes[] | select(.class == \"frontier\").freeMilli] | add / 1000'
+";
+
+/// `comity offers`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct OffersArgs {
+    /// Only this cluster, with its nodes and devices
+    cluster: Option<String>,
+}
+
+impl OffersArgs {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub async fn run(&self, session: &Session) -> Result<(), Failure> {
+        let mut client = OfferServiceClient::new(session.channel()?);
+        let consistency = session.consistency();
+        if let Some(cluster) = &self.cluster {
+            let request = v1::GetOfferRequest { cluster: cluster.clone(), consistency };
+            let response = call(client.get_offer(request)).await?;
+            return session.print(&OfferDetail {
+                summary: response.summary.unwrap_or_default().into(),
+                node_details: response.offer.map(|offer| offer.nodes.into_iter().map(Into::into).collect()),
+            });
+        }
+        let (items, revision) = all_pages(|page| {
+            let mut client = client.clone();
+            async move {
+                let response =
+                    call(client.list_offers(v1::ListOffersRequest { page: Some(page), consistency })).await?;
+                Ok((response.offers, response.page))
+            }
+        })
+        .await?;
+        session.print(&List { items: items.into_iter().map(Offer::from).collect(), revision })
+    }
+}

@@ -1,0 +1,76 @@
+//! `comity peering`.
+
+use clap::{Args, Subcommand};
+use comity_proto::v1;
+use comity_proto::v1::peering_service_client::PeeringServiceClient;
+
+use crate::failure::Failure;
+use crate::session::{Session, all_pages, call};
+use crate::shapes::{List, Peering};
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  comity peering list
+  comity peering list --all
+";
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  comity peering show peer-1
+";
+
+/// `comity peering`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:\n  comity peering list\n  comity peering show peer-1\n")]
+pub enum PeeringCommand {
+    /// Lists peerings
+    #[command(after_help = LIST_EXAMPLES)]
+    List(ListArgs),
+    /// Shows one peering
+    #[command(after_help = SHOW_EXAMPLES)]
+    Show(ShowArgs),
+}
+
+/// `comity peering list`.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Also those that are closed
+    #[arg(long)]
+    all: bool,
+}
+
+/// `comity peering show`.
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// Peering, as in peer-1
+    peering: String,
+}
+
+impl PeeringCommand {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub async fn run(&self, session: &Session) -> Result<(), Failure> {
+        let mut client = PeeringServiceClient::new(session.channel()?);
+        let consistency = session.consistency();
+        match self {
+            Self::List(args) => {
+                let (items, revision) = all_pages(|page| {
+                    let mut client = client.clone();
+                    let request = v1::ListPeeringsRequest { page: Some(page), consistency, include_closed: args.all };
+                    async move {
+                        let response = call(client.list_peerings(request)).await?;
+                        Ok((response.peerings, response.page))
+                    }
+                })
+                .await?;
+                session.print(&List { items: items.into_iter().map(Peering::from).collect(), revision })
+            }
+            Self::Show(args) => {
+                let request = v1::GetPeeringRequest { peering: args.peering.clone(), consistency };
+                let response = call(client.get_peering(request)).await?;
+                session.print(&Peering::from(response.peering.unwrap_or_default()))
+            }
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! `comity quote`.
+
+use clap::Args;
+use comity_proto::v1;
+use comity_proto::v1::request_service_client::RequestServiceClient;
+
+use super::request::SpecArgs;
+use crate::failure::Failure;
+use crate::session::{Session, call};
+use crate::shapes::Quote;
+
+const EXAMPLES: &str = "\
+Examples:
+  comity quote --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 --duration 2h
+  comity quote -f request.yaml -o json | jq .priceMilliCredits
+";
+
+/// `comity quote`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct QuoteArgs {
+    #[command(flatten)]
+    spec: SpecArgs,
+}
+
+impl QuoteArgs {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub async fn run(&self, session: &Session) -> Result<(), Failure> {
+        let spec = self.spec.read()?;
+        let mut client = RequestServiceClient::new(session.channel()?);
+        let response = call(client.quote_request(v1::QuoteRequestRequest { spec: Some(spec) })).await?;
+        session.print(&Quote::from(response))
+    }
+}

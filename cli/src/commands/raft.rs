@@ -1,0 +1,86 @@
+//! `comity raft`.
+
+use std::time::Duration;
+
+use clap::Subcommand;
+use comity_proto::v1;
+use comity_proto::v1::raft_service_client::RaftServiceClient;
+use comity_runtime::{BrokerEndpoints, ClientTls, connect};
+
+use crate::failure::Failure;
+use crate::session::Session;
+use crate::shapes::{RaftBroker, RaftMember, RaftStatus};
+
+/// A broker that is up answers at once; one that is down should not hold up the others.
+const LIMIT: Duration = Duration::from_secs(5);
+
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  comity raft status
+  comity raft status --broker a.example.org:7443,b.example.org:7443,c.example.org:7443
+
+Each broker named is asked by itself. Brokers at the same applied index have the same state hash.
+";
+
+/// `comity raft`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:\n  comity raft status\n")]
+pub enum RaftCommand {
+    /// How each broker sees the group: leader, term, log, state
+    #[command(after_help = STATUS_EXAMPLES)]
+    Status,
+}
+
+type Answered = (RaftBroker, Option<v1::GetRaftStatusResponse>, Option<Failure>);
+
+impl RaftCommand {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`] where no broker answers.
+    pub async fn run(&self, session: &Session) -> Result<(), Failure> {
+        match self {
+            Self::Status => {
+                let tls = session.tls()?;
+                let endpoints = session.endpoints()?;
+                let asked = endpoints.addresses().iter().map(|address| ask(address, &tls));
+                let answers: Vec<Answered> = futures::future::join_all(asked).await;
+                if let [(_, None, Some(failure)), rest @ ..] = &answers[..]
+                    && rest.iter().all(|(_, status, _)| status.is_none())
+                {
+                    return Err(failure.clone());
+                }
+                // The leader alone knows how far each member is.
+                let best = answers.iter().filter_map(|(_, status, _)| status.as_ref()).max_by_key(|s| s.id == s.leader);
+                let members = best.map(|status| status.members.clone()).unwrap_or_default();
+                session.print(&RaftStatus {
+                    brokers: answers.into_iter().map(|(broker, _, _)| broker).collect(),
+                    members: members.into_iter().map(RaftMember::from).collect(),
+                })
+            }
+        }
+    }
+}
+
+async fn ask(address: &str, tls: &ClientTls) -> Answered {
+    let status = match BrokerEndpoints::new([address]) {
+        Ok(endpoint) => status(&endpoint, tls).await,
+        Err(error) => Err(Failure::configuration(error.to_string())),
+    };
+    match status {
+        Ok(status) => (RaftBroker::answered(address.to_owned(), &status), Some(status), None),
+        Err(failure) => (RaftBroker::silent(address.to_owned(), failure.reason.clone()), None, Some(failure)),
+    }
+}
+
+/// How one broker sees its group.
+///
+/// # Errors
+/// [`Failure`].
+pub(crate) async fn status(endpoint: &BrokerEndpoints, tls: &ClientTls) -> Result<v1::GetRaftStatusResponse, Failure> {
+    let mut client = RaftServiceClient::new(connect(endpoint, tls));
+    match tokio::time::timeout(LIMIT, client.get_raft_status(v1::GetRaftStatusRequest {})).await {
+        Ok(answer) => Ok(answer?.into_inner()),
+        Err(_) => Err(Failure::unavailable(format!("no answer within {} s", LIMIT.as_secs()))),
+    }
+}

@@ -1,0 +1,169 @@
+//! `comity request`.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use comity_proto::v1;
+use comity_proto::v1::request_service_client::RequestServiceClient;
+
+mod follow;
+mod spec_args;
+mod spec_file;
+mod submit;
+
+pub use follow::{Change, Followed, Follower};
+pub use spec_args::SpecArgs;
+pub use submit::SubmitArgs;
+
+use crate::failure::Failure;
+use crate::session::{Session, all_pages, call, idempotency_key};
+use crate::shapes::{Explanation, List, Request};
+use crate::units::parse_duration_ms;
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  comity request list
+  comity request list --tenant poly-ml --all -o json
+";
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  comity request show req-42
+";
+const WATCH_EXAMPLES: &str = "\
+Examples:
+  comity request watch req-42                     until its lease is active, or it ends
+  comity request watch req-42 -o json             one object a line for each change
+";
+const CANCEL_EXAMPLES: &str = "\
+Examples:
+  comity request cancel req-42                    its lease, if any, ends too
+";
+const EXPLAIN_EXAMPLES: &str = "\
+Examples:
+  comity request explain req-42                   for each donor: why not, and what would unblock it
+";
+
+/// `comity request`.
+#[derive(Debug, Subcommand)]
+#[command(
+    after_help = "Examples:\n  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 --wait\n  comity request explain req-42\n"
+)]
+#[expect(clippy::large_enum_variant, reason = "there is one per process, parsed from the command line")]
+pub enum RequestCommand {
+    /// Submits a request for GPUs
+    Submit(SubmitArgs),
+    /// Lists requests
+    #[command(after_help = LIST_EXAMPLES)]
+    List(ListArgs),
+    /// Shows one request
+    #[command(after_help = SHOW_EXAMPLES)]
+    Show(IdArgs),
+    /// Follows a request until its lease is active or it ends
+    #[command(after_help = WATCH_EXAMPLES)]
+    Watch(WatchArgs),
+    /// Takes a request back
+    #[command(after_help = CANCEL_EXAMPLES)]
+    Cancel(CancelArgs),
+    /// Says for each donor why a request is not placed there, and what would unblock it
+    #[command(after_help = EXPLAIN_EXAMPLES)]
+    Explain(IdArgs),
+}
+
+/// Lists.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Only this tenant's
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Also those that ended
+    #[arg(long)]
+    all: bool,
+}
+
+/// Names a request.
+#[derive(Debug, Args)]
+pub struct IdArgs {
+    /// Request, as in req-42
+    request: String,
+}
+
+/// `comity request watch`.
+#[derive(Debug, Args)]
+pub struct WatchArgs {
+    /// Request, as in req-42
+    request: String,
+    /// Give up after this time (exit code 5); the request goes on
+    #[arg(long, value_parser = parse_duration_ms, value_name = "DURATION")]
+    timeout: Option<u64>,
+}
+
+/// `comity request cancel`.
+#[derive(Debug, Args)]
+pub struct CancelArgs {
+    /// Request, as in req-42
+    request: String,
+    /// Repeats an earlier call without a second effect
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+}
+
+impl RequestCommand {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub async fn run(&self, session: &Session) -> Result<(), Failure> {
+        match self {
+            Self::Submit(args) => args.run(session).await,
+            Self::List(args) => args.run(session).await,
+            Self::Show(args) => {
+                let mut client = RequestServiceClient::new(session.channel()?);
+                let request =
+                    v1::GetRequestRequest { request: args.request.clone(), consistency: session.consistency() };
+                let response = call(client.get_request(request)).await?;
+                session.print(&Request::from(response.request.unwrap_or_default()))
+            }
+            Self::Watch(args) => {
+                let follower = Follower::new(session.channel()?, &args.request);
+                let limit = args.timeout.map(Duration::from_millis);
+                let followed = follower.until_active(limit, |change| session.print_event(change)).await?;
+                followed.into_result()
+            }
+            Self::Cancel(args) => {
+                let mut client = RequestServiceClient::new(session.channel()?);
+                let request = v1::CancelRequestRequest {
+                    request: args.request.clone(),
+                    idempotency_key: idempotency_key(args.idempotency_key.as_deref()),
+                };
+                let response = call(client.cancel_request(request)).await?;
+                session.print(&Request::from(response.request.unwrap_or_default()))
+            }
+            Self::Explain(args) => {
+                let mut client = RequestServiceClient::new(session.channel()?);
+                let request = v1::ExplainRequestRequest { request: args.request.clone() };
+                session.print(&Explanation::from(call(client.explain_request(request)).await?))
+            }
+        }
+    }
+}
+
+impl ListArgs {
+    async fn run(&self, session: &Session) -> Result<(), Failure> {
+        let client = RequestServiceClient::new(session.channel()?);
+        let (items, revision) = all_pages(|page| {
+            let mut client = client.clone();
+            let request = v1::ListRequestsRequest {
+                page: Some(page),
+                consistency: session.consistency(),
+                tenant: self.tenant.clone().unwrap_or_default(),
+                include_ended: self.all,
+            };
+            async move {
+                let response = call(client.list_requests(request)).await?;
+                Ok((response.requests, response.page))
+            }
+        })
+        .await?;
+        session.print(&List { items: items.into_iter().map(Request::from).collect(), revision })
+    }
+}

@@ -1,0 +1,166 @@
+//! What is asked for, by flags or from a file.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use comity_proto::v1;
+
+use super::spec_file;
+use crate::failure::Failure;
+use crate::units::{GpuAmount, parse_cpu_milli, parse_duration_ms, parse_gpus, parse_memory_mib};
+
+const HEADING: &str = "What is asked for";
+
+/// Flags that describe a request; or a file that does.
+#[derive(Clone, Debug, Default, Args)]
+pub struct SpecArgs {
+    /// Reads the request from a YAML file; '-' reads standard input. Not together with the flags below
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = [
+        "tenant", "origin", "class", "selector", "gpus", "mig", "gpu_memory", "cpu_per_gpu", "memory_per_gpu", "duration",
+        "same_node", "whole_node", "donor", "not_donor", "namespace", "purpose",
+    ])]
+    pub file: Option<PathBuf>,
+    /// Team that asks and is accounted for it
+    #[arg(long, help_heading = HEADING, required_unless_present = "file")]
+    pub tenant: Option<String>,
+    /// Your cluster: where the kubeconfig is delivered
+    #[arg(long, value_name = "CLUSTER", help_heading = HEADING, required_unless_present = "file")]
+    pub origin: Option<String>,
+    /// GPU class, as in frontier
+    #[arg(long, help_heading = HEADING, conflicts_with = "selector", required_unless_present_any = ["file", "selector"])]
+    pub class: Option<String>,
+    /// CEL over device attributes, in place of a class
+    #[arg(long, value_name = "CEL", help_heading = HEADING)]
+    pub selector: Option<String>,
+    /// Whole GPUs (3), a part of one (0.25), or several equal parts (4x0.25) [default: 1]
+    #[arg(long, value_name = "AMOUNT", value_parser = parse_gpus, help_heading = HEADING)]
+    pub gpus: Option<GpuAmount>,
+    /// MIG profile of each share, as in 1g.10gb; --gpus says how many
+    #[arg(long, value_name = "PROFILE", help_heading = HEADING, conflicts_with = "gpu_memory")]
+    pub mig: Option<String>,
+    /// Device memory of each share, as in 10Gi; the device may be shared; --gpus says how many
+    #[arg(long, value_name = "MEMORY", value_parser = parse_memory_mib, help_heading = HEADING)]
+    pub gpu_memory: Option<u64>,
+    /// CPU for each share, as in 8 or 500m
+    #[arg(long, value_name = "CPU", value_parser = parse_cpu_milli, help_heading = HEADING)]
+    pub cpu_per_gpu: Option<u64>,
+    /// Main memory for each share, as in 64Gi
+    #[arg(long, value_name = "MEMORY", value_parser = parse_memory_mib, help_heading = HEADING)]
+    pub memory_per_gpu: Option<u64>,
+    /// Length of the lease, as in 2h [default: the federation's]
+    #[arg(long, value_parser = parse_duration_ms, help_heading = HEADING)]
+    pub duration: Option<u64>,
+    /// All GPUs on one node
+    #[arg(long, help_heading = HEADING)]
+    pub same_node: bool,
+    /// Only nodes whose GPUs are taken whole
+    #[arg(long, help_heading = HEADING)]
+    pub whole_node: bool,
+    /// Only this donor (may be repeated)
+    #[arg(long, value_name = "CLUSTER", help_heading = HEADING)]
+    pub donor: Vec<String>,
+    /// Not this donor (may be repeated)
+    #[arg(long, value_name = "CLUSTER", help_heading = HEADING)]
+    pub not_donor: Vec<String>,
+    /// Namespace on your cluster for the kubeconfig Secret [default: comity-leases]
+    #[arg(long, help_heading = HEADING)]
+    pub namespace: Option<String>,
+    /// What it is for, in your words
+    #[arg(long, value_name = "TEXT", help_heading = HEADING)]
+    pub purpose: Option<String>,
+}
+
+impl SpecArgs {
+    /// The request as the API takes it.
+    ///
+    /// # Errors
+    /// [`Failure`] that names the flag, or file, line and column.
+    pub fn read(&self) -> Result<v1::RequestSpec, Failure> {
+        match &self.file {
+            Some(file) => spec_file::read(file)?.spec(),
+            None => self.spec(),
+        }
+    }
+
+    /// The request that the flags (or a file's fields) describe.
+    pub(super) fn spec(&self) -> Result<v1::RequestSpec, Failure> {
+        let amount = self.gpus.unwrap_or(GpuAmount { count: 1, milli: None });
+        Ok(v1::RequestSpec {
+            tenant: self.tenant.clone().unwrap_or_default(),
+            origin: self.origin.clone().unwrap_or_default(),
+            gpus: Some(v1::GpuDemand {
+                class: self.class.clone().unwrap_or_default(),
+                selector: self.selector.clone().unwrap_or_default(),
+                share: Some(v1::Share { kind: Some(self.share(amount)?) }),
+                count: amount.count,
+                cpu_milli_per_gpu: self.cpu_per_gpu.unwrap_or(0),
+                memory_mib_per_gpu: self.memory_per_gpu.unwrap_or(0),
+            }),
+            topology: Some(v1::Topology { same_node: self.same_node, whole_node: self.whole_node }),
+            duration_ms: self.duration.unwrap_or(0),
+            allow_donors: self.donor.clone(),
+            deny_donors: self.not_donor.clone(),
+            delivery: v1::Delivery::Namespace.into(),
+            target_namespace: self.namespace.clone().unwrap_or_default(),
+            purpose: self.purpose.clone().unwrap_or_default(),
+        })
+    }
+
+    fn share(&self, amount: GpuAmount) -> Result<v1::share::Kind, Failure> {
+        use v1::share::Kind;
+        let whole_number = |with: &str| {
+            Failure::usage(format!(
+                "{with} says how much of each GPU, so that a part of a GPU beside it makes no sense"
+            ))
+            .field("gpus", format!("{}m", amount.milli.unwrap_or(0)))
+            .remedy("give a whole number of shares")
+        };
+        match (amount.milli, &self.mig, self.gpu_memory) {
+            (Some(_), Some(_), _) => Err(whole_number("a MIG profile")),
+            (Some(_), _, Some(_)) => Err(whole_number("GPU memory")),
+            (_, Some(profile), _) => Ok(Kind::MigProfile(profile.clone())),
+            (_, _, Some(memory)) => Ok(Kind::MemoryMib(memory)),
+            (Some(milli), None, None) => Ok(Kind::Milli(milli)),
+            (None, None, None) => Ok(Kind::Whole(v1::share::Whole {})),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn amount(text: &str) -> Option<GpuAmount> {
+        parse_gpus(text).ok()
+    }
+
+    #[test]
+    fn flags_become_a_spec() {
+        let args = SpecArgs {
+            tenant: Some("poly-ml".to_owned()),
+            origin: Some("polytech-campus".to_owned()),
+            class: Some("midrange".to_owned()),
+            gpus: amount("0.25"),
+            cpu_per_gpu: Some(8_000),
+            same_node: true,
+            ..SpecArgs::default()
+        };
+        let spec = args.spec().expect("it is good");
+        let gpus = spec.gpus.expect("set");
+        assert_eq!((gpus.count, gpus.cpu_milli_per_gpu, gpus.class.as_str()), (1, 8_000, "midrange"));
+        assert_eq!(gpus.share.and_then(|share| share.kind), Some(v1::share::Kind::Milli(250)));
+        assert_eq!(spec.delivery, i32::from(v1::Delivery::Namespace));
+        assert!(spec.topology.is_some_and(|topology| topology.same_node && !topology.whole_node));
+    }
+
+    #[test]
+    fn shares_are_whole_mig_or_memory_but_not_two_at_once() {
+        let mig = SpecArgs { mig: Some("1g.10gb".to_owned()), gpus: amount("2"), ..SpecArgs::default() };
+        let gpus = mig.spec().expect("good").gpus.expect("set");
+        assert_eq!(gpus.share.and_then(|s| s.kind), Some(v1::share::Kind::MigProfile("1g.10gb".to_owned())));
+        assert_eq!(gpus.count, 2);
+        let both = SpecArgs { gpu_memory: Some(10_240), gpus: amount("0.5"), ..SpecArgs::default() };
+        let failure = both.spec().expect_err("both");
+        assert_eq!((failure.exit.number(), failure.field.as_str(), failure.value.as_str()), (2, "gpus", "500m"));
+    }
+}

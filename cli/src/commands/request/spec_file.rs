@@ -1,0 +1,201 @@
+//! A request in a YAML file: the same fields as the flags, strictly read.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use serde::{Deserialize, Deserializer};
+
+use super::spec_args::SpecArgs;
+use crate::failure::Failure;
+use crate::units::{GpuAmount, parse_cpu_milli, parse_duration_ms, parse_gpus, parse_memory_mib};
+
+/// Largest file that is read; a request is a page at most.
+const MAX_BYTES: u64 = 64 << 10;
+
+/// The file.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct SpecFile {
+    tenant: String,
+    origin: String,
+    gpus: Gpus,
+    #[serde(default)]
+    topology: Topology,
+    #[serde(default, deserialize_with = "duration")]
+    duration: Option<u64>,
+    #[serde(default)]
+    donors: Vec<String>,
+    #[serde(default)]
+    not_donors: Vec<String>,
+    namespace: Option<String>,
+    purpose: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Gpus {
+    class: Option<String>,
+    selector: Option<String>,
+    #[serde(default, deserialize_with = "amount")]
+    amount: Option<GpuAmount>,
+    mig: Option<String>,
+    #[serde(default, deserialize_with = "memory")]
+    memory: Option<u64>,
+    #[serde(default, deserialize_with = "cpu")]
+    cpu_per_gpu: Option<u64>,
+    #[serde(default, deserialize_with = "memory")]
+    memory_per_gpu: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Topology {
+    same_node: bool,
+    whole_node: bool,
+}
+
+/// Reads a number or a text as text: `3` and `0.25` need no quotes, and never pass through floating point.
+fn parsed<'de, D: Deserializer<'de>, T>(
+    deserializer: D,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Option<T>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    parse(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+fn amount<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<GpuAmount>, D::Error> {
+    parsed(deserializer, parse_gpus)
+}
+
+fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    parsed(deserializer, parse_memory_mib)
+}
+
+fn cpu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    parsed(deserializer, parse_cpu_milli)
+}
+
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    parsed(deserializer, parse_duration_ms)
+}
+
+/// Reads a file, or standard input for `-`.
+///
+/// # Errors
+/// [`Failure`] with file, line and column.
+pub(super) fn read(path: &Path) -> Result<SpecArgs, Failure> {
+    let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
+    let text = text(path).map_err(|error| {
+        Failure::usage(format!("cannot read the request from {name}: {error}")).field("--file", path.display())
+    })?;
+    parse(&name, &text)
+}
+
+fn text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    if path == Path::new("-") {
+        io::stdin().take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    } else {
+        File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    }
+    if text.len() as u64 > MAX_BYTES {
+        return Err(io::Error::other(format!("it has more than {MAX_BYTES} bytes")));
+    }
+    Ok(text)
+}
+
+fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
+    let file: SpecFile = serde_saphyr::from_str(text).map_err(|error| {
+        let place = error.location().map(|at| format!(":{}:{}", at.line(), at.column())).unwrap_or_default();
+        let error = error.to_string();
+        let problem = error.strip_prefix("error: ").unwrap_or(&error);
+        Failure::usage(format!("{name}{place}: the request file is not right: {problem}"))
+            .remedy("'comity request submit --help' shows a whole file")
+    })?;
+    let gpus = file.gpus;
+    let devices = match (&gpus.class, &gpus.selector) {
+        (None, None) => Some("names neither a class nor a selector"),
+        (Some(_), Some(_)) => Some("names a class and a selector"),
+        _ => None,
+    };
+    if let Some(problem) = devices {
+        let failure = Failure::usage(format!("{name}: gpus {problem}"));
+        return Err(failure.field("gpus.class", gpus.class.unwrap_or_default()).remedy("name one of the two"));
+    }
+    if gpus.mig.is_some() && gpus.memory.is_some() {
+        return Err(Failure::usage(format!("{name}: gpus names a MIG profile and memory"))
+            .field("gpus.mig", gpus.mig.unwrap_or_default())
+            .remedy("name one of the two"));
+    }
+    Ok(SpecArgs {
+        file: None,
+        tenant: Some(file.tenant),
+        origin: Some(file.origin),
+        class: gpus.class,
+        selector: gpus.selector,
+        gpus: gpus.amount,
+        mig: gpus.mig,
+        gpu_memory: gpus.memory,
+        cpu_per_gpu: gpus.cpu_per_gpu,
+        memory_per_gpu: gpus.memory_per_gpu,
+        duration: file.duration,
+        same_node: file.topology.same_node,
+        whole_node: file.topology.whole_node,
+        donor: file.donors,
+        not_donor: file.not_donors,
+        namespace: file.namespace,
+        purpose: file.purpose,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::submit::FILE_EXAMPLE;
+    use super::*;
+
+    #[test]
+    fn the_example_of_the_help_is_read() {
+        let args = parse("request.yaml", FILE_EXAMPLE).expect("the example is good");
+        assert_eq!(args.gpus, Some(GpuAmount { count: 1, milli: Some(250) }));
+        assert_eq!(
+            (args.cpu_per_gpu, args.memory_per_gpu, args.duration),
+            (Some(8_000), Some(65_536), Some(7_200_000))
+        );
+        assert!(args.same_node && args.spec().is_ok());
+    }
+
+    #[test]
+    fn numbers_and_texts_are_amounts() {
+        for (written, milli) in [("3", None), ("\"3\"", None), ("0.5", Some(500)), ("500m", Some(500))] {
+            let text = format!("tenant: t\norigin: o\ngpus: {{class: c, amount: {written}}}\n");
+            assert_eq!(parse("f", &text).expect(written).gpus.and_then(|gpus| gpus.milli), milli);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_line_and_column() {
+        for (text, place, word) in [
+            ("tenant: t\norigin: o\ngpus:\n  class: c\n  amuont: 3\n", "f:5:3", "amuont"),
+            ("tenant: t\norigin: o\ngpus: {class: c, amount: 2.5}\n", "f:3:", "neither whole GPUs"),
+            ("tenant: t\norigin: o\ngpus: {class: c}\nduration: 2\n", "f:4:", "1h30m"),
+            ("tenant: [a]\norigin: o\ngpus: {class: c}\n", "f:1:", "tenant"),
+            ("tenant: t\ngpus: {class: c}\n", "f", "origin"),
+            ("tenant: t\ntenant: u\norigin: o\ngpus: {class: c}\n", "f:2:", "tenant"),
+            ("tenant: t\norigin: o\ngpus: {}\n", "f", "neither a class"),
+            ("tenant: t\norigin: o\ngpus: {class: c, mig: 1g.10gb, memory: 1Gi}\n", "f", "MIG"),
+            ("- a\n", "f", "file"),
+            ("a: [", "f", "file"),
+            ("", "f", "file"),
+        ] {
+            let failure = parse("f", text).expect_err(text);
+            assert_eq!(failure.exit.number(), 2);
+            assert!(
+                failure.reason.starts_with(place) && failure.reason.contains(word),
+                "{place} {word}: {}",
+                failure.reason
+            );
+            assert!(!failure.remedy.is_empty());
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! `comity request submit`.
+
+use std::time::Duration;
+
+use clap::Args;
+use comity_proto::v1;
+use comity_proto::v1::request_service_client::RequestServiceClient;
+
+use super::follow::Follower;
+use super::spec_args::SpecArgs;
+use crate::failure::Failure;
+use crate::output::Format;
+use crate::session::{Session, call, idempotency_key};
+use crate::shapes::Request;
+use crate::units::parse_duration_ms;
+
+/// A whole file, as the help shows it.
+pub(super) const FILE_EXAMPLE: &str = "  tenant: poly-ml
+  origin: polytech-campus
+  gpus:
+    class: midrange        # or selector: device.memoryMiB >= 40000
+    amount: 0.25           # or 3, or 4x0.25; or mig: 1g.10gb, or memory: 10Gi
+    cpuPerGpu: 8
+    memoryPerGpu: 64Gi
+  topology:
+    sameNode: true         # or wholeNode: true
+  duration: 2h
+  donors: []               # only these; notDonors: not these
+  namespace: comity-leases
+  purpose: fine-tuning for the spring course
+";
+
+fn examples() -> String {
+    format!(
+        "\
+Examples:
+  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 --duration 2h --wait
+  comity request submit --tenant poly-ml --origin polytech-campus --class midrange --gpus 0.25 --dry-run
+  comity request submit --tenant poly-ml --origin polytech-campus --class midrange --mig 1g.10gb --gpus 2
+  comity request submit -f request.yaml --wait --timeout 5m -o json
+
+A request file has the same fields as the flags:
+{FILE_EXAMPLE}
+With --wait, standard error tells how it goes on (placed, connecting, active), and standard output has the lease in the end.
+"
+    )
+}
+
+/// `comity request submit`.
+#[derive(Debug, Args)]
+#[command(after_help = examples())]
+pub struct SubmitArgs {
+    #[command(flatten)]
+    spec: SpecArgs,
+    /// Check and answer, submit nothing
+    #[arg(long, conflicts_with = "wait")]
+    dry_run: bool,
+    /// Wait until the lease is active, or the request ends
+    #[arg(long)]
+    wait: bool,
+    /// With --wait: give up after this time (exit code 5); the request goes on
+    #[arg(long, requires = "wait", default_value = "10m", value_parser = parse_duration_ms, value_name = "DURATION")]
+    timeout: u64,
+    /// Repeats an earlier call: the same key and request give the same request, not a second one [default: random]
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+}
+
+impl SubmitArgs {
+    pub(super) async fn run(&self, session: &Session) -> Result<(), Failure> {
+        let spec = self.spec.read()?;
+        let channel = session.channel()?;
+        let mut client = RequestServiceClient::new(channel.clone());
+        let key = idempotency_key(self.idempotency_key.as_deref());
+        let request =
+            v1::SubmitRequestRequest { spec: Some(spec), idempotency_key: key.clone(), dry_run: self.dry_run };
+        let submitted = call(client.submit_request(request)).await.map_err(|failure| with_key(failure, &key))?;
+        let request = Request::from(submitted.request.unwrap_or_default());
+        let (true, Some(id)) = (self.wait, request.id.clone()) else {
+            return session.print(&request);
+        };
+        eprintln!("{id} submitted");
+        let follower = Follower::new(channel, &id);
+        let tell = |change: &super::follow::Change| {
+            eprint!("{}", Format::Table.render_event(change, crate::session::now_ms())?);
+            Ok(())
+        };
+        let followed = follower.until_active(Some(Duration::from_millis(self.timeout)), tell).await?;
+        match &followed.lease {
+            Some(lease) => session.print(lease)?,
+            None => session.print(&followed.request)?,
+        }
+        followed.into_result()
+    }
+}
+
+/// After a failure on the way nobody knows whether the request was submitted; the key makes a second try safe.
+fn with_key(failure: Failure, key: &str) -> Failure {
+    if failure.exit == crate::exit::Exit::Unavailable {
+        let remedy = format!("{}; to try again safely, add --idempotency-key {key}", failure.remedy);
+        return failure.remedy(remedy);
+    }
+    failure
+}

@@ -1,0 +1,65 @@
+//! `comity version`.
+
+use clap::Args;
+use comity_proto::v1;
+use comity_proto::v1::federation_service_client::FederationServiceClient;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output::{Answer, fields};
+use crate::session::{Session, call};
+
+const EXAMPLES: &str = "\
+Examples:
+  comity version                 of this command, and of the broker if one is named
+  comity version --client
+";
+
+/// `comity version`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct VersionArgs {
+    /// Only of this command: asks no broker
+    #[arg(long)]
+    client: bool,
+}
+
+/// Versions.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Versions {
+    client: &'static str,
+    broker: Option<String>,
+    trust_domain: Option<String>,
+    ca_sha256: Option<String>,
+}
+
+impl Answer for Versions {
+    fn table(&self, _now_ms: u64) -> String {
+        fields(&[
+            ("comity", self.client.to_owned()),
+            ("Broker", self.broker.clone().unwrap_or_default()),
+            ("Federation", self.trust_domain.clone().unwrap_or_default()),
+            ("CA SHA-256", self.ca_sha256.clone().unwrap_or_default()),
+        ])
+    }
+}
+
+impl VersionArgs {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`] where a broker is named and does not answer.
+    pub async fn run(&self, session: &Session) -> Result<(), Failure> {
+        let client = env!("CARGO_PKG_VERSION");
+        let mut versions = Versions { client, broker: None, trust_domain: None, ca_sha256: None };
+        if !self.client && session.names_broker() {
+            let mut federation = FederationServiceClient::new(session.channel()?);
+            let answer = call(federation.get_federation(v1::GetFederationRequest {})).await?;
+            versions.broker = Some(answer.broker_version);
+            versions.trust_domain = Some(answer.trust_domain);
+            versions.ca_sha256 = Some(answer.ca_sha256);
+        }
+        session.print(&versions)
+    }
+}

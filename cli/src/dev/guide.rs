@@ -1,0 +1,78 @@
+//! How to go on, once everything runs.
+
+use comity_runtime::atomic_file::{self, PRIVATE};
+
+use super::federation::Federation;
+use super::kubernetes_clusters::KubernetesClusters;
+use super::member::{DONOR, NAMES, ORIGIN};
+use super::story::InUse;
+use super::timeline::Timeline;
+use crate::failure::Failure;
+use crate::output::{Format, write_stdout};
+
+/// Tells people what to type, and scripts the times until here.
+pub(super) fn show(
+    federation: &Federation,
+    clusters: Option<&KubernetesClusters>,
+    used: &InUse,
+    timeline: &Timeline,
+) -> Result<(), Failure> {
+    if timeline.format() != Format::Table {
+        return write_stdout(&timeline.outcome(None)?);
+    }
+    let lease = &used.lease.id;
+    let file = federation.home.join(format!("{lease}.kubeconfig"));
+    atomic_file::write(&file, used.kubeconfig.expose().as_bytes(), PRIVATE)
+        .map_err(|error| Failure::configuration(error.to_string()))?;
+    let socket = federation.agent_socket(ORIGIN).unwrap_or_default();
+    let mut text = format!(
+        "
+The federation runs until Ctrl-C. In another shell, as alice of the tenant poly-ml:
+
+  export COMITY_BROKER={brokers}
+  export COMITY_IDENTITY={alice:?}
+  export COMITY_AGENT={socket:?}
+
+  comity offers
+  comity lease show {lease}
+  comity quote --tenant poly-ml --origin {ORIGIN} --class frontier --gpus 2 --duration 2h
+  comity request submit --tenant poly-ml --origin {ORIGIN} --class midrange --gpus 1 --wait
+  comity lease kubeconfig {lease}
+  comity lease release {lease}
+
+As ingrid, who maintains the federation:
+
+  comity --identity {maintainer} cluster list
+  comity --identity {maintainer} raft status
+",
+        brokers = federation.endpoints(),
+        alice = federation.alice.display(),
+        socket = socket.display(),
+        maintainer = federation.maintainer.display(),
+    );
+    text.push_str(&match clusters {
+        None => format!(
+            "
+These clusters have no Kubernetes: {DONOR} serves a small echo API in its place. For real API servers: comity dev --kubernetes
+"
+        ),
+        Some(clusters) => {
+            let paths: String = NAMES
+                .iter()
+                .filter_map(|name| Some(format!("  {name:<16} {}\n", clusters.kubeconfig(name)?.display())))
+                .collect();
+            format!(
+                "
+Kubeconfigs with every right:
+{paths}
+  kubectl --kubeconfig {tenant} get resourcequota,pods               as the tenant, through the tunnel
+  kubectl --kubeconfig {donor} get namespaces -l comity.dev/lease    as the donor's administrator
+",
+                tenant = file.display(),
+                donor = clusters.kubeconfig(DONOR).unwrap_or(&file).display(),
+            )
+        }
+    });
+    timeline.say(&text);
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! The example policy, with signing keys that this machine holds: the real institutions' keys are theirs alone.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use comity_policy::{Bundle, BundleSource, SourceFile};
+use comity_runtime::{IdentityKey, IdentityPublicKey, SystemEntropy, atomic_file};
+
+use crate::failure::Failure;
+
+/// `policy/examples`, in this binary: an installed `comity` needs no checkout.
+macro_rules! examples {
+    ($($path:literal),* $(,)?) => {
+        [$(($path, include_str!(concat!("../../../policy/examples/", $path)))),*]
+    };
+}
+
+const EXAMPLES: [(&str, &str); 16] = examples![
+    "agreements/bilateral.yaml",
+    "agreements/research-alliance.yaml",
+    "classes.yaml",
+    "clusters/hospital-research.yaml",
+    "clusters/ncc-main.yaml",
+    "clusters/physics-farm.yaml",
+    "clusters/polytech-campus.yaml",
+    "clusters/startup-pc.yaml",
+    "federation.yaml",
+    "institutions/hospital-lab.yaml",
+    "institutions/national-centre.yaml",
+    "institutions/physics-institute.yaml",
+    "institutions/polytechnic.yaml",
+    "institutions/startup.yaml",
+    "tenants/others.yaml",
+    "tenants/polytechnic.yaml",
+];
+const KEY_PREFIX: &str = "ed25519:";
+
+/// The policy in force, and the keys behind it.
+#[derive(Debug)]
+pub(super) struct Institutions {
+    /// All policy files.
+    pub(super) files: Vec<SourceFile>,
+    /// The federation's trust domain.
+    pub(super) trust_domain: String,
+    /// Signing keys by institution.
+    keys: BTreeMap<String, IdentityKey>,
+    /// Institution by cluster.
+    owners: BTreeMap<String, String>,
+}
+
+impl Institutions {
+    /// Reads or makes the institutions' keys in a directory, and puts them into the example policy.
+    pub(super) fn open(dir: &Path) -> Result<Self, Failure> {
+        let bad = |error: &dyn std::fmt::Display| {
+            Failure::configuration(format!("cannot make the institutions' keys: {error}"))
+                .field("--state", dir.display())
+        };
+        atomic_file::create_private_dir(dir).map_err(|error| bad(&error))?;
+        let source = BundleSource { files: example_files(), commit: None };
+        let bundle = compile(&source)?;
+        let mut keys = BTreeMap::new();
+        for name in bundle.institutions.keys() {
+            let key = IdentityKey::load_or_generate(&dir.join(format!("{name}.key")), &SystemEntropy);
+            keys.insert(name.clone(), key.map_err(|error| bad(&error))?);
+        }
+        let mut files = source.files;
+        for file in files.iter_mut().filter(|file| file.path.starts_with("institutions/")) {
+            let owner = bundle.institutions.iter().find(|(_, document)| document.origin.file == file.path);
+            let key = owner.and_then(|(name, _)| keys.get(name));
+            if let Some(key) = key {
+                file.text = with_key(&file.text, &key.public());
+            }
+        }
+        compile(&BundleSource { files: files.clone(), commit: None })?;
+        Ok(Self {
+            files,
+            trust_domain: bundle.federation.spec.trust_domain.clone(),
+            keys,
+            owners: bundle
+                .enrollable_clusters()
+                .map(|(cluster, owner)| (cluster.to_owned(), owner.to_owned()))
+                .collect(),
+        })
+    }
+
+    /// The institution that owns a cluster, with its key.
+    pub(super) fn owner(&self, cluster: &str) -> Option<(&str, &IdentityKey)> {
+        let owner = self.owners.get(cluster)?;
+        Some((owner, self.keys.get(owner)?))
+    }
+
+    /// Public keys by institution: what an administrator pins in an agent's configuration.
+    pub(super) fn public_keys(&self) -> BTreeMap<String, Vec<IdentityPublicKey>> {
+        self.keys.iter().map(|(name, key)| (name.clone(), vec![key.public()])).collect()
+    }
+}
+
+fn example_files() -> Vec<SourceFile> {
+    EXAMPLES.iter().map(|(path, text)| SourceFile { path: (*path).to_owned(), text: (*text).to_owned() }).collect()
+}
+
+fn compile(source: &BundleSource) -> Result<Bundle, Failure> {
+    Bundle::compile(source).map_err(|problems| {
+        Failure::refused(
+            "bad-policy",
+            format!("the example policy is not good\n{}", comity_policy::render_problems(&problems)),
+        )
+    })
+}
+
+/// Puts a key in place of the first signing key of a document, and leaves the others out.
+fn with_key(text: &str, key: &IdentityPublicKey) -> String {
+    let mut replaced = false;
+    let mut lines = String::new();
+    for line in text.lines() {
+        match line.split_once(KEY_PREFIX) {
+            Some((before, _)) if before.trim() == "-" => {
+                if !replaced {
+                    lines.push_str(&format!("{before}{key}\n"));
+                }
+                replaced = true;
+            }
+            _ => {
+                lines.push_str(line);
+                lines.push('\n');
+            }
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_institution_signs_with_a_key_of_this_machine() {
+        let dir = tempfile::tempdir().expect("made");
+        let institutions = Institutions::open(dir.path()).expect("opened");
+        let bundle = comity_policy::load(institutions.files.clone()).expect("still good");
+        assert_eq!(bundle.institutions.len(), 5);
+        for (name, keys) in institutions.public_keys() {
+            let declared = &bundle.institutions[&name].spec.signing_keys;
+            assert_eq!(declared, &keys.iter().map(|key| *key.as_bytes()).collect::<Vec<_>>(), "{name}");
+        }
+        let again = Institutions::open(dir.path()).expect("opened again");
+        assert_eq!(again.public_keys(), institutions.public_keys());
+        assert_eq!(institutions.owner("ncc-main").map(|(name, _)| name), Some("national-centre"));
+    }
+
+    #[test]
+    fn the_examples_in_this_binary_are_those_of_the_checkout() {
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../policy/examples");
+        assert_eq!(comity_policy::read_directory(&examples).expect("read"), example_files());
+    }
+}

@@ -1,0 +1,221 @@
+//! The story of one lease, as a tenant lives it.
+
+use std::time::{Duration, Instant};
+
+use comity_proto::v1;
+use comity_proto::v1::lease_service_client::LeaseServiceClient;
+use comity_proto::v1::request_service_client::RequestServiceClient;
+use comity_runtime::{BrokerChannel, SecretString};
+use kube::config::Kubeconfig;
+
+use super::federation::Federation;
+use super::kubernetes_clusters::KubernetesClusters;
+use super::member::{DONOR, ORIGIN};
+use super::timeline::{Step, Timeline};
+use super::{echo_workload, pod_workload};
+use crate::commands::lease::{fetch_kubeconfig, kube_client};
+use crate::commands::request::{Change, Follower};
+use crate::failure::Failure;
+use crate::session::{Session, call, idempotency_key};
+use crate::shapes::{Lease, LeaseState};
+
+/// How many GPUs are asked for.
+pub(super) const GPUS: u32 = 3;
+const TENANT: &str = "poly-ml";
+/// From submitting to an active lease; on real clusters the quota controller alone may take seconds.
+const ACTIVE_LIMIT: Duration = Duration::from_secs(60);
+/// Until both sides are clean. An API server remembers a token for up to 10 s.
+const CLEAN_LIMIT: Duration = Duration::from_secs(60);
+/// After a restart of both agents: until the tunnel of a lease that runs stands again.
+const REOPEN_LIMIT: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(10);
+
+/// A lease in use.
+pub(super) struct InUse {
+    /// The lease.
+    pub(super) lease: Lease,
+    /// Opens its namespace.
+    pub(super) kubeconfig: SecretString,
+}
+
+/// From submitting a request to using its lease. A lease that an earlier run left is used again.
+pub(super) async fn until_used(
+    federation: &Federation,
+    clusters: Option<&KubernetesClusters>,
+    timeline: &mut Timeline,
+) -> Result<InUse, Failure> {
+    let alice = federation.session(&federation.alice);
+    let (lease, patience) = match kept_lease(&alice).await? {
+        Some(lease) => {
+            timeline.note(&format!("{} of the run before is still active; its tunnel comes up again", lease.id));
+            (lease, REOPEN_LIMIT)
+        }
+        // An active lease works at once: the origin has tried it.
+        None => (submit(&alice, timeline).await?, Duration::ZERO),
+    };
+    let began = Instant::now();
+    let (kubeconfig, detail) = loop {
+        match use_lease(federation, clusters, &lease).await {
+            Err(_) if began.elapsed() < patience => tokio::time::sleep(POLL).await,
+            outcome => break outcome?,
+        }
+    };
+    timeline.done(Step::Used, &detail);
+    Ok(InUse { lease, kubeconfig })
+}
+
+async fn use_lease(
+    federation: &Federation,
+    clusters: Option<&KubernetesClusters>,
+    lease: &Lease,
+) -> Result<(SecretString, String), Failure> {
+    let socket = federation
+        .agent_socket(ORIGIN)
+        .ok_or_else(|| Failure::refused("internal", format!("there is no agent of {ORIGIN}")))?;
+    let kubeconfig = fetch_kubeconfig(&socket, &lease.id).await?;
+    let client = kube_client(parse(&kubeconfig)?).await?;
+    let namespace = lease.donor_namespace.as_deref().unwrap_or_default();
+    let detail = match clusters {
+        Some(_) => pod_workload::run(&client, namespace, GPUS).await?,
+        None => echo_workload::run(&client, namespace, GPUS).await?,
+    };
+    Ok((kubeconfig, detail))
+}
+
+async fn kept_lease(alice: &Session) -> Result<Option<Lease>, Failure> {
+    let mut client = LeaseServiceClient::new(alice.channel()?);
+    let request = v1::ListLeasesRequest {
+        consistency: alice.consistency(),
+        tenant: TENANT.to_owned(),
+        ..v1::ListLeasesRequest::default()
+    };
+    let leases = call(client.list_leases(request)).await?.leases;
+    Ok(leases
+        .into_iter()
+        .map(Lease::from)
+        .find(|lease| lease.state == LeaseState::Active && lease.origin == ORIGIN && lease.gpus.count == GPUS))
+}
+
+async fn submit(alice: &Session, timeline: &mut Timeline) -> Result<Lease, Failure> {
+    let spec = v1::RequestSpec {
+        tenant: TENANT.to_owned(),
+        origin: ORIGIN.to_owned(),
+        gpus: Some(v1::GpuDemand {
+            class: "frontier".to_owned(),
+            share: Some(v1::Share { kind: Some(v1::share::Kind::Whole(v1::share::Whole {})) }),
+            count: GPUS,
+            cpu_milli_per_gpu: 8_000,
+            memory_mib_per_gpu: 64 << 10,
+            ..v1::GpuDemand::default()
+        }),
+        topology: Some(v1::Topology { same_node: true, whole_node: false }),
+        duration_ms: 3_600_000,
+        allow_donors: vec![DONOR.to_owned()],
+        delivery: v1::Delivery::Namespace.into(),
+        purpose: "comity dev".to_owned(),
+        ..v1::RequestSpec::default()
+    };
+    let channel = alice.channel()?;
+    let mut client = RequestServiceClient::new(channel.clone());
+    let submit = v1::SubmitRequestRequest { spec: Some(spec), idempotency_key: idempotency_key(None), dry_run: false };
+    let request = call(client.submit_request(submit)).await?.request.unwrap_or_default();
+    let detail = format!("{}: alice of {TENANT} asks for {GPUS} frontier GPUs for {ORIGIN}", request.id);
+    timeline.done(Step::RequestSubmitted, &detail);
+
+    let mut placed = false;
+    let follower = Follower::new(channel, &request.id);
+    let followed = follower
+        .until_active(Some(ACTIVE_LIMIT), |change| {
+            if let (Change::Lease(lease), false) = (change, placed) {
+                placed = true;
+                let placement = lease.placement.as_ref().map(|placement| placement.summary()).unwrap_or_default();
+                timeline.done(Step::Placed, &format!("{}: {placement}", lease.id));
+            }
+            Ok(())
+        })
+        .await;
+    let followed = match followed {
+        Err(failure) if !placed => return Err(explained(&mut client, &request.id, failure).await),
+        followed => followed?,
+    };
+    let lease = followed.lease.clone();
+    followed.into_result()?;
+    let lease = lease.ok_or_else(|| Failure::refused("internal", "an active request without a lease"))?;
+    let peering = lease.peering.as_deref().unwrap_or_default();
+    timeline.done(
+        Step::Connected,
+        &format!("{peering}: keys exchanged, tunnel up, credential sealed to {ORIGIN} and opened"),
+    );
+    Ok(lease)
+}
+
+/// Adds to a failure what the brokers say to a request that waits.
+async fn explained(client: &mut RequestServiceClient<BrokerChannel>, request: &str, failure: Failure) -> Failure {
+    let explain = v1::ExplainRequestRequest { request: request.to_owned() };
+    match call(client.explain_request(explain)).await {
+        Ok(why) => {
+            let donors = why.donors.iter().map(|donor| format!("{}: {}; {}", donor.donor, donor.reason, donor.unblock));
+            let donors: Vec<_> = donors.collect();
+            Failure { reason: format!("{}: {} ({})", failure.reason, why.summary, donors.join(" | ")), ..failure }
+        }
+        Err(_) => failure,
+    }
+}
+
+/// Gives the lease back, and checks that nothing of it works any more.
+pub(super) async fn release(
+    federation: &Federation,
+    clusters: Option<&KubernetesClusters>,
+    used: &InUse,
+    timeline: &mut Timeline,
+) -> Result<(), Failure> {
+    let alice = federation.session(&federation.alice);
+    let mut client = LeaseServiceClient::new(alice.channel()?);
+    let id = &used.lease.id;
+    let request = v1::ReleaseLeaseRequest { lease: id.clone(), idempotency_key: idempotency_key(None) };
+    call(client.release_lease(request)).await?;
+    let began = Instant::now();
+    let late = |what: &str| Failure::unavailable(format!("{id} {what} {CLEAN_LIMIT:?} after its release"));
+    loop {
+        let request = v1::GetLeaseRequest { lease: id.clone(), consistency: alice.consistency() };
+        let lease = Lease::from(call(client.get_lease(request)).await?.lease.unwrap_or_default());
+        if lease.state == LeaseState::Ended {
+            break;
+        }
+        if began.elapsed() > CLEAN_LIMIT {
+            return Err(late(&format!("is {}", lease.state.as_str())));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    let namespace = used.lease.donor_namespace.clone().unwrap_or_default();
+    // The agent closes the tunnel's port with the last lease; past the tunnel it shows whether the token itself is void.
+    let donor = federation
+        .api_address(DONOR)
+        .ok_or_else(|| Failure::refused("internal", format!("there is no agent of {DONOR}")))?;
+    let mut kubeconfig = parse(&used.kubeconfig)?;
+    for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
+        cluster.server = Some(format!("https://{donor}"));
+    }
+    let tenant = kube_client(kubeconfig).await?;
+    let refused = loop {
+        let answer = match clusters {
+            Some(_) => pod_workload::refused(&tenant, &namespace).await,
+            None => echo_workload::refused(&tenant, &namespace).await,
+        };
+        match answer {
+            Some(how) => break how,
+            None if began.elapsed() > CLEAN_LIMIT => return Err(late("is still served")),
+            None => tokio::time::sleep(POLL).await,
+        }
+    };
+    if let Some(clusters) = clusters {
+        clusters.namespace_is_gone(&namespace).await?;
+    }
+    timeline.done(Step::Released, &format!("both sides are clean; {refused}"));
+    Ok(())
+}
+
+fn parse(kubeconfig: &SecretString) -> Result<Kubeconfig, Failure> {
+    Kubeconfig::from_yaml(kubeconfig.expose())
+        .map_err(|error| Failure::refused("bad-kubeconfig", format!("the leased kubeconfig cannot be read: {error}")))
+}

@@ -1,0 +1,94 @@
+//! What the exit code of `comity` says. One table: `comity --help` prints it and scripts rely on it.
+
+use std::process::ExitCode;
+
+/// How a run of `comity` ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Exit {
+    /// Done.
+    Ok,
+    /// The broker or a check said no: policy, state, capacity; or the request ended without a lease.
+    Refused,
+    /// The command line, a request file or a field in it is wrong.
+    Usage,
+    /// What was named does not exist.
+    NotFound,
+    /// The caller may not do this, or showed no certificate.
+    Permission,
+    /// No broker (or agent, or cluster) answered in time.
+    Unavailable,
+    /// The configuration cannot be used: identity, broker addresses, kubeconfig.
+    Configuration,
+}
+
+impl Exit {
+    /// All of them, in the order in which they are documented.
+    pub const ALL: [Self; 7] = [
+        Self::Ok,
+        Self::Refused,
+        Self::Usage,
+        Self::NotFound,
+        Self::Permission,
+        Self::Unavailable,
+        Self::Configuration,
+    ];
+
+    /// The number that the shell sees.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Ok => 0,
+            Self::Refused => 1,
+            Self::Usage => 2,
+            Self::NotFound => 3,
+            Self::Permission => 4,
+            Self::Unavailable => 5,
+            Self::Configuration => 64,
+        }
+    }
+
+    /// What it means, for people.
+    #[must_use]
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Ok => "done",
+            Self::Refused => {
+                "refused: policy, state or capacity say no, a check found problems, or a request ended without a lease"
+            }
+            Self::Usage => "the command line, a request file or a field in it is wrong",
+            Self::NotFound => "what was named does not exist",
+            Self::Permission => "not permitted, or no valid certificate",
+            Self::Unavailable => "no broker, agent or cluster answered in time; trying again may help",
+            Self::Configuration => "bad configuration: identity, broker addresses or kubeconfig",
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit.number())
+    }
+}
+
+/// The table for `comity --help`.
+#[must_use]
+pub fn help() -> String {
+    let mut text = String::from("Exit codes:\n");
+    for exit in Exit::ALL {
+        text.push_str(&format!("  {:>3}  {}\n", exit.number(), exit.meaning()));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_stable_and_each_is_in_the_help() {
+        assert_eq!(Exit::ALL.map(Exit::number), [0, 1, 2, 3, 4, 5, 64]);
+        for exit in Exit::ALL {
+            assert!(help().contains(&format!("{:>3}  {}", exit.number(), exit.meaning())), "{exit:?}");
+        }
+    }
+}

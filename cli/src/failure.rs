@@ -1,0 +1,231 @@
+//! Why a command did not do what it was asked for, as people and scripts are told.
+
+use comity_proto::{ERROR_DETAIL_METADATA, v1};
+use prost::Message as _;
+use serde::Serialize;
+use tonic::{Code, Status};
+
+use crate::exit::Exit;
+
+/// Longest value of an error that is shown, in characters.
+const SHOWN_VALUE_CHARS: usize = 200;
+
+/// A command failed. Never holds a secret.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Failure {
+    /// What the shell is told.
+    pub exit: Exit,
+    /// Stable code, as in "policy-denied".
+    pub code: String,
+    /// One sentence.
+    pub reason: String,
+    /// The field or flag at fault; may be empty.
+    pub field: String,
+    /// Its value; may be empty.
+    pub value: String,
+    /// What to do; may be empty.
+    pub remedy: String,
+}
+
+/// The object that `-o json` and `-o yaml` print on standard error.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Shape<'a> {
+    error: ErrorShape<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ErrorShape<'a> {
+    code: &'a str,
+    reason: &'a str,
+    field: &'a str,
+    value: &'a str,
+    remedy: &'a str,
+    exit_code: u8,
+}
+
+impl Failure {
+    /// A failure with its stable code.
+    pub fn new(exit: Exit, code: &str, reason: impl Into<String>) -> Self {
+        Self {
+            exit,
+            code: code.to_owned(),
+            reason: reason.into(),
+            field: String::new(),
+            value: String::new(),
+            remedy: String::new(),
+        }
+    }
+
+    /// The command line or a request file is wrong.
+    pub fn usage(reason: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, "usage", reason)
+    }
+
+    /// The configuration cannot be used.
+    pub fn configuration(reason: impl Into<String>) -> Self {
+        Self::new(Exit::Configuration, "bad-configuration", reason)
+    }
+
+    /// Nobody answered in time.
+    pub fn unavailable(reason: impl Into<String>) -> Self {
+        Self::new(Exit::Unavailable, "unavailable", reason)
+    }
+
+    /// Something is not as it should be.
+    pub fn refused(code: &str, reason: impl Into<String>) -> Self {
+        Self::new(Exit::Refused, code, reason)
+    }
+
+    /// Names the field or flag at fault and its value.
+    #[must_use]
+    pub fn field(mut self, field: &str, value: impl ToString) -> Self {
+        field.clone_into(&mut self.field);
+        self.value = value.to_string().chars().take(SHOWN_VALUE_CHARS).collect();
+        self
+    }
+
+    /// Says what to do.
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = remedy.into();
+        self
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = format!("error: {}\n", self.reason);
+        if !self.field.is_empty() {
+            let value = if self.value.is_empty() { String::new() } else { format!(" = {:?}", self.value) };
+            text.push_str(&format!("field: {}{value}\n", self.field));
+        }
+        if !self.remedy.is_empty() {
+            text.push_str(&format!("remedy: {}\n", self.remedy));
+        }
+        text
+    }
+
+    /// For scripts: one JSON object.
+    #[must_use]
+    pub fn json(&self) -> String {
+        let shape = Shape {
+            error: ErrorShape {
+                code: &self.code,
+                reason: &self.reason,
+                field: &self.field,
+                value: &self.value,
+                remedy: &self.remedy,
+                exit_code: self.exit.number(),
+            },
+        };
+        serde_json::to_string(&shape).expect("strings and numbers always serialise")
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        match error_detail(&status) {
+            Some(detail) => Self {
+                exit: exit_of(status.code(), &detail.code),
+                code: detail.code,
+                reason: detail.reason,
+                field: detail.field,
+                value: detail.value,
+                remedy: detail.remedy,
+            },
+            None => without_detail(&status),
+        }
+    }
+}
+
+/// The detail that the broker put beside its refusal.
+#[must_use]
+pub fn error_detail(status: &Status) -> Option<v1::ErrorDetail> {
+    let bytes = status.metadata().get_bin(ERROR_DETAIL_METADATA)?.to_bytes().ok()?;
+    v1::ErrorDetail::decode(bytes).ok().filter(|detail| !detail.reason.is_empty())
+}
+
+/// A failure of the way to the broker, or of a broker that says no more than a gRPC code.
+fn without_detail(status: &Status) -> Failure {
+    let (code, remedy) = match status.code() {
+        Code::Unavailable => {
+            ("unavailable", "check the addresses in --broker (COMITY_BROKER) and that a broker runs there")
+        }
+        Code::DeadlineExceeded => ("timeout", "try again; if it lasts, ask the brokers with 'comity raft status'"),
+        Code::Unauthenticated => {
+            ("unauthenticated", "give a directory with a valid certificate: --identity (COMITY_IDENTITY)")
+        }
+        Code::Unimplemented => ("unimplemented", "the broker is older than this comity: compare with 'comity version'"),
+        _ => ("broker-error", "look at the broker's log"),
+    };
+    let reason = if status.message().is_empty() { status.code().description() } else { status.message() };
+    Failure::new(exit_of(status.code(), code), code, reason).remedy(remedy)
+}
+
+/// The stable code decides where it says more than the gRPC code: "policy says no" is no missing permission.
+fn exit_of(grpc: Code, code: &str) -> Exit {
+    match (code, grpc) {
+        ("policy-denied", _) => Exit::Refused,
+        ("invalid-token", _) => Exit::Permission,
+        (_, Code::InvalidArgument | Code::OutOfRange) => Exit::Usage,
+        (_, Code::NotFound) => Exit::NotFound,
+        (_, Code::PermissionDenied | Code::Unauthenticated) => Exit::Permission,
+        (_, Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Internal | Code::Unknown) => {
+            Exit::Unavailable
+        }
+        _ => Exit::Refused,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::metadata::{MetadataMap, MetadataValue};
+
+    use super::*;
+
+    fn status(code: Code, stable: &str) -> Status {
+        let detail = v1::ErrorDetail {
+            code: stable.to_owned(),
+            reason: "no quota is left".to_owned(),
+            field: "spec.gpus.count".to_owned(),
+            value: "9".to_owned(),
+            remedy: "ask for 8".to_owned(),
+        };
+        let mut metadata = MetadataMap::new();
+        metadata.insert_bin(ERROR_DETAIL_METADATA, MetadataValue::from_bytes(&detail.encode_to_vec()));
+        Status::with_metadata(code, "short", metadata)
+    }
+
+    #[test]
+    fn a_refusal_is_shown_whole() {
+        let failure = Failure::from(status(Code::PermissionDenied, "policy-denied"));
+        assert_eq!(failure.text(), "error: no quota is left\nfield: spec.gpus.count = \"9\"\nremedy: ask for 8\n");
+        assert_eq!(
+            failure.json(),
+            r#"{"error":{"code":"policy-denied","reason":"no quota is left","field":"spec.gpus.count","value":"9","remedy":"ask for 8","exitCode":1}}"#
+        );
+    }
+
+    #[test]
+    fn each_kind_has_its_exit_code() {
+        for (grpc, stable, exit) in [
+            (Code::InvalidArgument, "invalid-field", 2),
+            (Code::NotFound, "not-found", 3),
+            (Code::PermissionDenied, "permission-denied", 4),
+            (Code::PermissionDenied, "policy-denied", 1),
+            (Code::Unauthenticated, "unauthenticated", 4),
+            (Code::FailedPrecondition, "wrong-state", 1),
+            (Code::AlreadyExists, "idempotency-conflict", 1),
+            (Code::ResourceExhausted, "limit-reached", 1),
+            (Code::Unavailable, "unavailable", 5),
+        ] {
+            assert_eq!(Failure::from(status(grpc, stable)).exit.number(), exit, "{stable}");
+        }
+        let bare = Failure::from(Status::unavailable("127.0.0.1:1: refused"));
+        assert_eq!((bare.exit, bare.reason.as_str()), (Exit::Unavailable, "127.0.0.1:1: refused"));
+        assert!(bare.remedy.contains("COMITY_BROKER"));
+    }
+}

@@ -1,0 +1,117 @@
+//! Member clusters.
+
+use comity_proto::v1;
+use serde::Serialize;
+
+use super::list::Row;
+use super::{gpus, time};
+use crate::output::{Answer, fields};
+use crate::units::age;
+
+/// A member cluster.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cluster {
+    /// Id.
+    pub id: String,
+    /// Institution that owns it.
+    pub institution: String,
+    /// Whether its agent is heard.
+    pub connected: bool,
+    /// Since when it is, or is not.
+    pub since_ms: Option<u64>,
+    /// When it joined.
+    pub joined_at_ms: Option<u64>,
+    /// Devices in its offer.
+    pub devices: u32,
+    /// Thousandths of GPUs lent out.
+    pub lent_milli: u64,
+    /// Thousandths of GPUs borrowed.
+    pub borrowed_milli: u64,
+    /// Generation of its offer.
+    pub offer_generation: u64,
+    /// Public identity key.
+    pub identity_key: String,
+    /// When its newest certificate ends.
+    pub certificate_not_after_ms: Option<u64>,
+    /// Revision that last changed it.
+    pub revision: u64,
+}
+
+impl From<v1::Cluster> for Cluster {
+    fn from(cluster: v1::Cluster) -> Self {
+        Self {
+            id: cluster.id,
+            institution: cluster.institution,
+            connected: cluster.connected,
+            since_ms: time(cluster.since_ms),
+            joined_at_ms: time(cluster.joined_at_ms),
+            devices: cluster.devices,
+            lent_milli: cluster.lent_milli,
+            borrowed_milli: cluster.borrowed_milli,
+            offer_generation: cluster.offer_generation,
+            identity_key: cluster.identity_key,
+            certificate_not_after_ms: time(cluster.certificate_not_after_ms),
+            revision: cluster.revision,
+        }
+    }
+}
+
+impl Cluster {
+    fn state(&self) -> &'static str {
+        if self.connected { "connected" } else { "silent" }
+    }
+}
+
+impl Row for Cluster {
+    const HEADS: &'static [&'static str] = &["cluster", "institution", "state", "since", "devices", "lent", "borrowed"];
+    const NONE: &'static str = "no cluster has joined; invite one with 'comity cluster invite CLUSTER'";
+
+    fn rows(&self, now_ms: u64) -> Vec<Vec<String>> {
+        vec![vec![
+            self.id.clone(),
+            self.institution.clone(),
+            self.state().to_owned(),
+            age(self.since_ms.unwrap_or(0), now_ms),
+            self.devices.to_string(),
+            gpus(self.lent_milli),
+            gpus(self.borrowed_milli),
+        ]]
+    }
+}
+
+impl Answer for Cluster {
+    fn table(&self, now_ms: u64) -> String {
+        fields(&[
+            ("Cluster", self.id.clone()),
+            ("Institution", self.institution.clone()),
+            ("State", format!("{}, {}", self.state(), age(self.since_ms.unwrap_or(0), now_ms))),
+            ("Joined", age(self.joined_at_ms.unwrap_or(0), now_ms)),
+            ("Devices", self.devices.to_string()),
+            ("Lent", gpus(self.lent_milli)),
+            ("Borrowed", gpus(self.borrowed_milli)),
+            ("Offer", format!("generation {}", self.offer_generation)),
+            ("Identity key", self.identity_key.clone()),
+            ("Certificate ends", age(self.certificate_not_after_ms.unwrap_or(0), now_ms)),
+        ])
+    }
+}
+
+/// A join token, shown once.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Invitation {
+    /// Who may join with it.
+    pub cluster: String,
+    /// The token: a secret, good for one use.
+    pub token: String,
+    /// When it ends.
+    pub expires_at_ms: u64,
+}
+
+impl Answer for Invitation {
+    /// The bare token, so that it can be piped; what to do with it is told on standard error.
+    fn table(&self, _now_ms: u64) -> String {
+        format!("{}\n", self.token)
+    }
+}

@@ -1,0 +1,97 @@
+//! Nodes and devices of an offer.
+
+use comity_proto::v1;
+use serde::Serialize;
+
+use super::text;
+
+/// One node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Node {
+    /// Salted hash of its name.
+    pub id: String,
+    /// Whether something new may be placed there.
+    pub schedulable: bool,
+    /// Allocatable CPU in thousandths of a core.
+    pub cpu_milli: u64,
+    /// Allocatable memory.
+    pub memory_mib: u64,
+    /// CPU that local work requests.
+    pub local_cpu_milli: u64,
+    /// Memory that local work requests.
+    pub local_memory_mib: u64,
+    /// Devices.
+    pub devices: Vec<Device>,
+}
+
+/// One device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Device {
+    /// Index on its node.
+    pub index: u32,
+    /// Model.
+    pub product_name: String,
+    /// Architecture.
+    pub architecture: String,
+    /// Memory.
+    pub memory_mib: u64,
+    /// CUDA compute capability.
+    pub cuda_compute_capability: String,
+    /// Driver.
+    pub driver_version: Option<String>,
+    /// How it may be shared: `exclusive`, `time-slicing:4`, `mps:8`, `mig:1g.10gb*7`, `fractional`.
+    pub sharing: String,
+    /// Whether it may be given out.
+    pub healthy: bool,
+    /// Thousandths that local work takes.
+    pub local_use_milli: u32,
+    /// Kubernetes resource name.
+    pub resource_name: String,
+}
+
+impl From<v1::Node> for Node {
+    fn from(node: v1::Node) -> Self {
+        Self {
+            id: node.id,
+            schedulable: node.schedulable,
+            cpu_milli: node.cpu_milli,
+            memory_mib: node.memory_mib,
+            local_cpu_milli: node.local_cpu_milli,
+            local_memory_mib: node.local_memory_mib,
+            devices: node.devices.into_iter().map(Device::from).collect(),
+        }
+    }
+}
+
+impl From<v1::Device> for Device {
+    fn from(device: v1::Device) -> Self {
+        Self {
+            index: device.index,
+            product_name: device.product_name,
+            architecture: device.architecture,
+            memory_mib: device.memory_mib,
+            cuda_compute_capability: device.cuda_compute_capability,
+            driver_version: text(device.driver_version),
+            sharing: sharing(device.sharing.and_then(|sharing| sharing.mode)),
+            healthy: device.healthy,
+            local_use_milli: device.local_use_milli,
+            resource_name: device.resource_name,
+        }
+    }
+}
+
+fn sharing(mode: Option<v1::sharing::Mode>) -> String {
+    use v1::sharing::Mode;
+    match mode {
+        None | Some(Mode::Exclusive(_)) => "exclusive".to_owned(),
+        Some(Mode::TimeSlicing(slicing)) => format!("time-slicing:{}", slicing.replicas),
+        Some(Mode::Mps(mps)) => format!("mps:{}", mps.shares),
+        Some(Mode::Mig(mig)) => {
+            let instances: Vec<_> = mig.instances.iter().map(|i| format!("{}*{}", i.profile, i.count)).collect();
+            format!("mig:{}", instances.join(","))
+        }
+        Some(Mode::Fractional(_)) => "fractional".to_owned(),
+    }
+}

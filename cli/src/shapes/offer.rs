@@ -1,0 +1,133 @@
+//! Offers.
+
+use comity_proto::v1;
+use serde::Serialize;
+
+use super::device::Node;
+use super::list::Row;
+use super::{cpu, gpus, memory, text};
+use crate::output::{Answer, columns};
+
+/// What one cluster lends, summed up.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Offer {
+    /// Cluster.
+    pub cluster: String,
+    /// Institution.
+    pub institution: String,
+    /// Whether its agent is heard; an unheard offer is not matched.
+    pub connected: bool,
+    /// Nodes.
+    pub nodes: u32,
+    /// By class.
+    pub classes: Vec<ClassSummary>,
+    /// Generation.
+    pub generation: u64,
+}
+
+/// One GPU class of an offer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClassSummary {
+    /// Class; none for devices of no class.
+    pub class: Option<String>,
+    /// Devices.
+    pub devices: u32,
+    /// Thousandths that could be lent now.
+    pub free_milli: u64,
+    /// Thousandths that are lent.
+    pub lent_milli: u64,
+    /// Thousandths that local work takes.
+    pub local_milli: u64,
+}
+
+impl From<v1::OfferSummary> for Offer {
+    fn from(offer: v1::OfferSummary) -> Self {
+        let class = |class: v1::ClassSummary| ClassSummary {
+            class: text(class.class),
+            devices: class.devices,
+            free_milli: class.free_milli,
+            lent_milli: class.lent_milli,
+            local_milli: class.local_milli,
+        };
+        Self {
+            cluster: offer.cluster,
+            institution: offer.institution,
+            connected: offer.connected,
+            nodes: offer.nodes,
+            classes: offer.classes.into_iter().map(class).collect(),
+            generation: offer.generation,
+        }
+    }
+}
+
+impl Row for Offer {
+    const HEADS: &'static [&'static str] =
+        &["cluster", "institution", "state", "nodes", "class", "devices", "free", "lent", "local"];
+    const NONE: &'static str = "no cluster offers anything yet";
+
+    fn rows(&self, _now_ms: u64) -> Vec<Vec<String>> {
+        let state = if self.connected { "connected" } else { "silent" };
+        let head = [self.cluster.clone(), self.institution.clone(), state.to_owned(), self.nodes.to_string()];
+        let blank = |count: usize| vec!["-".to_owned(); count];
+        if self.classes.is_empty() {
+            return vec![[head.to_vec(), blank(5)].concat()];
+        }
+        let row = |class: &ClassSummary| {
+            let mut row = head.to_vec();
+            row.push(class.class.clone().unwrap_or_else(|| "(none)".to_owned()));
+            row.push(class.devices.to_string());
+            row.extend([class.free_milli, class.lent_milli, class.local_milli].map(gpus));
+            row
+        };
+        self.classes.iter().map(row).collect()
+    }
+}
+
+/// One offer with its nodes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OfferDetail {
+    /// Summed up.
+    #[serde(flatten)]
+    pub summary: Offer,
+    /// Node by node; `null` where the caller may see the sums only.
+    pub node_details: Option<Vec<Node>>,
+}
+
+impl Answer for OfferDetail {
+    fn table(&self, now_ms: u64) -> String {
+        let summary = columns(Offer::HEADS, self.summary.rows(now_ms), Offer::NONE);
+        let Some(nodes) = &self.node_details else {
+            let who = "the operators of its institution and the maintainers of the federation";
+            return format!("{summary}\nNodes and devices are shown to {who} only.\n");
+        };
+        let mut rows = Vec::new();
+        for node in nodes {
+            for device in &node.devices {
+                rows.push(vec![
+                    node.id.clone(),
+                    device.index.to_string(),
+                    device.product_name.clone(),
+                    memory(device.memory_mib),
+                    device.cuda_compute_capability.clone(),
+                    device.sharing.clone(),
+                    if !node.schedulable {
+                        "cordoned".to_owned()
+                    } else if device.healthy {
+                        "healthy".to_owned()
+                    } else {
+                        "unhealthy".to_owned()
+                    },
+                    gpus(u64::from(device.local_use_milli)),
+                    cpu(node.cpu_milli),
+                    memory(node.memory_mib),
+                ]);
+            }
+        }
+        let heads =
+            ["node", "device", "product", "memory", "cc", "sharing", "state", "local", "node cpu", "node memory"];
+        format!("{summary}\n{}", columns(&heads, rows, "no devices"))
+    }
+}

@@ -1,0 +1,111 @@
+//! Peerings.
+
+use comity_proto::v1;
+use serde::Serialize;
+
+use super::list::Row;
+use super::{text, time};
+use crate::output::{Answer, fields};
+use crate::units::age;
+
+/// The trust and network relation between two clusters.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Peering {
+    /// "peer-N".
+    pub id: String,
+    /// Origin.
+    pub origin: String,
+    /// Donor.
+    pub donor: String,
+    /// `proposed`, `keys`, `authenticating`, `establishing`, `established`, `draining`, `closed`, `failed`.
+    pub state: &'static str,
+    /// Handshakes so far.
+    pub epoch: u32,
+    /// Leases that run over it.
+    pub leases: Vec<String>,
+    /// Round-trip time.
+    pub rtt_us: Option<u64>,
+    /// When the current step must be done.
+    pub deadline_ms: Option<u64>,
+    /// When a failed handshake is tried again.
+    pub retry_at_ms: Option<u64>,
+    /// Since when no lease runs over it.
+    pub idle_since_ms: Option<u64>,
+    /// Why it failed.
+    pub message: Option<String>,
+    /// Revision that last changed it.
+    pub revision: u64,
+}
+
+impl From<v1::Peering> for Peering {
+    fn from(peering: v1::Peering) -> Self {
+        let state = match peering.state() {
+            v1::PeeringState::Unspecified => "unknown",
+            v1::PeeringState::Proposed => "proposed",
+            v1::PeeringState::Keys => "keys",
+            v1::PeeringState::Authenticating => "authenticating",
+            v1::PeeringState::Establishing => "establishing",
+            v1::PeeringState::Established => "established",
+            v1::PeeringState::Draining => "draining",
+            v1::PeeringState::Closed => "closed",
+            v1::PeeringState::Failed => "failed",
+        };
+        Self {
+            id: peering.id,
+            origin: peering.origin,
+            donor: peering.donor,
+            state,
+            epoch: peering.epoch,
+            leases: peering.leases,
+            rtt_us: time(peering.rtt_us),
+            deadline_ms: time(peering.deadline_ms),
+            retry_at_ms: time(peering.retry_at_ms),
+            idle_since_ms: time(peering.idle_since_ms),
+            message: text(peering.message),
+            revision: peering.revision,
+        }
+    }
+}
+
+fn rtt(us: Option<u64>) -> String {
+    us.map_or_else(|| "-".to_owned(), |us| format!("{}.{:03} ms", us / 1_000, us % 1_000))
+}
+
+impl Row for Peering {
+    const HEADS: &'static [&'static str] =
+        &["peering", "origin", "donor", "state", "epoch", "leases", "rtt", "message"];
+    const NONE: &'static str = "no peerings: the first lease between two clusters opens one";
+
+    fn rows(&self, _now_ms: u64) -> Vec<Vec<String>> {
+        vec![vec![
+            self.id.clone(),
+            self.origin.clone(),
+            self.donor.clone(),
+            self.state.to_owned(),
+            self.epoch.to_string(),
+            self.leases.len().to_string(),
+            rtt(self.rtt_us),
+            self.message.clone().unwrap_or_default(),
+        ]]
+    }
+}
+
+impl Answer for Peering {
+    fn table(&self, now_ms: u64) -> String {
+        let at = |time: Option<u64>| time.map(|at| age(at, now_ms)).unwrap_or_default();
+        fields(&[
+            ("Peering", self.id.clone()),
+            ("State", self.state.to_owned()),
+            ("Message", self.message.clone().unwrap_or_default()),
+            ("Origin", self.origin.clone()),
+            ("Donor", self.donor.clone()),
+            ("Epoch", self.epoch.to_string()),
+            ("Leases", self.leases.join(", ")),
+            ("Round trip", rtt(self.rtt_us)),
+            ("Step deadline", at(self.deadline_ms)),
+            ("Retry", at(self.retry_at_ms)),
+            ("Idle since", at(self.idle_since_ms)),
+        ])
+    }
+}

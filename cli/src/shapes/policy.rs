@@ -1,0 +1,188 @@
+//! Policy bundles.
+
+use comity_proto::v1;
+use serde::Serialize;
+
+use super::{text, time};
+use crate::output::{Answer, columns, fields};
+use crate::units::age;
+
+/// One thing wrong with a bundle.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyProblem {
+    /// File.
+    pub file: String,
+    /// Line, from 1; 0 for the bundle as a whole.
+    pub line: u32,
+    /// Column, from 1.
+    pub column: u32,
+    /// Stable code.
+    pub code: String,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub remedy: String,
+    /// For a terminal, with the lines at fault.
+    #[serde(skip)]
+    pub rendered: String,
+}
+
+impl From<v1::PolicyProblem> for PolicyProblem {
+    fn from(problem: v1::PolicyProblem) -> Self {
+        Self {
+            file: problem.file,
+            line: problem.line,
+            column: problem.column,
+            code: problem.code,
+            message: problem.message,
+            remedy: problem.remedy,
+            rendered: problem.rendered,
+        }
+    }
+}
+
+impl From<&comity_policy::Problem> for PolicyProblem {
+    fn from(problem: &comity_policy::Problem) -> Self {
+        Self {
+            file: problem.file.clone(),
+            line: problem.line,
+            column: problem.column,
+            code: problem.code.as_str().to_owned(),
+            message: problem.message.clone(),
+            remedy: problem.remedy.clone(),
+            rendered: problem.to_string(),
+        }
+    }
+}
+
+/// A bundle was checked.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyChecked {
+    /// Whether it is good.
+    pub ok: bool,
+    /// All problems.
+    pub problems: Vec<PolicyProblem>,
+    /// SHA-256 of its content.
+    pub hash: Option<String>,
+    /// Documents in it.
+    pub documents: Option<u32>,
+    /// Files in it.
+    pub files: usize,
+}
+
+impl Answer for PolicyChecked {
+    fn table(&self, _now_ms: u64) -> String {
+        if !self.ok {
+            return problems_text(&self.problems);
+        }
+        format!(
+            "ok: {} documents in {} files, hash {}\n",
+            self.documents.unwrap_or(0),
+            self.files,
+            self.hash.as_deref().unwrap_or_default()
+        )
+    }
+}
+
+/// All problems as rustc would show them, with a count at the end.
+fn problems_text(problems: &[PolicyProblem]) -> String {
+    let mut text: String = problems.iter().map(|problem| format!("{}\n\n", problem.rendered.trim_end())).collect();
+    let files: std::collections::BTreeSet<_> = problems.iter().map(|problem| &problem.file).collect();
+    let plural = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
+    text.push_str(&format!("{} in {}\n", plural(problems.len(), "problem"), plural(files.len(), "file")));
+    text
+}
+
+/// A bundle was applied, or not.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyApplied {
+    /// Whether this bundle is in force now.
+    pub ok: bool,
+    /// False if it was in force already.
+    pub changed: bool,
+    /// All problems; if there is one, nothing was applied.
+    pub problems: Vec<PolicyProblem>,
+    /// Hash of the bundle in force.
+    pub hash: Option<String>,
+    /// Documents in it.
+    pub documents: u32,
+    /// Git commit that was recorded with it.
+    pub commit: Option<String>,
+}
+
+impl Answer for PolicyApplied {
+    fn table(&self, _now_ms: u64) -> String {
+        if !self.ok {
+            return problems_text(&self.problems);
+        }
+        let what = if self.changed { "applied" } else { "in force already" };
+        let commit = self.commit.as_ref().map(|commit| format!(", commit {commit}")).unwrap_or_default();
+        let hash = self.hash.as_deref().unwrap_or_default();
+        format!("{what}: {} documents, hash {hash}{commit}\n", self.documents)
+    }
+}
+
+/// The bundle in force.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyShown {
+    /// Hash.
+    pub hash: String,
+    /// Git commit.
+    pub commit: Option<String>,
+    /// When it was applied.
+    pub applied_at_ms: Option<u64>,
+    /// Who applied it.
+    pub applied_by: Option<String>,
+    /// Files.
+    pub files: Vec<PolicyFile>,
+    /// Whether people see the files' text too.
+    #[serde(skip)]
+    pub with_text: bool,
+}
+
+/// One file.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyFile {
+    /// Path within the bundle.
+    pub path: String,
+    /// Content.
+    pub text: String,
+}
+
+impl PolicyShown {
+    /// From the broker's answer.
+    #[must_use]
+    pub fn new(response: v1::GetPolicyResponse, with_text: bool) -> Self {
+        let bundle = response.bundle.unwrap_or_default();
+        Self {
+            hash: response.hash,
+            commit: text(bundle.commit),
+            applied_at_ms: time(response.applied_at_ms),
+            applied_by: text(response.applied_by),
+            files: bundle.files.into_iter().map(|file| PolicyFile { path: file.path, text: file.text }).collect(),
+            with_text,
+        }
+    }
+}
+
+impl Answer for PolicyShown {
+    fn table(&self, now_ms: u64) -> String {
+        let head = fields(&[
+            ("Hash", self.hash.clone()),
+            ("Commit", self.commit.clone().unwrap_or_else(|| "-".to_owned())),
+            ("Applied", age(self.applied_at_ms.unwrap_or(0), now_ms)),
+            ("By", self.applied_by.clone().unwrap_or_default()),
+        ]);
+        if self.with_text {
+            let texts: String = self.files.iter().map(|file| format!("\n# {}\n{}", file.path, file.text)).collect();
+            return head + &texts;
+        }
+        let row = |file: &PolicyFile| vec![file.path.clone(), file.text.lines().count().to_string()];
+        format!("{head}\n{}", columns(&["file", "lines"], self.files.iter().map(row).collect(), "no files"))
+    }
+}

@@ -1,0 +1,159 @@
+//! Requests.
+
+use comity_proto::v1;
+use serde::Serialize;
+
+use super::list::Row;
+use super::spec::RequestSpec;
+use super::{text, time};
+use crate::output::{Answer, fields};
+use crate::units::{age, format_duration};
+
+/// Where a request stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RequestState {
+    /// A state that this version of `comity` does not know.
+    Unknown,
+    /// Waits for a donor.
+    Queued,
+    /// A lease exists.
+    Matched,
+    /// Its lease ended as planned.
+    Completed,
+    /// Taken back.
+    Cancelled,
+    /// Could not be served.
+    Failed,
+}
+
+impl RequestState {
+    /// As in JSON.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Queued => "queued",
+            Self::Matched => "matched",
+            Self::Completed => "completed",
+            Self::Cancelled => "cancelled",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// Whether nothing more will happen to it.
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Completed | Self::Cancelled | Self::Failed)
+    }
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Request {
+    /// "req-N"; none for a dry run.
+    pub id: Option<String>,
+    /// What is asked for.
+    pub spec: RequestSpec,
+    /// Where it stands.
+    pub state: RequestState,
+    /// Its current or last lease.
+    pub lease: Option<String>,
+    /// When it was submitted.
+    pub submitted_at_ms: Option<u64>,
+    /// Who submitted it.
+    pub submitted_by: Option<String>,
+    /// Placements tried.
+    pub attempts: u32,
+    /// Why it is in its state.
+    pub message: Option<String>,
+    /// Revision that last changed it.
+    pub revision: u64,
+}
+
+impl From<v1::Request> for Request {
+    fn from(request: v1::Request) -> Self {
+        let state = match request.state() {
+            v1::RequestState::Unspecified => RequestState::Unknown,
+            v1::RequestState::Queued => RequestState::Queued,
+            v1::RequestState::Matched => RequestState::Matched,
+            v1::RequestState::Completed => RequestState::Completed,
+            v1::RequestState::Cancelled => RequestState::Cancelled,
+            v1::RequestState::Failed => RequestState::Failed,
+        };
+        Self {
+            id: text(request.id),
+            spec: request.spec.into(),
+            state,
+            lease: text(request.lease),
+            submitted_at_ms: time(request.submitted_at_ms),
+            submitted_by: text(request.submitted_by),
+            attempts: request.attempts,
+            message: text(request.message),
+            revision: request.revision,
+        }
+    }
+}
+
+impl Row for Request {
+    const HEADS: &'static [&'static str] =
+        &["request", "tenant", "origin", "gpus", "duration", "state", "lease", "submitted", "message"];
+    const NONE: &'static str = "no requests";
+
+    fn rows(&self, now_ms: u64) -> Vec<Vec<String>> {
+        vec![vec![
+            self.id.clone().unwrap_or_else(|| "(dry run)".to_owned()),
+            self.spec.tenant.clone(),
+            self.spec.origin.clone(),
+            self.spec.gpus.summary(),
+            duration(self.spec.duration_ms),
+            self.state.as_str().to_owned(),
+            self.lease.clone().unwrap_or_else(|| "-".to_owned()),
+            age(self.submitted_at_ms.unwrap_or(0), now_ms),
+            self.message.clone().unwrap_or_default(),
+        ]]
+    }
+}
+
+impl Answer for Request {
+    fn table(&self, now_ms: u64) -> String {
+        let spec = &self.spec;
+        let together = match (spec.topology.same_node, spec.topology.whole_node) {
+            (_, true) => "whole nodes",
+            (true, false) => "one node",
+            (false, false) => "any nodes of one donor",
+        };
+        let per_gpu = |cpu: u64, memory: u64| {
+            if cpu == 0 && memory == 0 {
+                String::new()
+            } else {
+                format!("{} CPU, {} memory", super::cpu(cpu), super::memory(memory))
+            }
+        };
+        fields(&[
+            ("Request", self.id.clone().unwrap_or_else(|| "(dry run: nothing was submitted)".to_owned())),
+            ("State", self.state.as_str().to_owned()),
+            ("Message", self.message.clone().unwrap_or_default()),
+            ("Lease", self.lease.clone().unwrap_or_default()),
+            ("Tenant", spec.tenant.clone()),
+            ("Origin", spec.origin.clone()),
+            ("GPUs", spec.gpus.summary()),
+            ("Selector", spec.gpus.selector.clone().unwrap_or_default()),
+            ("Per GPU", per_gpu(spec.gpus.cpu_milli_per_gpu, spec.gpus.memory_mib_per_gpu)),
+            ("Together", together.to_owned()),
+            ("Duration", duration(spec.duration_ms)),
+            ("Donors", spec.allow_donors.join(", ")),
+            ("Not donors", spec.deny_donors.join(", ")),
+            ("Namespace", spec.target_namespace.clone().unwrap_or_default()),
+            ("Purpose", spec.purpose.clone().unwrap_or_default()),
+            ("Submitted", age(self.submitted_at_ms.unwrap_or(0), now_ms)),
+            ("By", self.submitted_by.clone().unwrap_or_default()),
+            ("Attempts", self.attempts.to_string()),
+        ])
+    }
+}
+
+fn duration(ms: u64) -> String {
+    if ms == 0 { "default".to_owned() } else { format_duration(ms) }
+}

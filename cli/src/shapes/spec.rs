@@ -1,0 +1,147 @@
+//! What a request asks for.
+
+use comity_proto::v1;
+use serde::Serialize;
+
+use super::text;
+
+/// How much of each device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum Share {
+    /// All of it.
+    Whole,
+    /// Thousandths.
+    Milli {
+        /// 50 to 1000.
+        milli: u32,
+    },
+    /// A MIG profile.
+    Mig {
+        /// As reported, as in "1g.10gb".
+        profile: String,
+    },
+    /// Device memory.
+    Memory {
+        /// In MiB.
+        memory_mib: u64,
+    },
+}
+
+impl From<Option<v1::Share>> for Share {
+    fn from(share: Option<v1::Share>) -> Self {
+        use v1::share::Kind;
+        match share.and_then(|share| share.kind) {
+            None | Some(Kind::Whole(_)) => Self::Whole,
+            Some(Kind::Milli(milli)) => Self::Milli { milli },
+            Some(Kind::MigProfile(profile)) => Self::Mig { profile },
+            Some(Kind::MemoryMib(memory_mib)) => Self::Memory { memory_mib },
+        }
+    }
+}
+
+/// Which GPUs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Gpus {
+    /// GPU class.
+    pub class: Option<String>,
+    /// CEL over `device`, in place of a class.
+    pub selector: Option<String>,
+    /// How much of each device.
+    pub share: Share,
+    /// How many such shares.
+    pub count: u32,
+    /// CPU per share.
+    pub cpu_milli_per_gpu: u64,
+    /// Memory per share.
+    pub memory_mib_per_gpu: u64,
+}
+
+impl From<Option<v1::GpuDemand>> for Gpus {
+    fn from(gpus: Option<v1::GpuDemand>) -> Self {
+        let gpus = gpus.unwrap_or_default();
+        Self {
+            class: text(gpus.class),
+            selector: text(gpus.selector),
+            share: gpus.share.into(),
+            count: gpus.count,
+            cpu_milli_per_gpu: gpus.cpu_milli_per_gpu,
+            memory_mib_per_gpu: gpus.memory_mib_per_gpu,
+        }
+    }
+}
+
+impl Gpus {
+    /// For people: `3 frontier`, `4x0.25 midrange`, `2x1g.10gb teaching`.
+    pub(crate) fn summary(&self) -> String {
+        let count = self.count;
+        let amount = match &self.share {
+            Share::Whole => count.to_string(),
+            Share::Milli { milli } if count == 1 => super::gpus(u64::from(*milli)),
+            Share::Milli { milli } => format!("{count}x{}", super::gpus(u64::from(*milli))),
+            Share::Mig { profile } => format!("{count}x{profile}"),
+            Share::Memory { memory_mib } => format!("{count}x{}", super::memory(*memory_mib)),
+        };
+        format!("{amount} {}", self.class.as_deref().unwrap_or("(selector)"))
+    }
+}
+
+/// How the shares lie together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Topology {
+    /// All on one node.
+    pub same_node: bool,
+    /// Whole nodes only.
+    pub whole_node: bool,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestSpec {
+    /// Tenant.
+    pub tenant: String,
+    /// Cluster the workload comes from.
+    pub origin: String,
+    /// Which GPUs.
+    pub gpus: Gpus,
+    /// How they lie together.
+    pub topology: Topology,
+    /// Length of the lease; 0: the federation's default.
+    pub duration_ms: u64,
+    /// Donors that may serve it; empty: any.
+    pub allow_donors: Vec<String>,
+    /// Donors that must not.
+    pub deny_donors: Vec<String>,
+    /// `namespace`.
+    pub delivery: &'static str,
+    /// Namespace on the origin for the kubeconfig Secret.
+    pub target_namespace: Option<String>,
+    /// Free text.
+    pub purpose: Option<String>,
+}
+
+impl From<Option<v1::RequestSpec>> for RequestSpec {
+    fn from(spec: Option<v1::RequestSpec>) -> Self {
+        let spec = spec.unwrap_or_default();
+        let delivery = match spec.delivery() {
+            v1::Delivery::Namespace => "namespace",
+            v1::Delivery::Unspecified => "unspecified",
+        };
+        let topology = spec.topology.unwrap_or_default();
+        Self {
+            tenant: spec.tenant,
+            origin: spec.origin,
+            gpus: spec.gpus.into(),
+            topology: Topology { same_node: topology.same_node, whole_node: topology.whole_node },
+            duration_ms: spec.duration_ms,
+            allow_donors: spec.allow_donors,
+            deny_donors: spec.deny_donors,
+            delivery,
+            target_namespace: text(spec.target_namespace),
+            purpose: text(spec.purpose),
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Amounts as people write them, read without floating point: what is typed is what is asked for.
+
+mod amount;
+mod decimal;
+mod gpus;
+mod time;
+
+pub use amount::{parse_cpu_milli, parse_memory_mib};
+pub use gpus::{GpuAmount, parse_gpus};
+pub use time::{age, format_duration, parse_duration_ms};

@@ -1,0 +1,96 @@
+//! How many GPUs, or how much of one.
+
+use super::decimal::parse_scaled;
+
+const REMEDY: &str = "ask for whole GPUs (3), a part of one (0.05 to 1), or several equal parts (4x0.25)";
+const WHOLE_MILLI: u64 = 1_000;
+/// 1/20 of a GPU: the smallest share that the API takes.
+const MIN_MILLI: u64 = 50;
+
+/// An amount of GPUs: equal shares, each whole or a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuAmount {
+    /// How many shares.
+    pub count: u32,
+    /// Thousandths of a GPU each; `None`: whole devices.
+    pub milli: Option<u32>,
+}
+
+/// Reads `3`, `0.25`, `250m` or `4x0.25`.
+///
+/// # Errors
+/// One sentence with the value and what to write. `2.5` is an error: nobody can tell how it should be cut.
+pub fn parse_gpus(text: &str) -> Result<GpuAmount, String> {
+    let text = text.trim();
+    let fail = |why: &str| format!("{text:?} {why}; {REMEDY}");
+    let (times, each) = match text.split_once('x') {
+        Some((times, each)) => (Some(times), each),
+        None => (None, text),
+    };
+    let milli = match each.strip_suffix('m') {
+        Some(milli) => parse_scaled(milli, 0),
+        None => parse_scaled(each, 3),
+    }
+    .ok_or_else(|| fail("is not an amount of GPUs"))?;
+    let count = |number: u64| {
+        u32::try_from(number).ok().filter(|n| *n > 0).ok_or_else(|| fail("is not a usable number of GPUs"))
+    };
+    let whole = milli % WHOLE_MILLI == 0;
+    match times {
+        None if whole => Ok(GpuAmount { count: count(milli / WHOLE_MILLI)?, milli: None }),
+        None if milli > WHOLE_MILLI => {
+            let (below, above) = (milli / WHOLE_MILLI, milli / WHOLE_MILLI + 1);
+            Err(fail(&format!("is neither whole GPUs ({below} or {above}) nor a part of one")))
+        }
+        Some(_) if milli > WHOLE_MILLI => Err(fail("has shares of more than one GPU each")),
+        _ if milli < MIN_MILLI => Err(fail("is less than 1/20 of a GPU")),
+        _ => {
+            let times = times
+                .map_or(Some(1), |times| parse_scaled(times, 0))
+                .ok_or_else(|| fail("is not an amount of GPUs"))?;
+            let milli = u32::try_from(milli).ok().filter(|_| !whole);
+            Ok(GpuAmount { count: count(times)?, milli })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_parts_and_several_parts() {
+        for (text, count, milli) in [
+            ("3", 3, None),
+            ("3.0", 3, None),
+            ("1", 1, None),
+            ("0.25", 1, Some(250)),
+            ("250m", 1, Some(250)),
+            ("0.05", 1, Some(50)),
+            ("4x0.25", 4, Some(250)),
+            ("2x1", 2, None),
+            ("1000m", 1, None),
+        ] {
+            assert_eq!(parse_gpus(text), Ok(GpuAmount { count, milli }), "{text}");
+        }
+    }
+
+    #[test]
+    fn two_and_a_half_is_an_error_with_a_remedy() {
+        let error = parse_gpus("2.5").expect_err("2.5");
+        assert_eq!(
+            error,
+            "\"2.5\" is neither whole GPUs (2 or 3) nor a part of one; ask for whole GPUs (3), a part of one (0.05 to 1), or several equal parts (4x0.25)"
+        );
+    }
+
+    #[test]
+    fn the_rest_is_refused() {
+        for bad in
+            ["", "0", "-1", "0.0", "0.04", "0.2505", "x", "3x", "x3", "0x0.5", "2x1.5", "99999999999", "1e1", "NaN"]
+        {
+            let error = parse_gpus(bad).expect_err(bad);
+            assert!(error.contains("4x0.25"), "{bad}: {error}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Durations and ages.
+
+const REMEDY: &str = "write a duration as 30m, 2h, 1h30m or 3d";
+const SECOND: u64 = 1_000;
+const MINUTE: u64 = 60 * SECOND;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+
+/// Reads `2h`, `1h30m`, `90s`, `3d` as milliseconds; units go from large to small, each once.
+///
+/// # Errors
+/// One sentence with the value and what to write.
+pub fn parse_duration_ms(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let fail = || format!("{text:?} is not a duration; {REMEDY}");
+    let (mut rest, mut total, mut largest) = (text, 0_u64, u64::MAX);
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let letters = rest[digits..].bytes().take_while(u8::is_ascii_lowercase).count();
+        let number: u64 = rest[..digits].parse().map_err(|_| fail())?;
+        let unit = match &rest[digits..digits + letters] {
+            "d" => DAY,
+            "h" => HOUR,
+            "m" => MINUTE,
+            "s" => SECOND,
+            "ms" => 1,
+            _ => return Err(fail()),
+        };
+        if unit >= largest {
+            return Err(fail());
+        }
+        largest = unit;
+        total = number.checked_mul(unit).and_then(|part| total.checked_add(part)).ok_or_else(fail)?;
+        rest = &rest[digits + letters..];
+    }
+    if total == 0 { Err(fail()) } else { Ok(total) }
+}
+
+/// A duration for people: its two largest units, as in `1h30m`.
+#[must_use]
+pub fn format_duration(ms: u64) -> String {
+    let units = [(DAY, "d"), (HOUR, "h"), (MINUTE, "m"), (SECOND, "s")];
+    let mut text = String::new();
+    let mut rest = ms;
+    let mut shown = 0;
+    for (unit, name) in units {
+        if rest >= unit && shown < 2 {
+            text.push_str(&format!("{}{name}", rest / unit));
+            shown += 1;
+        } else if shown == 1 {
+            // `1d5m` would read as precise to the minute; the unit below the first is shown or nothing.
+            shown = 2;
+        }
+        rest %= unit;
+    }
+    if text.is_empty() { format!("{ms}ms") } else { text }
+}
+
+/// How long ago, or how far ahead, a time is, for people: `5m ago`, `in 2h`; `-` for no time (0).
+#[must_use]
+pub fn age(at_ms: u64, now_ms: u64) -> String {
+    let seconds = |ms: u64| format_duration(ms - ms % SECOND);
+    match at_ms {
+        0 => "-".to_owned(),
+        at if at.abs_diff(now_ms) < SECOND => "now".to_owned(),
+        at if at > now_ms => format!("in {}", seconds(at - now_ms)),
+        at => format!("{} ago", seconds(now_ms - at)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_go_there_and_back() {
+        for (text, ms) in [("2h", 2 * HOUR), ("1h30m", 90 * MINUTE), ("3d", 3 * DAY), ("45s", 45_000), ("250ms", 250)] {
+            assert_eq!(parse_duration_ms(text), Ok(ms), "{text}");
+            assert_eq!(format_duration(ms), text);
+        }
+        assert_eq!(parse_duration_ms("90s"), Ok(90_000));
+        assert_eq!(format_duration(DAY + 5 * MINUTE), "1d");
+        for bad in ["", "2", "h", "2x", "1m1h", "1h1h", "-1h", "0s", "1.5h", "99999999999999999999d", "2 h", "é"] {
+            assert!(parse_duration_ms(bad).expect_err(bad).contains("1h30m"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn ages_read_well() {
+        assert_eq!(age(0, 10), "-");
+        assert_eq!(age(10_000, 10_400), "now");
+        assert_eq!(age(10_000, 75_400), "1m5s ago");
+        assert_eq!(age(HOUR + 500, 0), "in 1h");
+    }
+}

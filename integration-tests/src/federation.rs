@@ -1,0 +1,511 @@
+//! Brokers and agents as processes, driven through the `comity` command.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::process::Process;
+use crate::programs::program;
+use crate::wait::until;
+
+/// How processes are started in some place: on this host, or in a namespace of a test cluster.
+pub type Launcher = std::sync::Arc<dyn Fn(&Path, &[String]) -> Command + Send + Sync>;
+
+/// Where processes run and how others reach them there.
+#[derive(Clone)]
+pub struct Place {
+    /// Starts a process there.
+    pub launch: Launcher,
+    /// Address at which others reach it.
+    pub address: String,
+}
+
+impl Place {
+    /// This host, on loopback.
+    #[must_use]
+    pub fn here() -> Self {
+        let launch: Launcher = std::sync::Arc::new(|program: &Path, args: &[String]| {
+            let mut command = Command::new(program);
+            command.args(args);
+            command
+        });
+        Self { launch, address: Ipv4Addr::LOCALHOST.to_string() }
+    }
+}
+
+/// What is started.
+pub struct FederationConfig {
+    /// Brokers: one or three.
+    pub brokers: u64,
+    /// Directory of policy documents.
+    pub policy: PathBuf,
+    /// Where the brokers and the `comity` command run.
+    pub place: Place,
+    /// Log entries between two snapshots of a broker.
+    pub snapshot_every: u64,
+    /// How long certificates of clusters live, in seconds.
+    pub cluster_certificates_s: u64,
+}
+
+impl FederationConfig {
+    /// Three brokers on this host with the example policy.
+    #[must_use]
+    pub fn with_example_policy() -> Self {
+        let policy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../policy/examples");
+        Self { brokers: 3, policy, place: Place::here(), snapshot_every: 10_000, cluster_certificates_s: 86_400 }
+    }
+}
+
+/// What an agent lends from.
+pub enum Donor {
+    /// A Kubernetes cluster, by kubeconfig.
+    Kubernetes(PathBuf),
+    /// An inventory file on a host without Kubernetes; the echo API stands in for an API server.
+    File(PathBuf),
+}
+
+/// One agent.
+pub struct AgentSpec {
+    /// Cluster id, named in the policy.
+    pub cluster: String,
+    /// What it sees and lends from.
+    pub inventory: Donor,
+    /// Where it runs.
+    pub place: Place,
+    /// `COMITY_AGENT_CRASH_AT`, if it is to crash once.
+    pub crash_at: Option<String>,
+}
+
+impl AgentSpec {
+    /// An agent on this host.
+    #[must_use]
+    pub fn new(cluster: &str, inventory: Donor) -> Self {
+        Self { cluster: cluster.to_owned(), inventory, place: Place::here(), crash_at: None }
+    }
+}
+
+struct Broker {
+    process: Option<Process>,
+    client_port: u16,
+}
+
+struct Agent {
+    spec: AgentSpec,
+    fabric_port: u16,
+    process: Option<Process>,
+}
+
+/// A running federation. Dropping it kills every process and removes every file.
+pub struct Federation {
+    dir: tempfile::TempDir,
+    place: Place,
+    brokers: BTreeMap<u64, Broker>,
+    agents: BTreeMap<String, Agent>,
+    log: String,
+    snapshot_every: u64,
+    cluster_certificates_s: u64,
+}
+
+/// Everything that may take a while in these tests is given this long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Federation {
+    /// Founds a federation and waits until its policy is in force.
+    pub async fn start(config: FederationConfig) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("comity-scenario-").tempdir()?;
+        let ports = free_ports(usize::try_from(config.brokers)? * 2)?;
+        let address = &config.place.address;
+        let members: Vec<String> = (1..=config.brokers)
+            .zip(ports.chunks(2))
+            .map(|(id, ports)| format!("{id}={address}:{}/{address}:{}", ports[0], ports[1]))
+            .collect();
+        let mut federation = Self {
+            dir,
+            place: config.place,
+            brokers: BTreeMap::new(),
+            agents: BTreeMap::new(),
+            log: std::env::var("COMITY_TEST_LOG").unwrap_or_else(|_| "info,openraft=warn".to_owned()),
+            snapshot_every: config.snapshot_every,
+            cluster_certificates_s: config.cluster_certificates_s,
+        };
+        let first = federation.broker_dir(1);
+        let admin = federation.identity("admin");
+        run(
+            "comity-broker",
+            &[
+                "init",
+                "--data",
+                text(&first)?,
+                "--trust-domain",
+                "comity.example",
+                "--members",
+                &members.join(","),
+                "--admin-out",
+                text(&admin)?,
+            ],
+        )
+        .await?;
+        for id in 2..=config.brokers {
+            let out = federation.broker_dir(id);
+            run(
+                "comity-broker",
+                &["add-identity", "--data", text(&first)?, "--id", &id.to_string(), "--out", text(&out)?],
+            )
+            .await?;
+        }
+        let alice = federation.identity("alice");
+        run("comity-broker", &["issue-user", "--data", text(&first)?, "--name", "alice", "--out", text(&alice)?])
+            .await?;
+        for (id, ports) in (1..=config.brokers).zip(ports.chunks(2)) {
+            federation.brokers.insert(id, Broker { process: None, client_port: ports[1] });
+            federation.start_broker(id)?;
+        }
+        let policy = config.policy;
+        until("the policy to be applied", PATIENCE, async || {
+            federation.comity_as("admin", &["policy", "apply", text(&policy)?]).await.map(Some)
+        })
+        .await?;
+        Ok(federation)
+    }
+
+    /// The directory of everything this federation writes.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Data directory of a broker.
+    #[must_use]
+    pub fn broker_dir(&self, id: u64) -> PathBuf {
+        self.dir.path().join(format!("broker-{id}"))
+    }
+
+    /// State directory of an agent.
+    #[must_use]
+    pub fn agent_dir(&self, cluster: &str) -> PathBuf {
+        self.dir.path().join(format!("agent-{cluster}"))
+    }
+
+    fn identity(&self, user: &str) -> PathBuf {
+        self.dir.path().join(format!("user-{user}"))
+    }
+
+    fn log_file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(format!("{name}.log"))
+    }
+
+    // --- brokers --------------------------------------------------------------------------------------------------
+
+    /// Starts a broker that does not run.
+    pub fn start_broker(&mut self, id: u64) -> Result<()> {
+        let data = self.broker_dir(id);
+        let every = self.snapshot_every.to_string();
+        let args = ["run", "--data", text(&data)?, "--admin-listen", "127.0.0.1:0", "--snapshot-every", &every];
+        let validity = self.cluster_certificates_s.to_string();
+        let args = args
+            .into_iter()
+            .chain(["--cluster-certificates-s", &validity, "--log", &self.log])
+            .map(str::to_owned)
+            .collect::<Vec<_>>();
+        let command = (self.place.launch)(&program("comity-broker")?, &args);
+        let name = format!("broker-{id}");
+        let process = Process::start(&name, command, &self.log_file(&name))?;
+        self.brokers.get_mut(&id).context("no such broker")?.process = Some(process);
+        Ok(())
+    }
+
+    /// Kills a broker with SIGKILL.
+    pub async fn kill_broker(&mut self, id: u64) -> Result<()> {
+        let process =
+            self.brokers.get_mut(&id).and_then(|broker| broker.process.take()).context("no such broker runs")?;
+        process.kill().await
+    }
+
+    /// Process ids of the brokers that run.
+    #[must_use]
+    pub fn broker_pids(&self) -> Vec<u32> {
+        self.brokers.values().filter_map(|broker| broker.process.as_ref()?.pid()).collect()
+    }
+
+    /// The leader, as all brokers that run see it.
+    pub async fn leader(&self) -> Result<u64> {
+        let running = self.broker_pids().len();
+        until("a leader that all know", PATIENCE, async || {
+            let status = self.comity_as("admin", &["raft", "status"]).await?;
+            let brokers = status["brokers"].as_array().context("a status names brokers")?;
+            let leaders: BTreeSet<u64> =
+                brokers.iter().filter(|b| b["error"].is_null()).filter_map(|b| b["leader"].as_u64()).collect();
+            let answered = brokers.iter().filter(|b| b["error"].is_null()).count();
+            let [leader] = *leaders.into_iter().collect::<Vec<_>>() else { bail!("they do not agree: {status}") };
+            let runs = self.brokers.get(&leader).is_some_and(|broker| broker.process.is_some());
+            ensure!(runs && answered == running, "not yet: {status}");
+            Ok(Some(leader))
+        })
+        .await
+    }
+
+    /// Revision and digest of the state, once all brokers that run have the same.
+    pub async fn agreed_state(&self) -> Result<(u64, String)> {
+        let running = self.broker_pids().len();
+        until("all brokers to agree", PATIENCE, async || {
+            let status = self.comity_as("admin", &["raft", "status"]).await?;
+            let states: BTreeSet<(u64, String)> = status["brokers"]
+                .as_array()
+                .context("a status names brokers")?
+                .iter()
+                .filter_map(|b| Some((b["revision"].as_u64()?, b["stateSha256"].as_str()?.to_owned())))
+                .collect();
+            let answered = status["brokers"].as_array().into_iter().flatten().filter(|b| b["error"].is_null()).count();
+            ensure!(states.len() == 1 && answered == running, "not yet: {status}");
+            Ok(states.into_iter().next())
+        })
+        .await
+    }
+
+    // --- agents ---------------------------------------------------------------------------------------------------
+
+    /// Invites a cluster and starts its agent with the join token.
+    pub async fn join(&mut self, spec: AgentSpec) -> Result<()> {
+        let cluster = spec.cluster.clone();
+        let invitation = self.comity_as("admin", &["cluster", "invite", &cluster]).await?;
+        let token = invitation["token"].as_str().context("an invitation has a token")?;
+        let dir = self.agent_dir(&cluster);
+        std::fs::create_dir_all(&dir)?;
+        std::fs::write(self.dir.path().join(format!("{cluster}.token")), token)?;
+        // As in production an agent keeps its fabric port over restarts.
+        let fabric_port = free_ports(1)?[0];
+        self.agents.insert(cluster.clone(), Agent { spec, fabric_port, process: None });
+        self.start_agent(&cluster)
+    }
+
+    /// Starts an agent that does not run.
+    pub fn start_agent(&mut self, cluster: &str) -> Result<()> {
+        let agent = self.agents.get(cluster).context("no such agent")?;
+        let config = self.dir.path().join(format!("{cluster}.yaml"));
+        let token = self.dir.path().join(format!("{cluster}.token"));
+        std::fs::write(&config, agent_config(agent, &self.agent_dir(cluster), &token, &self.log)?)?;
+        let args = ["run", "--config", text(&config)?].map(str::to_owned);
+        let mut command = (agent.spec.place.launch)(&program("comity-agent")?, &args);
+        if let Some(step) = &agent.spec.crash_at {
+            command.env("COMITY_AGENT_CRASH_AT", step);
+        }
+        let process = Process::start(cluster, command, &self.log_file(cluster))?;
+        self.agents.get_mut(cluster).context("no such agent")?.process = Some(process);
+        Ok(())
+    }
+
+    /// Kills an agent with SIGKILL.
+    pub async fn kill_agent(&mut self, cluster: &str) -> Result<()> {
+        let process =
+            self.agents.get_mut(cluster).and_then(|agent| agent.process.take()).context("no such agent runs")?;
+        process.kill().await
+    }
+
+    /// Process id of an agent that runs.
+    #[must_use]
+    pub fn agent_pid(&self, cluster: &str) -> Option<u32> {
+        self.agents.get(cluster)?.process.as_ref()?.pid()
+    }
+
+    /// Starts every agent again that has ended by itself; how many there were.
+    pub fn restart_ended_agents(&mut self) -> Result<usize> {
+        let mut ended = Vec::new();
+        for (cluster, agent) in &mut self.agents {
+            if let Some(process) = &mut agent.process
+                && process.has_ended()?
+            {
+                ended.push(cluster.clone());
+            }
+        }
+        for cluster in &ended {
+            self.start_agent(cluster)?;
+        }
+        Ok(ended.len())
+    }
+
+    /// Waits until all agents that were started are heard, with their offers.
+    pub async fn all_connected(&self) -> Result<()> {
+        let count = self.agents.len();
+        until("all agents to be connected", PATIENCE, async || {
+            let clusters = self.comity_as("admin", &["cluster", "list"]).await?;
+            let connected =
+                items(&clusters)?.iter().filter(|c| c["connected"] == true && c["offerGeneration"] != 0).count();
+            Ok((connected == count).then_some(()))
+        })
+        .await
+    }
+
+    // --- the command ----------------------------------------------------------------------------------------------
+
+    fn brokers_flag(&self) -> String {
+        let addresses: Vec<String> =
+            self.brokers.values().map(|broker| format!("{}:{}", self.place.address, broker.client_port)).collect();
+        addresses.join(",")
+    }
+
+    /// Runs `comity -o json ARGS` as `user`; exit code, standard output, standard error.
+    pub async fn run_comity(&self, user: &str, args: &[&str]) -> Result<(i32, String, String)> {
+        let identity = self.identity(user);
+        let brokers = self.brokers_flag();
+        let mut words = vec!["--broker", &brokers, "--identity", text(&identity)?, "-o", "json"];
+        words.extend_from_slice(args);
+        let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+        let mut command = (self.place.launch)(&program("comity")?, &words);
+        let output = tokio::time::timeout(PATIENCE, command.kill_on_drop(true).output())
+            .await
+            .context("comity took too long")??;
+        Ok((
+            output.status.code().unwrap_or(-1),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        ))
+    }
+
+    /// What `comity -o json ARGS` prints, as `user`; an error if it fails.
+    pub async fn comity_as(&self, user: &str, args: &[&str]) -> Result<Value> {
+        let (code, out, err) = self.run_comity(user, args).await?;
+        ensure!(code == 0, "comity {} ended with {code}: {err}", args.join(" "));
+        if out.trim().is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_str(&out).with_context(|| format!("comity {} printed {out:?}", args.join(" ")))
+    }
+
+    /// What `comity -o json ARGS` prints, as alice of poly-ml.
+    pub async fn comity(&self, args: &[&str]) -> Result<Value> {
+        self.comity_as("alice", args).await
+    }
+
+    /// Asks for `gpus` whole GPUs of `class` for poly-ml; the request's id.
+    pub async fn submit(&self, gpus: u32, class: &str) -> Result<String> {
+        let gpus = gpus.to_string();
+        let args = [
+            "request",
+            "submit",
+            "--tenant",
+            "poly-ml",
+            "--origin",
+            "polytech-campus",
+            "--class",
+            class,
+            "--gpus",
+            &gpus,
+        ];
+        let request = self
+            .comity(&[&args[..], &["--cpu-per-gpu", "1", "--memory-per-gpu", "1Gi", "--duration", "1h"]].concat())
+            .await?;
+        Ok(request["id"].as_str().context("a request has an id")?.to_owned())
+    }
+
+    /// The lease of a request, once there is one.
+    pub async fn lease_of(&self, request: &str) -> Result<String> {
+        until("a lease", PATIENCE, async || {
+            let seen = self.comity(&["request", "show", request]).await?;
+            if let Some(lease) = seen["lease"].as_str().filter(|lease| !lease.is_empty()) {
+                return Ok(Some(lease.to_owned()));
+            }
+            bail!("not placed: {}", self.comity(&["request", "explain", request]).await?)
+        })
+        .await
+    }
+
+    /// Waits until a lease is in `state`.
+    pub async fn lease_in(&self, lease: &str, state: &str, limit: Duration) -> Result<Value> {
+        until(&format!("{lease} to be {state}"), limit, async || {
+            let seen = self.comity(&["lease", "show", lease]).await?;
+            if seen["state"] == state {
+                return Ok(Some(seen));
+            }
+            bail!("it is {}: {}", seen["state"], seen["message"])
+        })
+        .await
+    }
+
+    /// The kubeconfig of a lease, from the origin's agent.
+    pub async fn kubeconfig(&self, lease: &str, origin: &str) -> Result<PathBuf> {
+        let socket = self.agent_dir(origin).join("agent.sock");
+        let file = self.dir.path().join(format!("{lease}.kubeconfig"));
+        // An agent that was restarted a moment ago has to open its side of the tunnel first.
+        until("the kubeconfig", PATIENCE, async || {
+            let args = ["lease", "kubeconfig", lease, "--agent", text(&socket)?, "--output-file", text(&file)?];
+            self.comity(&args).await.map(Some)
+        })
+        .await?;
+        Ok(file)
+    }
+
+    /// The whole log of a process: "broker-1" or a cluster.
+    pub fn log_of(&self, name: &str) -> Result<String> {
+        Ok(std::fs::read_to_string(self.log_file(name))?)
+    }
+
+    /// Ends of all logs, for a message when a test fails.
+    #[must_use]
+    pub fn logs(&self) -> String {
+        let mut logs = String::new();
+        let brokers = self.brokers.iter().map(|(id, broker)| (format!("broker {id}"), &broker.process));
+        for (name, process) in brokers.chain(self.agents.iter().map(|(name, agent)| (name.clone(), &agent.process))) {
+            if let Some(process) = process {
+                logs.push_str(&format!("\n--- {name}\n{}", process.log_tail()));
+            }
+        }
+        logs
+    }
+}
+
+/// An agent's configuration file.
+fn agent_config(agent: &Agent, state: &Path, token: &Path, log: &str) -> Result<String> {
+    let Agent { spec, fabric_port, .. } = agent;
+    let (state, token, address) = (text(state)?, text(token)?, &spec.place.address);
+    let inventory = match &spec.inventory {
+        Donor::Kubernetes(kubeconfig) => format!("kubernetes:\n  kubeconfig: {}\n", text(kubeconfig)?),
+        Donor::File(file) => format!("inventoryFile: {}\n", text(file)?),
+    };
+    Ok(format!(
+        "stateDir: {state}\njoinTokenFile: {token}\n{inventory}fabric:\n  listen: {address}:{fabric_port}\nadminListen: 127.0.0.1:0\nlog:\n  filter: {log}\n"
+    ))
+}
+
+/// The items of a list as `comity` prints it.
+pub(crate) fn items(list: &Value) -> Result<&Vec<Value>> {
+    list["items"].as_array().or_else(|| list.as_array()).context("a list has items")
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().context("paths of tests are text")
+}
+
+async fn run(name: &str, args: &[&str]) -> Result<()> {
+    let output = Command::new(program(name)?).args(args).output().await?;
+    ensure!(output.status.success(), "{name} {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// Ports that nobody uses now, TCP or UDP. They are below the range from which the system takes ports for connections
+/// (32768 on Linux), so that none is taken while its owner is down.
+fn free_ports(count: usize) -> Result<Vec<u16>> {
+    const FIRST: u32 = 10_000;
+    const PORTS: u32 = 22_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let start = std::process::id().wrapping_mul(97);
+    let mut ports = Vec::new();
+    for _ in 0..PORTS {
+        if ports.len() == count {
+            return Ok(ports);
+        }
+        let offset = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % PORTS;
+        let port = u16::try_from(FIRST + offset)?;
+        let tcp = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port));
+        let udp = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port));
+        if tcp.is_ok() && udp.is_ok() {
+            ports.push(port);
+        }
+    }
+    bail!("no free ports between {FIRST} and {}", FIRST + PORTS)
+}

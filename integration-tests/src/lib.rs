@@ -1,0 +1,19 @@
+//! Whole federations of real processes, for the scenario tests.
+//!
+//! A [`Federation`] is three `comity-broker` processes and any number of `comity-agent` processes, driven through the
+//! `comity` command as a person would; so what a test sees is what a user sees. Processes can be killed at any point, and
+//! searched: their files, logs and memory.
+//!
+//! The programs are those that `cargo build` put beside the test binary; `./test` builds them first.
+
+mod federation;
+mod memory;
+mod process;
+mod programs;
+mod wait;
+
+pub use federation::{AgentSpec, Donor, Federation, FederationConfig, Launcher, Place};
+pub use memory::{Finding, search_files, search_memory};
+pub use process::Process;
+pub use programs::program;
+pub use wait::until;

@@ -1,0 +1,149 @@
+//! Searching for a secret where it must not be: in files and in the memory of a running process.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+
+/// A secret found where it must not be.
+#[derive(Debug)]
+pub struct Finding {
+    /// File or memory region.
+    pub place: String,
+    /// The form it was found in.
+    pub form: &'static str,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in {}", self.form, self.place)
+    }
+}
+
+/// The forms in which bytes may lie around: raw, hex, base64 at each of its three alignments.
+fn forms(secret: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+    let mut forms = vec![("raw bytes", secret.to_vec()), ("hex", hex::encode(secret).into_bytes())];
+    for shift in 0..3 {
+        // Other bytes before the secret shift its base64; what depends on neighbours is cut off at both ends.
+        let mut padded = vec![0; shift];
+        padded.extend_from_slice(secret);
+        for (name, engine) in [("base64", &STANDARD_NO_PAD), ("base64url", &URL_SAFE_NO_PAD)] {
+            let text = engine.encode(&padded).into_bytes();
+            let (start, end) = (if shift == 0 { 0 } else { shift + 1 }, text.len().saturating_sub(2));
+            forms.push((name, text[start..end].to_vec()));
+        }
+    }
+    forms
+}
+
+fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+    !needle.is_empty() && memchr::memmem::find(haystack, needle).is_some()
+}
+
+/// What lies in the first zstd frame of `content`, as snapshots have one.
+fn unpacked(content: &[u8]) -> Option<Vec<u8>> {
+    const MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
+    let start = memchr::memmem::find(content, &MAGIC)?;
+    let mut unpacked = Vec::new();
+    let decoder = zstd::stream::read::Decoder::new(&content[start..]).ok()?;
+    decoder.single_frame().take(1 << 30).read_to_end(&mut unpacked).ok()?;
+    Some(unpacked)
+}
+
+/// Searches all files under `folder`, and what is packed in them by zstd.
+pub fn search_files(folder: &Path, secret: &[u8]) -> Result<Vec<Finding>> {
+    let forms = forms(secret);
+    let mut findings = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))? {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                folders.push(entry.path());
+            } else if kind.is_file() {
+                let content = std::fs::read(entry.path())?;
+                let packed = unpacked(&content).unwrap_or_default();
+                for (form, needle) in &forms {
+                    if contains(&content, needle) || contains(&packed, needle) {
+                        findings.push(Finding { place: entry.path().display().to_string(), form });
+                    }
+                }
+            }
+        }
+    }
+    Ok(findings)
+}
+
+/// Searches all readable memory of a process. Needs the right to trace it.
+pub fn search_memory(pid: u32, secret: &[u8]) -> Result<Vec<Finding>> {
+    const CHUNK: usize = 4 << 20;
+    let forms = forms(secret);
+    let overlap = forms.iter().map(|(_, needle)| needle.len()).max().unwrap_or(0);
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).context("list the memory of the process")?;
+    let memory = File::open(format!("/proc/{pid}/mem")).context("open the memory of the process")?;
+    let mut findings = Vec::new();
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        let (Some(range), Some(rights)) = (words.next(), words.next()) else { continue };
+        let name = words.nth(3).unwrap_or("anonymous");
+        if !rights.starts_with('r') || name.starts_with("[v") {
+            continue;
+        }
+        let Some((start, end)) = range.split_once('-') else { continue };
+        let (mut at, end) = (u64::from_str_radix(start, 16)?, u64::from_str_radix(end, 16)?);
+        let mut buffer = vec![0; CHUNK + overlap];
+        while at < end {
+            let want = usize::try_from(end - at).unwrap_or(usize::MAX).min(CHUNK + overlap);
+            // A region may go away while it is read; that is no finding.
+            let Ok(read) = memory.read_at(&mut buffer[..want], at) else { break };
+            for (form, needle) in &forms {
+                if contains(&buffer[..read], needle) {
+                    findings.push(Finding { place: format!("memory {range} ({name}) of process {pid}"), form });
+                }
+            }
+            if read == 0 {
+                break;
+            }
+            at += u64::try_from(read.min(CHUNK)).unwrap_or(u64::MAX);
+        }
+    }
+    Ok(findings)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_in_this_process_is_found_in_every_form() {
+        let secret: Vec<u8> = (0..32_u32).map(|i| u8::try_from(i * 7 % 251).unwrap_or(0)).collect();
+        let folder = tempfile::tempdir().unwrap();
+        for (name, content) in [
+            ("raw", [b"xx", secret.as_slice(), b"yy"].concat()),
+            ("hex", hex::encode(&secret).into_bytes()),
+            ("packed", [b"head".to_vec(), zstd::encode_all(secret.as_slice(), 3).unwrap(), b"foot".to_vec()].concat()),
+            (
+                "json",
+                format!(
+                    "{{\"k\":\"{}\"}}",
+                    base64::engine::general_purpose::STANDARD.encode([b"a", secret.as_slice(), b"zz"].concat())
+                )
+                .into_bytes(),
+            ),
+        ] {
+            std::fs::write(folder.path().join(name), content).unwrap();
+        }
+        let places: std::collections::BTreeSet<String> =
+            search_files(folder.path(), &secret).unwrap().into_iter().map(|finding| finding.place).collect();
+        assert_eq!(places.len(), 4, "{places:?}");
+        assert!(!search_memory(std::process::id(), &secret).unwrap().is_empty());
+        assert!(search_files(folder.path(), &[9; 32]).unwrap().is_empty());
+    }
+}

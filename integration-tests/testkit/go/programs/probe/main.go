@@ -1,0 +1,156 @@
+// probe is the workload of the test clusters: one static program in an image
+// that holds nothing else.
+//
+// Without arguments it prints what it can see (its environment's NVIDIA_
+// variables and the device nodes /dev/nvidia*), then serves the same over HTTP
+// on $PORT (8080 when unset): / says what it sees, /healthz answers ok, and
+// /bytes?n=N streams N bytes.
+//
+// There is no shell in the image, so `kubectl exec` gets a few words instead:
+// env, ls DIR, cat FILE, get URL and see.
+package main
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const chunk = 64 << 10
+
+func main() {
+	if len(os.Args) > 1 {
+		if err := word(os.Args[1], os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "probe:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	see(os.Stdout)
+	serve()
+}
+
+// word runs one command for `kubectl exec`.
+func word(name string, args []string) error {
+	argument := func() (string, error) {
+		if len(args) != 1 {
+			return "", fmt.Errorf("%s takes one argument, got %d", name, len(args))
+		}
+		return args[0], nil
+	}
+	switch name {
+	case "see":
+		see(os.Stdout)
+		return nil
+	case "env":
+		for _, e := range os.Environ() {
+			fmt.Println(e)
+		}
+		return nil
+	case "ls":
+		dir, err := argument()
+		if err != nil {
+			return err
+		}
+		entries, err := os.ReadDir(dir)
+		for _, e := range entries {
+			fmt.Println(e.Name())
+		}
+		return err
+	case "cat":
+		path, err := argument()
+		if err != nil {
+			return err
+		}
+		file, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		_, err = io.Copy(os.Stdout, file)
+		return err
+	case "get":
+		url, err := argument()
+		if err != nil {
+			return err
+		}
+		response, err := (&http.Client{Timeout: 20 * time.Second}).Get(url)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		_, err = io.Copy(os.Stdout, response.Body)
+		return err
+	}
+	return fmt.Errorf("unknown word %q: see, env, ls DIR, cat FILE or get URL", name)
+}
+
+// see writes one line for each GPU variable and one for each GPU device node.
+func see(w io.Writer) {
+	host, err := os.Hostname()
+	if err != nil {
+		host = err.Error()
+	}
+	fmt.Fprintf(w, "host=%s\n", host)
+	variables := os.Environ()
+	sort.Strings(variables)
+	for _, e := range variables {
+		if strings.HasPrefix(e, "NVIDIA_") {
+			fmt.Fprintln(w, e)
+		}
+	}
+	nodes, err := filepath.Glob("/dev/nvidia*")
+	if err != nil {
+		log.Fatal(err) // The pattern is constant: only a bad pattern fails.
+	}
+	sort.Strings(nodes)
+	for _, node := range nodes {
+		fmt.Fprintf(w, "device=%s\n", node)
+	}
+}
+
+func serve() {
+	port := os.Getenv("PORT")
+	if port == "" {
+		port = "8080"
+	}
+	http.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	http.HandleFunc("/bytes", stream)
+	http.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		log.Printf("%s %s from %s", r.Method, r.URL.Path, r.RemoteAddr)
+		see(w)
+	})
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
+	go func() {
+		<-stop
+		os.Exit(0)
+	}()
+	log.Printf("listening on :%s", port)
+	log.Fatal(http.ListenAndServe(":"+port, nil))
+}
+
+func stream(w http.ResponseWriter, r *http.Request) {
+	left, err := strconv.ParseInt(r.URL.Query().Get("n"), 10, 64)
+	if err != nil || left < 0 {
+		http.Error(w, "n must be a number of bytes", http.StatusBadRequest)
+		return
+	}
+	zeros := make([]byte, chunk)
+	for left > 0 {
+		k := min(left, chunk)
+		if _, err := w.Write(zeros[:k]); err != nil {
+			return
+		}
+		left -= k
+	}
+}

@@ -1,0 +1,168 @@
+//! One daemon: started, watched, killed, started again. It never outlives the process that started it.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use crate::process::ProcessIdentity;
+
+/// How many lines of a log an error shows.
+const TAIL_LINES: usize = 12;
+/// How much of a log is read for them, in bytes.
+const TAIL_BYTES: usize = 64 * 1024;
+/// Starts waiting for the spawner. Each sender waits for its answer, so this bounds nothing but a burst.
+const SPAWNS_WAITING: usize = 32;
+
+/// What a daemon is: everything needed to start it, also again.
+#[derive(Debug)]
+pub(crate) struct DaemonSpec {
+    /// A short name, as in the log folder.
+    pub(crate) name: &'static str,
+    pub(crate) program: PathBuf,
+    pub(crate) args: Vec<String>,
+    pub(crate) log: PathBuf,
+    pub(crate) pid_file: PathBuf,
+}
+
+/// A daemon that is or was running. Dropping it kills it.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    spec: DaemonSpec,
+    child: Mutex<Option<Child>>,
+}
+
+impl Daemon {
+    /// Starts it. That it runs does not say that it serves.
+    pub(crate) fn start(spec: DaemonSpec) -> io::Result<Self> {
+        let daemon = Self { spec, child: Mutex::new(None) };
+        daemon.restart()?;
+        Ok(daemon)
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.spec.name
+    }
+
+    /// The process number, while it runs.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.lock().as_ref().map(Child::id)
+    }
+
+    /// Kills it if it runs and starts it with the same arguments.
+    pub(crate) fn restart(&self) -> io::Result<()> {
+        self.kill();
+        let mut child = spawn(self.command()?)?;
+        if let Some(identity) = ProcessIdentity::of(child.id(), &self.spec.program)
+            && let Err(error) = identity.save(&self.spec.pid_file)
+        {
+            // Without its pid file a crash could leave it behind.
+            child.kill()?;
+            child.wait()?;
+            return Err(error);
+        }
+        *self.lock() = Some(child);
+        Ok(())
+    }
+
+    /// Sends SIGKILL and waits until the process has gone, which takes milliseconds.
+    pub(crate) fn kill(&self) {
+        let Some(mut child) = self.lock().take() else { return };
+        if let Err(error) = child.kill().and_then(|()| child.wait()) {
+            tracing::warn!(daemon = self.spec.name, %error, "cannot kill");
+            return;
+        }
+        if let Err(error) = fs::remove_file(&self.spec.pid_file)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(daemon = self.spec.name, %error, "cannot remove the pid file");
+        }
+    }
+
+    /// How it ended, if it has ended by itself.
+    pub(crate) fn ended(&self) -> Option<ExitStatus> {
+        self.lock().as_mut().and_then(|child| child.try_wait().ok().flatten())
+    }
+
+    /// The last lines of its log.
+    pub(crate) fn log_tail(&self) -> String {
+        tail(&self.spec.log)
+    }
+
+    fn command(&self) -> io::Result<Command> {
+        let log = OpenOptions::new().create(true).append(true).open(&self.spec.log)?;
+        let mut command = match die_with_parent() {
+            Some(setpriv) => {
+                let mut command = Command::new(setpriv);
+                command.args(["--pdeathsig", "KILL", "--"]).arg(&self.spec.program);
+                command
+            }
+            None => Command::new(&self.spec.program),
+        };
+        // A group of its own: Ctrl-C at a terminal reaches the owner only, which still needs the cluster to tidy up.
+        command.process_group(0);
+        command.args(&self.spec.args).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        Ok(command)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The program that asks the kernel to kill a process when its parent goes, where there is one (util-linux).
+fn die_with_parent() -> Option<&'static Path> {
+    static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
+    FOUND
+        .get_or_init(|| ["/usr/bin/setpriv", "/bin/setpriv"].map(PathBuf::from).into_iter().find(|path| path.exists()))
+        .as_deref()
+}
+
+type Spawn = (Command, SyncSender<io::Result<Child>>);
+
+/// Starts a process from a thread that lives as long as this process.
+///
+/// The parent whose death the kernel reports is the *thread* that started the child. A thread of an async runtime may end
+/// at any time, and would take the daemons with it.
+pub(crate) fn spawn(command: Command) -> io::Result<Child> {
+    static SPAWNER: OnceLock<SyncSender<Spawn>> = OnceLock::new();
+    let gone = || io::Error::other("the thread that starts daemons has ended");
+    let spawner = SPAWNER.get_or_init(|| {
+        let (sender, receiver) = sync_channel::<Spawn>(SPAWNS_WAITING);
+        std::thread::spawn(move || {
+            for (mut command, answer) in receiver {
+                // Who asked may have gone: then the child is not wanted either.
+                if let Err(unsent) = answer.send(command.spawn())
+                    && let Ok(mut child) = unsent.0
+                {
+                    drop(child.kill().and_then(|()| child.wait()));
+                }
+            }
+        });
+        sender
+    });
+    let (sender, receiver) = sync_channel(1);
+    spawner.send((command, sender)).map_err(|_| gone())?;
+    receiver.recv().map_err(|_| gone())?
+}
+
+/// The last lines of a file, as far as it can be read.
+fn tail(path: &Path) -> String {
+    let bytes = fs::read(path).unwrap_or_default();
+    last_lines(&String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(TAIL_BYTES)..]))
+}
+
+/// The last lines of a text.
+pub(crate) fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+}

@@ -1,0 +1,82 @@
+//! Real Kubernetes clusters on one machine, in seconds, and nothing left behind.
+//!
+//! The scenario tests and `comity dev --kubernetes` run against these. Nothing here imitates
+//! Kubernetes: the API servers, controller managers, schedulers, kubelets and containers are the
+//! real programs. What is simulated says so.
+//!
+//! Two kinds of cluster:
+//!
+//! | | [`ControlPlane`] | [`RealClusters`] |
+//! |---|---|---|
+//! | runs | etcd, kube-apiserver, kube-controller-manager, kube-scheduler | the same, and kubelet, containerd, kube-proxy, a device plugin |
+//! | nodes | simulated by kwok: pods are scheduled, accounted and "run", no container exists | real: containers run |
+//! | GPUs | any number, with the labels of GPU Feature Discovery | named devices that a container sees; nothing computes |
+//! | network | loopback | two nodes in namespaces of their own, a router between them |
+//! | needs | nothing but the programs | Linux, root, Debian's containerd (`scripts/system-packages`) |
+//! | ready in | 4 to 10 s | 6 to 15 s, both clusters |
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, SimulatedNode};
+//!
+//! let binaries = Binaries::ensure(comity_testkit::Needs::ControlPlane).await?;
+//! let mut config = ControlPlaneConfig::new("donor", "/tmp/donor");
+//! config.nodes = vec![SimulatedNode::h100("donor-1", 8), SimulatedNode::h100("donor-2", 8)];
+//! let donor = ControlPlane::start(&binaries, config).await?;
+//! println!("{}", donor.kubectl(&["get", "nodes"]).await?);
+//! donor.stop().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Where the programs come from
+//!
+//! [`Binaries::ensure`] runs `scripts/kubernetes-binaries`, which this crate carries with it together
+//! with the go.mod and go.sum files that pin every version: `KUBEBUILDER_ASSETS`, else a cache, else
+//! the official download, else built from the Go modules. The first build takes some eight
+//! minutes on two cores; after that it is a look into the cache.
+//!
+//! # How nothing is left behind
+//!
+//! - `stop` and `Drop` kill every daemon and remove every file.
+//! - If the owning process is killed, each daemon of a [`ControlPlane`] gets SIGKILL from the
+//!   kernel (`setpriv --pdeathsig`); the supervisor of [`RealClusters`] sees its standard input close and
+//!   takes both clusters down.
+//! - If even that fails, the next start in the same place sweeps: it kills what the pid files name,
+//!   after checking start time and program, and removes the rest. A process of anybody else is never touched.
+//!
+//! # Environment
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `KUBEBUILDER_ASSETS` | folder with kube-apiserver, etcd and kubectl to use |
+//! | `COMITY_CACHE` | where programs are kept; `$XDG_CACHE_HOME/comity`, else `~/.cache/comity` |
+//! | `COMITY_KUBERNETES_FROM=modules` | do not download, build |
+//! | `COMITY_TESTKIT_KEEP=1` | leave logs and files after `stop` |
+//! | `CI=true` | a test that cannot run here fails instead of saying so (see [`requirements`]) |
+
+pub mod binaries;
+pub mod control_plane;
+mod daemon;
+pub mod image;
+mod kubeconfig;
+mod kubectl;
+mod pki;
+mod port;
+mod process;
+pub mod real_clusters;
+pub mod requirements;
+mod simulated_node;
+
+pub use binaries::{Binaries, BinariesError, Needs};
+pub use control_plane::{Component, ControlPlane, ControlPlaneConfig, ControlPlaneError};
+pub use kubectl::KubectlError;
+pub use pki::PkiError;
+pub use process::{SweepError, sweep_stale};
+pub use real_clusters::{RealCluster, RealClusters, RealClustersConfig, RealClustersError, Where};
+pub use simulated_node::SimulatedNode;
+
+/// Whether files and logs stay after a cluster has been stopped: `COMITY_TESTKIT_KEEP` is set.
+fn keep_files() -> bool {
+    std::env::var_os("COMITY_TESTKIT_KEEP").is_some_and(|value| !value.is_empty() && value != "0")
+}

@@ -1,0 +1,120 @@
+//! The script `real-clusters` as a process: started, told to end, and run to sweep up after others.
+
+use std::fs;
+use std::io::{Read, Seek};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use super::{RealClustersError, SCRIPT};
+use crate::daemon::{last_lines, spawn};
+
+/// How long the teardown may take; 0.3 to 4 s is usual.
+const DOWN_WITHIN: Duration = Duration::from_secs(40);
+
+/// The script that made the clusters and waits for its standard input to close.
+#[derive(Debug)]
+pub(super) struct Supervisor {
+    pub(super) dir: PathBuf,
+    child: Child,
+    /// Held open for as long as the clusters are wanted.
+    lifeline: Option<ChildStdin>,
+    /// Open, because the teardown removes the file before anybody can read why there was one.
+    log: fs::File,
+}
+
+impl Supervisor {
+    pub(super) async fn start(dir: &Path, patience: Duration) -> Result<Self, RealClustersError> {
+        let began = Instant::now();
+        let script = dir.join("real-clusters");
+        let log_path = dir.join("run.log");
+        let io = |path: &Path| {
+            let path = path.to_owned();
+            move |source| RealClustersError::Io { path, source }
+        };
+        let log = fs::File::options().create(true).read(true).append(true).open(&log_path).map_err(io(&log_path))?;
+        let mut command = Command::new("bash");
+        command.arg(&script).arg("run").arg(dir).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stderr(log.try_clone().map_err(io(&log_path))?);
+        // A group of its own: Ctrl-C at a terminal must not hit the one who tidies up.
+        command.process_group(0);
+        let mut child = spawn(command).map_err(io(&script))?;
+        let lifeline = child.stdin.take();
+        let said = child.stdout.take();
+        let mut supervisor = Self { dir: dir.to_owned(), child, lifeline, log };
+        let mut line = String::new();
+        if let Some(said) = said {
+            let said = tokio::process::ChildStdout::from_std(said).map_err(io(&script))?;
+            drop(tokio::time::timeout(patience, BufReader::new(said).read_line(&mut line)).await);
+        }
+        if line.trim() == "ready" {
+            return Ok(supervisor);
+        }
+        // Either it has given up and is tidying up, or patience is at an end and it is told to.
+        let gave_up = line.is_empty() && began.elapsed() < patience;
+        drop(supervisor.end());
+        Err(supervisor.failed(&if gave_up {
+            "the clusters did not start".to_owned()
+        } else {
+            format!("the clusters are not ready after {} s", patience.as_secs())
+        }))
+    }
+
+    /// The error with the end of the log.
+    fn failed(&mut self, what: &str) -> RealClustersError {
+        let mut text = String::new();
+        if let Err(error) = self.log.rewind().and_then(|()| self.log.read_to_string(&mut text)) {
+            text = format!("(cannot be read: {error})");
+        }
+        RealClustersError::Supervisor { what: what.to_owned(), log: last_lines(&text) }
+    }
+
+    /// Closes the lifeline and waits until everything has gone.
+    pub(super) fn end(&mut self) -> Result<(), RealClustersError> {
+        drop(self.lifeline.take());
+        let deadline = Instant::now() + DOWN_WITHIN;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => return Err(self.failed(&format!("the teardown ended with {status}"))),
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
+                Ok(None) => return Err(self.failed("the teardown does not end")),
+                Err(source) => return Err(RealClustersError::Io { path: self.dir.clone(), source }),
+            }
+        }
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        if self.lifeline.is_none() {
+            return;
+        }
+        if let Err(error) = self.end() {
+            tracing::warn!(%error, "cannot take the real clusters down");
+        }
+    }
+}
+
+/// Takes down what runs that were killed left in the root folder.
+pub(super) async fn sweep(root: &Path) -> Result<(), RealClustersError> {
+    // The script as an argument, not as a file that another process may be replacing.
+    let output = tokio::process::Command::new("bash")
+        .args(["-c", SCRIPT, "real-clusters", "sweep"])
+        .arg(root)
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .map_err(|source| RealClustersError::Io { path: "bash".into(), source })?;
+    let log = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if !log.is_empty() {
+        tracing::info!(%log, "swept");
+    }
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(RealClustersError::Supervisor { what: "what an earlier run left cannot be taken down".into(), log })
+}

@@ -1,0 +1,9 @@
+//! The clusters themselves: they start, they behave like Kubernetes, and they leave nothing behind.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+#[path = "clusters/control_plane.rs"]
+mod control_plane;
+#[path = "clusters/left_behind.rs"]
+mod left_behind;
+#[path = "clusters/real.rs"]
+mod real;

@@ -1,0 +1,32 @@
+//! Whole federations of real processes. See `comity_scenarios` for how they are run.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+#[path = "scenarios/control_planes.rs"]
+mod control_planes;
+#[path = "scenarios/crashes.rs"]
+mod crashes;
+#[path = "scenarios/day_two.rs"]
+mod day_two;
+#[path = "scenarios/explain.rs"]
+mod explain;
+#[path = "scenarios/inventories.rs"]
+mod inventories;
+#[path = "scenarios/real_kubelets.rs"]
+mod real_kubelets;
+#[path = "scenarios/restart.rs"]
+mod restart;
+#[path = "scenarios/secrets.rs"]
+mod secrets;
+
+use comity_scenarios::Federation;
+
+/// Fails with the ends of all logs, so that a failure in CI can be understood.
+trait OrLogs<T> {
+    fn or_logs(self, federation: &Federation) -> T;
+}
+
+impl<T, E: std::fmt::Display> OrLogs<T> for Result<T, E> {
+    fn or_logs(self, federation: &Federation) -> T {
+        self.unwrap_or_else(|error| panic!("{error:#}\n{}", federation.logs()))
+    }
+}

@@ -1,0 +1,166 @@
+//! Two real control planes: a donor with two simulated nodes of eight GPUs, an origin without.
+
+use std::path::Path;
+use std::time::Duration;
+
+use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, until};
+use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
+
+use crate::OrLogs as _;
+use crate::crashes::{DONOR_STEPS, ORIGIN_STEPS, nurse};
+
+/// A pod for `gpus` GPUs that Pod Security `restricted` admits.
+pub(crate) fn pod(name: &str, gpus: u32, image: &str) -> String {
+    format!(
+        r#"{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "{name}"}}, "spec": {{
+  "automountServiceAccountToken": false, "restartPolicy": "Never",
+  "securityContext": {{"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": {{"type": "RuntimeDefault"}}}},
+  "containers": [{{"name": "work", "image": "{image}", "imagePullPolicy": "Never",
+    "securityContext": {{"allowPrivilegeEscalation": false, "capabilities": {{"drop": ["ALL"]}}}},
+    "resources": {{"requests": {{"cpu": "100m", "memory": "64Mi"}}, "limits": {{"cpu": "500m", "memory": "128Mi", "nvidia.com/gpu": "{gpus}"}}}}}}]}}}}"#
+    )
+}
+
+async fn control_plane(dir: &Path, name: &str, nodes: Vec<SimulatedNode>) -> ControlPlane {
+    let binaries = Binaries::ensure(Needs::ControlPlane).await.unwrap();
+    let mut config = ControlPlaneConfig::new(name, dir.join(name));
+    config.nodes = nodes;
+    ControlPlane::start(&binaries, config).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
+    let clusters = tempfile::tempdir().unwrap();
+    let (origin, donor) = tokio::join!(
+        control_plane(clusters.path(), "origin", vec![SimulatedNode::without_gpus("campus-1")]),
+        control_plane(clusters.path(), "donor", vec![SimulatedNode::h100("ncc-1", 8), SimulatedNode::h100("ncc-2", 8)]),
+    );
+    let mut federation = Federation::start(FederationConfig::with_example_policy()).await.unwrap();
+    for (cluster, plane) in [("polytech-campus", &origin), ("ncc-main", &donor)] {
+        let spec = AgentSpec::new(cluster, Donor::Kubernetes(plane.admin_kubeconfig_path()));
+        federation.join(spec).await.or_logs(&federation);
+    }
+    federation.all_connected().await.or_logs(&federation);
+    let seen = federation.comity_as("admin", &["cluster", "show", "ncc-main"]).await.or_logs(&federation);
+    assert_eq!(seen["devices"], 16, "{seen}");
+
+    let request = federation.submit(3, "frontier").await.or_logs(&federation);
+    let lease = federation.lease_of(&request).await.or_logs(&federation);
+    let active = federation.lease_in(&lease, "active", Duration::from_secs(60)).await.or_logs(&federation);
+    let namespace = active["donorNamespace"].as_str().unwrap().to_owned();
+
+    // The origin holds the kubeconfig as a Secret; the agent gives the same to `comity lease kubeconfig`.
+    let secret = active["secretName"].as_str().unwrap();
+    let target = active["targetNamespace"].as_str().unwrap();
+    origin.kubectl(&["-n", target, "get", "secret", secret]).await.unwrap();
+    let leased = federation.kubeconfig(&lease, "polytech-campus").await.or_logs(&federation);
+
+    // Through the tunnel: three GPUs are accepted and run, a fourth is refused by the quota.
+    origin.kubectl_as(&leased, &["apply", "-f", "-"], &pod("three", 3, "any")).await.or_logs(&federation);
+    until("the pod to run", Duration::from_secs(30), async || {
+        let phase = origin.kubectl_as(&leased, &["get", "pod", "three", "-o", "jsonpath={.status.phase}"], "").await?;
+        Ok((phase == "Running").then_some(()))
+    })
+    .await
+    .or_logs(&federation);
+    let refused =
+        origin.kubectl_as(&leased, &["apply", "-f", "-"], &pod("fourth", 1, "any")).await.unwrap_err().to_string();
+    assert!(refused.contains("exceeded quota") && refused.contains("nvidia.com/gpu"), "{refused}");
+
+    // Nothing else: another namespace, nodes, the token's own Secret, its rights, a privileged pod.
+    for args in [
+        &["-n", "kube-system", "get", "pods"][..],
+        &["get", "nodes"],
+        &["get", "namespaces"],
+        &["-n", "default", "get", "secrets"],
+        &["create", "rolebinding", "more", "--clusterrole=admin", "--serviceaccount=default:default"],
+        &["delete", "resourcequota", "--all"],
+    ] {
+        let refused = origin.kubectl_as(&leased, args, "").await.unwrap_err().to_string();
+        assert!(refused.contains("orbidden"), "{args:?}: {refused}");
+    }
+    let privileged = pod("root", 0, "any").replace("\"allowPrivilegeEscalation\": false", "\"privileged\": true");
+    let refused = origin.kubectl_as(&leased, &["apply", "-f", "-"], &privileged).await.unwrap_err().to_string();
+    assert!(refused.contains("PodSecurity"), "{refused}");
+
+    // Released: the token is refused, the namespace and the Secret are gone.
+    let admin_view = |args: &'static [&'static str]| donor.kubectl(args);
+    federation.comity(&["lease", "release", &lease]).await.or_logs(&federation);
+    federation.lease_in(&lease, "ended", Duration::from_secs(60)).await.or_logs(&federation);
+    let refused =
+        origin.kubectl_as(&leased, &["get", "pods", "--request-timeout=5s"], "").await.unwrap_err().to_string();
+    assert!(!refused.is_empty());
+    let token = std::fs::read_to_string(&leased).unwrap();
+    let direct = token.replace(&port_of(&token), &format!("server: {}", donor.server_url()));
+    let direct_path = clusters.path().join("direct.kubeconfig");
+    std::fs::write(&direct_path, direct).unwrap();
+    // At once it may do nothing, for its RoleBinding is gone; within the API server's cache time (10 s) it is nobody.
+    let refused = origin.kubectl_as(&direct_path, &["get", "pods"], "").await.unwrap_err().to_string();
+    assert!(refused.contains("orbidden") || refused.contains("Unauthorized"), "{refused}");
+    until("the token to be dead", Duration::from_secs(20), async || {
+        let refused = origin.kubectl_as(&direct_path, &["get", "pods"], "").await.unwrap_err().to_string();
+        anyhow::ensure!(refused.contains("Unauthorized") || refused.contains("logged in"), "{refused}");
+        Ok(Some(()))
+    })
+    .await
+    .or_logs(&federation);
+    let namespaces = admin_view(&["get", "namespaces", "-o", "name"]).await.unwrap();
+    assert!(!namespaces.contains(&namespace), "{namespaces}");
+    assert!(origin.kubectl(&["-n", target, "get", "secret", secret]).await.is_err());
+    drop(federation);
+    origin.stop().await.unwrap();
+    donor.stop().await.unwrap();
+}
+
+/// The line that names the server in a kubeconfig.
+fn port_of(kubeconfig: &str) -> String {
+    kubeconfig
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("server: ").map(|rest| format!("server: {rest}")))
+        .unwrap()
+}
+
+/// Before and after each of `steps`.
+fn at_every(steps: &[&str]) -> Option<String> {
+    Some(
+        steps.iter().flat_map(|step| [format!("{step}:before"), format!("{step}:after")]).collect::<Vec<_>>().join(","),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_the_leader_and_both_agents_killed_at_every_step_it_still_becomes_active_and_leaves_nothing() {
+    let clusters = tempfile::tempdir().unwrap();
+    let (origin, donor) = tokio::join!(
+        control_plane(clusters.path(), "origin", vec![SimulatedNode::without_gpus("campus-1")]),
+        control_plane(clusters.path(), "donor", vec![SimulatedNode::h100("ncc-1", 8), SimulatedNode::h100("ncc-2", 8)]),
+    );
+    let mut federation = Federation::start(FederationConfig::with_example_policy()).await.unwrap();
+    for (cluster, plane, steps) in
+        [("polytech-campus", &origin, &ORIGIN_STEPS[..]), ("ncc-main", &donor, &DONOR_STEPS[..])]
+    {
+        let inventory = Donor::Kubernetes(plane.admin_kubeconfig_path());
+        let spec = AgentSpec { crash_at: at_every(steps), ..AgentSpec::new(cluster, inventory) };
+        federation.join(spec).await.or_logs(&federation);
+    }
+    federation.all_connected().await.or_logs(&federation);
+    let request = federation.submit(3, "frontier").await.or_logs(&federation);
+    let lease = federation.lease_of(&request).await.or_logs(&federation);
+    let leader = federation.leader().await.or_logs(&federation);
+    federation.kill_broker(leader).await.unwrap();
+    nurse(&mut federation, &lease, "active", 2 * (ORIGIN_STEPS.len() + DONOR_STEPS.len())).await;
+    federation.start_broker(leader).unwrap();
+
+    let leased = federation.kubeconfig(&lease, "polytech-campus").await.or_logs(&federation);
+    origin.kubectl_as(&leased, &["apply", "-f", "-"], &pod("three", 3, "any")).await.or_logs(&federation);
+    federation.comity(&["lease", "release", &lease]).await.or_logs(&federation);
+    nurse(&mut federation, &lease, "ended", 0).await;
+    let namespaces = donor.kubectl(&["get", "namespaces", "-o", "name"]).await.unwrap();
+    assert!(!namespaces.contains("comity-lease"), "{namespaces}");
+    let secrets = origin.kubectl(&["get", "secrets", "-A", "-o", "name"]).await.unwrap();
+    assert!(!secrets.contains("comity-lease"), "{secrets}");
+    let seen = federation.comity_as("admin", &["cluster", "show", "ncc-main"]).await.or_logs(&federation);
+    assert_eq!(seen["lentMilli"], 0, "{seen}");
+    drop(federation);
+    origin.stop().await.unwrap();
+    donor.stop().await.unwrap();
+}

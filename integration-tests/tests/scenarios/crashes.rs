@@ -1,0 +1,102 @@
+//! Processes die at the worst moments; requests become active all the same, and nothing is left over.
+
+use std::time::Duration;
+
+use comity_agent::plan::STEP_NAMES;
+use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, until};
+
+use crate::OrLogs as _;
+use crate::inventories::{inventory, origin_and_donor};
+
+/// Steps of a handshake and a lease that the origin's agent takes, and those of the donor's.
+pub(crate) const ORIGIN_STEPS: [&str; 7] = [
+    "make-keys",
+    "open-psk",
+    "configure-fabric",
+    "report-established",
+    "open-credential",
+    "accept-credential",
+    "probe",
+];
+pub(crate) const DONOR_STEPS: [&str; 8] = [
+    "make-keys",
+    "send-psk",
+    "check-proof",
+    "configure-fabric",
+    "report-established",
+    "admit-lease",
+    "prepare-lease",
+    "seal-credential",
+];
+
+/// Starts again what crashed until `crashes` have been seen and the lease is in `state`.
+pub(crate) async fn nurse(federation: &mut Federation, lease: &str, state: &str, crashes: usize) {
+    let mut seen = 0;
+    for _ in 0..600 {
+        seen += federation.restart_ended_agents().unwrap();
+        if federation.lease_in(lease, state, Duration::from_millis(50)).await.is_ok() && seen == crashes {
+            return;
+        }
+    }
+    panic!("{lease} never became {state}, or {seen} crashes were seen and not {crashes}\n{}", federation.logs());
+}
+
+/// Released, both sides clean, and neither agent has anything of it.
+async fn release_and_leave_nothing(federation: &mut Federation, lease: &str) {
+    federation.comity(&["lease", "release", lease]).await.or_logs(federation);
+    nurse(federation, lease, "ended", 0).await;
+    let offers = federation.comity_as("admin", &["cluster", "show", "ncc-main"]).await.or_logs(federation);
+    assert_eq!(offers["lentMilli"], 0);
+    for cluster in ["polytech-campus", "ncc-main"] {
+        until(&format!("{cluster} to have nothing left"), Duration::from_secs(20), async || {
+            let status =
+                comity_agent::local_api::fetch_status(&federation.agent_dir(cluster).join("agent.sock")).await?;
+            anyhow::ensure!(status.lent.is_empty() && status.borrowed.is_empty(), "{cluster} still has {status:?}");
+            Ok(Some(()))
+        })
+        .await
+        .or_logs(federation);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_killed_in_the_middle_of_any_step_goes_on_where_it_was() {
+    for step in ORIGIN_STEPS.iter().chain(&DONOR_STEPS) {
+        assert!(STEP_NAMES.contains(step), "{step} is not a step of the agent");
+    }
+    let cases = ORIGIN_STEPS
+        .map(|step| ("polytech-campus", step))
+        .into_iter()
+        .chain(DONOR_STEPS.map(|step| ("ncc-main", step)));
+    for (crashing, step) in cases {
+        let mut federation =
+            Federation::start(FederationConfig { brokers: 1, ..FederationConfig::with_example_policy() })
+                .await
+                .unwrap();
+        for (cluster, gpus) in [("polytech-campus", 0), ("ncc-main", 16)] {
+            let file = inventory(federation.dir(), cluster, gpus, "frontier");
+            let crash_at = (cluster == crashing).then(|| format!("{step}:before,{step}:after"));
+            let spec = AgentSpec { crash_at, ..AgentSpec::new(cluster, Donor::File(file)) };
+            federation.join(spec).await.or_logs(&federation);
+        }
+        federation.all_connected().await.or_logs(&federation);
+        let request = federation.submit(3, "frontier").await.or_logs(&federation);
+        let lease = federation.lease_of(&request).await.or_logs(&federation);
+        nurse(&mut federation, &lease, "active", 2).await;
+        release_and_leave_nothing(&mut federation, &lease).await;
+        println!("{crashing} killed before and after {step}: active all the same");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_leader_killed_between_placed_and_active_delays_and_loses_nothing() {
+    let mut federation = origin_and_donor().await;
+    let request = federation.submit(3, "frontier").await.or_logs(&federation);
+    let lease = federation.lease_of(&request).await.or_logs(&federation);
+    let leader = federation.leader().await.or_logs(&federation);
+    federation.kill_broker(leader).await.unwrap();
+    let seen = federation.lease_in(&lease, "active", Duration::from_secs(60)).await.or_logs(&federation);
+    assert_eq!(seen["request"], request.as_str());
+    federation.start_broker(leader).unwrap();
+    release_and_leave_nothing(&mut federation, &lease).await;
+}

@@ -1,0 +1,242 @@
+//! Durations, GPUs, credits and dates as people write them, to integers with a unit. No floating point.
+
+use jiff::civil::Date;
+use jiff::{SignedDuration, Timestamp};
+
+use crate::limits::{MAX_DURATION_MS, MAX_GPUS_MILLI};
+
+/// Why an amount cannot be used.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct AmountError {
+    /// What is wrong with it.
+    pub(crate) what: &'static str,
+    /// What to write.
+    pub(crate) remedy: String,
+}
+
+fn refuse<T>(what: &'static str, remedy: impl Into<String>) -> Result<T, AmountError> {
+    Err(AmountError { what, remedy: remedy.into() })
+}
+
+/// A duration such as `30s`, `90m`, `1h30m`, `7d` in milliseconds; units `ms`, `s`, `m`, `h`, `d`, the larger first.
+pub(crate) fn parse_duration_ms(text: &str) -> Result<u64, AmountError> {
+    const FORM: &str = "write a number and a unit, such as `30s`, `90m`, `24h` or `7d`";
+    if text.starts_with('-') {
+        return refuse("a duration cannot be negative", FORM);
+    }
+    if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
+        return refuse("a duration needs a unit", format!("did you mean `{text}s` or `{text}m`?"));
+    }
+    let mut total: u64 = 0;
+    let mut last_unit = u64::MAX;
+    let mut rest = text;
+    if rest.is_empty() {
+        return refuse("not a duration", FORM);
+    }
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, tail) = rest.split_at(digits);
+        let letters = tail.bytes().take_while(u8::is_ascii_alphabetic).count();
+        let (unit, tail) = tail.split_at(letters);
+        let unit_ms = match unit {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return refuse("not a duration", FORM),
+        };
+        if digits == 0 || unit_ms >= last_unit {
+            return refuse("not a duration", FORM);
+        }
+        last_unit = unit_ms;
+        rest = tail;
+        total = match number
+            .parse::<u64>()
+            .ok()
+            .and_then(|n| n.checked_mul(unit_ms))
+            .and_then(|ms| total.checked_add(ms))
+        {
+            Some(total) if total <= MAX_DURATION_MS => total,
+            _ => return refuse("a duration is at most ten years", "write a shorter one"),
+        };
+    }
+    Ok(total)
+}
+
+/// A decimal with at most three places, in thousandths.
+fn parse_milli(text: &str, most: u64) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |part: &str| part.bytes().all(|b| b.is_ascii_digit());
+    if whole.is_empty() || !digits(whole) || !digits(fraction) || fraction.len() > 3 || text.ends_with('.') {
+        return None;
+    }
+    let mut thousandths: u64 = 0;
+    for index in 0..3 {
+        thousandths = thousandths * 10 + u64::from(fraction.as_bytes().get(index).map_or(0, |digit| digit - b'0'));
+    }
+    let milli = whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(thousandths)?;
+    (milli <= most).then_some(milli)
+}
+
+/// An amount of GPUs such as `8`, `0.5` or `250m`, in milli-GPU.
+pub(crate) fn parse_gpus_milli(text: &str) -> Result<u64, AmountError> {
+    const FORM: &str = "write GPUs like `8`, `0.25` or `250m` (milli-GPU), from 0 to ten million";
+    if text.starts_with('-') {
+        return refuse("an amount of GPUs cannot be negative", FORM);
+    }
+    let milli = match text.strip_suffix('m') {
+        Some(milli) if !milli.is_empty() && milli.bytes().all(|b| b.is_ascii_digit()) => {
+            milli.parse::<u64>().ok().filter(|milli| *milli <= MAX_GPUS_MILLI)
+        }
+        Some(_) => None,
+        None => parse_milli(text, MAX_GPUS_MILLI),
+    };
+    milli.map_or_else(|| refuse("not an amount of GPUs", FORM), Ok)
+}
+
+/// A price in credits such as `3` or `0.125`, in milli-credits.
+pub(crate) fn parse_credits_milli(text: &str) -> Result<u64, AmountError> {
+    parse_milli(text, 1_000_000_000).map_or_else(
+        || {
+            refuse(
+                "not a price",
+                "write credits like `3` or `0.125`, from 0 to one million, with at most three decimals",
+            )
+        },
+        Ok,
+    )
+}
+
+/// The first moment of a date, or a moment, in milliseconds since 1970.
+pub(crate) fn parse_start_ms(text: &str) -> Result<u64, AmountError> {
+    parse_moment_ms(text, 0)
+}
+
+/// The last moment of a date, or a moment, in milliseconds since 1970.
+pub(crate) fn parse_end_ms(text: &str) -> Result<u64, AmountError> {
+    parse_moment_ms(text, 86_400_000 - 1)
+}
+
+fn parse_moment_ms(text: &str, into_the_day_ms: i64) -> Result<u64, AmountError> {
+    const FORM: &str = "write an RFC 3339 date or time, such as `2027-01-31` or `2027-01-31T18:00:00Z`";
+    let is_date = text.len() == 10;
+    let moment = if is_date {
+        text.parse::<Date>()
+            .ok()
+            .and_then(|date| date.to_zoned(jiff::tz::TimeZone::UTC).ok())
+            .and_then(|zoned| zoned.timestamp().checked_add(SignedDuration::from_millis(into_the_day_ms)).ok())
+    } else {
+        text.parse::<Timestamp>().ok()
+    };
+    match moment.map(|moment| u64::try_from(moment.as_millisecond())) {
+        Some(Ok(ms)) => Ok(ms),
+        Some(Err(_)) => refuse("a date before 1970", FORM),
+        None => refuse("not a date", FORM),
+    }
+}
+
+/// Milli-GPU as people write them: `3`, `0.25`.
+#[must_use]
+pub(crate) fn show_gpus(milli: u64) -> String {
+    show_milli(milli)
+}
+
+fn show_milli(milli: u64) -> String {
+    let (whole, rest) = (milli / 1000, milli % 1000);
+    if rest == 0 {
+        return whole.to_string();
+    }
+    format!("{whole}.{rest:03}").trim_end_matches('0').to_owned()
+}
+
+/// Milliseconds as people write them: `1d12h`, `90m` as `1h30m`.
+#[must_use]
+pub(crate) fn show_duration(ms: u64) -> String {
+    if ms == 0 {
+        return "0s".to_owned();
+    }
+    let mut rest = ms;
+    let mut shown = String::new();
+    for (unit, unit_ms) in [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)] {
+        if rest >= unit_ms {
+            shown.push_str(&format!("{}{unit}", rest / unit_ms));
+            rest %= unit_ms;
+        }
+    }
+    shown
+}
+
+/// Milliseconds since 1970 as an RFC 3339 time.
+#[must_use]
+pub(crate) fn show_moment(ms: u64) -> String {
+    i64::try_from(ms)
+        .ok()
+        .and_then(|ms| Timestamp::from_millisecond(ms).ok())
+        .map_or_else(|| format!("{ms} ms after 1970"), |moment| moment.to_string())
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_need_a_unit_and_have_a_bound() {
+        for (text, ms) in [
+            ("30m", 1_800_000),
+            ("24h", 86_400_000),
+            ("7d", 604_800_000),
+            ("1h30m", 5_400_000),
+            ("0s", 0),
+            ("250ms", 250),
+        ] {
+            assert_eq!(parse_duration_ms(text), Ok(ms), "{text}");
+        }
+        for bad in ["", "30", "-5m", "5 m", "m", "5w", "30m1h", "1.5h", "18446744073709551615d", "3661d", "１h"] {
+            assert!(parse_duration_ms(bad).is_err(), "{bad}");
+        }
+        assert_eq!(parse_duration_ms("30").unwrap_err().remedy, "did you mean `30s` or `30m`?");
+    }
+
+    #[test]
+    fn gpus_are_exact_thousandths() {
+        for (text, milli) in [("8", 8000), ("0.5", 500), ("0.1", 100), ("250m", 250), ("1.005", 1005), ("0", 0)] {
+            assert_eq!(parse_gpus_milli(text), Ok(milli), "{text}");
+        }
+        for bad in [
+            "",
+            "-1",
+            "1e3",
+            "0.0005",
+            ".5",
+            "5.",
+            "1,5",
+            "m",
+            "+1",
+            "99999999999999999999",
+            "10000001",
+            "99999999999999m",
+        ] {
+            assert!(parse_gpus_milli(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_date_begins_and_ends_with_its_day() {
+        assert_eq!(parse_start_ms("1970-01-02"), Ok(86_400_000));
+        assert_eq!(parse_end_ms("1970-01-02"), Ok(2 * 86_400_000 - 1));
+        assert_eq!(parse_start_ms("1970-01-02T01:00:00+01:00"), Ok(86_400_000));
+        for bad in ["", "2026-13-01", "2026-1-1", "tomorrow", "1969-12-31", "2026-01-01T00:00:00"] {
+            assert!(parse_start_ms(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn amounts_are_shown_as_people_write_them() {
+        assert_eq!(show_gpus(1500), "1.5");
+        assert_eq!(show_gpus(8000), "8");
+        assert_eq!(show_duration(5_400_000), "1h30m");
+        assert_eq!(show_moment(86_400_000), "1970-01-02T00:00:00Z");
+    }
+}

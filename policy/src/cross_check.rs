@@ -1,0 +1,163 @@
+//! What must hold between documents: references resolve, owners agree, identities are the federation's.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::amounts::show_duration;
+use crate::compile::Draft;
+use crate::fields::Target;
+use crate::kind::Kind;
+use crate::place::Problems;
+use crate::problem::ProblemCode;
+use crate::suggest::nearest;
+
+/// Reports everything that does not hold.
+pub(crate) fn check(draft: &Draft, problems: &mut Problems<'_>) {
+    check_federation(draft, problems);
+    check_owners(draft, problems);
+    check_references(draft, problems);
+    check_user_ids(draft, problems);
+    check_signing_keys(draft, problems);
+}
+
+/// Reports that there is no Federation document.
+pub(crate) fn no_federation(problems: &mut Problems<'_>) {
+    problems.whole(
+        "",
+        ProblemCode::NoFederation,
+        "the bundle has no Federation document",
+        "add one: it names the trust domain and the maintainers",
+    );
+}
+
+fn check_federation(draft: &Draft, problems: &mut Problems<'_>) {
+    let mut declared = draft.declared.iter().filter(|((kind, _), _)| *kind == Kind::Federation);
+    let first = declared.next();
+    if first.is_none() && !draft.unreadable.contains(&Kind::Federation) && draft.federations.is_empty() {
+        no_federation(problems);
+    }
+    for ((_, name), place) in declared {
+        let message = format!("Federation `{name}` is the second one of this bundle");
+        problems.at(
+            *place,
+            ProblemCode::DuplicateName,
+            message,
+            "a bundle describes one federation; remove one of them",
+        );
+    }
+    for federation in &draft.federations {
+        let (term, longest) = (federation.spec.defaults.lease_term_ms, federation.spec.limits.max_lease_duration_ms);
+        if term > longest {
+            let message = format!(
+                "`defaults.leaseTerm` ({}) is longer than `limits.maxLeaseDuration` ({})",
+                show_duration(term),
+                show_duration(longest)
+            );
+            problems.at(
+                federation.place_of("defaults.leaseTerm"),
+                ProblemCode::Contradiction,
+                message,
+                "shorten the one or lengthen the other",
+            );
+        }
+    }
+}
+
+/// A cluster belongs to one institution, and its document names that one.
+fn check_owners(draft: &Draft, problems: &mut Problems<'_>) {
+    let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
+    for institution in draft.institutions.values() {
+        for cluster in &institution.spec.clusters {
+            if let Some(other) = owners.insert(cluster, &institution.name) {
+                let message =
+                    format!("cluster `{cluster}` is enrolled by Institution `{}` and by `{other}`", institution.name);
+                problems.at(
+                    institution.place_of("clusters"),
+                    ProblemCode::Contradiction,
+                    message,
+                    "a cluster belongs to one institution",
+                );
+            }
+        }
+    }
+    for cluster in draft.clusters.values() {
+        let Some(institution) = draft.institutions.get(&cluster.spec.institution) else {
+            continue;
+        };
+        if !institution.spec.clusters.contains(&cluster.name) {
+            let message = format!("Institution `{}` does not enrol cluster `{}`", institution.name, cluster.name);
+            let remedy = format!(
+                "add `{}` to its `clusters` ({}:{}), or correct the name",
+                cluster.name,
+                institution.origin.file,
+                institution.place_of("clusters").line
+            );
+            problems.at(cluster.place, ProblemCode::UnknownReference, message, remedy);
+        }
+    }
+}
+
+fn check_references(draft: &Draft, problems: &mut Problems<'_>) {
+    let enrolled: BTreeSet<&str> = draft
+        .institutions
+        .values()
+        .flat_map(|institution| institution.spec.clusters.iter().map(String::as_str))
+        .collect();
+    for reference in &draft.references {
+        let found = match reference.target {
+            Target::Document(kind) => draft.declared.contains_key(&(kind, reference.name.clone())),
+            // What an institution that could not be read enrols is unknown; it must be mended first.
+            Target::EnrolledCluster => {
+                enrolled.contains(reference.name.as_str()) || draft.unreadable.contains(&Kind::Institution)
+            }
+        };
+        if found || problems.is_full() {
+            continue;
+        }
+        let (known, what): (Vec<&str>, &str) = match reference.target {
+            Target::Document(kind) => (
+                draft.declared.keys().filter(|(of, _)| *of == kind).map(|(_, name)| name.as_str()).collect(),
+                kind.as_str(),
+            ),
+            Target::EnrolledCluster => (enrolled.iter().copied().collect(), "enrolled cluster"),
+        };
+        let remedy = match (nearest(&reference.name, known), reference.target) {
+            (Some(near), _) => format!("did you mean `{near}`?"),
+            (None, Target::Document(kind)) => {
+                format!("add a document of kind {kind} with this name, or remove the reference")
+            }
+            (None, Target::EnrolledCluster) => "add it to `clusters` of its Institution, or remove it here".to_owned(),
+        };
+        problems.at(
+            reference.place,
+            ProblemCode::UnknownReference,
+            format!("there is no {what} `{}`", reference.name),
+            remedy,
+        );
+    }
+}
+
+fn check_user_ids(draft: &Draft, problems: &mut Problems<'_>) {
+    let [federation] = draft.federations.as_slice() else {
+        return;
+    };
+    let ours = &federation.spec.trust_domain;
+    for used in draft.user_ids.iter().filter(|used| used.trust_domain != *ours) {
+        let message = format!("the trust domain `{}` is not that of this federation", used.trust_domain);
+        problems.at(used.place, ProblemCode::InvalidUserId, message, format!("write `spiffe://{ours}/user/<name>`"));
+    }
+}
+
+/// A key vouches for the clusters of one institution only.
+fn check_signing_keys(draft: &Draft, problems: &mut Problems<'_>) {
+    let mut seen: BTreeMap<[u8; 32], &str> = BTreeMap::new();
+    for institution in draft.institutions.values() {
+        for (index, key) in institution.spec.signing_keys.iter().enumerate() {
+            if let Some(other) = seen.insert(*key, &institution.name) {
+                let message =
+                    format!("this signing key is listed twice (Institution `{}` and `{other}`)", institution.name);
+                let place = institution.place_of(&format!("signingKeys[{index}]"));
+                problems.at(place, ProblemCode::DuplicateName, message, "every institution has keys of its own");
+            }
+        }
+    }
+}

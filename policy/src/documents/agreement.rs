@@ -1,0 +1,142 @@
+//! Agreement: who may borrow from whom.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use super::Spec;
+use crate::amounts;
+use crate::fields::{Context, Fields, Target};
+use crate::kind::Kind;
+use crate::problem::ProblemCode;
+use crate::yaml::{Node, Value};
+
+/// Permission for institutions to borrow from institutions. Within one institution none is needed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Agreement {
+    /// `parties`, or `borrowers` and `lenders`.
+    pub sides: AgreementSides,
+    /// `classes`: the classes it covers.
+    pub classes: BTreeSet<String>,
+    /// `maxGpus`: the most lent under it at one time, in milli-GPU.
+    pub max_gpus_milli: Option<u64>,
+    /// `from`: its first moment, in milliseconds since 1970.
+    pub from_ms: Option<u64>,
+    /// `until`: its last moment, in milliseconds since 1970.
+    pub until_ms: Option<u64>,
+    /// `purpose`: what it is for, for people.
+    pub purpose: String,
+}
+
+/// Who borrows and who lends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum AgreementSides {
+    /// `parties`: each may borrow from each other.
+    Mutual(BTreeSet<String>),
+    /// `borrowers` and `lenders`: one way.
+    OneWay {
+        /// The institutions that may borrow.
+        borrowers: BTreeSet<String>,
+        /// The institutions that lend.
+        lenders: BTreeSet<String>,
+    },
+}
+
+impl Agreement {
+    /// Whether it lets one institution borrow from another.
+    #[must_use]
+    pub fn covers(&self, borrower: &str, lender: &str) -> bool {
+        match &self.sides {
+            AgreementSides::Mutual(parties) => parties.contains(borrower) && parties.contains(lender),
+            AgreementSides::OneWay { borrowers, lenders } => borrowers.contains(borrower) && lenders.contains(lender),
+        }
+    }
+}
+
+impl Spec for Agreement {
+    const KIND: Kind = Kind::Agreement;
+
+    fn read(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<Self> {
+        let sides = read_sides(fields, context);
+        let classes = fields.required("classes", context).map(|(path, node)| {
+            context.not_empty(&path, node, "name at least one GpuClass");
+            context
+                .set(&path, node, |context, path, node| context.reference(path, node, Target::Document(Kind::GpuClass)))
+        });
+        let max = fields.optional("maxGpus", context).and_then(|(path, node)| context.gpus_milli(&path, node));
+        let from = fields
+            .optional("from", context)
+            .and_then(|(path, node)| context.amount(&path, node, ProblemCode::InvalidDate, amounts::parse_start_ms));
+        let until_field = fields.optional("until", context);
+        let until = until_field
+            .as_ref()
+            .and_then(|(path, node)| context.amount(path, node, ProblemCode::InvalidDate, amounts::parse_end_ms));
+        if let (Some(from), Some(until), Some((_, node))) = (from, until, &until_field)
+            && until < from
+        {
+            let message = format!(
+                "{} ends ({}) before it begins ({})",
+                context.label,
+                amounts::show_moment(until),
+                amounts::show_moment(from)
+            );
+            context.problems.at(
+                node.place,
+                ProblemCode::Contradiction,
+                message,
+                "swap `from` and `until`, or correct one of them",
+            );
+        }
+        let purpose = fields.optional("purpose", context).and_then(|(path, node)| context.text(&path, node));
+        Some(Self {
+            sides: sides?,
+            classes: classes?,
+            max_gpus_milli: max,
+            from_ms: from,
+            until_ms: until,
+            purpose: purpose.unwrap_or_default(),
+        })
+    }
+}
+
+fn read_sides(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<AgreementSides> {
+    let parties = fields.optional("parties", context);
+    let borrowers = fields.optional("borrowers", context);
+    let lenders = fields.optional("lenders", context);
+    let place = fields.place();
+    const REMEDY: &str =
+        "write `parties: [a, b]` (each borrows from each other), or `borrowers: [a]` and `lenders: [b]` (one way)";
+    match (parties, borrowers, lenders) {
+        (Some((path, node)), None, None) => {
+            if matches!(&node.value, Value::List(items) if items.len() < 2) {
+                let message = format!("`{path}` of {} needs two institutions at least", context.label);
+                context.problems.at(node.place, ProblemCode::Contradiction, message, "add the other party");
+            }
+            Some(AgreementSides::Mutual(institutions(context, &path, node)))
+        }
+        (None, Some((borrowers_path, borrowers)), Some((lenders_path, lenders))) => {
+            context.not_empty(&borrowers_path, borrowers, "name at least one institution");
+            context.not_empty(&lenders_path, lenders, "name at least one institution");
+            Some(AgreementSides::OneWay {
+                borrowers: institutions(context, &borrowers_path, borrowers),
+                lenders: institutions(context, &lenders_path, lenders),
+            })
+        }
+        (Some((_, node)), ..) => {
+            let message = format!("{} has `parties` beside `borrowers` or `lenders`", context.label);
+            context.problems.at(node.place, ProblemCode::Contradiction, message, REMEDY);
+            None
+        }
+        (None, ..) => {
+            let message = format!("{} does not say who borrows from whom", context.label);
+            context.problems.at(place, ProblemCode::MissingField, message, REMEDY);
+            None
+        }
+    }
+}
+
+fn institutions(context: &mut Context<'_, '_>, path: &str, node: &Node) -> BTreeSet<String> {
+    context.set(path, node, |context, path, node| context.reference(path, node, Target::Document(Kind::Institution)))
+}

@@ -1,0 +1,161 @@
+//! Cluster: the terms on which a cluster lends. A cluster without this document borrows only.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::Spec;
+use crate::fields::{Context, Fields, Target};
+use crate::kind::Kind;
+use crate::problem::ProblemCode;
+use crate::yaml::Node;
+
+/// Donor terms; the document's name is the cluster's id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cluster {
+    /// `institution`: its owner, who must list it in `clusters`.
+    pub institution: String,
+    /// `region`: where it is, by the federation's own region names.
+    pub region: Option<String>,
+    /// `accepting`: whether it takes new leases now; `false` lets those in force run out.
+    pub accepting: bool,
+    /// `lends`: what it lends and to whom. A lease needs one term that covers it.
+    pub lends: Vec<LendTerm>,
+    /// `maxLentGpus`: the most lent at one time, in milli-GPU; `None` means all that local work leaves free.
+    pub max_lent_gpus_milli: Option<u64>,
+    /// `localReserveGpus`: kept free for local work, in milli-GPU.
+    pub local_reserve_gpus_milli: u64,
+    /// `reclaimGrace`: notice before a reclaimed lease ends, in milliseconds.
+    pub reclaim_grace_ms: Option<u64>,
+    /// `maxLeaseDuration`: the longest lease it grants, in milliseconds.
+    pub max_lease_duration_ms: Option<u64>,
+    /// `delivery`: how it can deliver a lease; `namespace` where not given.
+    pub delivery: BTreeSet<DeliveryKind>,
+}
+
+/// One entry of `lends`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LendTerm {
+    /// `classes`: the classes of GPUs this term covers.
+    pub classes: BTreeSet<String>,
+    /// `to.institutions`: the borrowers it covers. With `to_tenants` empty too: everyone who has an agreement.
+    pub to_institutions: BTreeSet<String>,
+    /// `to.tenants`: single tenants it covers.
+    pub to_tenants: BTreeSet<String>,
+    /// `maxGpus`: the most lent at one time to the borrowers and in the classes of this term, in milli-GPU.
+    pub max_gpus_milli: Option<u64>,
+}
+
+impl LendTerm {
+    /// Whether the term is open to everyone who has an agreement.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.to_institutions.is_empty() && self.to_tenants.is_empty()
+    }
+
+    /// Whether the term covers a borrower.
+    #[must_use]
+    pub fn covers(&self, tenant: &str, institution: &str) -> bool {
+        self.is_open() || self.to_tenants.contains(tenant) || self.to_institutions.contains(institution)
+    }
+}
+
+/// How a lease reaches the origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeliveryKind {
+    /// A namespace on the donor and a kubeconfig at the origin.
+    Namespace,
+    /// A virtual node at the origin, through Liqo.
+    VirtualNode,
+}
+
+impl std::fmt::Display for DeliveryKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Namespace => "namespace",
+            Self::VirtualNode => "virtual-node",
+        })
+    }
+}
+
+impl Spec for Cluster {
+    const KIND: Kind = Kind::Cluster;
+
+    fn read(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<Self> {
+        let institution = fields
+            .required("institution", context)
+            .and_then(|(path, node)| context.reference(&path, node, Target::Document(Kind::Institution)));
+        let region = fields.optional("region", context).and_then(|(path, node)| context.name(&path, node));
+        let accepting = fields.optional("accepting", context).and_then(|(path, node)| context.boolean(&path, node));
+        let lends = fields
+            .optional("lends", context)
+            .map(|(path, node)| context.list(&path, node, lend_term))
+            .unwrap_or_default();
+        let max_lent = fields.optional("maxLentGpus", context).and_then(|(path, node)| context.gpus_milli(&path, node));
+        let reserve =
+            fields.optional("localReserveGpus", context).and_then(|(path, node)| context.gpus_milli(&path, node));
+        let grace = fields.optional("reclaimGrace", context).and_then(|(path, node)| context.duration_ms(&path, node));
+        let longest = fields
+            .optional("maxLeaseDuration", context)
+            .and_then(|(path, node)| context.positive_duration_ms(&path, node));
+        let delivery = fields.optional("delivery", context).map(|(path, node)| {
+            context.not_empty(&path, node, "write `delivery: [namespace]`");
+            context.set(&path, node, |context, path, node| {
+                let words = [("namespace", DeliveryKind::Namespace), ("virtual-node", DeliveryKind::VirtualNode)];
+                context.word(path, node, &words)
+            })
+        });
+        Some(Self {
+            institution: institution?,
+            region,
+            accepting: accepting.unwrap_or(true),
+            lends,
+            max_lent_gpus_milli: max_lent,
+            local_reserve_gpus_milli: reserve.unwrap_or(0),
+            reclaim_grace_ms: grace,
+            max_lease_duration_ms: longest,
+            delivery: delivery.unwrap_or_else(|| BTreeSet::from([DeliveryKind::Namespace])),
+        })
+    }
+}
+
+fn lend_term(context: &mut Context<'_, '_>, path: &str, node: &Node) -> Option<LendTerm> {
+    let mut fields = Fields::open(node, path, context)?;
+    let classes = fields.required("classes", context).map(|(path, node)| {
+        context.not_empty(&path, node, "name at least one GpuClass");
+        context.set(&path, node, |context, path, node| context.reference(path, node, Target::Document(Kind::GpuClass)))
+    });
+    let to = fields.optional("to", context).and_then(|(path, node)| {
+        let mut fields = Fields::open(node, &path, context)?;
+        let mut names = |name: &'static str, kind: Kind, context: &mut Context<'_, '_>| {
+            fields
+                .optional(name, context)
+                .map(|(path, node)| {
+                    context
+                        .set(&path, node, |context, path, node| context.reference(path, node, Target::Document(kind)))
+                })
+                .unwrap_or_default()
+        };
+        let institutions = names("institutions", Kind::Institution, context);
+        let tenants = names("tenants", Kind::Tenant, context);
+        fields.finish(context);
+        if institutions.is_empty() && tenants.is_empty() {
+            // Nobody was meant, and an empty `to` would mean everybody.
+            let message = format!("`{path}` of {} names nobody", context.label);
+            context.problems.at(
+                node.place,
+                ProblemCode::MissingField,
+                message,
+                "name institutions or tenants, or leave `to` away",
+            );
+        }
+        Some((institutions, tenants))
+    });
+    let max = fields.optional("maxGpus", context).and_then(|(path, node)| context.gpus_milli(&path, node));
+    fields.finish(context);
+    let (to_institutions, to_tenants) = to.unwrap_or_default();
+    Some(LendTerm { classes: classes?, to_institutions, to_tenants, max_gpus_milli: max })
+}

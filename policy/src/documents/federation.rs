@@ -1,0 +1,170 @@
+//! Federation: trust domain, maintainers, defaults and limits. Exactly one per bundle.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use super::Spec;
+use crate::fields::{Context, Fields, shown};
+use crate::identifiers;
+use crate::kind::Kind;
+use crate::problem::ProblemCode;
+
+/// What holds for the whole federation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Federation {
+    /// The SPIFFE trust domain of all identities.
+    pub trust_domain: String,
+    /// Users with the federation role `admin`: they invite any cluster and apply policy.
+    pub maintainers: BTreeSet<String>,
+    /// Values for what documents and requests leave open.
+    pub defaults: Defaults,
+    /// Bounds that no request exceeds.
+    pub limits: Limits,
+}
+
+/// Federation-wide default durations, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Defaults {
+    /// `leaseTerm`: how long a lease runs when its request names no duration. 4 h.
+    pub lease_term_ms: u64,
+    /// `hold`: how long a placement is held while its peering comes up. 2 min.
+    pub hold_ms: u64,
+    /// `peeringIdle`: how long a peering without leases stays warm. 15 min.
+    pub peering_idle_ms: u64,
+    /// `peeringStep`: the deadline of each step of a peering. 30 s.
+    pub peering_step_ms: u64,
+    /// `outageGrace`: how long leases outlive their expiry while no broker can be reached. 24 h.
+    pub outage_grace_ms: u64,
+    /// `heartbeatTimeout`: after how much silence an agent is suspect. 30 s.
+    pub heartbeat_timeout_ms: u64,
+    /// `reclaimGrace`: notice before a reclaimed lease ends, where a cluster names none. 5 min.
+    pub reclaim_grace_ms: u64,
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        const SECOND: u64 = 1_000;
+        const HOUR: u64 = 3_600 * SECOND;
+        Self {
+            lease_term_ms: 4 * HOUR,
+            hold_ms: 120 * SECOND,
+            peering_idle_ms: 900 * SECOND,
+            peering_step_ms: 30 * SECOND,
+            outage_grace_ms: 24 * HOUR,
+            heartbeat_timeout_ms: 30 * SECOND,
+            reclaim_grace_ms: 300 * SECOND,
+        }
+    }
+}
+
+/// Federation-wide bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Limits {
+    /// `maxGpusPerRequest`, in milli-GPU. 64 GPUs.
+    pub max_gpus_per_request_milli: u64,
+    /// `maxLeaseDuration`, in milliseconds. 7 d.
+    pub max_lease_duration_ms: u64,
+    /// `maxQueuedRequests`: requests waiting in the whole federation. 10,000.
+    pub max_queued_requests: u64,
+    /// `maxQueuedRequestsPerTenant`: requests of one tenant waiting. 200.
+    pub max_queued_requests_per_tenant: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_gpus_per_request_milli: 64_000,
+            max_lease_duration_ms: 7 * 24 * 3_600_000,
+            max_queued_requests: 10_000,
+            max_queued_requests_per_tenant: 200,
+        }
+    }
+}
+
+impl Spec for Federation {
+    const KIND: Kind = Kind::Federation;
+
+    fn read(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<Self> {
+        let trust_domain = fields.required("trustDomain", context).and_then(|(path, node)| {
+            let text = context.scalar(&path, node)?;
+            if let Err(remedy) = identifiers::check_trust_domain(text) {
+                let message = format!("`{path}: {}` is not a trust domain", shown(text));
+                context.problems.at(node.place, ProblemCode::InvalidName, message, remedy);
+                return None;
+            }
+            Some(text.to_owned())
+        });
+        let maintainers = fields.required("maintainers", context).map(|(path, node)| {
+            context.not_empty(&path, node, "name at least one user, or nobody can change anything");
+            context.set(&path, node, Context::user_id)
+        });
+        let defaults = fields.optional("defaults", context).and_then(|(path, node)| {
+            let mut fields = Fields::open(node, &path, context)?;
+            let defaults = read_defaults(&mut fields, context);
+            fields.finish(context);
+            Some(defaults)
+        });
+        let limits = fields.optional("limits", context).and_then(|(path, node)| {
+            let mut fields = Fields::open(node, &path, context)?;
+            let limits = read_limits(&mut fields, context);
+            fields.finish(context);
+            Some(limits)
+        });
+        Some(Self {
+            trust_domain: trust_domain?,
+            maintainers: maintainers?,
+            defaults: defaults.unwrap_or_default(),
+            limits: limits.unwrap_or_default(),
+        })
+    }
+}
+
+fn read_defaults(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Defaults {
+    let mut defaults = Defaults::default();
+    let targets: [(&'static str, &mut u64); 7] = [
+        ("leaseTerm", &mut defaults.lease_term_ms),
+        ("hold", &mut defaults.hold_ms),
+        ("peeringIdle", &mut defaults.peering_idle_ms),
+        ("peeringStep", &mut defaults.peering_step_ms),
+        ("outageGrace", &mut defaults.outage_grace_ms),
+        ("heartbeatTimeout", &mut defaults.heartbeat_timeout_ms),
+        ("reclaimGrace", &mut defaults.reclaim_grace_ms),
+    ];
+    for (name, target) in targets {
+        if let Some((path, node)) = fields.optional(name, context)
+            && let Some(ms) = context.positive_duration_ms(&path, node)
+        {
+            *target = ms;
+        }
+    }
+    defaults
+}
+
+fn read_limits(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Limits {
+    let mut limits = Limits::default();
+    if let Some((path, node)) = fields.optional("maxGpusPerRequest", context)
+        && let Some(milli) = context.gpus_milli(&path, node)
+    {
+        limits.max_gpus_per_request_milli = milli;
+    }
+    if let Some((path, node)) = fields.optional("maxLeaseDuration", context)
+        && let Some(ms) = context.positive_duration_ms(&path, node)
+    {
+        limits.max_lease_duration_ms = ms;
+    }
+    if let Some((path, node)) = fields.optional("maxQueuedRequests", context)
+        && let Some(count) = context.number(&path, node, 1, 1_000_000)
+    {
+        limits.max_queued_requests = count;
+    }
+    if let Some((path, node)) = fields.optional("maxQueuedRequestsPerTenant", context)
+        && let Some(count) = context.number(&path, node, 1, 1_000_000)
+    {
+        limits.max_queued_requests_per_tenant = count;
+    }
+    limits
+}

@@ -1,0 +1,108 @@
+//! Institution: a legal member with its keys, clusters and operators.
+
+use std::collections::BTreeSet;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+
+use super::Spec;
+use crate::fields::{Context, Fields, shown};
+use crate::kind::Kind;
+use crate::problem::ProblemCode;
+
+/// The weight of an institution or tenant that names none.
+pub(crate) const DEFAULT_WEIGHT: u32 = 100;
+
+/// A legal member of the federation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Institution {
+    /// `displayName`: the name people know it by.
+    pub display_name: String,
+    /// `contact`: whom to ask; a mail address or a URL.
+    pub contact: String,
+    /// `homeRegion`: where it is, by the federation's own region names.
+    pub home_region: Option<String>,
+    /// `signingKeys`: public keys that vouch for its clusters' identity keys, 32 bytes each (Ed25519).
+    #[serde(serialize_with = "write_keys")]
+    pub signing_keys: Vec<[u8; 32]>,
+    /// `clusters`: ids of the clusters it may enrol.
+    pub clusters: BTreeSet<String>,
+    /// `operators`: users who may invite and list its clusters.
+    pub operators: BTreeSet<String>,
+    /// `weight`: its base share, 1 to 1,000; 100 where not given.
+    pub weight: u32,
+}
+
+impl Spec for Institution {
+    const KIND: Kind = Kind::Institution;
+
+    fn read(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<Self> {
+        let display_name = fields.required("displayName", context).and_then(|(path, node)| context.text(&path, node));
+        let contact = fields.required("contact", context).and_then(|(path, node)| context.text(&path, node));
+        let home_region = fields.optional("homeRegion", context).and_then(|(path, node)| context.name(&path, node));
+        let signing_keys = fields
+            .optional("signingKeys", context)
+            .map(|(path, node)| context.list(&path, node, signing_key))
+            .unwrap_or_default();
+        let clusters = fields
+            .optional("clusters", context)
+            .map(|(path, node)| context.set(&path, node, Context::name))
+            .unwrap_or_default();
+        let operators = fields
+            .optional("operators", context)
+            .map(|(path, node)| context.set(&path, node, Context::user_id))
+            .unwrap_or_default();
+        let weight = fields.optional("weight", context).and_then(|(path, node)| context.weight(&path, node));
+        Some(Self {
+            display_name: display_name?,
+            contact: contact?,
+            home_region,
+            signing_keys,
+            clusters,
+            operators,
+            weight: weight.unwrap_or(DEFAULT_WEIGHT),
+        })
+    }
+}
+
+fn signing_key(context: &mut Context<'_, '_>, path: &str, node: &crate::yaml::Node) -> Option<[u8; 32]> {
+    let text = context.scalar(path, node)?;
+    let key = text.strip_prefix("ed25519:").and_then(decode_base64);
+    if key.is_none() {
+        let message = format!("`{path}: {}` is not a signing key", shown(text));
+        context.problems.at(
+            node.place,
+            ProblemCode::InvalidKey,
+            message,
+            "write `ed25519:` and the base64 of the 32 bytes of the public key",
+        );
+    }
+    key
+}
+
+/// Exactly 32 bytes; the strict decoder accepts one spelling of each key.
+fn decode_base64(text: &str) -> Option<[u8; 32]> {
+    STANDARD.decode(text).ok()?.try_into().ok()
+}
+
+fn write_keys<S: serde::Serializer>(keys: &[[u8; 32]], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(keys.iter().map(|key| format!("ed25519:{}", STANDARD.encode(key))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_read_and_written_in_one_spelling() {
+        let zero = format!("{}=", "A".repeat(43));
+        assert_eq!(decode_base64(&zero), Some([0; 32]));
+        let key: [u8; 32] = std::array::from_fn(|index| u8::try_from(index * 7 + 3).unwrap_or(255));
+        assert_eq!(decode_base64(&STANDARD.encode(key)), Some(key));
+        for bad in ["", "AAAA", &"A".repeat(44), &format!("{}B=", "A".repeat(42)), &format!("{}!=", "A".repeat(42))] {
+            assert_eq!(decode_base64(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Quota: a limit on what a tenant or an institution uses.
+
+use serde::Serialize;
+
+use super::Spec;
+use crate::fields::{Context, Fields, Target};
+use crate::kind::Kind;
+use crate::problem::ProblemCode;
+
+/// Limits on one tenant or institution; all quotas that cover a request hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Quota {
+    /// `tenant` or `institution`: whom it limits.
+    pub subject: QuotaSubject,
+    /// `class`: the class it limits; `None` limits all classes together.
+    pub class: Option<String>,
+    /// `maxConcurrentGpus`: the most borrowed at one time, in milli-GPU.
+    pub max_concurrent_gpus_milli: Option<u64>,
+    /// `maxGpusPerRequest`, in milli-GPU.
+    pub max_gpus_per_request_milli: Option<u64>,
+    /// `maxLeaseDuration`, in milliseconds.
+    pub max_lease_duration_ms: Option<u64>,
+}
+
+/// Whom a quota limits.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum QuotaSubject {
+    /// One tenant.
+    Tenant(String),
+    /// All tenants of an institution together.
+    Institution(String),
+}
+
+impl Spec for Quota {
+    const KIND: Kind = Kind::Quota;
+
+    fn read(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<Self> {
+        let tenant_field = fields.optional("tenant", context);
+        let institution_field = fields.optional("institution", context);
+        let whole = fields.place();
+        match (&tenant_field, &institution_field) {
+            (None, None) => {
+                let message = format!("{} limits nobody", context.label);
+                context.problems.at(whole, ProblemCode::MissingField, message, "add `tenant:` or `institution:` here");
+            }
+            (Some(_), Some((_, node))) => {
+                let message = format!("{} names both a tenant and an institution", context.label);
+                context.problems.at(node.place, ProblemCode::Contradiction, message, "write two Quota documents");
+            }
+            _ => {}
+        }
+        let tenant =
+            tenant_field.and_then(|(path, node)| context.reference(&path, node, Target::Document(Kind::Tenant)));
+        let institution = institution_field
+            .and_then(|(path, node)| context.reference(&path, node, Target::Document(Kind::Institution)));
+        let class_field = fields.optional("class", context);
+        let class_given = class_field.is_some();
+        let class =
+            class_field.and_then(|(path, node)| context.reference(&path, node, Target::Document(Kind::GpuClass)));
+        let concurrent = fields.optional("maxConcurrentGpus", context);
+        let per_request = fields.optional("maxGpusPerRequest", context);
+        let longest = fields.optional("maxLeaseDuration", context);
+        if concurrent.is_none() && per_request.is_none() && longest.is_none() {
+            let message = format!("{} limits nothing", context.label);
+            let remedy = "add `maxConcurrentGpus`, `maxGpusPerRequest` or `maxLeaseDuration`";
+            context.problems.at(whole, ProblemCode::MissingField, message, remedy);
+        }
+        let concurrent = concurrent.and_then(|(path, node)| context.gpus_milli(&path, node));
+        let per_request = per_request.and_then(|(path, node)| context.gpus_milli(&path, node));
+        let longest = longest.and_then(|(path, node)| context.positive_duration_ms(&path, node));
+        if class_given && class.is_none() {
+            return None;
+        }
+        Some(Self {
+            subject: tenant.map(QuotaSubject::Tenant).or(institution.map(QuotaSubject::Institution))?,
+            class,
+            max_concurrent_gpus_milli: concurrent,
+            max_gpus_per_request_milli: per_request,
+            max_lease_duration_ms: longest,
+        })
+    }
+}

@@ -1,0 +1,315 @@
+//! Reading typed fields out of nodes, collecting every problem on the way.
+
+use std::collections::BTreeMap;
+
+use crate::amounts::{self, AmountError};
+use crate::identifiers;
+use crate::kind::Kind;
+use crate::limits::{MAX_LIST_ITEMS, MAX_TEXT_CHARS};
+use crate::place::{Place, Problems};
+use crate::problem::ProblemCode;
+use crate::suggest::did_you_mean;
+use crate::yaml::{Node, Value};
+
+/// What a name in a document must resolve to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Target {
+    /// A document of this kind.
+    Document(Kind),
+    /// A cluster that some institution may enrol, with or without a Cluster document.
+    EnrolledCluster,
+}
+
+/// A name that must resolve once all files are read.
+#[derive(Debug)]
+pub(crate) struct Reference {
+    pub(crate) target: Target,
+    pub(crate) name: String,
+    pub(crate) place: Place,
+}
+
+/// A SPIFFE id whose trust domain must be the federation's.
+#[derive(Debug)]
+pub(crate) struct UserIdUse {
+    pub(crate) trust_domain: String,
+    pub(crate) place: Place,
+}
+
+/// The state while one document is read: where problems go, and what must be checked once all are read.
+pub(crate) struct Context<'c, 's> {
+    pub(crate) problems: &'c mut Problems<'s>,
+    pub(crate) references: &'c mut Vec<Reference>,
+    pub(crate) user_ids: &'c mut Vec<UserIdUse>,
+    /// Place of each field of the document, by path (`lends[0].maxGpus`).
+    pub(crate) places: BTreeMap<String, Place>,
+    /// How the document is called in messages: ``Tenant `poly-ml` ``.
+    pub(crate) label: String,
+}
+
+/// The fields of one mapping. `finish` reports those that nobody asked for.
+pub(crate) struct Fields<'n> {
+    entries: &'n [(String, Place, Node)],
+    place: Place,
+    path: String,
+    asked: Vec<&'static str>,
+}
+
+impl<'n> Fields<'n> {
+    /// Opens a mapping; `path` is its path within `spec`, empty for `spec` itself.
+    pub(crate) fn open(node: &'n Node, path: &str, context: &mut Context<'_, '_>) -> Option<Self> {
+        match &node.value {
+            Value::Map(entries) => Some(Self { entries, place: node.place, path: path.to_owned(), asked: Vec::new() }),
+            other => {
+                context.wrong_type(node, path, "a mapping", other);
+                None
+            }
+        }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The path of a field of this mapping.
+    pub(crate) fn path_of(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    }
+
+    /// An optional field. A field that is present but empty counts as absent.
+    pub(crate) fn optional(&mut self, name: &'static str, context: &mut Context<'_, '_>) -> Option<(String, &'n Node)> {
+        self.asked.push(name);
+        let (_, key, node) = self.entries.iter().find(|(key, ..)| key == name)?;
+        let path = self.path_of(name);
+        context.places.insert(path.clone(), *key);
+        (node.value.noun() != "nothing").then_some((path, node))
+    }
+
+    /// A field that must be there; its absence is reported.
+    pub(crate) fn required(&mut self, name: &'static str, context: &mut Context<'_, '_>) -> Option<(String, &'n Node)> {
+        let found = self.optional(name, context);
+        if found.is_none() {
+            let path = self.path_of(name);
+            let place = context.places.get(&path).copied().unwrap_or(Place { width: 1, ..self.place });
+            let message = format!("{} has no `{path}`", context.label);
+            context.problems.at(place, ProblemCode::MissingField, message, format!("add `{name}:` here"));
+        }
+        found
+    }
+
+    /// Reports every field that was not asked for.
+    pub(crate) fn finish(self, context: &mut Context<'_, '_>) {
+        for (key, place, _) in self.entries {
+            if !self.asked.contains(&key.as_str()) {
+                let inside = if self.path.is_empty() { String::new() } else { format!(", in `{}`", self.path) };
+                let message = format!("unknown field `{}` in {}{inside}", shown(key), context.label);
+                context.problems.at(*place, ProblemCode::UnknownField, message, did_you_mean(key, &self.asked));
+            }
+        }
+    }
+}
+
+impl Context<'_, '_> {
+    pub(crate) fn wrong_type(&mut self, node: &Node, path: &str, wanted: &str, found: &Value) {
+        let message = format!("`{path}` of {} must be {wanted}, not {}", self.label, found.noun());
+        self.problems.at(Place { width: 1, ..node.place }, ProblemCode::WrongType, message, "");
+    }
+
+    /// The text of a scalar, whatever it looks like.
+    pub(crate) fn scalar<'n>(&mut self, path: &str, node: &'n Node) -> Option<&'n str> {
+        match &node.value {
+            Value::Scalar { text, .. } => Some(text),
+            other => {
+                self.wrong_type(node, path, "a single value", other);
+                None
+            }
+        }
+    }
+
+    /// Free text for people.
+    pub(crate) fn text(&mut self, path: &str, node: &Node) -> Option<String> {
+        let text = self.scalar(path, node)?.trim();
+        if text.chars().count() > MAX_TEXT_CHARS || text.chars().any(|c| c.is_control() && c != '\n') {
+            let message = format!(
+                "`{path}` of {} is longer than {MAX_TEXT_CHARS} characters or holds control characters",
+                self.label
+            );
+            self.problems.at(node.place, ProblemCode::TooLarge, message, "shorten it");
+            return None;
+        }
+        Some(text.to_owned())
+    }
+
+    /// A name by the rules for names (DNS label).
+    pub(crate) fn name(&mut self, path: &str, node: &Node) -> Option<String> {
+        let text = self.scalar(path, node)?;
+        if let Err(remedy) = identifiers::check_name(text) {
+            let message = format!("`{path}: {}` is not a valid name", shown(text));
+            self.problems.at(node.place, ProblemCode::InvalidName, message, remedy);
+            return None;
+        }
+        Some(text.to_owned())
+    }
+
+    /// The name of something declared elsewhere in the bundle.
+    pub(crate) fn reference(&mut self, path: &str, node: &Node, target: Target) -> Option<String> {
+        let name = self.name(path, node)?;
+        self.references.push(Reference { target, name: name.clone(), place: node.place });
+        Some(name)
+    }
+
+    /// A user's SPIFFE id.
+    pub(crate) fn user_id(&mut self, path: &str, node: &Node) -> Option<String> {
+        let text = self.scalar(path, node)?;
+        match identifiers::parse_user_id(text) {
+            Ok(trust_domain) => {
+                self.user_ids.push(UserIdUse { trust_domain: trust_domain.to_owned(), place: node.place });
+                Some(text.to_owned())
+            }
+            Err(remedy) => {
+                let message = format!("`{path}: {}` is not a user id", shown(text));
+                self.problems.at(node.place, ProblemCode::InvalidUserId, message, remedy);
+                None
+            }
+        }
+    }
+
+    /// An amount written as text, read by one of the functions of [`amounts`].
+    pub(crate) fn amount<T>(
+        &mut self,
+        path: &str,
+        node: &Node,
+        code: ProblemCode,
+        read: fn(&str) -> Result<T, AmountError>,
+    ) -> Option<T> {
+        let text = self.scalar(path, node)?;
+        match read(text) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                let message = format!("`{path}: {}` of {}: {}", shown(text), self.label, error.what);
+                self.problems.at(node.place, code, message, error.remedy);
+                None
+            }
+        }
+    }
+
+    /// A duration in milliseconds.
+    pub(crate) fn duration_ms(&mut self, path: &str, node: &Node) -> Option<u64> {
+        self.amount(path, node, ProblemCode::InvalidDuration, amounts::parse_duration_ms)
+    }
+
+    /// A duration in milliseconds that is not zero.
+    pub(crate) fn positive_duration_ms(&mut self, path: &str, node: &Node) -> Option<u64> {
+        let ms = self.duration_ms(path, node)?;
+        if ms == 0 {
+            let message = format!("`{path}` of {} must be longer than nothing", self.label);
+            self.problems.at(node.place, ProblemCode::InvalidDuration, message, "");
+            return None;
+        }
+        Some(ms)
+    }
+
+    /// The share of a tenant or institution, 1 to 1,000.
+    pub(crate) fn weight(&mut self, path: &str, node: &Node) -> Option<u32> {
+        self.number(path, node, 1, 1_000).and_then(|weight| u32::try_from(weight).ok())
+    }
+
+    /// An amount of GPUs in milli-GPU.
+    pub(crate) fn gpus_milli(&mut self, path: &str, node: &Node) -> Option<u64> {
+        self.amount(path, node, ProblemCode::InvalidQuantity, amounts::parse_gpus_milli)
+    }
+
+    /// A whole number within bounds.
+    pub(crate) fn number(&mut self, path: &str, node: &Node, least: u64, most: u64) -> Option<u64> {
+        let text = self.scalar(path, node)?;
+        match text.parse::<u64>() {
+            Ok(value) if (least..=most).contains(&value) && !text.starts_with('+') => Some(value),
+            _ => {
+                let message =
+                    format!("`{path}: {}` of {} is not a whole number from {least} to {most}", shown(text), self.label);
+                self.problems.at(node.place, ProblemCode::InvalidQuantity, message, "");
+                None
+            }
+        }
+    }
+
+    /// `true` or `false`.
+    pub(crate) fn boolean(&mut self, path: &str, node: &Node) -> Option<bool> {
+        self.word(path, node, &[("true", true), ("false", false)])
+    }
+
+    /// One of a few words.
+    pub(crate) fn word<T: Copy>(&mut self, path: &str, node: &Node, words: &[(&'static str, T)]) -> Option<T> {
+        let text = self.scalar(path, node)?;
+        let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+        if found.is_none() {
+            let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            let message = format!("`{path}: {}` of {} is not one of {}", shown(text), self.label, known.join(", "));
+            self.problems.at(node.place, ProblemCode::InvalidValue, message, did_you_mean(text, &known));
+        }
+        found
+    }
+
+    /// A list; items with problems are left out. `path` of item 0 is `path[0]`.
+    pub(crate) fn list<T>(
+        &mut self,
+        path: &str,
+        node: &Node,
+        mut item: impl FnMut(&mut Self, &str, &Node) -> Option<T>,
+    ) -> Vec<T> {
+        let Value::List(items) = &node.value else {
+            self.wrong_type(node, path, "a list", &node.value);
+            return Vec::new();
+        };
+        if items.len() > MAX_LIST_ITEMS {
+            let message =
+                format!("`{path}` of {} has {} items; at most {MAX_LIST_ITEMS} are allowed", self.label, items.len());
+            self.problems.at(Place { width: 1, ..node.place }, ProblemCode::TooLarge, message, "split the document");
+            return Vec::new();
+        }
+        let mut read = Vec::with_capacity(items.len());
+        for (index, node) in items.iter().enumerate() {
+            let path = format!("{path}[{index}]");
+            self.places.insert(path.clone(), node.place);
+            if let Some(value) = item(self, &path, node) {
+                read.push(value);
+            }
+        }
+        read
+    }
+
+    /// A list of distinct values.
+    pub(crate) fn set<T: Ord + Clone + std::fmt::Display>(
+        &mut self,
+        path: &str,
+        node: &Node,
+        mut item: impl FnMut(&mut Self, &str, &Node) -> Option<T>,
+    ) -> std::collections::BTreeSet<T> {
+        let mut seen = std::collections::BTreeSet::new();
+        self.list(path, node, |context, path, node| {
+            let value = item(context, path, node)?;
+            if !seen.insert(value.clone()) {
+                let message = format!("`{value}` is listed twice in {}", context.label);
+                context.problems.at(node.place, ProblemCode::DuplicateName, message, "remove one of them");
+            }
+            Some(())
+        });
+        seen
+    }
+
+    /// Reports a list that must not be empty. Where items were present but wrong, that was reported already.
+    pub(crate) fn not_empty(&mut self, path: &str, node: &Node, remedy: &str) {
+        if matches!(&node.value, Value::List(items) if items.is_empty()) {
+            let message = format!("`{path}` of {} is empty", self.label);
+            self.problems.at(node.place, ProblemCode::MissingField, message, remedy);
+        }
+    }
+}
+
+/// A value as a message shows it: one line, not too long.
+pub(crate) fn shown(text: &str) -> String {
+    let mut shown: String = text.chars().take(80).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().count() > 80 {
+        shown.push('…');
+    }
+    shown
+}

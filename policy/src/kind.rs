@@ -1,0 +1,60 @@
+//! The kinds of policy documents.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The `apiVersion` of all documents.
+pub const API_VERSION: &str = "policy.comity.dev/v1";
+
+/// The kind of a policy document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Kind {
+    /// The federation itself; exactly one per bundle.
+    Federation,
+    /// A legal member.
+    Institution,
+    /// The terms on which a cluster lends.
+    Cluster,
+    /// A team.
+    Tenant,
+    /// A tier of GPUs.
+    GpuClass,
+    /// A limit on what a tenant or an institution uses.
+    Quota,
+    /// Who may borrow from whom.
+    Agreement,
+}
+
+impl Kind {
+    /// All kinds, in the order in which they are shown.
+    pub const ALL: [Self; 7] = [
+        Self::Federation,
+        Self::Institution,
+        Self::Cluster,
+        Self::Tenant,
+        Self::GpuClass,
+        Self::Quota,
+        Self::Agreement,
+    ];
+
+    /// The kind as documents write it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Federation => "Federation",
+            Self::Institution => "Institution",
+            Self::Cluster => "Cluster",
+            Self::Tenant => "Tenant",
+            Self::GpuClass => "GpuClass",
+            Self::Quota => "Quota",
+            Self::Agreement => "Agreement",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

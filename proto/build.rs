@@ -1,0 +1,27 @@
+//! Compiles the `.proto` files with protox, so that no protoc is needed.
+
+use std::path::PathBuf;
+
+use prost::Message as _;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let files = [
+        "comity/v1/types.proto",
+        "comity/v1/offers.proto",
+        "comity/v1/federation.proto",
+        "comity/v1/requests.proto",
+        "comity/v1/leases.proto",
+        "comity/v1/peerings.proto",
+        "comity/v1/policy.proto",
+        "comity/v1/watch.proto",
+        "comity/v1/raft.proto",
+        "comity/v1/agent.proto",
+        "comity/raft/v1/transport.proto",
+    ];
+    println!("cargo:rerun-if-changed=comity");
+    let descriptors = protox::compile(files, ["."])?;
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    std::fs::write(out.join("comity.bin"), descriptors.encode_to_vec())?;
+    tonic_prost_build::configure().compile_fds(descriptors)?;
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! The gRPC API of Comity.
+//!
+//! [`v1`] is public and stable: what platform teams and agents call. [`raft::v1`] is spoken between the brokers of one
+//! group and may change with every release. The `.proto` files beside this crate carry the documentation; they are
+//! compiled by protox at build time, so neither protoc nor any system library is needed.
+//!
+//! This crate never converts, checks or decides anything: that happens at the edge of each service.
+
+/// The public API, package `comity.v1`.
+#[allow(missing_docs, reason = "generated: tonic adds items of its own without documentation")]
+#[allow(
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    unreachable_pub,
+    unused_qualifications,
+    reason = "generated code"
+)]
+pub mod v1 {
+    tonic::include_proto!("comity.v1");
+}
+
+/// Between brokers.
+pub mod raft {
+    /// Package `comity.raft.v1`.
+    #[allow(missing_docs, reason = "generated: tonic adds items of its own without documentation")]
+    #[allow(
+        clippy::all,
+        clippy::allow_attributes_without_reason,
+        unreachable_pub,
+        unused_qualifications,
+        reason = "generated code"
+    )]
+    pub mod v1 {
+        tonic::include_proto!("comity.raft.v1");
+    }
+}
+
+/// All files as one encoded `FileDescriptorSet`, for reflection.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/comity.bin"));
+
+/// Name of the metadata entry that carries an encoded [`v1::ErrorDetail`].
+pub const ERROR_DETAIL_METADATA: &str = "comity-error-bin";

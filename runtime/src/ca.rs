@@ -1,0 +1,402 @@
+//! The federation's certificate authority.
+//!
+//! A certificate says what the broker decided, not what the requester asked for: from a CSR only
+//! the public key is taken, after its signature proved that the requester holds the private key.
+//!
+//! The root carries no name constraints: TLS verifiers refuse URI constraints they do not know, so
+//! the trust domain is checked by [`crate::tls`] instead.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PublicKeyData, SanType, SerialNumber, SubjectPublicKeyInfo,
+};
+use sha2::{Digest as _, Sha256};
+use thiserror::Error;
+use zeroize::Zeroize;
+
+use crate::atomic_file::{self, FileError, PRIVATE, PUBLIC};
+use crate::entropy::{Entropy, SystemEntropy};
+use crate::identity::{IdentityError, IdentityPem, PEM_MAX_BYTES, RootHash, Roots};
+use crate::secret::{Secret, SecretString};
+use crate::spiffe::{SpiffeId, SpiffeKind, TrustDomain};
+
+mod csr;
+
+pub use csr::{CsrDer, KeyAndCsr};
+
+/// How long a cluster's certificate lives unless configured.
+pub const DEFAULT_VALIDITY: Duration = Duration::from_secs(24 * 3600);
+/// The longest life that [`CertificateAuthority::issue`] grants.
+pub const MAX_VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
+/// Certificates begin this much before now, for clocks that differ.
+pub const BACKDATE: Duration = Duration::from_secs(60);
+/// Most DNS names and addresses in one certificate.
+pub const MAX_NAMES: usize = 16;
+
+const ROOT_VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+const ROOT_FILE: &str = "ca.pem";
+const KEY_FILE: &str = "ca-key.pem";
+/// X.520: the longest common name.
+const COMMON_NAME_MAX_CHARS: usize = 64;
+
+/// Why the authority refused or failed.
+#[derive(Debug, Error)]
+pub enum CaError {
+    /// The CSR is larger than [`CsrDer::MAX_BYTES`].
+    #[error("csr has {bytes} bytes, at most {} are read", CsrDer::MAX_BYTES)]
+    CsrTooLarge {
+        /// Its size.
+        bytes: usize,
+    },
+    /// The CSR is not DER of a PKCS #10 request.
+    #[error("csr is not a PKCS #10 certificate signing request in DER: {reason}")]
+    CsrMalformed {
+        /// What is wrong.
+        reason: String,
+    },
+    /// The CSR is not signed by the key in it.
+    #[error("csr is not signed by the key it carries: sign it with the private key of that public key")]
+    CsrSignature,
+    /// A key of a kind that is not used here.
+    #[error("csr carries a key of an algorithm that is not accepted: use ECDSA P-256, P-384 or Ed25519")]
+    KeyAlgorithm,
+    /// The id is of another federation.
+    #[error("cannot issue a certificate for '{id}': this authority is of trust domain '{trust_domain}'")]
+    OtherTrustDomain {
+        /// Whom it was asked for.
+        id: SpiffeId,
+        /// The authority's.
+        trust_domain: TrustDomain,
+    },
+    /// The wanted life is out of range.
+    #[error("validity {}s is out of range: want 1 second to {} days", .wanted.as_secs(), MAX_VALIDITY.as_secs() / 86_400)]
+    Validity {
+        /// What was asked for.
+        wanted: Duration,
+    },
+    /// The root ends, or ended, before the certificate would.
+    #[error("the federation's root certificate ends too soon: create a new authority and join again")]
+    RootEnds,
+    /// Too many or unusable names.
+    #[error("names are refused: {reason}")]
+    Names {
+        /// What is wrong.
+        reason: String,
+    },
+    /// The files do not belong together, or one is unreadable.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// A file could not be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The library that encodes certificates failed.
+    #[error("cannot make the certificate: {reason}")]
+    Encoding {
+        /// What it said.
+        reason: String,
+    },
+}
+
+impl CaError {
+    fn encoding(error: impl fmt::Display) -> Self {
+        Self::Encoding { reason: error.to_string() }
+    }
+}
+
+/// A name besides the SPIFFE id, for clients that check host names; Comity's own do not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostName {
+    /// A DNS name.
+    Dns(String),
+    /// An address.
+    Ip(IpAddr),
+}
+
+impl From<&str> for HostName {
+    /// An address where it is one, else a DNS name; checked when it is issued.
+    fn from(text: &str) -> Self {
+        text.parse().map_or_else(|_| Self::Dns(text.to_owned()), Self::Ip)
+    }
+}
+
+/// A certificate that was issued.
+#[derive(Debug, Clone)]
+pub struct IssuedCertificate {
+    /// The certificate, then the root (a joining agent finds the pinned root there).
+    pub chain_pem: String,
+    /// Hex; for the audit log.
+    pub serial: String,
+    /// Valid from.
+    pub not_before: SystemTime,
+    /// Valid until.
+    pub not_after: SystemTime,
+}
+
+/// The federation's authority: a root certificate and its key. Every broker holds a copy; the key
+/// never enters Raft.
+pub struct CertificateAuthority {
+    issuer: Issuer<'static, KeyPair>,
+    root_pem: String,
+    roots: Roots,
+    root_not_after: SystemTime,
+}
+
+impl CertificateAuthority {
+    /// Makes a new authority, valid for ten years.
+    ///
+    /// # Errors
+    /// [`CaError::Encoding`] where the certificate cannot be made.
+    pub fn create(trust_domain: TrustDomain, now: SystemTime) -> Result<Self, CaError> {
+        let key = KeyPair::generate().map_err(CaError::encoding)?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = common_name(&format!("comity {trust_domain}"));
+        params.subject_alt_names = vec![uri_name(&format!("spiffe://{trust_domain}"))?];
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.serial_number = Some(random_serial());
+        set_validity(&mut params, now - BACKDATE, now + ROOT_VALIDITY);
+        let root = params.self_signed(&key).map_err(CaError::encoding)?;
+        Self::assemble(root.pem(), key)
+    }
+
+    /// Reads an authority from `ca.pem` and `ca-key.pem`.
+    ///
+    /// # Errors
+    /// [`CaError`] where a file is not there or they do not belong together.
+    pub fn load(dir: &Path) -> Result<Self, CaError> {
+        let root_pem = read_text(&dir.join(ROOT_FILE))?;
+        let mut key_pem = read_text(&dir.join(KEY_FILE))?;
+        let key = KeyPair::from_pem(&key_pem);
+        key_pem.zeroize();
+        // The library's message may quote the text; a key is never quoted.
+        let key = key.map_err(|_| IdentityError::Pem {
+            what: "private key",
+            reason: format!("{}: want a PKCS #8 'PRIVATE KEY' block", dir.join(KEY_FILE).display()),
+        })?;
+        Self::assemble(root_pem, key)
+    }
+
+    /// Writes `ca.pem` and `ca-key.pem` (mode 0600).
+    ///
+    /// # Errors
+    /// [`CaError::File`]; an authority that is there already is never replaced, for every
+    /// certificate of its federation hangs on it.
+    pub fn save(&self, dir: &Path) -> Result<(), CaError> {
+        atomic_file::create_private_dir(dir)?;
+        let key = SecretString::new(self.issuer.key().serialize_pem());
+        // The key last: `load` needs both, so a crash between leaves nothing that looks whole,
+        // and a root without its key is worth nothing and may be replaced.
+        if !dir.join(KEY_FILE).exists() {
+            atomic_file::write(&dir.join(ROOT_FILE), self.root_pem.as_bytes(), PUBLIC)?;
+        }
+        atomic_file::write_new(&dir.join(KEY_FILE), key.expose().as_bytes(), PRIVATE)?;
+        Ok(())
+    }
+
+    /// Whether an authority was saved in this directory.
+    pub fn exists(dir: &Path) -> bool {
+        dir.join(KEY_FILE).exists()
+    }
+
+    fn assemble(root_pem: String, key: KeyPair) -> Result<Self, CaError> {
+        let roots = Roots::from_pem(&root_pem)?;
+        let (spki, root_not_after) = csr::root_key_and_end(&root_pem)?;
+        if spki != key.subject_public_key_info() {
+            let reason = "ca-key.pem is not the key of ca.pem".to_owned();
+            return Err(IdentityError::Certificate { reason }.into());
+        }
+        let issuer = Issuer::from_ca_cert_pem(&root_pem, key).map_err(CaError::encoding)?;
+        Ok(Self { issuer, root_pem, roots, root_not_after })
+    }
+
+    /// The federation's name.
+    pub const fn trust_domain(&self) -> &TrustDomain {
+        self.roots.trust_domain()
+    }
+
+    /// The root certificate.
+    pub fn root_pem(&self) -> &str {
+        &self.root_pem
+    }
+
+    /// The root, for verifiers.
+    pub const fn roots(&self) -> &Roots {
+        &self.roots
+    }
+
+    /// What join tokens pin.
+    pub fn root_sha256(&self) -> RootHash {
+        self.roots.sha256()
+    }
+
+    /// Issues a certificate for the public key of a CSR, in the name that the broker decided.
+    /// Whatever names the CSR asks for are ignored.
+    ///
+    /// # Errors
+    /// [`CaError`] where the CSR does not prove that its key is held, or the rest is out of bounds.
+    pub fn issue(
+        &self,
+        csr: &CsrDer,
+        id: &SpiffeId,
+        hosts: &[HostName],
+        validity: Duration,
+        now: SystemTime,
+    ) -> Result<IssuedCertificate, CaError> {
+        let key = csr.proven_key()?;
+        let (params, issued) = self.leaf(id, hosts, validity, now)?;
+        self.sign(&params, &key, issued)
+    }
+
+    /// Makes a key and a certificate at once: for the broker itself, and for users invited by
+    /// whoever holds the authority.
+    ///
+    /// # Errors
+    /// Like [`issue`](Self::issue).
+    pub fn new_identity(
+        &self,
+        id: &SpiffeId,
+        hosts: &[HostName],
+        validity: Duration,
+        now: SystemTime,
+    ) -> Result<IdentityPem, CaError> {
+        let request = KeyAndCsr::generate()?;
+        let issued = self.issue(&request.csr, id, hosts, validity, now)?;
+        Ok(IdentityPem { key: request.key_pem, chain: issued.chain_pem, ca: self.root_pem.clone() })
+    }
+
+    /// A secret that only holders of the authority's key can compute: SHA-256 over the purpose, the key and the parts, each
+    /// with its length before it. Equal on every broker.
+    pub fn derive_secret(&self, purpose: &str, parts: &[&[u8]]) -> Secret<[u8; 32]> {
+        let mut key = self.issuer.key().serialize_der();
+        let mut hash = Sha256::new();
+        for part in [purpose.as_bytes(), &key].into_iter().chain(parts.iter().copied()) {
+            hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+            hash.update(part);
+        }
+        key.zeroize();
+        Secret::new(hash.finalize().into())
+    }
+
+    fn leaf(
+        &self,
+        id: &SpiffeId,
+        hosts: &[HostName],
+        validity: Duration,
+        now: SystemTime,
+    ) -> Result<(CertificateParams, IssuedCertificate), CaError> {
+        if id.trust_domain() != self.trust_domain() {
+            let trust_domain = self.trust_domain().clone();
+            return Err(CaError::OtherTrustDomain { id: id.clone(), trust_domain });
+        }
+        if validity < Duration::from_secs(1) || validity > MAX_VALIDITY {
+            return Err(CaError::Validity { wanted: validity });
+        }
+        let (not_before, not_after) = (now - BACKDATE, now + validity);
+        if not_after > self.root_not_after {
+            return Err(CaError::RootEnds);
+        }
+        let serial = random_serial();
+        let issued = IssuedCertificate {
+            chain_pem: String::new(),
+            serial: hex::encode(serial.to_bytes()),
+            not_before,
+            not_after,
+        };
+        let mut params = CertificateParams::default();
+        params.distinguished_name = common_name(&subject(id.kind()));
+        params.subject_alt_names = host_names(hosts)?;
+        params.subject_alt_names.push(uri_name(&id.to_string())?);
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+        params.serial_number = Some(serial);
+        params.use_authority_key_identifier_extension = true;
+        set_validity(&mut params, not_before, not_after);
+        Ok((params, issued))
+    }
+
+    fn sign(
+        &self,
+        params: &CertificateParams,
+        key: &SubjectPublicKeyInfo,
+        issued: IssuedCertificate,
+    ) -> Result<IssuedCertificate, CaError> {
+        let leaf = params.signed_by(key, &self.issuer).map_err(CaError::encoding)?;
+        let chain_pem = format!("{}{}", leaf.pem(), self.root_pem);
+        Ok(IssuedCertificate { chain_pem, ..issued })
+    }
+}
+
+impl fmt::Debug for CertificateAuthority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CertificateAuthority")
+            .field("trust_domain", self.trust_domain())
+            .field("root_sha256", &self.root_sha256())
+            .finish_non_exhaustive()
+    }
+}
+
+fn read_text(path: &Path) -> Result<String, CaError> {
+    let bytes = atomic_file::read_bounded(path, PEM_MAX_BYTES)?;
+    String::from_utf8(bytes).map_err(|_| {
+        let source = std::io::Error::new(std::io::ErrorKind::InvalidData, "it is not text");
+        FileError { operation: "read", path: path.to_owned(), source }.into()
+    })
+}
+
+fn subject(kind: &SpiffeKind) -> String {
+    match kind {
+        SpiffeKind::Broker(node) => format!("broker {node}"),
+        SpiffeKind::Cluster(cluster) => format!("cluster {cluster}"),
+        SpiffeKind::User(user) => format!("user {user}"),
+    }
+}
+
+fn common_name(text: &str) -> DistinguishedName {
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, text.chars().take(COMMON_NAME_MAX_CHARS).collect::<String>());
+    name
+}
+
+fn uri_name(uri: &str) -> Result<SanType, CaError> {
+    uri.try_into().map(SanType::URI).map_err(CaError::encoding)
+}
+
+fn host_names(hosts: &[HostName]) -> Result<Vec<SanType>, CaError> {
+    if hosts.len() > MAX_NAMES {
+        let reason = format!("{} of them, at most {MAX_NAMES} go into a certificate", hosts.len());
+        return Err(CaError::Names { reason });
+    }
+    let name = |host: &HostName| match host {
+        HostName::Ip(ip) => Ok(SanType::IpAddress(*ip)),
+        HostName::Dns(dns) => {
+            let refuse = || CaError::Names { reason: format!("{dns:?} is not a DNS name") };
+            rustls_pki_types::DnsName::try_from(dns.as_str()).map_err(|_| refuse())?;
+            dns.as_str().try_into().map(SanType::DnsName).map_err(|_| refuse())
+        }
+    };
+    hosts.iter().map(name).collect()
+}
+
+/// 127 random bits: positive, as X.509 wants, and never twice the same.
+fn random_serial() -> SerialNumber {
+    let mut bytes = [0; 16];
+    SystemEntropy.fill(&mut bytes);
+    bytes[0] = (bytes[0] & 0x7f) | 0x40;
+    SerialNumber::from_slice(&bytes)
+}
+
+fn set_validity(params: &mut CertificateParams, from: SystemTime, until: SystemTime) {
+    let epoch = rcgen::date_time_ymd(1970, 1, 1);
+    let since_epoch = |t: SystemTime| t.duration_since(UNIX_EPOCH).unwrap_or_default();
+    params.not_before = epoch + since_epoch(from);
+    params.not_after = epoch + since_epoch(until);
+}
+
+#[cfg(test)]
+mod tests;

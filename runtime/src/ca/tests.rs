@@ -1,0 +1,138 @@
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::os::unix::fs::PermissionsExt;
+
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::*;
+use crate::identity::{CertificateFacts, certificates};
+use crate::spiffe::ClusterName;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn domain() -> TrustDomain {
+    TrustDomain::new("dev.test").unwrap()
+}
+
+fn cluster() -> SpiffeId {
+    SpiffeId::cluster(domain(), ClusterName::new("ethz").unwrap())
+}
+
+fn authority() -> CertificateAuthority {
+    CertificateAuthority::create(domain(), SystemTime::now()).unwrap()
+}
+
+#[test]
+fn the_certificate_says_what_the_broker_decided() {
+    let ca = authority();
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec!["evil.test".to_owned()]).unwrap();
+    params.subject_alt_names.push(uri_name("spiffe://dev.test/broker/1").unwrap());
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let csr = CsrDer::new(params.serialize_request(&key).unwrap().der().to_vec()).unwrap();
+    let now = SystemTime::now();
+    let hosts = [HostName::Dns("a.test".into()), HostName::Ip([127, 0, 0, 1].into())];
+    let issued = ca.issue(&csr, &cluster(), &hosts, HOUR, now).unwrap();
+
+    let chain = certificates("chain", &issued.chain_pem).unwrap();
+    assert_eq!(chain.len(), 2);
+    assert_eq!(RootHash::of(&chain[1]), ca.root_sha256());
+    let facts = CertificateFacts::of(&chain[0]).unwrap();
+    assert_eq!(facts.id, cluster());
+    let seconds = |t: SystemTime| t.duration_since(UNIX_EPOCH).unwrap().as_secs();
+    assert_eq!(seconds(facts.not_after), seconds(now + HOUR));
+    assert_eq!(seconds(facts.not_before), seconds(now - BACKDATE));
+    let (_, leaf) = X509Certificate::from_der(&chain[0]).unwrap();
+    assert!(!leaf.is_ca());
+    let usage = leaf.extended_key_usage().unwrap().unwrap().value;
+    assert!(usage.client_auth && usage.server_auth && !usage.any);
+    assert!(leaf.name_constraints().unwrap().is_none());
+    let names = &leaf.subject_alternative_name().unwrap().unwrap().value.general_names;
+    assert_eq!(names.len(), 3);
+    assert!(!format!("{names:?}").contains("evil"));
+    assert_eq!(hex::encode(leaf.raw_serial()), issued.serial);
+}
+
+#[test]
+fn serials_differ_for_the_same_key() {
+    let ca = authority();
+    let request = KeyAndCsr::generate().unwrap();
+    let issue = || ca.issue(&request.csr, &cluster(), &[], HOUR, SystemTime::now()).unwrap().serial;
+    assert_ne!(issue(), issue());
+}
+
+#[test]
+fn a_request_with_a_wrong_signature_is_refused() {
+    let ca = authority();
+    let mut der = KeyAndCsr::generate().unwrap().csr.as_bytes().to_vec();
+    *der.last_mut().unwrap() ^= 1;
+    let refused = ca.issue(&CsrDer::new(der).unwrap(), &cluster(), &[], HOUR, SystemTime::now());
+    assert!(matches!(refused, Err(CaError::CsrSignature)), "{refused:?}");
+}
+
+#[test]
+fn a_request_with_another_keys_public_half_is_refused() {
+    // Somebody else's public key in a request signed by one's own.
+    let ca = authority();
+    let (mine, theirs) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let mut der = CertificateParams::default().serialize_request(&mine).unwrap().der().to_vec();
+    let (from, to) = (mine.public_key_raw(), theirs.public_key_raw());
+    let at = der.windows(from.len()).position(|window| window == from).unwrap();
+    der[at..at + to.len()].copy_from_slice(to);
+    let refused = ca.issue(&CsrDer::new(der).unwrap(), &cluster(), &[], HOUR, SystemTime::now());
+    assert!(matches!(refused, Err(CaError::CsrSignature)), "{refused:?}");
+}
+
+#[test]
+fn garbage_is_refused_with_a_reason() {
+    let ca = authority();
+    let now = SystemTime::now();
+    let good = KeyAndCsr::generate().unwrap().csr;
+    let issue = |der: Vec<u8>| ca.issue(&CsrDer::new(der)?, &cluster(), &[], HOUR, now);
+    assert!(matches!(issue(vec![]), Err(CaError::CsrMalformed { .. })));
+    assert!(matches!(issue(vec![0x30; 300]), Err(CaError::CsrMalformed { .. })));
+    assert!(matches!(issue(vec![0; 9000]), Err(CaError::CsrTooLarge { bytes: 9000 })));
+    let cut = good.as_bytes()[..good.as_bytes().len() - 5].to_vec();
+    assert!(matches!(issue(cut), Err(CaError::CsrMalformed { .. })));
+    let mut longer = good.as_bytes().to_vec();
+    longer.push(0);
+    assert!(matches!(issue(longer), Err(CaError::CsrMalformed { .. })));
+    let other = SpiffeId::broker(TrustDomain::new("other.test").unwrap(), 1);
+    let refused = ca.issue(&good, &other, &[], HOUR, now);
+    assert!(matches!(refused, Err(CaError::OtherTrustDomain { .. })));
+    for validity in [Duration::ZERO, MAX_VALIDITY + HOUR] {
+        let refused = ca.issue(&good, &cluster(), &[], validity, now);
+        assert!(matches!(refused, Err(CaError::Validity { .. })));
+    }
+    let late = now + ROOT_VALIDITY;
+    assert!(matches!(ca.issue(&good, &cluster(), &[], HOUR, late), Err(CaError::RootEnds)));
+    let bad_host = [HostName::Dns("no good".into())];
+    assert!(matches!(ca.issue(&good, &cluster(), &bad_host, HOUR, now), Err(CaError::Names { .. })));
+}
+
+#[test]
+fn saved_once_with_a_private_key_and_loaded_the_same() {
+    let home = tempfile::tempdir().unwrap();
+    let ca = authority();
+    ca.save(home.path()).unwrap();
+    let mode = std::fs::metadata(home.path().join(KEY_FILE)).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let loaded = CertificateAuthority::load(home.path()).unwrap();
+    assert_eq!(loaded.root_sha256(), ca.root_sha256());
+    assert_eq!(loaded.trust_domain(), &domain());
+    let identity = loaded.new_identity(&cluster(), &[], HOUR, SystemTime::now()).unwrap();
+    crate::identity::TlsIdentity::from_pem(&identity).unwrap();
+    assert!(authority().save(home.path()).is_err());
+    assert_eq!(CertificateAuthority::load(home.path()).unwrap().root_sha256(), ca.root_sha256());
+    assert!(!format!("{ca:?}").contains("PRIVATE"));
+}
+
+#[test]
+fn a_key_of_another_root_is_refused() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    authority().save(one.path()).unwrap();
+    authority().save(two.path()).unwrap();
+    std::fs::copy(two.path().join(KEY_FILE), one.path().join(KEY_FILE)).unwrap();
+    let error = CertificateAuthority::load(one.path()).unwrap_err().to_string();
+    assert!(error.contains("not the key of ca.pem"), "{error}");
+}

@@ -1,0 +1,181 @@
+//! An identity on disk: `key.pem` (0600), `cert.pem`, `ca.pem`.
+//!
+//! Key and certificate are two files, so they cannot be replaced at one instant. The new pair is
+//! first written whole as `key.next.pem` and `cert.next.pem`, then renamed, key first; a load that
+//! finds the new key with the old certificate finishes the second rename. All calls block on the disk.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use super::{IdentityError, IdentityPem, IdentitySource, PEM_MAX_BYTES, Roots, TlsIdentity};
+use crate::atomic_file::{self, FileError, PRIVATE, PUBLIC};
+use crate::secret::SecretString;
+
+/// A directory with one identity. One process writes it.
+#[derive(Debug, Clone)]
+pub struct IdentityDir {
+    path: PathBuf,
+}
+
+impl IdentityDir {
+    /// Names the directory; nothing is read yet.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether an identity was ever saved here.
+    pub fn exists(&self) -> bool {
+        self.file("ca.pem").exists() && self.file("cert.pem").exists() && self.file("key.pem").exists()
+    }
+
+    /// Reads the federation's root.
+    ///
+    /// # Errors
+    /// [`IdentityError`] where it is not there or unreadable.
+    pub fn roots(&self) -> Result<Roots, IdentityError> {
+        Roots::from_pem(&self.text("ca.pem")?)
+    }
+
+    /// Reads and checks the identity, finishing a save that a crash interrupted.
+    ///
+    /// # Errors
+    /// [`IdentityError`] where a file is not there, unreadable, or does not belong to the others.
+    pub fn load(&self) -> Result<(IdentityPem, TlsIdentity), IdentityError> {
+        let pem = IdentityPem {
+            key: SecretString::new(self.text("key.pem")?),
+            chain: self.text("cert.pem")?,
+            ca: self.text("ca.pem")?,
+        };
+        match TlsIdentity::from_pem(&pem) {
+            Ok(identity) => Ok((pem, identity)),
+            Err(mismatch @ IdentityError::KeyMismatch { .. }) => {
+                let Ok(chain) = self.text("cert.next.pem") else {
+                    return Err(mismatch);
+                };
+                let pem = IdentityPem { chain, ..pem };
+                let identity = TlsIdentity::from_pem(&pem)?;
+                self.publish("cert.next.pem", "cert.pem")?;
+                Ok((pem, identity))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Loads the identity for servers and clients, with the federation's root.
+    ///
+    /// # Errors
+    /// Like [`load`](Self::load).
+    pub fn open(&self) -> Result<(IdentitySource, Roots), IdentityError> {
+        let (_, identity) = self.load()?;
+        Ok((IdentitySource::new(identity), self.roots()?))
+    }
+
+    /// Checks and keeps an identity; the old one stays usable until the new one is whole.
+    ///
+    /// # Errors
+    /// [`IdentityError`] where its parts do not belong together or cannot be written.
+    pub fn save(&self, pem: &IdentityPem) -> Result<TlsIdentity, IdentityError> {
+        let identity = TlsIdentity::from_pem(pem)?;
+        atomic_file::create_private_dir(&self.path)?;
+        atomic_file::write(&self.file("ca.pem"), pem.ca.as_bytes(), PUBLIC)?;
+        atomic_file::write(&self.file("key.next.pem"), pem.key.expose().as_bytes(), PRIVATE)?;
+        atomic_file::write(&self.file("cert.next.pem"), pem.chain.as_bytes(), PUBLIC)?;
+        self.publish("key.next.pem", "key.pem")?;
+        self.publish("cert.next.pem", "cert.pem")?;
+        Ok(identity)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn publish(&self, from: &str, to: &str) -> Result<(), IdentityError> {
+        let target = self.file(to);
+        let rename = || {
+            fs::rename(self.file(from), &target)?;
+            fs::File::open(&self.path)?.sync_all()
+        };
+        rename().map_err(|source| FileError { operation: "write", path: target.clone(), source }.into())
+    }
+
+    fn text(&self, name: &str) -> Result<String, IdentityError> {
+        let path = self.file(name);
+        let bytes = atomic_file::read_bounded(&path, PEM_MAX_BYTES)?;
+        String::from_utf8(bytes).map_err(|_| {
+            let source = io::Error::new(io::ErrorKind::InvalidData, "it is not text");
+            FileError { operation: "read", path, source }.into()
+        })
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+    use crate::ca::CertificateAuthority;
+    use crate::spiffe::{SpiffeId, TrustDomain};
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn two_identities() -> (IdentityPem, IdentityPem) {
+        let domain = TrustDomain::new("dev.test").unwrap();
+        let now = SystemTime::now();
+        let ca = CertificateAuthority::create(domain.clone(), now).unwrap();
+        let make = || ca.new_identity(&SpiffeId::broker(domain.clone(), 1), &[], HOUR, now).unwrap();
+        (make(), make())
+    }
+
+    #[test]
+    fn saves_and_loads_with_a_private_key_file() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = IdentityDir::new(home.path().join("identity"));
+        assert!(!dir.exists());
+        assert!(dir.load().unwrap_err().to_string().contains("identity/key.pem"));
+        let (pem, _) = two_identities();
+        dir.save(&pem).unwrap();
+        assert!(dir.exists());
+        let (loaded, identity) = dir.load().unwrap();
+        assert_eq!(loaded.key.expose(), pem.key.expose());
+        assert_eq!(identity.id().to_string(), "spiffe://dev.test/broker/1");
+        let (source, roots) = dir.open().unwrap();
+        assert_eq!(source.current().id().trust_domain(), roots.trust_domain());
+        let mode = fs::metadata(dir.path().join("key.pem")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(!format!("{loaded:?} {identity:?}").contains("PRIVATE KEY"));
+    }
+
+    #[test]
+    fn a_crash_between_the_two_renames_is_mended() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = IdentityDir::new(home.path());
+        let (old, new) = two_identities();
+        dir.save(&old).unwrap();
+        // What a crash after the first rename leaves.
+        atomic_file::write(&dir.file("key.pem"), new.key.expose().as_bytes(), PRIVATE).unwrap();
+        assert!(matches!(dir.load(), Err(IdentityError::KeyMismatch { .. })));
+        atomic_file::write(&dir.file("cert.next.pem"), new.chain.as_bytes(), PUBLIC).unwrap();
+        assert_eq!(dir.load().unwrap().0.chain, new.chain);
+        assert_eq!(dir.load().unwrap().0.chain, new.chain);
+        assert!(!dir.file("cert.next.pem").exists());
+    }
+
+    #[test]
+    fn files_of_two_federations_are_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = IdentityDir::new(home.path());
+        let (mut pem, _) = two_identities();
+        let other = TrustDomain::new("other.test").unwrap();
+        pem.ca = CertificateAuthority::create(other, SystemTime::now()).unwrap().root_pem().to_owned();
+        let error = dir.save(&pem).unwrap_err().to_string();
+        assert!(error.contains("'dev.test'") && error.contains("'other.test'"), "{error}");
+        assert!(!dir.exists());
+    }
+}

@@ -1,0 +1,263 @@
+//! The join token: everything that a cluster needs to join, in one line that is pasted once.
+//!
+//! `comity-join-v1.` followed by base64url (no padding) of a JSON object. It pins the federation's
+//! root certificate, so the first connection is already authenticated; its secret is single use, and
+//! the broker keeps only the secret's SHA-256.
+
+use std::fmt;
+use std::str::FromStr;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use thiserror::Error;
+use zeroize::Zeroize;
+
+use crate::entropy::Entropy;
+use crate::identity::RootHash;
+use crate::secret::{Secret, SecretString};
+use crate::spiffe::{ClusterName, TrustDomain};
+use crate::tls::{BrokerEndpoints, EndpointError};
+
+const PREFIX: &str = "comity-join-v1.";
+/// The largest token that is read.
+pub const TOKEN_MAX_BYTES: usize = 8 * 1024;
+/// The length of a token's secret.
+pub const SECRET_BYTES: usize = 32;
+
+/// Why a token was refused. Never holds any part of it that may be secret.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum JoinTokenError {
+    /// It does not begin like a token.
+    #[error("not a join token: it does not begin with '{PREFIX}'; make one with 'comity cluster invite'")]
+    Prefix,
+    /// It is too long.
+    #[error("not a join token: {bytes} bytes, at most {TOKEN_MAX_BYTES} are read")]
+    TooLarge {
+        /// Its length.
+        bytes: usize,
+    },
+    /// It cannot be decoded: cut off or changed.
+    #[error(
+        "join token is cut off or damaged ({problem}): copy the whole line again, or make a new one with 'comity cluster invite'"
+    )]
+    Damaged {
+        /// What could not be read; no content.
+        problem: &'static str,
+    },
+    /// A field is missing or has a wrong value.
+    #[error("join token has a bad {field}: make a new one with 'comity cluster invite'")]
+    Field {
+        /// Which.
+        field: &'static str,
+    },
+    /// The brokers' addresses are unusable.
+    #[error("join token has bad brokers: {0}")]
+    Brokers(#[from] EndpointError),
+}
+
+/// A single-use invitation of one cluster.
+#[derive(Clone)]
+pub struct JoinToken {
+    /// Where to join.
+    pub brokers: BrokerEndpoints,
+    /// The federation's root.
+    pub ca_sha256: RootHash,
+    /// Who is invited.
+    pub cluster: ClusterName,
+    /// The federation.
+    pub trust_domain: TrustDomain,
+    /// Proves the invitation.
+    pub secret: Secret<[u8; SECRET_BYTES]>,
+}
+
+/// The JSON inside; field order is the wire order.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wire {
+    brokers: Vec<String>,
+    ca_sha256: String,
+    cluster: String,
+    trust_domain: String,
+    secret: String,
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.secret.zeroize();
+    }
+}
+
+impl JoinToken {
+    /// Makes an invitation with a fresh secret.
+    pub fn generate(
+        brokers: BrokerEndpoints,
+        ca_sha256: RootHash,
+        cluster: ClusterName,
+        trust_domain: TrustDomain,
+        entropy: &dyn Entropy,
+    ) -> Self {
+        let mut secret = [0; SECRET_BYTES];
+        entropy.fill(&mut secret);
+        Self { brokers, ca_sha256, cluster, trust_domain, secret: Secret::new(secret) }
+    }
+
+    /// The line to paste.
+    pub fn encode(&self) -> SecretString {
+        let wire = Wire {
+            brokers: self.brokers.addresses().to_vec(),
+            ca_sha256: self.ca_sha256.to_string(),
+            cluster: self.cluster.to_string(),
+            trust_domain: self.trust_domain.to_string(),
+            secret: URL_SAFE_NO_PAD.encode(self.secret.expose()),
+        };
+        let mut json = serde_json::to_vec(&wire).expect("strings always serialise");
+        let token = SecretString::new(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(&json)));
+        json.zeroize();
+        token
+    }
+
+    /// What the broker keeps in place of the secret.
+    pub fn secret_hash(&self) -> [u8; 32] {
+        hash_secret(self.secret.expose())
+    }
+}
+
+impl FromStr for JoinToken {
+    type Err = JoinTokenError;
+
+    fn from_str(text: &str) -> Result<Self, JoinTokenError> {
+        let text = text.trim();
+        if text.len() > TOKEN_MAX_BYTES {
+            return Err(JoinTokenError::TooLarge { bytes: text.len() });
+        }
+        let encoded = text.strip_prefix(PREFIX).ok_or(JoinTokenError::Prefix)?;
+        let mut json =
+            URL_SAFE_NO_PAD.decode(encoded).map_err(|_| JoinTokenError::Damaged { problem: "it is not base64url" })?;
+        // The JSON error may quote content, so only its kind is told.
+        let wire = serde_json::from_slice::<Wire>(&json).map_err(|error| {
+            let problem = if error.is_data() { "a field is missing or unknown" } else { "it is not whole JSON" };
+            JoinTokenError::Damaged { problem }
+        });
+        json.zeroize();
+        wire?.parse()
+    }
+}
+
+impl Wire {
+    fn parse(&self) -> Result<JoinToken, JoinTokenError> {
+        let bad = |field| JoinTokenError::Field { field };
+        let mut secret = [0; SECRET_BYTES];
+        match URL_SAFE_NO_PAD.decode(&self.secret) {
+            Ok(mut bytes) if bytes.len() == SECRET_BYTES => {
+                secret.copy_from_slice(&bytes);
+                bytes.zeroize();
+            }
+            _ => return Err(bad("secret")),
+        }
+        let secret = Secret::new(secret);
+        Ok(JoinToken {
+            brokers: BrokerEndpoints::new(&self.brokers)?,
+            ca_sha256: self.ca_sha256.parse().map_err(|_| bad("ca_sha256"))?,
+            cluster: self.cluster.parse().map_err(|_| bad("cluster"))?,
+            trust_domain: self.trust_domain.parse().map_err(|_| bad("trust_domain"))?,
+            secret,
+        })
+    }
+}
+
+impl fmt::Debug for JoinToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinToken")
+            .field("brokers", &self.brokers.addresses())
+            .field("ca_sha256", &self.ca_sha256)
+            .field("cluster", &self.cluster.as_str())
+            .field("trust_domain", &self.trust_domain.as_str())
+            .field("secret", &self.secret)
+            .finish()
+    }
+}
+
+/// SHA-256 of a secret, which is what the broker stores. No salt: 32 random bytes need none.
+pub fn hash_secret(secret: &[u8]) -> [u8; 32] {
+    Sha256::digest(secret).into()
+}
+
+/// Whether a presented secret is the one whose hash is stored; in constant time.
+pub fn secret_matches(presented: &[u8], stored_hash: &[u8]) -> bool {
+    hash_secret(presented).ct_eq(stored_hash).into()
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::entropy::SeededEntropy;
+
+    fn token() -> JoinToken {
+        JoinToken::generate(
+            "127.0.0.1:7443,b.test:7443".parse().unwrap(),
+            "ab".repeat(32).parse().unwrap(),
+            ClusterName::new("ethz").unwrap(),
+            TrustDomain::new("dev.test").unwrap(),
+            &SeededEntropy::new(1),
+        )
+    }
+
+    fn encode(json: &str) -> String {
+        format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(json))
+    }
+
+    #[test]
+    fn round_trips() {
+        let line = token().encode();
+        let back: JoinToken = format!("  {}\n", line.expose()).parse().unwrap();
+        assert_eq!(back.brokers, token().brokers);
+        assert_eq!(back.ca_sha256, token().ca_sha256);
+        assert_eq!(back.cluster, token().cluster);
+        assert_eq!(back.trust_domain, token().trust_domain);
+        assert!(secret_matches(back.secret.expose(), &token().secret_hash()));
+        assert!(!secret_matches(&[0; 32], &token().secret_hash()));
+        assert!(!secret_matches(back.secret.expose(), &[]));
+    }
+
+    #[test]
+    fn every_truncation_is_refused_without_a_panic() {
+        let line = token().encode();
+        for end in 0..line.expose().len() {
+            assert!(line.expose()[..end].parse::<JoinToken>().is_err(), "cut at {end} was accepted");
+        }
+    }
+
+    #[test]
+    fn garbage_is_refused_with_a_remedy() {
+        let parse = |text: &str| text.parse::<JoinToken>().unwrap_err().to_string();
+        assert!(parse("hello").contains("comity cluster invite"));
+        assert!(parse(&"x".repeat(9000)).contains("9000 bytes"));
+        assert!(parse("comity-join-v1.***").contains("base64url"));
+        assert!(parse(&encode("{}")).contains("missing or unknown"));
+        let line = token().encode();
+        let json = URL_SAFE_NO_PAD.decode(line.expose().strip_prefix(PREFIX).unwrap()).unwrap();
+        let json = String::from_utf8(json).unwrap();
+        assert!(encode(&json).parse::<JoinToken>().is_ok());
+        let changed = |from: &str, to: &str| parse(&encode(&json.replace(from, to)));
+        assert!(changed("\"ethz\"", "\"ETHZ\"").contains("bad cluster"));
+        assert!(changed("abab", "xyxy").contains("bad ca_sha256"));
+        assert!(changed(":7443", "").contains("it has no port"));
+        assert!(changed("{", "{\"extra\":1,").contains("missing or unknown"));
+        assert!(changed("\"secret\":\"", "\"secret\":\"AA").contains("bad secret"));
+    }
+
+    #[test]
+    fn debug_and_errors_hide_the_secret() {
+        let token = token();
+        let secret = URL_SAFE_NO_PAD.encode(token.secret.expose());
+        let shown = format!("{token:?} {:?} {}", token.encode(), token.encode());
+        assert!(shown.contains("[redacted]") && !shown.contains(&secret), "{shown}");
+        let json = format!("{{\"brokers\":[],\"secret\":\"{secret}\",\"cluster\":7}}");
+        let error = encode(&json).parse::<JoinToken>().unwrap_err().to_string();
+        assert!(!error.contains(&secret), "{error}");
+    }
+}

@@ -1,0 +1,329 @@
+//! Ed25519 identity keys (RFC 8032): what a cluster signs its key bundles with, independent of TLS,
+//! and what an institution vouches for them with.
+//!
+//! Every signature is bound to a purpose (its *domain*), so that none can be shown for another, and
+//! parts are length-prefixed, so that none can be moved across a boundary.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ed25519_dalek::pkcs8::DecodePrivateKey;
+use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
+use rustls_pki_types::PrivatePkcs8KeyDer;
+use rustls_pki_types::pem::PemObject;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+use crate::atomic_file::{self, FileError, PRIVATE};
+use crate::entropy::Entropy;
+use crate::spiffe::ClusterName;
+
+const TEXT_PREFIX: &str = "ed25519:";
+const SIGNED_PREFIX: &[u8] = b"comity-signed-v1\0";
+const VOUCHER_PREFIX: &[u8] = b"comity-voucher-v1\0";
+/// PKCS #8 of an Ed25519 key up to the key's 32 bytes (RFC 8410, section 7).
+const PKCS8_PREFIX: &[u8] =
+    &[0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
+const KEY_FILE_MAX_BYTES: u64 = 4 * 1024;
+
+/// Why a key or signature was refused.
+#[derive(Debug, Error)]
+pub enum SigningError {
+    /// A key file could not be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A key file's content is not a key.
+    #[error("{path} holds no Ed25519 private key in PKCS #8 PEM: restore it, or remove it and join again")]
+    KeyFile {
+        /// Which file.
+        path: String,
+    },
+    /// The text is not a public key or signature.
+    #[error("{field} is not valid: want 'ed25519:' followed by base64 of {bytes} bytes")]
+    Text {
+        /// `public key` or `signature`.
+        field: &'static str,
+        /// How many bytes it has.
+        bytes: usize,
+    },
+    /// A public key that is no point of the curve, or a weak one.
+    #[error("public key is not a usable Ed25519 key")]
+    WeakKey,
+    /// The signature is not of this key over this message.
+    #[error("signature does not verify with {key}: the message was changed, or signed by somebody else")]
+    Signature {
+        /// Whose signature it should be.
+        key: IdentityPublicKey,
+    },
+}
+
+/// A private identity key. Wiped when dropped.
+#[derive(Clone)]
+pub struct IdentityKey(SigningKey);
+
+impl IdentityKey {
+    /// Makes a key.
+    pub fn generate(entropy: &dyn Entropy) -> Self {
+        let mut seed = Zeroizing::new([0; 32]);
+        entropy.fill(seed.as_mut());
+        Self(SigningKey::from_bytes(&seed))
+    }
+
+    /// Reads a key file.
+    ///
+    /// # Errors
+    /// [`SigningError`] where it is not there or holds no key.
+    pub fn load(path: &Path) -> Result<Self, SigningError> {
+        let bytes = Zeroizing::new(atomic_file::read_bounded(path, KEY_FILE_MAX_BYTES)?);
+        let der = PrivatePkcs8KeyDer::from_pem_slice(&bytes).ok();
+        let key = der.and_then(|der| SigningKey::from_pkcs8_der(der.secret_pkcs8_der()).ok());
+        key.map(Self).ok_or_else(|| SigningError::KeyFile { path: path.display().to_string() })
+    }
+
+    /// Writes the key as PKCS #8 PEM, mode 0600. A key that is there already is never replaced.
+    ///
+    /// # Errors
+    /// [`SigningError::File`].
+    pub fn save(&self, path: &Path) -> Result<(), SigningError> {
+        let der = Zeroizing::new([PKCS8_PREFIX, self.0.as_bytes()].concat());
+        let base64 = Zeroizing::new(STANDARD.encode(&*der));
+        let pem = Zeroizing::new(format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n", *base64));
+        Ok(atomic_file::write_new(path, pem.as_bytes(), PRIVATE)?)
+    }
+
+    /// Reads the key, or makes and keeps one where there is none.
+    ///
+    /// # Errors
+    /// [`SigningError`]; a damaged file is an error and not replaced.
+    pub fn load_or_generate(path: &Path, entropy: &dyn Entropy) -> Result<Self, SigningError> {
+        match Self::load(path) {
+            Err(SigningError::File(error)) if error.is_not_found() => {
+                let key = Self::generate(entropy);
+                key.save(path)?;
+                Ok(key)
+            }
+            other => other,
+        }
+    }
+
+    /// The public half.
+    pub fn public(&self) -> IdentityPublicKey {
+        IdentityPublicKey(self.0.verifying_key().to_bytes())
+    }
+
+    /// Signs parts for one purpose, e.g. `sign("key-bundle", &[peering, bundle])`.
+    pub fn sign(&self, domain: &str, parts: &[&[u8]]) -> IdentitySignature {
+        IdentitySignature(self.0.sign(&signed_message(domain, parts)).to_bytes())
+    }
+
+    /// As an institution: vouches that a cluster's identity key is this one.
+    pub fn vouch(&self, cluster: &ClusterName, key: &IdentityPublicKey) -> IdentitySignature {
+        IdentitySignature(self.0.sign(&voucher_message(cluster, key)).to_bytes())
+    }
+}
+
+impl fmt::Debug for IdentityKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "IdentityKey(public {})", self.public())
+    }
+}
+
+/// A public identity key; `ed25519:<base64>` as text.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct IdentityPublicKey([u8; 32]);
+
+impl IdentityPublicKey {
+    /// Checks and takes 32 bytes from the wire.
+    ///
+    /// # Errors
+    /// [`SigningError`] where they are not 32, or no usable key.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, SigningError> {
+        let bytes: [u8; 32] = bytes.try_into().map_err(|_| SigningError::Text { field: "public key", bytes: 32 })?;
+        let key = VerifyingKey::from_bytes(&bytes).map_err(|_| SigningError::WeakKey)?;
+        if key.is_weak() { Err(SigningError::WeakKey) } else { Ok(Self(bytes)) }
+    }
+
+    /// The 32 bytes.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// Checks a signature of [`IdentityKey::sign`].
+    ///
+    /// # Errors
+    /// [`SigningError::Signature`].
+    pub fn verify(&self, domain: &str, parts: &[&[u8]], signature: &IdentitySignature) -> Result<(), SigningError> {
+        self.verify_message(&signed_message(domain, parts), signature)
+    }
+
+    /// As an institution's key: checks a voucher for a cluster's identity key.
+    ///
+    /// # Errors
+    /// [`SigningError::Signature`].
+    pub fn verify_voucher(
+        &self,
+        cluster: &ClusterName,
+        key: &Self,
+        voucher: &IdentitySignature,
+    ) -> Result<(), SigningError> {
+        self.verify_message(&voucher_message(cluster, key), voucher)
+    }
+
+    fn verify_message(&self, message: &[u8], signature: &IdentitySignature) -> Result<(), SigningError> {
+        let key = VerifyingKey::from_bytes(&self.0).map_err(|_| SigningError::WeakKey)?;
+        key.verify_strict(message, &Signature::from_bytes(&signature.0))
+            .map_err(|_| SigningError::Signature { key: *self })
+    }
+}
+
+/// A signature; `ed25519:<base64>` as text.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct IdentitySignature([u8; 64]);
+
+impl IdentitySignature {
+    /// Takes 64 bytes from the wire.
+    ///
+    /// # Errors
+    /// [`SigningError::Text`] where they are not 64.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, SigningError> {
+        let bytes = bytes.try_into().map_err(|_| SigningError::Text { field: "signature", bytes: 64 })?;
+        Ok(Self(bytes))
+    }
+
+    /// The 64 bytes.
+    pub const fn as_bytes(&self) -> &[u8; 64] {
+        &self.0
+    }
+}
+
+macro_rules! text_form {
+    ($name:ident) => {
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{TEXT_PREFIX}{}", STANDARD.encode(self.0))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = SigningError;
+            fn from_str(text: &str) -> Result<Self, SigningError> {
+                let bytes = text.strip_prefix(TEXT_PREFIX).and_then(|text| STANDARD.decode(text).ok());
+                // No bytes at all is an error of the same kind as too few.
+                Self::from_bytes(&bytes.unwrap_or_default())
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = SigningError;
+            fn try_from(text: String) -> Result<Self, SigningError> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(value: $name) -> Self {
+                value.to_string()
+            }
+        }
+    };
+}
+
+text_form!(IdentityPublicKey);
+text_form!(IdentitySignature);
+
+fn signed_message(domain: &str, parts: &[&[u8]]) -> Vec<u8> {
+    let mut message = SIGNED_PREFIX.to_vec();
+    for part in std::iter::once(domain.as_bytes()).chain(parts.iter().copied()) {
+        message.extend((part.len() as u64).to_be_bytes());
+        message.extend(part);
+    }
+    message
+}
+
+/// `comity-voucher-v1\0<cluster>\0<public key>`: a cluster name holds no zero byte, and the key has
+/// a fixed length.
+fn voucher_message(cluster: &ClusterName, key: &IdentityPublicKey) -> Vec<u8> {
+    [VOUCHER_PREFIX, cluster.as_str().as_bytes(), b"\0", &key.0].concat()
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::entropy::SeededEntropy;
+
+    fn key(seed: u64) -> IdentityKey {
+        IdentityKey::generate(&SeededEntropy::new(seed))
+    }
+
+    #[test]
+    fn a_signature_holds_for_its_key_domain_and_parts_only() {
+        let signature = key(1).sign("bundle", &[b"ab", b"c"]);
+        let public = key(1).public();
+        public.verify("bundle", &[b"ab", b"c"], &signature).unwrap();
+        assert!(public.verify("bundle", &[b"a", b"bc"], &signature).is_err());
+        assert!(public.verify("bundle", &[b"ab", b"c", b""], &signature).is_err());
+        assert!(public.verify("bundl", &[b"eab", b"c"], &signature).is_err());
+        assert!(key(2).public().verify("bundle", &[b"ab", b"c"], &signature).is_err());
+    }
+
+    #[test]
+    fn a_voucher_holds_for_its_cluster_and_key_only() {
+        let (institution, cluster_key) = (key(1), key(2).public());
+        let ethz = ClusterName::new("ethz").unwrap();
+        let voucher = institution.vouch(&ethz, &cluster_key);
+        institution.public().verify_voucher(&ethz, &cluster_key, &voucher).unwrap();
+        let epfl = ClusterName::new("epfl").unwrap();
+        assert!(institution.public().verify_voucher(&epfl, &cluster_key, &voucher).is_err());
+        assert!(institution.public().verify_voucher(&ethz, &key(3).public(), &voucher).is_err());
+        assert!(key(4).public().verify_voucher(&ethz, &cluster_key, &voucher).is_err());
+        // The documented bytes, so that vouchers can be made with other tools.
+        let message = [b"comity-voucher-v1\0ethz\0".as_slice(), cluster_key.as_bytes()].concat();
+        institution.public().verify_message(&message, &voucher).unwrap();
+    }
+
+    #[test]
+    fn text_round_trips_and_garbage_is_refused() {
+        let (public, signature) = (key(1).public(), key(1).sign("d", &[]));
+        assert_eq!(public.to_string().parse::<IdentityPublicKey>().unwrap(), public);
+        assert_eq!(signature.to_string().parse::<IdentitySignature>().unwrap(), signature);
+        let json = serde_json::to_string(&public).unwrap();
+        assert_eq!(serde_json::from_str::<IdentityPublicKey>(&json).unwrap(), public);
+        for bad in ["", "ed25519:", "ed25519:AAAA", "rsa:AAAA", &public.to_string()[8..]] {
+            assert!(bad.parse::<IdentityPublicKey>().is_err(), "{bad}");
+            assert!(bad.parse::<IdentitySignature>().is_err(), "{bad}");
+        }
+        let small_order = [1_u8].into_iter().chain([0; 31]).collect::<Vec<_>>();
+        assert!(matches!(IdentityPublicKey::from_bytes(&small_order), Err(SigningError::WeakKey)));
+    }
+
+    #[test]
+    fn kept_private_and_never_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("identity-key.pem");
+        let entropy = SeededEntropy::new(5);
+        let made = IdentityKey::load_or_generate(&path, &entropy).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let again = IdentityKey::load_or_generate(&path, &entropy).unwrap();
+        assert_eq!(made.public(), again.public());
+        assert!(key(9).save(&path).is_err());
+        std::fs::write(&path, "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n").unwrap();
+        let error = IdentityKey::load_or_generate(&path, &entropy).unwrap_err().to_string();
+        assert!(error.contains("identity-key.pem") && !error.contains("c2VjcmV0"), "{error}");
+        assert!(!format!("{made:?}").contains("SigningKey"));
+    }
+}

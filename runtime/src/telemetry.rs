@@ -1,0 +1,234 @@
+//! Logs and traces of a process, and one trace id from the CLI through the broker to the agents.
+//!
+//! Trace ids exist whether or not anything is exported: logs carry them either way. Spans are sent
+//! by OTLP over gRPC only where an endpoint is configured.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use opentelemetry::trace::TracerProvider;
+use opentelemetry_otlp::WithExportConfig;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
+
+mod propagation;
+
+pub(crate) use propagation::inject_trace;
+pub use propagation::{
+    TraceInjector, TraceLayer, TraceService, TracedChannel, continue_trace, current_trace_id, current_traceparent,
+    traced,
+};
+
+/// The variable that switches export on where the configuration says nothing.
+pub const OTLP_ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+/// What is logged unless configured.
+pub const DEFAULT_FILTER: &str = "info,openraft=warn";
+
+const FLUSH_LIMIT: Duration = Duration::from_secs(3);
+
+/// How log lines look. They go to standard error; standard output belongs to the CLI's answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One object a line, for machines.
+    Json,
+}
+
+impl std::str::FromStr for LogFormat {
+    type Err = TelemetryError;
+    fn from_str(text: &str) -> Result<Self, TelemetryError> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err(TelemetryError::Format(text.chars().take(40).collect())),
+        }
+    }
+}
+
+/// What a process tells, and where.
+#[derive(Debug, Clone)]
+pub struct TelemetryConfig {
+    /// `comity-broker`, `comity-agent`, `comity`.
+    pub service: String,
+    /// How log lines look.
+    pub log_format: LogFormat,
+    /// In tracing's syntax, e.g. `info,comity_broker=debug`.
+    pub filter: String,
+    /// An OTLP/gRPC collector, e.g. `http://collector:4317`.
+    pub otlp_endpoint: Option<String>,
+}
+
+impl TelemetryConfig {
+    /// Text at level `info`; exports where [`OTLP_ENDPOINT_VARIABLE`] says so.
+    pub fn from_environment(service: impl Into<String>) -> Self {
+        let otlp_endpoint = std::env::var(OTLP_ENDPOINT_VARIABLE).ok().filter(|v| !v.is_empty());
+        Self { service: service.into(), log_format: LogFormat::Text, filter: DEFAULT_FILTER.to_owned(), otlp_endpoint }
+    }
+}
+
+/// Why telemetry could not start.
+#[derive(Debug, Error)]
+pub enum TelemetryError {
+    /// Not a format.
+    #[error("log format '{0}' is unknown: want text or json")]
+    Format(String),
+    /// Not a filter.
+    #[error("log filter '{filter}' is not valid: {reason}; want e.g. 'info,comity_broker=debug'")]
+    Filter {
+        /// The refused text.
+        filter: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Not an endpoint.
+    #[error("OTLP endpoint '{endpoint}' cannot be used: {reason}; want e.g. 'http://collector:4317'")]
+    Endpoint {
+        /// The refused text.
+        endpoint: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Called twice, or after somebody else.
+    #[error("telemetry was already started in this process")]
+    AlreadyStarted,
+}
+
+/// Sends what is left when dropped: keep it until the end of `main`.
+#[derive(Debug)]
+#[must_use = "dropping it ends the export of traces"]
+pub struct TelemetryGuard {
+    provider: SdkTracerProvider,
+}
+
+impl Drop for TelemetryGuard {
+    fn drop(&mut self) {
+        // A collector that is away must not keep a process from ending.
+        let _ = self.provider.shutdown_with_timeout(FLUSH_LIMIT);
+    }
+}
+
+/// Starts logs and traces for the whole process; needs a tokio runtime where traces are exported.
+///
+/// # Errors
+/// [`TelemetryError`] where the configuration is wrong, or telemetry was started before.
+pub fn init(config: &TelemetryConfig) -> Result<TelemetryGuard, TelemetryError> {
+    let filter = EnvFilter::try_new(&config.filter)
+        .map_err(|error| TelemetryError::Filter { filter: config.filter.clone(), reason: error.to_string() })?;
+    let provider = provider(config)?;
+    let stderr =
+        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    let lines = match config.log_format {
+        LogFormat::Text => stderr.boxed(),
+        LogFormat::Json => stderr.json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry()
+        .with(trace_layer(&provider))
+        .with(lines.with_filter(filter))
+        .try_init()
+        .map_err(|_| TelemetryError::AlreadyStarted)?;
+    Ok(TelemetryGuard { provider })
+}
+
+/// Gives every span of level `info` and above a trace id, whatever is logged.
+fn trace_layer<S>(provider: &SdkTracerProvider) -> impl Layer<S> + use<S>
+where
+    S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
+{
+    // Names of other libraries' spans (h2 makes one a frame) are noise in a trace.
+    let spans = tracing_subscriber::filter::Targets::new()
+        .with_default(tracing::Level::INFO)
+        .with_target("h2", tracing::Level::ERROR)
+        .with_target("hyper", tracing::Level::ERROR);
+    tracing_opentelemetry::layer().with_tracer(provider.tracer("comity")).with_filter(spans)
+}
+
+fn provider(config: &TelemetryConfig) -> Result<SdkTracerProvider, TelemetryError> {
+    let resource = Resource::builder().with_service_name(config.service.clone()).build();
+    let builder = SdkTracerProvider::builder().with_resource(resource);
+    let Some(endpoint) = &config.otlp_endpoint else {
+        return Ok(builder.build());
+    };
+    let fail = |reason: String| TelemetryError::Endpoint { endpoint: endpoint.clone(), reason };
+    let uri: http::Uri = endpoint.parse().map_err(|error: http::uri::InvalidUri| fail(error.to_string()))?;
+    if uri.scheme_str() != Some("http") {
+        return Err(fail("only http:// is supported; put a local collector before a remote one".to_owned()));
+    }
+    let exporter = opentelemetry_otlp::SpanExporter::builder()
+        .with_tonic()
+        .with_endpoint(endpoint)
+        .with_timeout(FLUSH_LIMIT)
+        .build()
+        .map_err(|error| fail(error.to_string()))?;
+    Ok(builder.with_batch_exporter(exporter).build())
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn config() -> TelemetryConfig {
+        TelemetryConfig {
+            service: "test".into(),
+            log_format: LogFormat::Json,
+            filter: DEFAULT_FILTER.into(),
+            otlp_endpoint: None,
+        }
+    }
+
+    #[test]
+    fn wrong_configuration_is_one_sentence_with_a_remedy() {
+        let filter = TelemetryConfig { filter: "comity=loud".into(), ..config() };
+        assert!(init(&filter).unwrap_err().to_string().contains("'comity=loud'"));
+        for endpoint in ["nonsense endpoint", "https://collector:4317", "collector:4317"] {
+            let config = TelemetryConfig { otlp_endpoint: Some(endpoint.into()), ..config() };
+            let error = init(&config).unwrap_err().to_string();
+            assert!(error.contains(endpoint) && error.contains("http://collector:4317"), "{error}");
+        }
+        assert!("xml".parse::<LogFormat>().unwrap_err().to_string().contains("text or json"));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn spans_reach_an_otlp_collector_when_the_guard_drops() {
+        // A collector as far as the wire is concerned: it must be called with the export path.
+        let (called, mut calls) = tokio::sync::mpsc::channel::<String>(4);
+        let service = tower::service_fn(move |request: http::Request<hyper::body::Incoming>| {
+            let called = called.clone();
+            async move {
+                called.send(request.uri().path().to_owned()).await.unwrap();
+                let mut response = http::Response::new(axum::body::Body::empty());
+                response.headers_mut().insert("grpc-status", "0".parse().unwrap());
+                response.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+                Ok::<_, std::convert::Infallible>(response)
+            }
+        });
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let service = hyper_util::service::TowerToHyperService::new(service);
+            let _ = hyper_util::server::conn::auto::Builder::new(hyper_util::rt::TokioExecutor::new())
+                .serve_connection(hyper_util::rt::TokioIo::new(stream), service)
+                .await;
+        });
+
+        let config = TelemetryConfig { otlp_endpoint: Some(endpoint), ..config() };
+        let guard = TelemetryGuard { provider: provider(&config).unwrap() };
+        let subscriber = tracing_subscriber::registry().with(trace_layer(&guard.provider));
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info_span!("exported").in_scope(|| assert!(current_trace_id().is_some()));
+        });
+        tokio::task::spawn_blocking(|| drop(guard)).await.unwrap();
+        let path = tokio::time::timeout(Duration::from_secs(5), calls.recv()).await.unwrap().unwrap();
+        assert_eq!(path, "/opentelemetry.proto.collector.trace.v1.TraceService/Export");
+        server.abort();
+    }
+}

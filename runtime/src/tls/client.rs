@@ -1,0 +1,84 @@
+//! The client's half: whom it trusts, and what it shows.
+
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::SignatureScheme;
+use rustls::client::{ResolvesClientCert, Resumption};
+use rustls::sign::CertifiedKey;
+use tokio::sync::watch;
+
+use super::ALPN;
+use super::verify_server::{ServerVerifier, Trust};
+use crate::crypto;
+use crate::identity::{RootHash, Roots, TlsIdentity};
+use crate::spiffe::{SpiffeId, TrustDomain};
+
+/// TLS for connections to brokers. Cheap to clone; the newest identity of the channel is shown at
+/// each new connection.
+#[derive(Debug, Clone)]
+pub struct ClientTls {
+    verifier: ServerVerifier,
+    identity: Option<watch::Receiver<TlsIdentity>>,
+}
+
+impl ClientTls {
+    /// Shows the newest identity of the channel, and trusts the federation's brokers.
+    pub const fn new(roots: Roots, identity: watch::Receiver<TlsIdentity>) -> Self {
+        Self { verifier: ServerVerifier { trust: Trust::Roots(roots), expected: None }, identity: Some(identity) }
+    }
+
+    /// Shows no certificate.
+    pub const fn anonymous(roots: Roots) -> Self {
+        Self { verifier: ServerVerifier { trust: Trust::Roots(roots), expected: None }, identity: None }
+    }
+
+    /// For joining: shows no certificate, and trusts brokers whose root hashes to the pin.
+    pub const fn pinned(pin: RootHash, trust_domain: TrustDomain) -> Self {
+        Self { verifier: ServerVerifier { trust: Trust::Pinned { pin, trust_domain }, expected: None }, identity: None }
+    }
+
+    /// Trusts this very server only: Raft peers.
+    #[must_use]
+    pub fn expecting(mut self, server: SpiffeId) -> Self {
+        self.verifier.expected = Some(server);
+        self
+    }
+
+    /// Follows the identity that is shown; an own receiver, so that each channel sees each change.
+    pub(super) fn identity(&self) -> Option<watch::Receiver<TlsIdentity>> {
+        self.identity.clone().map(|mut identity| {
+            identity.mark_unchanged();
+            identity
+        })
+    }
+
+    pub(super) fn config(&self) -> ClientConfig {
+        let builder = ClientConfig::builder_with_provider(crypto::provider())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("ring supports TLS 1.3")
+            // "Dangerous" means: a verifier of our own. It checks more than the usual one.
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(self.verifier.clone()));
+        let mut config = match &self.identity {
+            Some(identity) => builder.with_client_cert_resolver(Arc::new(Newest(identity.clone()))),
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.resumption = Resumption::disabled();
+        config
+    }
+}
+
+#[derive(Debug)]
+struct Newest(watch::Receiver<TlsIdentity>);
+
+impl ResolvesClientCert for Newest {
+    fn resolve(&self, _roots: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.borrow().certified_key())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,194 @@
+//! Reaching a broker: each new connection goes to the first address that answers as it should.
+
+use std::fmt;
+use std::future::Future;
+use std::io::Cursor;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use rustls_pki_types::ServerName;
+use thiserror::Error;
+use tokio::io::{AsyncReadExt, Chain, Join, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tower::Service;
+use tracing::debug;
+
+use super::client::ClientTls;
+use super::endpoints::{BrokerEndpoints, host};
+use super::refusal::Refusal;
+
+/// How long the server's first bytes are waited for, and how many of them are read ahead.
+const GREETING_WAIT: Duration = Duration::from_secs(1);
+const GREETING_MAX_BYTES: usize = 1024;
+
+/// A verified connection to a broker.
+pub type ClientStream = TlsStream<TcpStream>;
+
+/// Why one broker could not be reached.
+#[derive(Debug, Error)]
+pub enum DialError {
+    /// Nothing answered in time.
+    #[error("no answer within {}ms", .0.as_millis())]
+    Timeout(Duration),
+    /// No connection.
+    #[error("{0}")]
+    Tcp(std::io::Error),
+    /// It answered, but is not who was wanted.
+    #[error("{0}")]
+    Tls(String),
+}
+
+/// Why no broker could be reached: one reason for each.
+#[derive(Debug)]
+pub struct ConnectError {
+    tried: Vec<(String, DialError)>,
+}
+
+impl ConnectError {
+    /// The addresses tried, with what happened.
+    pub fn tried(&self) -> &[(String, DialError)] {
+        &self.tried
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("cannot reach any broker: ")?;
+        for (index, (address, error)) in self.tried.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "; " };
+            write!(f, "{separator}{address}: {error}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConnectError {}
+
+/// What a failed call says to a person: the reasons of [`ConnectError`] where no broker was reached,
+/// what the connection broke on where it did, else the status's own message.
+pub(super) fn reason(status: &tonic::Status) -> String {
+    let mut cause = std::error::Error::source(status);
+    let mut last = None;
+    while let Some(error) = cause {
+        if let Some(unreached) = error.downcast_ref::<ConnectError>() {
+            return unreached.to_string();
+        }
+        last = Some(error.to_string());
+        cause = error.source();
+    }
+    last.unwrap_or_else(|| status.message().to_owned())
+}
+
+/// Connects to one address, with all checks, and speaks no HTTP/2 yet.
+///
+/// # Errors
+/// [`DialError`] with the reason in words.
+pub async fn dial(address: &str, tls: &ClientTls, timeout: Duration) -> Result<ClientStream, DialError> {
+    dial_with(address, &TlsConnector::from(Arc::new(tls.config())), timeout).await
+}
+
+async fn dial_with(address: &str, tls: &TlsConnector, timeout: Duration) -> Result<ClientStream, DialError> {
+    let attempt = async {
+        let stream = TcpStream::connect(address).await.map_err(DialError::Tcp)?;
+        stream.set_nodelay(true).map_err(DialError::Tcp)?;
+        // Sent as SNI only, for load balancers that route by it; the SPIFFE id is what is checked.
+        let name = ServerName::try_from(host(address).to_owned())
+            .or_else(|_| ServerName::try_from("broker.comity.internal"))
+            .expect("the fallback is a DNS name");
+        tls.connect(name, stream).await.map_err(|error| DialError::Tls(Refusal::describe(&error)))
+    };
+    tokio::time::timeout(timeout, attempt).await.map_err(|_| DialError::Timeout(timeout))?
+}
+
+/// A connection with the bytes that were read ahead put back before it.
+type GreetedStream = Join<Chain<Cursor<Vec<u8>>, ReadHalf<ClientStream>>, WriteHalf<ClientStream>>;
+
+/// Waits for the server's first bytes (an HTTP/2 server begins with its settings). In TLS 1.3 a
+/// client's handshake is done before the server has looked at its certificate; without this wait
+/// a refusal would break the first call, mostly without its reason.
+async fn greeted(mut stream: ClientStream) -> Result<GreetedStream, DialError> {
+    let mut first = vec![0; GREETING_MAX_BYTES];
+    let read = match tokio::time::timeout(GREETING_WAIT, stream.read(&mut first)).await {
+        Ok(Ok(0)) => {
+            return Err(DialError::Tls("the server closed the connection".to_owned()));
+        }
+        Ok(Ok(read)) => read,
+        Ok(Err(error)) => return Err(DialError::Tls(Refusal::describe(&error))),
+        // A server that lets the client begin is served all the same.
+        Err(_) => 0,
+    };
+    first.truncate(read);
+    let (reader, writer) = tokio::io::split(stream);
+    Ok(tokio::io::join(Cursor::new(first).chain(reader), writer))
+}
+
+/// Tries each address once per connection, beginning after the one used last: the broker that a
+/// connection was lost to is the one least likely to answer well.
+#[derive(Clone)]
+pub(super) struct Connector {
+    addresses: Arc<[String]>,
+    next: Arc<AtomicUsize>,
+    tls: TlsConnector,
+    timeout: Duration,
+}
+
+impl Connector {
+    pub(super) fn new(endpoints: &BrokerEndpoints, tls: &ClientTls, timeout: Duration) -> Self {
+        Self {
+            addresses: endpoints.addresses().into(),
+            next: Arc::new(AtomicUsize::new(0)),
+            tls: TlsConnector::from(Arc::new(tls.config())),
+            timeout,
+        }
+    }
+
+    pub(super) fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+
+    async fn connect(self) -> Result<GreetedStream, ConnectError> {
+        let mut tried = Vec::new();
+        let first = self.next.load(Ordering::Relaxed);
+        for offset in 0..self.addresses.len() {
+            let index = (first + offset) % self.addresses.len();
+            let address = &self.addresses[index];
+            let reached = match dial_with(address, &self.tls, self.timeout).await {
+                Ok(stream) => greeted(stream).await,
+                Err(error) => Err(error),
+            };
+            match reached {
+                Ok(stream) => {
+                    self.next.store(index + 1, Ordering::Relaxed);
+                    return Ok(stream);
+                }
+                Err(error) => {
+                    debug!(%address, %error, "broker not reached");
+                    tried.push((address.clone(), error));
+                }
+            }
+        }
+        Err(ConnectError { tried })
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<GreetedStream>;
+    type Error = ConnectError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ConnectError>> + Send>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _uri: Uri) -> Self::Future {
+        let connector = self.clone();
+        Box::pin(async move { connector.connect().await.map(TokioIo::new) })
+    }
+}

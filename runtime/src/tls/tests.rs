@@ -1,0 +1,356 @@
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use tokio::net::{TcpListener, TcpStream};
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Server;
+use tonic::{Request, Status};
+use tonic_health::ServingStatus;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_health::server::HealthReporter;
+
+use super::*;
+use crate::ca::CertificateAuthority;
+use crate::identity::{IdentitySource, RootHash, TlsIdentity};
+use crate::spiffe::{ClusterName, SpiffeId, TrustDomain};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const SOON: Duration = Duration::from_secs(10);
+
+/// A federation for a test.
+struct Federation(CertificateAuthority);
+
+impl Federation {
+    fn new(domain: &str) -> Self {
+        let domain = TrustDomain::new(domain).unwrap();
+        Self(CertificateAuthority::create(domain, SystemTime::now()).unwrap())
+    }
+
+    fn domain(&self) -> TrustDomain {
+        self.0.trust_domain().clone()
+    }
+
+    fn broker(&self, node: u64) -> SpiffeId {
+        SpiffeId::broker(self.domain(), node)
+    }
+
+    fn cluster(&self, name: &str) -> SpiffeId {
+        SpiffeId::cluster(self.domain(), ClusterName::new(name).unwrap())
+    }
+
+    fn identity(&self, id: &SpiffeId, validity: Duration) -> TlsIdentity {
+        self.identity_at(id, validity, SystemTime::now())
+    }
+
+    fn identity_at(&self, id: &SpiffeId, validity: Duration, now: SystemTime) -> TlsIdentity {
+        TlsIdentity::from_pem(&self.0.new_identity(id, &[], validity, now).unwrap()).unwrap()
+    }
+
+    fn source(&self, id: &SpiffeId) -> IdentitySource {
+        IdentitySource::new(self.identity(id, HOUR))
+    }
+
+    fn client(&self, source: &IdentitySource) -> ClientTls {
+        ClientTls::new(self.0.roots().clone(), source.subscribe())
+    }
+}
+
+/// A real gRPC server (health service) that notes who called. It has a runtime of its own, so that
+/// ending that ends its open connections too, as the death of a process does.
+struct Broker {
+    address: SocketAddr,
+    health: HealthReporter,
+    callers: Arc<Mutex<Vec<PeerInfo>>>,
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+impl Broker {
+    fn start(federation: &Federation, source: &IdentitySource) -> Self {
+        Self::start_with(ServerTls::new(source.subscribe(), federation.0.roots()))
+    }
+
+    fn start_with(tls: ServerTls) -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (health, service) = tonic_health::server::health_reporter();
+        let callers = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&callers);
+        let note = move |request: Request<()>| {
+            let peer = request.extensions().get::<PeerInfo>().cloned();
+            noted.lock().unwrap().push(peer.ok_or_else(|| Status::internal("no peer"))?);
+            Ok::<_, Status>(request)
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        runtime.spawn(async move {
+            let listener = TcpListener::from_std(listener).unwrap();
+            Server::builder()
+                .add_service(InterceptedService::new(service, note))
+                .serve_with_incoming(incoming(listener, tls, IncomingLimits::default()))
+                .await
+                .unwrap();
+        });
+        Self { address, health, callers, runtime: Some(runtime) }
+    }
+
+    fn kill(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+
+    fn endpoints(&self) -> BrokerEndpoints {
+        BrokerEndpoints::new([self.address.to_string()]).unwrap()
+    }
+
+    fn last_caller(&self) -> PeerInfo {
+        self.callers.lock().unwrap().last().unwrap().clone()
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn health_request() -> HealthCheckRequest {
+    HealthCheckRequest { service: String::new() }
+}
+
+async fn check(channel: &BrokerChannel) -> Result<(), Status> {
+    let mut client = HealthClient::new(channel.clone());
+    let call = client.check(health_request());
+    tokio::time::timeout(SOON, call).await.unwrap().map(|_| ())
+}
+
+fn whole_seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
+}
+
+#[tokio::test]
+async fn a_call_carries_the_verified_peer() {
+    let federation = Federation::new("dev.test");
+    let broker = Broker::start(&federation, &federation.source(&federation.broker(1)));
+    let agent = federation.source(&federation.cluster("ethz"));
+    check(&connect(&broker.endpoints(), &federation.client(&agent))).await.unwrap();
+    let caller = broker.last_caller();
+    assert_eq!(caller.spiffe, Some(federation.cluster("ethz")));
+    let end = caller.cert_not_after.unwrap();
+    assert_eq!(whole_seconds(end), whole_seconds(agent.current().not_after()));
+    assert!(!caller.has_expired(SystemTime::now()) && caller.has_expired(end));
+
+    let anonymous = ClientTls::anonymous(federation.0.roots().clone());
+    check(&connect(&broker.endpoints(), &anonymous)).await.unwrap();
+    assert_eq!(broker.last_caller().spiffe, None);
+}
+
+#[tokio::test]
+async fn both_sides_rotate_while_a_stream_stays_open() {
+    let federation = Federation::new("dev.test");
+    let server = federation.source(&federation.broker(1));
+    let agent = federation.source(&federation.cluster("ethz"));
+    let broker = Broker::start(&federation, &server);
+    let tls = federation.client(&agent);
+    let channel = connect(&broker.endpoints(), &tls);
+    let mut stream = HealthClient::new(channel.clone()).watch(health_request()).await.unwrap().into_inner();
+    stream.message().await.unwrap().unwrap();
+
+    server.update(federation.identity(&federation.broker(1), HOUR * 2));
+    agent.update(federation.identity(&federation.cluster("ethz"), HOUR * 3));
+
+    // The open stream goes on.
+    broker.health.set_service_status("", ServingStatus::NotServing).await;
+    let next = tokio::time::timeout(SOON, stream.message()).await.unwrap().unwrap().unwrap();
+    assert_eq!(next.status(), tonic_health::pb::health_check_response::ServingStatus::NotServing);
+    // The same channel's next call shows the new certificate, and so do its later ones.
+    let newest = whole_seconds(agent.current().not_after());
+    for _ in 0..3 {
+        check(&channel).await.unwrap();
+        assert_eq!(broker.last_caller().cert_not_after.map(whole_seconds), Some(newest));
+    }
+    let raw = dial(&broker.address.to_string(), &tls, SOON).await.unwrap();
+    let leaf = &raw.get_ref().1.peer_certificates().unwrap()[0];
+    assert_eq!(*leaf, server.current().certified_key().cert[0]);
+    // The stream is still there, on the connection of the old certificates.
+    broker.health.set_service_status("", ServingStatus::Serving).await;
+    let next = tokio::time::timeout(SOON, stream.message()).await.unwrap().unwrap().unwrap();
+    assert_eq!(next.status(), tonic_health::pb::health_check_response::ServingStatus::Serving);
+}
+
+/// The server's view of one handshake, with what the client made of it.
+async fn handshake(
+    server: &ServerTls,
+    client: &ClientTls,
+) -> (Result<ServerConnection, HandshakeError>, Result<ClientStream, DialError>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let accept = async {
+        let (stream, remote) = listener.accept().await.unwrap();
+        server.accept(stream, remote, SOON).await
+    };
+    tokio::join!(accept, dial(&address, client, SOON))
+}
+
+#[tokio::test]
+async fn a_client_of_another_federation_is_refused_with_the_reason() {
+    let (ours, theirs) = (Federation::new("ours.test"), Federation::new("theirs.test"));
+    let server = ServerTls::new(ours.source(&ours.broker(1)).subscribe(), ours.0.roots());
+    let stranger = theirs.source(&theirs.cluster("ethz"));
+    let client = ClientTls::new(ours.0.roots().clone(), stranger.subscribe());
+    let reason = handshake(&server, &client).await.0.unwrap_err().to_string();
+    assert!(reason.contains("spiffe://theirs.test/cluster/ethz"), "{reason}");
+    assert!(reason.contains("another federation: this one is 'ours.test'"), "{reason}");
+
+    // One that calls itself by our name is no better.
+    let forger = Federation::new("ours.test");
+    let forged = forger.source(&forger.cluster("ethz"));
+    let client = ClientTls::new(ours.0.roots().clone(), forged.subscribe());
+    let reason = handshake(&server, &client).await.0.unwrap_err().to_string();
+    assert!(reason.contains("not signed by the root of this federation"), "{reason}");
+
+    // Seen from a call: refused, and nothing reached the service.
+    let broker = Broker::start_with(server);
+    let status = check(&connect(&broker.endpoints(), &client)).await.unwrap_err();
+    assert!(broker.callers.lock().unwrap().is_empty());
+    assert!(status.message().contains("refused this side's certificate"), "{status:?}");
+}
+
+#[tokio::test]
+async fn a_server_of_another_federation_or_no_broker_is_refused() {
+    let (ours, theirs) = (Federation::new("ours.test"), Federation::new("theirs.test"));
+    let agent = ours.source(&ours.cluster("ethz"));
+    let refused = async |federation: &Federation, id: SpiffeId, client: ClientTls| {
+        let server = ServerTls::new(federation.source(&id).subscribe(), federation.0.roots());
+        handshake(&server, &client).await.1.unwrap_err().to_string()
+    };
+    let reason = refused(&theirs, theirs.broker(1), ours.client(&agent)).await;
+    assert!(reason.contains("spiffe://theirs.test/broker/1' is of another federation"), "{reason}");
+    let reason = refused(&ours, ours.cluster("epfl"), ours.client(&agent)).await;
+    assert!(reason.contains("cluster/epfl', want a broker"), "{reason}");
+    let only_two = ours.client(&agent).expecting(ours.broker(2));
+    let reason = refused(&ours, ours.broker(1), only_two).await;
+    assert!(reason.contains("broker/1', want 'spiffe://ours.test/broker/2'"), "{reason}");
+}
+
+#[tokio::test]
+async fn expired_certificates_are_refused_on_both_sides() {
+    let federation = Federation::new("dev.test");
+    let long_ago = SystemTime::now() - HOUR * 2;
+    let expired = |id: &SpiffeId| IdentitySource::new(federation.identity_at(id, HOUR, long_ago));
+    let good_server = federation.source(&federation.broker(1));
+    let good_client = federation.source(&federation.cluster("ethz"));
+    let tls = |source: &IdentitySource| ServerTls::new(source.subscribe(), federation.0.roots());
+
+    let late = federation.client(&expired(&federation.cluster("ethz")));
+    let reason = handshake(&tls(&good_server), &late).await.0.unwrap_err().to_string();
+    assert!(reason.contains("expired"), "{reason}");
+    let late = tls(&expired(&federation.broker(1)));
+    let reason = handshake(&late, &federation.client(&good_client)).await.1.unwrap_err().to_string();
+    assert!(reason.contains("expired"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_listener_that_requires_certificates_refuses_their_absence() {
+    let federation = Federation::new("dev.test");
+    let source = federation.source(&federation.broker(1));
+    let required =
+        ServerTls::with_client_certificates(source.subscribe(), federation.0.roots(), ClientCertificates::Required);
+    let anonymous = ClientTls::anonymous(federation.0.roots().clone());
+    let refused = handshake(&required, &anonymous).await.0;
+    assert!(matches!(refused, Err(HandshakeError::Refused(_))), "{refused:?}");
+    assert!(handshake(&required, &federation.client(&source)).await.0.is_ok());
+}
+
+#[tokio::test]
+async fn joining_trusts_the_pinned_root_and_no_other() {
+    let (federation, other) = (Federation::new("dev.test"), Federation::new("dev.test"));
+    let broker = Broker::start(&federation, &federation.source(&federation.broker(1)));
+    let joining = |pin: RootHash, domain: &str| ClientTls::pinned(pin, TrustDomain::new(domain).unwrap());
+    let pin = federation.0.root_sha256();
+    check(&connect(&broker.endpoints(), &joining(pin, "dev.test"))).await.unwrap();
+    assert_eq!(broker.last_caller().spiffe, None);
+
+    let wrong = connect(&broker.endpoints(), &joining(other.0.root_sha256(), "dev.test"));
+    let status = check(&wrong).await.unwrap_err();
+    assert!(format!("{status:?}").contains("that the join token pins"), "{status:?}");
+    let status = check(&connect(&broker.endpoints(), &joining(pin, "x.test"))).await.unwrap_err();
+    assert!(format!("{status:?}").contains("another federation"), "{status:?}");
+    assert_eq!(broker.callers.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_root_that_is_only_shown_signs_nothing() {
+    // A forger shows the pinned root beside a certificate that this root did not sign.
+    let (federation, forger) = (Federation::new("dev.test"), Federation::new("dev.test"));
+    let request = forger.0.new_identity(&forger.broker(1), &[], HOUR, SystemTime::now()).unwrap();
+    let forged_leaf = request.chain.strip_suffix(forger.0.root_pem()).unwrap();
+    let chain = format!("{forged_leaf}{}", federation.0.root_pem());
+    let identity = TlsIdentity::from_pem(&crate::identity::IdentityPem { chain, ..request }).unwrap();
+    let server = ServerTls::new(IdentitySource::new(identity).subscribe(), federation.0.roots());
+    let joining = ClientTls::pinned(federation.0.root_sha256(), federation.domain());
+    let reason = handshake(&server, &joining).await.1.unwrap_err().to_string();
+    assert!(reason.contains("not signed by the root of this federation"), "{reason}");
+}
+
+#[tokio::test]
+async fn the_channel_goes_to_the_next_broker_when_one_is_dead() {
+    let federation = Federation::new("dev.test");
+    let agent = federation.source(&federation.cluster("ethz"));
+    let mut one = Broker::start(&federation, &federation.source(&federation.broker(1)));
+    let two = Broker::start(&federation, &federation.source(&federation.broker(2)));
+    let dead = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let list = BrokerEndpoints::new([dead, one.address, two.address].map(|a| a.to_string())).unwrap();
+    let channel = connect(&list, &federation.client(&agent));
+    check(&channel).await.unwrap();
+    assert_eq!(one.callers.lock().unwrap().len(), 1);
+
+    // A broker that dies under an open channel: calls come back on the other one.
+    one.kill();
+    let retry = async {
+        while check(&channel).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(SOON, retry).await.unwrap();
+    assert!(!two.callers.lock().unwrap().is_empty());
+
+    let none = BrokerEndpoints::new([dead.to_string()]).unwrap();
+    let status = check(&connect(&none, &federation.client(&agent))).await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Unavailable);
+    let shown = status.message();
+    assert!(shown.starts_with(&format!("cannot reach any broker: {dead}: ")), "{shown}");
+    assert!(shown.contains("refused"), "{shown}");
+}
+
+#[tokio::test]
+async fn slow_and_surplus_clients_do_not_keep_others_out() {
+    let federation = Federation::new("dev.test");
+    let source = federation.source(&federation.broker(1));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let limits = IncomingLimits { handshake_timeout: Duration::from_millis(200), handshakes: 1, connections: 2 };
+    let tls = ServerTls::new(source.subscribe(), federation.0.roots());
+    let mut accepted = incoming(listener, tls, limits);
+    let client = federation.client(&source);
+    let next = async |accepted: &mut Incoming, limit: Duration| {
+        tokio::time::timeout(limit, futures::StreamExt::next(accepted)).await
+    };
+
+    // Says nothing, and holds the only handshake slot until its time is up.
+    let _silent = TcpStream::connect(&address).await.unwrap();
+    let _one = dial(&address, &client, SOON).await.unwrap();
+    let first = next(&mut accepted, SOON).await.unwrap().unwrap().unwrap();
+    let _two = dial(&address, &client, SOON).await.unwrap();
+    let _second = next(&mut accepted, SOON).await.unwrap().unwrap().unwrap();
+    // Both connections are taken: the third is served when the first one closes.
+    let three = tokio::spawn(async move { dial(&address, &client, SOON).await });
+    assert!(next(&mut accepted, Duration::from_millis(300)).await.is_err());
+    drop(first);
+    assert!(next(&mut accepted, SOON).await.unwrap().unwrap().is_ok());
+    three.await.unwrap().unwrap();
+}
