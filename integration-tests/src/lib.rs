@@ -12,7 +12,7 @@ mod process;
 mod programs;
 mod wait;
 
-pub use federation::{AgentSpec, Donor, Federation, FederationConfig, Launcher, Place};
+pub use federation::{AgentSpec, Donor, Federation, FederationConfig, Launcher, PATIENCE, Place};
 pub use memory::{Finding, search_files, search_memory};
 pub use process::Process;
 pub use programs::program;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, until};
+use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, PATIENCE, until};
 use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
 
 use crate::OrLogs as _;
@@ -46,7 +46,7 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
 
     let request = federation.submit(3, "frontier").await.or_logs(&federation);
     let lease = federation.lease_of(&request).await.or_logs(&federation);
-    let active = federation.lease_in(&lease, "active", Duration::from_secs(60)).await.or_logs(&federation);
+    let active = federation.lease_in(&lease, "active", PATIENCE).await.or_logs(&federation);
     let namespace = active["donorNamespace"].as_str().unwrap().to_owned();
 
     // The origin holds the kubeconfig as a Secret; the agent gives the same to `comity lease kubeconfig`.
@@ -57,7 +57,7 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
 
     // Through the tunnel: three GPUs are accepted and run, a fourth is refused by the quota.
     origin.kubectl_as(&leased, &["apply", "-f", "-"], &pod("three", 3, "any")).await.or_logs(&federation);
-    until("the pod to run", Duration::from_secs(30), async || {
+    until("the pod to run", PATIENCE, async || {
         let phase = origin.kubectl_as(&leased, &["get", "pod", "three", "-o", "jsonpath={.status.phase}"], "").await?;
         Ok((phase == "Running").then_some(()))
     })
@@ -86,7 +86,7 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
     // Released: the token is refused, the namespace and the Secret are gone.
     let admin_view = |args: &'static [&'static str]| donor.kubectl(args);
     federation.comity(&["lease", "release", &lease]).await.or_logs(&federation);
-    federation.lease_in(&lease, "ended", Duration::from_secs(60)).await.or_logs(&federation);
+    federation.lease_in(&lease, "ended", PATIENCE).await.or_logs(&federation);
     let refused =
         origin.kubectl_as(&leased, &["get", "pods", "--request-timeout=5s"], "").await.unwrap_err().to_string();
     assert!(!refused.is_empty());
@@ -97,7 +97,7 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
     // At once it may do nothing, for its RoleBinding is gone; within the API server's cache time (10 s) it is nobody.
     let refused = origin.kubectl_as(&direct_path, &["get", "pods"], "").await.unwrap_err().to_string();
     assert!(refused.contains("orbidden") || refused.contains("Unauthorized"), "{refused}");
-    until("the token to be dead", Duration::from_secs(20), async || {
+    until("the token to be dead", PATIENCE, async || {
         let refused = origin.kubectl_as(&direct_path, &["get", "pods"], "").await.unwrap_err().to_string();
         anyhow::ensure!(refused.contains("Unauthorized") || refused.contains("logged in"), "{refused}");
         Ok(Some(()))

@@ -1,9 +1,9 @@
 //! Processes die at the worst moments; requests become active all the same, and nothing is left over.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use comity_agent::plan::STEP_NAMES;
-use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, until};
+use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, PATIENCE, until};
 
 use crate::OrLogs as _;
 use crate::inventories::{inventory, origin_and_donor};
@@ -32,7 +32,8 @@ pub(crate) const DONOR_STEPS: [&str; 8] = [
 /// Starts again what crashed until `crashes` have been seen and the lease is in `state`.
 pub(crate) async fn nurse(federation: &mut Federation, lease: &str, state: &str, crashes: usize) {
     let mut seen = 0;
-    for _ in 0..600 {
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
         seen += federation.restart_ended_agents().unwrap();
         if federation.lease_in(lease, state, Duration::from_millis(50)).await.is_ok() && seen == crashes {
             return;
@@ -48,7 +49,7 @@ async fn release_and_leave_nothing(federation: &mut Federation, lease: &str) {
     let offers = federation.comity_as("admin", &["cluster", "show", "ncc-main"]).await.or_logs(federation);
     assert_eq!(offers["lentMilli"], 0);
     for cluster in ["polytech-campus", "ncc-main"] {
-        until(&format!("{cluster} to have nothing left"), Duration::from_secs(20), async || {
+        until(&format!("{cluster} to have nothing left"), PATIENCE, async || {
             let status =
                 comity_agent::local_api::fetch_status(&federation.agent_dir(cluster).join("agent.sock")).await?;
             anyhow::ensure!(status.lent.is_empty() && status.borrowed.is_empty(), "{cluster} still has {status:?}");
@@ -95,7 +96,7 @@ async fn the_leader_killed_between_placed_and_active_delays_and_loses_nothing() 
     let lease = federation.lease_of(&request).await.or_logs(&federation);
     let leader = federation.leader().await.or_logs(&federation);
     federation.kill_broker(leader).await.unwrap();
-    let seen = federation.lease_in(&lease, "active", Duration::from_secs(60)).await.or_logs(&federation);
+    let seen = federation.lease_in(&lease, "active", PATIENCE).await.or_logs(&federation);
     assert_eq!(seen["request"], request.as_str());
     federation.start_broker(leader).unwrap();
     release_and_leave_nothing(&mut federation, &lease).await;

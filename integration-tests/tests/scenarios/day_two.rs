@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comity_scenarios::{FederationConfig, until};
+use comity_scenarios::{FederationConfig, PATIENCE, until};
 
 use crate::OrLogs as _;
 use crate::inventories::{origin_and_donor, origin_and_donor_with};
@@ -14,7 +14,7 @@ async fn certificates_are_renewed_and_the_stream_stays() {
     let show = async || federation.comity_as("admin", &["cluster", "show", "ncc-main"]).await;
     let before = show().await.or_logs(&federation);
     let first = before["certificateNotAfterMs"].as_u64().unwrap();
-    until("a fresh certificate", Duration::from_secs(75), async || {
+    until("a fresh certificate", PATIENCE, async || {
         let now = show().await?;
         Ok((now["certificateNotAfterMs"].as_u64() >= Some(first + 15_000)).then_some(()))
     })
@@ -33,7 +33,7 @@ async fn one_trace_goes_from_the_command_through_the_brokers_to_both_agents() {
     let federation = origin_and_donor().await;
     let request = federation.submit(1, "frontier").await.or_logs(&federation);
     let lease = federation.lease_of(&request).await.or_logs(&federation);
-    federation.lease_in(&lease, "active", Duration::from_secs(60)).await.or_logs(&federation);
+    federation.lease_in(&lease, "active", PATIENCE).await.or_logs(&federation);
     let brokers: String = (1..=3).map(|id| federation.log_of(&format!("broker-{id}")).unwrap()).collect();
     let submitted = brokers.lines().find(|line| line.contains("submitted") && line.contains(&request)).unwrap();
     let (_, rest) = submitted.split_once("trace_id=\"").unwrap();

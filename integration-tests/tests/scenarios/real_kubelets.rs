@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, Place, until};
+use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, Place, PATIENCE, until};
 use comity_testkit::real_clusters::PROBE_IMAGE;
 use comity_testkit::{Binaries, Needs, RealClusters, RealClustersConfig, SimulatedNode, Where, requirements};
 
@@ -52,14 +52,14 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     federation.all_connected().await.or_logs(&federation);
     let request = federation.submit(2, "midrange").await.or_logs(&federation);
     let lease = federation.lease_of(&request).await.or_logs(&federation);
-    let active = federation.lease_in(&lease, "active", Duration::from_secs(60)).await.or_logs(&federation);
+    let active = federation.lease_in(&lease, "active", PATIENCE).await.or_logs(&federation);
     let namespace = active["donorNamespace"].as_str().unwrap().to_owned();
     let leased = federation.kubeconfig(&lease, "polytech-campus").await.or_logs(&federation);
 
     // Started by the tenant, through the tunnel.
     let kubectl = async |args: &[&str], input: &str| clusters.origin.kubectl_as(&leased, args, input).await;
     kubectl(&["apply", "-f", "-"], &pod("probe", 2, PROBE_IMAGE)).await.or_logs(&federation);
-    until("the container to run", Duration::from_secs(60), async || {
+    until("the container to run", PATIENCE, async || {
         let phase = kubectl(&["get", "pod", "probe", "-o", "jsonpath={.status.phase}"], "").await?;
         Ok((phase == "Running").then_some(()))
     })
@@ -105,11 +105,11 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     for id in 1..=3 {
         federation.start_broker(id).unwrap();
     }
-    federation.lease_in(&lease, "active", Duration::from_secs(60)).await.or_logs(&federation);
+    federation.lease_in(&lease, "active", PATIENCE).await.or_logs(&federation);
 
     // After release it is gone.
     federation.comity(&["lease", "release", &lease]).await.or_logs(&federation);
-    federation.lease_in(&lease, "ended", Duration::from_secs(90)).await.or_logs(&federation);
+    federation.lease_in(&lease, "ended", PATIENCE).await.or_logs(&federation);
     let namespaces = clusters.donor.kubectl(&["get", "namespaces", "-o", "name"]).await.unwrap();
     assert!(!namespaces.contains(&namespace), "{namespaces}");
     let pods = clusters.donor.kubectl(&["get", "pods", "-A", "-o", "name"]).await.unwrap();

@@ -12,7 +12,7 @@ async fn a_group_killed_as_a_whole_comes_back_with_the_same_revision_and_leases(
     let mut federation = origin_and_donor().await;
     let request = federation.submit(2, "frontier").await.or_logs(&federation);
     let lease = federation.lease_of(&request).await.or_logs(&federation);
-    federation.lease_in(&lease, "active", Duration::from_secs(60)).await.or_logs(&federation);
+    federation.lease_in(&lease, "active", PATIENCE).await.or_logs(&federation);
 
     // Agents stopped, so that nothing changes the state meanwhile.
     for cluster in ["polytech-campus", "ncc-main"] {
@@ -40,7 +40,7 @@ async fn a_group_killed_as_a_whole_comes_back_with_the_same_revision_and_leases(
     for cluster in ["polytech-campus", "ncc-main"] {
         federation.start_agent(cluster).unwrap();
     }
-    until("the lease to be active again", Duration::from_secs(60), async || {
+    until("the lease to be active again", PATIENCE, async || {
         let seen = federation.comity(&["lease", "show", &lease]).await?;
         Ok((seen["state"] == "active").then_some(()))
     })

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use comity_agent::store::Store;
-use comity_scenarios::{FederationConfig, search_files, search_memory};
+use comity_scenarios::{FederationConfig, PATIENCE, search_files, search_memory};
 
 use crate::OrLogs as _;
 use crate::inventories::origin_and_donor_with;
@@ -15,7 +15,7 @@ async fn the_token_and_the_preshared_key_are_not_in_any_broker() {
     let mut federation = origin_and_donor_with(config).await;
     let request = federation.submit(3, "frontier").await.or_logs(&federation);
     let lease = federation.lease_of(&request).await.or_logs(&federation);
-    federation.lease_in(&lease, "active", Duration::from_secs(60)).await.or_logs(&federation);
+    federation.lease_in(&lease, "active", PATIENCE).await.or_logs(&federation);
     let kubeconfig =
         std::fs::read_to_string(federation.kubeconfig(&lease, "polytech-campus").await.or_logs(&federation)).unwrap();
     let token =
