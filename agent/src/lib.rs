@@ -23,6 +23,7 @@ pub mod fault;
 pub mod join;
 pub mod keybundle;
 pub mod kubernetes_api;
+pub mod liqo;
 pub mod local_api;
 pub mod local_policy;
 pub mod metrics;

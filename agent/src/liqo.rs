@@ -1,0 +1,74 @@
+//! Liqo: the data plane of the `virtual-node` delivery. Both sides of its key exchange, driven by messages that two agents
+//! seal for each other; no kubeconfig of an administrator ever crosses.
+//!
+//! What a side does on its own cluster is in `donor` and `origin`; here are the names and messages that both share. Liqo's
+//! kinds are used as dynamic objects: their schema is Liqo's, checked by the API server that has them.
+
+pub mod donor;
+pub mod messages;
+pub mod origin;
+
+use kube::core::{ApiResource, GroupVersionKind};
+
+pub use messages::{Challenge, IdentityParams, TenantRequest};
+
+/// Class of the ResourceSlices that this agent grants.
+pub const SLICE_CLASS: &str = "comity";
+/// Label of everything that is made for a peering; its value is the peering's id.
+pub const PEERING_LABEL: &str = "comity.dev/peering";
+/// Liqo's label with the other cluster's Liqo id.
+pub const REMOTE_CLUSTER_LABEL: &str = "liqo.io/remote-cluster-id";
+/// Liqo's label of tenant namespaces.
+pub const TENANT_NAMESPACE_LABEL: &str = "liqo.io/tenant-namespace";
+
+/// The other side of a peering, as Liqo knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiqoPeer {
+    /// "peer-N".
+    pub peering: String,
+    /// Comity's id of its cluster.
+    pub cluster: String,
+    /// Its Liqo cluster id: a DNS label.
+    pub liqo_id: String,
+}
+
+impl LiqoPeer {
+    /// The namespace in which Liqo keeps everything of this peer.
+    #[must_use]
+    pub fn tenant_namespace(&self) -> String {
+        format!("liqo-tenant-{}", self.liqo_id)
+    }
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $group:literal, $version:literal, $kind:literal, $plural:literal;)*) => {
+        $($(#[$doc])*
+        #[must_use]
+        pub fn $name() -> ApiResource {
+            ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk($group, $version, $kind), $plural)
+        })*
+    };
+}
+
+kinds! {
+    /// `Tenant`: a consumer, on the donor.
+    tenant = "authentication.liqo.io", "v1beta1", "Tenant", "tenants";
+    /// `Identity`: a credential for a provider, on the origin.
+    identity = "authentication.liqo.io", "v1beta1", "Identity", "identities";
+    /// `ResourceSlice`: what is asked for and granted; replicated from origin to donor.
+    resource_slice = "authentication.liqo.io", "v1beta1", "ResourceSlice", "resourceslices";
+    /// `Renew`: a certificate renewal; replicated from origin to donor.
+    renew = "authentication.liqo.io", "v1beta1", "Renew", "renews";
+    /// `ForeignCluster`: the state of a peering, on both sides; never removed by Liqo.
+    foreign_cluster = "core.liqo.io", "v1beta1", "ForeignCluster", "foreignclusters";
+    /// `VirtualNode`: a node that stands for a slice, on the origin.
+    virtual_node = "offloading.liqo.io", "v1beta1", "VirtualNode", "virtualnodes";
+    /// `NamespaceOffloading`: that pods of a namespace may go away, on the origin.
+    namespace_offloading = "offloading.liqo.io", "v1beta1", "NamespaceOffloading", "namespaceoffloadings";
+    /// `NamespaceMap`: remote namespaces; replicated from origin to donor.
+    namespace_map = "offloading.liqo.io", "v1beta1", "NamespaceMap", "namespacemaps";
+    /// `ShadowPod`: an offloaded pod, on the donor.
+    shadow_pod = "offloading.liqo.io", "v1beta1", "ShadowPod", "shadowpods";
+    /// `Quota`: what a slice's credential may use, on the donor.
+    quota = "offloading.liqo.io", "v1beta1", "Quota", "quotas";
+}

@@ -1,0 +1,1 @@
+//! What the donor's agent does with Liqo on its cluster.

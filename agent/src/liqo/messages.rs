@@ -1,0 +1,100 @@
+//! What the two agents tell each other so that Liqo's key exchange comes about. Sealed while it travels, although only the
+//! certificate's key, which never leaves the origin, is worth keeping.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::delivery::DeliveryError;
+
+/// Longest message in bytes: what an envelope carries, less its seal.
+pub const MAX_MESSAGE_BYTES: usize = 60 << 10;
+
+/// Donor → origin: what the origin has to sign.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Challenge {
+    /// Base64, as in `.data.nonce` of the Secret `liqo-nonce`.
+    pub nonce: String,
+}
+
+/// Origin → donor: who asks, and the proof that it holds the key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TenantRequest {
+    /// Base64 of the PEM public key, as in `Tenant.spec.publicKey`.
+    pub public_key: String,
+    /// Base64 of the PEM certificate request.
+    pub csr: String,
+    /// Base64, as in `.data.signedNonce` of the Secret `liqo-signed-nonce`.
+    pub signature: String,
+}
+
+/// Donor → origin: what the origin needs to call the donor's API server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct IdentityParams {
+    /// Base64 of the PEM CA of the donor's API server.
+    pub ca: String,
+    /// Base64 of the PEM certificate that the donor signed.
+    pub signed_crt: String,
+    /// "https://HOST:PORT", by a name that the API server's certificate carries.
+    pub api_server: String,
+    /// The origin's tenant namespace on the donor.
+    pub tenant_namespace: String,
+}
+
+/// A message of the key exchange.
+pub trait Message: Serialize + DeserializeOwned {
+    /// Step of its envelope.
+    const STEP: &'static str;
+
+    /// The form that is sealed.
+    #[must_use]
+    fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("strings always serialise")
+    }
+
+    /// Reads [`encode`](Self::encode)'s form.
+    ///
+    /// # Errors
+    /// [`DeliveryError::Permanent`] with code `bad-liqo-message`; no content is quoted.
+    fn decode(bytes: &[u8]) -> Result<Self, DeliveryError> {
+        let bad = |reason: &str| {
+            let text = format!("the other side's {} message {reason}", Self::STEP);
+            DeliveryError::permanent("bad-liqo-message", text)
+        };
+        if bytes.len() > MAX_MESSAGE_BYTES {
+            return Err(bad(&format!("has {} bytes, at most {MAX_MESSAGE_BYTES} are read", bytes.len())));
+        }
+        serde_json::from_slice(bytes)
+            .map_err(|_| bad("cannot be read; run the same version of the agent on both sides"))
+    }
+}
+
+impl Message for Challenge {
+    const STEP: &'static str = "liqo-challenge";
+}
+
+impl Message for TenantRequest {
+    const STEP: &'static str = "liqo-tenant";
+}
+
+impl Message for IdentityParams {
+    const STEP: &'static str = "liqo-identity";
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive_and_strange_ones_are_refused_without_being_quoted() {
+        let challenge = Challenge { nonce: "bm9uY2U=".to_owned() };
+        assert_eq!(Challenge::decode(&challenge.encode()).unwrap(), challenge);
+        for strange in [&br#"{"nonce":"very-secret","more":1}"#[..], b"{", &vec![b' '; MAX_MESSAGE_BYTES + 1]] {
+            let error = Challenge::decode(strange).unwrap_err().to_string();
+            assert!(error.contains("liqo-challenge") && !error.contains("very-secret"), "{error}");
+        }
+    }
+}

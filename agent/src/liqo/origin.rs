@@ -1,0 +1,1 @@
+//! What the origin's agent does with Liqo on its cluster.
