@@ -1,7 +1,6 @@
 //! Two real control planes: a donor with two simulated nodes of eight GPUs, an origin without.
 
 use std::path::Path;
-use std::time::Duration;
 
 use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, PATIENCE, until};
 use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};

@@ -1,7 +1,5 @@
 //! What an operator relies on: certificates that renew themselves, one trace through all processes.
 
-use std::time::Duration;
-
 use comity_scenarios::{FederationConfig, PATIENCE, until};
 
 use crate::OrLogs as _;

@@ -1,8 +1,6 @@
 //! A broker group killed as a whole serves the same revision and leases from its disks.
 
-use std::time::Duration;
-
-use comity_scenarios::until;
+use comity_scenarios::{PATIENCE, until};
 
 use crate::OrLogs as _;
 use crate::inventories::origin_and_donor;

@@ -1,7 +1,5 @@
 //! Nothing secret reaches the broker: not its disk, not its logs, not its memory.
 
-use std::time::Duration;
-
 use comity_agent::store::Store;
 use comity_scenarios::{FederationConfig, PATIENCE, search_files, search_memory};
 
