@@ -7,7 +7,7 @@
 // /bytes?n=N streams N bytes.
 //
 // There is no shell in the image, so `kubectl exec` gets a few words instead:
-// env, ls DIR, cat FILE, get URL and see.
+// env, ls DIR, cat FILE, get URL, see, and serve SECONDS, which ends by itself.
 package main
 
 import (
@@ -27,6 +27,9 @@ import (
 
 const chunk = 64 << 10
 
+// began is when the program started, to say so to the millisecond.
+var began = time.Now()
+
 func main() {
 	if len(os.Args) > 1 {
 		if err := word(os.Args[1], os.Args[2:]); err != nil {
@@ -36,7 +39,7 @@ func main() {
 		return
 	}
 	see(os.Stdout)
-	serve()
+	serve(0)
 }
 
 // word runs one command for `kubectl exec`.
@@ -50,6 +53,18 @@ func word(name string, args []string) error {
 	switch name {
 	case "see":
 		see(os.Stdout)
+		return nil
+	case "serve":
+		text, err := argument()
+		if err != nil {
+			return err
+		}
+		seconds, err := strconv.Atoi(text)
+		if err != nil || seconds < 1 {
+			return fmt.Errorf("serve takes whole seconds from 1, got %q", text)
+		}
+		see(os.Stdout)
+		serve(time.Duration(seconds) * time.Second)
 		return nil
 	case "env":
 		for _, e := range os.Environ() {
@@ -91,16 +106,17 @@ func word(name string, args []string) error {
 		_, err = io.Copy(os.Stdout, response.Body)
 		return err
 	}
-	return fmt.Errorf("unknown word %q: see, env, ls DIR, cat FILE or get URL", name)
+	return fmt.Errorf("unknown word %q: see, serve SECONDS, env, ls DIR, cat FILE or get URL", name)
 }
 
-// see writes one line for each GPU variable and one for each GPU device node.
+// see writes when this began, one line for each GPU variable and one for each GPU device node.
 func see(w io.Writer) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = err.Error()
 	}
 	fmt.Fprintf(w, "host=%s\n", host)
+	fmt.Fprintf(w, "started=%d\n", began.UnixMilli())
 	variables := os.Environ()
 	sort.Strings(variables)
 	for _, e := range variables {
@@ -118,7 +134,8 @@ func see(w io.Writer) {
 	}
 }
 
-func serve() {
+// serve answers for the given time, or until it is told to stop when that is 0.
+func serve(limit time.Duration) {
 	port := os.Getenv("PORT")
 	if port == "" {
 		port = "8080"
@@ -131,6 +148,9 @@ func serve() {
 	})
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
+	if limit > 0 {
+		time.AfterFunc(limit, func() { os.Exit(0) })
+	}
 	go func() {
 		<-stop
 		os.Exit(0)
