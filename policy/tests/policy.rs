@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use comity_policy::{
-    BorrowFacts, Bundle, BundleSource, Decision, DenyCode, DeviceFacts, InUse, Kind, LeaseUse, Problem, ProblemCode,
+    BorrowFacts, Bundle, BundleSource, Decision, DeliveryKind, DenyCode, DeviceFacts, InUse, Kind, LeaseUse, Problem, ProblemCode,
     SourceFile, TenantRole, UsageTable, load, read_directory, render_problems,
 };
 use proptest::prelude::*;
@@ -34,6 +34,7 @@ fn ask<'f>(donor: &'f str, class: &'f str, gpus: u64) -> BorrowFacts<'f> {
         donor_cluster: donor,
         class,
         gpus_milli: gpus * 1000,
+        delivery: DeliveryKind::Namespace,
         duration_ms: HOUR,
         now_ms: NOW,
         in_use: InUse::default(),
@@ -100,6 +101,10 @@ fn each_denial_names_its_reason_its_line_and_what_would_unblock_it() {
         (BorrowFacts { duration_ms: 60 * HOUR, ..base }, DenyCode::LeaseTooLong),
         (BorrowFacts { donor_cluster: "moon", ..base }, DenyCode::UnknownDonor),
         (BorrowFacts { donor_cluster: "polytech-campus", ..base }, DenyCode::SameCluster),
+        (
+            BorrowFacts { delivery: DeliveryKind::VirtualNode, ..ask("startup-pc", "midrange", 1) },
+            DenyCode::NoDelivery,
+        ),
         (ask("physics-farm", "frontier", 1), DenyCode::ClassNotLent),
         (
             BorrowFacts {
@@ -127,6 +132,7 @@ fn each_denial_names_its_reason_its_line_and_what_would_unblock_it() {
             assert!(file.text.lines().count() >= document.line as usize);
         }
     }
+    assert!(bundle.may_borrow(&BorrowFacts { delivery: DeliveryKind::VirtualNode, ..base }).is_allowed());
     let last_moment = BorrowFacts { now_ms: 1_924_991_999_999 - HOUR, ..base };
     assert!(bundle.may_borrow(&last_moment).is_allowed());
 
