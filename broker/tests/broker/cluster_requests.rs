@@ -125,6 +125,7 @@ async fn each_thing_that_is_not_a_clusters_to_ask_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_virtual_node_serves_a_namespace_that_is_named() {
     let federation = Federation::start().await;
+    federation.join("polytech-campus").await;
     let mut requests = RequestServiceClient::new(federation.user("alice"));
     let unnamed = v1::RequestSpec { target_namespace: String::new(), ..burst() };
     let reply = requests.submit_request(submission(unnamed, "k")).await;

@@ -1,4 +1,4 @@
-//! What former releases wrote is read: `data/log-1.json` and `data/snapshot-1.json` are one story as release 0.1 wrote it.
+//! What former releases wrote is read: `data/log-1.json` and `data/snapshot-1.json` are one story as it was written then.
 
 use comity_core::demand::Delivery;
 use comity_core::{LogEnvelope, State, snapshot};

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use comity_core::command::{
-    AdvertiseOffer, MarkClusters, PlaceRequests, ProposedPlacement, RenewLease,
-};
+use comity_core::command::{AdvertiseOffer, MarkClusters, PlaceRequests, ProposedPlacement, RenewLease};
 use comity_core::demand::{Delivery, RequestSpec, Share, Topology};
 use comity_core::inventory::{Offer, Sharing};
 use comity_core::refusal::Code;
