@@ -12,6 +12,7 @@
 //! The CNI plugin here is a plain bridge, which does not enforce NetworkPolicy.
 
 mod cluster;
+mod faults;
 mod host_port;
 mod images;
 mod liqo;
@@ -26,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::binaries::{Binaries, cache_folder};
+use crate::kubectl::KubectlError;
 use crate::pki::PkiError;
 use crate::port::random;
 
@@ -96,7 +98,7 @@ pub enum RealClustersError {
         source: io::Error,
     },
     /// A command on a node failed.
-    #[error("'{command}' on the node of {cluster} ended with {status}: {stderr}")]
+    #[error("'{command}' in {cluster} ended with {status}: {stderr}")]
     Command {
         /// The cluster.
         cluster: &'static str,
@@ -107,6 +109,9 @@ pub enum RealClustersError {
         /// What it said.
         stderr: String,
     },
+    /// An API server that was started again does not answer.
+    #[error("the API server does not answer two minutes after it was started again")]
+    Silent(#[source] KubectlError),
     /// Liqo's chart cannot be rendered.
     #[error("the chart of Liqo cannot be rendered for the cluster '{cluster}': {said}")]
     Chart {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use super::host_port::HostPort;
 use super::node_files::NodeSettings;
@@ -10,6 +11,9 @@ use super::{RealClustersError, in_network, read_pid};
 use crate::binaries::Binaries;
 use crate::kubectl::{self, KubectlError};
 use crate::pki::write_private;
+
+/// How long an API server that was started again may take; 2 s is usual.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
 
 /// One of the two clusters.
 #[derive(Debug)]
@@ -186,6 +190,18 @@ impl RealCluster {
         self.script("start", daemon, &[]).await
     }
 
+    /// Waits until its API server is ready, two minutes at most.
+    pub(super) async fn answers(&self) -> Result<(), RealClustersError> {
+        let deadline = Instant::now() + ANSWERS_WITHIN;
+        loop {
+            match self.kubectl(&["get", "--raw", "/readyz"]).await {
+                Ok(_) => return Ok(()),
+                Err(error) if Instant::now() > deadline => return Err(RealClustersError::Silent(error)),
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+
     async fn script(&self, verb: &str, daemon: &str, args: &[&str]) -> Result<(), RealClustersError> {
         let dir = self.dir.parent().unwrap_or(&self.dir);
         let mut command = tokio::process::Command::new("bash");
@@ -211,4 +227,3 @@ impl RealCluster {
         })
     }
 }
-

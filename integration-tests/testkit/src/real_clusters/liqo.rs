@@ -166,7 +166,10 @@ mod tests {
         assert_eq!(values["apiServer"]["address"], "https://198.51.100.10:6443");
         assert_eq!(values["controllerManager"]["config"]["defaultLimitsEnforcement"], "Hard");
         assert_eq!(values["virtualKubelet"]["extra"]["args"][0], "--local-podcidr=10.210.0.0/24");
-        assert_eq!(config.donor.values(config.limits)["virtualKubelet"]["extra"]["args"][0], "--local-podcidr=10.220.0.0/24");
+        assert_eq!(
+            config.donor.values(config.limits)["virtualKubelet"]["extra"]["args"][0],
+            "--local-podcidr=10.220.0.0/24"
+        );
     }
 
     #[test]
