@@ -32,7 +32,12 @@ impl OfferState {
     pub fn next(&mut self, cluster: &str, nodes: &Arc<Vec<v1::Node>>, message_id: u64) -> v1::Offer {
         self.generation += 1;
         self.sent = Some((self.generation, Arc::clone(nodes), message_id));
-        v1::Offer { cluster: cluster.to_owned(), generation: self.generation, nodes: nodes.as_ref().clone() }
+        v1::Offer {
+            cluster: cluster.to_owned(),
+            generation: self.generation,
+            nodes: nodes.as_ref().clone(),
+            deliveries: vec![v1::Delivery::Namespace.into()],
+        }
     }
 
     /// Whether these nodes must be sent.

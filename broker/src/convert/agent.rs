@@ -233,6 +233,7 @@ fn key_bundle_to_proto(bundle: &KeyBundle) -> v1::KeyBundle {
         identity_key: bundle.identity_key.clone(),
         voucher: bundle.voucher.0.clone(),
         signature: bundle.signature.0.clone(),
+        network: None,
     }
 }
 

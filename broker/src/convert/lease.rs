@@ -36,6 +36,7 @@ pub fn to_proto(id: LeaseId, lease: &Lease) -> v1::Lease {
         term_ms: lease.term.0,
         secret_name: lease.secret_name.clone(),
         traceparent: lease.traceparent.clone(),
+        delivery: v1::Delivery::Namespace.into(),
     }
 }
 

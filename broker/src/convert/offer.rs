@@ -141,7 +141,12 @@ pub fn to_proto(cluster: &ClusterId, offer: &Offer) -> v1::Offer {
         devices: node.devices.iter().zip(0..).map(|(device, index)| device_to_proto(index, device)).collect(),
         schedulable: node.schedulable,
     });
-    v1::Offer { cluster: cluster.to_string(), generation: offer.generation, nodes: nodes.collect() }
+    v1::Offer {
+        cluster: cluster.to_string(),
+        generation: offer.generation,
+        nodes: nodes.collect(),
+        deliveries: vec![v1::Delivery::Namespace.into()],
+    }
 }
 
 fn device_to_proto(index: u32, device: &Device) -> v1::Device {
@@ -201,6 +206,7 @@ pub fn summary(state: &State, id: &ClusterId, cluster: &Cluster) -> Option<v1::O
         connected: cluster.connected,
         classes: classes.into_iter().map(|(class, sum)| v1::ClassSummary { class, ..sum }).collect(),
         nodes: super::count(offer.nodes.len()),
+        deliveries: vec![v1::Delivery::Namespace.into()],
     })
 }
 
@@ -228,7 +234,12 @@ mod tests {
             devices: vec![device],
             ..v1::Node::default()
         };
-        v1::Offer { cluster: "campus".to_owned(), generation: 1, nodes: vec![node] }
+        v1::Offer {
+            cluster: "campus".to_owned(),
+            generation: 1,
+            nodes: vec![node],
+            deliveries: vec![v1::Delivery::Namespace.into()],
+        }
     }
 
     #[test]

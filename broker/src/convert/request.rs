@@ -18,7 +18,7 @@ pub fn spec(spec: Option<v1::RequestSpec>) -> Result<RequestSpec, Refusal> {
     let gpus = required(spec.gpus, "spec.gpus", "say which GPUs and how many")?;
     let delivery = match v1::Delivery::try_from(spec.delivery) {
         Ok(v1::Delivery::Namespace) => Delivery::Namespace,
-        Ok(v1::Delivery::Unspecified) | Err(_) => {
+        Ok(v1::Delivery::Unspecified | v1::Delivery::VirtualNode) | Err(_) => {
             return Err(Refusal::invalid(
                 "spec.delivery",
                 spec.delivery,

@@ -97,7 +97,12 @@ impl FakeAgent {
             schedulable: true,
             ..v1::Node::default()
         };
-        v1::Offer { cluster: self.cluster.clone(), generation, nodes: (1..=nodes).map(node).collect() }
+        v1::Offer {
+            cluster: self.cluster.clone(),
+            generation,
+            nodes: (1..=nodes).map(node).collect(),
+            deliveries: vec![v1::Delivery::Namespace.into()],
+        }
     }
 
     /// Acts on every desired state as an agent does, until the stream ends. Each thing is said once.
@@ -185,6 +190,7 @@ impl FakeAgent {
                     identity_key: self.identity_key.clone(),
                     voucher: Vec::new(),
                     signature: vec![3; 64],
+                    network: None,
                 };
                 all.push((name("keys"), Body::KeyBundle(bundle)));
             }

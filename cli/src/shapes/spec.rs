@@ -128,6 +128,7 @@ impl From<Option<v1::RequestSpec>> for RequestSpec {
         let spec = spec.unwrap_or_default();
         let delivery = match spec.delivery() {
             v1::Delivery::Namespace => "namespace",
+            v1::Delivery::VirtualNode => "virtual-node",
             v1::Delivery::Unspecified => "unspecified",
         };
         let topology = spec.topology.unwrap_or_default();
