@@ -2,7 +2,7 @@
 
 use comity_proto::v1;
 
-use crate::record::ReportKey;
+use crate::record::{LiqoRecord, ReportKey};
 use crate::store::Change;
 
 /// Takes the message out of the outbox and notes what the plan must know. The key of what was acknowledged.
@@ -16,6 +16,15 @@ pub fn settle(change: &mut Change<'_>, ack: &v1::Ack) -> Option<ReportKey> {
         // The broker dropped it with its epoch, or was not ready for it: it is sealed again when the time is right.
         ReportKey::Credential(lease) if refused => {
             change.change_donor(lease, |record| record.sealed = None);
+        }
+        ReportKey::Liqo(peering) => {
+            let record = change.records().liqo.get(peering).map(|record| LiqoRecord::clone(record));
+            if let Some(mut record) = record
+                && let Some(sealed) = &mut record.sealed
+            {
+                sealed.refused = refused;
+                change.put_liqo(record);
+            }
         }
         ReportKey::Clean(lease) if !refused || is_unknown(ack) => {
             change.change_donor(lease, |record| record.clean_acked = true);

@@ -6,7 +6,7 @@
 //! What no implementation ever does: give a credential that reaches beyond its lease's namespace, or tear down what the
 //! caller did not name.
 
-mod call;
+pub(crate) mod call;
 mod credential;
 pub mod echo;
 mod grant;
@@ -34,7 +34,7 @@ pub use grant::{Grant, Grants};
 pub use namespace::NamespaceDelivery;
 pub use origin_file::OriginFile;
 pub use origin_secret::OriginSecret;
-pub use virtual_node::{VirtualNodeDonor, VirtualNodeOrigin, VirtualNodes};
+pub use virtual_node::{NodeService, VirtualNodeDonor, VirtualNodeOrigin, VirtualNodes};
 
 /// Label of everything that is made for a lease; its value is the lease's id.
 pub const LEASE_LABEL: &str = "comity.dev/lease";

@@ -3,16 +3,15 @@
 //! The key exchange belongs to the peering and comes first; then, for each lease, the donor grants and the origin asks for
 //! exactly that. Grants themselves are not handed over here: they follow from the donor's records ([`Grants`](super::Grants)).
 
-mod donor;
 mod nodes;
 mod resources;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use comity_proto::v1;
 use futures::future::BoxFuture;
 
-pub use donor::LiqoDonorDelivery;
 pub use resources::granted;
 
 use super::{DeliveryError, DonorLease, Grant, OriginLease, VirtualNodeGrant};
@@ -136,4 +135,30 @@ pub struct VirtualNodes {
     pub donor: Arc<dyn VirtualNodeDonor>,
     /// As an origin.
     pub origin: Arc<dyn VirtualNodeOrigin>,
+}
+
+/// Whether virtual nodes can be lent and borrowed now, or why not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeService {
+    /// As a donor.
+    pub lends: Result<(), String>,
+    /// As an origin.
+    pub borrows: Result<(), String>,
+    /// Only where both fabrics route pods.
+    pub needs_tun: bool,
+}
+
+impl NodeService {
+    /// Neither, for one reason.
+    #[must_use]
+    pub fn none(reason: &str) -> Self {
+        Self { lends: Err(reason.to_owned()), borrows: Err(reason.to_owned()), needs_tun: true }
+    }
+
+    /// Deliveries that an offer announces.
+    #[must_use]
+    pub fn deliveries(&self) -> Vec<v1::Delivery> {
+        let node = self.lends.is_ok().then_some(v1::Delivery::VirtualNode);
+        std::iter::once(v1::Delivery::Namespace).chain(node).collect()
+    }
 }

@@ -42,14 +42,15 @@ pub struct LiqoRecord {
     pub challenge: Option<SecretBlob>,
     /// The origin's request to be a tenant, encoded: opened (donor) or made (origin).
     pub request: Option<SecretBlob>,
-    /// What the origin's identity is made of, encoded: made (donor) or opened (origin). The tenant, or the identity, is then
-    /// there.
+    /// What the origin's identity is made of, encoded: made (donor) or opened (origin).
     pub identity: Option<SecretBlob>,
+    /// This side's half stands: the donor's tenant, or the origin's identity.
+    pub done: bool,
     /// Last sequence sealed, in any epoch and step.
     pub last_sequence: u64,
     /// The newest message that was sealed.
     pub sealed: Option<SealedMessage>,
-    /// Why it does not go on, since the last time that it did.
+    /// Why it does not go on; gone once it does.
     pub failed: Option<LiqoFailure>,
 }
 
@@ -66,6 +67,7 @@ impl LiqoRecord {
             challenge: None,
             request: None,
             identity: None,
+            done: false,
             last_sequence: 0,
             sealed: None,
             failed: None,
@@ -76,11 +78,5 @@ impl LiqoRecord {
     #[must_use]
     pub fn peer(&self) -> LiqoPeer {
         LiqoPeer { peering: self.peering.clone(), cluster: self.cluster.clone(), liqo_id: self.liqo_id.clone() }
-    }
-
-    /// Whether this side's half stands: the donor's tenant, or the origin's identity.
-    #[must_use]
-    pub fn is_done(&self) -> bool {
-        self.identity.is_some()
     }
 }
