@@ -39,7 +39,10 @@ async fn main() -> anyhow::Result<()> {
 
 async fn connect() -> anyhow::Result<([Fabric; 2], PeerHandle, PeerHandle)> {
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let fabrics = [Fabric::bind(FabricConfig { listen }).await?, Fabric::bind(FabricConfig { listen }).await?];
+    let fabrics = [
+        Fabric::bind(FabricConfig { listen, ..FabricConfig::default() }).await?,
+        Fabric::bind(FabricConfig { listen, ..FabricConfig::default() }).await?,
+    ];
     let (donor_key, origin_key) = (WireguardKey::generate()?, WireguardKey::generate()?);
     let preshared = PresharedKey::generate()?;
     let addresses = fabric_addresses("throughput", 1);
@@ -54,6 +57,9 @@ async fn connect() -> anyhow::Result<([Fabric; 2], PeerHandle, PeerHandle)> {
         remote_address: addresses.origin,
         keepalive: Duration::from_secs(25),
         role: Role::Donor,
+        remote_cluster: "other".to_owned(),
+        routes: Vec::new(),
+        remote_api: None,
     };
     let origin = PeerConfig {
         local_secret: origin_key,

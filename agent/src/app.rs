@@ -141,7 +141,8 @@ impl Agent {
         let registry = prometheus::Registry::new();
         let metrics = Metrics::new(&registry)?;
         let platform = platform(&config, &clock, &entropy).await?;
-        let fabric = Fabric::bind(FabricConfig { listen: config.fabric.listen }).await?;
+        let fabric =
+            Fabric::bind(FabricConfig { listen: config.fabric.listen, mode: config.fabric.fabric_mode() }).await?;
         let endpoints = config.fabric_endpoints(fabric.local_addr());
         if endpoints.is_empty() {
             tracing::warn!(

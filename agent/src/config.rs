@@ -8,7 +8,7 @@ use comity_runtime::atomic_file::{self, FileError};
 use comity_runtime::{BrokerEndpoints, IdentityPublicKey, IdentitySignature, LogFormat};
 use serde::{Deserialize, Serialize};
 
-use crate::fabric::DEFAULT_FABRIC_PORT;
+use crate::fabric::{DEFAULT_FABRIC_PORT, FabricMode, TunSettings};
 use crate::local_policy::LocalPolicy;
 use crate::observe::LocalReserve;
 
@@ -70,6 +70,32 @@ pub struct FabricSettings {
     pub endpoints: Vec<String>,
     /// How often an idle tunnel sends something, in seconds.
     pub keepalive_seconds: u64,
+    /// `netstack`: the donor's API only, without privileges. `tun`: pods too, over a network device of this node.
+    pub mode: FabricModeName,
+    /// The device of mode `tun`.
+    pub tun: TunSettings,
+}
+
+/// The name of a fabric's mode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FabricModeName {
+    /// WireGuard and TCP in this process.
+    #[default]
+    Netstack,
+    /// WireGuard over a network device; needs NET_ADMIN in the node's network namespace.
+    Tun,
+}
+
+impl FabricSettings {
+    /// The mode with its settings.
+    #[must_use]
+    pub fn fabric_mode(&self) -> FabricMode {
+        match self.mode {
+            FabricModeName::Netstack => FabricMode::Netstack,
+            FabricModeName::Tun => FabricMode::Tun(self.tun.clone()),
+        }
+    }
 }
 
 impl Default for FabricSettings {
@@ -78,6 +104,8 @@ impl Default for FabricSettings {
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, DEFAULT_FABRIC_PORT)),
             endpoints: Vec::new(),
             keepalive_seconds: 25,
+            mode: FabricModeName::default(),
+            tun: TunSettings::default(),
         }
     }
 }
@@ -203,6 +231,7 @@ impl Config {
                 "want 1 to 120; 25 suits most",
             ));
         }
+        self.fabric.tun.check().map_err(|(field, value, reason)| refused(field, value, reason))?;
         Ok(())
     }
 
@@ -247,10 +276,12 @@ mod tests {
 
     #[test]
     fn what_is_dumped_reads_back() {
-        let text = "stateDir: /tmp/a\ninventoryFile: /tmp/nodes.yaml\nbrokers: ['b:7443']\nsharing:\n  maxLentGpus: 4\nfabric:\n  endpoints: ['gw:0']\n";
+        let text = "stateDir: /tmp/a\ninventoryFile: /tmp/nodes.yaml\nbrokers: ['b:7443']\nsharing:\n  maxLentGpus: 4\nfabric:\n  endpoints: ['gw:0']\n  mode: tun\n  tun: {mtu: 1380}\n";
         let config = read(text).unwrap();
         config.check().unwrap();
         assert_eq!(config.sharing.max_lent_gpus, Some(4));
+        let tun = TunSettings { mtu: 1380, ..TunSettings::default() };
+        assert_eq!(config.fabric.fabric_mode(), FabricMode::Tun(tun));
         assert_eq!(config.fabric_endpoints("0.0.0.0:5".parse().unwrap()), ["gw:5"]);
         assert_eq!(read(&config.dump()).unwrap(), config);
     }
@@ -265,6 +296,8 @@ mod tests {
             ("inventoryFile: /a\nbrokers: ['nowhere']\n", "brokers"),
             ("inventoryFile: /a\nfabric: {endpoints: ['gw']}\n", "fabric.endpoints"),
             ("inventoryFile: /a\nfabric: {keepaliveSeconds: 0}\n", "fabric.keepaliveSeconds"),
+            ("inventoryFile: /a\nfabric: {mode: tun, tun: {mtu: 900}}\n", "fabric.tun.mtu"),
+            ("inventoryFile: /a\nfabric: {tun: {name: 'a device/name'}}\n", "fabric.tun.name"),
         ] {
             let error = read(text).unwrap().check().unwrap_err().to_string();
             assert!(error.starts_with(field) && !error.contains('\n'), "{error}");

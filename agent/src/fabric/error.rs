@@ -132,4 +132,98 @@ pub enum FabricError {
         /// What was given.
         target: String,
     },
+    /// A setting of mode `tun` that cannot be.
+    #[error("{field} {value:?} is refused: {reason}")]
+    Setting {
+        /// Which setting.
+        field: &'static str,
+        /// What it says.
+        value: String,
+        /// What to write instead.
+        reason: String,
+    },
+    /// The network device could not be made.
+    #[error(
+        "cannot make the network device {device}: {source}; mode tun needs /dev/net/tun and NET_ADMIN in the node's network namespace; set fabric.mode to netstack to do without"
+    )]
+    Device {
+        /// The device.
+        device: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// A link, an address or a route could not be changed.
+    #[error("cannot {what}: {source}; mode tun needs NET_ADMIN in the node's network namespace")]
+    Network {
+        /// What was tried.
+        what: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The firewall's rules could not be loaded.
+    #[error("cannot load table inet comity: {reason}; mode tun needs the program nft (package nftables) and NET_ADMIN")]
+    Firewall {
+        /// What `nft` said.
+        reason: String,
+    },
+    /// The other side's networks are also networks here.
+    #[error(
+        "peering {peering}: {theirs} of the other side overlaps with {own} of this node; one of the two clusters must use other addresses"
+    )]
+    Overlap {
+        /// The peering's id.
+        peering: String,
+        /// What the other side claims.
+        theirs: String,
+        /// What it overlaps with here.
+        own: String,
+    },
+    /// Two other clusters claim the same addresses.
+    #[error(
+        "peering {peering}: {theirs} of cluster {cluster} overlaps with {other} of peering {other_peering}; packets could not be told apart"
+    )]
+    Claimed {
+        /// The peering that was to be added.
+        peering: String,
+        /// Its other side.
+        cluster: String,
+        /// What it claims.
+        theirs: String,
+        /// What is claimed already.
+        other: String,
+        /// By whom.
+        other_peering: String,
+    },
+    /// More than a peering needs of something.
+    #[error("peering {peering} names {count} {what}; at most {limit} are allowed")]
+    TooMany {
+        /// The peering's id.
+        peering: String,
+        /// Of what.
+        what: &'static str,
+        /// How many were given.
+        count: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A port that the firewall keeps shut.
+    #[error("peering {peering}: port {port} is shut in mode tun; only {open} is open to the other side")]
+    PortShut {
+        /// The peering's id.
+        peering: String,
+        /// The port that was asked for.
+        port: u16,
+        /// The port that is open.
+        open: u16,
+    },
+    /// The kernel did not listen inside the tunnel.
+    #[error("peering {peering}: cannot listen on tcp {listen} inside the tunnel: {source}")]
+    Listen {
+        /// The peering's id.
+        peering: String,
+        /// The fabric address and port.
+        listen: SocketAddr,
+        /// What the operating system said.
+        source: io::Error,
+    },
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
+use ipnet::Ipv4Net;
 use smoltcp::socket::tcp::State;
 use tokio::sync::{Notify, watch};
 
@@ -59,6 +60,15 @@ pub struct PeerConfig {
     pub keepalive: Duration,
     /// Which side this is.
     pub role: Role,
+    /// The other side's cluster. Only peerings with one cluster may share
+    /// routes: two clusters that lend to each other have two peerings.
+    pub remote_cluster: String,
+    /// The other side's pod networks, routed into the tunnel. Only mode `tun`
+    /// looks at them.
+    pub routes: Vec<Ipv4Net>,
+    /// On the origin, where the donor's API server is at home: TCP to it goes
+    /// through the tunnel instead. Only mode `tun` looks at it.
+    pub remote_api: Option<SocketAddr>,
 }
 
 impl PeerConfig {

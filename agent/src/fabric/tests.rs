@@ -25,7 +25,11 @@ const NEVER: Duration = Duration::from_secs(3);
 const API_PORT: u16 = 6443;
 
 async fn fabric() -> Fabric {
-    Fabric::bind(FabricConfig { listen: loopback(0) }).await.unwrap()
+    Fabric::bind(listening(loopback(0))).await.unwrap()
+}
+
+fn listening(listen: SocketAddr) -> FabricConfig {
+    FabricConfig { listen, ..FabricConfig::default() }
 }
 
 fn loopback(port: u16) -> SocketAddr {
@@ -68,6 +72,9 @@ impl Peering {
             remote_address,
             keepalive: Duration::from_secs(25),
             role,
+            remote_cluster: format!("{role:?}'s peer"),
+            routes: Vec::new(),
+            remote_api: None,
         }
     }
 

@@ -27,6 +27,9 @@ pub(super) async fn run(context: &Context, peering: &str, epoch: u32) -> Result<
         remote_address,
         keepalive: context.keepalive,
         role,
+        remote_cluster: remote.cluster.clone(),
+        routes: Vec::new(),
+        remote_api: None,
     };
     let handle = context.fabric.add_peer(config)?;
     let mut running = context.running();

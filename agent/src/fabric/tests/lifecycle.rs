@@ -16,7 +16,7 @@ async fn a_restarted_donor_is_reached_again_within_seconds() {
     let address = donor_fabric.local_addr();
     drop(exposure);
     donor_fabric.shutdown().await;
-    let donor_fabric = Fabric::bind(FabricConfig { listen: address }).await.unwrap();
+    let donor_fabric = Fabric::bind(listening(address)).await.unwrap();
     // The restarted side knows no way back: the origin must find out itself.
     let donor = donor_fabric.add_peer(peering.side(Role::Donor, &[])).unwrap();
     let _exposure = expose(&donor, API_PORT, echo.into()).unwrap();
@@ -92,6 +92,6 @@ async fn the_end_of_a_peering_ends_its_connections_and_waiters() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_port_in_use_is_an_error_that_names_it() {
     let fabric = fabric().await;
-    let error = Fabric::bind(FabricConfig { listen: fabric.local_addr() }).await.unwrap_err();
+    let error = Fabric::bind(listening(fabric.local_addr())).await.unwrap_err();
     assert!(error.to_string().contains(&fabric.local_addr().to_string()), "{error}");
 }

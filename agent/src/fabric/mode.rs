@@ -1,0 +1,82 @@
+//! How packets enter and leave the tunnels, and who may use them.
+
+use std::collections::BTreeSet;
+
+use ipnet::Ipv4Net;
+use serde::{Deserialize, Serialize};
+
+/// The device's name when nothing else is said.
+const DEFAULT_DEVICE: &str = "comity0";
+/// WireGuard takes at most 80 bytes of a packet, and most paths carry 1500.
+const DEFAULT_MTU: u16 = 1420;
+/// IPv6 needs as much on every link.
+const SMALLEST_MTU: u16 = 1280;
+/// A path with jumbo frames of 9000 bytes.
+pub(super) const LARGEST_MTU: u16 = 8920;
+/// `IFNAMSIZ` of Linux, less its final zero.
+const LONGEST_NAME: usize = 15;
+/// Own networks that may be named beside those which the routing table shows.
+const MAX_OWN_NETWORKS: usize = 64;
+
+/// How packets enter and leave the tunnels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum FabricMode {
+    /// TCP runs in this process: no privileges, and the tunnel carries the
+    /// donor's API only.
+    #[default]
+    Netstack,
+    /// A network device of this node: pods reach each other. Needs NET_ADMIN
+    /// and the program `nft`.
+    Tun(TunSettings),
+}
+
+/// The network device of mode `tun`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct TunSettings {
+    /// The device's name.
+    pub name: String,
+    /// The largest packet inside the tunnel: 80 bytes less than the path
+    /// carries (60 where WireGuard itself goes over IPv4).
+    pub mtu: u16,
+    /// Networks of this cluster that this node's routing table does not show,
+    /// as its Services: no other cluster's pods may have addresses in them.
+    pub own_networks: Vec<Ipv4Net>,
+}
+
+impl Default for TunSettings {
+    fn default() -> Self {
+        Self { name: DEFAULT_DEVICE.to_owned(), mtu: DEFAULT_MTU, own_networks: Vec::new() }
+    }
+}
+
+impl TunSettings {
+    /// The first field that cannot be: its name, its value and what to write.
+    pub(crate) fn check(&self) -> Result<(), (&'static str, String, String)> {
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+        if self.name.is_empty() || self.name.len() > LONGEST_NAME || !self.name.chars().all(plain) {
+            let reason = format!("want 1 to {LONGEST_NAME} letters, digits, '-', '_' or '.', as in {DEFAULT_DEVICE}");
+            return Err(("fabric.tun.name", self.name.clone(), reason));
+        }
+        if !(SMALLEST_MTU..=LARGEST_MTU).contains(&self.mtu) {
+            let reason =
+                format!("want {SMALLEST_MTU} to {LARGEST_MTU}: 80 less than the path to other clusters carries");
+            return Err(("fabric.tun.mtu", self.mtu.to_string(), reason));
+        }
+        if self.own_networks.len() > MAX_OWN_NETWORKS {
+            let reason = format!("name at most {MAX_OWN_NETWORKS}; join neighbours into one");
+            return Err(("fabric.tun.ownNetworks", self.own_networks.len().to_string(), reason));
+        }
+        Ok(())
+    }
+}
+
+/// Who may talk to whom through one tunnel, in either direction. What is not
+/// between `remote` and `local` is dropped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Addresses of the other cluster.
+    pub remote: BTreeSet<Ipv4Net>,
+    /// Addresses of this cluster.
+    pub local: BTreeSet<Ipv4Net>,
+}
