@@ -75,7 +75,7 @@ mod tests {
             let store = Store::open(home.path()).unwrap();
             store
                 .update(|change| {
-                    change.put_origin(OriginRecord::new("lease-1", 1));
+                    change.put_origin(OriginRecord::new("lease-1", 1, crate::delivery::DeliveryKind::Namespace));
                     change.send(ReportKey::Clean("lease-1".into()), Body::LeaseReport(v1::LeaseReport::default()));
                 })
                 .await

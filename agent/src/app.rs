@@ -1,7 +1,7 @@
 //! Wiring: a configuration becomes a running agent.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use comity_runtime::{
@@ -12,7 +12,8 @@ use tokio::sync::{Notify, watch};
 
 use crate::config::{Config, ConfigError};
 use crate::delivery::{
-    DeliveryError, DonorDelivery, EchoDelivery, NamespaceDelivery, OriginDelivery, OriginFile, OriginSecret,
+    DeliveryError, DonorDelivery, EchoDelivery, NamespaceDelivery, NodeService, OriginDelivery, OriginFile,
+    OriginSecret,
 };
 use crate::desired::Update;
 use crate::execute::Executor;
@@ -24,7 +25,7 @@ use crate::local_api::{self, LocalApiError};
 use crate::metrics::Metrics;
 use crate::observe::{self, Inventory, InventorySettings, NodeSalt, NodeSaltError};
 use crate::renew::Renewal;
-use crate::steps::{Context, ContextParts};
+use crate::steps::Context;
 use crate::store::{Store, StoreError};
 use crate::uplink::Uplink;
 
@@ -123,12 +124,15 @@ impl Agent {
         let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
         config.check()?;
         let state = config.state_dir.clone();
+        // Before anything that may wait: for a broker, a disk or an API server.
+        tracing::info!(state = %state.display(), "comity-agent {} starts", env!("CARGO_PKG_VERSION"));
         let crash_points = CrashPoint::from_environment(&state)?;
         let store = Store::open(&state)?;
         let key = IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), entropy.as_ref())?;
         let token = config.join_token_file.as_deref();
         let Membership { directory, identity, brokers } =
-            join_or_load(&state, token, &config.brokers, &key, config.voucher.as_ref(), clock.as_ref()).await?;
+            join_or_load(&state, token, &config.brokers, &key, config.voucher.as_ref(), (clock.as_ref(), entropy.as_ref()))
+                .await?;
         let cluster = identity.id().as_cluster().map(ToString::to_string).ok_or_else(|| AgentError::NotACluster {
             path: directory.path().to_owned(),
             id: identity.id().to_string(),
@@ -149,24 +153,29 @@ impl Agent {
                 "no fabric.endpoints are configured: this cluster can borrow, but nobody can reach it to borrow from it"
             );
         }
+        let (network, node_service) = (None, watch::Sender::new(NodeService::none("liqo.enabled is not set")).subscribe());
         let outage_grace_ms = outage_grace(&store)?;
-        let context = Arc::new(Context::new(ContextParts {
+        let context = Arc::new(Context {
             federation,
             cluster,
             identity: key,
             voucher: config.voucher,
             pinned: config.pinned_institution_keys.clone(),
             endpoints,
+            network,
             keepalive: Duration::from_secs(config.fabric.keepalive_seconds),
             store,
             fabric,
             donor: platform.donor,
             origin: platform.origin,
+            virtual_nodes: None,
+            node_service,
             clock: Arc::clone(&clock),
             entropy: Arc::clone(&entropy),
             metrics: metrics.clone(),
             crash_points,
-        }));
+            running: Mutex::default(),
+        });
 
         let shutdown = Shutdown::new();
         let readiness = Readiness::new();

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use comity_proto::v1;
 
-use crate::delivery::DeliveryKind;
+use crate::delivery::{DeliveryKind, NodeService};
 use crate::keybundle::Expected;
 use crate::local_policy::LocalPolicy;
 use crate::record::{Records, ReportKey, Side};
@@ -239,12 +239,8 @@ pub struct View<'a> {
     pub endpoints: &'a [String],
     /// What others must know of this cluster's network.
     pub network: Option<&'a v1::ClusterNetwork>,
-    /// Whether this cluster can lend virtual nodes now, or why not.
-    pub lends_nodes: Result<(), &'a str>,
-    /// Whether it can borrow them, or why not.
-    pub borrows_nodes: Result<(), &'a str>,
-    /// Whether virtual nodes are only made where both fabrics route pods.
-    pub nodes_need_tun: bool,
+    /// Whether virtual nodes can be lent and borrowed now.
+    pub service: &'a NodeService,
     /// Own limits.
     pub policy: &'a LocalPolicy,
     /// Wall-clock time in milliseconds since 1970.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use comity_proto::v1;
 use futures::future::BoxFuture;
+use ipnet::Ipv4Net;
 
 pub use resources::granted;
 
@@ -146,13 +147,15 @@ pub struct NodeService {
     pub borrows: Result<(), String>,
     /// Only where both fabrics route pods.
     pub needs_tun: bool,
+    /// Networks that other clusters' pods may have addresses in; empty: any that is not this cluster's.
+    pub peer_networks: Vec<Ipv4Net>,
 }
 
 impl NodeService {
     /// Neither, for one reason.
     #[must_use]
     pub fn none(reason: &str) -> Self {
-        Self { lends: Err(reason.to_owned()), borrows: Err(reason.to_owned()), needs_tun: true }
+        Self { lends: Err(reason.to_owned()), borrows: Err(reason.to_owned()), needs_tun: true, peer_networks: Vec::new() }
     }
 
     /// Deliveries that an offer announces.

@@ -52,7 +52,7 @@ fn admit(view: &View<'_>, lease: &v1::Lease, known: bool, lent_milli: &mut u64, 
         return;
     }
     let delivery = DeliveryKind::of(lease);
-    if let (DeliveryKind::VirtualNode, Err(reason)) = (delivery, view.lends_nodes) {
+    if let (DeliveryKind::VirtualNode, Err(reason)) = (delivery, &view.service.lends) {
         let message = format!("this cluster lends no virtual nodes now: {reason}");
         steps.push(refuse(lease, "virtual-node-unavailable", message));
         return;

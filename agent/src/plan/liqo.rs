@@ -49,7 +49,7 @@ pub(super) fn standing(view: &View<'_>, peering: &str) -> Standing {
     let epoch = view.directive(peering).and_then(|directive| directive.peering.as_ref()).map(|peering| peering.epoch);
     let keys = epoch.and_then(|epoch| view.records.peering(peering, epoch));
     if let Some(reason) = keys.and_then(|keys| impossible(view, keys)) {
-        return Standing::Impossible("liqo-missing", reason);
+        return Standing::Impossible("peer-cannot", reason);
     }
     match view.records.liqo.get(peering) {
         Some(record) if record.done => Standing::Done,
@@ -68,10 +68,11 @@ fn impossible(view: &View<'_>, keys: &PeeringRecord) -> Option<String> {
     if remote.network.liqo_cluster_id.is_empty() {
         return Some(format!("cluster {cluster} has no Liqo that its agent uses; set liqo.enabled there"));
     }
-    if view.nodes_need_tun && !remote.network.tun {
+    if view.service.needs_tun && !remote.network.tun {
         return Some(format!("the fabric of cluster {cluster} routes no pods; set fabric.mode: tun there"));
     }
-    None
+    let checked = remote.network.check(view.network, &view.service.peer_networks);
+    checked.err().map(|reason| format!("cluster {cluster}: {reason}"))
 }
 
 fn failure<'a>(view: &View<'_>, record: &'a LiqoRecord) -> Option<&'a str> {
@@ -93,8 +94,8 @@ fn wanting<'a>(view: &'a View<'_>, keys: &'a PeeringRecord) -> impl Iterator<Ite
 fn exchange(view: &View<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>) {
     let record = view.records.liqo.get(&keys.peering);
     let can = match keys.side {
-        Side::Donor => view.lends_nodes,
-        Side::Origin => view.borrows_nodes,
+        Side::Donor => &view.service.lends,
+        Side::Origin => &view.service.borrows,
     };
     let Some(remote) = keys.remote.as_ref().filter(|_| can.is_ok() && impossible(view, keys).is_none()) else { return };
     let wanted = wanting(view, keys).next().is_some();

@@ -36,7 +36,7 @@ pub(super) fn plan(view: &View<'_>, lease: &v1::Lease, steps: &mut Vec<Step>) {
         return;
     }
     if DeliveryKind::of(lease) == DeliveryKind::VirtualNode && !lease.origin_ready {
-        let reason = match (view.borrows_nodes, standing(view, &lease.peering)) {
+        let reason = match (&view.service.borrows, standing(view, &lease.peering)) {
             (Err(reason), _) => {
                 Some(("virtual-node-unavailable", format!("this cluster borrows no virtual nodes now: {reason}")))
             }

@@ -1,6 +1,16 @@
+//! The memory over restarts, when it is full, when it is damaged, and as an older agent wrote it.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 use std::os::unix::fs::PermissionsExt;
 
+use comity_proto::v1;
+
+use super::tables::DONORS;
 use super::*;
+use crate::delivery::{DeliveryKind, Grant, Grants};
+use crate::liqo::LiqoPeer;
+use crate::record::{DonorRecord, LiqoRecord, OriginRecord, ReportKey, SecretBlob, Side};
 
 fn heartbeat() -> v1::agent_message::Body {
     v1::agent_message::Body::Heartbeat(v1::Heartbeat {})
@@ -15,16 +25,14 @@ fn clean(token: u64) -> v1::agent_message::Body {
 }
 
 fn donor(lease: &str, token: u64) -> DonorRecord {
-    DonorRecord {
-        lease: lease.into(),
-        fencing_token: token,
-        milli: 1_000,
-        admitted_at_ms: 5,
-        namespace: None,
-        last_sequence: 0,
-        sealed: None,
-        removed: false,
-        clean_acked: false,
+    DonorRecord { milli: 1_000, admitted_at_ms: 5, ..DonorRecord::new(lease, token, DeliveryKind::Namespace) }
+}
+
+fn exchange() -> LiqoRecord {
+    let peer = LiqoPeer { peering: "peer-3".into(), cluster: "origin".into(), liqo_id: "liqo-2".into() };
+    LiqoRecord {
+        identity: Some(SecretBlob::new(b"identity".to_vec())),
+        ..LiqoRecord::new(Side::Donor, &peer, "liqo-1")
     }
 }
 
@@ -36,7 +44,8 @@ async fn everything_is_there_after_a_restart_and_only_for_the_owner() {
     store
         .update(|change| {
             change.put_donor(donor("lease-1", 7));
-            change.put_origin(OriginRecord::new("lease-2", 3));
+            change.put_origin(OriginRecord::new("lease-2", 3, DeliveryKind::VirtualNode));
+            change.put_liqo(exchange());
             change.put_closed("peer-1", 2);
             change.send(ReportKey::Clean("lease-1".into()), clean(7));
         })
@@ -51,6 +60,8 @@ async fn everything_is_there_after_a_restart_and_only_for_the_owner() {
     let after = store.records();
     assert_eq!(after.donors, before.donors);
     assert_eq!(after.origins, before.origins);
+    assert_eq!(after.liqo, before.liqo);
+    assert_eq!(after.liqo["peer-3"].identity.as_ref().unwrap().expose(), b"identity");
     assert_eq!((after.fence, after.closed.get("peer-1")), (7, Some(&2)));
     assert_eq!(after.outbox, before.outbox);
     assert_eq!(store.kept("brokers").unwrap().unwrap(), b"a:1");
@@ -124,4 +135,68 @@ async fn a_damaged_record_is_named_and_not_quoted() {
     drop(store);
     let error = Store::open(home.path()).err().unwrap().to_string();
     assert!(error.contains("lease-9") && !error.contains("secret"), "{error}");
+}
+
+#[tokio::test]
+async fn grants_follow_from_the_records_also_after_a_restart() {
+    let home = tempfile::tempdir().unwrap();
+    let grant = Grant {
+        origin_liqo_id: "liqo-2".into(),
+        resources: [("nvidia.com/gpu".to_owned(), "2".to_owned())].into(),
+        node_selector: [("kubernetes.io/hostname".to_owned(), "a".to_owned())].into(),
+        node_labels: std::collections::BTreeMap::new(),
+    };
+    let record = |lease: &str, removed| DonorRecord {
+        grant: Some(grant.clone()),
+        removed,
+        ..DonorRecord::new(lease, 1, DeliveryKind::VirtualNode)
+    };
+    let (lent, gone) = (record("lease-1", false), record("lease-2", true));
+    let store = Store::open(home.path()).unwrap();
+    store
+        .update(move |change| {
+            change.put_donor(lent);
+            change.put_donor(gone);
+            change.put_donor(donor("lease-3", 1));
+        })
+        .await
+        .unwrap();
+    let before = Grants::of(&store.records());
+    assert_eq!(before.0.keys().collect::<Vec<_>>(), ["lease-1"]);
+    drop(store);
+    let store = Store::open(home.path()).unwrap();
+    assert_eq!(Grants::of(&store.records()), before);
+    store.update(|change| change.change_donor("lease-1", |record| record.grant = None)).await.unwrap();
+    assert_eq!(Grants::of(&store.records()), Grants::default());
+}
+
+#[tokio::test]
+async fn the_memory_of_an_older_agent_is_read_and_that_of_a_newer_one_is_not() {
+    let home = tempfile::tempdir().unwrap();
+    let store = Store::open(home.path()).unwrap();
+    // As the first format wrote it: without delivery and grant.
+    let old = br#"{"lease":"lease-9","fencing_token":4,"milli":1000,"admitted_at_ms":5,"namespace":"comity-lease-9","last_sequence":1,"sealed":null,"removed":false,"clean_acked":false}"#;
+    let write = |format: u64| -> Result<(), redb::Error> {
+        let transaction = store.0.database.begin_write()?;
+        transaction.open_table(DONORS)?.insert("lease-9", old.as_slice())?;
+        transaction.open_table(META)?.insert("format", format)?;
+        transaction.commit()?;
+        Ok(())
+    };
+    write(OLDEST_FORMAT).unwrap();
+    drop(store);
+    let store = Store::open(home.path()).unwrap();
+    let records = store.records();
+    let record = &records.donors["lease-9"];
+    assert_eq!((record.delivery, &record.grant), (DeliveryKind::Namespace, &None));
+    let newer = || -> Result<u64, redb::Error> {
+        let transaction = store.0.database.begin_write()?;
+        let before = transaction.open_table(META)?.insert("format", FORMAT + 1)?.map(|value| value.value());
+        transaction.commit()?;
+        Ok(before.unwrap_or(0))
+    };
+    assert_eq!(newer().unwrap(), FORMAT, "an older agent must not read it any more");
+    drop(store);
+    let error = Store::open(home.path()).err().unwrap().to_string();
+    assert!(error.contains("formats 1 to 2"), "{error}");
 }

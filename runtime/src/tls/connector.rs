@@ -40,9 +40,12 @@ pub enum DialError {
     /// No connection.
     #[error("{0}")]
     Tcp(std::io::Error),
-    /// It answered, but is not who was wanted.
+    /// It answered, but not as was wanted.
     #[error("{0}")]
     Tls(String),
+    /// It answered, and is somebody else: asking again is of no use.
+    #[error("{0}")]
+    SomebodyElse(String),
 }
 
 /// Why no broker could be reached: one reason for each.
@@ -55,6 +58,27 @@ impl ConnectError {
     /// The addresses tried, with what happened.
     pub fn tried(&self) -> &[(String, DialError)] {
         &self.tried
+    }
+
+    /// The reason, where each that was tried is somebody else than was wanted: that does not pass by itself.
+    pub fn somebody_else(&self) -> Option<&str> {
+        let other = |(_, error): &(String, DialError)| matches!(error, DialError::SomebodyElse(_));
+        match self.tried.first() {
+            Some((_, DialError::SomebodyElse(reason))) if self.tried.iter().all(other) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// The error behind a failed call, where no broker was reached.
+    pub fn behind(status: &tonic::Status) -> Option<&Self> {
+        let mut cause = std::error::Error::source(status);
+        while let Some(error) = cause {
+            if let Some(unreached) = error.downcast_ref::<Self>() {
+                return Some(unreached);
+            }
+            cause = error.source();
+        }
+        None
     }
 }
 
@@ -102,7 +126,10 @@ async fn dial_with(address: &str, tls: &TlsConnector, timeout: Duration) -> Resu
         let name = ServerName::try_from(host(address).to_owned())
             .or_else(|_| ServerName::try_from("broker.comity.internal"))
             .expect("the fallback is a DNS name");
-        tls.connect(name, stream).await.map_err(|error| DialError::Tls(Refusal::describe(&error)))
+        tls.connect(name, stream).await.map_err(|error| match Refusal::is_of_identity(&error) {
+            true => DialError::SomebodyElse(Refusal::describe(&error)),
+            false => DialError::Tls(Refusal::describe(&error)),
+        })
     };
     tokio::time::timeout(timeout, attempt).await.map_err(|_| DialError::Timeout(timeout))?
 }
