@@ -1,7 +1,10 @@
 //! The agent's rights in a tenant namespace: it reads credentials there, and in no other namespace. So it binds them for
 //! itself there, with the one role that it may bind.
 
+use std::time::Duration;
+
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview};
 use k8s_openapi::api::rbac::v1::{RoleBinding, RoleRef, Subject};
 use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
@@ -12,6 +15,9 @@ use crate::delivery::call::{MANAGED_BY, apply, call};
 
 /// The role in `deploy/agent/liqo-origin.yaml`, and the name of its bindings.
 const ROLE: &str = "comity-liqo-origin-tenant";
+/// Looks at the rights after binding them: a second in all, where some milliseconds were seen.
+const RIGHTS_LOOKS: usize = 50;
+const RIGHTS_POLL: Duration = Duration::from_millis(20);
 const RBAC: &str = "rbac.authorization.k8s.io";
 
 impl LiqoOrigin {
@@ -30,7 +36,29 @@ impl LiqoOrigin {
             role_ref: RoleRef { api_group: RBAC.to_owned(), kind: "ClusterRole".to_owned(), name: ROLE.to_owned() },
             subjects: Some(vec![subject(&user)]),
         };
-        apply(&Api::<RoleBinding>::namespaced(self.client.clone(), namespace), &binding).await.map(drop)
+        apply(&Api::<RoleBinding>::namespaced(self.client.clone(), namespace), &binding).await?;
+        self.await_rights(namespace).await
+    }
+
+    /// The API server takes a moment to begin with a new binding.
+    async fn await_rights(&self, namespace: &str) -> Result<(), DeliveryError> {
+        let reviews = Api::<SelfSubjectAccessReview>::all(self.client.clone());
+        let mut question = SelfSubjectAccessReview::default();
+        question.spec.resource_attributes = Some(ResourceAttributes {
+            namespace: Some(namespace.to_owned()),
+            verb: Some("watch".to_owned()),
+            resource: Some("secrets".to_owned()),
+            ..ResourceAttributes::default()
+        });
+        let operation = format!("wait for the rights in namespace {namespace}");
+        for _ in 0..RIGHTS_LOOKS {
+            let answer = call(&operation, reviews.create(&PostParams::default(), &question)).await?;
+            if answer.status.is_some_and(|status| status.allowed) {
+                return Ok(());
+            }
+            tokio::time::sleep(RIGHTS_POLL).await;
+        }
+        Err(DeliveryError::temporary(operation, format!("ClusterRole {ROLE} gives none; apply deploy/agent/liqo-origin.yaml")))
     }
 }
 
