@@ -18,6 +18,8 @@ pub struct LiqoSettings {
     pub enabled: bool,
     /// Namespace in which Liqo is installed.
     pub namespace: String,
+    /// Namespace of the agent itself: there it keeps what its admission policies are told.
+    pub agent_namespace: String,
     /// Networks that this cluster's pods have addresses in; empty: those that its nodes name.
     pub pod_cidrs: Vec<Ipv4Net>,
     /// "host:port" under which Liqo advertises this cluster's API server, by a name that its certificate carries; empty: as
@@ -38,6 +40,7 @@ impl Default for LiqoSettings {
         Self {
             enabled: false,
             namespace: "liqo".to_owned(),
+            agent_namespace: "comity-system".to_owned(),
             pod_cidrs: Vec::new(),
             api_server: String::new(),
             require_tun: true,
@@ -54,9 +57,10 @@ impl LiqoSettings {
             return Err(refused("liqo.enabled", self.enabled, reason));
         }
         let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        let name = self.namespace.as_str();
-        if name.is_empty() || name.len() > LONGEST_LABEL || !name.bytes().all(inner) || name.starts_with('-') {
-            return Err(refused("liqo.namespace", name, "want the name of a namespace, as in liqo"));
+        for (field, name) in [("liqo.namespace", &self.namespace), ("liqo.agentNamespace", &self.agent_namespace)] {
+            if name.is_empty() || name.len() > LONGEST_LABEL || !name.bytes().all(inner) || name.starts_with('-') {
+                return Err(refused(field, name, "want the name of a namespace: lower-case letters, digits and '-'"));
+            }
         }
         for (field, networks, most) in [
             ("liqo.podCidrs", &self.pod_cidrs, MAX_POD_CIDRS),

@@ -4,6 +4,7 @@
 //! exactly that. Grants themselves are not handed over here: they follow from the donor's records ([`Grants`](super::Grants)).
 
 mod nodes;
+mod origin;
 mod resources;
 
 use std::collections::BTreeSet;
@@ -48,6 +49,12 @@ pub trait VirtualNodeDonor: Send + Sync {
     /// [`DeliveryError`].
     fn prepare<'a>(&'a self, peer: &'a LiqoPeer, lease: &'a DonorLease) -> BoxFuture<'a, Result<Grant, DeliveryError>>;
 
+    /// Waits until a grant that the records hold is in effect: a slice that comes before would be refused.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn in_force<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
     /// Removes everything of a lease whose grant is not in force any more, and returns only when it is gone; idempotent.
     /// `tenant_namespace` is that of its origin, where it is known.
     ///
@@ -78,13 +85,15 @@ pub trait VirtualNodeOrigin: Send + Sync {
         challenge: &'a Challenge,
     ) -> BoxFuture<'a, Result<TenantRequest, DeliveryError>>;
 
-    /// Makes the identity with which this cluster's Liqo calls the donor; idempotent.
+    /// Makes the identity with which this cluster's Liqo calls the donor; idempotent. `api_server` is what the donor's
+    /// signed bundle says: Liqo is sent nowhere else.
     ///
     /// # Errors
     /// [`DeliveryError`].
     fn accept_identity<'a>(
         &'a self,
         peer: &'a LiqoPeer,
+        api_server: &'a str,
         params: &'a IdentityParams,
     ) -> BoxFuture<'a, Result<(), DeliveryError>>;
 

@@ -104,7 +104,8 @@ pub(super) async fn identity(
             return exchange.fail(context, envelope, error).await;
         }
     };
-    match exchange.nodes.origin.accept_identity(&exchange.record.peer(), &params).await {
+    let api_server = exchange.remote.network.api_server.as_str();
+    match exchange.nodes.origin.accept_identity(&exchange.record.peer(), api_server, &params).await {
         Ok(()) => exchange.record.done = true,
         Err(error) => return exchange.fail(context, envelope, error).await,
     }

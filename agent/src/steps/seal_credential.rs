@@ -3,7 +3,7 @@
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 
-use super::{Context, StepError, authenticate, lease_report, prepare_lease};
+use super::{Context, StepError, authenticate, lease_report, liqo, prepare_lease};
 use crate::delivery::{Credential, DeliveryError, DeliveryKind, VirtualNodeGrant};
 use crate::record::{ReportKey, SealedCredential};
 use crate::seal::{self, Binding};
@@ -79,6 +79,7 @@ async fn credential(context: &Context, lease: &v1::Lease, ends_at_ms: u64) -> Re
         return Ok(Credential::Api(credential));
     }
     let grant = record.grant.as_ref().ok_or(StepError::Gone("the grant"))?;
+    liqo::virtual_nodes(context)?.donor.in_force(&lease.id).await?;
     Ok(Credential::VirtualNode(VirtualNodeGrant {
         slice: lease.id.clone(),
         tenant_namespace: record.namespace.clone().ok_or(StepError::Gone("the tenant's namespace"))?,

@@ -73,7 +73,9 @@ pub use control_plane::{Component, ControlPlane, ControlPlaneConfig, ControlPlan
 pub use kubectl::KubectlError;
 pub use pki::PkiError;
 pub use process::{SweepError, sweep_stale};
-pub use real_clusters::{RealCluster, RealClusters, RealClustersConfig, RealClustersError, Where};
+pub use real_clusters::{
+    LimitsEnforcement, LiqoCluster, LiqoConfig, RealCluster, RealClusters, RealClustersConfig, RealClustersError, Where,
+};
 pub use simulated_node::SimulatedNode;
 
 /// Whether files and logs stay after a cluster has been stopped: `COMITY_TESTKIT_KEEP` is set.
