@@ -170,6 +170,7 @@ impl Agent {
             origin: platform.origin,
             virtual_nodes: None,
             node_service,
+            reach_due: Notify::new(),
             clock: Arc::clone(&clock),
             entropy: Arc::clone(&entropy),
             metrics: metrics.clone(),

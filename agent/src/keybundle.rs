@@ -48,7 +48,7 @@ pub enum BundleError {
         field: &'static str,
     },
     /// The network that it names cannot be.
-    #[error("the key bundle of {cluster} names {field} {value:?}: {reason}; correct that cluster's agent's configuration")]
+    #[error("the network of {cluster} has {field} {value:?}: {reason}; correct section liqo of its agent's configuration")]
     Network {
         /// Whose bundle.
         cluster: String,
@@ -193,17 +193,22 @@ pub fn verify(bundle: &v1::KeyBundle, expected: &Expected, pinned: &PinnedKeys) 
         hpke_public: bundle.hpke_public.as_slice().try_into().map_err(|_| malformed("hpke_public"))?,
         identity_key,
         endpoints: bundle.endpoints.clone(),
-        network: network(bundle)?,
+        network: match &bundle.network {
+            Some(network) => check_network(&bundle.cluster, network)?,
+            None => RemoteNetwork::default(),
+        },
     })
 }
 
-/// The network as it can be used. It is signed, so whoever made it wrong is that cluster itself; still it must not lead
-/// packets of this one to where they do not belong.
-fn network(bundle: &v1::KeyBundle) -> Result<RemoteNetwork, BundleError> {
-    let Some(network) = &bundle.network else { return Ok(RemoteNetwork::default()) };
+/// The network of `cluster` as it can be used. It is signed, so whoever made it wrong is that cluster itself; still it must
+/// not lead packets of this one to where they do not belong.
+///
+/// # Errors
+/// [`BundleError::Network`].
+pub fn check_network(cluster: &str, network: &v1::ClusterNetwork) -> Result<RemoteNetwork, BundleError> {
     let refuse = |field, value: &str, reason| {
         let value = value.chars().take(MAX_LABEL_BYTES).collect();
-        BundleError::Network { cluster: bundle.cluster.clone(), field, value, reason }
+        BundleError::Network { cluster: cluster.to_owned(), field, value, reason }
     };
     if network.pod_cidrs.len() > MAX_POD_CIDRS {
         return Err(refuse("pod_cidrs", &network.pod_cidrs.len().to_string(), "at most 8 are taken"));

@@ -23,7 +23,7 @@ use std::time::Duration;
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_runtime::{Clock, Entropy, IdentityKey, IdentitySignature, SecretString};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::delivery::{Credential, DeliveryError, DonorDelivery, NodeService, OriginDelivery, VirtualNodes};
 use crate::fabric::{Exposure, Fabric, FabricError, LocalForward};
@@ -133,6 +133,8 @@ pub struct Context {
     pub virtual_nodes: Option<VirtualNodes>,
     /// Whether virtual nodes can be lent and borrowed now.
     pub node_service: watch::Receiver<NodeService>,
+    /// Notified when a tunnel was put up: who may talk through it has to be said anew.
+    pub reach_due: Notify,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Randomness.

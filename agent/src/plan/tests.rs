@@ -618,7 +618,7 @@ proptest! {
         prop_assert!(sim.plan().is_empty());
         // One object, one step at a time.
         let steps = sim.plan();
-        let objects: BTreeSet<&str> = steps.iter().map(Step::object).collect();
+        let objects: BTreeSet<_> = steps.iter().map(Step::object).collect();
         prop_assert_eq!(objects.len(), steps.len());
     }
 }

@@ -42,6 +42,7 @@ pub(super) async fn run(context: &Context, peering: &str, epoch: u32) -> Result<
         running.exposures.insert(peering.to_owned(), (epoch, exposure));
     }
     running.tunnels.insert(peering.to_owned(), epoch);
+    context.reach_due.notify_one();
     Ok(())
 }
 

@@ -1,0 +1,237 @@
+//! Virtual nodes of this cluster: Liqo is looked at once at the start, both sides are put together, and the tasks that they
+//! need run as long as the agent does.
+//!
+//! What is wrong with Liqo keeps this cluster from lending or borrowing virtual nodes, with one sentence of remedy; namespaces
+//! are lent all the same.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use comity_proto::v1;
+use comity_runtime::{Clock, Shutdown};
+use prost::Message as _;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{Config, FabricModeName, LiqoSettings};
+use crate::delivery::{DeliveryError, Grants, NodeService, VirtualNodeDonor, VirtualNodes};
+use crate::kubernetes_api::KubernetesApi;
+use crate::liqo::origin::{LiqoOrigin, NamespaceMapping, OriginSettings, TendSettings};
+use crate::observe::NodeSalt;
+use crate::steps::Context;
+use crate::store::{Store, StoreError};
+
+/// How long a cluster that does not answer is asked again at the start.
+const LOOK_FOR: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_secs(2);
+/// Name under which the own network is kept: it is signed into every bundle, and must not change because something was not
+/// seen for a moment.
+const KEPT_AS: &str = "own-network";
+
+/// The donor's side as it was put together.
+pub struct DonorSide {
+    /// What the steps use.
+    pub side: Arc<dyn VirtualNodeDonor>,
+    /// Whether it may lend, and why not.
+    pub health: watch::Receiver<Result<(), String>>,
+}
+
+/// Virtual nodes before the agent runs.
+pub struct Prepared {
+    /// What others must know of this cluster's network; absent if it has no Liqo.
+    pub network: Option<v1::ClusterNetwork>,
+    /// Both sides; absent without Liqo.
+    pub nodes: Option<VirtualNodes>,
+    /// What can be done now.
+    pub service: watch::Receiver<NodeService>,
+    parts: Option<Parts>,
+    publish: watch::Sender<NodeService>,
+}
+
+struct Parts {
+    api: KubernetesApi,
+    origin: LiqoOrigin,
+    health: watch::Receiver<Result<(), String>>,
+}
+
+impl Prepared {
+    /// A cluster that neither lends nor borrows virtual nodes, for this reason.
+    #[must_use]
+    pub fn none(reason: &str) -> Self {
+        let (publish, service) = watch::channel(NodeService::none(reason));
+        Self { network: None, nodes: None, service, parts: None, publish }
+    }
+
+    /// Looks at Liqo and puts both sides together. Ends within two minutes, whatever is wrong.
+    ///
+    /// # Errors
+    /// [`StoreError`]; what is wrong with Liqo is said by the service.
+    pub async fn look(
+        config: &Config,
+        api: &KubernetesApi,
+        store: &Store,
+        grants: watch::Receiver<Arc<Grants>>,
+        (salt, clock): (&NodeSalt, &dyn Clock),
+    ) -> Result<Self, StoreError> {
+        let settings = &config.liqo;
+        if !settings.enabled {
+            return Ok(Self::none("liqo.enabled is not set"));
+        }
+        let origin = LiqoOrigin::new(api.client(), origin_settings(settings));
+        let network = match own_network(config, api, &origin, store, clock).await? {
+            Ok(network) => network,
+            Err(reason) => {
+                tracing::error!(reason, "this cluster neither lends nor borrows virtual nodes; namespaces are lent all the same");
+                return Ok(Self::none(&reason));
+            }
+        };
+        let refused = check_mode(config);
+        let donor = donor::start(config, api, &network, grants, salt).await;
+        let mut parts = Self::none("not looked at yet");
+        let (side, health) = match donor {
+            Ok(DonorSide { side, health }) => (side, health),
+            Err((side, reason)) => {
+                tracing::error!(reason, "this cluster lends no virtual nodes");
+                (side, watch::channel(Err(reason)).1)
+            }
+        };
+        parts.publish.send_replace(NodeService {
+            lends: refused.clone().and_then(|()| health.borrow().clone()),
+            borrows: refused,
+            needs_tun: settings.require_tun,
+            peer_networks: settings.peer_networks.clone(),
+        });
+        parts.network = Some(network);
+        parts.nodes = Some(VirtualNodes { donor: side, origin: Arc::new(origin.clone()) });
+        parts.parts = Some(Parts { api: api.clone(), origin, health });
+        Ok(parts)
+    }
+
+    /// Starts what virtual nodes need while the agent runs.
+    pub fn run(self, context: &Arc<Context>, shutdown: &Shutdown) {
+        let Some(Parts { api, origin, health }) = self.parts else { return };
+        let stop = shutdown.token();
+        shutdown.spawn(crate::reach::run(Arc::clone(context), api.client(), stop.clone()));
+        let tending = stop.clone();
+        shutdown.spawn(async move { origin.tend(TendSettings::default(), tending).await });
+        shutdown.spawn(follow_health(health, self.publish, stop));
+    }
+}
+
+/// The grants as the records say, whenever they change.
+pub async fn follow_grants(store: Store, grants: watch::Sender<Arc<Grants>>, stop: CancellationToken) {
+    let mut records = store.subscribe();
+    loop {
+        let now = Grants::of(&records.borrow_and_update());
+        grants.send_if_modified(|before| {
+            let differs = **before != now;
+            if differs {
+                *before = Arc::new(now);
+            }
+            differs
+        });
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = records.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// Without its policies a donor lends nothing new, and its offer says so.
+async fn follow_health(
+    mut health: watch::Receiver<Result<(), String>>,
+    publish: watch::Sender<NodeService>,
+    stop: CancellationToken,
+) {
+    loop {
+        let now = health.borrow_and_update().clone();
+        publish.send_if_modified(|service| {
+            // What the operator set stands above what is seen.
+            let lends = service.borrows.clone().and(now);
+            if service.lends == lends {
+                return false;
+            }
+            match &lends {
+                Ok(()) => tracing::info!("this cluster lends virtual nodes"),
+                Err(reason) => tracing::warn!(reason, "this cluster lends no virtual nodes now"),
+            }
+            service.lends = lends;
+            true
+        });
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = health.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+fn origin_settings(settings: &LiqoSettings) -> OriginSettings {
+    OriginSettings {
+        liqo_namespace: settings.namespace.clone(),
+        pod_cidrs: settings.pod_cidrs.iter().map(ToString::to_string).collect(),
+        mapping: match settings.same_namespace_names {
+            true => NamespaceMapping::EnforceSameName,
+            false => NamespaceMapping::DefaultName,
+        },
+        ..OriginSettings::default()
+    }
+}
+
+fn check_mode(config: &Config) -> Result<(), String> {
+    if config.liqo.require_tun && config.fabric.mode != FabricModeName::Tun {
+        let remedy = "set fabric.mode: tun, or liqo.requireTun: false where pods and API servers of all clusters reach each other without a fabric";
+        return Err(format!("fabric.mode is netstack, which carries no pods; {remedy}"));
+    }
+    Ok(())
+}
+
+/// The network that is signed into bundles. One that was seen before is used while the cluster does not answer.
+async fn own_network(
+    config: &Config,
+    api: &KubernetesApi,
+    origin: &LiqoOrigin,
+    store: &Store,
+    clock: &dyn Clock,
+) -> Result<Result<v1::ClusterNetwork, String>, StoreError> {
+    let kept = store.kept(KEPT_AS)?.and_then(|bytes| v1::ClusterNetwork::decode(bytes.as_slice()).ok());
+    let began = clock.elapsed();
+    let found = loop {
+        match origin.own_network().await {
+            Ok(found) => break found,
+            Err(DeliveryError::Permanent { code, message }) => return Ok(Err(format!("{code}: {message}"))),
+            Err(error) => {
+                if let Some(kept) = kept {
+                    tracing::warn!(%error, "cannot look at Liqo now; its network is taken to be what it was");
+                    return Ok(Ok(kept));
+                }
+                if clock.elapsed().saturating_sub(began) >= LOOK_FOR {
+                    return Ok(Err(error.to_string()));
+                }
+                tracing::info!(%error, "cannot look at Liqo yet");
+            }
+        }
+        clock.sleep(PAUSE).await;
+    };
+    let network = v1::ClusterNetwork {
+        pod_cidrs: found.pod_cidrs,
+        api_server: api_server(&config.liqo, api),
+        liqo_cluster_id: found.liqo_cluster_id,
+        liqo_version: found.liqo_version,
+        tun: config.fabric.mode == FabricModeName::Tun,
+    };
+    if let Err(error) = crate::keybundle::check_network("this cluster", &network) {
+        return Ok(Err(error.to_string()));
+    }
+    store.keep(KEPT_AS, network.encode_to_vec()).await?;
+    Ok(Ok(network))
+}
+
+/// "host:port", as configured or as this agent itself calls it.
+fn api_server(settings: &LiqoSettings, api: &KubernetesApi) -> String {
+    if !settings.api_server.is_empty() {
+        return settings.api_server.clone();
+    }
+    let host = api.url().trim_start_matches("https://").split('/').next().unwrap_or_default();
+    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    if has_port { host.to_owned() } else { format!("{host}:443") }
+}
