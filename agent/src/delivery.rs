@@ -5,7 +5,7 @@
 //! What no implementation ever does: give a credential that reaches beyond its lease's namespace, or tear down what the
 //! caller did not name.
 
-mod call;
+pub(crate) mod call;
 pub mod echo;
 mod https;
 mod kubeconfig;
