@@ -12,7 +12,7 @@ use crate::port::random;
 
 /// The script and the modules it builds from, carried along so that an installed `comity` has them too.
 const SCRIPT: &str = include_str!("../../../scripts/kubernetes-binaries");
-const MODULES: [(&str, &str); 15] = [
+const MODULES: [(&str, &str); 25] = [
     ("kubernetes/go.mod", include_str!("../go/kubernetes/go.mod")),
     ("kubernetes/go.sum", include_str!("../go/kubernetes/go.sum")),
     ("kubernetes/tools.go", include_str!("../go/kubernetes/tools.go")),
@@ -27,16 +27,53 @@ const MODULES: [(&str, &str); 15] = [
     ("programs/pause/main.go", include_str!("../go/programs/pause/main.go")),
     ("programs/probe/main.go", include_str!("../go/programs/probe/main.go")),
     ("programs/gpu-plugin/main.go", include_str!("../go/programs/gpu-plugin/main.go")),
+    ("coredns/go.mod", include_str!("../go/coredns/go.mod")),
+    ("coredns/go.sum", include_str!("../go/coredns/go.sum")),
+    ("coredns/main.go", include_str!("../go/coredns/main.go")),
+    ("liqo/go.mod", include_str!("../go/liqo/go.mod")),
+    ("liqo/go.sum", include_str!("../go/liqo/go.sum")),
+    ("liqo/tools.go", include_str!("../go/liqo/tools.go")),
+    ("liqo/chart/main.go", include_str!("../go/liqo/chart/main.go")),
+    ("wireguard/go.mod", include_str!("../go/wireguard/go.mod")),
+    ("wireguard/go.sum", include_str!("../go/wireguard/go.sum")),
+    ("wireguard/tools.go", include_str!("../go/wireguard/tools.go")),
     ("kubernetes-binaries", SCRIPT),
 ];
 
-/// What the programs are for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What the programs are for. Each need includes the ones before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Needs {
     /// A control plane with simulated nodes.
     ControlPlane,
     /// Also kubelet, kube-proxy and the programs inside real nodes.
     RealNodes,
+    /// Also CoreDNS and Liqo, for the pods of real clusters.
+    Liqo,
+    /// Also what only benchmarks compare with: `liqoctl` and `wireguard-go`.
+    Benchmark,
+}
+
+impl Needs {
+    /// The options of the script.
+    fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::ControlPlane => &[],
+            Self::RealNodes => &["--kubelets"],
+            Self::Liqo => &["--liqo"],
+            Self::Benchmark => &["--liqo", "--bench"],
+        }
+    }
+
+    /// The programs, and the folder of a chart, that must be there.
+    fn programs(self) -> impl Iterator<Item = &'static str> {
+        let all: [(Self, &[&str]); 4] = [
+            (Self::ControlPlane, &CONTROL_PLANE),
+            (Self::RealNodes, &REAL_NODES),
+            (Self::Liqo, &LIQO),
+            (Self::Benchmark, &BENCHMARK),
+        ];
+        all.into_iter().filter(move |(needs, _)| *needs <= self).flat_map(|(_, programs)| programs).copied()
+    }
 }
 
 /// Why the programs are not there.
@@ -85,10 +122,7 @@ impl Binaries {
         let modules = unpack(&cache).map_err(|source| BinariesError::Run { path: cache.clone(), source })?;
         let script = modules.join("kubernetes-binaries");
         let mut command = Command::new("bash");
-        command.arg(&script).arg("--modules").arg(&modules);
-        if needs == Needs::RealNodes {
-            command.arg("--kubelets");
-        }
+        command.arg(&script).arg("--modules").arg(&modules).args(needs.options());
         let output = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -101,11 +135,7 @@ impl Binaries {
             return Err(BinariesError::Failed(output.status));
         }
         let binaries = Self { folder: PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()) };
-        let wanted: &[&str] = match needs {
-            Needs::ControlPlane => &CONTROL_PLANE,
-            Needs::RealNodes => &REAL_NODES,
-        };
-        for program in wanted.iter().chain(&CONTROL_PLANE) {
+        for program in needs.programs() {
             if !binaries.folder.join(program).exists() {
                 return Err(BinariesError::Missing { program, folder: binaries.folder });
             }
@@ -129,6 +159,16 @@ impl Binaries {
 const CONTROL_PLANE: [&str; 6] =
     ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "etcd", "kwok"];
 const REAL_NODES: [&str; 5] = ["kubelet", "kube-proxy", "pause", "probe", "gpu-plugin"];
+const LIQO: [&str; 7] = [
+    "coredns",
+    "liqo-controller-manager",
+    "liqo-crd-replicator",
+    "liqo-webhook",
+    "liqo-virtual-kubelet",
+    "render-chart",
+    "liqo-chart",
+];
+const BENCHMARK: [&str; 2] = ["liqoctl", "wireguard-go"];
 
 pub(crate) fn cache_folder() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -170,6 +210,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_need_includes_the_ones_before_it() {
+        let programs = |needs: Needs| needs.programs().collect::<Vec<_>>();
+        assert_eq!(programs(Needs::ControlPlane), CONTROL_PLANE);
+        assert!(programs(Needs::RealNodes).starts_with(&CONTROL_PLANE));
+        assert!(programs(Needs::Liqo).starts_with(&programs(Needs::RealNodes)));
+        assert!(programs(Needs::Liqo).contains(&"coredns") && !programs(Needs::RealNodes).contains(&"coredns"));
+        assert!(programs(Needs::Benchmark).ends_with(&BENCHMARK));
+    }
+
+    #[test]
     fn modules_are_unpacked_once() {
         let cache = tempfile::tempdir().unwrap();
         let first = unpack(cache.path()).unwrap();
@@ -182,10 +232,10 @@ mod tests {
 
     #[test]
     fn every_module_has_its_checksums() {
-        for module in ["kubernetes", "etcd", "kwok", "programs"] {
+        for module in ["kubernetes", "etcd", "kwok", "programs", "coredns", "liqo", "wireguard"] {
             let sums = MODULES.iter().find(|(path, _)| *path == format!("{module}/go.sum")).unwrap().1;
             assert!(sums.lines().all(|line| line.contains(" h1:")), "{module}");
-            assert!(sums.lines().count() > 20, "{module}");
+            assert!(sums.lines().count() > 10, "{module}");
         }
     }
 }

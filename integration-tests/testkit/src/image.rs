@@ -10,18 +10,36 @@ use sha2::{Digest, Sha256};
 
 const BLOCK: usize = 512;
 
-/// Writes an image named `name` (with a registry and a tag, as in `comity.local/probe:1`) that holds `program` as its
-/// only file and starts it as `user` ("65532:65532"; empty: root). The same program gives the same bytes.
+/// An image with one static program in it and no other file.
+#[derive(Debug, Clone, Copy)]
+pub struct Image<'a> {
+    /// Its name with a registry and a tag, as in `comity.local/probe:1`.
+    pub name: &'a str,
+    /// The program, as the host has it.
+    pub program: &'a Path,
+    /// Where the image has the program, and what it starts: an absolute path.
+    pub path: &'a str,
+    /// Who runs it: `65532:65532`; empty is root.
+    pub user: &'a str,
+    /// Whether there is an empty `/tmp` that everybody may write to.
+    pub tmp: bool,
+}
+
+/// Writes the image as the file `archive`. The same image gives the same bytes.
 ///
 /// # Errors
 ///
 /// When the program cannot be read or `archive` cannot be written.
-pub fn write(name: &str, program: &Path, user: &str, archive: &Path) -> io::Result<()> {
-    let file = program.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
-        io::Error::new(io::ErrorKind::InvalidInput, format!("{} has no usable file name", program.display()))
-    })?;
+pub fn write(image: &Image<'_>, archive: &Path) -> io::Result<()> {
+    let Some(file) = image.path.strip_prefix('/') else {
+        let why = format!("'{}' in the image {} is not an absolute path", image.path, image.name);
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    };
     let mut layer = Vec::new();
-    append(&mut layer, file, 0o755, &fs::read(program)?)?;
+    append(&mut layer, file, 0o755, Entry::File(&fs::read(image.program)?))?;
+    if image.tmp {
+        append(&mut layer, "tmp/", 0o1777, Entry::Folder)?;
+    }
     finish(&mut layer);
     let diff = hex::encode(Sha256::digest(&layer));
 
@@ -31,8 +49,8 @@ pub fn write(name: &str, program: &Path, user: &str, archive: &Path) -> io::Resu
         "created": "1970-01-01T00:00:00Z",
         "config": {
             "Env": ["PATH=/"],
-            "Entrypoint": [format!("/{file}")],
-            "User": user,
+            "Entrypoint": [image.path],
+            "User": image.user,
             "WorkingDir": "/",
         },
         "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{diff}")]},
@@ -42,12 +60,12 @@ pub fn write(name: &str, program: &Path, user: &str, archive: &Path) -> io::Resu
     let config_name = format!("{}.json", hex::encode(Sha256::digest(&config)));
     // Named by the digest in full, the layer's path would fill the header's name field exactly; a part is enough.
     let layer_name = format!("{}/layer.tar", &diff[..32]);
-    let manifest = json!([{"Config": config_name, "RepoTags": [name], "Layers": [layer_name]}]).to_string();
+    let manifest = json!([{"Config": config_name, "RepoTags": [image.name], "Layers": [layer_name]}]).to_string();
 
     let mut out = Vec::new();
-    append(&mut out, "manifest.json", 0o644, manifest.as_bytes())?;
-    append(&mut out, &config_name, 0o644, config.as_bytes())?;
-    append(&mut out, &layer_name, 0o644, &layer)?;
+    append(&mut out, "manifest.json", 0o644, Entry::File(manifest.as_bytes()))?;
+    append(&mut out, &config_name, 0o644, Entry::File(config.as_bytes()))?;
+    append(&mut out, &layer_name, 0o644, Entry::File(&layer))?;
     finish(&mut out);
     fs::write(archive, out)
 }
@@ -60,8 +78,17 @@ fn architecture() -> &'static str {
     }
 }
 
-/// Appends one regular file in the ustar format (POSIX.1-1988), owned by root, dated 1970.
-fn append(tar: &mut Vec<u8>, name: &str, mode: u32, content: &[u8]) -> io::Result<()> {
+enum Entry<'a> {
+    File(&'a [u8]),
+    Folder,
+}
+
+/// Appends one entry in the ustar format (POSIX.1-1988), owned by root, dated 1970.
+fn append(tar: &mut Vec<u8>, name: &str, mode: u32, entry: Entry<'_>) -> io::Result<()> {
+    let (kind, content) = match entry {
+        Entry::File(content) => ("0", content),
+        Entry::Folder => ("5", [].as_slice()),
+    };
     if name.len() > 100 {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("'{name}' is longer than 100 bytes")));
     }
@@ -75,7 +102,7 @@ fn append(tar: &mut Vec<u8>, name: &str, mode: u32, content: &[u8]) -> io::Resul
     put(136, "00000000000");
     // The checksum is taken with blanks in its own place.
     put(148, "        ");
-    put(156, "0");
+    put(156, kind);
     put(257, "ustar\x0000");
     let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
     header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
@@ -103,8 +130,15 @@ mod tests {
         let program = dir.path().join("probe");
         fs::write(&program, b"\x7fELF and so on").unwrap();
         let (one, two) = (dir.path().join("one.tar"), dir.path().join("two.tar"));
-        write("comity.local/probe:1", &program, "65532:65532", &one).unwrap();
-        write("comity.local/probe:1", &program, "65532:65532", &two).unwrap();
+        let image = Image {
+            name: "comity.local/probe:1",
+            program: &program,
+            path: "/usr/bin/probe",
+            user: "65532:65532",
+            tmp: true,
+        };
+        write(&image, &one).unwrap();
+        write(&image, &two).unwrap();
         assert_eq!(fs::read(&one).unwrap(), fs::read(&two).unwrap());
 
         let tar = |args: &[&str]| {
@@ -115,7 +149,10 @@ mod tests {
         let names = tar(&["-tf", "one.tar"]);
         let layer = names.lines().find(|name| name.ends_with("layer.tar")).unwrap();
         tar(&["-xf", "one.tar"]);
-        assert_eq!(tar(&["-tvf", layer]).split_whitespace().next().unwrap(), "-rwxr-xr-x");
-        assert_eq!(tar(&["-xOf", layer, "probe"]), "\x7fELF and so on");
+        let listed = tar(&["-tvf", layer]);
+        let modes: Vec<_> = listed.lines().filter_map(|line| line.split_whitespace().next()).collect();
+        assert_eq!(modes, ["-rwxr-xr-x", "drwxrwxrwt"]);
+        assert_eq!(tar(&["-xOf", layer, "usr/bin/probe"]), "\x7fELF and so on");
+        assert!(write(&Image { path: "probe", ..image }, &one).unwrap_err().to_string().contains("'probe'"));
     }
 }

@@ -11,6 +11,11 @@
 //!
 //! The CNI plugin here is a plain bridge, which does not enforce NetworkPolicy.
 
+mod cluster;
+mod faults;
+mod host_port;
+mod images;
+mod liqo;
 mod machine;
 mod node_files;
 mod supervisor;
@@ -19,23 +24,25 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::binaries::{Binaries, cache_folder};
-use crate::image;
-use crate::kubectl::{self, KubectlError};
+use crate::kubectl::KubectlError;
 use crate::pki::PkiError;
 use crate::port::random;
 
 use node_files::{DONOR, NodeSettings, ORIGIN};
 use supervisor::Supervisor;
 
+pub use cluster::RealCluster;
+pub use liqo::{LIQO_NAMESPACE, LimitsEnforcement, LiqoCluster, LiqoConfig};
+
 const SCRIPT: &str = include_str!("../kubernetes/real-clusters");
 /// The image of pod sandboxes.
 const PAUSE_IMAGE: &str = "comity.local/pause:1";
 /// The image of workloads: prints its GPUs and serves HTTP on port 8080. Runs as user 65532; every node has it.
 pub const PROBE_IMAGE: &str = "comity.local/probe:1";
+
 /// What the two clusters should be.
 #[derive(Debug, Clone)]
 pub struct RealClustersConfig {
@@ -43,14 +50,27 @@ pub struct RealClustersConfig {
     pub origin_gpus: u32,
     /// GPUs of the donor's node. Its node carries the labels of an H100.
     pub donor_gpus: u32,
-    /// How long the start may take; 6 to 15 s is usual.
+    /// Whether both have CoreDNS.
+    pub dns: bool,
+    /// Liqo for both. The programs must have been got for [`Needs::Liqo`](crate::Needs::Liqo), as for `dns`.
+    pub liqo: Option<LiqoConfig>,
+    /// How long a node may be silent until it counts as not ready. Kubernetes' own value is 50 s.
+    pub node_monitor_grace: Duration,
+    /// How long the start may take; 6 to 15 s is usual, 20 to 30 s with Liqo.
     pub patience: Duration,
 }
 
 impl Default for RealClustersConfig {
-    /// None for the origin, four for the donor, three minutes.
+    /// No GPU for the origin, four for the donor, neither DNS nor Liqo, 20 s of silence, three minutes.
     fn default() -> Self {
-        Self { origin_gpus: 0, donor_gpus: 4, patience: Duration::from_secs(180) }
+        Self {
+            origin_gpus: 0,
+            donor_gpus: 4,
+            dns: false,
+            liqo: None,
+            node_monitor_grace: Duration::from_secs(20),
+            patience: Duration::from_secs(180),
+        }
     }
 }
 
@@ -78,7 +98,7 @@ pub enum RealClustersError {
         source: io::Error,
     },
     /// A command on a node failed.
-    #[error("'{command}' on the node of {cluster} ended with {status}: {stderr}")]
+    #[error("'{command}' in {cluster} ended with {status}: {stderr}")]
     Command {
         /// The cluster.
         cluster: &'static str,
@@ -88,6 +108,17 @@ pub enum RealClustersError {
         status: std::process::ExitStatus,
         /// What it said.
         stderr: String,
+    },
+    /// An API server that was started again does not answer.
+    #[error("the API server does not answer two minutes after it was started again")]
+    Silent(#[source] KubectlError),
+    /// Liqo's chart cannot be rendered.
+    #[error("the chart of Liqo cannot be rendered for the cluster '{cluster}': {said}")]
+    Chart {
+        /// The id that Liqo was to have.
+        cluster: String,
+        /// What the renderer says.
+        said: String,
     },
     /// Certificates could not be made.
     #[error(transparent)]
@@ -103,15 +134,6 @@ pub enum Where {
     Donor,
     /// The router between them, which reaches both nodes.
     Router,
-}
-
-/// One of the two clusters.
-#[derive(Debug)]
-pub struct RealCluster {
-    settings: NodeSettings,
-    dir: PathBuf,
-    kubectl: PathBuf,
-    init_pid: u32,
 }
 
 /// Both clusters. Dropping this ends them and every process in their networks.
@@ -133,7 +155,8 @@ impl RealClusters {
     }
 
     /// Takes down what earlier, killed runs left on this machine, brings both clusters up and waits until their nodes are Ready
-    /// with their GPUs.
+    /// with their GPUs; if `config` wants them, until DNS answers in both, Liqo's Deployments are available and its webhook
+    /// answers.
     ///
     /// # Errors
     ///
@@ -151,21 +174,20 @@ impl RealClusters {
         private_folder(&dir)?;
         let origin = NodeSettings { gpus: config.origin_gpus, ..ORIGIN };
         let donor = NodeSettings { gpus: config.donor_gpus, ..DONOR };
-        if let Err(error) = prepare(&dir, &id, binaries, [&origin, &donor]) {
+        if let Err(error) = prepare(&dir, &id, binaries, &config, [&origin, &donor]) {
             drop(fs::remove_dir_all(&dir));
             return Err(error);
         }
         let began = Instant::now();
         let supervisor = Supervisor::start(&dir, config.patience).await?;
         tracing::info!(took = ?began.elapsed(), dir = %dir.display(), "both clusters are ready");
-        let cluster = |settings: NodeSettings| {
-            let dir = dir.join(settings.name);
-            let init_pid = read_pid(&dir.join("init.pid"))?;
-            Ok::<_, RealClustersError>(RealCluster { settings, dir, kubectl: binaries.program("kubectl"), init_pid })
+        let cluster = |settings: NodeSettings, place: Where| {
+            let liqo_id = config.liqo.as_ref().and_then(|liqo| liqo.at(place)).map(|liqo| liqo.id.clone());
+            RealCluster::open(settings, &dir, binaries, liqo_id)
         };
         Ok(Self {
-            origin: cluster(origin)?,
-            donor: cluster(donor)?,
+            origin: cluster(origin, Where::Origin)?,
+            donor: cluster(donor, Where::Donor)?,
             router_pid: read_pid(&dir.join("router/init.pid"))?,
             supervisor,
         })
@@ -176,8 +198,8 @@ impl RealClusters {
     #[must_use]
     pub fn command_in(&self, place: Where, program: &Path, args: &[&str]) -> tokio::process::Command {
         let pid = match place {
-            Where::Origin => self.origin.init_pid,
-            Where::Donor => self.donor.init_pid,
+            Where::Origin => self.origin.init_pid(),
+            Where::Donor => self.donor.init_pid(),
             Where::Router => self.router_pid,
         };
         let mut command = in_network(pid);
@@ -190,8 +212,8 @@ impl RealClusters {
     #[must_use]
     pub fn router_address(&self, side: Where) -> &'static str {
         match side {
-            Where::Origin | Where::Router => self.origin.settings.gateway,
-            Where::Donor => self.donor.settings.gateway,
+            Where::Origin | Where::Router => self.origin.gateway(),
+            Where::Donor => self.donor.gateway(),
         }
     }
 
@@ -215,135 +237,6 @@ impl RealClusters {
     }
 }
 
-impl RealCluster {
-    /// `origin` or `donor`.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        self.settings.name
-    }
-
-    /// The name of its node.
-    #[must_use]
-    pub fn node_name(&self) -> String {
-        self.settings.node_name()
-    }
-
-    /// The address of its node, which the router and the other node reach.
-    #[must_use]
-    pub fn node_ip(&self) -> &'static str {
-        self.settings.node_ip
-    }
-
-    /// The API server's address, good in every network of the two clusters.
-    #[must_use]
-    pub fn server_url(&self) -> String {
-        self.settings.server_url()
-    }
-
-    /// A kubeconfig with every right.
-    #[must_use]
-    pub fn admin_kubeconfig_path(&self) -> PathBuf {
-        self.dir.join("admin.kubeconfig")
-    }
-
-    /// The certificate of the cluster's authority.
-    #[must_use]
-    pub fn ca_path(&self) -> PathBuf {
-        self.dir.join("pki/ca.crt")
-    }
-
-    /// The first process of the node, as the host numbers it.
-    #[must_use]
-    pub fn init_pid(&self) -> u32 {
-        self.init_pid
-    }
-
-    /// Runs kubectl on the node as administrator and gives its standard output.
-    ///
-    /// # Errors
-    ///
-    /// With kubectl's exit status and standard error, or when it does not end in two minutes.
-    pub async fn kubectl(&self, args: &[&str]) -> Result<String, KubectlError> {
-        self.kubectl_with_input(args, "").await
-    }
-
-    /// Runs kubectl with `input` on its standard input, as `kubectl apply -f -` wants it.
-    ///
-    /// # Errors
-    ///
-    /// As [`RealCluster::kubectl`].
-    pub async fn kubectl_with_input(&self, args: &[&str], input: &str) -> Result<String, KubectlError> {
-        self.kubectl_as(&self.admin_kubeconfig_path(), args, input).await
-    }
-
-    /// Runs kubectl on the node with another kubeconfig, a tenant's for one.
-    ///
-    /// # Errors
-    ///
-    /// As [`RealCluster::kubectl`].
-    pub async fn kubectl_as(&self, kubeconfig: &Path, args: &[&str], input: &str) -> Result<String, KubectlError> {
-        let mut command = in_network(self.init_pid);
-        command.arg(&self.kubectl);
-        command.env("KUBECONFIG", kubeconfig).env("KUBECACHEDIR", self.dir.join("kubectl-cache"));
-        kubectl::run(command, args, input).await
-    }
-
-    /// Runs a command on the node, in all its namespaces, and gives its standard output.
-    ///
-    /// # Errors
-    ///
-    /// With the command's exit status and standard error.
-    pub async fn exec_in_node(&self, words: &[&str]) -> Result<String, RealClustersError> {
-        let mut command = tokio::process::Command::new("nsenter");
-        command.arg("--target").arg(self.init_pid.to_string()).args(["--all", "--"]).args(words);
-        self.output(command, &words.join(" ")).await
-    }
-
-    /// Sends a daemon of the node a signal: `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`, `containerd`,
-    /// `kubelet`, `kube-proxy` or `gpu-plugin`; `KILL`, `STOP`, `CONT`.
-    ///
-    /// # Errors
-    ///
-    /// When there is no such daemon.
-    pub async fn signal(&self, daemon: &str, signal: &str) -> Result<(), RealClustersError> {
-        self.script("signal", daemon, &[signal]).await
-    }
-
-    /// Starts a daemon again that has been killed, with the same arguments.
-    ///
-    /// # Errors
-    ///
-    /// When there is no such daemon.
-    pub async fn start_daemon(&self, daemon: &str) -> Result<(), RealClustersError> {
-        self.script("start", daemon, &[]).await
-    }
-
-    async fn script(&self, verb: &str, daemon: &str, args: &[&str]) -> Result<(), RealClustersError> {
-        let dir = self.dir.parent().unwrap_or(&self.dir);
-        let mut command = tokio::process::Command::new("bash");
-        command.arg(dir.join("real-clusters")).arg(verb).arg(dir).args([self.name(), daemon]).args(args);
-        self.output(command, &format!("{verb} {daemon}")).await.map(drop)
-    }
-
-    async fn output(&self, mut command: tokio::process::Command, shown: &str) -> Result<String, RealClustersError> {
-        let output = command
-            .stdin(Stdio::null())
-            .kill_on_drop(true)
-            .output()
-            .await
-            .map_err(|source| RealClustersError::Io { path: shown.into(), source })?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-        }
-        Err(RealClustersError::Command {
-            cluster: self.name(),
-            command: shown.to_owned(),
-            status: output.status,
-            stderr: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-        })
-    }
-}
-
 /// A command whose program and arguments are still to come, in the network of a process.
 fn in_network(pid: u32) -> tokio::process::Command {
     let mut command = tokio::process::Command::new("nsenter");
@@ -352,28 +245,38 @@ fn in_network(pid: u32) -> tokio::process::Command {
 }
 
 /// Writes everything that the script needs.
-fn prepare(dir: &Path, id: &str, binaries: &Binaries, nodes: [&NodeSettings; 2]) -> Result<(), RealClustersError> {
+fn prepare(
+    dir: &Path,
+    id: &str,
+    binaries: &Binaries,
+    config: &RealClustersConfig,
+    nodes: [&NodeSettings; 2],
+) -> Result<(), RealClustersError> {
     let write =
         |path: PathBuf, text: &str| fs::write(&path, text).map_err(|source| RealClustersError::Io { path, source });
     let cni = machine::cni_folder().unwrap_or("/opt/cni/bin");
     write(dir.join("real-clusters"), SCRIPT)?;
-    write(dir.join("settings"), &format!("BIN='{}'\nCGROUP=comity-{id}\n", binaries.folder().display()))?;
-    for node in nodes {
-        node_files::write(&dir.join(node.name), node, cni)?;
+    let (bin, grace) = (binaries.folder().display(), config.node_monitor_grace.as_secs().max(1));
+    write(dir.join("settings"), &format!("BIN='{bin}'\nCGROUP=comity-{id}\nNODE_GRACE={grace}s\n"))?;
+    for (node, place) in nodes.into_iter().zip([Where::Origin, Where::Donor]) {
+        let dir = dir.join(node.name);
+        node_files::write(&dir, node, cni, config.dns)?;
+        if let Some(liqo) = &config.liqo
+            && let Some(cluster) = liqo.at(place)
+        {
+            liqo::render(&dir, binaries, cluster, liqo.limits)?;
+        }
     }
-    let images = dir.join("images");
-    private_folder(&images)?;
-    for (name, program, user) in [(PAUSE_IMAGE, "pause", "65535:65535"), (PROBE_IMAGE, "probe", "65532:65532")] {
-        let archive = images.join(format!("{program}.tar"));
-        image::write(name, &binaries.program(program), user, &archive)
-            .map_err(|source| RealClustersError::Io { path: archive, source })?;
-    }
-    Ok(())
+    images::provide(&dir.join("images"), &cache_root().join("images"), binaries, config)
 }
 
 /// Where the folders of all runs on this machine are: not below /tmp, where somebody else could put one first.
 fn root_folder() -> PathBuf {
-    cache_folder().unwrap_or_else(|| PathBuf::from("/root/.cache/comity")).join("real-clusters")
+    cache_root().join("real-clusters")
+}
+
+fn cache_root() -> PathBuf {
+    cache_folder().unwrap_or_else(|| PathBuf::from("/root/.cache/comity"))
 }
 
 fn private_folder(path: &Path) -> Result<(), RealClustersError> {

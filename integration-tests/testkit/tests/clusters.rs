@@ -5,5 +5,7 @@
 mod control_plane;
 #[path = "clusters/left_behind.rs"]
 mod left_behind;
+#[path = "clusters/liqo.rs"]
+mod liqo;
 #[path = "clusters/real.rs"]
 mod real;

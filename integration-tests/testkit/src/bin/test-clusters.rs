@@ -1,11 +1,12 @@
 //! Starts test clusters, says how to reach them, and ends them at Ctrl-C. For looking around, and for tests that kill it.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use comity_testkit::{
-    Binaries, ControlPlane, ControlPlaneConfig, Needs, RealClusters, RealClustersConfig, SimulatedNode,
+    Binaries, ControlPlane, ControlPlaneConfig, LiqoConfig, Needs, RealClusters, RealClustersConfig, SimulatedNode,
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -23,6 +24,12 @@ enum Kind {
         /// Also what real nodes need.
         #[arg(long)]
         kubelets: bool,
+        /// Also CoreDNS and Liqo.
+        #[arg(long)]
+        liqo: bool,
+        /// Also what benchmarks compare with.
+        #[arg(long)]
+        bench: bool,
     },
     /// A control plane with two simulated nodes. Needs no root.
     Simulated {
@@ -38,6 +45,18 @@ enum Kind {
         /// GPUs of the donor's node.
         #[arg(long, default_value_t = 4)]
         gpus: u32,
+        /// GPUs of the origin's node.
+        #[arg(long, default_value_t = 0)]
+        origin_gpus: u32,
+        /// CoreDNS in both.
+        #[arg(long)]
+        dns: bool,
+        /// CoreDNS and Liqo in both.
+        #[arg(long)]
+        liqo: bool,
+        /// Seconds that a node may be silent until it counts as not ready.
+        #[arg(long, default_value_t = 20)]
+        node_grace: u64,
     },
 }
 
@@ -45,8 +64,13 @@ enum Kind {
 async fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     match Args::parse().kind {
-        Kind::Fetch { kubelets } => {
-            let needs = if kubelets { Needs::RealNodes } else { Needs::ControlPlane };
+        Kind::Fetch { kubelets, liqo, bench } => {
+            let needs = match (bench, liqo, kubelets) {
+                (true, ..) => Needs::Benchmark,
+                (_, true, _) => Needs::Liqo,
+                (.., true) => Needs::RealNodes,
+                _ => Needs::ControlPlane,
+            };
             println!("{}", Binaries::ensure(needs).await?.folder().display());
         }
         Kind::Simulated { dir, gpus } => {
@@ -59,17 +83,34 @@ async fn main() -> anyhow::Result<()> {
             interrupted().await?;
             cluster.stop().await?;
         }
-        Kind::Real { gpus } => {
-            let binaries = Binaries::ensure(Needs::RealNodes).await?;
-            let config = RealClustersConfig { donor_gpus: gpus, ..RealClustersConfig::default() };
+        Kind::Real { gpus, origin_gpus, dns, liqo, node_grace } => {
+            let binaries = Binaries::ensure(if dns || liqo { Needs::Liqo } else { Needs::RealNodes }).await?;
+            let config = RealClustersConfig {
+                donor_gpus: gpus,
+                origin_gpus,
+                dns: dns || liqo,
+                liqo: liqo.then(LiqoConfig::default),
+                node_monitor_grace: Duration::from_secs(node_grace),
+                ..RealClustersConfig::default()
+            };
             let clusters = RealClusters::start(&binaries, config).await?;
+            let kubectl = binaries.program("kubectl");
             for cluster in [&clusters.origin, &clusters.donor] {
-                let kubeconfig = cluster.admin_kubeconfig_path();
+                println!(
+                    "# {}: node {}, pods {}, Services {}",
+                    cluster.name(),
+                    cluster.node_ip(),
+                    cluster.pod_cidr(),
+                    cluster.service_cidr()
+                );
+                println!("# from the host:");
+                println!("{} --kubeconfig={} get nodes", kubectl.display(), cluster.host_kubeconfig_path().display());
+                println!("# in its own network, as {}:", cluster.server_url());
                 println!(
                     "nsenter -t {} -n {} --kubeconfig={} get nodes",
                     cluster.init_pid(),
-                    binaries.program("kubectl").display(),
-                    kubeconfig.display()
+                    kubectl.display(),
+                    cluster.admin_kubeconfig_path().display()
                 );
             }
             println!("{}", clusters.dir().display());

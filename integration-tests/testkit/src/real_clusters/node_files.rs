@@ -4,10 +4,13 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
+use super::images::DNS_IMAGE;
 use super::{PAUSE_IMAGE, RealClustersError};
 use crate::kubeconfig;
 use crate::pki::{Authority, write_private};
 use crate::simulated_node::H100;
+
+const DNS: &str = include_str!("../../kubernetes/coredns.yaml");
 
 /// One cluster's place in the network. The addresses are from the blocks for documentation (RFC 5737).
 #[derive(Debug, Clone, Copy)]
@@ -19,6 +22,8 @@ pub(super) struct NodeSettings {
     pub(super) service_network: &'static str,
     /// The first address of the service network: the API server, for pods.
     pub(super) service_ip: Ipv4Addr,
+    /// The address of the DNS Service, where the cluster has one.
+    pub(super) dns_ip: &'static str,
     pub(super) gpus: u32,
 }
 
@@ -29,6 +34,7 @@ pub(super) const ORIGIN: NodeSettings = NodeSettings {
     pod_network: "10.210.0.0/24",
     service_network: "10.211.0.0/24",
     service_ip: Ipv4Addr::new(10, 211, 0, 1),
+    dns_ip: "10.211.0.10",
     gpus: 0,
 };
 
@@ -39,6 +45,7 @@ pub(super) const DONOR: NodeSettings = NodeSettings {
     pod_network: "10.220.0.0/24",
     service_network: "10.221.0.0/24",
     service_ip: Ipv4Addr::new(10, 221, 0, 1),
+    dns_ip: "10.221.0.10",
     gpus: 0,
 };
 
@@ -48,22 +55,29 @@ impl NodeSettings {
     }
 
     pub(super) fn server_url(&self) -> String {
-        format!("https://{}:6443", self.node_ip)
+        format!("https://{}", self.api_server())
+    }
+
+    pub(super) fn api_server(&self) -> String {
+        format!("{}:6443", self.node_ip)
     }
 }
 
 /// Writes the certificates and configuration of one cluster into `dir`.
-pub(super) fn write(dir: &Path, node: &NodeSettings, cni_folder: &str) -> Result<(), RealClustersError> {
+pub(super) fn write(dir: &Path, node: &NodeSettings, cni_folder: &str, dns: bool) -> Result<(), RealClustersError> {
     let pki = dir.join("pki");
     let authority = Authority::open(&pki)?;
     certificates(dir, node, &authority)?;
-    let files = [
+    let mut files = vec![
         ("node.env", node_env(node)),
         ("containerd.toml", containerd(cni_folder)),
         ("cni.conflist", cni(node)),
-        ("kubelet.yaml", kubelet(node, &pki)),
+        ("kubelet.yaml", kubelet(node, &pki, dns)),
         ("kube-proxy.yaml", kube_proxy(node, &pki)),
     ];
+    if dns {
+        files.push(("coredns.yaml", DNS.replace("@IMAGE@", DNS_IMAGE).replace("@ADDRESS@", node.dns_ip)));
+    }
     for (name, text) in files {
         let path = dir.join(name);
         fs::write(&path, text).map_err(|source| RealClustersError::Io { path, source })?;
@@ -154,7 +168,8 @@ fn cni(node: &NodeSettings) -> String {
 
 /// The thresholds: a full disk of the machine must neither evict pods nor delete the images that were imported. The
 /// intervals are short so that tests see changes soon.
-fn kubelet(node: &NodeSettings, pki: &Path) -> String {
+fn kubelet(node: &NodeSettings, pki: &Path, dns: bool) -> String {
+    let dns_ip = if dns { node.dns_ip } else { "" };
     format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -168,6 +183,7 @@ maxOpenFiles: 20000
 oomScoreAdj: 0
 podCIDR: {}
 clusterDomain: cluster.local
+clusterDNS: [{dns_ip}]
 resolvConf: /etc/resolv.conf
 imageGCHighThresholdPercent: 100
 imageGCLowThresholdPercent: 99

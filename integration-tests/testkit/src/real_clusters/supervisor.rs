@@ -15,6 +15,9 @@ use crate::daemon::{last_lines, spawn};
 /// How long the teardown may take; 0.3 to 4 s is usual.
 const DOWN_WITHIN: Duration = Duration::from_secs(40);
 
+/// How often its log is looked at while it starts.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
 /// The script that made the clusters and waits for its standard input to close.
 #[derive(Debug)]
 pub(super) struct Supervisor {
@@ -48,7 +51,11 @@ impl Supervisor {
         let mut line = String::new();
         if let Some(said) = said {
             let said = tokio::process::ChildStdout::from_std(said).map_err(io(&script))?;
-            drop(tokio::time::timeout(patience, BufReader::new(said).read_line(&mut line)).await);
+            let mut said = BufReader::new(said);
+            tokio::select! {
+                _ = tokio::time::timeout(patience, said.read_line(&mut line)) => {}
+                never = relay(&log_path) => match never {},
+            }
         }
         if line.trim() == "ready" {
             return Ok(supervisor);
@@ -96,6 +103,20 @@ impl Drop for Supervisor {
         if let Err(error) = self.end() {
             tracing::warn!(%error, "cannot take the real clusters down");
         }
+    }
+}
+
+/// Passes on what the supervisor says while it starts the clusters, a line at a time.
+async fn relay(log: &Path) -> std::convert::Infallible {
+    let mut passed = 0;
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let text = fs::read_to_string(log).unwrap_or_default();
+        let Some(end) = text.rfind('\n').filter(|end| *end >= passed) else { continue };
+        for line in text[passed..end].lines() {
+            tracing::info!("{}", line.trim());
+        }
+        passed = end + 1;
     }
 }
 

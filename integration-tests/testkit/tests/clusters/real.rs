@@ -11,12 +11,12 @@ use tokio::sync::{Mutex, MutexGuard};
 use crate::left_behind::{owner, processes_of, wait_until_gone};
 
 /// One pair at a time: several at once fit on a machine, but two cores make every one of them slow.
-async fn turn() -> MutexGuard<'static, ()> {
+pub(crate) async fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::const_new(());
     TURN.lock().await
 }
 
-fn pod(name: &str, gpus: u32) -> String {
+pub(crate) fn pod(name: &str, gpus: u32) -> String {
     format!(
         "apiVersion: v1
 kind: Pod
@@ -42,7 +42,7 @@ fn seen(log: &str) -> (BTreeSet<String>, BTreeSet<String>) {
 }
 
 /// What of the clusters in `dir` is left: processes, cgroups, processes in their networks, mounts, files.
-fn left(dir: &Path, networks: &BTreeSet<String>) -> BTreeSet<String> {
+pub(crate) fn left(dir: &Path, networks: &BTreeSet<String>) -> BTreeSet<String> {
     let id = dir.file_name().unwrap().to_str().unwrap();
     let mut left = processes_of(dir.to_str().unwrap());
     let hierarchies = std::fs::read_dir("/sys/fs/cgroup").unwrap().map(|entry| entry.unwrap().path());
@@ -71,7 +71,7 @@ fn network_of(process: &Path) -> Option<String> {
 }
 
 /// The networks of the processes that the pid files in `dir` name.
-fn networks(dir: &Path) -> BTreeSet<String> {
+pub(crate) fn networks(dir: &Path) -> BTreeSet<String> {
     ["origin", "donor", "router"]
         .iter()
         .map(|part| {
@@ -81,7 +81,7 @@ fn networks(dir: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-async fn until(cluster: &RealCluster, args: &[&str], wanted: impl Fn(&str) -> bool) -> String {
+pub(crate) async fn until(cluster: &RealCluster, args: &[&str], wanted: impl Fn(&str) -> bool) -> String {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let answer = cluster.kubectl(args).await;

@@ -7,13 +7,17 @@
 // /bytes?n=N streams N bytes.
 //
 // There is no shell in the image, so `kubectl exec` gets a few words instead:
-// env, ls DIR, cat FILE, get URL and see.
+// env, ls DIR, cat FILE, get URL, resolve NAME and see.
+//
+// forward ADDRESS is for the host: it accepts from the listening socket that it
+// has as standard input and joins each connection with one to ADDRESS.
 package main
 
 import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -90,8 +94,52 @@ func word(name string, args []string) error {
 		defer response.Body.Close()
 		_, err = io.Copy(os.Stdout, response.Body)
 		return err
+	case "resolve":
+		host, err := argument()
+		if err != nil {
+			return err
+		}
+		addresses, err := net.LookupHost(host)
+		for _, address := range addresses {
+			fmt.Println(address)
+		}
+		return err
+	case "forward":
+		address, err := argument()
+		if err != nil {
+			return err
+		}
+		listener, err := net.FileListener(os.Stdin)
+		if err != nil {
+			return fmt.Errorf("standard input is not a listening socket: %w", err)
+		}
+		return forward(listener, address)
 	}
-	return fmt.Errorf("unknown word %q: see, env, ls DIR, cat FILE or get URL", name)
+	return fmt.Errorf("unknown word %q: see, env, ls DIR, cat FILE, get URL, resolve NAME or forward ADDRESS", name)
+}
+
+// forward joins every connection it accepts with one of its own to address.
+func forward(listener net.Listener, address string) error {
+	for {
+		here, err := listener.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer here.Close()
+			there, err := net.DialTimeout("tcp", address, 10*time.Second)
+			if err != nil {
+				return
+			}
+			defer there.Close()
+			pass := func(to, from net.Conn) {
+				io.Copy(to, from)
+				to.(*net.TCPConn).CloseWrite()
+			}
+			go pass(there, here)
+			pass(here, there)
+		}()
+	}
 }
 
 // see writes one line for each GPU variable and one for each GPU device node.

@@ -1,0 +1,229 @@
+//! One of the two clusters, once it runs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use super::host_port::HostPort;
+use super::node_files::NodeSettings;
+use super::{RealClustersError, in_network, read_pid};
+use crate::binaries::Binaries;
+use crate::kubectl::{self, KubectlError};
+use crate::pki::write_private;
+
+/// How long an API server that was started again may take; 2 s is usual.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
+
+/// One of the two clusters.
+#[derive(Debug)]
+pub struct RealCluster {
+    settings: NodeSettings,
+    dir: PathBuf,
+    kubectl: PathBuf,
+    init_pid: u32,
+    liqo_id: Option<String>,
+    host_port: HostPort,
+}
+
+impl RealCluster {
+    /// A cluster that runs, whose files are in the folder of its name in `dir`.
+    pub(super) fn open(
+        settings: NodeSettings,
+        dir: &Path,
+        binaries: &Binaries,
+        liqo_id: Option<String>,
+    ) -> Result<Self, RealClustersError> {
+        let dir = dir.join(settings.name);
+        let init_pid = read_pid(&dir.join("init.pid"))?;
+        let probe = binaries.program("probe");
+        let host_port = HostPort::open(&probe, init_pid, &settings.api_server())
+            .map_err(|source| RealClustersError::Io { path: probe, source })?;
+        let cluster = Self { settings, dir, kubectl: binaries.program("kubectl"), init_pid, liqo_id, host_port };
+        let (inside, outside) = (cluster.admin_kubeconfig_path(), cluster.host_kubeconfig_path());
+        let io = |path: &Path| {
+            let path = path.to_owned();
+            move |source| RealClustersError::Io { path, source }
+        };
+        let text = fs::read_to_string(&inside).map_err(io(&inside))?;
+        let text = text.replace(&cluster.server_url(), &format!("https://127.0.0.1:{}", cluster.host_port.port));
+        write_private(&outside, &text)?;
+        Ok(cluster)
+    }
+
+    /// `origin` or `donor`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.settings.name
+    }
+
+    /// The name of its node.
+    #[must_use]
+    pub fn node_name(&self) -> String {
+        self.settings.node_name()
+    }
+
+    /// The address of its node, which the router and the other node reach.
+    #[must_use]
+    pub fn node_ip(&self) -> &'static str {
+        self.settings.node_ip
+    }
+
+    /// The API server's address, good in every network of the two clusters.
+    #[must_use]
+    pub fn server_url(&self) -> String {
+        self.settings.server_url()
+    }
+
+    /// The same as address and port.
+    #[must_use]
+    pub fn api_server(&self) -> String {
+        self.settings.api_server()
+    }
+
+    /// The addresses of its pods. Its node routes them; nothing else does, so a way there from the other cluster is the
+    /// business of who needs one.
+    #[must_use]
+    pub fn pod_cidr(&self) -> &'static str {
+        self.settings.pod_network
+    }
+
+    /// The addresses of its Services.
+    #[must_use]
+    pub fn service_cidr(&self) -> &'static str {
+        self.settings.service_network
+    }
+
+    /// Its cluster id in Liqo, if it has Liqo.
+    #[must_use]
+    pub fn liqo_id(&self) -> Option<&str> {
+        self.liqo_id.as_deref()
+    }
+
+    /// The router's address on its side.
+    pub(super) fn gateway(&self) -> &'static str {
+        self.settings.gateway
+    }
+
+    /// A kubeconfig with every right, good in every network of the two clusters.
+    #[must_use]
+    pub fn admin_kubeconfig_path(&self) -> PathBuf {
+        self.dir.join("admin.kubeconfig")
+    }
+
+    /// A kubeconfig with every right for the host, the process that started the clusters for one: a port of the loopback
+    /// leads to the API server for as long as this value lives.
+    #[must_use]
+    pub fn host_kubeconfig_path(&self) -> PathBuf {
+        self.dir.join("host.kubeconfig")
+    }
+
+    /// The certificate of the cluster's authority.
+    #[must_use]
+    pub fn ca_path(&self) -> PathBuf {
+        self.dir.join("pki/ca.crt")
+    }
+
+    /// The first process of the node, as the host numbers it.
+    #[must_use]
+    pub fn init_pid(&self) -> u32 {
+        self.init_pid
+    }
+
+    /// Runs kubectl on the node as administrator and gives its standard output.
+    ///
+    /// # Errors
+    ///
+    /// With kubectl's exit status and standard error, or when it does not end in two minutes.
+    pub async fn kubectl(&self, args: &[&str]) -> Result<String, KubectlError> {
+        self.kubectl_with_input(args, "").await
+    }
+
+    /// Runs kubectl with `input` on its standard input, as `kubectl apply -f -` wants it.
+    ///
+    /// # Errors
+    ///
+    /// As [`RealCluster::kubectl`].
+    pub async fn kubectl_with_input(&self, args: &[&str], input: &str) -> Result<String, KubectlError> {
+        self.kubectl_as(&self.admin_kubeconfig_path(), args, input).await
+    }
+
+    /// Runs kubectl on the node with another kubeconfig, a tenant's for one.
+    ///
+    /// # Errors
+    ///
+    /// As [`RealCluster::kubectl`].
+    pub async fn kubectl_as(&self, kubeconfig: &Path, args: &[&str], input: &str) -> Result<String, KubectlError> {
+        let mut command = in_network(self.init_pid);
+        command.arg(&self.kubectl);
+        command.env("KUBECONFIG", kubeconfig).env("KUBECACHEDIR", self.dir.join("kubectl-cache"));
+        kubectl::run(command, args, input).await
+    }
+
+    /// Runs a command on the node, in all its namespaces, and gives its standard output.
+    ///
+    /// # Errors
+    ///
+    /// With the command's exit status and standard error.
+    pub async fn exec_in_node(&self, words: &[&str]) -> Result<String, RealClustersError> {
+        let mut command = tokio::process::Command::new("nsenter");
+        command.arg("--target").arg(self.init_pid.to_string()).args(["--all", "--"]).args(words);
+        self.output(command, &words.join(" ")).await
+    }
+
+    /// Sends a daemon of the node a signal: `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`, `containerd`,
+    /// `kubelet`, `kube-proxy` or `gpu-plugin`; `KILL`, `STOP`, `CONT`.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such daemon.
+    pub async fn signal(&self, daemon: &str, signal: &str) -> Result<(), RealClustersError> {
+        self.script("signal", daemon, &[signal]).await
+    }
+
+    /// Starts a daemon again that has been killed, with the same arguments.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such daemon.
+    pub async fn start_daemon(&self, daemon: &str) -> Result<(), RealClustersError> {
+        self.script("start", daemon, &[]).await
+    }
+
+    /// Waits until its API server is ready, two minutes at most.
+    pub(super) async fn answers(&self) -> Result<(), RealClustersError> {
+        let deadline = Instant::now() + ANSWERS_WITHIN;
+        loop {
+            match self.kubectl(&["get", "--raw", "/readyz"]).await {
+                Ok(_) => return Ok(()),
+                Err(error) if Instant::now() > deadline => return Err(RealClustersError::Silent(error)),
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+
+    async fn script(&self, verb: &str, daemon: &str, args: &[&str]) -> Result<(), RealClustersError> {
+        let dir = self.dir.parent().unwrap_or(&self.dir);
+        let mut command = tokio::process::Command::new("bash");
+        command.arg(dir.join("real-clusters")).arg(verb).arg(dir).args([self.name(), daemon]).args(args);
+        self.output(command, &format!("{verb} {daemon}")).await.map(drop)
+    }
+
+    async fn output(&self, mut command: tokio::process::Command, shown: &str) -> Result<String, RealClustersError> {
+        let output = command
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await
+            .map_err(|source| RealClustersError::Io { path: shown.into(), source })?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        Err(RealClustersError::Command {
+            cluster: self.name(),
+            command: shown.to_owned(),
+            status: output.status,
+            stderr: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        })
+    }
+}

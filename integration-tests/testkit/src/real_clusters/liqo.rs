@@ -1,0 +1,201 @@
+//! Liqo in both clusters: its own chart with values of ours, rendered before the clusters start.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+
+use super::node_files::{DONOR, NodeSettings, ORIGIN};
+use super::{RealClustersError, Where};
+use crate::binaries::Binaries;
+
+/// The version, as images are tagged.
+pub(super) const TAG: &str = "v1.2.0";
+/// Its programs, as the testkit keeps them.
+pub(super) const PROGRAMS: [&str; 4] =
+    ["liqo-controller-manager", "liqo-crd-replicator", "liqo-webhook", "liqo-virtual-kubelet"];
+/// Where it is installed.
+pub const LIQO_NAMESPACE: &str = "liqo";
+
+/// A program's name in Liqo's chart, which is its file name in an image too.
+pub(super) fn name_in_chart(program: &str) -> &str {
+    match program {
+        "liqo-controller-manager" => program,
+        other => other.strip_prefix("liqo-").unwrap_or(other),
+    }
+}
+
+/// How Liqo counts what offloaded pods use against what was granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LimitsEnforcement {
+    /// Requests count; a pod without requests counts nothing.
+    #[default]
+    None,
+    /// Pods must have requests.
+    Soft,
+    /// Pods must have requests and limits, and limits count.
+    Hard,
+}
+
+impl LimitsEnforcement {
+    fn value(self) -> &'static str {
+        match self {
+            Self::None => "None",
+            Self::Soft => "Soft",
+            Self::Hard => "Hard",
+        }
+    }
+}
+
+/// Liqo in one cluster.
+#[derive(Debug, Clone)]
+pub struct LiqoCluster {
+    /// The id under which its peers know it.
+    pub id: String,
+    /// The address of its API server that it hands to its peers: a URL.
+    pub api_server: String,
+    /// Arguments of its virtual kubelets beyond the chart's. They are fixed when a virtual node is made.
+    pub virtual_kubelet_args: Vec<String>,
+}
+
+/// Liqo in both clusters, without its network: the clusters' pods reach each other in a way of their own.
+#[derive(Debug, Clone)]
+pub struct LiqoConfig {
+    /// Liqo in the origin.
+    pub origin: LiqoCluster,
+    /// Liqo in the donor.
+    pub donor: LiqoCluster,
+    /// How both count.
+    pub limits: LimitsEnforcement,
+}
+
+impl Default for LiqoConfig {
+    /// Each cluster's id is its name and each hands out its node's address. A cluster's own pod addresses are passed on
+    /// unchanged, tokens of its ServiceAccounts are not, and a virtual kubelet that is replaced takes over in seconds.
+    fn default() -> Self {
+        Self { origin: LiqoCluster::of(&ORIGIN), donor: LiqoCluster::of(&DONOR), limits: LimitsEnforcement::default() }
+    }
+}
+
+impl LiqoConfig {
+    /// Liqo at a place. The router has none.
+    pub(super) fn at(&self, place: Where) -> Option<&LiqoCluster> {
+        match place {
+            Where::Origin => Some(&self.origin),
+            Where::Donor => Some(&self.donor),
+            Where::Router => None,
+        }
+    }
+}
+
+impl LiqoCluster {
+    fn of(node: &NodeSettings) -> Self {
+        let args = [
+            "--enable-apiserver-support=false",
+            "--vk-lease-duration=4s",
+            "--vk-lease-renew-interval=3s",
+            "--vk-lease-retry-period=1s",
+            "--node-ping-interval=3s",
+        ];
+        let mut virtual_kubelet_args = vec![format!("--local-podcidr={}", node.pod_network)];
+        virtual_kubelet_args.extend(args.map(str::to_owned));
+        Self { id: node.name.to_owned(), api_server: node.server_url(), virtual_kubelet_args }
+    }
+
+    /// The chart's values: no network, no telemetry, and no metrics agent, whose aggregated API would break discovery
+    /// when its pod is not there.
+    fn values(&self, limits: LimitsEnforcement) -> serde_json::Value {
+        json!({
+            "tag": TAG,
+            "networking": {"enabled": false},
+            "telemetry": {"enabled": false},
+            "proxy": {"enabled": false},
+            "metricAgent": {"enabled": false},
+            "storage": {"enabled": false},
+            "requirements": {"kernel": {"enabled": false}},
+            "offloading": {"disableNetworkCheck": true},
+            "controllerManager": {
+                "config": {"enableResourceEnforcement": true, "defaultLimitsEnforcement": limits.value()},
+            },
+            "discovery": {"config": {"clusterID": self.id}},
+            "apiServer": {"address": self.api_server},
+            "virtualKubelet": {"extra": {"args": self.virtual_kubelet_args}},
+        })
+    }
+}
+
+/// Renders the objects of Liqo in one cluster into `dir`, where the script looks for them.
+pub(super) fn render(
+    dir: &Path,
+    binaries: &Binaries,
+    cluster: &LiqoCluster,
+    limits: LimitsEnforcement,
+) -> Result<(), RealClustersError> {
+    let io = |path: &Path| {
+        let path = path.to_owned();
+        move |source| RealClustersError::Io { path, source }
+    };
+    let values = dir.join("liqo-values.json");
+    fs::write(&values, cluster.values(limits).to_string()).map_err(io(&values))?;
+    let renderer = binaries.program("render-chart");
+    let output = Command::new(&renderer)
+        .arg(binaries.program("liqo-chart"))
+        .arg(LIQO_NAMESPACE)
+        .arg(&values)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(io(&renderer))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(RealClustersError::Chart { cluster: cluster.id.clone(), said });
+    }
+    let chart =
+        |error: serde_json::Error| RealClustersError::Chart { cluster: cluster.id.clone(), said: error.to_string() };
+    let list = without_network(serde_json::from_slice(&output.stdout).map_err(chart)?);
+    let objects = dir.join("liqo.json");
+    fs::write(&objects, list.to_string()).map_err(io(&objects))
+}
+
+/// The chart renders a few objects of Liqo's network although it is off. Nobody would look after them.
+fn without_network(mut list: serde_json::Value) -> serde_json::Value {
+    if let Some(items) = list.get_mut("items").and_then(|items| items.as_array_mut()) {
+        items.retain(|item| {
+            let version = item.get("apiVersion").and_then(serde_json::Value::as_str).unwrap_or_default();
+            !(version.starts_with("networking.liqo.io/") || version.starts_with("ipam.liqo.io/"))
+        });
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_chart_gets_what_the_clusters_are() {
+        let config = LiqoConfig { limits: LimitsEnforcement::Hard, ..LiqoConfig::default() };
+        let values = config.origin.values(config.limits);
+        assert_eq!(values["discovery"]["config"]["clusterID"], "origin");
+        assert_eq!(values["apiServer"]["address"], "https://198.51.100.10:6443");
+        assert_eq!(values["controllerManager"]["config"]["defaultLimitsEnforcement"], "Hard");
+        assert_eq!(values["virtualKubelet"]["extra"]["args"][0], "--local-podcidr=10.210.0.0/24");
+        assert_eq!(
+            config.donor.values(config.limits)["virtualKubelet"]["extra"]["args"][0],
+            "--local-podcidr=10.220.0.0/24"
+        );
+    }
+
+    #[test]
+    fn objects_of_the_network_are_left_out() {
+        let item = |version: &str| json!({"apiVersion": version, "kind": "X"});
+        let list = json!({"kind": "List", "items": [item("ipam.liqo.io/v1alpha1"), item("v1"), item("networking.liqo.io/v1beta1")]});
+        assert_eq!(without_network(list)["items"], json!([item("v1")]));
+    }
+
+    #[test]
+    fn programs_have_the_names_of_the_chart() {
+        let names: Vec<_> = PROGRAMS.iter().map(|program| name_in_chart(program)).collect();
+        assert_eq!(names, ["liqo-controller-manager", "crd-replicator", "webhook", "virtual-kubelet"]);
+    }
+}
