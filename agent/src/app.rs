@@ -12,8 +12,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::config::{Config, ConfigError};
 use crate::delivery::{
-    DeliveryError, DonorDelivery, EchoDelivery, NamespaceDelivery, NodeService, OriginDelivery, OriginFile,
-    OriginSecret,
+    DeliveryError, DonorDelivery, EchoDelivery, NamespaceDelivery, OriginDelivery, OriginFile, OriginSecret,
 };
 use crate::desired::Update;
 use crate::execute::Executor;
@@ -23,6 +22,7 @@ use crate::join::{JoinError, Membership, join_or_load};
 use crate::kubernetes_api::{KubernetesApi, KubernetesApiError, KubernetesSource};
 use crate::local_api::{self, LocalApiError};
 use crate::metrics::Metrics;
+use crate::node_service::Prepared;
 use crate::observe::{self, Inventory, InventorySettings, NodeSalt, NodeSaltError};
 use crate::renew::Renewal;
 use crate::steps::Context;
@@ -111,6 +111,9 @@ struct Platform {
     donor: Arc<dyn DonorDelivery>,
     origin: Arc<dyn OriginDelivery>,
     inventory: Inventory,
+    salt: NodeSalt,
+    /// Its API server; absent on a host without Kubernetes.
+    api: Option<KubernetesApi>,
 }
 
 impl Agent {
@@ -153,7 +156,11 @@ impl Agent {
                 "no fabric.endpoints are configured: this cluster can borrow, but nobody can reach it to borrow from it"
             );
         }
-        let (network, node_service) = (None, watch::Sender::new(NodeService::none("liqo.enabled is not set")).subscribe());
+        let shutdown = Shutdown::new();
+        let nodes = match &platform.api {
+            Some(api) => Prepared::look(&config, api, &store, (&platform.salt, clock.as_ref()), &shutdown).await?,
+            None => Prepared::none("there is no Kubernetes here"),
+        };
         let outage_grace_ms = outage_grace(&store)?;
         let context = Arc::new(Context {
             federation,
@@ -162,14 +169,14 @@ impl Agent {
             voucher: config.voucher,
             pinned: config.pinned_institution_keys.clone(),
             endpoints,
-            network,
+            network: nodes.network.clone(),
             keepalive: Duration::from_secs(config.fabric.keepalive_seconds),
             store,
             fabric,
             donor: platform.donor,
             origin: platform.origin,
-            virtual_nodes: None,
-            node_service,
+            virtual_nodes: nodes.nodes.clone(),
+            node_service: nodes.service.clone(),
             reach_due: Notify::new(),
             clock: Arc::clone(&clock),
             entropy: Arc::clone(&entropy),
@@ -178,7 +185,7 @@ impl Agent {
             running: Mutex::default(),
         });
 
-        let shutdown = Shutdown::new();
+        nodes.run(&context, &shutdown);
         let readiness = Readiness::new();
         let admin = AdminServer::start(
             config.admin_listen,
@@ -292,11 +299,12 @@ impl Agent {
 async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Entropy>) -> Result<Platform, AgentError> {
     let state = &config.state_dir;
     let salt = NodeSalt::load_or_create(state, entropy.as_ref())?;
-    let settings = InventorySettings { salt, reserve: config.reserve };
+    let settings = InventorySettings { salt: salt.clone(), reserve: config.reserve };
     if let Some(file) = &config.inventory_file {
         let inventory = observe::file::observe(file, settings).await?;
         let donor = EchoDelivery::start(state, Arc::clone(clock), Arc::clone(entropy)).await?;
-        return Ok(Platform { donor: Arc::new(donor), origin: Arc::new(OriginFile::open(state)?), inventory });
+        let origin = Arc::new(OriginFile::open(state)?);
+        return Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, api: None });
     }
     let kubernetes = config.kubernetes.clone().unwrap_or_default();
     let source = match kubernetes.kubeconfig {
@@ -306,7 +314,8 @@ async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Ent
     let api = KubernetesApi::connect(&source).await?;
     let inventory = observe::kubernetes::observe(&api, settings);
     let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock));
-    Ok(Platform { donor: Arc::new(donor), origin: Arc::new(OriginSecret::open(api, state)?), inventory })
+    let origin = Arc::new(OriginSecret::open(api.clone(), state)?);
+    Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, api: Some(api) })
 }
 
 fn outage_grace(store: &Store) -> Result<u64, StoreError> {

@@ -9,7 +9,6 @@
 pub(crate) mod call;
 mod credential;
 pub mod echo;
-mod grant;
 mod https;
 mod kubeconfig;
 pub mod namespace;
@@ -27,14 +26,14 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use crate::fabric::ForwardTarget;
+pub use crate::liqo::donor::{Grant, Grants};
 
 pub use credential::{ApiCredential, Credential, CredentialKind, MAX_CREDENTIAL_BYTES, VirtualNodeGrant};
 pub use echo::EchoDelivery;
-pub use grant::{Grant, Grants};
 pub use namespace::NamespaceDelivery;
 pub use origin_file::OriginFile;
 pub use origin_secret::OriginSecret;
-pub use virtual_node::{NodeService, VirtualNodeDonor, VirtualNodeOrigin, VirtualNodes};
+pub use virtual_node::{NodeLender, NodeService, VirtualNodeDonor, VirtualNodeOrigin, VirtualNodes};
 
 /// Label of everything that is made for a lease; its value is the lease's id.
 pub const LEASE_LABEL: &str = "comity.dev/lease";

@@ -4,6 +4,8 @@
 //! What is wrong with Liqo keeps this cluster from lending or borrowing virtual nodes, with one sentence of remedy; namespaces
 //! are lent all the same.
 
+mod donor;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,8 +72,8 @@ impl Prepared {
         config: &Config,
         api: &KubernetesApi,
         store: &Store,
-        grants: watch::Receiver<Arc<Grants>>,
         (salt, clock): (&NodeSalt, &dyn Clock),
+        shutdown: &Shutdown,
     ) -> Result<Self, StoreError> {
         let settings = &config.liqo;
         if !settings.enabled {
@@ -86,15 +88,19 @@ impl Prepared {
             }
         };
         let refused = check_mode(config);
-        let donor = donor::start(config, api, &network, grants, salt).await;
-        let mut parts = Self::none("not looked at yet");
-        let (side, health) = match donor {
-            Ok(DonorSide { side, health }) => (side, health),
-            Err((side, reason)) => {
-                tracing::error!(reason, "this cluster lends no virtual nodes");
-                (side, watch::channel(Err(reason)).1)
+        // Complete before anybody reads them: what is not among them is granted nothing.
+        let (publish_grants, grants) = watch::channel(Arc::new(Grants::of(&store.records())));
+        shutdown.spawn(follow_grants(store.clone(), publish_grants, shutdown.token()));
+        let donor = donor::start(config, api, &network.liqo_cluster_id, grants, (salt, shutdown)).await;
+        let DonorSide { side, health } = match donor {
+            Ok(donor) => donor,
+            Err(error) => {
+                let reason = error.to_string();
+                tracing::error!(reason, "this cluster neither lends nor borrows virtual nodes; namespaces are lent all the same");
+                return Ok(Self { network: Some(network), ..Self::none(&reason) });
             }
         };
+        let mut parts = Self::none("not looked at yet");
         parts.publish.send_replace(NodeService {
             lends: refused.clone().and_then(|()| health.borrow().clone()),
             borrows: refused,
@@ -119,7 +125,7 @@ impl Prepared {
 }
 
 /// The grants as the records say, whenever they change.
-pub async fn follow_grants(store: Store, grants: watch::Sender<Arc<Grants>>, stop: CancellationToken) {
+async fn follow_grants(store: Store, grants: watch::Sender<Arc<Grants>>, stop: CancellationToken) {
     let mut records = store.subscribe();
     loop {
         let now = Grants::of(&records.borrow_and_update());

@@ -197,12 +197,12 @@ impl Context {
 pub fn deadline(step: &Step) -> Duration {
     Duration::from_secs(match step {
         Step::RemoveLease { .. } | Step::LiqoRemove { .. } => 300,
-        Step::PrepareLease { .. }
-        | Step::AcceptCredential { .. }
-        | Step::LiqoChallenge { .. }
+        Step::PrepareLease { .. } | Step::AcceptCredential { .. } => 60,
+        // A little more than Liqo's controllers are given.
+        Step::LiqoChallenge { .. }
         | Step::LiqoAdmit { .. }
         | Step::LiqoAnswer { .. }
-        | Step::LiqoIdentity { .. } => 60,
+        | Step::LiqoIdentity { .. } => 90,
         _ => 30,
     })
 }

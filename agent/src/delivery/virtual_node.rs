@@ -3,6 +3,7 @@
 //! The key exchange belongs to the peering and comes first; then, for each lease, the donor grants and the origin asks for
 //! exactly that. Grants themselves are not handed over here: they follow from the donor's records ([`Grants`](super::Grants)).
 
+mod donor;
 mod nodes;
 mod origin;
 mod resources;
@@ -14,6 +15,7 @@ use comity_proto::v1;
 use futures::future::BoxFuture;
 use ipnet::Ipv4Net;
 
+pub use donor::NodeLender;
 pub use resources::granted;
 
 use super::{DeliveryError, DonorLease, Grant, OriginLease, VirtualNodeGrant};
