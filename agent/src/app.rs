@@ -156,12 +156,14 @@ impl Agent {
                 "no fabric.endpoints are configured: this cluster can borrow, but nobody can reach it to borrow from it"
             );
         }
+        let outage_grace_ms = outage_grace(&store)?;
         let shutdown = Shutdown::new();
+        // Whatever fails from here on ends the tasks that were begun.
+        let unfinished = shutdown.token().drop_guard();
         let nodes = match &platform.api {
             Some(api) => Prepared::look(&config, api, &store, (&platform.salt, clock.as_ref()), &shutdown).await?,
             None => Prepared::none("there is no Kubernetes here"),
         };
-        let outage_grace_ms = outage_grace(&store)?;
         let context = Arc::new(Context {
             federation,
             cluster,
@@ -224,6 +226,7 @@ impl Agent {
         shutdown.spawn(renewal.run(shutdown.token()));
         tracing::info!(cluster = context.cluster, fabric = %context.fabric.local_addr(), admin = %admin.local_addr(), "the agent runs");
         let socket = state.join(local_api::SOCKET);
+        unfinished.disarm();
         Ok(Self { context, desired, readiness, admin, socket, shutdown, _inventory: platform.inventory })
     }
 
