@@ -133,9 +133,15 @@ impl Agent {
         let store = Store::open(&state)?;
         let key = IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), entropy.as_ref())?;
         let token = config.join_token_file.as_deref();
-        let Membership { directory, identity, brokers } =
-            join_or_load(&state, token, &config.brokers, &key, config.voucher.as_ref(), (clock.as_ref(), entropy.as_ref()))
-                .await?;
+        let Membership { directory, identity, brokers } = join_or_load(
+            &state,
+            token,
+            &config.brokers,
+            &key,
+            config.voucher.as_ref(),
+            (clock.as_ref(), entropy.as_ref()),
+        )
+        .await?;
         let cluster = identity.id().as_cluster().map(ToString::to_string).ok_or_else(|| AgentError::NotACluster {
             path: directory.path().to_owned(),
             id: identity.id().to_string(),

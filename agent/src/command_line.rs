@@ -105,7 +105,9 @@ impl Failure {
                 AgentError::Config(_)
                     | AgentError::CrashPoint(_)
                     | AgentError::Inventory(_)
-                    | AgentError::Join(JoinError::NoToken { .. } | JoinError::Token { .. } | JoinError::SomebodyElse { .. })
+                    | AgentError::Join(
+                        JoinError::NoToken { .. } | JoinError::Token { .. } | JoinError::SomebodyElse { .. }
+                    )
             ),
             Self::System(_) => false,
         };

@@ -13,8 +13,8 @@ use comity_runtime::join_token::JoinTokenError;
 use comity_runtime::telemetry::TraceInjector;
 use comity_runtime::tls::{self, ConnectError, EndpointError};
 use comity_runtime::{
-    Backoff, BrokerEndpoints, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentityPem, IdentitySignature, JoinToken, KeyAndCsr,
-    Roots, TlsIdentity,
+    Backoff, BrokerEndpoints, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentityPem, IdentitySignature,
+    JoinToken, KeyAndCsr, Roots, TlsIdentity,
 };
 use zeroize::Zeroizing;
 
@@ -65,7 +65,9 @@ pub enum JoinError {
         reason: String,
     },
     /// Who answers is not a broker of the federation that the token is for.
-    #[error("the join token is for federation {federation}, and none of the brokers that it names ({brokers}) is of it: {reason}; ask for a new token")]
+    #[error(
+        "the join token is for federation {federation}, and none of the brokers that it names ({brokers}) is of it: {reason}; ask for a new token"
+    )]
     SomebodyElse {
         /// The federation of the token.
         federation: String,

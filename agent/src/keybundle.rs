@@ -48,7 +48,9 @@ pub enum BundleError {
         field: &'static str,
     },
     /// The network that it names cannot be.
-    #[error("the network of {cluster} has {field} {value:?}: {reason}; correct section liqo of its agent's configuration")]
+    #[error(
+        "the network of {cluster} has {field} {value:?}: {reason}; correct section liqo of its agent's configuration"
+    )]
     Network {
         /// Whose bundle.
         cluster: String,
@@ -60,7 +62,9 @@ pub enum BundleError {
         reason: &'static str,
     },
     /// The agent that made it is too old.
-    #[error("the key bundle of {cluster} comes from an agent of before version 0.2, which this one cannot peer with: upgrade that cluster's agent")]
+    #[error(
+        "the key bundle of {cluster} comes from an agent of before version 0.2, which this one cannot peer with: upgrade that cluster's agent"
+    )]
     OldAgent {
         /// Whose bundle.
         cluster: String,
@@ -215,8 +219,7 @@ pub fn check_network(cluster: &str, network: &v1::ClusterNetwork) -> Result<Remo
     }
     let mut pod_cidrs: Vec<Ipv4Net> = Vec::with_capacity(network.pod_cidrs.len());
     for text in &network.pod_cidrs {
-        let cidr: Ipv4Net =
-            text.parse().map_err(|_| refuse("pod_cidrs", text, "want IPv4 as in \"10.44.0.0/16\""))?;
+        let cidr: Ipv4Net = text.parse().map_err(|_| refuse("pod_cidrs", text, "want IPv4 as in \"10.44.0.0/16\""))?;
         if cidr.prefix_len() < SHORTEST_PREFIX || cidr.addr() != cidr.network() {
             return Err(refuse("pod_cidrs", text, "want a prefix of 8 to 32 and no bits set behind it"));
         }

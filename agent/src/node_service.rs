@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{Config, FabricModeName, LiqoSettings};
 use crate::delivery::{DeliveryError, Grants, NodeService, VirtualNodeDonor, VirtualNodes};
 use crate::kubernetes_api::KubernetesApi;
+use crate::liqo::donor::{Installation, InstallationSettings, check_installation};
 use crate::liqo::origin::{LiqoOrigin, NamespaceMapping, OriginSettings, TendSettings};
 use crate::observe::NodeSalt;
 use crate::steps::Context;
@@ -64,6 +65,14 @@ impl Prepared {
         Self { network: None, nodes: None, service, parts: None, publish }
     }
 
+    fn without(reason: &str) -> Self {
+        tracing::error!(
+            reason,
+            "this cluster neither lends nor borrows virtual nodes until that is put right and the agent is started again; namespaces are lent all the same"
+        );
+        Self::none(reason)
+    }
+
     /// Looks at Liqo and puts both sides together. Ends within two minutes, whatever is wrong.
     ///
     /// # Errors
@@ -80,25 +89,23 @@ impl Prepared {
             return Ok(Self::none("liqo.enabled is not set"));
         }
         let origin = LiqoOrigin::new(api.client(), origin_settings(settings));
-        let network = match own_network(config, api, &origin, store, clock).await? {
-            Ok(network) => network,
-            Err(reason) => {
-                tracing::error!(reason, "this cluster neither lends nor borrows virtual nodes; namespaces are lent all the same");
-                return Ok(Self::none(&reason));
-            }
+        // Before the check: of what it refuses this is mended here.
+        if let Err(error) = origin.ensure_virtual_kubelet_options().await {
+            tracing::warn!(%error, "cannot set the options of virtual kubelets yet");
+        }
+        let Look { network, installation } = match look_at_liqo(config, api, &origin, store, clock).await? {
+            Ok(look) => look,
+            Err(reason) => return Ok(Self::without(&reason)),
         };
         let refused = check_mode(config);
         // Complete before anybody reads them: what is not among them is granted nothing.
         let (publish_grants, grants) = watch::channel(Arc::new(Grants::of(&store.records())));
         shutdown.spawn(follow_grants(store.clone(), publish_grants, shutdown.token()));
-        let donor = donor::start(config, api, &network.liqo_cluster_id, grants, (salt, shutdown)).await;
+        let own = donor::Own { liqo_id: &network.liqo_cluster_id, installation: &installation, salt };
+        let donor = donor::start(config, api, own, grants, shutdown).await;
         let DonorSide { side, health } = match donor {
             Ok(donor) => donor,
-            Err(error) => {
-                let reason = error.to_string();
-                tracing::error!(reason, "this cluster neither lends nor borrows virtual nodes; namespaces are lent all the same");
-                return Ok(Self { network: Some(network), ..Self::none(&reason) });
-            }
+            Err(error) => return Ok(Self { network: Some(network), ..Self::without(&error.to_string()) }),
         };
         let mut parts = Self::none("not looked at yet");
         parts.publish.send_replace(NodeService {
@@ -191,36 +198,46 @@ fn check_mode(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-/// The network that is signed into bundles. One that was seen before is used while the cluster does not answer.
-async fn own_network(
+/// Liqo as it was found.
+struct Look {
+    network: v1::ClusterNetwork,
+    installation: Result<Installation, String>,
+}
+
+/// Looks until the cluster answers. A network that was seen before is used where it does not.
+async fn look_at_liqo(
     config: &Config,
     api: &KubernetesApi,
     origin: &LiqoOrigin,
     store: &Store,
     clock: &dyn Clock,
-) -> Result<Result<v1::ClusterNetwork, String>, StoreError> {
-    let kept = store.kept(KEPT_AS)?.and_then(|bytes| v1::ClusterNetwork::decode(bytes.as_slice()).ok());
+) -> Result<Result<Look, String>, StoreError> {
+    let settings = InstallationSettings { namespace: config.liqo.namespace.clone(), ..InstallationSettings::default() };
+    let client = api.client();
     let began = clock.elapsed();
-    let found = loop {
-        match origin.own_network().await {
-            Ok(found) => break found,
-            Err(DeliveryError::Permanent { code, message }) => return Ok(Err(format!("{code}: {message}"))),
-            Err(error) => {
-                if let Some(kept) = kept {
-                    tracing::warn!(%error, "cannot look at Liqo now; its network is taken to be what it was");
-                    return Ok(Ok(kept));
-                }
-                if clock.elapsed().saturating_sub(began) >= LOOK_FOR {
-                    return Ok(Err(error.to_string()));
-                }
-                tracing::info!(%error, "cannot look at Liqo yet");
-            }
+    let (found, installation) = loop {
+        let error = match tokio::join!(origin.own_network(), check_installation(&client, &settings)) {
+            (Ok(found), Ok(installation)) => break (found, Ok(installation)),
+            (Ok(found), Err(DeliveryError::Permanent { message, .. })) => break (found, Err(message)),
+            (Err(DeliveryError::Permanent { message, .. }), _) => return Ok(Err(message)),
+            (Err(error), _) | (_, Err(error)) => error,
+        };
+        if clock.elapsed().saturating_sub(began) >= LOOK_FOR {
+            let kept = store.kept(KEPT_AS)?.and_then(|bytes| v1::ClusterNetwork::decode(bytes.as_slice()).ok());
+            let reason = error.to_string();
+            return Ok(kept.map(|network| Look { network, installation: Err(reason.clone()) }).ok_or(reason));
         }
+        tracing::info!(%error, "cannot look at Liqo yet");
         clock.sleep(PAUSE).await;
     };
+    let advertised = installation.as_ref().ok().and_then(|installation| installation.api_server.as_deref());
     let network = v1::ClusterNetwork {
         pod_cidrs: found.pod_cidrs,
-        api_server: api_server(&config.liqo, api),
+        api_server: match (config.liqo.api_server.as_str(), advertised) {
+            ("", Some(advertised)) => host_port(advertised),
+            ("", None) => host_port(api.url()),
+            (configured, _) => configured.to_owned(),
+        },
         liqo_cluster_id: found.liqo_cluster_id,
         liqo_version: found.liqo_version,
         tun: config.fabric.mode == FabricModeName::Tun,
@@ -229,15 +246,49 @@ async fn own_network(
         return Ok(Err(error.to_string()));
     }
     store.keep(KEPT_AS, network.encode_to_vec()).await?;
-    Ok(Ok(network))
+    Ok(Ok(Look { network, installation }))
 }
 
-/// "host:port", as configured or as this agent itself calls it.
-fn api_server(settings: &LiqoSettings, api: &KubernetesApi) -> String {
-    if !settings.api_server.is_empty() {
-        return settings.api_server.clone();
-    }
-    let host = api.url().trim_start_matches("https://").split('/').next().unwrap_or_default();
+/// "host:port" of an https address.
+fn host_port(url: &str) -> String {
+    let host = url.trim_start_matches("https://").split('/').next().unwrap_or_default();
     let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     if has_port { host.to_owned() } else { format!("{host}:443") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_host_and_port_also_where_the_port_is_left_out() {
+        assert_eq!(host_port("https://10.0.0.1:6443/"), "10.0.0.1:6443");
+        assert_eq!(host_port("https://api.example.org"), "api.example.org:443");
+        assert_eq!(host_port("10.0.0.1:6443"), "10.0.0.1:6443");
+    }
+
+    #[tokio::test]
+    async fn deliveries_follow_the_health_but_not_above_what_the_operator_set() {
+        for (operator, wants) in [(Ok(()), [1, 2, 1]), (Err("fabric.mode is netstack".to_owned()), [1, 1, 1])] {
+            let (health, seen) = watch::channel(Err("not looked at yet".to_owned()));
+            let service = NodeService {
+                lends: Err("not looked at yet".to_owned()),
+                borrows: operator,
+                needs_tun: true,
+                peer_networks: Vec::new(),
+            };
+            let (publish, mut service) = watch::channel(service);
+            let stop = CancellationToken::new();
+            let task = tokio::spawn(follow_health(seen, publish, stop.clone()));
+            for (now, count) in
+                [Err("not there".to_owned()), Ok(()), Err("taken away".to_owned())].into_iter().zip(wants)
+            {
+                health.send_replace(now).ok();
+                let waited = service.wait_for(|service| service.deliveries().len() == count);
+                assert!(tokio::time::timeout(Duration::from_secs(5), waited).await.is_ok(), "want {count} deliveries");
+            }
+            stop.cancel();
+            assert!(task.await.is_ok());
+        }
+    }
 }

@@ -73,8 +73,7 @@ fn reaches(
     let mut reaches = BTreeMap::new();
     for (peering, epoch) in tunnels {
         let remote = records.peering(peering, *epoch).and_then(|keys| keys.remote.as_ref());
-        let cidrs: BTreeSet<Ipv4Net> =
-            remote.iter().flat_map(|remote| &remote.network.pod_cidrs).copied().collect();
+        let cidrs: BTreeSet<Ipv4Net> = remote.iter().flat_map(|remote| &remote.network.pod_cidrs).copied().collect();
         let hosts = |addresses: &mut dyn Iterator<Item = Ipv4Addr>, within: &BTreeSet<Ipv4Net>| -> BTreeSet<Ipv4Net> {
             addresses.filter(|address| within.iter().any(|net| net.contains(address))).map(Ipv4Net::from).collect()
         };
@@ -148,12 +147,8 @@ pub async fn run(context: Arc<Context>, client: Client, stop: CancellationToken)
     let mut namespaces = watcher(namespaces, config).default_backoff().boxed();
     let mut offloaded: StreamMap<String, Pods> = StreamMap::new();
     let mut records = context.store.subscribe();
-    let own: BTreeSet<Ipv4Net> = context
-        .network
-        .iter()
-        .flat_map(|network| &network.pod_cidrs)
-        .filter_map(|cidr| cidr.parse().ok())
-        .collect();
+    let own: BTreeSet<Ipv4Net> =
+        context.network.iter().flat_map(|network| &network.pod_cidrs).filter_map(|cidr| cidr.parse().ok()).collect();
     let (mut seen, mut told) = (Seen::default(), BTreeMap::new());
     loop {
         follow_nodes(&client, &records.borrow_and_update(), &mut offloaded, &mut seen);
@@ -200,12 +195,7 @@ fn follow_nodes(client: &Client, records: &Records, watches: &mut StreamMap<Stri
     }
 }
 
-fn tell(
-    context: &Context,
-    own: &BTreeSet<Ipv4Net>,
-    seen: &Seen,
-    told: &mut BTreeMap<String, (u32, Reach)>,
-) {
+fn tell(context: &Context, own: &BTreeSet<Ipv4Net>, seen: &Seen, told: &mut BTreeMap<String, (u32, Reach)>) {
     let tunnels = context.running().tunnels.clone();
     let now = reaches(&context.store.records(), &tunnels, own, &seen.guests(), &seen.offloaded());
     told.retain(|peering, _| now.contains_key(peering));

@@ -199,10 +199,7 @@ pub fn deadline(step: &Step) -> Duration {
         Step::RemoveLease { .. } | Step::LiqoRemove { .. } => 300,
         Step::PrepareLease { .. } | Step::AcceptCredential { .. } => 60,
         // A little more than Liqo's controllers are given.
-        Step::LiqoChallenge { .. }
-        | Step::LiqoAdmit { .. }
-        | Step::LiqoAnswer { .. }
-        | Step::LiqoIdentity { .. } => 90,
+        Step::LiqoChallenge { .. } | Step::LiqoAdmit { .. } | Step::LiqoAnswer { .. } | Step::LiqoIdentity { .. } => 90,
         _ => 30,
     })
 }
@@ -230,9 +227,7 @@ pub async fn run(context: &Context, step: &Step) -> Result<(), StepError> {
         Step::ClosePeering { peering, epoch } => take_down_peering::close(context, peering, *epoch).await,
         Step::ForgetPeering { peering, before } => take_down_peering::forget(context, peering, *before).await,
         Step::LiqoChallenge { peering, epoch } => liqo::challenge(context, peering, *epoch).await,
-        Step::LiqoAdmit { peering, epoch, envelope } => {
-            liqo::admit(context, peering, *epoch, envelope.as_ref()).await
-        }
+        Step::LiqoAdmit { peering, epoch, envelope } => liqo::admit(context, peering, *epoch, envelope.as_ref()).await,
         Step::LiqoAnswer { peering, epoch, envelope } => {
             liqo::answer(context, peering, *epoch, envelope.as_ref()).await
         }

@@ -60,7 +60,9 @@ pub enum StoreError {
         reason: String,
     },
     /// Another layout.
-    #[error("{path} has format {found}, this agent reads formats {OLDEST_FORMAT} to {FORMAT}: run the version that wrote it")]
+    #[error(
+        "{path} has format {found}, this agent reads formats {OLDEST_FORMAT} to {FORMAT}: run the version that wrote it"
+    )]
     Format {
         /// The file.
         path: PathBuf,

@@ -27,7 +27,9 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use self::leases::{LeaseRecord, Leases};
-use super::{API_PORT, ApiCredential, CredentialKind, DeliveryError, DonorDelivery, DonorLease, Prepared, namespace_name};
+use super::{
+    API_PORT, ApiCredential, CredentialKind, DeliveryError, DonorDelivery, DonorLease, Prepared, namespace_name,
+};
 use crate::fabric::ForwardTarget;
 
 /// A running echo API. Dropping it ends it; its leases are on disk.

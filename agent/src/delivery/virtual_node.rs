@@ -166,7 +166,12 @@ impl NodeService {
     /// Neither, for one reason.
     #[must_use]
     pub fn none(reason: &str) -> Self {
-        Self { lends: Err(reason.to_owned()), borrows: Err(reason.to_owned()), needs_tun: true, peer_networks: Vec::new() }
+        Self {
+            lends: Err(reason.to_owned()),
+            borrows: Err(reason.to_owned()),
+            needs_tun: true,
+            peer_networks: Vec::new(),
+        }
     }
 
     /// Deliveries that an offer announces.

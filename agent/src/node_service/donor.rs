@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use comity_runtime::Shutdown;
 use tokio::sync::watch;
 
 use super::DonorSide;
@@ -11,38 +12,37 @@ use crate::config::Config;
 use crate::delivery::{DeliveryError, Grants, NodeLender, VirtualNodeDonor};
 use crate::kubernetes_api::KubernetesApi;
 use crate::liqo::donor::{
-    ClassController, DonorSettings, Installation, InstallationSettings, LiqoDonor, NamespaceKeeper, PolicyKeeper,
-    PolicySettings, check_installation, own_user_name,
+    ClassController, DonorSettings, Installation, LiqoDonor, NamespaceKeeper, PolicyKeeper, PolicySettings,
+    own_user_name,
 };
 use crate::observe::NodeSalt;
-use comity_runtime::Shutdown;
+
+/// What was seen of this cluster.
+pub(super) struct Own<'a> {
+    pub(super) liqo_id: &'a str,
+    pub(super) installation: &'a Result<Installation, String>,
+    pub(super) salt: &'a NodeSalt,
+}
 
 /// Puts the donor's side together. What is wrong with the installation keeps it from lending, not from taking down what was
 /// lent.
 pub(super) async fn start(
     config: &Config,
     api: &KubernetesApi,
-    liqo_id: &str,
+    own: Own<'_>,
     grants: watch::Receiver<Arc<Grants>>,
-    (salt, shutdown): (&NodeSalt, &Shutdown),
+    shutdown: &Shutdown,
 ) -> Result<DonorSide, DeliveryError> {
     let client = api.client();
-    let mut policies = PolicySettings::new(&own_user_name(&client).await?, &config.liqo.agent_namespace, liqo_id);
+    let mut policies = PolicySettings::new(&own_user_name(&client).await?, &config.liqo.agent_namespace, own.liqo_id);
     policies.liqo_namespace.clone_from(&config.liqo.namespace);
     policies.same_names = config.liqo.same_namespace_names;
     let keeper = PolicyKeeper::start(client.clone(), policies, grants.clone());
-    let liqo = LiqoDonor::new(client.clone(), DonorSettings::new(liqo_id, api.target()));
-    let lender = NodeLender::new(client.clone(), liqo, salt.clone(), keeper.in_force());
-    let health = match installation(config, api).await {
+    let liqo = LiqoDonor::new(client.clone(), DonorSettings::new(own.liqo_id, api.target()));
+    let lender = NodeLender::new(client.clone(), liqo, own.salt.clone(), keeper.in_force());
+    let health = match own.installation {
         Ok(_) => keeper.health(),
-        Err(error) => {
-            let reason = match error {
-                DeliveryError::Permanent { message, .. } => message,
-                temporary @ DeliveryError::Temporary { .. } => temporary.to_string(),
-            };
-            tracing::error!(reason, "this cluster lends no virtual nodes until that is put right and the agent is started again");
-            watch::channel(Err(reason)).1
-        }
+        Err(reason) => watch::channel(Err(reason.clone())).1,
     };
     let stop = shutdown.token();
     shutdown.spawn(async move {
@@ -56,9 +56,4 @@ pub(super) async fn start(
     });
     let side: Arc<dyn VirtualNodeDonor> = Arc::new(lender);
     Ok(DonorSide { side, health })
-}
-
-async fn installation(config: &Config, api: &KubernetesApi) -> Result<Installation, DeliveryError> {
-    let settings = InstallationSettings { namespace: config.liqo.namespace.clone(), ..InstallationSettings::default() };
-    check_installation(&api.client(), &settings).await
 }

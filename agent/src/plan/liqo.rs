@@ -87,7 +87,8 @@ fn wanting<'a>(view: &'a View<'_>, keys: &'a PeeringRecord) -> impl Iterator<Ite
         Side::Donor => view.records.donors.get(&lease.id).is_some_and(|record| !record.removed),
         Side::Origin => lease.origin == view.cluster,
     };
-    let over_it = |lease: &&v1::Lease| lease.peering == keys.peering && DeliveryKind::of(lease) == DeliveryKind::VirtualNode;
+    let over_it =
+        |lease: &&v1::Lease| lease.peering == keys.peering && DeliveryKind::of(lease) == DeliveryKind::VirtualNode;
     view.desired.leases.iter().filter(over_it).filter(|lease| is_wanted(lease)).filter(ours)
 }
 

@@ -330,10 +330,8 @@ impl Sim {
     }
 
     fn put_donor(&mut self, lease: &str, token: u64, change: impl FnOnce(&mut DonorRecord)) {
-        let fresh = DonorRecord {
-            admitted_at_ms: self.now_ms,
-            ..DonorRecord::new(lease, token, DeliveryKind::Namespace)
-        };
+        let fresh =
+            DonorRecord { admitted_at_ms: self.now_ms, ..DonorRecord::new(lease, token, DeliveryKind::Namespace) };
         let mut record = self.records.donors.get(lease).map_or(fresh, |record| DonorRecord::clone(record));
         record.removed = false;
         change(&mut record);

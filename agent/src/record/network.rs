@@ -53,7 +53,9 @@ impl RemoteNetwork {
         let inside = |ip: IpAddr| matches!(ip, IpAddr::V4(ip) if own_cidrs.iter().any(|own| own.contains(&ip)));
         let own_api = own.and_then(|own| own.api_server.parse::<SocketAddr>().ok());
         if api.ip().is_unspecified() || api.ip().is_multicast() || inside(api.ip()) || own_api == Some(api) {
-            return Err(format!("its API server has the address {api}, which belongs to this cluster; correct liqo.apiServer there"));
+            return Err(format!(
+                "its API server has the address {api}, which belongs to this cluster; correct liqo.apiServer there"
+            ));
         }
         Ok(())
     }

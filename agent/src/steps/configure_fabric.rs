@@ -47,11 +47,7 @@ pub(super) async fn run(context: &Context, peering: &str, epoch: u32) -> Result<
 }
 
 /// The other side's pods, and on the origin the donor's API server: only what cannot be mistaken for this cluster's own.
-async fn led_into_tunnel(
-    context: &Context,
-    side: Side,
-    remote: &RemoteKeys,
-) -> (Vec<Ipv4Net>, Option<SocketAddr>) {
+async fn led_into_tunnel(context: &Context, side: Side, remote: &RemoteKeys) -> (Vec<Ipv4Net>, Option<SocketAddr>) {
     let allowed = context.node_service.borrow().peer_networks.clone();
     let mut network = remote.network.clone();
     if let (Side::Origin, false, None) = (side, network.api_server.is_empty(), network.api_address()) {

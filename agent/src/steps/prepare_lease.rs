@@ -44,11 +44,7 @@ pub(super) async fn run(context: &Context, lease: &v1::Lease, ends_at_ms: u64) -
 }
 
 /// The namespace on this cluster, and for a virtual node what it is granted: from the moment that this is kept.
-async fn prepare(
-    context: &Context,
-    lease: &v1::Lease,
-    ends_at_ms: u64,
-) -> Result<(String, Option<Grant>), StepError> {
+async fn prepare(context: &Context, lease: &v1::Lease, ends_at_ms: u64) -> Result<(String, Option<Grant>), StepError> {
     let wanted = donor_lease(lease, ends_at_ms)?;
     match DeliveryKind::of(lease) {
         DeliveryKind::Namespace => Ok((context.donor.prepare(&wanted).await?.namespace, None)),

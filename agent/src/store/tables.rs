@@ -36,9 +36,7 @@ pub(super) fn write(database: &Database, records: &Records, dirty: &BTreeSet<Dir
                     None => drop(table.remove((peering.as_str(), *epoch))?),
                 }
             }
-            Dirty::Donor(lease) => {
-                put(&transaction, DONORS, lease, records.donors.get(lease).map(|r| encode(&**r)))?
-            }
+            Dirty::Donor(lease) => put(&transaction, DONORS, lease, records.donors.get(lease).map(|r| encode(&**r)))?,
             Dirty::Origin(lease) => {
                 put(&transaction, ORIGINS, lease, records.origins.get(lease).map(|r| encode(&**r)))?;
             }

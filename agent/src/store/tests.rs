@@ -106,9 +106,7 @@ async fn a_full_outbox_refuses_and_changes_nothing() {
     let home = tempfile::tempdir().unwrap();
     let store = Store::open(home.path()).unwrap();
     store
-        .update(|change| {
-            (0..MAX_OUTBOX).for_each(|n| change.send(ReportKey::Clean(format!("lease-{n}")), heartbeat()))
-        })
+        .update(|change| (0..MAX_OUTBOX).for_each(|n| change.send(ReportKey::Clean(format!("lease-{n}")), heartbeat())))
         .await
         .unwrap();
     let refused = store

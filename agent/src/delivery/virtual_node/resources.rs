@@ -72,7 +72,8 @@ mod tests {
     #[test]
     fn gpus_are_exact_and_the_rest_has_room_for_each_share() {
         let granted = granted(&lease(2, &[(4_000, 16_384), (2_000, 8_192)])).unwrap();
-        let amounts: Vec<(&str, &str)> = granted.iter().map(|(name, amount)| (name.as_str(), amount.as_str())).collect();
+        let amounts: Vec<(&str, &str)> =
+            granted.iter().map(|(name, amount)| (name.as_str(), amount.as_str())).collect();
         assert_eq!(
             amounts,
             [

@@ -89,8 +89,11 @@ fn arguments(now: &[String], pod_cidrs: &[String]) -> Vec<String> {
         }
     }
     // Several may be given in one argument, with commas.
-    let given: Vec<&str> =
-        now.iter().filter_map(|argument| argument.strip_prefix(POD_CIDR)?.strip_prefix('=')).flat_map(|list| list.split(',')).collect();
+    let given: Vec<&str> = now
+        .iter()
+        .filter_map(|argument| argument.strip_prefix(POD_CIDR)?.strip_prefix('='))
+        .flat_map(|list| list.split(','))
+        .collect();
     let missing: Vec<String> = pod_cidrs
         .iter()
         .filter(|cidr| !given.contains(&cidr.as_str()))
