@@ -299,9 +299,11 @@ fn a_cluster_that_cannot_says_so_for_each_lease() {
 #[test]
 fn a_liqo_that_was_installed_anew_begins_anew() {
     let mut sim = exchanged_donor();
+    sim.desired.leases[0].donor_ready = true;
     sim.change_liqo(|record| record.liqo_id = "another".into());
     assert_eq!(sim.settle(), ["liqo-remove", "liqo-challenge"]);
     let mut sim = exchanged_donor();
+    sim.desired.leases[0].donor_ready = true;
     sim.change_liqo(|record| record.own_liqo_id = "another".into());
     assert_eq!(sim.settle(), ["liqo-remove", "liqo-challenge"]);
 }
