@@ -4,14 +4,14 @@
 //! mirrors a lease, on both sides, and is only ever written by the agent. The YAML in `deploy/crds` is made from these types
 //! by `cargo run -p comity-agent --example crds`.
 
+mod controller;
 mod gpu_lease;
 mod gpu_request;
 mod lease_mirror;
-mod controller;
 mod reconcile;
 
-use kube::CustomResourceExt as _;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -115,8 +115,13 @@ fn error(status: &Status) -> RequestError {
     match (status.code(), detail) {
         (Code::NotFound, _) => RequestError::NotFound(status.message().to_owned()),
         (
-            Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown | Code::Aborted
-            | Code::ResourceExhausted | Code::Internal,
+            Code::Unavailable
+            | Code::DeadlineExceeded
+            | Code::Cancelled
+            | Code::Unknown
+            | Code::Aborted
+            | Code::ResourceExhausted
+            | Code::Internal,
             _,
         ) => RequestError::Unavailable(crate::join::reasons(status)),
         (_, Some(detail)) if detail.remedy.is_empty() => {
@@ -155,8 +160,11 @@ mod tests {
             ..v1::ErrorDetail::default()
         };
         let mut status = Status::failed_precondition("no");
-        status.metadata_mut().insert_bin(DETAIL, tonic::metadata::BinaryMetadataValue::from_bytes(&detail.encode_to_vec()));
-        let refused = RequestError::Refused { code: "policy-denied".to_owned(), reason: "quota is used up; wait".to_owned() };
+        status
+            .metadata_mut()
+            .insert_bin(DETAIL, tonic::metadata::BinaryMetadataValue::from_bytes(&detail.encode_to_vec()));
+        let refused =
+            RequestError::Refused { code: "policy-denied".to_owned(), reason: "quota is used up; wait".to_owned() };
         assert_eq!(error(&status), refused);
         assert!(matches!(error(&Status::unavailable("no leader")), RequestError::Unavailable(_)));
         assert_eq!(gone_is_done::<()>(Err(error(&Status::not_found("lease-1")))), Ok(()));

@@ -83,10 +83,14 @@ mod tests {
     #[test]
     fn without_gpus_there_is_no_shape_and_parts_of_unknown_size_are_refused() {
         assert!(shape(&amounts(&[("cpu", 1), ("example.com/fpga", 1), ("nvidia.com/gpu", 0)])).is_none());
-        for name in ["nvidia.com/gpu.shared", "nvidia.com/gpumem", "gpu.intel.com/i915", "nvidia.com/mig-1g.10gb.shared"] {
+        for name in
+            ["nvidia.com/gpu.shared", "nvidia.com/gpumem", "gpu.intel.com/i915", "nvidia.com/mig-1g.10gb.shared"]
+        {
             assert!(shape(&amounts(&[(name, 1)])).unwrap().unwrap_err().contains(name), "{name}");
         }
-        assert!(shape(&amounts(&[("nvidia.com/gpu", 1), ("amd.com/gpu", 1)])).unwrap().unwrap_err().contains("one kind"));
+        assert!(
+            shape(&amounts(&[("nvidia.com/gpu", 1), ("amd.com/gpu", 1)])).unwrap().unwrap_err().contains("one kind")
+        );
         assert!(shape(&amounts(&[("nvidia.com/gpu", 1 << 40)])).unwrap().is_err());
     }
 

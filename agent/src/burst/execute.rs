@@ -9,10 +9,10 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 
+use super::GATE;
 use super::patch;
 use super::plan::{BurstAction, Note};
 use super::pod::{PodFacts, PodRef};
-use super::GATE;
 
 /// One call: a pod waits for it.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
@@ -154,4 +154,3 @@ pub(super) fn pod_of(action: &BurstAction) -> Option<&PodRef> {
         | BurstAction::LookAgain { .. } => None,
     }
 }
-

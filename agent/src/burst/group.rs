@@ -38,10 +38,8 @@ impl Group {
 
 /// The idempotency key of a submission: the same pods after the same earlier requests give the same key.
 pub(crate) fn submission_key(group: &str, pods: &[&PodFacts]) -> String {
-    let mut parts: Vec<String> = pods
-        .iter()
-        .map(|pod| format!("{} {}", pod.pod.uid, pod.request.as_deref().unwrap_or_default()))
-        .collect();
+    let mut parts: Vec<String> =
+        pods.iter().map(|pod| format!("{} {}", pod.pod.uid, pod.request.as_deref().unwrap_or_default())).collect();
     parts.sort();
     let mut all = vec!["submission", group];
     all.extend(parts.iter().map(String::as_str));

@@ -33,7 +33,8 @@ pub(super) fn rules(
     let none = BTreeMap::new();
     let labels = namespace.metadata.labels.as_ref().unwrap_or(&none);
     let annotations = namespace.metadata.annotations.as_ref().unwrap_or(&none);
-    if labels.get(OFFLOAD_LABEL).map(String::as_str) != Some("true") || namespace.metadata.deletion_timestamp.is_some() {
+    if labels.get(OFFLOAD_LABEL).map(String::as_str) != Some("true") || namespace.metadata.deletion_timestamp.is_some()
+    {
         return None;
     }
     Some(read(labels, annotations, settings))
@@ -62,8 +63,9 @@ fn read(
     };
     let time = |key: &str, default_seconds: u64| match annotations.get(key) {
         None => Ok(default_seconds.saturating_mul(1_000)),
-        Some(text) => duration_ms(text)
-            .ok_or_else(|| format!("the namespace's annotation {key} is {text:?}; write a time such as 90s, 30m, 2h or 1d")),
+        Some(text) => duration_ms(text).ok_or_else(|| {
+            format!("the namespace's annotation {key} is {text:?}; write a time such as 90s, 30m, 2h or 1d")
+        }),
     };
     Ok(Rules {
         tenant: tenant.clone(),

@@ -52,9 +52,11 @@ fn local_volume(volume: &Volume) -> Option<String> {
 }
 
 fn node_choice(spec: &PodSpec) -> Option<String> {
-    let chosen = spec.node_selector.iter().flatten().find(|(key, value)| {
-        key.as_str() != super::LEASE && (key.as_str(), value.as_str()) != PORTABLE_SELECTOR
-    });
+    let chosen = spec
+        .node_selector
+        .iter()
+        .flatten()
+        .find(|(key, value)| key.as_str() != super::LEASE && (key.as_str(), value.as_str()) != PORTABLE_SELECTOR);
     if let Some((key, value)) = chosen {
         return Some(format!("its node selector {key}={value} names nodes of this cluster"));
     }
@@ -103,7 +105,10 @@ mod tests {
             (json!({ "volumes": [{ "name": "data", "hostPath": { "path": "/" } }] }), "volume data is a path"),
             (json!({ "volumes": [{ "name": "d", "persistentVolumeClaim": { "claimName": "set" } }] }), "the claim set"),
             (json!({ "containers": [{ "name": "c", "securityContext": { "privileged": true } }] }), "container c"),
-            (json!({ "containers": [{ "name": "c", "ports": [{ "containerPort": 1, "hostPort": 1 }] }] }), "container c"),
+            (
+                json!({ "containers": [{ "name": "c", "ports": [{ "containerPort": 1, "hostPort": 1 }] }] }),
+                "container c",
+            ),
             (json!({ "nodeSelector": { "disk": "fast" } }), "disk=fast"),
             (json!({ "affinity": { "nodeAffinity": required } }), "affinity on rack"),
             (json!({ "resourceClaims": [{ "name": "gpu" }] }), "resource claims"),

@@ -53,9 +53,7 @@ fn annotate(pod: &PodFacts, marks: &[(&str, &str)]) -> Vec<Value> {
             marks.iter().map(|(key, value)| ((*key).to_owned(), Value::from(*value))).collect();
         return vec![json!({ "op": "add", "path": "/metadata/annotations", "value": all })];
     }
-    let add = |(key, value): &(&str, &str)| {
-        json!({ "op": "add", "path": format!("/metadata/annotations/{}", escaped(key)), "value": value })
-    };
+    let add = |(key, value): &(&str, &str)| json!({ "op": "add", "path": format!("/metadata/annotations/{}", escaped(key)), "value": value });
     marks.iter().map(add).collect()
 }
 
@@ -68,7 +66,10 @@ fn tolerate(pod: &PodFacts, lease: &str) -> Vec<Value> {
         json!({ "key": LEASE, "operator": "Equal", "value": lease, "effect": "NoSchedule" }),
     ];
     if pod.has.tolerations {
-        return wanted.into_iter().map(|one| json!({ "op": "add", "path": "/spec/tolerations/-", "value": one })).collect();
+        return wanted
+            .into_iter()
+            .map(|one| json!({ "op": "add", "path": "/spec/tolerations/-", "value": one }))
+            .collect();
     }
     vec![json!({ "op": "add", "path": "/spec/tolerations", "value": wanted })]
 }

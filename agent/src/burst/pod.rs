@@ -105,12 +105,10 @@ impl PodFacts {
         let status = pod.status.as_ref();
         let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or_default();
         let scheduled = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
-        let mut unscheduled = scheduled.filter(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
-        let reference = PodRef {
-            namespace: metadata.namespace.clone()?,
-            name: metadata.name.clone()?,
-            uid: metadata.uid.clone()?,
-        };
+        let mut unscheduled =
+            scheduled.filter(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
+        let reference =
+            PodRef { namespace: metadata.namespace.clone()?, name: metadata.name.clone()?, uid: metadata.uid.clone()? };
         let created = metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_millisecond());
         Some(Self {
             created_ms: u64::try_from(created).unwrap_or(0),
@@ -118,7 +116,9 @@ impl PodFacts {
             has_controller: metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true)),
             shape,
             obstacle: obstacle(pod),
-            opted_out: [labels, annotations].iter().any(|map| map.get(OFFLOAD_LABEL).is_some_and(|text| text == "false")),
+            opted_out: [labels, annotations]
+                .iter()
+                .any(|map| map.get(OFFLOAD_LABEL).is_some_and(|text| text == "false")),
             class: annotations.get(CLASS).cloned(),
             gates,
             has: Parts {

@@ -69,8 +69,13 @@ pub async fn run(context: BurstContext, stop: CancellationToken) {
     let webhook = async {
         match &context.settings.webhook {
             Some(settings) => {
-                super::webhook::run(context.kubernetes.client(), settings.clone(), Arc::clone(&context.clock), stop.clone())
-                    .await;
+                super::webhook::run(
+                    context.kubernetes.client(),
+                    settings.clone(),
+                    Arc::clone(&context.clock),
+                    stop.clone(),
+                )
+                .await;
             }
             None => super::webhook::remove_configuration(&context.kubernetes.client()).await,
         }
@@ -272,7 +277,12 @@ impl Shell {
             match outcome {
                 Outcome::Failed(reason) => {
                     is_fine = false;
-                    tracing::warn!(namespace = facts.pod.namespace, pod = facts.pod.name, reason, "an action on a pod failed and is tried again");
+                    tracing::warn!(
+                        namespace = facts.pod.namespace,
+                        pod = facts.pod.name,
+                        reason,
+                        "an action on a pod failed and is tried again"
+                    );
                 }
                 Outcome::Outdated => is_fine = false,
                 outcome => done.push((outcome, action, facts.clone())),
@@ -308,7 +318,12 @@ impl Shell {
         let now = self.clock.unix_ms();
         match answer {
             Answer::Submitted { submission, result: Ok(request) } => {
-                tracing::info!(request = request.id, pods = submission.pods.len(), purpose = submission.spec.purpose, "pods became a request");
+                tracing::info!(
+                    request = request.id,
+                    pods = submission.pods.len(),
+                    purpose = submission.spec.purpose,
+                    "pods became a request"
+                );
                 let facts = self.cluster.pods();
                 for pod in submission.pods.iter().filter_map(|pod| facts.get(&pod.uid)) {
                     let mut after = self.believed.get(&pod.pod.uid).map_or_else(|| pod.clone(), |b| b.after.clone());
@@ -318,7 +333,8 @@ impl Shell {
                 self.submitted_ms.insert(request.id.clone(), now);
                 self.note_request(&request, now);
                 let view = self.look(now);
-                let assign = |pod: &super::PodRef| BurstAction::Assign { pod: pod.clone(), request: request.id.clone() };
+                let assign =
+                    |pod: &super::PodRef| BurstAction::Assign { pod: pod.clone(), request: request.id.clone() };
                 self.act(&view, submission.pods.iter().map(assign).collect()).await;
             }
             Answer::Submitted { submission, result: Err(error) } => {
@@ -329,8 +345,7 @@ impl Shell {
             Answer::Listed { began_ms, result: Ok(list) } => {
                 let known = self.requests.take().unwrap_or_default();
                 self.submitted_ms.retain(|_, at| *at >= began_ms);
-                self.requests =
-                    Some(known.into_iter().filter(|(id, _)| self.submitted_ms.contains_key(id)).collect());
+                self.requests = Some(known.into_iter().filter(|(id, _)| self.submitted_ms.contains_key(id)).collect());
                 list.iter().for_each(|request| self.note_request(request, now));
                 self.listed_ms = now;
             }

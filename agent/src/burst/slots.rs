@@ -49,7 +49,8 @@ impl Slot<'_> {
         let together = self.purpose.map_or(true, |purpose| {
             purpose.resource == shape.resource && (shape.gpus == 1 || purpose.gpus_per_pod == shape.gpus)
         });
-        let same_kind = self.lease.is_none_or(|(_, lease)| lease.resource.is_empty() || lease.resource == shape.resource);
+        let same_kind =
+            self.lease.is_none_or(|(_, lease)| lease.resource.is_empty() || lease.resource == shape.resource);
         // What still waits is for those it was asked for; what nobody asked for on behalf of pods must be there.
         let theirs = match self.purpose {
             Some(purpose) if self.is_queued => purpose.group == group,
@@ -64,20 +65,23 @@ impl Slot<'_> {
 pub(crate) fn slots(view: &BurstView) -> BTreeMap<&str, Slot<'_>> {
     let mut slots = BTreeMap::new();
     for (id, request) in view.requests.iter().flatten() {
-        slots.insert(id.as_str(), Slot {
-            namespace: &request.namespace,
-            tenant: &request.tenant,
-            class: &request.class,
-            gpus: request.gpus,
-            used: 0,
-            cpu_milli_per_gpu: request.cpu_milli_per_gpu,
-            memory_mib_per_gpu: request.memory_mib_per_gpu,
-            is_queued: request.is_queued,
-            lease: None,
-            purpose: request.purpose.as_ref(),
-            message: &request.message,
-            short_since_ms: request.short_since_ms,
-        });
+        slots.insert(
+            id.as_str(),
+            Slot {
+                namespace: &request.namespace,
+                tenant: &request.tenant,
+                class: &request.class,
+                gpus: request.gpus,
+                used: 0,
+                cpu_milli_per_gpu: request.cpu_milli_per_gpu,
+                memory_mib_per_gpu: request.memory_mib_per_gpu,
+                is_queued: request.is_queued,
+                lease: None,
+                purpose: request.purpose.as_ref(),
+                message: &request.message,
+                short_since_ms: request.short_since_ms,
+            },
+        );
     }
     for (id, lease) in view.leases.iter().flatten() {
         let slot = slots.entry(lease.request.as_str()).or_insert(Slot {

@@ -53,15 +53,10 @@ pub async fn run(client: kube::Client, settings: WebhookSettings, clock: Arc<dyn
 }
 
 /// Never ends.
-async fn keep_right(
-    client: &kube::Client,
-    settings: &WebhookSettings,
-    identity: &server::Identity,
-    clock: &dyn Clock,
-) {
+async fn keep_right(client: &kube::Client, settings: &WebhookSettings, identity: &server::Identity, clock: &dyn Clock) {
     let api = Api::<MutatingWebhookConfiguration>::all(client.clone());
     let only = watcher::Config::default().fields(&format!("metadata.name={}", configuration::NAME));
-    let mut changes = watcher::watcher(api, only).default_backoff().boxed();
+    let mut changes = watcher(api, only).default_backoff().boxed();
     let mut is_said = false;
     loop {
         let pause = match once(client, settings, identity, clock).await {

@@ -11,9 +11,9 @@ use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
+use kube::runtime::WatchStreamExt as _;
 use kube::runtime::events::{Event as Record, EventType, Recorder, Reporter};
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt as _, reflector::Lookup as _};
 use kube::{Api, Resource};
 use serde_json::json;
 use tokio::sync::watch;
@@ -148,15 +148,21 @@ impl Controller {
         };
         let status = match request {
             Ok(request) => {
-                let lease = desired.and_then(|state| state.leases.iter().find(|lease| lease.request == request.id && lease.id == request.lease));
+                let lease = desired.and_then(|state| {
+                    state.leases.iter().find(|lease| lease.request == request.id && lease.id == request.lease)
+                });
                 reconcile::status(object, &request, lease, now)
             }
-            Err(RequestError::Refused { code, reason }) => reconcile::refused(object, "Refused", &camel(&code), &reason, now),
+            Err(RequestError::Refused { code, reason }) => {
+                reconcile::refused(object, "Refused", &camel(&code), &reason, now)
+            }
             Err(RequestError::NotFound(_)) => {
                 let text = "the broker does not know its request any more";
                 reconcile::refused(object, "Completed", "Forgotten", text, now)
             }
-            Err(error @ RequestError::Unavailable(_)) if object.status.as_ref().is_some_and(|s| s.request.is_some()) => {
+            Err(error @ RequestError::Unavailable(_))
+                if object.status.as_ref().is_some_and(|s| s.request.is_some()) =>
+            {
                 // What was known stays: cannot see is not gone.
                 tracing::warn!(uid, %error, "a GpuRequest's state cannot be read");
                 return Ok(true);
@@ -211,7 +217,9 @@ impl Controller {
             if u128::from(since) < KEEP_DELETED.as_millis() {
                 return Err(format!("its request is not taken back yet: {error}"));
             }
-            let text = format!("removed although its request was not taken back ({error}); that is done when the broker is heard again");
+            let text = format!(
+                "removed although its request was not taken back ({error}); that is done when the broker is heard again"
+            );
             self.tell(object, EventType::Warning, "ComityAbandoned", text).await;
         }
         self.finalizers(object, &[]).await?;
@@ -236,7 +244,9 @@ impl Controller {
             let key = format!("gpurequest-orphan-{}", request.id);
             match self.requests.cancel(request.id.clone(), key).await {
                 Ok(()) => tracing::info!(request = request.id, "its GpuRequest is gone: taken back"),
-                Err(error) => tracing::warn!(request = request.id, %error, "its GpuRequest is gone, and it cannot be taken back yet"),
+                Err(error) => {
+                    tracing::warn!(request = request.id, %error, "its GpuRequest is gone, and it cannot be taken back yet")
+                }
             }
         }
         !orphans.is_empty()
@@ -251,7 +261,9 @@ impl Controller {
         let patch = json!({ "metadata": { "finalizers": all, "resourceVersion": object.metadata.resource_version } });
         match within_limit(api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch))).await {
             Ok(_) => Ok(()),
-            Err(error) => Err(format!("the finalizer of GpuRequest {}/{name} cannot be written: {error}", namespace(object))),
+            Err(error) => {
+                Err(format!("the finalizer of GpuRequest {}/{name} cannot be written: {error}", namespace(object)))
+            }
         }
     }
 
@@ -268,7 +280,9 @@ impl Controller {
         });
         within_limit(api.patch_status(&name, &PatchParams::apply("comity-agent").force(), &Patch::Apply(&apply)))
             .await
-            .map_err(|error| format!("the status of GpuRequest {}/{name} cannot be written: {error}", namespace(object)))?;
+            .map_err(|error| {
+                format!("the status of GpuRequest {}/{name} cannot be written: {error}", namespace(object))
+            })?;
         if old.state != status.state {
             let state = status.state.as_deref().unwrap_or("Unknown");
             let is_bad = matches!(state, "Refused" | "Failed");
@@ -298,16 +312,16 @@ impl Controller {
     async fn mirror_leases(&self, seen: &Seen, update: &Update) {
         let Some(state) = update.state.as_deref() else { return };
         let now = self.clock.unix_ms();
-        let found: BTreeMap<String, &GpuLease> = seen.leases.facts().filter_map(|object| Some((key(object)?, object))).collect();
+        let found: BTreeMap<String, &GpuLease> =
+            seen.leases.facts().filter_map(|object| Some((key(object)?, object))).collect();
         let mut wanted = Vec::new();
         for lease in state.leases.iter().filter(|lease| lease.state() != v1::LeaseState::Ended) {
             let named = |object: &&&GpuLease| object.spec.lease == lease.id;
             let old = found.values().find(named).copied();
             let Some(object) = lease_mirror::mirror(lease, &self.cluster, old, now) else { continue };
             wanted.extend(key(&object));
-            let is_same = old.is_some_and(|old| {
-                old.spec == object.spec && old.status == object.status && key(old) == key(&object)
-            });
+            let is_same = old
+                .is_some_and(|old| old.spec == object.spec && old.status == object.status && key(old) == key(&object));
             if !is_same && let Err(reason) = self.write_lease(&object).await {
                 tracing::warn!(lease = lease.id, reason, "a GpuLease cannot be written");
             }
@@ -337,7 +351,9 @@ impl Controller {
             "apiVersion": GpuLease::api_version(&()), "kind": GpuLease::kind(&()),
             "metadata": { "name": name }, "status": object.status,
         });
-        within_limit(api.patch_status(&name, &apply, &Patch::Apply(&status))).await.map_err(|error| error.to_string())?;
+        within_limit(api.patch_status(&name, &apply, &Patch::Apply(&status)))
+            .await
+            .map_err(|error| error.to_string())?;
         Ok(())
     }
 }

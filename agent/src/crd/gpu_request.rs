@@ -1,4 +1,5 @@
 //! The `GpuRequest` resource.
+#![expect(unreachable_pub, reason = "the schema derive copies the type into a function")]
 
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;

@@ -20,19 +20,22 @@ pub(super) fn mirror(lease: &v1::Lease, cluster: &str, old: Option<&GpuLease>, n
         return None;
     };
     let namespace = if namespace.is_empty() { SYSTEM_NAMESPACE } else { namespace };
-    let mut object = GpuLease::new(&lease.id, GpuLeaseSpec {
-        lease: lease.id.clone(),
-        request: lease.request.clone(),
-        side,
-        peer,
-        tenant: lease.tenant.clone(),
-        gpus: lease.gpus.as_ref().map_or(0, |gpus| i64::from(gpus.count)),
-        resource: placement.resource_name,
-        delivery: match lease.delivery() {
-            v1::Delivery::VirtualNode => DeliveryKind::VirtualNode,
-            _ => DeliveryKind::Namespace,
+    let mut object = GpuLease::new(
+        &lease.id,
+        GpuLeaseSpec {
+            lease: lease.id.clone(),
+            request: lease.request.clone(),
+            side,
+            peer,
+            tenant: lease.tenant.clone(),
+            gpus: lease.gpus.as_ref().map_or(0, |gpus| i64::from(gpus.count)),
+            resource: placement.resource_name,
+            delivery: match lease.delivery() {
+                v1::Delivery::VirtualNode => DeliveryKind::VirtualNode,
+                _ => DeliveryKind::Namespace,
+            },
         },
-    });
+    );
     object.metadata.namespace = Some(namespace.to_owned());
     let marks = [("app.kubernetes.io/managed-by", "comity-agent")];
     object.metadata.labels = Some(marks.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
@@ -47,11 +50,14 @@ pub(super) fn mirror(lease: &v1::Lease, cluster: &str, old: Option<&GpuLease>, n
         end_reason: end_reason(lease.end_reason()).map(str::to_owned),
         expires_at: time(lease.expires_at_ms),
         message: Some(lease.message.clone()).filter(|message| !message.is_empty()),
-        conditions: conditions(&before, vec![
-            ready("DonorReady", lease.donor_ready),
-            ready("OriginReady", lease.origin_ready),
-            condition("Active", is_active, state_now, &lease.message, now_ms),
-        ]),
+        conditions: conditions(
+            &before,
+            vec![
+                ready("DonorReady", lease.donor_ready),
+                ready("OriginReady", lease.origin_ready),
+                condition("Active", is_active, state_now, &lease.message, now_ms),
+            ],
+        ),
     });
     Some(object)
 }

@@ -197,7 +197,8 @@ mod tests {
     #[test]
     fn the_status_follows_request_and_lease() {
         let object = object(GpuRequestSpec { gpus: 1, ..Default::default() });
-        let mut request = v1::Request { id: "req-3".to_owned(), state: 1, message: "no donor".to_owned(), ..Default::default() };
+        let mut request =
+            v1::Request { id: "req-3".to_owned(), state: 1, message: "no donor".to_owned(), ..Default::default() };
         let queued = status(&object, &request, None, 1_000);
         assert_eq!((queued.state.as_deref(), queued.message.as_deref()), (Some("Queued"), Some("no donor")));
         assert_eq!(queued.conditions[2].status, "False");

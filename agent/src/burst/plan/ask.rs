@@ -44,9 +44,11 @@ impl<'a> Planner<'a> {
     /// Whether the group is whole, as far as can be told.
     fn is_due(&mut self, group: &Group, pods: &[&PodView]) -> bool {
         let is_alone = pods.iter().all(|pod| pod.facts.owner.kind == "pod");
-        let is_whole = self.view.expected.get(&group.owner_uid).is_some_and(|expected| {
-            pods.len() >= usize::try_from(*expected).unwrap_or(usize::MAX)
-        });
+        let is_whole = self
+            .view
+            .expected
+            .get(&group.owner_uid)
+            .is_some_and(|expected| pods.len() >= usize::try_from(*expected).unwrap_or(usize::MAX));
         let seen = || pods.iter().map(|pod| pod.seen_ms);
         let (first, last) = (seen().min().unwrap_or(0), seen().max().unwrap_or(0));
         let debounce = self.view.debounce_ms;

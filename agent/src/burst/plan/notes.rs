@@ -53,7 +53,10 @@ pub(super) fn waits(request: &str, slot: &Slot<'_>) -> Note {
             } else {
                 format!(", which has until {}", time(facts.hold_until_ms))
             };
-            note("ComityConnecting", format!("{request} was placed: {lease} at {} is being connected{until}", facts.donor))
+            note(
+                "ComityConnecting",
+                format!("{request} was placed: {lease} at {} is being connected{until}", facts.donor),
+            )
         }
         None => {
             let why = if slot.message.is_empty() { "no cluster has been chosen yet" } else { slot.message };
@@ -65,11 +68,16 @@ pub(super) fn waits(request: &str, slot: &Slot<'_>) -> Note {
 
 pub(super) fn lease_gone(lease: &str, is_replaced: bool) -> Note {
     if is_replaced {
-        return note("ComityLeaseGone", format!("{lease} ended before the pod could run: its controller makes it anew"));
+        return note(
+            "ComityLeaseGone",
+            format!("{lease} ended before the pod could run: its controller makes it anew"),
+        );
     }
     warning(
         "ComityLeaseGone",
-        format!("{lease} ended before the pod could run, and a pod's node selector cannot be changed: delete the pod and create it again"),
+        format!(
+            "{lease} ended before the pod could run, and a pod's node selector cannot be changed: delete the pod and create it again"
+        ),
     )
 }
 

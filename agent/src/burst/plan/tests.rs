@@ -16,10 +16,14 @@ fn names(pods: &[PodRef]) -> Vec<&str> {
 
 fn released(actions: &[BurstAction]) -> Vec<&str> {
     let one = |action: &'_ BurstAction| matches!(action, BurstAction::Release { .. });
-    actions.iter().filter(|action| one(action)).map(|action| match action {
-        BurstAction::Release { pod } => pod.name.as_str(),
-        _ => "",
-    }).collect()
+    actions
+        .iter()
+        .filter(|action| one(action))
+        .map(|action| match action {
+            BurstAction::Release { pod } => pod.name.as_str(),
+            _ => "",
+        })
+        .collect()
 }
 
 fn notes_on<'a>(actions: &'a [BurstAction], name: &str) -> Vec<&'a Note> {
@@ -173,7 +177,8 @@ fn a_restart_finds_its_own_request_again() {
     with_request(&mut after, "req-7", request(2, &group()));
     let actions = plan(&after);
     assert!(submissions(&actions).is_empty());
-    let joined = actions.iter().filter(|action| matches!(action, BurstAction::Assign { request, .. } if request == "req-7"));
+    let joined =
+        actions.iter().filter(|action| matches!(action, BurstAction::Assign { request, .. } if request == "req-7"));
     assert_eq!(joined.count(), 2);
     // While it is being submitted nothing is asked for a second time.
     let mut flying = before.clone();

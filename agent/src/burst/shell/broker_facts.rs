@@ -66,18 +66,15 @@ fn facts(lease: &v1::Lease) -> LeaseFacts {
 }
 
 /// Whole devices that are healthy, that no local work uses and that are not lent, by node and resource.
-pub(super) fn local(
-    nodes: &[v1::Node],
-    state: Option<&v1::DesiredState>,
-    cluster: &str,
-) -> Vec<BTreeMap<String, u64>> {
+pub(super) fn local(nodes: &[v1::Node], state: Option<&v1::DesiredState>, cluster: &str) -> Vec<BTreeMap<String, u64>> {
     let mut lent: BTreeSet<(&str, u32)> = BTreeSet::new();
     for lease in state.into_iter().flat_map(|state| &state.leases) {
         let Some(placement) = lease.placement.as_ref().filter(|placement| placement.donor == cluster) else { continue };
         if lease.state() != v1::LeaseState::Ended {
-            let devices = placement.nodes.iter().flat_map(|node| {
-                node.devices.iter().map(|share| (node.node.as_str(), share.device))
-            });
+            let devices = placement
+                .nodes
+                .iter()
+                .flat_map(|node| node.devices.iter().map(|share| (node.node.as_str(), share.device)));
             lent.extend(devices);
         }
     }
@@ -122,11 +119,8 @@ mod tests {
         let share = v1::DeviceShare { device: 3, milli: 1_000, units: 1 };
         let part = v1::NodePlacement { node: "a".to_owned(), devices: vec![share], ..v1::NodePlacement::default() };
         let placement = v1::Placement { donor: "here".to_owned(), nodes: vec![part], ..v1::Placement::default() };
-        let lease = v1::Lease {
-            placement: Some(placement),
-            state: v1::LeaseState::Active.into(),
-            ..v1::Lease::default()
-        };
+        let lease =
+            v1::Lease { placement: Some(placement), state: v1::LeaseState::Active.into(), ..v1::Lease::default() };
         let state = v1::DesiredState { leases: vec![lease], ..v1::DesiredState::default() };
         assert_eq!(local(&nodes, Some(&state), "here")[0]["nvidia.com/gpu"], 1);
     }

@@ -56,7 +56,8 @@ pub(super) async fn ensure(
         });
     }
     let old_ca = old.and_then(|(old, _)| old).map(|old| old.ca_pem).unwrap_or_default();
-    let fresh = make(&host, &old_ca, now).map_err(|error| format!("a certificate for {host} cannot be made: {error}"))?;
+    let fresh =
+        make(&host, &old_ca, now).map_err(|error| format!("a certificate for {host} cannot be made: {error}"))?;
     let ends = (now + LIFE).duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",

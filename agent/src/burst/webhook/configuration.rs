@@ -24,10 +24,9 @@ name == 'nvidia.com/gpu' || name == 'amd.com/gpu' || name.startsWith('nvidia.com
 pub(super) async fn ensure(client: &kube::Client, settings: &WebhookSettings, ca_pem: &str) -> Result<(), String> {
     let api = Api::<MutatingWebhookConfiguration>::all(client.clone());
     let apply = PatchParams::apply("comity-agent").force();
-    within_limit(api.patch(NAME, &apply, &Patch::Apply(&object(settings, ca_pem))))
-        .await
-        .map(drop)
-        .map_err(|error| format!("MutatingWebhookConfiguration {NAME} cannot be written: {error}; apply deploy/agent/burst.yaml"))
+    within_limit(api.patch(NAME, &apply, &Patch::Apply(&object(settings, ca_pem)))).await.map(drop).map_err(|error| {
+        format!("MutatingWebhookConfiguration {NAME} cannot be written: {error}; apply deploy/agent/burst.yaml")
+    })
 }
 
 /// Takes the configuration away, where the webhook is turned off. One that cannot be seen is left: it fails open.
@@ -36,7 +35,9 @@ pub async fn remove(client: &kube::Client) {
     match within_limit(api.delete(NAME, &DeleteParams::default())).await {
         Ok(_) => tracing::info!(name = NAME, "the webhook is off: its configuration was removed"),
         Err(CallError::Status(status)) if status.code == 404 || status.code == 403 => {}
-        Err(error) => tracing::warn!(name = NAME, %error, "the webhook is off, and its configuration cannot be removed"),
+        Err(error) => {
+            tracing::warn!(name = NAME, %error, "the webhook is off, and its configuration cannot be removed")
+        }
     }
 }
 

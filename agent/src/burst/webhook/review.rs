@@ -18,8 +18,7 @@ use crate::observe::pod_request::effective_request;
 pub(super) fn answer(body: &[u8]) -> Result<AdmissionReview<DynamicObject>, String> {
     let review: AdmissionReview<Pod> =
         serde_json::from_slice(body).map_err(|error| format!("not a review of a pod: {error}"))?;
-    let request: AdmissionRequest<Pod> =
-        review.try_into().map_err(|_| "a review without a request".to_owned())?;
+    let request: AdmissionRequest<Pod> = review.try_into().map_err(|_| "a review without a request".to_owned())?;
     let mut response = AdmissionResponse::from(&request);
     if let Some(pod) = request.object.as_ref().filter(|pod| wants_gate(pod)) {
         response = response.with_patch(patch(pod)).map_err(|error| error.to_string())?;

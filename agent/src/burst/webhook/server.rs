@@ -44,7 +44,8 @@ impl Identity {
         if *shown == certificates.chain_pem {
             return Ok(());
         }
-        let unusable = |what: &str| format!("the webhook's {what} cannot be used; delete its Secret to have it made anew");
+        let unusable =
+            |what: &str| format!("the webhook's {what} cannot be used; delete its Secret to have it made anew");
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificates.chain_pem.as_bytes()).collect();
         let key = PrivateKeyDer::from_pem_slice(certificates.key_pem.expose().as_bytes())
             .map_err(|_| unusable("private key"))?;
@@ -123,7 +124,5 @@ async fn reviewed(request: Request<Incoming>) -> Result<Bytes, (StatusCode, Stri
         tracing::warn!(reason, "a review cannot be read; the pod is let in unchanged");
         (StatusCode::BAD_REQUEST, reason)
     })?;
-    serde_json::to_vec(&answer)
-        .map(Bytes::from)
-        .map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+    serde_json::to_vec(&answer).map(Bytes::from).map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
 }
