@@ -13,8 +13,10 @@
 
 pub mod acks;
 pub mod app;
+pub mod burst;
 pub mod command_line;
 pub mod config;
+pub mod crd;
 pub mod delivery;
 pub mod desired;
 pub mod execute;
