@@ -2,7 +2,7 @@
 
 use comity_proto::v1;
 
-use crate::record::ReportKey;
+use crate::record::{LiqoRecord, ReportKey};
 use crate::store::Change;
 
 /// Takes the message out of the outbox and notes what the plan must know. The key of what was acknowledged.
@@ -16,6 +16,15 @@ pub fn settle(change: &mut Change<'_>, ack: &v1::Ack) -> Option<ReportKey> {
         // The broker dropped it with its epoch, or was not ready for it: it is sealed again when the time is right.
         ReportKey::Credential(lease) if refused => {
             change.change_donor(lease, |record| record.sealed = None);
+        }
+        ReportKey::Liqo(peering) => {
+            let record = change.records().liqo.get(peering).map(|record| LiqoRecord::clone(record));
+            if let Some(mut record) = record
+                && let Some(sealed) = &mut record.sealed
+            {
+                sealed.refused = refused;
+                change.put_liqo(record);
+            }
         }
         ReportKey::Clean(lease) if !refused || is_unknown(ack) => {
             change.change_donor(lease, |record| record.clean_acked = true);
@@ -66,7 +75,7 @@ mod tests {
             let store = Store::open(home.path()).unwrap();
             store
                 .update(|change| {
-                    change.put_origin(OriginRecord::new("lease-1", 1));
+                    change.put_origin(OriginRecord::new("lease-1", 1, crate::delivery::DeliveryKind::Namespace));
                     change.send(ReportKey::Clean("lease-1".into()), Body::LeaseReport(v1::LeaseReport::default()));
                 })
                 .await

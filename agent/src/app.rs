@@ -1,7 +1,7 @@
 //! Wiring: a configuration becomes a running agent.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use comity_runtime::{
@@ -22,9 +22,10 @@ use crate::join::{JoinError, Membership, join_or_load};
 use crate::kubernetes_api::{KubernetesApi, KubernetesApiError, KubernetesSource};
 use crate::local_api::{self, LocalApiError};
 use crate::metrics::Metrics;
+use crate::node_service::Prepared;
 use crate::observe::{self, Inventory, InventorySettings, NodeSalt, NodeSaltError};
 use crate::renew::Renewal;
-use crate::steps::{Context, ContextParts};
+use crate::steps::Context;
 use crate::store::{Store, StoreError};
 use crate::uplink::Uplink;
 
@@ -110,6 +111,9 @@ struct Platform {
     donor: Arc<dyn DonorDelivery>,
     origin: Arc<dyn OriginDelivery>,
     inventory: Inventory,
+    salt: NodeSalt,
+    /// Its API server; absent on a host without Kubernetes.
+    api: Option<KubernetesApi>,
 }
 
 impl Agent {
@@ -123,12 +127,21 @@ impl Agent {
         let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
         config.check()?;
         let state = config.state_dir.clone();
+        // Before anything that may wait: for a broker, a disk or an API server.
+        tracing::info!(state = %state.display(), "comity-agent {} starts", env!("CARGO_PKG_VERSION"));
         let crash_points = CrashPoint::from_environment(&state)?;
         let store = Store::open(&state)?;
         let key = IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), entropy.as_ref())?;
         let token = config.join_token_file.as_deref();
-        let Membership { directory, identity, brokers } =
-            join_or_load(&state, token, &config.brokers, &key, config.voucher.as_ref(), clock.as_ref()).await?;
+        let Membership { directory, identity, brokers } = join_or_load(
+            &state,
+            token,
+            &config.brokers,
+            &key,
+            config.voucher.as_ref(),
+            (clock.as_ref(), entropy.as_ref()),
+        )
+        .await?;
         let cluster = identity.id().as_cluster().map(ToString::to_string).ok_or_else(|| AgentError::NotACluster {
             path: directory.path().to_owned(),
             id: identity.id().to_string(),
@@ -150,25 +163,37 @@ impl Agent {
             );
         }
         let outage_grace_ms = outage_grace(&store)?;
-        let context = Arc::new(Context::new(ContextParts {
+        let shutdown = Shutdown::new();
+        // Whatever fails from here on ends the tasks that were begun.
+        let unfinished = shutdown.token().drop_guard();
+        let nodes = match &platform.api {
+            Some(api) => Prepared::look(&config, api, &store, (&platform.salt, clock.as_ref()), &shutdown).await?,
+            None => Prepared::none("there is no Kubernetes here"),
+        };
+        let context = Arc::new(Context {
             federation,
             cluster,
             identity: key,
             voucher: config.voucher,
             pinned: config.pinned_institution_keys.clone(),
             endpoints,
+            network: nodes.network.clone(),
             keepalive: Duration::from_secs(config.fabric.keepalive_seconds),
             store,
             fabric,
             donor: platform.donor,
             origin: platform.origin,
+            virtual_nodes: nodes.nodes.clone(),
+            node_service: nodes.service.clone(),
+            reach_due: Notify::new(),
             clock: Arc::clone(&clock),
             entropy: Arc::clone(&entropy),
             metrics: metrics.clone(),
             crash_points,
-        }));
+            running: Mutex::default(),
+        });
 
-        let shutdown = Shutdown::new();
+        nodes.run(&context, &shutdown);
         let readiness = Readiness::new();
         let admin = AdminServer::start(
             config.admin_listen,
@@ -207,6 +232,7 @@ impl Agent {
         shutdown.spawn(renewal.run(shutdown.token()));
         tracing::info!(cluster = context.cluster, fabric = %context.fabric.local_addr(), admin = %admin.local_addr(), "the agent runs");
         let socket = state.join(local_api::SOCKET);
+        unfinished.disarm();
         Ok(Self { context, desired, readiness, admin, socket, shutdown, _inventory: platform.inventory })
     }
 
@@ -282,11 +308,12 @@ impl Agent {
 async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Entropy>) -> Result<Platform, AgentError> {
     let state = &config.state_dir;
     let salt = NodeSalt::load_or_create(state, entropy.as_ref())?;
-    let settings = InventorySettings { salt, reserve: config.reserve };
+    let settings = InventorySettings { salt: salt.clone(), reserve: config.reserve };
     if let Some(file) = &config.inventory_file {
         let inventory = observe::file::observe(file, settings).await?;
         let donor = EchoDelivery::start(state, Arc::clone(clock), Arc::clone(entropy)).await?;
-        return Ok(Platform { donor: Arc::new(donor), origin: Arc::new(OriginFile::open(state)?), inventory });
+        let origin = Arc::new(OriginFile::open(state)?);
+        return Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, api: None });
     }
     let kubernetes = config.kubernetes.clone().unwrap_or_default();
     let source = match kubernetes.kubeconfig {
@@ -296,7 +323,8 @@ async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Ent
     let api = KubernetesApi::connect(&source).await?;
     let inventory = observe::kubernetes::observe(&api, settings);
     let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock));
-    Ok(Platform { donor: Arc::new(donor), origin: Arc::new(OriginSecret::open(api, state)?), inventory })
+    let origin = Arc::new(OriginSecret::open(api.clone(), state)?);
+    Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, api: Some(api) })
 }
 
 fn outage_grace(store: &Store) -> Result<u64, StoreError> {

@@ -105,7 +105,9 @@ impl Failure {
                 AgentError::Config(_)
                     | AgentError::CrashPoint(_)
                     | AgentError::Inventory(_)
-                    | AgentError::Join(JoinError::NoToken { .. } | JoinError::Token { .. })
+                    | AgentError::Join(
+                        JoinError::NoToken { .. } | JoinError::Token { .. } | JoinError::SomebodyElse { .. }
+                    )
             ),
             Self::System(_) => false,
         };
@@ -249,7 +251,7 @@ async fn join(config: &Config) -> Result<(), Failure> {
     let token = config.join_token_file.as_deref();
     let voucher = config.voucher.as_ref();
     let clock = SystemClock::new();
-    let joined = join_or_load(&config.state_dir, token, &config.brokers, &key, voucher, &clock).await;
+    let joined = join_or_load(&config.state_dir, token, &config.brokers, &key, voucher, (&clock, &SystemEntropy)).await;
     let membership = joined.map_err(AgentError::from)?;
     println!("{}", membership.identity.id());
     Ok(())

@@ -1,5 +1,7 @@
 //! What an agent needs to know, checked: a YAML file, then flags and the environment over it.
 
+mod liqo;
+
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -7,6 +9,8 @@ use std::path::{Path, PathBuf};
 use comity_runtime::atomic_file::{self, FileError};
 use comity_runtime::{BrokerEndpoints, IdentityPublicKey, IdentitySignature, LogFormat};
 use serde::{Deserialize, Serialize};
+
+pub use liqo::LiqoSettings;
 
 use crate::fabric::{DEFAULT_FABRIC_PORT, FabricMode, TunSettings};
 use crate::local_policy::LocalPolicy;
@@ -156,6 +160,8 @@ pub struct Config {
     pub reserve: LocalReserve,
     /// Tunnels.
     pub fabric: FabricSettings,
+    /// Virtual nodes through Liqo.
+    pub liqo: LiqoSettings,
     /// Where metrics and probes are served, without authentication.
     pub admin_listen: SocketAddr,
     /// Logs and traces.
@@ -175,6 +181,7 @@ impl Default for Config {
             sharing: LocalPolicy::default(),
             reserve: LocalReserve::default(),
             fabric: FabricSettings::default(),
+            liqo: LiqoSettings::default(),
             admin_listen: SocketAddr::from((Ipv4Addr::LOCALHOST, ADMIN_PORT)),
             log: LogSettings::default(),
         }
@@ -231,6 +238,7 @@ impl Config {
                 "want 1 to 120; 25 suits most",
             ));
         }
+        self.liqo.check(self.kubernetes.is_some())?;
         self.fabric.tun.check().map_err(|(field, value, reason)| refused(field, value, reason))?;
         Ok(())
     }
@@ -296,6 +304,10 @@ mod tests {
             ("inventoryFile: /a\nbrokers: ['nowhere']\n", "brokers"),
             ("inventoryFile: /a\nfabric: {endpoints: ['gw']}\n", "fabric.endpoints"),
             ("inventoryFile: /a\nfabric: {keepaliveSeconds: 0}\n", "fabric.keepaliveSeconds"),
+            ("inventoryFile: /a\nliqo: {enabled: true}\n", "liqo.enabled"),
+            ("kubernetes: {}\nliqo: {namespace: Liqo}\n", "liqo.namespace"),
+            ("kubernetes: {}\nliqo: {podCidrs: [10.0.0.1/8]}\n", "liqo.podCidrs"),
+            ("kubernetes: {}\nliqo: {apiServer: 'https://a:1'}\n", "liqo.apiServer"),
             ("inventoryFile: /a\nfabric: {mode: tun, tun: {mtu: 900}}\n", "fabric.tun.mtu"),
             ("inventoryFile: /a\nfabric: {tun: {name: 'a device/name'}}\n", "fabric.tun.name"),
         ] {

@@ -1,11 +1,13 @@
 //! How a lease reaches the origin: what the donor's agent makes on its own cluster, and what the origin's agent does with
 //! the credential that it gets for it.
 //!
-//! Two traits, one a side; the rest of the agent knows nothing of Kubernetes. Implementations live beside this file.
+//! Two traits, one a side, for namespaces, and two for virtual nodes; the rest of the agent knows nothing of Kubernetes.
+//! Implementations live beside this file.
 //! What no implementation ever does: give a credential that reaches beyond its lease's namespace, or tear down what the
 //! caller did not name.
 
-mod call;
+pub(crate) mod call;
+mod credential;
 pub mod echo;
 mod https;
 mod kubeconfig;
@@ -13,6 +15,7 @@ pub mod namespace;
 pub mod origin_file;
 pub mod origin_secret;
 mod probe;
+pub mod virtual_node;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -21,14 +24,16 @@ use comity_proto::v1;
 use comity_runtime::SecretString;
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use zeroize::{Zeroize, Zeroizing};
 
 use crate::fabric::ForwardTarget;
+pub use crate::liqo::donor::{Grant, Grants};
 
+pub use credential::{ApiCredential, Credential, CredentialKind, MAX_CREDENTIAL_BYTES, VirtualNodeGrant};
 pub use echo::EchoDelivery;
 pub use namespace::NamespaceDelivery;
 pub use origin_file::OriginFile;
 pub use origin_secret::OriginSecret;
+pub use virtual_node::{NodeLender, NodeService, VirtualNodeDonor, VirtualNodeOrigin, VirtualNodes};
 
 /// Label of everything that is made for a lease; its value is the lease's id.
 pub const LEASE_LABEL: &str = "comity.dev/lease";
@@ -43,8 +48,27 @@ pub fn namespace_name(lease_id: &str) -> String {
     format!("comity-{lease_id}")
 }
 
-/// Longest credential in bytes: what an envelope carries, less its JSON and its seal.
-pub const MAX_CREDENTIAL_BYTES: usize = 60 << 10;
+/// How a lease reaches the origin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeliveryKind {
+    /// A namespace of the donor, and a kubeconfig for it.
+    #[default]
+    Namespace,
+    /// A node of the origin that stands for what was leased.
+    VirtualNode,
+}
+
+impl DeliveryKind {
+    /// That of a lease; a broker that says nothing knows only namespaces.
+    #[must_use]
+    pub fn of(lease: &v1::Lease) -> Self {
+        match lease.delivery() {
+            v1::Delivery::VirtualNode => Self::VirtualNode,
+            v1::Delivery::Namespace | v1::Delivery::Unspecified => Self::Namespace,
+        }
+    }
+}
 
 /// What the donor's agent must know to deliver a lease.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,96 +120,6 @@ pub struct Accepted {
     pub kubeconfig: SecretString,
 }
 
-/// What a credential opens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum CredentialKind {
-    /// A namespace of a Kubernetes API server.
-    Kubernetes,
-    /// The echo API of a donor without Kubernetes.
-    Echo,
-}
-
-/// What the origin needs to use a lease. Travels sealed, and is never printed.
-#[derive(Clone, Debug)]
-pub struct Credential {
-    /// What it opens.
-    pub kind: CredentialKind,
-    /// CA that the API server's certificate chains to, PEM.
-    pub ca_pem: String,
-    /// Name that the API server's certificate carries; the connection itself goes to a loopback port.
-    pub tls_server_name: String,
-    /// Bearer token.
-    pub token: SecretString,
-    /// Namespace on the donor.
-    pub namespace: String,
-    /// When the token ends, in milliseconds since 1970.
-    pub expires_at_ms: u64,
-    /// Port inside the tunnel that leads to the API.
-    pub server_port: u16,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Wire {
-    kind: CredentialKind,
-    ca_pem: String,
-    tls_server_name: String,
-    token: String,
-    namespace: String,
-    expires_at_ms: u64,
-    server_port: u16,
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        self.token.zeroize();
-    }
-}
-
-impl Credential {
-    /// The form that is sealed and stored; wiped when dropped.
-    #[must_use]
-    pub fn encode(&self) -> Zeroizing<Vec<u8>> {
-        let wire = Wire {
-            kind: self.kind,
-            ca_pem: self.ca_pem.clone(),
-            tls_server_name: self.tls_server_name.clone(),
-            token: self.token.expose().clone(),
-            namespace: self.namespace.clone(),
-            expires_at_ms: self.expires_at_ms,
-            server_port: self.server_port,
-        };
-        Zeroizing::new(serde_json::to_vec(&wire).expect("strings and numbers always serialise"))
-    }
-
-    /// Reads [`encode`](Self::encode)'s form.
-    ///
-    /// # Errors
-    /// [`DeliveryError::Permanent`] with code `bad-credential`; no content is quoted.
-    pub fn decode(bytes: &[u8]) -> Result<Self, DeliveryError> {
-        let bad = |reason: &str| DeliveryError::permanent("bad-credential", format!("the donor's credential {reason}"));
-        if bytes.len() > MAX_CREDENTIAL_BYTES {
-            return Err(bad(&format!("has {} bytes, at most {MAX_CREDENTIAL_BYTES} are read", bytes.len())));
-        }
-        // The JSON error may quote content, so it is not told.
-        let mut wire: Wire = serde_json::from_slice(bytes)
-            .map_err(|_| bad("cannot be read; run the same version of the agent on both sides"))?;
-        if wire.server_port == 0 {
-            return Err(bad("names port 0"));
-        }
-        Ok(Self {
-            kind: wire.kind,
-            ca_pem: std::mem::take(&mut wire.ca_pem),
-            tls_server_name: std::mem::take(&mut wire.tls_server_name),
-            token: SecretString::new(std::mem::take(&mut wire.token)),
-            namespace: std::mem::take(&mut wire.namespace),
-            expires_at_ms: wire.expires_at_ms,
-            server_port: wire.server_port,
-        })
-    }
-}
-
 /// Why a delivery could not be carried out. Never holds a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeliveryError {
@@ -219,7 +153,7 @@ impl DeliveryError {
     }
 }
 
-/// What the donor's agent does for a lease on its own cluster.
+/// What the donor's agent does for a lease on its own cluster, as a namespace.
 pub trait DonorDelivery: Send + Sync {
     /// Makes or repairs everything; idempotent.
     ///
@@ -231,7 +165,7 @@ pub trait DonorDelivery: Send + Sync {
     ///
     /// # Errors
     /// [`DeliveryError`].
-    fn credential<'a>(&'a self, lease: &'a DonorLease) -> BoxFuture<'a, Result<Credential, DeliveryError>>;
+    fn credential<'a>(&'a self, lease: &'a DonorLease) -> BoxFuture<'a, Result<ApiCredential, DeliveryError>>;
 
     /// Removes everything and returns only when it is gone; idempotent; also for a lease that was never prepared.
     ///
@@ -249,7 +183,7 @@ pub trait DonorDelivery: Send + Sync {
     fn api_target(&self) -> ForwardTarget;
 }
 
-/// What the origin's agent does with a credential.
+/// What the origin's agent does with a credential for a namespace.
 pub trait OriginDelivery: Send + Sync {
     /// Writes the kubeconfig; idempotent. `local_api` is the loopback port that leads into the tunnel.
     ///
@@ -258,7 +192,7 @@ pub trait OriginDelivery: Send + Sync {
     fn accept<'a>(
         &'a self,
         lease: &'a OriginLease,
-        credential: &'a Credential,
+        credential: &'a ApiCredential,
         local_api: SocketAddr,
     ) -> BoxFuture<'a, Result<Accepted, DeliveryError>>;
 
@@ -269,7 +203,7 @@ pub trait OriginDelivery: Send + Sync {
     fn probe<'a>(
         &'a self,
         lease: &'a OriginLease,
-        credential: &'a Credential,
+        credential: &'a ApiCredential,
         local_api: SocketAddr,
     ) -> BoxFuture<'a, Result<(), DeliveryError>>;
 
@@ -284,39 +218,4 @@ pub trait OriginDelivery: Send + Sync {
     /// # Errors
     /// [`DeliveryError`].
     fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>>;
-}
-
-#[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
-mod tests {
-    use super::*;
-
-    fn credential() -> Credential {
-        Credential {
-            kind: CredentialKind::Echo,
-            ca_pem: "ca".into(),
-            tls_server_name: "kubernetes".into(),
-            token: SecretString::new("very-secret".into()),
-            namespace: "comity-lease-7".into(),
-            expires_at_ms: 5,
-            server_port: 6443,
-        }
-    }
-
-    #[test]
-    fn a_credential_survives_its_wire_form_and_is_never_printed() {
-        let read = Credential::decode(&credential().encode()).unwrap();
-        assert_eq!(read.token.expose(), "very-secret");
-        assert_eq!((read.kind, read.server_port, read.expires_at_ms), (CredentialKind::Echo, 6443, 5));
-        assert!(!format!("{read:?}").contains("very-secret"));
-    }
-
-    #[test]
-    fn a_damaged_credential_is_refused_without_being_quoted() {
-        let mut bytes = credential().encode().to_vec();
-        bytes.truncate(bytes.len() - 1);
-        let error = Credential::decode(&bytes).unwrap_err();
-        assert!(!error.to_string().contains("very-secret"), "{error}");
-        assert!(Credential::decode(&vec![b' '; MAX_CREDENTIAL_BYTES + 1]).is_err());
-    }
 }

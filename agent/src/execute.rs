@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
+use crate::delivery::DeliveryError;
 use crate::desired::{Desired, Update};
 use crate::local_policy::LocalPolicy;
 use crate::plan::{Step, View, plan};
@@ -69,6 +70,7 @@ impl Executor {
     /// Runs until told to stop; steps under way are then left where they are, for a restart finds them again.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut records = self.context.store.subscribe();
+        let mut service = self.context.node_service.clone();
         let mut desired = Desired::remembered(self.remembered());
         let mut state = Loop::default();
         let mut tasks: JoinSet<Ended> = JoinSet::new();
@@ -78,6 +80,7 @@ impl Executor {
                 () = stop.cancelled() => break,
                 Ok(()) = records.changed() => {}
                 Ok(()) = self.desired.changed() => {}
+                Ok(()) = service.changed() => {}
                 Some(ended) = tasks.join_next() => self.note(ended, &mut state),
                 () = self.context.clock.sleep(sleep) => {}
             }
@@ -113,7 +116,7 @@ impl Executor {
                 state.pauses.get(&pause_name(&step)).map_or(Duration::ZERO, |pause| pause.until.saturating_sub(now));
             if !pause.is_zero() {
                 sleep = sleep.min(pause);
-            } else if !state.busy.contains(step.object()) && tasks.len() < CONCURRENT_STEPS {
+            } else if !state.busy.contains(&*step.object()) && tasks.len() < CONCURRENT_STEPS {
                 self.start(step, state, tasks, now).await;
             }
         }
@@ -126,6 +129,7 @@ impl Executor {
         if now >= state.next_garbage {
             live.unwanted.clone_from(desired.unwanted());
         }
+        let service = self.context.node_service.borrow().clone();
         plan(&View {
             cluster: &self.context.cluster,
             desired: desired.state(),
@@ -133,6 +137,8 @@ impl Executor {
             records: &records,
             live: &live,
             endpoints: &self.context.endpoints,
+            network: self.context.network.as_ref(),
+            service: &service,
             policy: &self.policy,
             now_ms: self.context.clock.unix_ms(),
             outage_grace_ms: *self.outage_grace_ms.borrow(),
@@ -150,7 +156,7 @@ impl Executor {
             let result = carry_out(&context, &step).await;
             return self.note(Ok((step, result)), state);
         }
-        state.busy.insert(step.object().to_owned());
+        state.busy.insert(step.object().into_owned());
         tasks.spawn(async move {
             let result = carry_out(&context, &step).await;
             (step, result)
@@ -167,7 +173,7 @@ impl Executor {
                 return;
             }
         };
-        state.busy.remove(step.object());
+        state.busy.remove(&*step.object());
         let now = self.context.clock.elapsed();
         let name = pause_name(&step);
         let outcome = if result.is_ok() { "done" } else { "retry" };
@@ -182,7 +188,7 @@ impl Executor {
                 let pause = state.pauses.entry(name).or_insert_with(fresh);
                 let wait = pause.backoff.next_delay(self.context.entropy.as_ref()).max(RETRY.0 / 4);
                 pause.until = now + wait;
-                tracing::warn!(step = step.name(), object = step.object(), %error, again_in = ?wait, "a step did not get done");
+                tracing::warn!(step = step.name(), object = &*step.object(), %error, again_in = ?wait, "a step did not get done");
             }
         }
     }
@@ -192,6 +198,7 @@ impl Executor {
         let records = self.context.store.records();
         let mut here: BTreeSet<String> = records.donors.keys().chain(records.origins.keys()).cloned().collect();
         here.extend(records.peerings.keys().map(|(peering, _)| peering.clone()));
+        here.extend(records.liqo.keys().cloned());
         here.extend(self.context.live().tunnels.into_keys());
         here.extend(state.listed.iter().cloned());
         here
@@ -202,11 +209,23 @@ impl Executor {
             return;
         }
         state.next_list = now + LIST_EVERY;
-        let (donor, origin) = tokio::join!(self.context.donor.list(), self.context.origin.list());
-        match (donor, origin) {
-            (Ok(donor), Ok(origin)) => state.listed = donor.union(&origin).cloned().collect(),
-            (Err(error), _) | (_, Err(error)) => tracing::warn!(%error, "cannot see what deliveries have made"),
+        match self.made().await {
+            Ok(made) => state.listed = made,
+            Err(error) => tracing::warn!(%error, "cannot see what deliveries have made"),
         }
+    }
+
+    /// Leases of which some delivery has something.
+    async fn made(&self) -> Result<BTreeSet<String>, DeliveryError> {
+        let (donor, origin) = tokio::join!(self.context.donor.list(), self.context.origin.list());
+        let mut made = donor?;
+        made.extend(origin?);
+        if let Some(nodes) = &self.context.virtual_nodes {
+            let (donor, origin) = tokio::join!(nodes.donor.list(), nodes.origin.list());
+            made.extend(donor?);
+            made.extend(origin?);
+        }
+        Ok(made)
     }
 
     /// Keeps what is wanted for a restart without a broker; envelopes come again.
@@ -238,7 +257,7 @@ fn pause_name(step: &Step) -> String {
 
 async fn carry_out(context: &Context, step: &Step) -> Result<(), StepError> {
     let (name, limit) = (step.name(), deadline(step));
-    let span = tracing::info_span!("step", step = name, object = step.object(), trace_id = tracing::field::Empty);
+    let span = tracing::info_span!("step", step = name, object = &*step.object(), trace_id = tracing::field::Empty);
     // "version-trace id-span id-flags": the same id is in the brokers' logs.
     if let Some(trace_id) = step.traceparent().split('-').nth(1) {
         span.record("trace_id", trace_id);
@@ -256,7 +275,7 @@ async fn carry_out(context: &Context, step: &Step) -> Result<(), StepError> {
     let result = work.unwrap_or(Err(StepError::Deadline(limit)));
     if result.is_ok() {
         reached(true);
-        span.in_scope(|| tracing::info!(step = name, object = step.object(), "done"));
+        span.in_scope(|| tracing::info!(step = name, object = &*step.object(), "done"));
     }
     result
 }

@@ -11,10 +11,10 @@ use comity_runtime::ca::CaError;
 use comity_runtime::identity::IdentityError;
 use comity_runtime::join_token::JoinTokenError;
 use comity_runtime::telemetry::TraceInjector;
-use comity_runtime::tls::{self, EndpointError};
+use comity_runtime::tls::{self, ConnectError, EndpointError};
 use comity_runtime::{
-    BrokerEndpoints, ClientTls, Clock, IdentityDir, IdentityKey, IdentityPem, IdentitySignature, JoinToken, KeyAndCsr,
-    Roots, TlsIdentity,
+    Backoff, BrokerEndpoints, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentityPem, IdentitySignature,
+    JoinToken, KeyAndCsr, Roots, TlsIdentity,
 };
 use zeroize::Zeroizing;
 
@@ -22,8 +22,8 @@ use zeroize::Zeroizing;
 const PROOF_DOMAIN: &str = "join-csr";
 /// How long it is tried while no broker answers; a group that just starts takes seconds.
 const TRY_FOR: Duration = Duration::from_secs(60);
-/// Between tries.
-const PAUSE: Duration = Duration::from_millis(500);
+/// Shortest and longest pause between tries.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 const TOKEN_FILE_MAX_BYTES: u64 = 16 << 10;
 
 /// Why an agent has no identity.
@@ -64,6 +64,18 @@ pub enum JoinError {
         /// What it said.
         reason: String,
     },
+    /// Who answers is not a broker of the federation that the token is for.
+    #[error(
+        "the join token is for federation {federation}, and none of the brokers that it names ({brokers}) is of it: {reason}; ask for a new token"
+    )]
+    SomebodyElse {
+        /// The federation of the token.
+        federation: String,
+        /// Its brokers.
+        brokers: String,
+        /// What is wrong with the first.
+        reason: String,
+    },
     /// No broker answered.
     #[error("no broker answered within {}s: {reason}", TRY_FOR.as_secs())]
     Unreachable {
@@ -93,7 +105,7 @@ pub async fn join_or_load(
     brokers: &[String],
     key: &IdentityKey,
     voucher: Option<&IdentitySignature>,
-    clock: &dyn Clock,
+    (clock, entropy): (&dyn Clock, &dyn Entropy),
 ) -> Result<Membership, JoinError> {
     let directory = IdentityDir::new(state.join("identity"));
     let list = state.join("brokers");
@@ -105,7 +117,7 @@ pub async fn join_or_load(
             .map_err(|source| JoinError::Token { path: path.to_owned(), source })?;
         // Before the identity, so that a restart in between joins again instead of finding no brokers.
         atomic_file::write(&list, token.brokers.to_string().as_bytes(), atomic_file::PRIVATE)?;
-        let pem = join(&token, key, voucher, clock).await?;
+        let pem = join(&token, key, voucher, (clock, entropy)).await?;
         directory.save(&pem)?;
         tracing::info!(cluster = %token.cluster, federation = %token.trust_domain, "joined the federation");
     }
@@ -121,7 +133,7 @@ async fn join(
     token: &JoinToken,
     key: &IdentityKey,
     voucher: Option<&IdentitySignature>,
-    clock: &dyn Clock,
+    (clock, entropy): (&dyn Clock, &dyn Entropy),
 ) -> Result<IdentityPem, JoinError> {
     let fresh = KeyAndCsr::generate()?;
     let request = v1::JoinRequest {
@@ -136,24 +148,33 @@ async fn join(
     let channel = tls::connect(&token.brokers, &tls);
     let mut client = FederationServiceClient::with_interceptor(channel, TraceInjector);
     let start = clock.elapsed();
+    let mut backoff = Backoff::new(PAUSE.0, PAUSE.1);
+    let mut told = String::new();
     let joined = loop {
-        match client.join(request.clone()).await {
+        let status = match client.join(request.clone()).await {
             Ok(joined) => break joined.into_inner(),
-            Err(status) if is_passing(&status) => {
-                let reason = reasons(&status);
-                if clock.elapsed().saturating_sub(start) >= TRY_FOR {
-                    return Err(JoinError::Unreachable { reason });
-                }
-                tracing::info!(reason, "no broker lets this cluster join yet");
-                clock.sleep(PAUSE).await;
-            }
-            Err(status) => {
-                return Err(JoinError::Refused {
-                    cluster: token.cluster.to_string(),
-                    reason: status.message().to_owned(),
-                });
-            }
+            Err(status) => status,
+        };
+        if let Some(reason) = ConnectError::behind(&status).and_then(ConnectError::somebody_else) {
+            return Err(JoinError::SomebodyElse {
+                federation: token.trust_domain.to_string(),
+                brokers: token.brokers.to_string(),
+                reason: reason.to_owned(),
+            });
         }
+        if !is_passing(&status) {
+            let reason = status.message().to_owned();
+            return Err(JoinError::Refused { cluster: token.cluster.to_string(), reason });
+        }
+        let reason = status.message().to_owned();
+        if clock.elapsed().saturating_sub(start) >= TRY_FOR {
+            return Err(JoinError::Unreachable { reason });
+        }
+        if reason != told {
+            tracing::info!(reason, "no broker lets this cluster join yet");
+            told = reason;
+        }
+        clock.sleep(backoff.next_delay(entropy).max(PAUSE.0)).await;
     };
     let pem = IdentityPem { key: fresh.key_pem, chain: joined.certificate_pem, ca: joined.ca_pem };
     Roots::from_pem_pinned(&pem.ca, &token.ca_sha256)?;

@@ -13,8 +13,10 @@
 
 pub mod acks;
 pub mod app;
+pub mod burst;
 pub mod command_line;
 pub mod config;
+pub mod crd;
 pub mod delivery;
 pub mod desired;
 pub mod execute;
@@ -27,8 +29,10 @@ pub mod liqo;
 pub mod local_api;
 pub mod local_policy;
 pub mod metrics;
+pub mod node_service;
 pub mod observe;
 pub mod plan;
+pub mod reach;
 pub mod record;
 pub mod renew;
 pub mod seal;

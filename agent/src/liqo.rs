@@ -71,4 +71,6 @@ kinds! {
     shadow_pod = "offloading.liqo.io", "v1beta1", "ShadowPod", "shadowpods";
     /// `Quota`: what a slice's credential may use, on the donor.
     quota = "offloading.liqo.io", "v1beta1", "Quota", "quotas";
+    /// `VkOptionsTemplate`: how virtual-kubelets are started, on the origin.
+    vk_options_template = "offloading.liqo.io", "v1beta1", "VkOptionsTemplate", "vkoptionstemplates";
 }

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tower::limit::GlobalConcurrencyLimitLayer;
 
 use crate::desired::Update;
-use crate::steps::Context;
+use crate::steps::{Access, Borrowed, Context};
 
 /// Name of the socket in the state directory.
 pub const SOCKET: &str = "agent.sock";
@@ -85,7 +85,7 @@ pub struct Status {
     pub tunnels: BTreeMap<String, u32>,
     /// Leases lent, with their namespaces.
     pub lent: BTreeMap<String, String>,
-    /// Leases borrowed whose kubeconfig works here, with the loopback address of the donor's API.
+    /// Leases borrowed that can be used here: with the loopback address of the donor's API, or the name of the node.
     pub borrowed: BTreeMap<String, String>,
 }
 
@@ -141,7 +141,13 @@ async fn status(State(shown): State<Shown>) -> Json<Status> {
     };
     let lent = records.donors.values().filter(|record| !record.removed);
     let running = context.running();
-    let borrowed = running.connected.iter().map(|(id, lease)| (id.clone(), lease.forward.local_addr().to_string()));
+    let borrowed = running.connected.iter().map(|(id, lease)| {
+        let what = match &lease.borrowed {
+            Borrowed::Namespace { forward, .. } => forward.local_addr().to_string(),
+            Borrowed::VirtualNode { node } => format!("node {node}"),
+        };
+        (id.clone(), what)
+    });
     Json(Status {
         cluster: context.cluster.clone(),
         federation: context.federation.clone(),
@@ -157,9 +163,15 @@ async fn status(State(shown): State<Shown>) -> Json<Status> {
 }
 
 async fn kubeconfig(State(shown): State<Shown>, axum::extract::Path(lease): axum::extract::Path<String>) -> Response {
-    match shown.context.kubeconfig(&lease) {
-        Some((_, kubeconfig)) => {
+    match shown.context.access(&lease) {
+        Some(Access::Kubeconfig(_, kubeconfig)) => {
             ([(header::CONTENT_TYPE, "application/yaml")], kubeconfig.expose().clone()).into_response()
+        }
+        Some(Access::VirtualNode(node)) => {
+            let reason = format!(
+                "{lease} is delivered as node {node} of this cluster and has no kubeconfig of its own: pods that ask for its GPUs run there; see `kubectl get node {node}`\n"
+            );
+            (StatusCode::CONFLICT, reason).into_response()
         }
         None => {
             let lease: String = lease.chars().take(64).collect();

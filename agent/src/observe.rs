@@ -8,11 +8,11 @@ mod fold;
 mod gpu_pool;
 pub(crate) mod gpu_resource;
 pub mod kubernetes;
-mod mirror;
+pub(crate) mod mirror;
 mod node_facts;
 mod node_id;
 mod pod_facts;
-mod pod_request;
+pub(crate) mod pod_request;
 pub(crate) mod quantity;
 
 use std::sync::Arc;

@@ -11,19 +11,22 @@
 //! the outage grace.
 
 mod donor_lease;
+mod liqo;
 mod origin_lease;
 mod peering;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use comity_proto::v1;
 
+use crate::delivery::{DeliveryKind, NodeService};
 use crate::keybundle::Expected;
 use crate::local_policy::LocalPolicy;
 use crate::record::{Records, ReportKey, Side};
 
 /// Names of the steps, for metrics, logs and crash points.
-pub const STEP_NAMES: [&str; 21] = [
+pub const STEP_NAMES: [&str; 26] = [
     "make-keys",
     "send-psk",
     "open-psk",
@@ -34,6 +37,11 @@ pub const STEP_NAMES: [&str; 21] = [
     "fail-peering",
     "close-peering",
     "forget-peering",
+    "liqo-challenge",
+    "liqo-admit",
+    "liqo-answer",
+    "liqo-identity",
+    "liqo-remove",
     "admit-lease",
     "refuse-lease",
     "prepare-lease",
@@ -74,8 +82,18 @@ pub enum Step {
     ClosePeering { peering: String, epoch: u32 },
     /// Takes a peering down that the broker does not know any more, or forgets keys of epochs before this one.
     ForgetPeering { peering: String, before: Option<u32> },
+    /// Donor: makes Liqo's challenge and seals it.
+    LiqoChallenge { peering: String, epoch: u32 },
+    /// Donor: makes the origin a tenant of Liqo and seals its identity; without an envelope, by what was opened before.
+    LiqoAdmit { peering: String, epoch: u32, envelope: Option<v1::Envelope> },
+    /// Origin: signs the challenge and seals the answer; without an envelope, by what was opened before.
+    LiqoAnswer { peering: String, epoch: u32, envelope: Option<v1::Envelope> },
+    /// Origin: makes its identity at the donor; without an envelope, by what was opened before.
+    LiqoIdentity { peering: String, epoch: u32, envelope: Option<v1::Envelope> },
+    /// Removes the tenant, or the identity, and forgets the exchange.
+    LiqoRemove { peering: String },
     /// Donor: takes a lease on. Carried out at once, in order of fencing tokens.
-    AdmitLease { lease: String, fencing_token: u64, milli: u64 },
+    AdmitLease { lease: String, fencing_token: u64, milli: u64, delivery: DeliveryKind },
     /// Reports that this side cannot or will not go on with a lease.
     RefuseLease { lease: String, fencing_token: u64, code: &'static str, message: String },
     /// Donor: makes the lease's namespace and what is in it.
@@ -113,6 +131,11 @@ impl Step {
             Self::FailPeering { .. } => "fail-peering",
             Self::ClosePeering { .. } => "close-peering",
             Self::ForgetPeering { .. } => "forget-peering",
+            Self::LiqoChallenge { .. } => "liqo-challenge",
+            Self::LiqoAdmit { .. } => "liqo-admit",
+            Self::LiqoAnswer { .. } => "liqo-answer",
+            Self::LiqoIdentity { .. } => "liqo-identity",
+            Self::LiqoRemove { .. } => "liqo-remove",
             Self::AdmitLease { .. } => "admit-lease",
             Self::RefuseLease { .. } => "refuse-lease",
             Self::PrepareLease { .. } => "prepare-lease",
@@ -142,8 +165,14 @@ impl Step {
     /// What it works on: steps on the same object never run at the same time, steps on different ones never wait for each
     /// other.
     #[must_use]
-    pub fn object(&self) -> &str {
-        match self {
+    pub fn object(&self) -> Cow<'_, str> {
+        Cow::Borrowed(match self {
+            // Beside the tunnel's own steps: neither waits for the other.
+            Self::LiqoChallenge { peering, .. }
+            | Self::LiqoAdmit { peering, .. }
+            | Self::LiqoAnswer { peering, .. }
+            | Self::LiqoIdentity { peering, .. }
+            | Self::LiqoRemove { peering } => return Cow::Owned(format!("{peering}/liqo")),
             Self::SendPsk { expected, .. } | Self::OpenPsk { expected, .. } => &expected.peering,
             Self::MakeKeys { peering, .. }
             | Self::SendProof { peering, .. }
@@ -165,7 +194,7 @@ impl Step {
             | Self::ForgetLease { lease } => lease,
             Self::DiscardEnvelope { ack } if ack.lease.is_empty() => &ack.peering,
             Self::DiscardEnvelope { ack } => &ack.lease,
-        }
+        })
     }
 }
 
@@ -208,6 +237,10 @@ pub struct View<'a> {
     pub live: &'a Live,
     /// Where others reach this cluster's fabric now.
     pub endpoints: &'a [String],
+    /// What others must know of this cluster's network.
+    pub network: Option<&'a v1::ClusterNetwork>,
+    /// Whether virtual nodes can be lent and borrowed now.
+    pub service: &'a NodeService,
     /// Own limits.
     pub policy: &'a LocalPolicy,
     /// Wall-clock time in milliseconds since 1970.
@@ -267,6 +300,7 @@ pub fn plan(view: &View<'_>) -> Vec<Step> {
     let mut steps = Vec::new();
     for directive in &view.desired.peerings {
         peering::plan(view, directive, &mut steps);
+        liqo::plan(view, directive, &mut steps);
     }
     let mut leases: Vec<&v1::Lease> = view.desired.leases.iter().collect();
     // A donor takes leases on in the order in which the broker granted them, so that its fence refuses only the past.
@@ -282,7 +316,7 @@ pub fn plan(view: &View<'_>) -> Vec<Step> {
     envelopes_without_use(view, &mut steps);
     garbage(view, &mut steps);
     let mut objects = BTreeSet::new();
-    steps.retain(|step| objects.insert(step.object().to_owned()));
+    steps.retain(|step| objects.insert(step.object().into_owned()));
     steps
 }
 
@@ -304,7 +338,10 @@ fn envelopes_without_use(view: &View<'_>, steps: &mut Vec<Step>) {
         let epoch = view.directive(&envelope.peering).and_then(|d| d.peering.as_ref()).map(|p| p.epoch);
         let lease_gone = !envelope.lease.is_empty()
             && !view.desired.leases.iter().any(|lease| lease.id == envelope.lease && is_wanted(lease));
-        let strange = !matches!(envelope.step.as_str(), "psk" | "proof" | "credential");
+        let strange = !matches!(
+            envelope.step.as_str(),
+            "psk" | "proof" | "credential" | "liqo-challenge" | "liqo-tenant" | "liqo-identity"
+        );
         if epoch != Some(envelope.epoch) || lease_gone || strange {
             view.discard(envelope, steps);
         }
@@ -333,6 +370,7 @@ fn garbage(view: &View<'_>, steps: &mut Vec<Step>) {
         view.live.unwanted.iter().filter(|object| !is_desired_lease(object) && view.directive(object).is_none());
     for object in unwanted.take(GARBAGE_PER_PLAN) {
         steps.push(match object.starts_with("peer-") {
+            true if view.records.liqo.contains_key(object) => Step::LiqoRemove { peering: object.clone() },
             true => Step::ForgetPeering { peering: object.clone(), before: None },
             false => Step::RemoveLease { lease: object.clone(), side: None, report: None },
         });

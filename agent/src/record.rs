@@ -1,16 +1,22 @@
 //! What an agent remembers over restarts: its keys of each peering and epoch, what it made for each lease, and what it
 //! has still to tell the broker.
 
+mod liqo;
+mod network;
+mod secret;
+
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use comity_proto::v1;
 use comity_runtime::IdentityPublicKey;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use zeroize::{Zeroize, Zeroizing};
+use serde::{Deserialize, Serialize};
+
+pub use liqo::{LiqoFailure, LiqoRecord, SealedMessage};
+pub use network::RemoteNetwork;
+pub use secret::{SecretBlob, SecretKey};
+
+use crate::delivery::{DeliveryKind, Grant};
 
 /// Which side of a peering or lease this cluster is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -31,85 +37,6 @@ impl From<Side> for v1::Side {
     }
 }
 
-/// 32 secret bytes: wiped when dropped, never printed, base64 on disk.
-#[derive(Clone, PartialEq, Eq)]
-pub struct SecretKey(Zeroizing<[u8; 32]>);
-
-impl SecretKey {
-    /// Takes bytes into custody.
-    #[must_use]
-    pub fn new(bytes: [u8; 32]) -> Self {
-        Self(Zeroizing::new(bytes))
-    }
-
-    /// The bytes. Each call is a place where they may leak.
-    #[must_use]
-    pub fn expose(&self) -> &[u8; 32] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for SecretKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[redacted]")
-    }
-}
-
-impl Serialize for SecretKey {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&Zeroizing::new(STANDARD.encode(self.0.as_slice())))
-    }
-}
-
-impl<'de> Deserialize<'de> for SecretKey {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Zeroizing::new(String::deserialize(deserializer)?);
-        let bytes = Zeroizing::new(STANDARD.decode(text.as_bytes()).unwrap_or_default());
-        let bytes: [u8; 32] =
-            bytes.as_slice().try_into().map_err(|_| serde::de::Error::custom("a key is not base64 of 32 bytes"))?;
-        Ok(Self::new(bytes))
-    }
-}
-
-/// Bytes of any length that may hold a secret: as [`SecretKey`].
-#[derive(Clone, PartialEq, Eq)]
-pub struct SecretBlob(Zeroizing<Vec<u8>>);
-
-impl SecretBlob {
-    /// Takes bytes into custody.
-    #[must_use]
-    pub fn new(bytes: Vec<u8>) -> Self {
-        Self(Zeroizing::new(bytes))
-    }
-
-    /// The bytes. Each call is a place where they may leak.
-    #[must_use]
-    pub fn expose(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for SecretBlob {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[redacted]")
-    }
-}
-
-impl Serialize for SecretBlob {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&Zeroizing::new(STANDARD.encode(self.0.as_slice())))
-    }
-}
-
-impl<'de> Deserialize<'de> for SecretBlob {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut text = String::deserialize(deserializer)?;
-        let bytes = STANDARD.decode(text.as_bytes()).map_err(|_| serde::de::Error::custom("a blob is not base64"));
-        text.zeroize();
-        Ok(Self::new(bytes?))
-    }
-}
-
 /// The other side's keys, after its bundle was verified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteKeys {
@@ -123,6 +50,9 @@ pub struct RemoteKeys {
     pub identity_key: IdentityPublicKey,
     /// Candidates of its fabric endpoint, "host:port".
     pub endpoints: Vec<String>,
+    /// What it says of its network.
+    #[serde(default)]
+    pub network: RemoteNetwork,
 }
 
 /// This side of one epoch of a peering.
@@ -202,8 +132,14 @@ pub struct DonorRecord {
     pub milli: u64,
     /// When it was admitted, in milliseconds since 1970.
     pub admitted_at_ms: u64,
+    /// How it reaches the origin.
+    #[serde(default)]
+    pub delivery: DeliveryKind,
     /// Namespace, once prepared.
     pub namespace: Option<String>,
+    /// What its virtual node may have, once prepared; in force until the lease is taken down.
+    #[serde(default)]
+    pub grant: Option<Grant>,
     /// Last sequence used for its credentials, in any epoch.
     pub last_sequence: u64,
     /// The newest credential that was sealed and not refused.
@@ -212,6 +148,26 @@ pub struct DonorRecord {
     pub removed: bool,
     /// The broker knows that everything was taken down.
     pub clean_acked: bool,
+}
+
+impl DonorRecord {
+    /// A lease that was admitted, and of which nothing is made yet.
+    #[must_use]
+    pub fn new(lease: &str, fencing_token: u64, delivery: DeliveryKind) -> Self {
+        Self {
+            lease: lease.to_owned(),
+            fencing_token,
+            milli: 0,
+            admitted_at_ms: 0,
+            delivery,
+            namespace: None,
+            grant: None,
+            last_sequence: 0,
+            sealed: None,
+            removed: false,
+            clean_acked: false,
+        }
+    }
 }
 
 /// A credential as the origin holds it.
@@ -232,6 +188,9 @@ pub struct OriginRecord {
     pub lease: String,
     /// Fencing token as last seen.
     pub fencing_token: u64,
+    /// How it reaches this cluster.
+    #[serde(default)]
+    pub delivery: DeliveryKind,
     /// The newest credential.
     pub credential: Option<HeldCredential>,
     /// Loopback port of its forward: kept, so that a kubeconfig stays good over restarts.
@@ -245,10 +204,11 @@ pub struct OriginRecord {
 impl OriginRecord {
     /// A lease of which nothing is here yet.
     #[must_use]
-    pub fn new(lease: &str, fencing_token: u64) -> Self {
+    pub fn new(lease: &str, fencing_token: u64, delivery: DeliveryKind) -> Self {
         Self {
             lease: lease.to_owned(),
             fencing_token,
+            delivery,
             credential: None,
             local_port: None,
             removed: false,
@@ -275,6 +235,8 @@ pub enum ReportKey {
     PeeringFailed(String, u32),
     /// Everything of the peering is taken down.
     Closed(String),
+    /// This side's envelope of a peering's Liqo exchange.
+    Liqo(String),
     /// The `credential` envelope of a lease.
     Credential(String),
     /// This side of a lease is ready.
@@ -305,6 +267,8 @@ pub struct Records {
     pub donors: BTreeMap<String, Arc<DonorRecord>>,
     /// Leases that this cluster borrows.
     pub origins: BTreeMap<String, Arc<OriginRecord>>,
+    /// Liqo's exchange, by peering.
+    pub liqo: BTreeMap<String, Arc<LiqoRecord>>,
     /// Peerings that were taken down and reported so.
     pub closed: BTreeMap<String, u32>,
     /// Unacknowledged messages by id.

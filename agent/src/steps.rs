@@ -4,6 +4,7 @@ mod accept_credential;
 mod authenticate;
 mod configure_fabric;
 mod lease_report;
+mod liqo;
 mod make_keys;
 mod open_credential;
 mod peering_report;
@@ -22,8 +23,9 @@ use std::time::Duration;
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_runtime::{Clock, Entropy, IdentityKey, IdentitySignature, SecretString};
+use tokio::sync::{Notify, watch};
 
-use crate::delivery::{Credential, DeliveryError, DonorDelivery, OriginDelivery};
+use crate::delivery::{Credential, DeliveryError, DonorDelivery, NodeService, OriginDelivery, VirtualNodes};
 use crate::fabric::{Exposure, Fabric, FabricError, LocalForward};
 use crate::fault::CrashPoint;
 use crate::keybundle::PinnedKeys;
@@ -55,14 +57,37 @@ pub enum StepError {
     Deadline(Duration),
 }
 
+/// What stands for a lease in this process.
+pub enum Borrowed {
+    /// A namespace of the donor.
+    Namespace {
+        /// Keeps the loopback port open.
+        forward: LocalForward,
+        /// The kubeconfig, for the local API.
+        kubeconfig: SecretString,
+    },
+    /// A node of this cluster.
+    VirtualNode {
+        /// Its name.
+        node: String,
+    },
+}
+
 /// A lease that is connected in this process.
 pub struct Connected {
-    /// Keeps the loopback port open.
-    pub forward: LocalForward,
-    /// What is in it.
+    /// What it is.
     pub lease: LiveLease,
-    /// The kubeconfig, for the local API.
-    pub kubeconfig: SecretString,
+    /// What stands for it.
+    pub borrowed: Borrowed,
+}
+
+/// What the local API may give out of a lease.
+#[derive(Clone, Debug)]
+pub enum Access {
+    /// Loopback address of the donor's API, and the kubeconfig for it.
+    Kubeconfig(SocketAddr, SecretString),
+    /// There is no kubeconfig: the lease is a node of this cluster.
+    VirtualNode(String),
 }
 
 /// What runs in this process.
@@ -92,6 +117,8 @@ pub struct Context {
     pub pinned: PinnedKeys,
     /// Where others reach this cluster's fabric, "host:port".
     pub endpoints: Vec<String>,
+    /// What others must know of this cluster's network; absent if there is nothing to know.
+    pub network: Option<v1::ClusterNetwork>,
     /// How often an idle tunnel sends something.
     pub keepalive: Duration,
     /// Memory.
@@ -102,6 +129,12 @@ pub struct Context {
     pub donor: Arc<dyn DonorDelivery>,
     /// The origin's side of deliveries.
     pub origin: Arc<dyn OriginDelivery>,
+    /// Both sides of virtual nodes, where this cluster has Liqo.
+    pub virtual_nodes: Option<VirtualNodes>,
+    /// Whether virtual nodes can be lent and borrowed now.
+    pub node_service: watch::Receiver<NodeService>,
+    /// Notified when a tunnel was put up: who may talk through it has to be said anew.
+    pub reach_due: Notify,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Randomness.
@@ -110,70 +143,11 @@ pub struct Context {
     pub metrics: Metrics,
     /// Where tests end this process.
     pub crash_points: Vec<CrashPoint>,
-    running: Mutex<Running>,
-}
-
-/// The parts of a [`Context`], named as there.
-#[expect(missing_docs, reason = "documented in Context")]
-pub struct ContextParts {
-    pub federation: String,
-    pub cluster: String,
-    pub identity: IdentityKey,
-    pub voucher: Option<IdentitySignature>,
-    pub pinned: PinnedKeys,
-    pub endpoints: Vec<String>,
-    pub keepalive: Duration,
-    pub store: Store,
-    pub fabric: Fabric,
-    pub donor: Arc<dyn DonorDelivery>,
-    pub origin: Arc<dyn OriginDelivery>,
-    pub clock: Arc<dyn Clock>,
-    pub entropy: Arc<dyn Entropy>,
-    pub metrics: Metrics,
-    pub crash_points: Vec<CrashPoint>,
+    /// What runs; at first nothing.
+    pub running: Mutex<Running>,
 }
 
 impl Context {
-    /// Puts a context together; nothing runs yet.
-    #[must_use]
-    pub fn new(parts: ContextParts) -> Self {
-        let ContextParts {
-            federation,
-            cluster,
-            identity,
-            voucher,
-            pinned,
-            endpoints,
-            keepalive,
-            store,
-            fabric,
-            donor,
-            origin,
-            clock,
-            entropy,
-            metrics,
-            crash_points,
-        } = parts;
-        Self {
-            federation,
-            cluster,
-            identity,
-            voucher,
-            pinned,
-            endpoints,
-            keepalive,
-            store,
-            fabric,
-            donor,
-            origin,
-            clock,
-            entropy,
-            metrics,
-            crash_points,
-            running: Mutex::new(Running::default()),
-        }
-    }
-
     /// What runs. Never held over an await.
     pub fn running(&self) -> MutexGuard<'_, Running> {
         // Each change is one insertion or removal, so a panic elsewhere leaves nothing half done.
@@ -194,11 +168,13 @@ impl Context {
         }
     }
 
-    /// Loopback address and kubeconfig of a connected lease.
+    /// How a connected lease is used.
     #[must_use]
-    pub fn kubeconfig(&self, lease: &str) -> Option<(SocketAddr, SecretString)> {
-        let running = self.running();
-        running.connected.get(lease).map(|lease| (lease.forward.local_addr(), lease.kubeconfig.clone()))
+    pub fn access(&self, lease: &str) -> Option<Access> {
+        Some(match &self.running().connected.get(lease)?.borrowed {
+            Borrowed::Namespace { forward, kubeconfig } => Access::Kubeconfig(forward.local_addr(), kubeconfig.clone()),
+            Borrowed::VirtualNode { node } => Access::VirtualNode(node.clone()),
+        })
     }
 
     /// The fabric alone, to end it.
@@ -212,7 +188,7 @@ impl Context {
         let held = records.origins.get(lease).and_then(|record| record.credential.as_ref());
         let held = held.ok_or(StepError::Gone("the credential"))?;
         let live = LiveLease { epoch: held.epoch, sequence: held.sequence, tunnel_epoch: 0 };
-        Ok((Credential::decode(held.encoded.expose())?, live))
+        Ok((Credential::decode_stored(held.encoded.expose())?, live))
     }
 }
 
@@ -220,8 +196,10 @@ impl Context {
 #[must_use]
 pub fn deadline(step: &Step) -> Duration {
     Duration::from_secs(match step {
-        Step::RemoveLease { .. } => 300,
-        Step::PrepareLease { .. } => 60,
+        Step::RemoveLease { .. } | Step::LiqoRemove { .. } => 300,
+        Step::PrepareLease { .. } | Step::AcceptCredential { .. } => 60,
+        // A little more than Liqo's controllers are given.
+        Step::LiqoChallenge { .. } | Step::LiqoAdmit { .. } | Step::LiqoAnswer { .. } | Step::LiqoIdentity { .. } => 90,
         _ => 30,
     })
 }
@@ -248,8 +226,17 @@ pub async fn run(context: &Context, step: &Step) -> Result<(), StepError> {
         }
         Step::ClosePeering { peering, epoch } => take_down_peering::close(context, peering, *epoch).await,
         Step::ForgetPeering { peering, before } => take_down_peering::forget(context, peering, *before).await,
-        Step::AdmitLease { lease, fencing_token, milli } => {
-            prepare_lease::admit(context, lease, *fencing_token, *milli).await
+        Step::LiqoChallenge { peering, epoch } => liqo::challenge(context, peering, *epoch).await,
+        Step::LiqoAdmit { peering, epoch, envelope } => liqo::admit(context, peering, *epoch, envelope.as_ref()).await,
+        Step::LiqoAnswer { peering, epoch, envelope } => {
+            liqo::answer(context, peering, *epoch, envelope.as_ref()).await
+        }
+        Step::LiqoIdentity { peering, epoch, envelope } => {
+            liqo::identity(context, peering, *epoch, envelope.as_ref()).await
+        }
+        Step::LiqoRemove { peering } => liqo::remove(context, peering).await,
+        Step::AdmitLease { lease, fencing_token, milli, delivery } => {
+            prepare_lease::admit(context, lease, *fencing_token, *milli, *delivery).await
         }
         Step::RefuseLease { lease, fencing_token, code, message } => {
             lease_report::fail(context, lease, *fencing_token, code, message).await

@@ -19,7 +19,7 @@ use crate::desired::Update;
 use crate::observe::Nodes;
 use crate::steps::Context;
 
-pub use offer::OfferState;
+pub use offer::{OfferState, Offered};
 
 /// First and longest pause before a stream is opened again.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));

@@ -27,7 +27,9 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use self::leases::{LeaseRecord, Leases};
-use super::{API_PORT, Credential, CredentialKind, DeliveryError, DonorDelivery, DonorLease, Prepared, namespace_name};
+use super::{
+    API_PORT, ApiCredential, CredentialKind, DeliveryError, DonorDelivery, DonorLease, Prepared, namespace_name,
+};
 use crate::fabric::ForwardTarget;
 
 /// A running echo API. Dropping it ends it; its leases are on disk.
@@ -85,9 +87,9 @@ impl DonorDelivery for EchoDelivery {
         })
     }
 
-    fn credential<'a>(&'a self, lease: &'a DonorLease) -> BoxFuture<'a, Result<Credential, DeliveryError>> {
+    fn credential<'a>(&'a self, lease: &'a DonorLease) -> BoxFuture<'a, Result<ApiCredential, DeliveryError>> {
         Box::pin(async move {
-            Ok(Credential {
+            Ok(ApiCredential {
                 kind: CredentialKind::Echo,
                 ca_pem: self.ca_pem.clone(),
                 tls_server_name: certificate::SERVER_NAME.to_owned(),

@@ -6,10 +6,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use comity_runtime::secret::SecretString;
 
-use super::Credential;
+use super::ApiCredential;
 
 /// YAML in which every value is quoted as JSON, so that no value can change the structure.
-pub(crate) fn render(lease_id: &str, credential: &Credential, local_api: SocketAddr) -> SecretString {
+pub(crate) fn render(lease_id: &str, credential: &ApiCredential, local_api: SocketAddr) -> SecretString {
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let lease = quoted(lease_id);
     SecretString::new(format!(
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn kube_reads_it_and_values_stay_values() {
-        let credential = Credential {
+        let credential = ApiCredential {
             kind: CredentialKind::Kubernetes,
             ca_pem: "ca".into(),
             tls_server_name: "kubernetes.default.svc\"\nevil: true".into(),

@@ -30,7 +30,7 @@ use tokio::sync::Mutex;
 
 use super::call::{FIELD_MANAGER, apply, call, call_opt};
 use super::{
-    API_PORT, Credential, CredentialKind, DeliveryError, DonorDelivery, DonorLease, LEASE_LABEL, Prepared,
+    API_PORT, ApiCredential, CredentialKind, DeliveryError, DonorDelivery, DonorLease, LEASE_LABEL, Prepared,
     namespace_name,
 };
 use crate::fabric::ForwardTarget;
@@ -210,7 +210,7 @@ impl NamespaceDelivery {
         }
     }
 
-    async fn issue(&self, lease: &DonorLease) -> Result<Credential, DeliveryError> {
+    async fn issue(&self, lease: &DonorLease) -> Result<ApiCredential, DeliveryError> {
         let id = lease.lease_id.as_str();
         if self.owned_namespace(id).await?.is_none() {
             return Err(DeliveryError::temporary(
@@ -243,7 +243,7 @@ impl NamespaceDelivery {
                 .await?;
         let status = answer.status.ok_or_else(|| DeliveryError::temporary(&operation, "the API server sent none"))?;
         let token_ends = u64::try_from(status.expiration_timestamp.0.as_millisecond()).unwrap_or(0);
-        Ok(Credential {
+        Ok(ApiCredential {
             kind: CredentialKind::Kubernetes,
             ca_pem: self.api.ca_pem().to_owned(),
             tls_server_name: self.api.tls_server_name().to_owned(),
@@ -275,7 +275,7 @@ impl DonorDelivery for NamespaceDelivery {
         Box::pin(self.make(lease))
     }
 
-    fn credential<'a>(&'a self, lease: &'a DonorLease) -> BoxFuture<'a, Result<Credential, DeliveryError>> {
+    fn credential<'a>(&'a self, lease: &'a DonorLease) -> BoxFuture<'a, Result<ApiCredential, DeliveryError>> {
         Box::pin(self.issue(lease))
     }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use comity_runtime::atomic_file;
 use futures::future::BoxFuture;
 
-use super::{Accepted, Credential, DeliveryError, OriginDelivery, OriginLease, kubeconfig, probe};
+use super::{Accepted, ApiCredential, DeliveryError, OriginDelivery, OriginLease, kubeconfig, probe};
 
 const SUFFIX: &str = ".kubeconfig";
 /// Files in the folder that are looked at: more leases than one origin holds.
@@ -48,7 +48,7 @@ impl OriginFile {
     fn write(
         &self,
         lease: &OriginLease,
-        credential: &Credential,
+        credential: &ApiCredential,
         local_api: SocketAddr,
     ) -> Result<Accepted, DeliveryError> {
         let path = self.path(&lease.lease_id)?;
@@ -88,7 +88,7 @@ impl OriginDelivery for OriginFile {
     fn accept<'a>(
         &'a self,
         lease: &'a OriginLease,
-        credential: &'a Credential,
+        credential: &'a ApiCredential,
         local_api: SocketAddr,
     ) -> BoxFuture<'a, Result<Accepted, DeliveryError>> {
         Box::pin(async move { self.write(lease, credential, local_api) })
@@ -97,7 +97,7 @@ impl OriginDelivery for OriginFile {
     fn probe<'a>(
         &'a self,
         _lease: &'a OriginLease,
-        credential: &'a Credential,
+        credential: &'a ApiCredential,
         local_api: SocketAddr,
     ) -> BoxFuture<'a, Result<(), DeliveryError>> {
         Box::pin(probe::probe(credential, local_api))
@@ -133,7 +133,7 @@ mod tests {
             target_namespace: String::new(),
             expires_at_ms: 0,
         };
-        let credential = Credential {
+        let credential = ApiCredential {
             kind: CredentialKind::Echo,
             ca_pem: "ca".into(),
             tls_server_name: "donor".into(),

@@ -19,7 +19,7 @@ use kube::{Api, ResourceExt as _};
 use self::ledger::Ledger;
 use super::call::{FIELD_MANAGER, MANAGED_BY, apply, call, call_opt};
 use super::{
-    Accepted, Credential, DeliveryError, LEASE_LABEL, OriginDelivery, OriginLease, TENANT_LABEL, kubeconfig,
+    Accepted, ApiCredential, DeliveryError, LEASE_LABEL, OriginDelivery, OriginLease, TENANT_LABEL, kubeconfig,
     namespace_name, probe,
 };
 use crate::kubernetes_api::KubernetesApi;
@@ -54,7 +54,7 @@ impl OriginSecret {
     async fn write(
         &self,
         lease: &OriginLease,
-        credential: &Credential,
+        credential: &ApiCredential,
         local_api: SocketAddr,
     ) -> Result<Accepted, DeliveryError> {
         let namespace =
@@ -143,7 +143,7 @@ impl OriginDelivery for OriginSecret {
     fn accept<'a>(
         &'a self,
         lease: &'a OriginLease,
-        credential: &'a Credential,
+        credential: &'a ApiCredential,
         local_api: SocketAddr,
     ) -> BoxFuture<'a, Result<Accepted, DeliveryError>> {
         Box::pin(self.write(lease, credential, local_api))
@@ -152,7 +152,7 @@ impl OriginDelivery for OriginSecret {
     fn probe<'a>(
         &'a self,
         _lease: &'a OriginLease,
-        credential: &'a Credential,
+        credential: &'a ApiCredential,
         local_api: SocketAddr,
     ) -> BoxFuture<'a, Result<(), DeliveryError>> {
         Box::pin(probe::probe(credential, local_api))

@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 
 use super::https::HttpsServer;
-use super::{Credential, DeliveryError};
+use super::{ApiCredential, DeliveryError};
 
 /// Bytes of an answer that are told when it is not what was hoped for.
 const QUOTE: usize = 200;
 
 /// Asks for the version, and for the quota in the lease's namespace.
-pub(crate) async fn probe(credential: &Credential, local_api: SocketAddr) -> Result<(), DeliveryError> {
+pub(crate) async fn probe(credential: &ApiCredential, local_api: SocketAddr) -> Result<(), DeliveryError> {
     let operation = |path: &str| format!("read {path} of the donor through the fabric");
     let server = HttpsServer::new(local_api, &credential.tls_server_name, &credential.ca_pem)
         .map_err(|reason| DeliveryError::permanent("bad-credential", reason))?;

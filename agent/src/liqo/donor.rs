@@ -1,1 +1,105 @@
 //! What the donor's agent does with Liqo on its cluster.
+//!
+//! ```text
+//! challenge ─▶ admit_tenant ─▶ (slices come and go) ─▶ drain_lease ─▶ remove_tenant          LiqoDonor, called by steps
+//!                                     ▲
+//! Grants ─┬─▶ ClassController: status of every replicated ResourceSlice is exactly its lease, or nothing
+//!         └─▶ PolicyKeeper:    admission policies say the same, whoever asks                  tasks, always running
+//! ```
+//!
+//! Liqo by itself lets a consumer write its own grant, choose a class that grants everything, choose nodes, and put groups
+//! of its choice into the certificate that is signed for it. The policies shut that; without them nothing is lent.
+//!
+//! What this never does: take a running pod down because a grant is not to be seen. That takes [`LiqoDonor::drain_lease`] or
+//! [`LiqoDonor::remove_tenant`], which somebody has to call.
+
+mod class_controller;
+mod csr;
+mod dynamic;
+mod grants;
+mod installation;
+mod namespaces;
+mod pace;
+mod peer_check;
+mod policies;
+mod policy_keeper;
+mod removal;
+mod server_name;
+mod slice;
+mod tenant;
+mod waiting;
+
+pub use class_controller::ClassController;
+pub use csr::{slice_user, tenant_subject_is};
+pub use grants::{Grant, Grants, MAX_GRANTS};
+pub use installation::{Installation, InstallationSettings, check_installation};
+pub use namespaces::NamespaceKeeper;
+pub use policies::{POLICY_NAMES, PolicySettings, params_name, policy_objects};
+pub use policy_keeper::PolicyKeeper;
+
+use std::time::Duration;
+
+use crate::delivery::DeliveryError;
+use crate::fabric::ForwardTarget;
+
+/// How the donor's side works on its cluster.
+#[derive(Clone, Debug)]
+pub struct DonorSettings {
+    /// This cluster's own Liqo id.
+    pub liqo_id: String,
+    /// Where this cluster's API server listens, as the fabric's port for origins leads to it.
+    pub api_server: ForwardTarget,
+    /// Longest that one call waits for Liqo's controllers.
+    pub patience: Duration,
+    /// How long a tenant's pods are given to end when their lease is over, whatever they ask for themselves.
+    pub pod_grace: Duration,
+}
+
+impl DonorSettings {
+    /// The usual limits.
+    #[must_use]
+    pub fn new(liqo_id: &str, api_server: ForwardTarget) -> Self {
+        Self {
+            liqo_id: liqo_id.to_owned(),
+            api_server,
+            patience: Duration::from_secs(60),
+            pod_grace: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Admits origins to this cluster, and sees them out. Cheap to clone.
+#[derive(Clone)]
+pub struct LiqoDonor {
+    client: kube::Client,
+    settings: DonorSettings,
+}
+
+impl LiqoDonor {
+    /// Works on the cluster behind `client`.
+    #[must_use]
+    pub const fn new(client: kube::Client, settings: DonorSettings) -> Self {
+        Self { client, settings }
+    }
+}
+
+impl std::fmt::Debug for LiqoDonor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LiqoDonor").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// The user name by which the API server knows this agent: the policies trust it.
+///
+/// # Errors
+/// [`DeliveryError`].
+pub async fn own_user_name(client: &kube::Client) -> Result<String, DeliveryError> {
+    use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+    let operation = "ask the API server who this agent is";
+    let reviews = kube::Api::<SelfSubjectReview>::all(client.clone());
+    let review = SelfSubjectReview::default();
+    let answer =
+        crate::delivery::call::call(operation, reviews.create(&kube::api::PostParams::default(), &review)).await?;
+    let user = answer.status.and_then(|status| status.user_info).and_then(|user| user.username);
+    user.filter(|name| !name.is_empty()).ok_or_else(|| DeliveryError::temporary(operation, "it does not say"))
+}

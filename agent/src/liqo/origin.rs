@@ -1,1 +1,136 @@
 //! What the origin's agent does with Liqo on its cluster.
+//!
+//! ```text
+//! answer ─▶ accept_identity          once per peering: a credential for the donor's API, held by Liqo alone
+//! accept ─▶ ready ─▶ remove          once per lease: slice → virtual node → offloaded namespace
+//! tend                               all the time: finished pods stop counting, nodes recover with the line
+//! ```
+//!
+//! Every step can be repeated and resumed. What this never does: grant itself anything (that is the donor's to do), touch
+//! objects of Liqo that it did not make, or call a donor dead before a bounded wait has passed in vain.
+
+mod check;
+mod handshake;
+mod network;
+mod objects;
+mod offer;
+mod removal;
+mod rights;
+mod signing;
+pub mod tend;
+mod virtual_nodes;
+mod vk_options;
+mod wait;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::core::{ApiResource, DynamicObject};
+use kube::{Api, Client};
+use tokio::sync::Mutex;
+
+use crate::delivery::DeliveryError;
+use crate::delivery::call::call;
+
+pub use network::{OwnNetwork, own_network};
+pub use tend::TendSettings;
+pub use virtual_nodes::SliceRequest;
+
+/// The ConfigMap with this cluster's Liqo id.
+const CLUSTER_ID_MAP: &str = "liqo-clusterid-configmap";
+const CLUSTER_ID_KEY: &str = "CLUSTER_ID";
+
+/// How a namespace is called on the donor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NamespaceMapping {
+    /// `NAMESPACE-LIQO_ID`: never clashes, but only the short names of Services work there.
+    #[default]
+    DefaultName,
+    /// The same name: all names of Services work as at home, if the donor has no namespace of that name.
+    EnforceSameName,
+}
+
+impl NamespaceMapping {
+    const fn strategy(self) -> &'static str {
+        match self {
+            Self::DefaultName => "DefaultName",
+            Self::EnforceSameName => "EnforceSameName",
+        }
+    }
+}
+
+/// What an operator may choose.
+#[derive(Clone, Debug)]
+pub struct OriginSettings {
+    /// Where Liqo is installed.
+    pub liqo_namespace: String,
+    /// Pod CIDRs of this cluster; none: those that its nodes name.
+    pub pod_cidrs: Vec<String>,
+    /// How namespaces are called on donors.
+    pub mapping: NamespaceMapping,
+    /// How long a donor that does not answer may hold up a removal before it is counted as gone.
+    pub donor_patience: Duration,
+    /// How pods that run on virtual nodes are given to end when the lease does.
+    pub drain_patience: Duration,
+}
+
+impl Default for OriginSettings {
+    fn default() -> Self {
+        Self {
+            liqo_namespace: "liqo".to_owned(),
+            pod_cidrs: Vec::new(),
+            mapping: NamespaceMapping::default(),
+            donor_patience: Duration::from_secs(30),
+            drain_patience: Duration::from_secs(40),
+        }
+    }
+}
+
+/// Drives the Liqo of this cluster as one that borrows. Cheap to clone.
+#[derive(Clone)]
+pub struct LiqoOrigin {
+    client: Client,
+    settings: OriginSettings,
+    /// Held while the offer to a namespace is worked out and written: leases for one namespace may come and go at once.
+    offers: Arc<Mutex<()>>,
+}
+
+impl std::fmt::Debug for LiqoOrigin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LiqoOrigin").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl LiqoOrigin {
+    /// Works on the cluster behind `client`.
+    #[must_use]
+    pub fn new(client: Client, settings: OriginSettings) -> Self {
+        Self { client, settings, offers: Arc::default() }
+    }
+
+    fn namespaced(&self, namespace: &str, kind: &ApiResource) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, kind)
+    }
+
+    fn cluster_wide(&self, kind: &ApiResource) -> Api<DynamicObject> {
+        Api::all_with(self.client.clone(), kind)
+    }
+
+    /// This cluster's Liqo id.
+    async fn own_id(&self) -> Result<String, DeliveryError> {
+        own_id(&self.client, &self.settings.liqo_namespace).await
+    }
+}
+
+async fn own_id(client: &Client, liqo_namespace: &str) -> Result<String, DeliveryError> {
+    let maps = Api::<ConfigMap>::namespaced(client.clone(), liqo_namespace);
+    let operation = format!("read ConfigMap {liqo_namespace}/{CLUSTER_ID_MAP}, which Liqo makes");
+    let map = call(&operation, maps.get(CLUSTER_ID_MAP)).await?;
+    let id = map.data.as_ref().and_then(|data| data.get(CLUSTER_ID_KEY)).map(String::as_str).unwrap_or_default();
+    if check::is_dns_label(id) {
+        return Ok(id.to_owned());
+    }
+    let message = format!("{CLUSTER_ID_KEY} in ConfigMap {liqo_namespace}/{CLUSTER_ID_MAP} is {id:?}, not a DNS label");
+    Err(DeliveryError::permanent("liqo-cluster-id", message))
+}

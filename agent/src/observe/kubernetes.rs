@@ -25,6 +25,7 @@ use super::pod_facts::pod_facts;
 use super::{Inventory, InventorySettings, Nodes};
 use crate::delivery::LEASE_LABEL;
 use crate::kubernetes_api::KubernetesApi;
+use crate::liqo::{REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
 
 /// How long changes are gathered before they are folded: a rollout changes many pods at once.
 const DEBOUNCE: Duration = Duration::from_millis(200);
@@ -44,8 +45,14 @@ pub fn observe(api: &KubernetesApi, settings: InventorySettings) -> Inventory {
         .default_backoff()
         .boxed(),
         namespaces: watcher::watcher(
-            Api::<PartialObjectMeta<Namespace>>::all(client),
+            Api::<PartialObjectMeta<Namespace>>::all(client.clone()),
             watcher::Config::default().labels(LEASE_LABEL),
+        )
+        .default_backoff()
+        .boxed(),
+        guests: watcher::watcher(
+            Api::<PartialObjectMeta<Namespace>>::all(client),
+            watcher::Config::default().labels(&format!("{REMOTE_CLUSTER_LABEL},!{TENANT_NAMESPACE_LABEL}")),
         )
         .default_backoff()
         .boxed(),
@@ -57,6 +64,7 @@ struct Streams<N, P, S> {
     nodes: N,
     pods: P,
     namespaces: S,
+    guests: S,
 }
 
 #[derive(Default)]
@@ -65,6 +73,8 @@ struct Seen {
     pods: Mirror<PodFacts>,
     /// Namespaces of leases.
     namespaces: Mirror<String>,
+    /// Namespaces that Liqo made for pods of other clusters: what runs there is on a lease too.
+    guests: Mirror<String>,
 }
 
 async fn follow<N, P, S>(mut streams: Streams<N, P, S>, settings: InventorySettings, publish: watch::Sender<Nodes>)
@@ -90,6 +100,10 @@ where
             },
             event = streams.namespaces.next() => match event {
                 Some(event) => taken("namespaces", event).is_some_and(|event| seen.namespaces.take(event, namespace_entry)),
+                None => return,
+            },
+            event = streams.guests.next() => match event {
+                Some(event) => taken("guests", event).is_some_and(|event| seen.guests.take(event, guest_entry)),
                 None => return,
             },
             () = tokio::time::sleep_until(fold_at), if due.is_some() => {
@@ -125,13 +139,21 @@ fn namespace_entry(namespace: &PartialObjectMeta<Namespace>) -> Option<(String, 
     Some((name.clone(), is_ours.then_some(name)))
 }
 
+fn guest_entry(namespace: &PartialObjectMeta<Namespace>) -> Option<(String, Option<String>)> {
+    let name = namespace.metadata.name.clone()?;
+    Some((name.clone(), Some(name)))
+}
+
 impl Seen {
     fn is_complete(&self) -> bool {
-        self.nodes.is_complete() && self.pods.is_complete() && self.namespaces.is_complete()
+        self.nodes.is_complete()
+            && self.pods.is_complete()
+            && self.namespaces.is_complete()
+            && self.guests.is_complete()
     }
 
     fn publish(&self, settings: &InventorySettings, publish: &watch::Sender<Nodes>, told: &mut Vec<LeftOut>) {
-        let lent: BTreeSet<String> = self.namespaces.facts().cloned().collect();
+        let lent: BTreeSet<String> = self.namespaces.facts().chain(self.guests.facts()).cloned().collect();
         let folded = fold(self.nodes.facts(), self.pods.facts(), &lent, &settings.salt, &settings.reserve);
         if folded.left_out != *told {
             for left in &folded.left_out {

@@ -28,7 +28,7 @@ pub(crate) fn ones_floor(text: &str) -> Option<u64> {
 }
 
 /// The amount in billionths; `None` for what is negative, too large, or no quantity.
-fn nano(text: &str) -> Option<u128> {
+pub(crate) fn nano(text: &str) -> Option<u128> {
     let text = text.trim();
     if text.len() > MAX_TEXT {
         return None;

@@ -2,7 +2,9 @@
 
 use comity_proto::v1;
 
+use super::liqo::{Standing, standing};
 use super::{Step, View, is_past_grace, is_wanted};
+use crate::delivery::DeliveryKind;
 use crate::local_policy::Ask;
 use crate::record::{DonorRecord, ReportKey, SealedCredential, Side};
 
@@ -49,20 +51,27 @@ fn admit(view: &View<'_>, lease: &v1::Lease, known: bool, lent_milli: &mut u64, 
         // Not known here, and older than one that is: it was here and is over.
         return;
     }
+    let delivery = DeliveryKind::of(lease);
+    if let (DeliveryKind::VirtualNode, Err(reason)) = (delivery, &view.service.lends) {
+        let message = format!("this cluster lends no virtual nodes now: {reason}");
+        steps.push(refuse(lease, "virtual-node-unavailable", message));
+        return;
+    }
     let milli = milli(lease);
     let institution = view.directive(&lease.peering).map_or("", |directive| directive.peer_institution.as_str());
     let ask = Ask { origin: &lease.origin, institution, milli, term_ms: lease.term_ms, lent_milli: *lent_milli };
     match view.policy.check(&ask) {
         Ok(()) => {
             *lent_milli = lent_milli.saturating_add(milli);
-            steps.push(Step::AdmitLease { lease: lease.id.clone(), fencing_token: lease.fencing_token, milli });
+            let (lease, fencing_token) = (lease.id.clone(), lease.fencing_token);
+            steps.push(Step::AdmitLease { lease, fencing_token, milli, delivery });
         }
-        Err(message) => steps.push(refuse(lease, message)),
+        Err(message) => steps.push(refuse(lease, "local-policy", message)),
     }
 }
 
-fn refuse(lease: &v1::Lease, message: String) -> Step {
-    Step::RefuseLease { lease: lease.id.clone(), fencing_token: lease.fencing_token, code: "local-policy", message }
+fn refuse(lease: &v1::Lease, code: &'static str, message: String) -> Step {
+    Step::RefuseLease { lease: lease.id.clone(), fencing_token: lease.fencing_token, code, message }
 }
 
 fn serve(view: &View<'_>, lease: &v1::Lease, record: &DonorRecord, steps: &mut Vec<Step>) {
@@ -76,6 +85,7 @@ fn serve(view: &View<'_>, lease: &v1::Lease, record: &DonorRecord, steps: &mut V
         if view.now_ms >= limit && view.is_live {
             steps.push(refuse(
                 lease,
+                "local-policy",
                 "the lease has lasted as long as this cluster lends (sharing.maxLeaseSeconds)".to_owned(),
             ));
             return;
@@ -83,7 +93,15 @@ fn serve(view: &View<'_>, lease: &v1::Lease, record: &DonorRecord, steps: &mut V
         ends_at_ms = ends_at_ms.min(limit);
     }
     if record.namespace.is_none() {
-        steps.push(Step::PrepareLease { lease: Box::new(lease.clone()), ends_at_ms });
+        let ready = match record.delivery {
+            DeliveryKind::Namespace => Standing::Done,
+            DeliveryKind::VirtualNode => standing(view, &lease.peering),
+        };
+        match ready {
+            Standing::Done => steps.push(Step::PrepareLease { lease: Box::new(lease.clone()), ends_at_ms }),
+            Standing::Waits => {}
+            Standing::Impossible(code, reason) => steps.push(refuse(lease, code, reason)),
+        }
         return;
     }
     let Some(epoch) = view.usable_epoch(&lease.peering) else { return };

@@ -2,7 +2,9 @@
 
 use comity_proto::v1;
 
+use super::liqo::{Standing, standing};
 use super::{LiveLease, Step, View, is_past_grace, is_wanted};
+use crate::delivery::DeliveryKind;
 use crate::record::{OriginRecord, ReportKey, Side};
 
 pub(super) fn plan(view: &View<'_>, lease: &v1::Lease, steps: &mut Vec<Step>) {
@@ -29,18 +31,31 @@ pub(super) fn plan(view: &View<'_>, lease: &v1::Lease, steps: &mut Vec<Step>) {
     }
     if record.is_some_and(|record| record.removed) && view.is_live {
         // Taken down in an outage that outlasted the lease and its grace: the donor does not seal for it again.
-        steps.push(Step::RefuseLease {
-            lease: lease.id.clone(),
-            fencing_token: lease.fencing_token,
-            code: "credential-lost",
-            message: "the credential was destroyed when the outage grace ended; ask for a new lease".to_owned(),
-        });
+        let message = "the credential was destroyed when the outage grace ended; ask for a new lease".to_owned();
+        steps.push(refuse(lease, "credential-lost", message));
         return;
+    }
+    if DeliveryKind::of(lease) == DeliveryKind::VirtualNode && !lease.origin_ready {
+        let reason = match (&view.service.borrows, standing(view, &lease.peering)) {
+            (Err(reason), _) => {
+                Some(("virtual-node-unavailable", format!("this cluster borrows no virtual nodes now: {reason}")))
+            }
+            (Ok(()), Standing::Impossible(code, reason)) => Some((code, reason)),
+            (Ok(()), Standing::Done | Standing::Waits) => None,
+        };
+        if let Some((code, reason)) = reason.filter(|_| view.is_live) {
+            steps.push(refuse(lease, code, reason));
+            return;
+        }
     }
     open(view, lease, steps);
     if let Some(record) = record {
         accept(view, lease, record, steps);
     }
+}
+
+fn refuse(lease: &v1::Lease, code: &'static str, message: String) -> Step {
+    Step::RefuseLease { lease: lease.id.clone(), fencing_token: lease.fencing_token, code, message }
 }
 
 fn open(view: &View<'_>, lease: &v1::Lease, steps: &mut Vec<Step>) {
@@ -58,6 +73,9 @@ fn open(view: &View<'_>, lease: &v1::Lease, steps: &mut Vec<Step>) {
 
 fn accept(view: &View<'_>, lease: &v1::Lease, record: &OriginRecord, steps: &mut Vec<Step>) {
     let (Some(credential), Some(tunnel)) = (&record.credential, view.live.tunnels.get(&lease.peering)) else { return };
+    if DeliveryKind::of(lease) == DeliveryKind::VirtualNode && standing(view, &lease.peering) != Standing::Done {
+        return;
+    }
     let wanted = LiveLease { epoch: credential.epoch, sequence: credential.sequence, tunnel_epoch: *tunnel };
     if view.live.accepted.get(&lease.id) != Some(&wanted) {
         steps.push(Step::AcceptCredential { lease: Box::new(lease.clone()) });

@@ -79,6 +79,9 @@ impl OnePeering<'_> {
             Some(shown) if shown.endpoints != self.view.endpoints => {
                 self.fail("endpoints-changed", "this side's fabric is reached elsewhere now", steps);
             }
+            Some(shown) if shown.network.as_ref() != self.view.network => {
+                self.fail("network-changed", "this side's network is another one now", steps);
+            }
             Some(_) if self.peering.state() == PeeringState::Authenticating => match self.side {
                 Side::Donor => self.authenticate_as_donor(record, steps),
                 Side::Origin => self.authenticate_as_origin(record, steps),
@@ -191,6 +194,11 @@ impl OnePeering<'_> {
 
     fn close(&self, steps: &mut Vec<Step>) {
         let (peering, epoch) = (self.peering.id.clone(), self.peering.epoch);
+        if self.view.records.liqo.contains_key(&peering) {
+            // While the tunnel still stands: so the other side's Liqo hears of it.
+            steps.push(Step::LiqoRemove { peering });
+            return;
+        }
         let known = self.view.records.closed.get(&peering) == Some(&epoch);
         if !known && !self.view.is_reported(&ReportKey::Closed(peering.clone())) {
             steps.push(Step::ClosePeering { peering, epoch });

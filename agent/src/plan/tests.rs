@@ -2,14 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod liqo;
+
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::delivery::Grant;
+use crate::liqo::LiqoPeer;
 use crate::record::{
-    DonorRecord, HeldCredential, OriginRecord, Outgoing, PeeringRecord, RemoteKeys, SealedCredential, SecretBlob,
-    SecretKey,
+    DonorRecord, HeldCredential, LiqoRecord, OriginRecord, Outgoing, PeeringRecord, RemoteKeys, RemoteNetwork,
+    SealedCredential, SealedMessage, SecretBlob, SecretKey,
 };
 
 const NOW: u64 = 1_000_000;
@@ -23,8 +27,23 @@ struct Sim {
     live: Live,
     policy: LocalPolicy,
     endpoints: Vec<String>,
+    network: v1::ClusterNetwork,
+    service: NodeService,
     is_live: bool,
     now_ms: u64,
+    /// Messages of Liqo's exchange that were sealed.
+    sealed: Vec<v1::Envelope>,
+}
+
+/// A cluster's network, with a Liqo.
+fn network(number: u8) -> v1::ClusterNetwork {
+    v1::ClusterNetwork {
+        pod_cidrs: vec![format!("10.{number}.0.0/16")],
+        api_server: format!("192.0.2.{number}:6443"),
+        liqo_cluster_id: format!("liqo-{number}"),
+        liqo_version: "v1.2.0".into(),
+        tun: true,
+    }
 }
 
 fn bundle(cluster: &str, side: Side) -> v1::KeyBundle {
@@ -33,6 +52,7 @@ fn bundle(cluster: &str, side: Side) -> v1::KeyBundle {
         epoch: 1,
         cluster: cluster.into(),
         side: v1::Side::from(side).into(),
+        network: Some(network(1)),
         ..v1::KeyBundle::default()
     }
 }
@@ -62,6 +82,13 @@ fn remote() -> RemoteKeys {
         hpke_public: [4; 32],
         identity_key: comity_runtime::IdentityKey::generate(&comity_runtime::SeededEntropy::new(1)).public(),
         endpoints: vec!["127.0.0.1:1".into()],
+        network: RemoteNetwork {
+            pod_cidrs: vec!["10.2.0.0/16".parse().unwrap()],
+            api_server: "192.0.2.2:6443".into(),
+            liqo_cluster_id: "liqo-2".into(),
+            liqo_version: "v1.2.0".into(),
+            tun: true,
+        },
     }
 }
 
@@ -104,8 +131,11 @@ impl Sim {
             live: Live::default(),
             policy: LocalPolicy::default(),
             endpoints: Vec::new(),
+            network: network(1),
+            service: NodeService { lends: Ok(()), borrows: Ok(()), needs_tun: true, peer_networks: Vec::new() },
             is_live: true,
             now_ms: NOW,
+            sealed: Vec::new(),
         }
     }
 
@@ -135,6 +165,8 @@ impl Sim {
             records: &self.records,
             live: &self.live,
             endpoints: &self.endpoints,
+            network: Some(&self.network),
+            service: &self.service,
             policy: &self.policy,
             now_ms: self.now_ms,
             outage_grace_ms: 60_000,
@@ -209,13 +241,29 @@ impl Sim {
                     self.live.unwanted.remove(peering);
                 }
             }
-            Step::AdmitLease { lease, fencing_token, milli } => {
+            Step::LiqoChallenge { .. }
+            | Step::LiqoAdmit { .. }
+            | Step::LiqoAnswer { .. }
+            | Step::LiqoIdentity { .. }
+            | Step::LiqoRemove { .. } => self.carry_out_liqo(step),
+            Step::AdmitLease { lease, fencing_token, milli, delivery } => {
                 self.records.fence = self.records.fence.max(*fencing_token);
-                self.put_donor(lease, *fencing_token, |record| record.milli = *milli);
+                self.put_donor(lease, *fencing_token, |record| {
+                    record.milli = *milli;
+                    record.delivery = *delivery;
+                });
             }
             Step::RefuseLease { lease, .. } => self.report(ReportKey::LeaseFailed(lease.clone())),
             Step::PrepareLease { lease, .. } => {
-                self.put_donor(&lease.id, lease.fencing_token, |record| record.namespace = Some("ns".into()));
+                self.put_donor(&lease.id, lease.fencing_token, |record| {
+                    record.namespace = Some("ns".into());
+                    record.grant = (record.delivery == DeliveryKind::VirtualNode).then(|| Grant {
+                        origin_liqo_id: "liqo-2".into(),
+                        resources: BTreeMap::new(),
+                        node_selector: BTreeMap::new(),
+                        node_labels: BTreeMap::new(),
+                    });
+                });
             }
             Step::SealCredential { lease, ends_at_ms, epoch, .. } => {
                 let (now, end) = (self.now_ms, *ends_at_ms);
@@ -234,7 +282,7 @@ impl Sim {
             }
             Step::ReportLease { lease, .. } => self.report(ReportKey::Ready(lease.clone())),
             Step::OpenCredential { lease, fencing_token, envelope } => {
-                let mut record = OriginRecord::new(lease, *fencing_token);
+                let mut record = OriginRecord::new(lease, *fencing_token, DeliveryKind::Namespace);
                 record.credential =
                     Some(HeldCredential { epoch: 1, sequence: envelope.sequence, encoded: SecretBlob::new(vec![1]) });
                 self.records.origins.insert(lease.clone(), Arc::new(record));
@@ -258,7 +306,7 @@ impl Sim {
                         record.removed = true;
                     });
                 } else {
-                    let record = OriginRecord { removed: true, ..OriginRecord::new(lease, 1) };
+                    let record = OriginRecord { removed: true, ..OriginRecord::new(lease, 1, DeliveryKind::Namespace) };
                     self.records.origins.insert(lease.clone(), Arc::new(record));
                 }
                 if report.is_some() {
@@ -282,17 +330,8 @@ impl Sim {
     }
 
     fn put_donor(&mut self, lease: &str, token: u64, change: impl FnOnce(&mut DonorRecord)) {
-        let fresh = DonorRecord {
-            lease: lease.into(),
-            fencing_token: token,
-            milli: 0,
-            admitted_at_ms: self.now_ms,
-            namespace: None,
-            last_sequence: 0,
-            sealed: None,
-            removed: false,
-            clean_acked: false,
-        };
+        let fresh =
+            DonorRecord { admitted_at_ms: self.now_ms, ..DonorRecord::new(lease, token, DeliveryKind::Namespace) };
         let mut record = self.records.donors.get(lease).map_or(fresh, |record| DonorRecord::clone(record));
         record.removed = false;
         change(&mut record);
@@ -387,6 +426,14 @@ fn a_fabric_that_moved_asks_for_a_new_epoch_and_keeps_its_tunnel() {
     assert!(matches!(&steps[..], [Step::FailPeering { code: "endpoints-changed", .. }]), "{steps:?}");
     sim.settle();
     assert_eq!(sim.live.tunnels["peer-1"], 1);
+}
+
+#[test]
+fn a_network_that_changed_asks_for_a_new_epoch_too() {
+    let mut sim = connected_donor();
+    sim.network.liqo_version = "v1.2.1".to_owned();
+    let steps = sim.plan();
+    assert!(matches!(&steps[..], [Step::FailPeering { code: "network-changed", .. }]), "{steps:?}");
 }
 
 #[test]
@@ -569,7 +616,7 @@ proptest! {
         prop_assert!(sim.plan().is_empty());
         // One object, one step at a time.
         let steps = sim.plan();
-        let objects: BTreeSet<&str> = steps.iter().map(Step::object).collect();
+        let objects: BTreeSet<_> = steps.iter().map(Step::object).collect();
         prop_assert_eq!(objects.len(), steps.len());
     }
 }

@@ -1,12 +1,14 @@
-//! Step `accept-credential`: the origin's loopback port leads into the tunnel, and the kubeconfig says so.
+//! Step `accept-credential`: what was leased can be used on the origin. A namespace: the loopback port leads into the
+//! tunnel, and the kubeconfig says so. A virtual node: the donor's Liqo is asked for it, and it is there.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use comity_proto::v1;
 
-use super::{Connected, Context, StepError, lease_report};
-use crate::delivery::{DeliveryError, OriginLease};
+use super::{Borrowed, Connected, Context, StepError, lease_report, liqo};
+use crate::delivery::{ApiCredential, Credential, DeliveryError, OriginLease};
 use crate::fabric::{FabricError, LocalForward, PeerHandle, forward_local};
+use crate::liqo::LiqoPeer;
 use crate::plan::LiveLease;
 
 pub(super) async fn run(context: &Context, lease: &v1::Lease) -> Result<(), StepError> {
@@ -18,24 +20,52 @@ pub(super) async fn run(context: &Context, lease: &v1::Lease) -> Result<(), Step
         // A forward into an older tunnel leads nowhere; its port is taken again below.
         running.connected.remove(&lease.id).filter(|connected| connected.lease.tunnel_epoch == tunnel_epoch)
     };
+    let kept = kept.map(|connected| connected.borrowed);
+    let borrowed = match &credential {
+        Credential::Api(credential) => connect(context, lease, credential, &handle, kept).await,
+        Credential::VirtualNode(grant) => {
+            let peer = peer(context, &lease.peering)?;
+            let nodes = liqo::virtual_nodes(context)?;
+            let node = nodes.origin.accept(&peer, &origin_lease(lease), grant).await;
+            node.map(|node| Borrowed::VirtualNode { node }).map_err(StepError::from)
+        }
+    };
+    match borrowed {
+        Ok(borrowed) => {
+            let connected = Connected { lease: LiveLease { tunnel_epoch, ..held }, borrowed };
+            context.running().connected.insert(lease.id.clone(), connected);
+            Ok(())
+        }
+        Err(StepError::Delivery(DeliveryError::Permanent { code, message })) => {
+            lease_report::fail(context, &lease.id, lease.fencing_token, code, &message).await
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn connect(
+    context: &Context,
+    lease: &v1::Lease,
+    credential: &ApiCredential,
+    handle: &PeerHandle,
+    kept: Option<Borrowed>,
+) -> Result<Borrowed, StepError> {
     let forward = match kept {
-        Some(connected) => connected.forward,
-        None => open_forward(context, &lease.id, &handle, credential.server_port).await?,
+        Some(Borrowed::Namespace { forward, .. }) => forward,
+        _ => open_forward(context, &lease.id, handle, credential.server_port).await?,
     };
     let local_api = forward.local_addr();
-    let accepted = match context.origin.accept(&origin_lease(lease), &credential, local_api).await {
-        Ok(accepted) => accepted,
-        Err(DeliveryError::Permanent { code, message }) => {
-            return lease_report::fail(context, &lease.id, lease.fencing_token, code, &message).await;
-        }
-        Err(error) => return Err(error.into()),
-    };
+    let accepted = context.origin.accept(&origin_lease(lease), credential, local_api).await?;
     let id = lease.id.clone();
     let port = local_api.port();
     context.store.update(move |change| change.change_origin(&id, |record| record.local_port = Some(port))).await?;
-    let connected = Connected { forward, lease: LiveLease { tunnel_epoch, ..held }, kubeconfig: accepted.kubeconfig };
-    context.running().connected.insert(lease.id.clone(), connected);
-    Ok(())
+    Ok(Borrowed::Namespace { forward, kubeconfig: accepted.kubeconfig })
+}
+
+/// The donor of a peering, as Liqo knows it.
+pub(super) fn peer(context: &Context, peering: &str) -> Result<LiqoPeer, StepError> {
+    let records = context.store.records();
+    records.liqo.get(peering).map(|record| record.peer()).ok_or(StepError::Gone("the key exchange of Liqo"))
 }
 
 /// The port of before, so that kubeconfigs that were copied stay good; another one where somebody else has it now.

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use ipnet::Ipv4Net;
+
 use super::{Context, StepError, authenticate};
 use crate::delivery::API_PORT;
 use crate::fabric::{PeerConfig, PresharedKey, Role, WireguardKey, WireguardPublicKey, expose, fabric_addresses};
@@ -16,6 +18,7 @@ pub(super) async fn run(context: &Context, peering: &str, epoch: u32) -> Result<
         Side::Donor => (Role::Donor, addresses.donor, addresses.origin),
         Side::Origin => (Role::Origin, addresses.origin, addresses.donor),
     };
+    let (routes, remote_api) = led_into_tunnel(context, record.side, remote).await;
     let config = PeerConfig {
         peering: peering.to_owned(),
         epoch: u64::from(epoch),
@@ -28,8 +31,8 @@ pub(super) async fn run(context: &Context, peering: &str, epoch: u32) -> Result<
         keepalive: context.keepalive,
         role,
         remote_cluster: remote.cluster.clone(),
-        routes: Vec::new(),
-        remote_api: None,
+        routes,
+        remote_api,
     };
     let handle = context.fabric.add_peer(config)?;
     let mut running = context.running();
@@ -39,7 +42,30 @@ pub(super) async fn run(context: &Context, peering: &str, epoch: u32) -> Result<
         running.exposures.insert(peering.to_owned(), (epoch, exposure));
     }
     running.tunnels.insert(peering.to_owned(), epoch);
+    context.reach_due.notify_one();
     Ok(())
+}
+
+/// The other side's pods, and on the origin the donor's API server: only what cannot be mistaken for this cluster's own.
+async fn led_into_tunnel(context: &Context, side: Side, remote: &RemoteKeys) -> (Vec<Ipv4Net>, Option<SocketAddr>) {
+    let allowed = context.node_service.borrow().peer_networks.clone();
+    let mut network = remote.network.clone();
+    if let (Side::Origin, false, None) = (side, network.api_server.is_empty(), network.api_address()) {
+        // A name becomes the address that this node would call.
+        let found = tokio::net::lookup_host(remote.network.api_server.as_str()).await;
+        match found.map(|mut found| found.find(SocketAddr::is_ipv4)) {
+            Ok(found) => network.api_server = found.map(|found| found.to_string()).unwrap_or_default(),
+            Err(error) => {
+                tracing::warn!(name = network.api_server, %error, cluster = remote.cluster, "the donor's API server does not resolve");
+            }
+        }
+    }
+    if let Err(reason) = network.check(context.network.as_ref(), &allowed) {
+        tracing::warn!(cluster = remote.cluster, reason, "no pods are routed to this cluster");
+        return (Vec::new(), None);
+    }
+    let remote_api = network.api_address().filter(|_| side == Side::Origin);
+    (network.pod_cidrs, remote_api)
 }
 
 /// Candidates as addresses; a name that does not resolve is left out, for the other side may still call.

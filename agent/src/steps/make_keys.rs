@@ -45,6 +45,7 @@ fn make(context: &Context, peering: &str, epoch: u32, side: Side) -> PeeringReco
         wireguard_public: WireguardKey::from_bytes(*wireguard_secret.expose()).public().to_bytes().to_vec(),
         hpke_public: hpke_public(&hpke_secret).to_vec(),
         endpoints: context.endpoints.clone(),
+        network: context.network.clone(),
         ..v1::KeyBundle::default()
     };
     let bundle = keybundle::sign(bundle, &context.identity, context.voucher.as_ref());

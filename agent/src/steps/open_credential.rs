@@ -3,7 +3,7 @@
 use comity_proto::v1;
 
 use super::{Context, StepError, authenticate, note_opened, peering_report};
-use crate::delivery::Credential;
+use crate::delivery::{Credential, DeliveryKind};
 use crate::record::{HeldCredential, OriginRecord, SecretBlob};
 use crate::seal;
 
@@ -19,9 +19,11 @@ pub(super) async fn run(
         Ok(opened) => opened,
         Err(error) => return peering_report::fail_envelope(context, envelope, &error.to_string()).await,
     };
-    if let Err(error) = Credential::decode(&opened) {
-        return peering_report::fail_envelope(context, envelope, &error.to_string()).await;
-    }
+    let delivery = match Credential::decode(&opened) {
+        Ok(Credential::Api(_)) => DeliveryKind::Namespace,
+        Ok(Credential::VirtualNode(_)) => DeliveryKind::VirtualNode,
+        Err(error) => return peering_report::fail_envelope(context, envelope, &error.to_string()).await,
+    };
     let held = HeldCredential {
         epoch: envelope.epoch,
         sequence: envelope.sequence,
@@ -31,8 +33,9 @@ pub(super) async fn run(
     let update = context.store.update(move |change| {
         let mut record = match change.records().origins.get(&lease) {
             Some(record) => OriginRecord::clone(record),
-            None => OriginRecord::new(&lease, fencing_token),
+            None => OriginRecord::new(&lease, fencing_token, delivery),
         };
+        record.delivery = delivery;
         record.credential = Some(held);
         record.removed = false;
         change.put_origin(record);

@@ -1,23 +1,20 @@
-//! Steps `admit-lease` and `prepare-lease`: the donor takes a lease on, and makes its namespace.
+//! Steps `admit-lease` and `prepare-lease`: the donor takes a lease on, and makes its namespace or grants its virtual node.
 
 use comity_proto::v1;
 
-use super::{Context, StepError, lease_report};
-use crate::delivery::{DeliveryError, DonorLease};
+use super::{Context, StepError, accept_credential, lease_report, liqo};
+use crate::delivery::{DeliveryError, DeliveryKind, DonorLease, Grant};
 use crate::record::DonorRecord;
 
-pub(super) async fn admit(context: &Context, lease: &str, fencing_token: u64, milli: u64) -> Result<(), StepError> {
-    let record = DonorRecord {
-        lease: lease.to_owned(),
-        fencing_token,
-        milli,
-        admitted_at_ms: context.clock.unix_ms(),
-        namespace: None,
-        last_sequence: 0,
-        sealed: None,
-        removed: false,
-        clean_acked: false,
-    };
+pub(super) async fn admit(
+    context: &Context,
+    lease: &str,
+    fencing_token: u64,
+    milli: u64,
+    delivery: DeliveryKind,
+) -> Result<(), StepError> {
+    let admitted_at_ms = context.clock.unix_ms();
+    let record = DonorRecord { milli, admitted_at_ms, ..DonorRecord::new(lease, fencing_token, delivery) };
     let update = context.store.update(move |change| {
         // One that was taken down in an outage comes back: its sequences go on, and its time here with them.
         let before = change.records().donors.get(&record.lease).cloned();
@@ -29,18 +26,33 @@ pub(super) async fn admit(context: &Context, lease: &str, fencing_token: u64, mi
 }
 
 pub(super) async fn run(context: &Context, lease: &v1::Lease, ends_at_ms: u64) -> Result<(), StepError> {
-    let wanted = donor_lease(lease, ends_at_ms)?;
-    match context.donor.prepare(&wanted).await {
-        Ok(prepared) => {
+    match prepare(context, lease, ends_at_ms).await {
+        Ok((namespace, grant)) => {
             let id = lease.id.clone();
-            let note = move |record: &mut DonorRecord| record.namespace = Some(prepared.namespace);
+            let note = move |record: &mut DonorRecord| {
+                record.namespace = Some(namespace);
+                record.grant = grant;
+            };
             context.store.update(move |change| change.change_donor(&id, note)).await?;
             Ok(())
         }
-        Err(DeliveryError::Permanent { code, message }) => {
+        Err(StepError::Delivery(DeliveryError::Permanent { code, message })) => {
             lease_report::fail(context, &lease.id, lease.fencing_token, code, &message).await
         }
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The namespace on this cluster, and for a virtual node what it is granted: from the moment that this is kept.
+async fn prepare(context: &Context, lease: &v1::Lease, ends_at_ms: u64) -> Result<(String, Option<Grant>), StepError> {
+    let wanted = donor_lease(lease, ends_at_ms)?;
+    match DeliveryKind::of(lease) {
+        DeliveryKind::Namespace => Ok((context.donor.prepare(&wanted).await?.namespace, None)),
+        DeliveryKind::VirtualNode => {
+            let peer = accept_credential::peer(context, &lease.peering)?;
+            let grant = liqo::virtual_nodes(context)?.donor.prepare(&peer, &wanted).await?;
+            Ok((peer.tenant_namespace(), Some(grant)))
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 
-use super::{Context, StepError};
+use super::{Context, StepError, liqo};
+use crate::delivery::DeliveryKind;
 use crate::record::{DonorRecord, OriginRecord, ReportKey, Side};
 
 pub(super) async fn run(
@@ -14,10 +15,10 @@ pub(super) async fn run(
 ) -> Result<(), StepError> {
     drop(context.running().connected.remove(lease));
     if side != Some(Side::Origin) {
-        context.donor.remove(lease).await?;
+        remove_lent(context, lease).await?;
     }
     if side != Some(Side::Donor) {
-        context.origin.remove(lease).await?;
+        remove_borrowed(context, lease).await?;
     }
     let lease = lease.to_owned();
     let Some((side, fencing_token)) = side.zip(report) else {
@@ -33,22 +34,42 @@ pub(super) async fn run(
     Ok(update.await?)
 }
 
+/// By its delivery; by each, where nothing is remembered of it.
+async fn remove_lent(context: &Context, lease: &str) -> Result<(), StepError> {
+    let delivery = context.store.records().donors.get(lease).map(|record| record.delivery);
+    if delivery != Some(DeliveryKind::VirtualNode) {
+        context.donor.remove(lease).await?;
+    }
+    if delivery == Some(DeliveryKind::Namespace) || delivery.is_none() && context.virtual_nodes.is_none() {
+        return Ok(());
+    }
+    // The grant ends first: from then on nothing new starts, and what runs is drained.
+    let id = lease.to_owned();
+    context.store.update(move |change| change.change_donor(&id, |record| record.grant = None)).await?;
+    let namespace = context.store.records().donors.get(lease).and_then(|record| record.namespace.clone());
+    Ok(liqo::virtual_nodes(context)?.donor.remove(lease, namespace.as_deref()).await?)
+}
+
+async fn remove_borrowed(context: &Context, lease: &str) -> Result<(), StepError> {
+    let delivery = context.store.records().origins.get(lease).map(|record| record.delivery);
+    if delivery != Some(DeliveryKind::VirtualNode) {
+        context.origin.remove(lease).await?;
+    }
+    if delivery == Some(DeliveryKind::Namespace) || delivery.is_none() && context.virtual_nodes.is_none() {
+        return Ok(());
+    }
+    Ok(liqo::virtual_nodes(context)?.origin.remove(lease).await?)
+}
+
 /// Makes a record where there is none, so that the acknowledgement finds one and the step is not planned again.
 fn remember(change: &mut crate::store::Change<'_>, lease: &str, side: Side, fencing_token: u64) {
     match side {
-        Side::Donor if !change.records().donors.contains_key(lease) => change.put_donor(DonorRecord {
-            lease: lease.to_owned(),
-            fencing_token,
-            milli: 0,
-            admitted_at_ms: 0,
-            namespace: None,
-            last_sequence: 0,
-            sealed: None,
-            removed: true,
-            clean_acked: false,
-        }),
+        Side::Donor if !change.records().donors.contains_key(lease) => {
+            let record = DonorRecord::new(lease, fencing_token, DeliveryKind::default());
+            change.put_donor(DonorRecord { removed: true, ..record });
+        }
         Side::Origin if !change.records().origins.contains_key(lease) => {
-            change.put_origin(OriginRecord::new(lease, fencing_token));
+            change.put_origin(OriginRecord::new(lease, fencing_token, DeliveryKind::default()));
         }
         Side::Donor | Side::Origin => {}
     }
@@ -62,6 +83,7 @@ fn taken_down(change: &mut crate::store::Change<'_>, lease: &str, side: Option<S
     }
     change.change_donor(lease, |record| {
         record.namespace = None;
+        record.grant = None;
         record.sealed = None;
         record.removed = true;
     });

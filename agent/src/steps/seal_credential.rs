@@ -3,19 +3,19 @@
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 
-use super::{Context, StepError, authenticate, lease_report, prepare_lease};
-use crate::delivery::DeliveryError;
+use super::{Context, StepError, authenticate, lease_report, liqo, prepare_lease};
+use crate::delivery::{Credential, DeliveryError, DeliveryKind, VirtualNodeGrant};
 use crate::record::{ReportKey, SealedCredential};
 use crate::seal::{self, Binding};
 
 pub(super) async fn run(context: &Context, lease: &v1::Lease, ends_at_ms: u64, epoch: u32) -> Result<(), StepError> {
     let issued_at_ms = context.clock.unix_ms();
-    let credential = match context.donor.credential(&prepare_lease::donor_lease(lease, ends_at_ms)?).await {
+    let credential = match credential(context, lease, ends_at_ms).await {
         Ok(credential) => credential,
-        Err(DeliveryError::Permanent { code, message }) => {
+        Err(StepError::Delivery(DeliveryError::Permanent { code, message })) => {
             return lease_report::fail(context, &lease.id, lease.fencing_token, code, &message).await;
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(error),
     };
     let peering = authenticate::record(context, &lease.peering, epoch)?;
     let remote = peering.remote.as_ref().ok_or(StepError::Gone("the origin's keys"))?;
@@ -35,7 +35,7 @@ pub(super) async fn run(context: &Context, lease: &v1::Lease, ends_at_ms: u64, e
     let sealed =
         seal::seal(&binding, &credential.encode(), &remote.hpke_public, &context.identity, context.entropy.as_ref());
     let envelope = match sealed {
-        Ok(envelope) => v1::Envelope { expires_at_ms: credential.expires_at_ms, ..envelope },
+        Ok(envelope) => v1::Envelope { expires_at_ms: credential.expires_at_ms(), ..envelope },
         Err(error) => {
             return lease_report::fail(
                 context,
@@ -51,7 +51,7 @@ pub(super) async fn run(context: &Context, lease: &v1::Lease, ends_at_ms: u64, e
         epoch,
         sequence,
         issued_at_ms,
-        expires_at_ms: credential.expires_at_ms,
+        expires_at_ms: credential.expires_at_ms(),
         lease_end_ms: ends_at_ms,
     };
     let (id, token) = (lease.id.clone(), lease.fencing_token);
@@ -68,4 +68,22 @@ pub(super) async fn run(context: &Context, lease: &v1::Lease, ends_at_ms: u64, e
         }
     });
     Ok(update.await?)
+}
+
+/// A fresh one; that of a virtual node says what is granted, and is as good as the grant.
+async fn credential(context: &Context, lease: &v1::Lease, ends_at_ms: u64) -> Result<Credential, StepError> {
+    let records = context.store.records();
+    let record = records.donors.get(&lease.id).ok_or(StepError::Gone("the lease's record"))?;
+    if record.delivery == DeliveryKind::Namespace {
+        let credential = context.donor.credential(&prepare_lease::donor_lease(lease, ends_at_ms)?).await?;
+        return Ok(Credential::Api(credential));
+    }
+    let grant = record.grant.as_ref().ok_or(StepError::Gone("the grant"))?;
+    liqo::virtual_nodes(context)?.donor.in_force(&lease.id).await?;
+    Ok(Credential::VirtualNode(VirtualNodeGrant {
+        slice: lease.id.clone(),
+        tenant_namespace: record.namespace.clone().ok_or(StepError::Gone("the tenant's namespace"))?,
+        resources: grant.resources.clone(),
+        expires_at_ms: ends_at_ms,
+    }))
 }

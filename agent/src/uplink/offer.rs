@@ -4,13 +4,22 @@ use std::sync::Arc;
 
 use comity_proto::v1;
 
+/// What a cluster offers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Offered {
+    /// What it has.
+    pub nodes: Arc<Vec<v1::Node>>,
+    /// How it can deliver leases now.
+    pub deliveries: Vec<v1::Delivery>,
+}
+
 /// What is known of the broker's copy of the offer.
 #[derive(Debug, Default)]
 pub struct OfferState {
     /// Highest generation that was used, by this process or before it.
     generation: u64,
-    /// The generation and nodes that were sent last, and the message that carried them.
-    sent: Option<(u64, Arc<Vec<v1::Node>>, u64)>,
+    /// The generation and content that were sent last, and the message that carried them.
+    sent: Option<(u64, Offered, u64)>,
     /// The generation that was acknowledged last.
     acked: u64,
 }
@@ -28,22 +37,22 @@ impl OfferState {
         }
     }
 
-    /// The offer to send, if the broker does not have these nodes.
-    pub fn next(&mut self, cluster: &str, nodes: &Arc<Vec<v1::Node>>, message_id: u64) -> v1::Offer {
+    /// The offer to send, if the broker does not have this.
+    pub fn next(&mut self, cluster: &str, offered: &Offered, message_id: u64) -> v1::Offer {
         self.generation += 1;
-        self.sent = Some((self.generation, Arc::clone(nodes), message_id));
+        self.sent = Some((self.generation, offered.clone(), message_id));
         v1::Offer {
             cluster: cluster.to_owned(),
             generation: self.generation,
-            nodes: nodes.as_ref().clone(),
-            deliveries: vec![v1::Delivery::Namespace.into()],
+            nodes: offered.nodes.as_ref().clone(),
+            deliveries: offered.deliveries.iter().map(|delivery| i32::from(*delivery)).collect(),
         }
     }
 
-    /// Whether these nodes must be sent.
+    /// Whether this must be sent.
     #[must_use]
-    pub fn is_due(&self, nodes: &Arc<Vec<v1::Node>>) -> bool {
-        self.sent.as_ref().is_none_or(|(_, sent, _)| sent != nodes)
+    pub fn is_due(&self, offered: &Offered) -> bool {
+        self.sent.as_ref().is_none_or(|(_, sent, _)| sent != offered)
     }
 
     /// The broker's word on a message; true if it was the offer's.
@@ -60,8 +69,9 @@ impl OfferState {
 mod tests {
     use super::*;
 
-    fn nodes(id: &str) -> Arc<Vec<v1::Node>> {
-        Arc::new(vec![v1::Node { id: id.to_owned(), ..v1::Node::default() }])
+    fn nodes(id: &str) -> Offered {
+        let nodes = Arc::new(vec![v1::Node { id: id.to_owned(), ..v1::Node::default() }]);
+        Offered { nodes, deliveries: vec![v1::Delivery::Namespace] }
     }
 
     #[test]
@@ -86,5 +96,16 @@ mod tests {
         state.next("c", &nodes("a"), 7);
         state.welcomed(0);
         assert!(!state.settle(7, true) || state.is_due(&nodes("a")));
+    }
+
+    #[test]
+    fn a_delivery_that_comes_or_goes_is_told_at_once() {
+        let mut state = OfferState::default();
+        state.welcomed(0);
+        state.next("c", &nodes("a"), 7);
+        let both = Offered { deliveries: vec![v1::Delivery::Namespace, v1::Delivery::VirtualNode], ..nodes("a") };
+        assert!(state.is_due(&both));
+        assert_eq!(state.next("c", &both, 8).deliveries, [1, 2]);
+        assert!(!state.is_due(&both) && state.is_due(&nodes("a")));
     }
 }

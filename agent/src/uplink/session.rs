@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-use super::{Event, MAX_MESSAGE_BYTES, Shared};
+use super::{Event, MAX_MESSAGE_BYTES, Offered, Shared};
 use crate::acks;
 use crate::desired::Update;
 use crate::store::StoreError;
@@ -113,6 +113,7 @@ impl Session<'_> {
             tokio::time::timeout(WELCOME_WITHIN, opening).await.map_err(|_| SessionError::NoWelcome)??.into_inner();
         let mut records = self.shared.context.store.subscribe();
         let mut nodes = self.shared.nodes.clone();
+        let mut service = self.shared.context.node_service.clone();
         let mut last_sent = self.shared.context.clock.elapsed();
         let deadline = self.shared.context.clock.sleep(WELCOME_WITHIN);
         tokio::pin!(deadline);
@@ -127,6 +128,7 @@ impl Session<'_> {
                 }
                 Ok(()) = records.changed(), if self.welcomed => {}
                 Ok(()) = nodes.changed(), if self.welcomed => {}
+                Ok(()) = service.changed(), if self.welcomed => {}
                 () = beat, if self.welcomed => {
                     // No room means that something is on its way already.
                     let _ = sender.try_send(message(0, Body::Heartbeat(v1::Heartbeat {})));
@@ -161,8 +163,9 @@ impl Session<'_> {
         }
         let nodes = self.shared.nodes.borrow().clone();
         let Some(nodes) = nodes else { return Ok(self.sent > before) };
+        let offered = Offered { nodes, deliveries: self.shared.context.node_service.borrow().deliveries() };
         let mut state = self.shared.offer.lock().await;
-        if !state.is_due(&nodes) {
+        if !state.is_due(&offered) {
             return Ok(self.sent > before);
         }
         if sender.capacity() == 0 {
@@ -170,7 +173,7 @@ impl Session<'_> {
             return Ok(self.sent > before);
         }
         let id = self.shared.context.store.take_message_id().await?;
-        let offer = state.next(&self.shared.context.cluster, &nodes, id);
+        let offer = state.next(&self.shared.context.cluster, &offered, id);
         drop(state);
         sender.try_send(message(id, Body::Offer(offer))).map_err(|_| SessionError::Closed)?;
         Ok(true)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comity_agent::delivery::{Credential, DonorLease, NamespaceDelivery};
+use comity_agent::delivery::{ApiCredential, DonorLease, NamespaceDelivery};
 use comity_agent::kubernetes_api::{KubernetesApi, KubernetesSource};
 use comity_proto::v1;
 use comity_runtime::{Clock, SystemClock};
@@ -74,7 +74,7 @@ impl Cluster {
     }
 
     /// The tenant, as it is on the origin: CA, name and token from the credential, the address from elsewhere.
-    pub(crate) fn tenant(&self, credential: &Credential) -> Client {
+    pub(crate) fn tenant(&self, credential: &ApiCredential) -> Client {
         let mut config = kube::Config::new(self.plane.server_url().parse().unwrap());
         config.root_cert = Some(
             rustls_pki_types::pem::PemObject::pem_slice_iter(credential.ca_pem.as_bytes())

@@ -40,18 +40,27 @@ pub enum DialError {
     /// No connection.
     #[error("{0}")]
     Tcp(std::io::Error),
-    /// It answered, and one side refused the other's certificate: trying again will not help.
+    /// It answered, and one side refused the other's certificate, which may be replaced or begin later.
     #[error("{0}")]
     Certificate(String),
     /// It answered, and TLS failed for another reason.
     #[error("{0}")]
     Tls(String),
+    /// It answered, and is somebody else: asking again is of no use.
+    #[error("{0}")]
+    SomebodyElse(String),
 }
 
 impl DialError {
     fn of_tls(error: &std::io::Error) -> Self {
         let reason = Refusal::describe(error);
-        if Refusal::is_refusal(error) { Self::Certificate(reason) } else { Self::Tls(reason) }
+        if Refusal::is_of_identity(error) {
+            Self::SomebodyElse(reason)
+        } else if Refusal::is_refusal(error) {
+            Self::Certificate(reason)
+        } else {
+            Self::Tls(reason)
+        }
     }
 }
 
@@ -65,6 +74,27 @@ impl ConnectError {
     /// The addresses tried, with what happened.
     pub fn tried(&self) -> &[(String, DialError)] {
         &self.tried
+    }
+
+    /// The reason, where each that was tried is somebody else than was wanted: that does not pass by itself.
+    pub fn somebody_else(&self) -> Option<&str> {
+        let other = |(_, error): &(String, DialError)| matches!(error, DialError::SomebodyElse(_));
+        match self.tried.first() {
+            Some((_, DialError::SomebodyElse(reason))) if self.tried.iter().all(other) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// The error behind a failed call, where no broker was reached.
+    pub fn behind(status: &tonic::Status) -> Option<&Self> {
+        let mut cause = std::error::Error::source(status);
+        while let Some(error) = cause {
+            if let Some(unreached) = error.downcast_ref::<Self>() {
+                return Some(unreached);
+            }
+            cause = error.source();
+        }
+        None
     }
 }
 

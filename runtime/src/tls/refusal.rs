@@ -94,6 +94,13 @@ impl Refusal {
         }
     }
 
+    /// Whether the other side is not who was wanted. A certificate that has ended, or has yet to begin, is not meant: it may
+    /// be replaced, or a clock put right.
+    pub(super) fn is_of_identity(error: &io::Error) -> bool {
+        let tls = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
+        matches!(tls, Some(rustls::Error::InvalidCertificate(CertificateError::Other(_))))
+    }
+
     /// Whether the handshake failed over a certificate, not over the network.
     pub(super) fn is_refusal(error: &io::Error) -> bool {
         let tls = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());

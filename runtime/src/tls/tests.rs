@@ -278,6 +278,8 @@ async fn joining_trusts_the_pinned_root_and_no_other() {
     let wrong = connect(&broker.endpoints(), &joining(other.0.root_sha256(), "dev.test"));
     let status = check(&wrong).await.unwrap_err();
     assert!(format!("{status:?}").contains("that the join token pins"), "{status:?}");
+    let reason = ConnectError::behind(&status).and_then(|error| error.somebody_else().map(str::to_owned)).unwrap();
+    assert!(reason.contains("that the join token pins"), "{reason}");
     let status = check(&connect(&broker.endpoints(), &joining(pin, "x.test"))).await.unwrap_err();
     assert!(format!("{status:?}").contains("another federation"), "{status:?}");
     assert_eq!(broker.callers.lock().unwrap().len(), 1);

@@ -27,7 +27,7 @@ async fn start(dir: &Path, clock: &ManualClock) -> EchoDelivery {
     EchoDelivery::start(dir, Arc::new(clock.clone()), Arc::new(SeededEntropy::new(5))).await.unwrap()
 }
 
-async fn get(echo: &EchoDelivery, credential: &Credential, path: &str) -> (u16, String) {
+async fn get(echo: &EchoDelivery, credential: &ApiCredential, path: &str) -> (u16, String) {
     let server = HttpsServer::new(echo.address(), &credential.tls_server_name, &credential.ca_pem).unwrap();
     let answer = server.get(path, &credential.token).await.unwrap();
     (answer.status, String::from_utf8(answer.body.to_vec()).unwrap())

@@ -1,0 +1,160 @@
+//! What holds for every look, and along every run of a planner whose actions are carried out.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::fixtures::{NOW, gated, lease, pending, pod, request, view};
+use super::group::Purpose;
+use super::plan::{BurstAction, plan};
+use super::view::{BurstView, EndedRequest, LeaseStage, PodView};
+
+fn some_pod() -> impl Strategy<Value = PodView> {
+    (0_u8..3, 0_u8..3, 1_u32..5, any::<bool>(), 0_u64..1_000, 0_u32..10_000).prop_map(
+        |(kind, owner, gpus, is_gang, age, uid)| {
+            let name = format!("p{uid}");
+            let mut pod = match kind {
+                0 => gated(&name),
+                1 => pending(&name),
+                _ => pod(&name),
+            };
+            pod.facts.owner.uid = format!("owner-{owner}-{is_gang}");
+            pod.facts.owner.is_gang = is_gang;
+            pod.facts.shape.as_mut().unwrap().gpus = gpus;
+            pod.facts.created_ms = NOW - age;
+            pod.seen_ms = NOW - age;
+            pod
+        },
+    )
+}
+
+fn some_view() -> impl Strategy<Value = BurstView> {
+    (proptest::collection::vec(some_pod(), 0..24), 0_u64..6, 0_u32..20, 1_u32..6).prop_map(
+        |(pods, free, max_gpus, max_requests)| {
+            let mut unique = BTreeMap::new();
+            for pod in pods {
+                unique.insert(pod.facts.pod.uid.clone(), pod);
+            }
+            let mut view = view(unique.into_values().collect());
+            view.local = vec![[("nvidia.com/gpu".to_owned(), free)].into()];
+            let rules = view.namespaces.get_mut("team-a").unwrap().as_mut().unwrap();
+            (rules.max_gpus, rules.max_requests) = (max_gpus, max_requests);
+            view
+        },
+    )
+}
+
+fn wanted(view: &BurstView) -> u32 {
+    let waits = |pod: &&PodView| {
+        let facts = &pod.facts;
+        (facts.is_gated() || facts.is_unschedulable) && facts.request.is_none() && facts.node.is_none()
+    };
+    view.pods.iter().filter(waits).map(|pod| pod.facts.shape.as_ref().unwrap().gpus).sum()
+}
+
+fn asked(actions: &[BurstAction]) -> u32 {
+    let count = |action: &BurstAction| match action {
+        BurstAction::Submit(one) => one.spec.gpus.as_ref().unwrap().count,
+        _ => 0,
+    };
+    actions.iter().map(count).sum()
+}
+
+/// Carries the actions out as cluster and broker would; grants every request at once.
+fn carry_out(view: &mut BurstView, actions: &[BurstAction], next: &mut u32) {
+    let facts = |view: &mut BurstView, uid: &str, change: &dyn Fn(&mut super::PodFacts)| {
+        view.pods.iter_mut().filter(|pod| pod.facts.pod.uid == uid).for_each(|pod| change(&mut pod.facts));
+    };
+    for action in actions {
+        match action {
+            BurstAction::Submit(one) => {
+                *next += 1;
+                let (id, lease_id) = (format!("req-{next}"), format!("lease-{next}"));
+                let gpus = one.spec.gpus.as_ref().unwrap();
+                let mut facts_of = request(gpus.count, "");
+                facts_of.purpose = Purpose::parse(&one.spec.purpose);
+                (facts_of.is_queued, facts_of.lease) = (false, Some(lease_id.clone()));
+                view.requests.as_mut().unwrap().insert(id.clone(), facts_of);
+                view.leases.as_mut().unwrap().insert(lease_id, lease(&id, gpus.count, LeaseStage::Active));
+                for pod in &one.pods {
+                    facts(view, &pod.uid, &|pod| pod.request = Some(id.clone()));
+                }
+            }
+            BurstAction::Assign { pod, request } => facts(view, &pod.uid, &|pod| pod.request = Some(request.clone())),
+            BurstAction::Pin { pod, lease, request } | BurstAction::Rescue { pod, lease, request } => {
+                facts(view, &pod.uid, &|pod| {
+                    (pod.request, pod.lease) = (Some(request.clone()), Some(lease.clone()));
+                    (pod.node, pod.is_unschedulable) = (Some(lease.clone()), false);
+                    pod.gates.clear();
+                });
+            }
+            BurstAction::Release { pod } => facts(view, &pod.uid, &|pod| pod.gates.clear()),
+            BurstAction::Cancel { request } => {
+                view.requests.as_mut().unwrap().remove(request);
+                let ended = EndedRequest { has_failed: false, message: String::new(), at_ms: view.now_ms };
+                view.ended.insert(request.clone(), ended);
+            }
+            _ => {}
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn never_more_is_asked_for_than_pods_want_and_limits_allow(view in some_view()) {
+        let actions = plan(&view);
+        let rules = view.namespaces["team-a"].as_ref().unwrap();
+        prop_assert!(asked(&actions) <= wanted(&view));
+        prop_assert!(asked(&actions) <= rules.max_gpus);
+        let requests = actions.iter().filter(|action| matches!(action, BurstAction::Submit(_))).count();
+        prop_assert!(requests <= usize::try_from(rules.max_requests).unwrap());
+    }
+
+    #[test]
+    fn every_pod_is_in_at_most_one_request_and_every_request_has_just_its_pods(view in some_view()) {
+        let mut seen = BTreeSet::new();
+        for action in plan(&view) {
+            match action {
+                BurstAction::Submit(one) => {
+                    let mut gpus = 0;
+                    for pod in &one.pods {
+                        prop_assert!(seen.insert(pod.uid.clone()), "{} twice", pod.uid);
+                        let facts = view.pods.iter().find(|facts| facts.facts.pod == *pod).unwrap();
+                        gpus += facts.facts.shape.as_ref().unwrap().gpus;
+                    }
+                    prop_assert_eq!(gpus, one.spec.gpus.as_ref().unwrap().count);
+                }
+                BurstAction::Assign { pod, .. } | BurstAction::Release { pod } => {
+                    prop_assert!(seen.insert(pod.uid.clone()), "{} twice", pod.uid);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_look_gives_the_same_plan_in_whatever_order_pods_come(view in some_view()) {
+        let mut turned = view.clone();
+        turned.pods.reverse();
+        prop_assert_eq!(plan(&view), plan(&turned));
+    }
+
+    #[test]
+    fn carried_out_again_and_again_it_comes_to_rest_within_the_limits(mut view in some_view()) {
+        let limit = view.namespaces["team-a"].as_ref().unwrap().max_gpus;
+        let mut next = 0;
+        for round in 0..8 {
+            view.now_ms += 2_000;
+            let actions = plan(&view);
+            carry_out(&mut view, &actions, &mut next);
+            let held: u32 = view.requests.as_ref().unwrap().values().map(|request| request.gpus).sum();
+            prop_assert!(held <= limit);
+            let used: u32 = view.pods.iter().filter(|pod| pod.facts.lease.is_some())
+                .map(|pod| pod.facts.shape.as_ref().unwrap().gpus).sum();
+            prop_assert!(used <= held, "leases hold {held}, pods on them use {used}");
+            let acts = |action: &&BurstAction| !matches!(action, BurstAction::Tell { .. } | BurstAction::LookAgain { .. });
+            prop_assert!(round < 6 || plan(&view).iter().filter(acts).count() == 0, "{:?}", plan(&view));
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The section `burst` of the agent's configuration.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::ConfigError;
+
+/// Longest that a Job's pods are waited for.
+const MAX_DEBOUNCE_MS: u64 = 5_000;
+/// Longest that an unused lease is kept, and that a pod is held: a day.
+const MAX_SECONDS: u64 = 86_400;
+
+/// How GPU pods of this cluster become requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct BurstSettings {
+    /// Whether it is done at all.
+    pub enabled: bool,
+    /// The admission webhook that holds GPU pods by a scheduling gate; absent: only pending pods are rescued.
+    pub webhook: Option<WebhookSettings>,
+    /// How long the pods of one owner are gathered into one request.
+    pub debounce_milliseconds: u64,
+    /// How long an unused lease is kept, where the namespace does not say.
+    pub cooldown_seconds: u64,
+    /// How long a pod is held by the gate at most; it then waits as an ordinary pending pod.
+    pub hold_seconds: u64,
+    /// GPU class where neither pod nor namespace names one; empty: they must.
+    pub default_class: String,
+    /// Tenant where the namespace names none; empty: it must.
+    pub default_tenant: String,
+    /// Length of a lease where the namespace does not say; 0: the federation's default.
+    pub duration_seconds: u64,
+    /// GPUs that one namespace may hold at once, where it does not say.
+    pub max_gpus: u32,
+    /// Requests that one namespace may have at once, where it does not say.
+    pub max_requests: u32,
+    /// The least CPU asked for with each GPU, in thousandths of a core.
+    pub cpu_milli_per_gpu: u64,
+    /// The least memory asked for with each GPU, in MiB.
+    pub memory_mib_per_gpu: u64,
+}
+
+impl Default for BurstSettings {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            webhook: None,
+            debounce_milliseconds: 250,
+            cooldown_seconds: 60,
+            hold_seconds: 300,
+            default_class: String::new(),
+            default_tenant: String::new(),
+            duration_seconds: 0,
+            max_gpus: 64,
+            max_requests: 16,
+            cpu_milli_per_gpu: 100,
+            memory_mib_per_gpu: 128,
+        }
+    }
+}
+
+/// Where the API server finds the webhook.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct WebhookSettings {
+    /// Where HTTPS is served.
+    pub listen: SocketAddr,
+    /// `https://HOST:PORT/gate`, for an agent that is no pod. Either this or `service`.
+    pub url: Option<String>,
+    /// The Service in front of the agent's pod. Either this or `url`.
+    pub service: Option<ServiceName>,
+    /// Namespace of the Secret `comity-agent-webhook` with the webhook's certificates.
+    pub secret_namespace: String,
+}
+
+impl Default for WebhookSettings {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7482)),
+            url: None,
+            service: None,
+            secret_namespace: "comity-system".to_owned(),
+        }
+    }
+}
+
+/// A Service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ServiceName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its port; 443 if absent.
+    #[serde(default = "https_port")]
+    pub port: u16,
+}
+
+const fn https_port() -> u16 {
+    443
+}
+
+impl BurstSettings {
+    /// Says what cannot be.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`], naming field, value and remedy.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let bound = |field, value: u64, most: u64| {
+            if value <= most { Ok(()) } else { Err(refused(field, value, format!("write at most {most}"))) }
+        };
+        bound("burst.debounceMilliseconds", self.debounce_milliseconds, MAX_DEBOUNCE_MS)?;
+        bound("burst.cooldownSeconds", self.cooldown_seconds, MAX_SECONDS)?;
+        bound("burst.holdSeconds", self.hold_seconds, MAX_SECONDS)?;
+        bound("burst.durationSeconds", self.duration_seconds, 90 * MAX_SECONDS)?;
+        for (field, value) in
+            [("burst.defaultClass", &self.default_class), ("burst.defaultTenant", &self.default_tenant)]
+        {
+            if !value.is_empty() && !is_label(value) {
+                return Err(refused(field, value, "write a DNS label: lower-case letters, digits and '-'"));
+            }
+        }
+        if self.max_gpus == 0 || self.max_requests == 0 {
+            let (field, value) = if self.max_gpus == 0 {
+                ("burst.maxGpus", self.max_gpus)
+            } else {
+                ("burst.maxRequests", self.max_requests)
+            };
+            return Err(refused(field, value, "write at least 1, or turn burst.enabled off"));
+        }
+        self.webhook.as_ref().map_or(Ok(()), WebhookSettings::check)
+    }
+}
+
+impl WebhookSettings {
+    fn check(&self) -> Result<(), ConfigError> {
+        match (&self.url, &self.service) {
+            (Some(url), None) => {
+                let parsed = url.parse::<http::Uri>().ok();
+                let host = parsed.as_ref().filter(|uri| uri.scheme_str() == Some("https")).and_then(http::Uri::host);
+                if host.is_none() {
+                    return Err(refused("burst.webhook.url", url, "write https://HOST:PORT/gate"));
+                }
+            }
+            (None, Some(service)) if is_label(&service.namespace) && is_label(&service.name) && service.port > 0 => {}
+            (None, Some(service)) => {
+                let text = format!("{}/{}:{}", service.namespace, service.name, service.port);
+                return Err(refused("burst.webhook.service", text, "write DNS labels and a port from 1 to 65535"));
+            }
+            _ => {
+                return Err(refused(
+                    "burst.webhook",
+                    "",
+                    "write either url, where the API server reaches this host, or service, in front of this pod",
+                ));
+            }
+        }
+        if !is_label(&self.secret_namespace) {
+            return Err(refused("burst.webhook.secretNamespace", &self.secret_namespace, "write a namespace"));
+        }
+        Ok(())
+    }
+}
+
+/// Whether the text is a DNS label, as ids of tenants and classes are.
+pub(crate) fn is_label(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&text.len()) && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+fn refused(field: &'static str, value: impl ToString, reason: impl Into<String>) -> ConfigError {
+    ConfigError::Value { field, value: value.to_string(), reason: reason.into() }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_pass_and_mistakes_are_named() {
+        BurstSettings::default().check().unwrap();
+        let refused = |change: &dyn Fn(&mut BurstSettings)| {
+            let mut settings = BurstSettings::default();
+            change(&mut settings);
+            settings.check().unwrap_err().to_string()
+        };
+        assert!(refused(&|s| s.debounce_milliseconds = 60_000).contains("burst.debounceMilliseconds \"60000\""));
+        assert!(refused(&|s| s.default_class = "Big".to_owned()).contains("burst.defaultClass \"Big\""));
+        assert!(refused(&|s| s.max_requests = 0).contains("burst.maxRequests"));
+        assert!(refused(&|s| s.webhook = Some(WebhookSettings::default())).contains("either url"));
+        let plain = WebhookSettings { url: Some("http://agent:7482".to_owned()), ..WebhookSettings::default() };
+        assert!(refused(&|s| s.webhook = Some(plain.clone())).contains("https://HOST:PORT"));
+    }
+
+    #[test]
+    fn a_section_of_the_configuration_is_read() {
+        let text = r#"{"enabled": true, "webhook": {"service": {"namespace": "comity-system", "name": "agent"}}}"#;
+        let settings: BurstSettings = serde_json::from_str(text).unwrap();
+        settings.check().unwrap();
+        assert_eq!(settings.webhook.unwrap().service.unwrap().port, 443);
+        assert!(serde_json::from_str::<BurstSettings>(r#"{"enable": true}"#).is_err());
+    }
+}

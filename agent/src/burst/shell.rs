@@ -1,0 +1,387 @@
+//! The loop: looks, plans, acts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use comity_proto::v1;
+use comity_runtime::Clock;
+use futures::StreamExt as _;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::execute::{Hands, Outcome, pod_of};
+use super::mirror::Cluster;
+use super::plan::{BurstAction, plan};
+use super::pod::PodFacts;
+use super::requests::{RequestError, Requests};
+use super::settings::BurstSettings;
+use super::slots;
+use super::view::{BurstView, EndedRequest, PodView, RequestFacts, Told};
+use super::worker::{Answer, Worker};
+use crate::desired::Update;
+use crate::kubernetes_api::KubernetesApi;
+use crate::observe::Nodes;
+
+mod broker_facts;
+
+/// Calls to the API server at once.
+const AT_ONCE: usize = 16;
+/// How often own requests are read while pods wait, and while none does.
+const LIST_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
+/// How long what this process did counts as done though no watch has shown it.
+const BELIEVED_FOR_MS: u64 = 5_000;
+/// After a failure.
+const RETRY_MS: u64 = 1_000;
+/// How long a refused submission is not repeated.
+const REFUSED_FOR_MS: u64 = 30_000;
+
+/// What burst is given.
+pub struct BurstContext {
+    /// This cluster's id.
+    pub cluster: String,
+    /// Its API server.
+    pub kubernetes: KubernetesApi,
+    /// The section `burst`, checked.
+    pub settings: BurstSettings,
+    /// The broker.
+    pub requests: Arc<dyn Requests>,
+    /// What the broker wants.
+    pub desired: watch::Receiver<Update>,
+    /// What this cluster has.
+    pub nodes: watch::Receiver<Nodes>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Runs until told to stop: pods, the webhook where there is one, `GpuRequest`s and `GpuLease`s. Nothing that was made is
+/// taken away when it stops.
+pub async fn run(context: BurstContext, stop: CancellationToken) {
+    let custom = crate::crd::Controller {
+        cluster: context.cluster.clone(),
+        client: context.kubernetes.client(),
+        requests: Arc::clone(&context.requests),
+        desired: context.desired.clone(),
+        clock: Arc::clone(&context.clock),
+        default_class: context.settings.default_class.clone(),
+        default_tenant: context.settings.default_tenant.clone(),
+    };
+    let webhook = async {
+        match &context.settings.webhook {
+            Some(settings) => {
+                super::webhook::run(
+                    context.kubernetes.client(),
+                    settings.clone(),
+                    Arc::clone(&context.clock),
+                    stop.clone(),
+                )
+                .await;
+            }
+            None => super::webhook::remove_configuration(&context.kubernetes.client()).await,
+        }
+    };
+    tokio::join!(Shell::new(&context).run(stop.clone()), webhook, custom.run(stop.clone()));
+}
+
+/// What a pod became by an action, until a watch shows it.
+struct Believed {
+    before: PodFacts,
+    after: PodFacts,
+    until_ms: u64,
+}
+
+struct Shell {
+    cluster_id: String,
+    settings: BurstSettings,
+    clock: Arc<dyn Clock>,
+    desired: watch::Receiver<Update>,
+    nodes: watch::Receiver<Nodes>,
+    cluster: Cluster,
+    hands: Hands,
+    worker: Worker,
+    requests: Option<BTreeMap<String, RequestFacts>>,
+    /// When requests were submitted here: a list that began before does not know them.
+    submitted_ms: BTreeMap<String, u64>,
+    ended: BTreeMap<String, EndedRequest>,
+    refused: BTreeMap<String, (String, u64)>,
+    believed: BTreeMap<String, Believed>,
+    seen_ms: BTreeMap<String, u64>,
+    told: BTreeMap<String, Told>,
+    expected: BTreeMap<String, Option<u32>>,
+    short_since: BTreeMap<String, u64>,
+    idle_since: BTreeMap<String, u64>,
+    listed_ms: u64,
+}
+
+impl Shell {
+    fn new(context: &BurstContext) -> Self {
+        let client = context.kubernetes.client();
+        Self {
+            cluster_id: context.cluster.clone(),
+            settings: context.settings.clone(),
+            clock: Arc::clone(&context.clock),
+            desired: context.desired.clone(),
+            nodes: context.nodes.clone(),
+            cluster: Cluster::watch(client.clone(), context.settings.clone()),
+            hands: Hands::new(client),
+            worker: Worker::new(Arc::clone(&context.requests)),
+            requests: None,
+            submitted_ms: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            believed: BTreeMap::new(),
+            seen_ms: BTreeMap::new(),
+            told: BTreeMap::new(),
+            expected: BTreeMap::new(),
+            short_since: BTreeMap::new(),
+            idle_since: BTreeMap::new(),
+            listed_ms: 0,
+        }
+    }
+
+    async fn run(mut self, stop: CancellationToken) {
+        let (mut dirty, mut wake) = (true, None::<u64>);
+        loop {
+            let now = self.clock.unix_ms();
+            if dirty && self.cluster.is_complete() {
+                wake = Some(self.turn(now).await);
+                dirty = false;
+            }
+            let pause = Duration::from_millis(wake.unwrap_or(now + 500).saturating_sub(self.clock.unix_ms()));
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = self.cluster.changed() => dirty |= changed,
+                answer = self.worker.answer() => { self.take(answer).await; dirty = true; }
+                Ok(()) = self.desired.changed() => dirty = true,
+                Ok(()) = self.nodes.changed() => dirty = true,
+                () = self.clock.sleep(pause) => dirty = true,
+            }
+        }
+    }
+
+    /// Looks, plans and acts once; when to look again at the latest.
+    async fn turn(&mut self, now: u64) -> u64 {
+        let view = self.look(now);
+        self.ask_broker(&view);
+        let actions = plan(&view);
+        let waits = view.pods.iter().any(|pod| pod.facts.is_gated() || pod.facts.is_unschedulable);
+        let every = if waits { LIST_EVERY.0 } else { LIST_EVERY.1 };
+        let mut wake = self.listed_ms.saturating_add(u64::try_from(every.as_millis()).unwrap_or(u64::MAX));
+        if wake <= now {
+            self.worker.list(now);
+            wake = now + 500;
+        }
+        for action in &actions {
+            match action {
+                BurstAction::Submit(submission) => self.worker.submit(submission.clone()),
+                BurstAction::Cancel { request } => self.worker.cancel(request.clone()),
+                BurstAction::GiveBack { lease } => self.worker.give_back(lease.clone()),
+                BurstAction::LookAgain { at_ms } => wake = wake.min((*at_ms).max(now + 1)),
+                _ => {}
+            }
+        }
+        if !self.act(&view, actions).await {
+            wake = wake.min(now + RETRY_MS);
+        }
+        wake
+    }
+
+    fn look(&mut self, now: u64) -> BurstView {
+        let mut facts = self.cluster.pods();
+        self.believed.retain(|uid, believed| {
+            let still = facts.get(uid).is_some_and(|current| *current == believed.before) && believed.until_ms > now;
+            if let (true, Some(current)) = (still, facts.get_mut(uid)) {
+                *current = believed.after.clone();
+            }
+            still
+        });
+        self.seen_ms.retain(|uid, _| facts.contains_key(uid));
+        self.told.retain(|uid, _| facts.contains_key(uid));
+        self.refused.retain(|_, (_, until)| *until > now);
+        self.ended.retain(|id, _| facts.values().any(|pod| pod.request.as_ref() == Some(id)));
+        self.expected.retain(|uid, _| facts.values().any(|pod| pod.owner.uid == *uid));
+        let pods = facts.into_values().map(|facts| {
+            let seen_ms = *self.seen_ms.entry(facts.pod.uid.clone()).or_insert(now);
+            PodView { facts, seen_ms }
+        });
+        let pods = pods.collect();
+        let update = self.desired.borrow().clone();
+        let mut view = BurstView {
+            now_ms: now,
+            cluster: self.cluster_id.clone(),
+            pods,
+            namespaces: self.cluster.namespaces(),
+            requests: self.requests.clone(),
+            ended: self.ended.clone(),
+            leases: update.state.as_deref().map(|state| broker_facts::leases(state, &self.cluster_id)),
+            local: broker_facts::local(
+                self.nodes.borrow().as_deref().map_or(&[], Vec::as_slice),
+                update.state.as_deref(),
+                &self.cluster_id,
+            ),
+            in_flight: self.worker.in_flight(),
+            refused: self.refused.clone(),
+            told: self.told.clone(),
+            expected: self.expected.iter().filter_map(|(uid, size)| Some((uid.clone(), (*size)?))).collect(),
+            debounce_ms: self.settings.debounce_milliseconds,
+            hold_ms: self.settings.hold_seconds.saturating_mul(1_000),
+            least_cpu_milli: self.settings.cpu_milli_per_gpu,
+            least_memory_mib: self.settings.memory_mib_per_gpu,
+        };
+        self.note_unused(&mut view);
+        view
+    }
+
+    /// Since when requests and leases have room that nobody wants.
+    fn note_unused(&mut self, view: &mut BurstView) {
+        let (short, idle) = slots::unused(view);
+        self.short_since.retain(|id, _| short.contains(id));
+        self.idle_since.retain(|id, _| idle.contains(id));
+        for (id, request) in view.requests.iter_mut().flatten().filter(|(id, _)| short.contains(*id)) {
+            request.short_since_ms = Some(*self.short_since.entry(id.clone()).or_insert(view.now_ms));
+        }
+        for (id, lease) in view.leases.iter_mut().flatten().filter(|(id, _)| idle.contains(*id)) {
+            lease.idle_since_ms = Some(*self.idle_since.entry(id.clone()).or_insert(view.now_ms));
+        }
+    }
+
+    /// Asks about what pods name and nobody has told of yet.
+    fn ask_broker(&mut self, view: &BurstView) {
+        for pod in view.pods.iter().map(|pod| &pod.facts).filter(|pod| !pod.is_finished && pod.node.is_none()) {
+            if let (Some(request), Some(known)) = (&pod.request, &self.requests)
+                && !known.contains_key(request)
+                && !self.ended.contains_key(request)
+            {
+                self.worker.get(request.clone());
+            }
+            let owner = &pod.owner;
+            if owner.kind == "job" && owner.is_gang && !self.expected.contains_key(&owner.uid) {
+                let (namespace, name) = (pod.pod.namespace.clone(), owner.name.clone());
+                self.worker.job_size(&self.hands, namespace, name, owner.uid.clone());
+            }
+        }
+    }
+
+    /// Does what concerns pods; whether all went well.
+    async fn act(&mut self, view: &BurstView, actions: Vec<BurstAction>) -> bool {
+        let facts: BTreeMap<&str, &PodFacts> =
+            view.pods.iter().map(|pod| (pod.facts.pod.uid.as_str(), &pod.facts)).collect();
+        let hands = &self.hands;
+        let on_pods = actions.into_iter().filter_map(|action| {
+            let facts = *facts.get(pod_of(&action)?.uid.as_str())?;
+            Some(async move { (hands.act(&action, facts).await, action, facts) })
+        });
+        let mut results = futures::stream::iter(on_pods).buffer_unordered(AT_ONCE);
+        let (mut is_fine, mut done) = (true, Vec::new());
+        while let Some((outcome, action, facts)) = results.next().await {
+            match outcome {
+                Outcome::Failed(reason) => {
+                    is_fine = false;
+                    tracing::warn!(
+                        namespace = facts.pod.namespace,
+                        pod = facts.pod.name,
+                        reason,
+                        "an action on a pod failed and is tried again"
+                    );
+                }
+                Outcome::Outdated => is_fine = false,
+                outcome => done.push((outcome, action, facts.clone())),
+            }
+        }
+        drop(results);
+        for (outcome, action, before) in done {
+            self.remember(outcome, action, before, view.now_ms);
+        }
+        is_fine
+    }
+
+    fn remember(&mut self, outcome: Outcome, action: BurstAction, before: PodFacts, now: u64) {
+        if let BurstAction::Tell { pod, note } = action {
+            self.told.insert(pod.uid, Told { note, at_ms: now });
+            return;
+        }
+        tracing::info!(namespace = before.pod.namespace, pod = before.pod.name, ?action, "burst");
+        if let Outcome::Changed(after) = outcome {
+            self.believe(before, *after, now);
+        }
+    }
+
+    fn believe(&mut self, before: PodFacts, after: PodFacts, now: u64) {
+        let until_ms = now.saturating_add(BELIEVED_FOR_MS);
+        let uid = before.pod.uid.clone();
+        // What was planned by a belief still stands for what the watch showed before it.
+        let before = self.believed.remove(&uid).map_or(before, |earlier| earlier.before);
+        self.believed.insert(uid, Believed { before, after, until_ms });
+    }
+
+    async fn take(&mut self, answer: Answer) {
+        let now = self.clock.unix_ms();
+        match answer {
+            Answer::Submitted { submission, result: Ok(request) } => {
+                tracing::info!(
+                    request = request.id,
+                    pods = submission.pods.len(),
+                    purpose = submission.spec.purpose,
+                    "pods became a request"
+                );
+                let facts = self.cluster.pods();
+                for pod in submission.pods.iter().filter_map(|pod| facts.get(&pod.uid)) {
+                    let mut after = self.believed.get(&pod.pod.uid).map_or_else(|| pod.clone(), |b| b.after.clone());
+                    after.request = Some(request.id.clone());
+                    self.believe(pod.clone(), after, now);
+                }
+                self.submitted_ms.insert(request.id.clone(), now);
+                self.note_request(&request, now);
+                let view = self.look(now);
+                let assign =
+                    |pod: &super::PodRef| BurstAction::Assign { pod: pod.clone(), request: request.id.clone() };
+                self.act(&view, submission.pods.iter().map(assign).collect()).await;
+            }
+            Answer::Submitted { submission, result: Err(error) } => {
+                tracing::warn!(%error, purpose = submission.spec.purpose, "the broker did not take a request");
+                let until = now + if matches!(error, RequestError::Unavailable(_)) { RETRY_MS } else { REFUSED_FOR_MS };
+                self.refused.insert(submission.key, (error.to_string(), until));
+            }
+            Answer::Listed { began_ms, result: Ok(list) } => {
+                let known = self.requests.take().unwrap_or_default();
+                self.submitted_ms.retain(|_, at| *at >= began_ms);
+                self.requests = Some(known.into_iter().filter(|(id, _)| self.submitted_ms.contains_key(id)).collect());
+                list.iter().for_each(|request| self.note_request(request, now));
+                self.listed_ms = now;
+            }
+            Answer::Got { result: Ok(request), .. } => self.note_request(&request, now),
+            Answer::Got { request, result: Err(RequestError::NotFound(message)) } => {
+                self.ended.insert(request, EndedRequest { has_failed: false, message, at_ms: now });
+            }
+            Answer::Cancelled { request, result: Ok(()) } => {
+                if let Some(requests) = &mut self.requests {
+                    requests.remove(&request);
+                }
+                self.submitted_ms.remove(&request);
+            }
+            Answer::GivenBack { lease, result: Ok(()) } => tracing::info!(lease, "an idle lease was given back"),
+            Answer::JobSize { uid, size } => drop(self.expected.insert(uid, size)),
+            Answer::Listed { result: Err(error), .. }
+            | Answer::Got { result: Err(error), .. }
+            | Answer::Cancelled { result: Err(error), .. }
+            | Answer::GivenBack { result: Err(error), .. } => {
+                tracing::warn!(%error, "a call to the broker failed and is tried again");
+                // The next look is a pause away.
+                self.clock.sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+
+    fn note_request(&mut self, request: &v1::Request, now: u64) {
+        match broker_facts::request(request) {
+            Some(facts) => {
+                self.requests.get_or_insert_default().insert(request.id.clone(), facts);
+            }
+            None => {
+                let has_failed = request.state() == v1::RequestState::Failed;
+                let ended = EndedRequest { has_failed, message: request.message.clone(), at_ms: now };
+                self.ended.insert(request.id.clone(), ended);
+            }
+        }
+    }
+}

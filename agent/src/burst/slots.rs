@@ -1,0 +1,139 @@
+//! Room that requests and leases have for pods, and which pods take it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::demand::Shape;
+use super::group::Purpose;
+use super::pod::PodFacts;
+use super::view::{BurstView, LeaseFacts, LeaseStage};
+
+/// A request with its lease, as room for pods. Its key is the request's id.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot<'a> {
+    pub(crate) namespace: &'a str,
+    pub(crate) tenant: &'a str,
+    pub(crate) class: &'a str,
+    pub(crate) gpus: u32,
+    pub(crate) used: u32,
+    cpu_milli_per_gpu: u64,
+    memory_mib_per_gpu: u64,
+    pub(crate) is_queued: bool,
+    pub(crate) lease: Option<(&'a str, &'a LeaseFacts)>,
+    pub(crate) purpose: Option<&'a Purpose>,
+    pub(crate) message: &'a str,
+    pub(crate) short_since_ms: Option<u64>,
+}
+
+impl Slot<'_> {
+    pub(crate) fn free(&self) -> u32 {
+        self.gpus.saturating_sub(self.used)
+    }
+
+    /// The lease, if pods can run on it now.
+    pub(crate) fn active(&self) -> Option<(&str, &LeaseFacts)> {
+        self.lease.filter(|(_, lease)| lease.stage == LeaseStage::Active)
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.lease.is_some_and(|(_, lease)| lease.stage == LeaseStage::Ending)
+    }
+
+    /// Whether pods of the shape could use it, however many; `group` is theirs.
+    pub(crate) fn suits(&self, shape: &Shape, group: &str) -> bool {
+        if self.is_ending() {
+            return false;
+        }
+        let enough =
+            shape.cpu_milli_per_gpu <= self.cpu_milli_per_gpu && shape.memory_mib_per_gpu <= self.memory_mib_per_gpu;
+        // GPUs that were asked for one by one may lie on as many nodes.
+        let together = self.purpose.map_or(true, |purpose| {
+            purpose.resource == shape.resource && (shape.gpus == 1 || purpose.gpus_per_pod == shape.gpus)
+        });
+        let same_kind =
+            self.lease.is_none_or(|(_, lease)| lease.resource.is_empty() || lease.resource == shape.resource);
+        // What still waits is for those it was asked for; what nobody asked for on behalf of pods must be there.
+        let theirs = match self.purpose {
+            Some(purpose) if self.is_queued => purpose.group == group,
+            Some(_) => true,
+            None => self.lease.is_some(),
+        };
+        enough && together && same_kind && theirs
+    }
+}
+
+/// All room, by request id, with what pods take of it.
+pub(crate) fn slots(view: &BurstView) -> BTreeMap<&str, Slot<'_>> {
+    let mut slots = BTreeMap::new();
+    for (id, request) in view.requests.iter().flatten() {
+        slots.insert(
+            id.as_str(),
+            Slot {
+                namespace: &request.namespace,
+                tenant: &request.tenant,
+                class: &request.class,
+                gpus: request.gpus,
+                used: 0,
+                cpu_milli_per_gpu: request.cpu_milli_per_gpu,
+                memory_mib_per_gpu: request.memory_mib_per_gpu,
+                is_queued: request.is_queued,
+                lease: None,
+                purpose: request.purpose.as_ref(),
+                message: &request.message,
+                short_since_ms: request.short_since_ms,
+            },
+        );
+    }
+    for (id, lease) in view.leases.iter().flatten() {
+        let slot = slots.entry(lease.request.as_str()).or_insert(Slot {
+            namespace: &lease.namespace,
+            tenant: &lease.tenant,
+            class: &lease.class,
+            gpus: lease.gpus,
+            used: 0,
+            cpu_milli_per_gpu: lease.cpu_milli_per_gpu,
+            memory_mib_per_gpu: lease.memory_mib_per_gpu,
+            is_queued: false,
+            lease: None,
+            purpose: None,
+            message: "",
+            short_since_ms: None,
+        });
+        slot.is_queued &= lease.stage == LeaseStage::Ending;
+        // A request that is placed anew has an ending lease beside its next one.
+        if slot.lease.is_none_or(|(_, other)| other.stage == LeaseStage::Ending) {
+            slot.lease = Some((id, lease));
+        }
+    }
+    for pod in &view.pods {
+        let gpus = pod.facts.shape.as_ref().map_or(0, |shape| shape.gpus);
+        if let Some(slot) = holds(view, &pod.facts).and_then(|request| slots.get_mut(request)) {
+            slot.used = slot.used.saturating_add(gpus);
+        }
+    }
+    slots
+}
+
+/// The request whose room the pod takes.
+pub(crate) fn holds<'a>(view: &'a BurstView, pod: &'a PodFacts) -> Option<&'a str> {
+    if pod.is_finished || (pod.is_deleting && pod.node.is_none()) {
+        return None;
+    }
+    let leases = view.leases.as_ref();
+    let of_lease = |id: &String| leases.and_then(|leases| leases.get(id)).map(|lease| lease.request.as_str());
+    if let Some(node) = &pod.node {
+        // A virtual node is called after its lease; any other node is this cluster's own.
+        return pod.pinned.as_ref().and_then(of_lease).or_else(|| of_lease(node));
+    }
+    pod.pinned.as_ref().or(pod.lease.as_ref()).and_then(of_lease).or_else(|| {
+        let request = pod.request.as_ref()?;
+        view.requests.as_ref()?.get_key_value(request).map(|(id, _)| id.as_str())
+    })
+}
+
+/// Requests that pods want less than all of, and leases that no pod uses.
+pub(crate) fn unused(view: &BurstView) -> (BTreeSet<String>, BTreeSet<String>) {
+    let slots = slots(view);
+    let short = slots.iter().filter(|(_, slot)| slot.free() > 0).map(|(request, _)| (*request).to_owned()).collect();
+    let idle = slots.values().filter(|slot| slot.used == 0);
+    (short, idle.filter_map(|slot| slot.lease.map(|(id, _)| id.to_owned())).collect())
+}

@@ -1,0 +1,176 @@
+//! The webhook's certificates, in a Secret.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use comity_runtime::SecretString;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use serde_json::json;
+
+use super::super::settings::WebhookSettings;
+use crate::kubernetes_api::within_limit;
+
+/// Name of the Secret.
+pub(super) const SECRET: &str = "comity-agent-webhook";
+/// When the certificate ends, in seconds since 1970, and for whom it is.
+const ENDS: &str = "comity.dev/certificate-ends";
+const HOST: &str = "comity.dev/certificate-host";
+const LIFE: Duration = Duration::from_secs(90 * 86_400);
+const RENEW_BEFORE: Duration = Duration::from_secs(30 * 86_400);
+/// Clocks of hosts may differ.
+const SKEW: Duration = Duration::from_secs(24 * 3_600);
+/// CA certificates that are told: this one and the one before.
+const TOLD_CAS: usize = 2;
+
+/// What the server shows, and what others know it by.
+pub(super) struct Certificates {
+    pub(super) ca_pem: String,
+    pub(super) chain_pem: String,
+    pub(super) key_pem: SecretString,
+}
+
+/// Those of the Secret, made anew where there are none, where they end soon, or where the host is another now.
+pub(super) async fn ensure(
+    client: &kube::Client,
+    settings: &WebhookSettings,
+    now: SystemTime,
+) -> Result<Certificates, String> {
+    let host = host(settings)?;
+    let api = Api::<Secret>::namespaced(client.clone(), &settings.secret_namespace);
+    let name = format!("Secret {}/{SECRET}", settings.secret_namespace);
+    let found = within_limit(api.get_opt(SECRET)).await.map_err(|error| format!("{name} cannot be read: {error}"))?;
+    let old = found.as_ref().map(|secret| read(secret, &host));
+    if let Some((Some(good), ends)) = &old
+        && now + RENEW_BEFORE < UNIX_EPOCH + Duration::from_secs(*ends)
+    {
+        return Ok(Certificates {
+            ca_pem: good.ca_pem.clone(),
+            chain_pem: good.chain_pem.clone(),
+            key_pem: good.key_pem.clone(),
+        });
+    }
+    let old_ca = old.and_then(|(old, _)| old).map(|old| old.ca_pem).unwrap_or_default();
+    let fresh =
+        make(&host, &old_ca, now).map_err(|error| format!("a certificate for {host} cannot be made: {error}"))?;
+    let ends = (now + LIFE).duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+        "metadata": {
+            "name": SECRET,
+            "labels": { "app.kubernetes.io/managed-by": "comity-agent" },
+            "annotations": { ENDS: ends.to_string(), HOST: host },
+        },
+        "stringData": { "ca.crt": fresh.ca_pem, "tls.crt": fresh.chain_pem, "tls.key": fresh.key_pem.expose() },
+    });
+    let apply = PatchParams::apply("comity-agent").force();
+    within_limit(api.patch(SECRET, &apply, &Patch::Apply(&secret)))
+        .await
+        .map_err(|error| format!("{name} cannot be written: {error}; apply deploy/agent/burst.yaml"))?;
+    tracing::info!(host, "made a certificate for the webhook");
+    Ok(fresh)
+}
+
+fn read(secret: &Secret, host: &str) -> (Option<Certificates>, u64) {
+    let none = BTreeMap::new();
+    let annotations = secret.metadata.annotations.as_ref().unwrap_or(&none);
+    let text = |key: &str| {
+        let ByteString(bytes) = secret.data.as_ref()?.get(key)?;
+        String::from_utf8(bytes.clone()).ok()
+    };
+    let is_ours = annotations.get(HOST).map(String::as_str) == Some(host);
+    let ends = annotations.get(ENDS).and_then(|text| text.parse().ok()).unwrap_or(0);
+    let all = || {
+        Some(Certificates {
+            ca_pem: text("ca.crt")?,
+            chain_pem: text("tls.crt")?,
+            key_pem: SecretString::new(text("tls.key")?),
+        })
+    };
+    (all().filter(|_| is_ours), ends)
+}
+
+/// The name that the API server connects to.
+fn host(settings: &WebhookSettings) -> Result<String, String> {
+    if let Some(service) = &settings.service {
+        return Ok(format!("{}.{}.svc", service.name, service.namespace));
+    }
+    let url = settings.url.as_deref().unwrap_or_default();
+    let uri = url.parse::<http::Uri>().ok();
+    let host = uri.as_ref().and_then(http::Uri::host).map(|host| host.trim_matches(['[', ']']).to_owned());
+    host.ok_or_else(|| format!("burst.webhook.url {url:?} names no host"))
+}
+
+fn make(host: &str, old_ca: &str, now: SystemTime) -> Result<Certificates, rcgen::Error> {
+    let validity = |params: &mut CertificateParams| {
+        (params.not_before, params.not_after) = ((now - SKEW).into(), (now + LIFE).into());
+    };
+    let mut ca = CertificateParams::default();
+    // Two CAs of one name would be confused with each other.
+    let made = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    ca.distinguished_name.push(DnType::CommonName, format!("comity-agent webhook {made}"));
+    ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    ca.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    validity(&mut ca);
+    let ca_key = KeyPair::generate()?;
+    let ca_pem = ca.self_signed(&ca_key)?.pem();
+    let issuer = Issuer::new(ca, ca_key);
+
+    let key = KeyPair::generate()?;
+    let mut leaf = CertificateParams::new(vec![host.to_owned()])?;
+    leaf.distinguished_name.push(DnType::CommonName, "comity-agent webhook");
+    leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    validity(&mut leaf);
+    let chain_pem = leaf.signed_by(&key, &issuer)?.pem();
+    let begin = "-----BEGIN CERTIFICATE-----";
+    let told = old_ca.split_inclusive("-----END CERTIFICATE-----").filter(|pem| pem.contains(begin)).take(TOLD_CAS - 1);
+    let ca_pem = told.fold(ca_pem, |all, pem| format!("{all}{}\n", pem.trim()));
+    Ok(Certificates { ca_pem, chain_pem, key_pem: SecretString::new(key.serialize_pem()) })
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_ca_is_told_beside_the_one_before_and_no_others() {
+        let now = SystemTime::now();
+        let count = |pem: &str| pem.matches("BEGIN CERTIFICATE").count();
+        let first = make("agent.comity-system.svc", "", now).unwrap();
+        let second = make("agent.comity-system.svc", &first.ca_pem, now + LIFE / 2).unwrap();
+        let third = make("agent.comity-system.svc", &second.ca_pem, now + LIFE).unwrap();
+        assert_eq!([count(&first.ca_pem), count(&second.ca_pem), count(&third.ca_pem)], [1, 2, 2]);
+        assert!(second.ca_pem.contains(first.ca_pem.trim()) && !third.ca_pem.contains(first.ca_pem.trim()));
+    }
+
+    #[test]
+    fn the_host_is_what_the_api_server_connects_to() {
+        let of = |url: &str| host(&WebhookSettings { url: Some(url.to_owned()), ..WebhookSettings::default() });
+        assert_eq!(of("https://10.0.0.1:7482/gate").unwrap(), "10.0.0.1");
+        assert_eq!(of("https://[::1]:7482/gate").unwrap(), "::1");
+        assert!(of("nonsense path").is_err());
+    }
+
+    #[test]
+    fn a_certificate_for_another_host_is_not_taken() {
+        let fresh = make("10.0.0.1", "", SystemTime::now()).unwrap();
+        let data = |text: &str| ByteString(text.as_bytes().to_vec());
+        let mut secret = Secret::default();
+        secret.data = Some(BTreeMap::from([
+            ("ca.crt".to_owned(), data(&fresh.ca_pem)),
+            ("tls.crt".to_owned(), data(&fresh.chain_pem)),
+            ("tls.key".to_owned(), data(fresh.key_pem.expose())),
+        ]));
+        let marks = [(HOST, "10.0.0.1"), (ENDS, "77")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+        secret.metadata.annotations = Some(marks.into());
+        assert!(read(&secret, "10.0.0.1").0.is_some() && read(&secret, "10.0.0.1").1 == 77);
+        assert!(read(&secret, "10.0.0.2").0.is_none());
+    }
+}

@@ -1,0 +1,126 @@
+//! Calls to the broker, and slow look-ups, beside the loop: a silent broker must not keep a pod from a free GPU here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use comity_proto::v1;
+use tokio::task::JoinSet;
+
+use super::execute::Hands;
+use super::plan::Submission;
+use super::requests::{RequestError, Requests};
+use super::view::InFlight;
+
+/// Calls under way at once.
+const MOST_CALLS: usize = 32;
+
+/// What came back.
+pub(super) enum Answer {
+    Submitted { submission: Submission, result: Result<v1::Request, RequestError> },
+    Cancelled { request: String, result: Result<(), RequestError> },
+    GivenBack { lease: String, result: Result<(), RequestError> },
+    Listed { began_ms: u64, result: Result<Vec<v1::Request>, RequestError> },
+    Got { request: String, result: Result<v1::Request, RequestError> },
+    JobSize { uid: String, size: Option<u32> },
+}
+
+/// Calls under way; none twice.
+pub(super) struct Worker {
+    requests: Arc<dyn Requests>,
+    tasks: JoinSet<(String, Answer)>,
+    under_way: BTreeSet<String>,
+    in_flight: BTreeMap<String, InFlight>,
+}
+
+impl Worker {
+    pub(super) fn new(requests: Arc<dyn Requests>) -> Self {
+        Self { requests, tasks: JoinSet::new(), under_way: BTreeSet::new(), in_flight: BTreeMap::new() }
+    }
+
+    pub(super) fn in_flight(&self) -> Vec<InFlight> {
+        self.in_flight.values().cloned().collect()
+    }
+
+    /// The next answer; waits for ever where nothing is under way.
+    pub(super) async fn answer(&mut self) -> Answer {
+        loop {
+            match self.tasks.join_next().await {
+                None => std::future::pending::<()>().await,
+                Some(Ok((key, answer))) => {
+                    self.under_way.remove(&key);
+                    self.in_flight.remove(&key);
+                    return answer;
+                }
+                // A task that panicked took its key with it: nothing else is known to be under way.
+                Some(Err(error)) => {
+                    tracing::error!(%error, "a call of burst ended badly");
+                    if self.tasks.is_empty() {
+                        self.under_way.clear();
+                        self.in_flight.clear();
+                    }
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, key: String, call: impl Future<Output = Answer> + Send + 'static) -> bool {
+        if self.under_way.len() >= MOST_CALLS || !self.under_way.insert(key.clone()) {
+            return false;
+        }
+        self.tasks.spawn(async move { (key, call.await) });
+        true
+    }
+
+    pub(super) fn submit(&mut self, submission: Submission) {
+        let (key, requests) = (submission.key.clone(), Arc::clone(&self.requests));
+        let flight = InFlight {
+            namespace: submission.spec.target_namespace.clone(),
+            gpus: submission.spec.gpus.as_ref().map_or(0, |gpus| gpus.count),
+            pods: submission.pods.iter().map(|pod| pod.uid.clone()).collect(),
+        };
+        let call = async move {
+            let result = requests.submit(submission.spec.clone(), submission.key.clone()).await;
+            Answer::Submitted { submission, result }
+        };
+        if self.begin(key.clone(), call) {
+            self.in_flight.insert(key, flight);
+        }
+    }
+
+    pub(super) fn cancel(&mut self, request: String) {
+        let requests = Arc::clone(&self.requests);
+        self.begin(format!("cancel {request}"), async move {
+            let result = requests.cancel(request.clone(), format!("burst-cancel-{request}")).await;
+            Answer::Cancelled { request, result }
+        });
+    }
+
+    pub(super) fn give_back(&mut self, lease: String) {
+        let requests = Arc::clone(&self.requests);
+        self.begin(format!("give back {lease}"), async move {
+            let result = requests.release(lease.clone(), format!("burst-release-{lease}")).await;
+            Answer::GivenBack { lease, result }
+        });
+    }
+
+    pub(super) fn list(&mut self, began_ms: u64) {
+        let requests = Arc::clone(&self.requests);
+        self.begin("list".to_owned(), async move { Answer::Listed { began_ms, result: requests.list().await } });
+    }
+
+    pub(super) fn get(&mut self, request: String) {
+        let requests = Arc::clone(&self.requests);
+        self.begin(format!("get {request}"), async move {
+            let result = requests.get(request.clone()).await;
+            Answer::Got { request, result }
+        });
+    }
+
+    pub(super) fn job_size(&mut self, hands: &Hands, namespace: String, name: String, uid: String) {
+        let hands = hands.clone();
+        self.begin(format!("job {uid}"), async move {
+            let size = hands.job_size(&namespace, &name, &uid).await;
+            Answer::JobSize { uid, size }
+        });
+    }
+}

@@ -1,0 +1,83 @@
+//! The section `liqo` of the agent's configuration.
+
+use ipnet::Ipv4Net;
+use serde::{Deserialize, Serialize};
+
+use super::{ConfigError, refused};
+
+/// Pod CIDRs that a key bundle carries, and networks that peers may have.
+const MAX_POD_CIDRS: usize = 8;
+const MAX_PEER_NETWORKS: usize = 64;
+const LONGEST_LABEL: usize = 63;
+
+/// Virtual nodes through Liqo.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct LiqoSettings {
+    /// Whether this cluster lends and borrows virtual nodes.
+    pub enabled: bool,
+    /// Namespace in which Liqo is installed.
+    pub namespace: String,
+    /// Namespace of the agent itself: there it keeps what its admission policies are told.
+    pub agent_namespace: String,
+    /// Networks that this cluster's pods have addresses in; empty: those that its nodes name.
+    pub pod_cidrs: Vec<Ipv4Net>,
+    /// "host:port" under which Liqo advertises this cluster's API server, by a name that its certificate carries; empty: as
+    /// in the kubeconfig.
+    pub api_server: String,
+    /// Only with clusters whose fabric routes pods, as this one's (`fabric.mode: tun`). False where pods and API servers of
+    /// all clusters reach each other without a fabric.
+    pub require_tun: bool,
+    /// Networks that other clusters' pods may have addresses in; empty: any that this cluster does not use.
+    pub peer_networks: Vec<Ipv4Net>,
+    /// Whether an offloaded namespace has the same name on the donor, so that every name of a Service works there; the donor
+    /// must have none of that name.
+    pub same_namespace_names: bool,
+}
+
+impl Default for LiqoSettings {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            namespace: "liqo".to_owned(),
+            agent_namespace: "comity-system".to_owned(),
+            pod_cidrs: Vec::new(),
+            api_server: String::new(),
+            require_tun: true,
+            peer_networks: Vec::new(),
+            same_namespace_names: false,
+        }
+    }
+}
+
+impl LiqoSettings {
+    pub(super) fn check(&self, has_kubernetes: bool) -> Result<(), ConfigError> {
+        if self.enabled && !has_kubernetes {
+            let reason = "there is no Kubernetes here (inventoryFile is given); leave it out";
+            return Err(refused("liqo.enabled", self.enabled, reason));
+        }
+        let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        for (field, name) in [("liqo.namespace", &self.namespace), ("liqo.agentNamespace", &self.agent_namespace)] {
+            if name.is_empty() || name.len() > LONGEST_LABEL || !name.bytes().all(inner) || name.starts_with('-') {
+                return Err(refused(field, name, "want the name of a namespace: lower-case letters, digits and '-'"));
+            }
+        }
+        for (field, networks, most) in [
+            ("liqo.podCidrs", &self.pod_cidrs, MAX_POD_CIDRS),
+            ("liqo.peerNetworks", &self.peer_networks, MAX_PEER_NETWORKS),
+        ] {
+            if networks.len() > most {
+                return Err(refused(field, networks.len(), format!("name at most {most}")));
+            }
+            if let Some(bad) = networks.iter().find(|network| network.addr() != network.network()) {
+                return Err(refused(field, bad, format!("bits are set behind the prefix; write {}", bad.trunc())));
+            }
+        }
+        let port = self.api_server.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains('/'));
+        let port = port.and_then(|(_, port)| port.parse::<u16>().ok()).filter(|port| *port > 0);
+        if !self.api_server.is_empty() && port.is_none() {
+            return Err(refused("liqo.apiServer", &self.api_server, "write host:port, as in api.example.org:6443"));
+        }
+        Ok(())
+    }
+}

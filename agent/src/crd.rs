@@ -1,0 +1,101 @@
+//! `GpuRequest` and `GpuLease`: what kubectl and GitOps users see of Comity, and all that they need.
+//!
+//! A `GpuRequest` in a namespace of the origin becomes a request at the broker, and its status follows it. A `GpuLease`
+//! mirrors a lease, on both sides, and is only ever written by the agent. The YAML in `deploy/crds` is made from these types
+//! by `cargo run -p comity-agent --example crds`.
+
+mod controller;
+mod gpu_lease;
+mod gpu_request;
+mod lease_mirror;
+mod reconcile;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt as _;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use controller::Controller;
+pub use gpu_lease::{GpuLease, GpuLeaseSpec, GpuLeaseStatus, Side};
+pub use gpu_request::{DeliveryKind, GpuRequest, GpuRequestSpec, GpuRequestStatus};
+
+/// Keeps a `GpuRequest` until its request has been taken back.
+pub const FINALIZER: &str = "comity.dev/request";
+
+/// A condition, as Kubernetes users know them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// CamelCase.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// True, False or Unknown.
+    pub status: String,
+    /// CamelCase, stable.
+    pub reason: String,
+    /// One sentence.
+    pub message: String,
+    /// When the status last changed, RFC 3339.
+    pub last_transition_time: String,
+}
+
+/// The definitions, with the names of their files.
+#[must_use]
+pub fn definitions() -> Vec<(&'static str, CustomResourceDefinition)> {
+    vec![("gpurequests.yaml", GpuRequest::crd()), ("gpuleases.yaml", GpuLease::crd())]
+}
+
+/// A definition as the file says it.
+///
+/// # Errors
+/// What the YAML writer says.
+pub fn yaml(definition: &CustomResourceDefinition) -> anyhow::Result<String> {
+    let text = serde_saphyr::to_string(definition)?;
+    Ok(format!("# Made from the agent's types: cargo run -p comity-agent --example crds\n{text}"))
+}
+
+/// Milliseconds since 1970 in RFC 3339; `None` for 0.
+fn time(ms: u64) -> Option<String> {
+    let seconds = i64::try_from(ms / 1_000).ok().filter(|seconds| *seconds > 0)?;
+    Some(k8s_openapi::jiff::Timestamp::from_second(seconds).ok()?.to_string())
+}
+
+/// Conditions with the times of those whose status stays.
+fn conditions(old: &[Condition], new: Vec<Condition>) -> Vec<Condition> {
+    let keep = |mut condition: Condition| {
+        if let Some(before) = old.iter().find(|old| old.type_ == condition.type_ && old.status == condition.status) {
+            condition.last_transition_time.clone_from(&before.last_transition_time);
+        }
+        condition
+    };
+    new.into_iter().map(keep).collect()
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_are_up_to_date() {
+        for (name, definition) in definitions() {
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds").join(name);
+            let found = std::fs::read_to_string(&path).unwrap_or_default();
+            assert_eq!(found, yaml(&definition).unwrap(), "{name}: run cargo run -p comity-agent --example crds");
+        }
+    }
+
+    #[test]
+    fn a_condition_keeps_its_time_while_its_status_stays() {
+        let condition = |status: &str, time: &str| Condition {
+            type_: "Ready".to_owned(),
+            status: status.to_owned(),
+            reason: "R".to_owned(),
+            message: String::new(),
+            last_transition_time: time.to_owned(),
+        };
+        let old = [condition("False", "then")];
+        assert_eq!(conditions(&old, vec![condition("False", "now")])[0].last_transition_time, "then");
+        assert_eq!(conditions(&old, vec![condition("True", "now")])[0].last_transition_time, "now");
+    }
+}

@@ -1,0 +1,82 @@
+//! The `GpuLease` resource.
+#![expect(unreachable_pub, reason = "the schema derive copies the type into a function")]
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Condition;
+
+/// A lease as the broker has it. Written by the agent alone; changes by others are undone.
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "comity.dev",
+    version = "v1alpha1",
+    kind = "GpuLease",
+    plural = "gpuleases",
+    shortname = "gpul",
+    category = "comity",
+    namespaced,
+    status = "GpuLeaseStatus",
+    derive = "PartialEq",
+    doc = "GPUs borrowed from, or lent to, another cluster; a mirror for reading",
+    printcolumn(name = "Side", type_ = "string", json_path = ".spec.side"),
+    printcolumn(name = "Peer", type_ = "string", json_path = ".spec.peer"),
+    printcolumn(name = "Tenant", type_ = "string", json_path = ".spec.tenant"),
+    printcolumn(name = "GPUs", type_ = "integer", json_path = ".spec.gpus"),
+    printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
+    printcolumn(name = "Expires", type_ = "string", json_path = ".status.expiresAt"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = "1"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("self.lease.startsWith('lease-')").message("lease must be a lease's id, as in lease-7"))]
+pub struct GpuLeaseSpec {
+    /// The lease, "lease-N".
+    #[schemars(length(max = 64))]
+    pub lease: String,
+    /// The request that it serves, "req-N".
+    pub request: String,
+    /// What this cluster is.
+    pub side: Side,
+    /// The other cluster.
+    pub peer: String,
+    /// Who is accounted.
+    pub tenant: String,
+    /// GPUs, or shares of GPUs.
+    pub gpus: i64,
+    /// Kubernetes resource that counts them on the donor.
+    pub resource: String,
+    /// VirtualNode or Namespace.
+    pub delivery: super::DeliveryKind,
+}
+
+/// What this cluster is in a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Side {
+    /// It borrows.
+    Origin,
+    /// It lends.
+    Donor,
+}
+
+/// Where a lease stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuLeaseStatus {
+    /// Placed, Connecting, Active, Suspect, Ending or Ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// Why it ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_reason: Option<String>,
+    /// When it ends unless renewed, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    /// What is waited for, or what went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// DonorReady, OriginReady and Active.
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
+}

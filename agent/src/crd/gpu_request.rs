@@ -1,0 +1,127 @@
+//! The `GpuRequest` resource.
+#![expect(unreachable_pub, reason = "the schema derive copies the type into a function")]
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Condition;
+
+/// Asks other clusters for GPUs. It cannot be changed: delete it and create another.
+#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "comity.dev",
+    version = "v1alpha1",
+    kind = "GpuRequest",
+    plural = "gpurequests",
+    shortname = "gpureq",
+    category = "comity",
+    namespaced,
+    status = "GpuRequestStatus",
+    derive = "PartialEq",
+    doc = "GPUs asked for from other clusters",
+    printcolumn(name = "GPUs", type_ = "integer", json_path = ".spec.gpus"),
+    printcolumn(name = "Class", type_ = "string", json_path = ".spec.class"),
+    printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
+    printcolumn(name = "Donor", type_ = "string", json_path = ".status.donor"),
+    printcolumn(name = "Lease", type_ = "string", json_path = ".status.lease"),
+    printcolumn(name = "Expires", type_ = "string", json_path = ".status.expiresAt"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = "1"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(
+    validation = Rule::new("self == oldSelf").message("a GpuRequest cannot be changed: delete it and create another"),
+    validation = Rule::new("!(has(self.class) && has(self.selector))").message("give either class or selector, not both"),
+    validation = Rule::new("[has(self.milli), has(self.migProfile), has(self.memoryMib)].filter(given, given).size() <= 1").message("give at most one of milli, migProfile and memoryMib: each says how much of a GPU one share is")
+)]
+pub struct GpuRequestSpec {
+    /// Tenant that is accounted. Absent: the namespace's label comity.dev/tenant, or the agent's default; it may not differ from those.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("tenant must be a DNS label: lower-case letters, digits and '-'"))]
+    #[schemars(length(max = 63))]
+    pub tenant: Option<String>,
+    /// GPU class. Absent, with no selector either: the agent's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("class must be a DNS label: lower-case letters, digits and '-'"))]
+    #[schemars(length(max = 63))]
+    pub class: Option<String>,
+    /// CEL over `device`, in place of a class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub selector: Option<String>,
+    /// How many GPUs, or shares of GPUs.
+    #[x_kube(validation = Rule::new("self >= 1 && self <= 4096").message("gpus must be from 1 to 4096"))]
+    pub gpus: i32,
+    /// Thousandths of a GPU that one share is. Absent: a whole one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self >= 50 && self <= 1000").message("milli must be from 50 to 1000: a twentieth of a GPU to a whole one"))]
+    pub milli: Option<i32>,
+    /// MIG profile that one share is, as in "1g.10gb".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 32))]
+    pub mig_profile: Option<String>,
+    /// GPU memory in MiB that one share is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self >= 1").message("memoryMib must be at least 1"))]
+    pub memory_mib: Option<i64>,
+    /// CPU for each share, in thousandths of a core.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 1099511627776").message("cpuMilliPerGpu must not be negative"))]
+    pub cpu_milli_per_gpu: Option<i64>,
+    /// Main memory for each share, in MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 1099511627776").message("memoryMibPerGpu must not be negative"))]
+    pub memory_mib_per_gpu: Option<i64>,
+    /// All shares on one node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_node: Option<bool>,
+    /// Length of the lease, as in "2h"; absent: the federation's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,6}[smhd]$')").message("duration must be a number and one of s, m, h, d, as in 90s, 30m, 2h or 1d"))]
+    #[schemars(length(max = 8))]
+    pub duration: Option<String>,
+    /// How the GPUs arrive. Absent: VirtualNode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<DeliveryKind>,
+}
+
+/// How the GPUs of a request arrive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum DeliveryKind {
+    /// As a node of this cluster, on which GPU pods of this namespace run unchanged.
+    #[default]
+    VirtualNode,
+    /// As a namespace of the donor, by a kubeconfig Secret in this namespace.
+    Namespace,
+}
+
+/// What became of a `GpuRequest`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuRequestStatus {
+    /// Generation that this is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Refused, Submitting, Queued, Placed, Connecting, Active, Suspect, Ending, Completed, Cancelled or Failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// The broker's request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
+    /// Its lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<String>,
+    /// Who lends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub donor: Option<String>,
+    /// When the lease ends unless renewed, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    /// Why it waits, or what went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Accepted, Placed and Ready.
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
+}

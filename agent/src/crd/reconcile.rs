@@ -1,0 +1,222 @@
+//! From a `GpuRequest` to a request, and from a request to a status: pure.
+
+use comity_proto::v1;
+use comity_proto::v1::share::{Kind, Whole};
+
+use super::gpu_request::{DeliveryKind, GpuRequest, GpuRequestStatus};
+use super::{Condition, conditions, time};
+use crate::burst::{CLASS, TENANT_LABEL};
+
+/// What a `GpuRequest` does not say itself.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Defaults {
+    /// This cluster.
+    pub(super) cluster: String,
+    /// Tenant of the namespace, or the agent's default; empty: none.
+    pub(super) tenant: String,
+    /// Class of the namespace, or the agent's default; empty: none.
+    pub(super) class: String,
+}
+
+/// What the purpose of its request begins with; the object's UID follows.
+const PURPOSE: &str = "GpuRequest ";
+
+/// The UID of the `GpuRequest` that a request was made for.
+pub(super) fn uid_in(purpose: &str) -> Option<&str> {
+    purpose.strip_prefix(PURPOSE)?.rsplit_once(" #").map(|(_, uid)| uid)
+}
+
+/// The idempotency key of its submission.
+pub(super) fn key(uid: &str) -> String {
+    format!("gpurequest-{uid}")
+}
+
+/// What the broker is asked.
+pub(super) fn spec(object: &GpuRequest, defaults: &Defaults) -> Result<v1::RequestSpec, String> {
+    let (spec, metadata) = (&object.spec, &object.metadata);
+    let namespace = metadata.namespace.clone().unwrap_or_default();
+    let tenant = match spec.tenant.as_deref() {
+        _ if defaults.tenant.is_empty() => {
+            return Err(format!("nobody is accounted for namespace {namespace}: label it {TENANT_LABEL}=TENANT"));
+        }
+        Some(tenant) if tenant != defaults.tenant => {
+            return Err(format!(
+                "spec.tenant is {tenant:?}, and namespace {namespace} is accounted to {:?}: leave spec.tenant out, or use a namespace of that tenant",
+                defaults.tenant
+            ));
+        }
+        _ => defaults.tenant.clone(),
+    };
+    let class = spec.class.clone().unwrap_or_else(|| defaults.class.clone());
+    if class.is_empty() && spec.selector.is_none() {
+        return Err(format!("no GPU class: give spec.class or spec.selector, or {CLASS} on the namespace"));
+    }
+    let kind = match (spec.milli, &spec.mig_profile, spec.memory_mib) {
+        (Some(milli), _, _) => Kind::Milli(u32::try_from(milli).unwrap_or(0)),
+        (None, Some(profile), _) => Kind::MigProfile(profile.clone()),
+        (None, None, Some(memory)) => Kind::MemoryMib(u64::try_from(memory).unwrap_or(0)),
+        (None, None, None) => Kind::Whole(Whole {}),
+    };
+    let duration_ms = match spec.duration.as_deref() {
+        None => 0,
+        Some(text) => crate::burst::duration_ms(text)
+            .ok_or_else(|| format!("spec.duration is {text:?}: write 90s, 30m, 2h or at most 90d"))?,
+    };
+    let amount = |given: Option<i64>| u64::try_from(given.unwrap_or(0)).unwrap_or(0);
+    let delivery = match spec.delivery.unwrap_or_default() {
+        DeliveryKind::VirtualNode => v1::Delivery::VirtualNode,
+        DeliveryKind::Namespace => v1::Delivery::Namespace,
+    };
+    let name: String = metadata.name.as_deref().unwrap_or_default().chars().take(100).collect();
+    Ok(v1::RequestSpec {
+        tenant,
+        origin: defaults.cluster.clone(),
+        gpus: Some(v1::GpuDemand {
+            class: if spec.selector.is_some() { String::new() } else { class },
+            selector: spec.selector.clone().unwrap_or_default(),
+            share: Some(v1::Share { kind: Some(kind) }),
+            count: u32::try_from(spec.gpus).unwrap_or(0),
+            cpu_milli_per_gpu: amount(spec.cpu_milli_per_gpu),
+            memory_mib_per_gpu: amount(spec.memory_mib_per_gpu),
+        }),
+        topology: Some(v1::Topology { same_node: spec.same_node.unwrap_or(false), whole_node: false }),
+        duration_ms,
+        delivery: delivery.into(),
+        target_namespace: namespace,
+        purpose: format!("{PURPOSE}{name} #{}", metadata.uid.as_deref().unwrap_or_default()),
+        ..v1::RequestSpec::default()
+    })
+}
+
+/// A status with one sentence about what was not done.
+pub(super) fn refused(object: &GpuRequest, state: &str, reason: &str, message: &str, now_ms: u64) -> GpuRequestStatus {
+    let old = object.status.clone().unwrap_or_default();
+    let accepted = condition("Accepted", false, reason, message, now_ms);
+    GpuRequestStatus {
+        observed_generation: object.metadata.generation,
+        state: Some(state.to_owned()),
+        message: Some(message.to_owned()),
+        conditions: conditions(&old.conditions, vec![accepted]),
+        ..old
+    }
+}
+
+/// The status that follows from the request and its lease.
+pub(super) fn status(
+    object: &GpuRequest,
+    request: &v1::Request,
+    lease: Option<&v1::Lease>,
+    now_ms: u64,
+) -> GpuRequestStatus {
+    let old = object.status.clone().unwrap_or_default();
+    let lease = lease.filter(|lease| lease.id == request.lease);
+    let state = match (request.state(), lease) {
+        (v1::RequestState::Matched, Some(lease)) => super::lease_mirror::state(lease.state()),
+        (v1::RequestState::Matched, None) => "Placed",
+        (v1::RequestState::Completed, _) => "Completed",
+        (v1::RequestState::Cancelled, _) => "Cancelled",
+        (v1::RequestState::Failed, _) => "Failed",
+        (v1::RequestState::Queued | v1::RequestState::Unspecified, _) => "Queued",
+    };
+    let is_ready = lease.is_some_and(|lease| lease.state() == v1::LeaseState::Active) && state == "Active";
+    let message = match lease.filter(|lease| !lease.message.is_empty()) {
+        Some(lease) => lease.message.clone(),
+        None => request.message.clone(),
+    };
+    let placed = !request.lease.is_empty() && request.state() == v1::RequestState::Matched;
+    let fresh = vec![
+        condition("Accepted", true, "Submitted", &format!("it is {} at the broker", request.id), now_ms),
+        condition("Placed", placed, if placed { "Placed" } else { state }, &message, now_ms),
+        condition("Ready", is_ready, if is_ready { "Active" } else { state }, &message, now_ms),
+    ];
+    let donor = lease.and_then(|lease| lease.placement.as_ref()).map(|placement| placement.donor.clone());
+    GpuRequestStatus {
+        observed_generation: object.metadata.generation,
+        state: Some(state.to_owned()),
+        request: Some(request.id.clone()),
+        lease: Some(request.lease.clone()).filter(|lease| !lease.is_empty()),
+        donor: donor.or(old.donor),
+        expires_at: lease.and_then(|lease| time(lease.expires_at_ms)),
+        message: Some(message).filter(|message| !message.is_empty()),
+        conditions: conditions(&old.conditions, fresh),
+    }
+}
+
+pub(super) fn condition(type_: &str, holds: bool, reason: &str, message: &str, now_ms: u64) -> Condition {
+    Condition {
+        type_: type_.to_owned(),
+        status: if holds { "True" } else { "False" }.to_owned(),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        last_transition_time: time(now_ms).unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::crd::GpuRequestSpec;
+
+    fn object(spec: GpuRequestSpec) -> GpuRequest {
+        let mut object = GpuRequest::new("train", spec);
+        object.metadata.namespace = Some("team-a".to_owned());
+        object.metadata.uid = Some("u-1".to_owned());
+        object
+    }
+
+    fn defaults() -> Defaults {
+        Defaults { cluster: "here".to_owned(), tenant: "vision".to_owned(), class: "frontier".to_owned() }
+    }
+
+    #[test]
+    fn a_request_says_what_the_object_says() {
+        let given = GpuRequestSpec { gpus: 2, milli: Some(250), duration: Some("2h".to_owned()), ..Default::default() };
+        let asked = spec(&object(given), &defaults()).unwrap();
+        assert_eq!((asked.tenant.as_str(), asked.origin.as_str(), asked.duration_ms), ("vision", "here", 7_200_000));
+        assert_eq!((asked.target_namespace.as_str(), asked.delivery()), ("team-a", v1::Delivery::VirtualNode));
+        let gpus = asked.gpus.unwrap();
+        assert_eq!((gpus.count, gpus.class.as_str()), (2, "frontier"));
+        assert_eq!(gpus.share.unwrap().kind, Some(Kind::Milli(250)));
+        assert_eq!(uid_in(&asked.purpose), Some("u-1"));
+        assert_eq!(uid_in("burst of job/x 1x nvidia.com/gpu #u-1"), None);
+    }
+
+    #[test]
+    fn a_namespace_cannot_be_accounted_to_somebody_else() {
+        let given = GpuRequestSpec { gpus: 1, tenant: Some("robotics".to_owned()), ..Default::default() };
+        let error = spec(&object(given.clone()), &defaults()).unwrap_err();
+        assert!(error.contains("robotics") && error.contains("vision"), "{error}");
+        let unknown = Defaults { tenant: String::new(), ..defaults() };
+        assert!(spec(&object(given), &unknown).unwrap_err().contains(TENANT_LABEL));
+        let classless = Defaults { class: String::new(), ..defaults() };
+        let given = GpuRequestSpec { gpus: 1, ..Default::default() };
+        assert!(spec(&object(given), &classless).unwrap_err().contains("spec.class"));
+    }
+
+    #[test]
+    fn the_status_follows_request_and_lease() {
+        let object = object(GpuRequestSpec { gpus: 1, ..Default::default() });
+        let mut request =
+            v1::Request { id: "req-3".to_owned(), state: 1, message: "no donor".to_owned(), ..Default::default() };
+        let queued = status(&object, &request, None, 1_000);
+        assert_eq!((queued.state.as_deref(), queued.message.as_deref()), (Some("Queued"), Some("no donor")));
+        assert_eq!(queued.conditions[2].status, "False");
+        request.state = v1::RequestState::Matched.into();
+        request.lease = "lease-3".to_owned();
+        let lease = v1::Lease {
+            id: "lease-3".to_owned(),
+            state: v1::LeaseState::Active.into(),
+            expires_at_ms: 86_400_000,
+            placement: Some(v1::Placement { donor: "institute".to_owned(), ..Default::default() }),
+            ..Default::default()
+        };
+        let active = status(&object, &request, Some(&lease), 2_000);
+        assert_eq!((active.state.as_deref(), active.donor.as_deref()), (Some("Active"), Some("institute")));
+        assert_eq!(active.expires_at.as_deref(), Some("1970-01-02T00:00:00Z"));
+        assert!(active.conditions.iter().all(|condition| condition.status == "True"));
+        request.state = v1::RequestState::Completed.into();
+        let ended = status(&object, &request, None, 3_000);
+        assert_eq!((ended.state.as_deref(), ended.conditions[2].status.as_str()), (Some("Completed"), "False"));
+    }
+}

@@ -1,0 +1,183 @@
+//! A lease as a node of the origin: what each side does for it on its own cluster, through Liqo.
+//!
+//! The key exchange belongs to the peering and comes first; then, for each lease, the donor grants and the origin asks for
+//! exactly that. Grants themselves are not handed over here: they follow from the donor's records ([`Grants`](super::Grants)).
+
+mod donor;
+mod nodes;
+mod origin;
+mod resources;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use comity_proto::v1;
+use futures::future::BoxFuture;
+use ipnet::Ipv4Net;
+
+pub use donor::NodeLender;
+pub use resources::granted;
+
+use super::{DeliveryError, DonorLease, Grant, OriginLease, VirtualNodeGrant};
+use crate::liqo::{Challenge, IdentityParams, LiqoPeer, TenantRequest};
+
+/// What the donor's agent does for virtual nodes on its own cluster.
+pub trait VirtualNodeDonor: Send + Sync {
+    /// Makes, or finds again, what the origin has to sign.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn challenge<'a>(&'a self, peer: &'a LiqoPeer) -> BoxFuture<'a, Result<Challenge, DeliveryError>>;
+
+    /// Takes the origin on as a tenant of this cluster's Liqo; idempotent.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn admit_tenant<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        request: &'a TenantRequest,
+    ) -> BoxFuture<'a, Result<IdentityParams, DeliveryError>>;
+
+    /// Removes the tenant and everything of it, and returns only when it is gone; idempotent; also when the origin is dead.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn remove_tenant<'a>(&'a self, peer: &'a LiqoPeer) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
+    /// What the lease's virtual node may have; readies the nodes that its pods may run on; idempotent.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn prepare<'a>(&'a self, peer: &'a LiqoPeer, lease: &'a DonorLease) -> BoxFuture<'a, Result<Grant, DeliveryError>>;
+
+    /// Waits until a grant that the records hold is in effect: a slice that comes before would be refused.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn in_force<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
+    /// Removes everything of a lease whose grant is not in force any more, and returns only when it is gone; idempotent.
+    /// `tenant_namespace` is that of its origin, where it is known.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn remove<'a>(
+        &'a self,
+        lease_id: &'a str,
+        tenant_namespace: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
+    /// Ids of the leases of which something is here.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>>;
+}
+
+/// What the origin's agent does for virtual nodes on its own cluster.
+pub trait VirtualNodeOrigin: Send + Sync {
+    /// Signs the donor's challenge.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn answer<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        challenge: &'a Challenge,
+    ) -> BoxFuture<'a, Result<TenantRequest, DeliveryError>>;
+
+    /// Makes the identity with which this cluster's Liqo calls the donor; idempotent. `api_server` is what the donor's
+    /// signed bundle says: Liqo is sent nowhere else.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn accept_identity<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        api_server: &'a str,
+        params: &'a IdentityParams,
+    ) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
+    /// Removes the identity and everything of it; idempotent; also when the donor is dead.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn remove_identity<'a>(&'a self, peer: &'a LiqoPeer) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
+    /// Asks the donor's Liqo for the grant, and makes the node that stands for it. Its name.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn accept<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        lease: &'a OriginLease,
+        grant: &'a VirtualNodeGrant,
+    ) -> BoxFuture<'a, Result<String, DeliveryError>>;
+
+    /// Checks that the node is ready and has what was granted.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn probe<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        lease: &'a OriginLease,
+        grant: &'a VirtualNodeGrant,
+    ) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
+    /// Removes everything of a lease, and returns only when it is gone; idempotent; also when the donor is dead.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn remove<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
+    /// Ids of the leases of which something is here.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>>;
+}
+
+/// Both sides, on a cluster that has Liqo.
+#[derive(Clone)]
+pub struct VirtualNodes {
+    /// As a donor.
+    pub donor: Arc<dyn VirtualNodeDonor>,
+    /// As an origin.
+    pub origin: Arc<dyn VirtualNodeOrigin>,
+}
+
+/// Whether virtual nodes can be lent and borrowed now, or why not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeService {
+    /// As a donor.
+    pub lends: Result<(), String>,
+    /// As an origin.
+    pub borrows: Result<(), String>,
+    /// Only where both fabrics route pods.
+    pub needs_tun: bool,
+    /// Networks that other clusters' pods may have addresses in; empty: any that is not this cluster's.
+    pub peer_networks: Vec<Ipv4Net>,
+}
+
+impl NodeService {
+    /// Neither, for one reason.
+    #[must_use]
+    pub fn none(reason: &str) -> Self {
+        Self {
+            lends: Err(reason.to_owned()),
+            borrows: Err(reason.to_owned()),
+            needs_tun: true,
+            peer_networks: Vec::new(),
+        }
+    }
+
+    /// Deliveries that an offer announces.
+    #[must_use]
+    pub fn deliveries(&self) -> Vec<v1::Delivery> {
+        let node = self.lends.is_ok().then_some(v1::Delivery::VirtualNode);
+        std::iter::once(v1::Delivery::Namespace).chain(node).collect()
+    }
+}

@@ -1,0 +1,44 @@
+//! What is lent now, as the class controller and the policies need it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::record::Records;
+
+/// Most leases in force at a time: their terms have to fit one ConfigMap of 1 MiB.
+pub const MAX_GRANTS: usize = 1_000;
+
+/// One lease of delivery `virtual-node`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Liqo id of the cluster that borrows.
+    pub origin_liqo_id: String,
+    /// Amounts by resource name, as Kubernetes writes quantities.
+    pub resources: BTreeMap<String, String>,
+    /// Labels that a node must have for pods of the lease.
+    pub node_selector: BTreeMap<String, String>,
+    /// Labels of the virtual node on the origin.
+    pub node_labels: BTreeMap<String, String>,
+}
+
+/// All leases in force, by lease id. Whoever publishes them must know them all before the first is read: what is not in
+/// here is granted nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grants(pub BTreeMap<String, Grant>);
+
+impl Grants {
+    /// What the records say: the same before and after a restart.
+    #[must_use]
+    pub fn of(records: &Records) -> Self {
+        let in_force = records.donors.values().filter(|record| !record.removed);
+        Self(in_force.filter_map(|record| Some((record.lease.clone(), record.grant.clone()?))).collect())
+    }
+
+    /// The lease that a ResourceSlice stands for: by its name, if it lies where its origin's slices lie and says so.
+    #[must_use]
+    pub fn of_slice(&self, namespace: &str, name: &str, consumer: &str) -> Option<&Grant> {
+        let grant = self.0.get(name)?;
+        (grant.origin_liqo_id == consumer && namespace == format!("liqo-tenant-{consumer}")).then_some(grant)
+    }
+}

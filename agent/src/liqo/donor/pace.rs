@@ -1,0 +1,51 @@
+//! How fast something is put right again that somebody keeps breaking: at once the first times, then ever more slowly.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+const FIRST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_secs(30);
+/// After this long without a repair the next one is made at once again.
+const QUIET: Duration = Duration::from_secs(120);
+
+/// The pace of one object.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    last: Option<Instant>,
+    pause: Duration,
+}
+
+impl Pace {
+    /// When the next attempt may be made.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.last.map(|last| last + self.pause)
+    }
+
+    /// An attempt is made now.
+    pub(crate) fn attempt(&mut self, now: Instant) {
+        let quiet = self.last.is_none_or(|last| now.saturating_duration_since(last) > QUIET);
+        self.pause = if quiet { FIRST } else { (self.pause * 2).clamp(FIRST, LONGEST) };
+        self.last = Some(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fight_slows_down_and_is_forgotten_when_it_ends() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.due(), None);
+        let mut now = Instant::now();
+        for _ in 0..20 {
+            pace.attempt(now);
+            now = pace.due().map_or(now, |due| due.max(now));
+        }
+        assert_eq!(pace.pause, LONGEST);
+        now += QUIET * 2;
+        pace.attempt(now);
+        assert_eq!(pace.pause, FIRST);
+    }
+}

@@ -1,0 +1,176 @@
+//! Sees an origin out. What is here is ours to remove whether or not the origin still lives: nothing waits for it.
+
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use kube::core::PartialObjectMeta;
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+
+use super::LiqoDonor;
+use super::class_controller::REPLICATED;
+use super::csr::slice_user;
+use super::dynamic::{self, rights};
+use super::tenant::{CONTROLLER_HINT, NONCE_SECRET};
+use super::waiting::Waiting;
+use crate::delivery::DeliveryError;
+use crate::delivery::call::{call, call_opt};
+use crate::liqo::{
+    LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL, foreign_cluster, identity, namespace_map,
+    quota, resource_slice, shadow_pod, tenant,
+};
+
+const CREATOR: &str = "liqo.io/creator-user";
+const NAMESPACE_HINT: &str = "is kube-controller-manager running?";
+
+impl LiqoDonor {
+    /// Ends the pods of a lease, then its slice; returns when they are gone. Its grant must be gone before: the policies
+    /// then let no new pod in. Idempotent.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    pub async fn drain_lease(&self, peer: &LiqoPeer, lease_id: &str) -> Result<(), DeliveryError> {
+        let user = slice_user(lease_id, &peer.liqo_id);
+        let creator = format!("{CREATOR}={user}");
+        let of_lease = ListParams::default().labels(&creator);
+        let shadow_pods = Api::<DynamicObject>::all_with(self.client.clone(), &shadow_pod());
+        let list = rights(call("list the ShadowPods of the lease", shadow_pods.list_metadata(&of_lease)).await)?;
+        let mut namespaces: Vec<String> = list.items.iter().filter_map(kube::ResourceExt::namespace).collect();
+        namespaces.sort_unstable();
+        namespaces.dedup();
+        for namespace in namespaces {
+            let operation = format!("end the offloaded pods of {lease_id} in {namespace}");
+            let shadow_pods = dynamic::namespaced(&self.client, &shadow_pod(), &namespace);
+            rights(call(&operation, shadow_pods.delete_collection(&DeleteParams::background(), &of_lease)).await)?;
+            let soon = DeleteParams::default()
+                .grace_period(u32::try_from(self.settings.pod_grace.as_secs()).unwrap_or(u32::MAX));
+            let pods = Api::<Pod>::namespaced(self.client.clone(), &namespace);
+            rights(call(&operation, pods.delete_collection(&soon, &of_lease)).await)?;
+        }
+        let operation = format!("wait until the pods of {lease_id} are gone");
+        let waiting = Waiting { operation: &operation, hint: "are its nodes up?", patience: self.settings.patience };
+        waiting.none_left(shadow_pods, &creator).await?;
+        waiting.none_left(Api::<PartialObjectMeta<Pod>>::all(self.client.clone()), &creator).await?;
+        self.remove_slice(peer, lease_id).await
+    }
+
+    async fn remove_slice(&self, peer: &LiqoPeer, lease_id: &str) -> Result<(), DeliveryError> {
+        let namespace = peer.tenant_namespace();
+        let slices = dynamic::namespaced(&self.client, &resource_slice(), &namespace);
+        let Some(slice) = rights(call_opt("read the lease's slice", slices.get(lease_id)).await)? else {
+            return Ok(());
+        };
+        if slice.labels().get("liqo.io/replicated").map(String::as_str) != Some("true") {
+            // One that this cluster asks the peer for.
+            return Ok(());
+        }
+        let operation = format!("delete ResourceSlice {lease_id} in {namespace}");
+        rights(call_opt(&operation, slices.delete(lease_id, &DeleteParams::default())).await)?;
+        let waiting = Waiting { operation: &operation, hint: CONTROLLER_HINT, patience: self.settings.patience };
+        waiting.gone(slices, lease_id, slice.uid()).await
+    }
+
+    /// Takes a peer's half of this cluster down: rights first, then its slices and remote namespaces with all that runs in
+    /// them, then Tenant, namespace and ForeignCluster. What this cluster itself borrows from that peer stays. Idempotent;
+    /// returns when all is gone.
+    ///
+    /// # Errors
+    /// [`DeliveryError`]: temporary, naming what is left, if it takes longer than the settings' patience.
+    pub async fn remove_tenant(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
+        let borrows = self.borrows_from(peer).await?;
+        let tenants = dynamic::namespaced(&self.client, &tenant(), &peer.tenant_namespace());
+        let read = format!("read Tenant {}", peer.liqo_id);
+        let found = rights(call_opt(&read, tenants.get(&peer.liqo_id)).await)?;
+        if found.as_ref().is_some_and(|found| !found.labels().contains_key(PEERING_LABEL)) {
+            tracing::warn!(tenant = peer.liqo_id, "a Tenant of this name was not made by Comity; it is left alone");
+            return Ok(());
+        }
+        if found.is_some() && borrows {
+            // Draining would also delete the slices by which this cluster borrows; without its Tenant the peer has no
+            // rights either.
+            self.delete_tenant(peer, &tenants).await?;
+        } else if found.is_some() {
+            let drained = json!({ "spec": { "tenantCondition": "Drained" } });
+            let operation = format!("drain Tenant {}", peer.liqo_id);
+            let (parameters, patch) = (PatchParams::default(), Patch::Merge(&drained));
+            rights(call_opt(&operation, tenants.patch(&peer.liqo_id, &parameters, &patch)).await)?;
+        }
+        self.remove_replicas(peer).await?;
+        self.delete_tenant(peer, &tenants).await?;
+        let secrets = Api::<Secret>::namespaced(self.client.clone(), &peer.tenant_namespace());
+        rights(call_opt("delete Secret liqo-nonce", secrets.delete(NONCE_SECRET, &DeleteParams::default())).await)?;
+        if borrows {
+            return Ok(());
+        }
+        self.remove_namespace(peer).await?;
+        self.remove_foreign_cluster(peer).await
+    }
+
+    /// Whether this cluster is, or is becoming, an origin of the same peer.
+    async fn borrows_from(&self, peer: &LiqoPeer) -> Result<bool, DeliveryError> {
+        let identities = dynamic::namespaced(&self.client, &identity(), &peer.tenant_namespace());
+        let list = rights(call("list Identities", identities.list_metadata(&ListParams::default().limit(1))).await)?;
+        if !list.items.is_empty() {
+            return Ok(true);
+        }
+        let secrets = Api::<Secret>::namespaced(self.client.clone(), &peer.tenant_namespace());
+        Ok(rights(call_opt("read Secret liqo-signed-nonce", secrets.get_metadata("liqo-signed-nonce")).await)?
+            .is_some())
+    }
+
+    /// Slices and NamespaceMaps that came from the peer; Liqo removes what hangs on them.
+    async fn remove_replicas(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
+        let namespace = peer.tenant_namespace();
+        let replicas = ListParams::default().labels(REPLICATED);
+        for kind in [resource_slice(), namespace_map()] {
+            let operation = format!("delete the {} of {}", kind.plural, peer.liqo_id);
+            let api = dynamic::namespaced(&self.client, &kind, &namespace);
+            rights(call(&operation, api.delete_collection(&DeleteParams::background(), &replicas)).await)?;
+        }
+        for kind in [resource_slice(), namespace_map()] {
+            let operation = format!("wait until the {} of {} are gone", kind.plural, peer.liqo_id);
+            let waiting = Waiting { operation: &operation, hint: CONTROLLER_HINT, patience: self.settings.patience };
+            waiting.none_left(dynamic::namespaced(&self.client, &kind, &namespace), REPLICATED).await?;
+        }
+        let operation = format!("wait until the quotas of {} are gone", peer.liqo_id);
+        let waiting = Waiting { operation: &operation, hint: NAMESPACE_HINT, patience: self.settings.patience };
+        waiting.none_left(dynamic::namespaced(&self.client, &quota(), &namespace), "").await?;
+        let operation = format!("wait until the remote namespaces of {} are gone", peer.liqo_id);
+        let waiting = Waiting { operation: &operation, ..waiting };
+        let remote = format!("{REMOTE_CLUSTER_LABEL}={},!{TENANT_NAMESPACE_LABEL}", peer.liqo_id);
+        waiting.none_left(Api::<PartialObjectMeta<Namespace>>::all(self.client.clone()), &remote).await
+    }
+
+    async fn delete_tenant(&self, peer: &LiqoPeer, tenants: &Api<DynamicObject>) -> Result<(), DeliveryError> {
+        let operation = format!("delete Tenant {}", peer.liqo_id);
+        let Some(found) = rights(call_opt(&operation, tenants.get_metadata(&peer.liqo_id)).await)? else {
+            return Ok(());
+        };
+        rights(call_opt(&operation, tenants.delete(&peer.liqo_id, &DeleteParams::default())).await)?;
+        let waiting = Waiting { operation: &operation, hint: CONTROLLER_HINT, patience: self.settings.patience };
+        waiting.gone(tenants.clone(), &peer.liqo_id, found.uid()).await
+    }
+
+    async fn remove_namespace(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
+        let name = peer.tenant_namespace();
+        let namespaces = Api::<Namespace>::all(self.client.clone());
+        let operation = format!("delete namespace {name}");
+        let Some(found) = rights(call_opt(&operation, namespaces.get(&name)).await)? else { return Ok(()) };
+        if found.labels().get(REMOTE_CLUSTER_LABEL) != Some(&peer.liqo_id) {
+            tracing::warn!(namespace = name, "a namespace of this name is no tenant namespace; it is left alone");
+            return Ok(());
+        }
+        rights(call_opt(&operation, namespaces.delete(&name, &DeleteParams::background())).await)?;
+        let waiting = Waiting { operation: &operation, hint: NAMESPACE_HINT, patience: self.settings.patience };
+        waiting.gone(namespaces, &name, found.uid()).await
+    }
+
+    /// Liqo never removes these itself.
+    async fn remove_foreign_cluster(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
+        let all = Api::<DynamicObject>::all_with(self.client.clone(), &foreign_cluster());
+        let operation = format!("delete ForeignCluster {}", peer.liqo_id);
+        let Some(found) = rights(call_opt(&operation, all.get_metadata(&peer.liqo_id)).await)? else { return Ok(()) };
+        rights(call_opt(&operation, all.delete(&peer.liqo_id, &DeleteParams::default())).await)?;
+        let waiting = Waiting { operation: &operation, hint: CONTROLLER_HINT, patience: self.settings.patience };
+        waiting.gone(all, &peer.liqo_id, found.uid()).await
+    }
+}

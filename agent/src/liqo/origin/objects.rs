@@ -1,0 +1,216 @@
+//! The objects that a peering and a lease are on the origin, as data.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::ObjectMeta;
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use super::NamespaceMapping;
+use crate::delivery::LEASE_LABEL;
+use crate::delivery::call::MANAGED_BY;
+use crate::liqo::{
+    IdentityParams, LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, SLICE_CLASS, TENANT_NAMESPACE_LABEL, identity,
+    namespace_offloading, resource_slice,
+};
+
+/// Name that Liqo demands of a NamespaceOffloading.
+pub(super) const OFFLOADING: &str = "offloading";
+/// Label of virtual nodes, and annotation of slices: the namespace whose pods the lease is for.
+pub(super) const TARGET_LABEL: &str = "comity.dev/target-namespace";
+/// Annotation of an Identity: a digest of the parameters that it was made from.
+pub(super) const DIGEST: &str = "comity.dev/parameters";
+
+fn labels<'a>(more: impl IntoIterator<Item = (&'a str, &'a str)>) -> BTreeMap<String, String> {
+    std::iter::once(MANAGED_BY).chain(more).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+/// The namespace in which Liqo keeps what concerns the donor.
+pub(super) fn tenant_namespace(peer: &LiqoPeer) -> Namespace {
+    let labels = labels([
+        (REMOTE_CLUSTER_LABEL, peer.liqo_id.as_str()),
+        (TENANT_NAMESPACE_LABEL, "true"),
+        (PEERING_LABEL, &peer.peering),
+    ]);
+    Namespace {
+        metadata: ObjectMeta { name: Some(peer.tenant_namespace()), labels: Some(labels), ..ObjectMeta::default() },
+        ..Namespace::default()
+    }
+}
+
+/// Name of the Identity of a donor's control plane.
+pub(super) fn identity_name(peer: &LiqoPeer) -> String {
+    format!("controlplane-{}", peer.liqo_id)
+}
+
+/// The credential for the donor's control plane.
+pub(super) fn control_plane_identity(peer: &LiqoPeer, params: &IdentityParams, digest: &str) -> DynamicObject {
+    let mut object =
+        DynamicObject::new(&identity_name(peer), &identity()).within(&peer.tenant_namespace()).data(json!({
+            "spec": {
+                "clusterID": peer.liqo_id,
+                "type": "ControlPlane",
+                "namespace": params.tenant_namespace,
+                "authParams": { "ca": params.ca, "signedCRT": params.signed_crt, "apiServer": params.api_server },
+            }
+        }));
+    object.metadata.labels =
+        Some(labels([(REMOTE_CLUSTER_LABEL, peer.liqo_id.as_str()), (PEERING_LABEL, &peer.peering)]));
+    object.metadata.annotations = Some(BTreeMap::from([(DIGEST.to_owned(), digest.to_owned())]));
+    object
+}
+
+/// What is asked of the donor. Its name becomes that of the virtual node and of the Node.
+pub(super) fn slice(
+    peer: &LiqoPeer,
+    lease_id: &str,
+    resources: &BTreeMap<String, String>,
+    target_namespace: &str,
+) -> DynamicObject {
+    let mut object = DynamicObject::new(lease_id, &resource_slice())
+        .within(&peer.tenant_namespace())
+        .data(json!({ "spec": { "class": SLICE_CLASS, "resources": resources } }));
+    object.metadata.labels = Some(labels([
+        ("liqo.io/replication", "true"),
+        ("liqo.io/remoteID", peer.liqo_id.as_str()),
+        (REMOTE_CLUSTER_LABEL, peer.liqo_id.as_str()),
+        (LEASE_LABEL, lease_id),
+        (PEERING_LABEL, &peer.peering),
+    ]));
+    object.metadata.annotations = Some(BTreeMap::from([
+        ("liqo.io/create-virtual-node".to_owned(), "true".to_owned()),
+        (TARGET_LABEL.to_owned(), target_namespace.to_owned()),
+    ]));
+    object
+}
+
+/// That pods of a namespace may also run on the virtual nodes of leases for that namespace.
+///
+/// Liqo reads the selector twice, and wants different things of it. For the remote namespaces it goes through the virtual
+/// nodes one by one, and one that does not match takes away what another of the same donor brought; so the first term
+/// names donors, which no two of a donor's nodes differ in. For pods it writes the selector into each new one, where it
+/// cannot be changed; so the second term holds for donors that come later, too.
+pub(super) fn offloading(
+    target_namespace: &str,
+    donors: &BTreeSet<String>,
+    mapping: NamespaceMapping,
+) -> DynamicObject {
+    let term =
+        |key: &str, values: Value| json!({ "matchExpressions": [{ "key": key, "operator": "In", "values": values }] });
+    let terms = [term(REMOTE_CLUSTER_LABEL, json!(donors)), term(TARGET_LABEL, json!([target_namespace]))];
+    let mut object = DynamicObject::new(OFFLOADING, &namespace_offloading()).within(target_namespace).data(json!({
+        "spec": {
+            "namespaceMappingStrategy": mapping.strategy(),
+            "podOffloadingStrategy": "LocalAndRemote",
+            "clusterSelector": { "nodeSelectorTerms": terms },
+        }
+    }));
+    object.metadata.labels = Some(labels([]));
+    object
+}
+
+/// What a virtual node of a lease gets besides what Liqo wrote: labels to choose it by and a taint that keeps all others
+/// away. `None` if it has them.
+pub(super) fn virtual_node_patch(node: &DynamicObject, lease_id: &str, target_namespace: &str) -> Option<Value> {
+    let spec = &node.data["spec"];
+    let labels = [(LEASE_LABEL, lease_id), (TARGET_LABEL, target_namespace)];
+    let taint = json!({ "key": LEASE_LABEL, "value": lease_id, "effect": "NoSchedule" });
+    let mut taints: Vec<Value> = spec["taints"].as_array().cloned().unwrap_or_default();
+    let labelled = labels.iter().all(|(key, value)| spec["labels"][key] == *value);
+    if labelled && taints.contains(&taint) {
+        return None;
+    }
+    taints.retain(|other| other["key"] != LEASE_LABEL || other["effect"] != "NoSchedule");
+    taints.push(taint);
+    let labels: BTreeMap<_, _> = labels.into_iter().collect();
+    // With the version, for the list is written as a whole.
+    Some(json!({
+        "metadata": { "labels": labels, "resourceVersion": node.metadata.resource_version },
+        "spec": { "labels": labels, "taints": taints },
+    }))
+}
+
+/// A further taint that makes every pod of the lease leave the virtual node, which is no longer one of its namespace;
+/// `None` if that is so.
+pub(super) fn drain_patch(node: &DynamicObject, lease_id: &str) -> Option<Value> {
+    let spec = &node.data["spec"];
+    let mut taints: Vec<Value> = spec["taints"].as_array().cloned().unwrap_or_default();
+    let taint = json!({ "key": LEASE_LABEL, "value": lease_id, "effect": "NoExecute" });
+    let tainted = taints.contains(&taint);
+    if tainted && spec["labels"][TARGET_LABEL].is_null() {
+        return None;
+    }
+    if !tainted {
+        taints.push(taint);
+    }
+    Some(json!({
+        "metadata": { "resourceVersion": node.metadata.resource_version },
+        "spec": { "taints": taints, "labels": { TARGET_LABEL: null } },
+    }))
+}
+
+/// A condition of a list: its status and its message.
+pub(super) fn condition<'a>(conditions: &'a Value, kind: &str) -> Option<(&'a str, &'a str)> {
+    let found = conditions.as_array()?.iter().find(|condition| condition["type"] == kind)?;
+    Some((found["status"].as_str()?, found["message"].as_str().unwrap_or_default()))
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::liqo::virtual_node;
+
+    #[test]
+    fn a_virtual_node_gets_its_lease_once_and_keeps_what_others_wrote() {
+        let mut node = DynamicObject::new("lease-7", &virtual_node()).data(json!({ "spec": {
+            "labels": { "gpu": "H100" },
+            "taints": [{ "key": "other", "effect": "NoSchedule" }, { "key": LEASE_LABEL, "value": "lease-6", "effect": "NoSchedule" }],
+        } }));
+        node.metadata.resource_version = Some("5".into());
+        let patch = virtual_node_patch(&node, "lease-7", "team-a").unwrap();
+        assert_eq!(patch["metadata"]["resourceVersion"], "5");
+        assert_eq!(patch["spec"]["labels"], json!({ LEASE_LABEL: "lease-7", TARGET_LABEL: "team-a" }));
+        assert_eq!(
+            patch["spec"]["taints"],
+            json!([
+                { "key": "other", "effect": "NoSchedule" },
+                { "key": LEASE_LABEL, "value": "lease-7", "effect": "NoSchedule" },
+            ])
+        );
+        node.data["spec"] = patch["spec"].clone();
+        assert_eq!(virtual_node_patch(&node, "lease-7", "team-a"), None);
+
+        let drain = drain_patch(&node, "lease-7").unwrap();
+        assert_eq!(drain["spec"]["taints"].as_array().unwrap().len(), 3);
+        node.data["spec"]["taints"] = drain["spec"]["taints"].clone();
+        assert!(drain_patch(&node, "lease-7").is_some(), "it is still one of its namespace");
+        node.data["spec"]["labels"] = json!({ LEASE_LABEL: "lease-7" });
+        assert_eq!(drain_patch(&node, "lease-7"), None);
+    }
+
+    #[test]
+    fn an_offloading_names_donors_and_holds_for_those_to_come() {
+        let donors = ["west", "north"].map(str::to_owned).into();
+        let object = offloading("team-a", &donors, NamespaceMapping::EnforceSameName);
+        let terms = &object.data["spec"]["clusterSelector"]["nodeSelectorTerms"];
+        assert_eq!(
+            terms[0]["matchExpressions"],
+            json!([{ "key": REMOTE_CLUSTER_LABEL, "operator": "In", "values": ["north", "west"] }])
+        );
+        assert_eq!(
+            terms[1]["matchExpressions"],
+            json!([{ "key": TARGET_LABEL, "operator": "In", "values": ["team-a"] }])
+        );
+        assert_eq!(object.data["spec"]["namespaceMappingStrategy"], "EnforceSameName");
+    }
+
+    #[test]
+    fn conditions_are_found_by_kind() {
+        let list = json!([{ "type": "A", "status": "Accepted" }, { "type": "B", "status": "Denied", "message": "no" }]);
+        assert_eq!(condition(&list, "B"), Some(("Denied", "no")));
+        assert_eq!(condition(&list, "A"), Some(("Accepted", "")));
+        assert_eq!(condition(&Value::Null, "A"), None);
+    }
+}

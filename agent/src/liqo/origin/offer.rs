@@ -1,0 +1,82 @@
+//! What a namespace is offered: the virtual nodes of all leases for it, on however many donors.
+
+use std::collections::BTreeSet;
+
+use kube::ResourceExt as _;
+use kube::api::PostParams;
+use kube::core::DynamicObject;
+
+use super::wait::apply_dynamic;
+use super::{LiqoOrigin, objects};
+use crate::delivery::DeliveryError;
+use crate::delivery::LEASE_LABEL;
+use crate::delivery::call::{FIELD_MANAGER, MANAGED_BY, call, call_opt};
+use crate::liqo::{REMOTE_CLUSTER_LABEL, namespace_offloading};
+
+impl LiqoOrigin {
+    /// Offers a namespace the donors of all leases for it, but for one lease that ends.
+    pub(super) async fn offer_to_namespace(&self, namespace: &str, but_for: Option<&str>) -> Result<(), DeliveryError> {
+        let _held = self.offers.lock().await;
+        let donors = self.donors_of(namespace, but_for).await?;
+        let offloadings = self.namespaced(namespace, &namespace_offloading());
+        let operation = format!("make NamespaceOffloading {namespace}/{}", objects::OFFLOADING);
+        let mut wanted = objects::offloading(namespace, &donors, self.settings.mapping);
+        if let Some(found) = call_opt(&operation, offloadings.get(objects::OFFLOADING)).await? {
+            check_ours(&found, namespace)?;
+            if found.metadata.deletion_timestamp.is_some() {
+                return Err(DeliveryError::temporary(operation, "the old one is still being deleted"));
+            }
+            // It cannot be changed while something is offloaded: the old one stays until the last lease ends.
+            wanted.data["spec"]["namespaceMappingStrategy"] = found.data["spec"]["namespaceMappingStrategy"].clone();
+            return apply_dynamic(&offloadings, &wanted).await.map(drop);
+        }
+        let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        // Creating, unlike applying, can never take over what somebody else made in between.
+        call(&operation, offloadings.create(&parameters, &wanted)).await.map(drop)
+    }
+
+    /// Takes a lease that ends out of what its namespace is offered; the offer goes with the last one.
+    pub(super) async fn withdraw_offer(
+        &self,
+        lease_id: &str,
+        namespace: &str,
+        donor: &str,
+    ) -> Result<(), DeliveryError> {
+        let offloadings = self.namespaced(namespace, &namespace_offloading());
+        let operation = format!("read NamespaceOffloading of {namespace}");
+        let found = call_opt(&operation, offloadings.get(objects::OFFLOADING)).await?;
+        if found.is_none_or(|found| check_ours(&found, namespace).is_err()) {
+            return Ok(());
+        }
+        if self.donors_of(namespace, Some(lease_id)).await?.is_empty() {
+            return self.delete(&offloadings, objects::OFFLOADING, "NamespaceOffloading", donor).await;
+        }
+        self.offer_to_namespace(namespace, Some(lease_id)).await
+    }
+
+    async fn donors_of(&self, namespace: &str, but_for: Option<&str>) -> Result<BTreeSet<String>, DeliveryError> {
+        let slices = self.slices(LEASE_LABEL).await?;
+        Ok(slices.iter().filter(|slice| is_for(slice, namespace, but_for)).filter_map(donor).collect())
+    }
+}
+
+fn is_for(slice: &DynamicObject, namespace: &str, but_for: Option<&str>) -> bool {
+    slice.metadata.deletion_timestamp.is_none()
+        && slice.metadata.name.as_deref() != but_for
+        && slice.annotations().get(objects::TARGET_LABEL).is_some_and(|target| target == namespace)
+}
+
+fn donor(slice: &DynamicObject) -> Option<String> {
+    slice.labels().get(REMOTE_CLUSTER_LABEL).cloned()
+}
+
+fn check_ours(found: &DynamicObject, namespace: &str) -> Result<(), DeliveryError> {
+    if found.labels().get(MANAGED_BY.0).is_some_and(|manager| manager == MANAGED_BY.1) {
+        return Ok(());
+    }
+    let message = format!(
+        "namespace {namespace} is offloaded by hand (NamespaceOffloading {} was not made by Comity); run liqoctl unoffload, or request for another namespace",
+        objects::OFFLOADING
+    );
+    Err(DeliveryError::permanent("namespace-offloaded-by-hand", message))
+}

@@ -1,0 +1,210 @@
+//! Taking leases and peerings down, in the order in which Liqo leaves no finalizer behind.
+//!
+//! A donor that answers confirms every deletion. One that does not answer holds finalizers for ever: after a bounded wait
+//! it is marked as gone, Liqo lets go, and the donor's own agent cleans up over there.
+
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
+use kube::core::DynamicObject;
+use kube::{Api, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use super::wait::wait_gone;
+use super::{LiqoOrigin, check, objects};
+use crate::delivery::call::{FIELD_MANAGER, call, call_opt};
+use crate::delivery::{DeliveryError, LEASE_LABEL};
+use crate::liqo::{
+    LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, foreign_cluster, identity, renew, resource_slice, virtual_node,
+};
+
+/// Liqo's mark of a cluster that will not come back; it counts only while the cluster does not answer.
+const GONE: &str = "liqo.io/foreign-cluster-permanently-unreachable";
+/// How long objects may need to go after the donor confirmed, or was marked as gone: Liqo looks at the marked one's
+/// NamespaceOffloadings with growing pauses, 20 to 60 s were seen.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Pause between looks at the pods of a node, which is a list and not an object.
+const POLL: Duration = Duration::from_millis(250);
+
+impl LiqoOrigin {
+    /// Takes everything of a lease away and returns when it is gone; idempotent, and also without the donor.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    pub async fn remove(&self, lease_id: &str) -> Result<(), DeliveryError> {
+        check::lease_id(lease_id)?;
+        let found = match self.slice_of(lease_id).await? {
+            Some(slice) => Some(slice),
+            // The slice went before this agent saw the rest go.
+            None => self.virtual_node_of(lease_id).await?,
+        };
+        let Some(found) = found else { return Ok(()) };
+        let tenant = found.namespace().unwrap_or_default();
+        let donor = found.labels().get(REMOTE_CLUSTER_LABEL).cloned().unwrap_or_default();
+        let target =
+            found.annotations().get(objects::TARGET_LABEL).or_else(|| found.labels().get(objects::TARGET_LABEL));
+        self.drain(&tenant, lease_id, &donor).await?;
+        if let Some(target) = target {
+            self.withdraw_offer(lease_id, target, &donor).await?;
+        }
+        self.let_go(&tenant, lease_id, &donor).await?;
+        self.unmark(&donor).await
+    }
+
+    async fn virtual_node_of(&self, lease_id: &str) -> Result<Option<DynamicObject>, DeliveryError> {
+        let nodes = self.cluster_wide(&virtual_node());
+        let of_lease = ListParams::default().labels(&format!("{LEASE_LABEL}={lease_id}")).limit(1);
+        Ok(call("list the VirtualNodes of leases", nodes.list(&of_lease)).await?.items.into_iter().next())
+    }
+
+    /// Deletes the slice; Liqo takes down what hangs on it.
+    async fn let_go(&self, tenant: &str, lease_id: &str, donor: &str) -> Result<(), DeliveryError> {
+        let slices = self.namespaced(tenant, &resource_slice());
+        self.delete(&slices, lease_id, "ResourceSlice", donor).await?;
+        wait_gone(&self.namespaced(tenant, &virtual_node()), lease_id, "VirtualNode", PATIENCE).await?;
+        wait_gone(&Api::<Node>::all(self.client.clone()), lease_id, "Node", PATIENCE).await?;
+        let deployments = Api::<Deployment>::namespaced(self.client.clone(), tenant);
+        wait_gone(&deployments, &format!("vk-{lease_id}"), "Deployment", PATIENCE).await?;
+        let name = format!("resourceslice-{lease_id}");
+        wait_gone(&self.namespaced(tenant, &identity()), &name, "Identity", PATIENCE).await?;
+        let secrets = Api::<Secret>::namespaced(self.client.clone(), tenant);
+        wait_gone(&secrets, &format!("kubeconfig-{name}"), "Secret", PATIENCE).await
+    }
+
+    /// Makes the pods on the virtual node leave it, so that their owners see them go, and waits for that for a while: what
+    /// is left is evicted by Liqo.
+    async fn drain(&self, tenant: &str, lease_id: &str, donor: &str) -> Result<(), DeliveryError> {
+        let nodes = self.namespaced(tenant, &virtual_node());
+        let operation = format!("drain virtual node {lease_id}");
+        let Some(node) = call_opt(&operation, nodes.get(lease_id)).await? else { return Ok(()) };
+        if let Some(patch) = objects::drain_patch(&node, lease_id) {
+            let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+            call_opt(&operation, nodes.patch(lease_id, &parameters, &Patch::Merge(&patch))).await?;
+        }
+        let pods = Api::<Pod>::all(self.client.clone());
+        let on_node = ListParams::default().fields(&format!("spec.nodeName={lease_id}")).limit(1);
+        let began = tokio::time::Instant::now();
+        let mut patience = self.settings.drain_patience;
+        while !call(&operation, pods.list_metadata(&on_node)).await?.items.is_empty() {
+            if began.elapsed() >= patience {
+                tracing::info!(lease = lease_id, "pods are left on the virtual node; Liqo evicts them");
+                break;
+            }
+            // Without the donor no pod can be seen to end.
+            if !self.answers(donor).await? {
+                patience = patience.min(self.settings.donor_patience);
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    }
+
+    /// Ends the peering on this side: leases that are left, the credential, the namespace, and Liqo's memory of the donor.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    pub async fn remove_identity(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
+        check::peer(peer, &self.own_id().await?)?;
+        let tenant = peer.tenant_namespace();
+        let namespaces = Api::<Namespace>::all(self.client.clone());
+        let operation = format!("read namespace {tenant}");
+        let found = call_opt(&operation, namespaces.get(&tenant)).await?;
+        // Not there, or another peering's, or made by hand: nothing of this peering is left.
+        let ours = |namespace: &Namespace| namespace.labels().get(PEERING_LABEL) == Some(&peer.peering);
+        if found.as_ref().is_some_and(|namespace| !ours(namespace)) {
+            return Ok(());
+        }
+        if found.is_some() {
+            for slice in self.slices(&format!("{PEERING_LABEL}={}", peer.peering)).await? {
+                self.remove(&slice.name_any()).await?;
+            }
+            let name = objects::identity_name(peer);
+            self.delete(&self.namespaced(&tenant, &identity()), &name, "Identity", &peer.liqo_id).await?;
+            self.delete(&self.namespaced(&tenant, &renew()), &name, "Renew", &peer.liqo_id).await?;
+            let secrets = Api::<Secret>::namespaced(self.client.clone(), &tenant);
+            self.wait_gone_or_mark(&secrets, &format!("kubeconfig-{name}"), "Secret", &peer.liqo_id).await?;
+            self.delete(&namespaces, &tenant, "namespace", &peer.liqo_id).await?;
+        }
+        // Liqo never removes it; only after the namespace, for it is made again while that is there.
+        let clusters = self.cluster_wide(&foreign_cluster());
+        let read = format!("read ForeignCluster {}", peer.liqo_id);
+        if let Some(cluster) = call_opt(&read, clusters.get(&peer.liqo_id)).await?
+            && is_consumer(&cluster)
+        {
+            // The same cluster borrows from this one: the other half of Liqo still needs it.
+            return self.unmark(&peer.liqo_id).await;
+        }
+        self.delete(&clusters, &peer.liqo_id, "ForeignCluster", &peer.liqo_id).await
+    }
+
+    /// Deletes an object and waits until it is gone, if need be without the donor.
+    pub(super) async fn delete<K>(&self, api: &Api<K>, name: &str, what: &str, donor: &str) -> Result<(), DeliveryError>
+    where
+        K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+    {
+        let operation = format!("delete {what} {name}");
+        let Some(found) = call_opt(&operation, api.get_metadata(name)).await? else { return Ok(()) };
+        if found.metadata.deletion_timestamp.is_none() {
+            let preconditions = Preconditions { uid: found.metadata.uid.clone(), resource_version: None };
+            let parameters = DeleteParams::background().preconditions(preconditions);
+            call_opt(&operation, api.delete(name, &parameters)).await?;
+        }
+        self.wait_gone_or_mark(api, name, what, donor).await
+    }
+
+    async fn wait_gone_or_mark<K>(&self, api: &Api<K>, name: &str, what: &str, donor: &str) -> Result<(), DeliveryError>
+    where
+        K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+    {
+        // One that was marked before is not waited for again.
+        let patience = if self.is_marked(donor).await? { PATIENCE } else { self.settings.donor_patience };
+        let Err(waited) = wait_gone(api, name, what, patience).await else { return Ok(()) };
+        if self.answers(donor).await? {
+            return wait_gone(api, name, what, PATIENCE).await.map_err(|_| waited);
+        }
+        tracing::warn!(donor, object = what, name, "the donor does not answer; this cluster cleans up without it");
+        self.mark(donor).await?;
+        wait_gone(api, name, what, PATIENCE).await
+    }
+
+    /// Whether the donor's API server answers Liqo.
+    async fn answers(&self, donor: &str) -> Result<bool, DeliveryError> {
+        let clusters = self.cluster_wide(&foreign_cluster());
+        let found = call_opt(&format!("read ForeignCluster {donor}"), clusters.get(donor)).await?;
+        Ok(found.is_some_and(|cluster| {
+            let status = objects::condition(&cluster.data["status"]["conditions"], "APIServerStatus");
+            status.is_none_or(|(status, _)| status == "Established")
+        }))
+    }
+
+    async fn is_marked(&self, donor: &str) -> Result<bool, DeliveryError> {
+        let clusters = self.cluster_wide(&foreign_cluster());
+        let found = call_opt(&format!("read ForeignCluster {donor}"), clusters.get_metadata(donor)).await?;
+        Ok(found.is_some_and(|cluster| cluster.annotations().get(GONE).is_some_and(|gone| gone == "true")))
+    }
+
+    async fn mark(&self, donor: &str) -> Result<(), DeliveryError> {
+        self.annotate(donor, json!("true")).await
+    }
+
+    /// The donor may come back for new leases.
+    async fn unmark(&self, donor: &str) -> Result<(), DeliveryError> {
+        if self.is_marked(donor).await? { self.annotate(donor, serde_json::Value::Null).await } else { Ok(()) }
+    }
+
+    async fn annotate(&self, donor: &str, value: serde_json::Value) -> Result<(), DeliveryError> {
+        let clusters = self.cluster_wide(&foreign_cluster());
+        let patch = json!({ "metadata": { "annotations": { GONE: value } } });
+        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let operation = format!("mark ForeignCluster {donor}");
+        call_opt(&operation, clusters.patch(donor, &parameters, &Patch::Merge(&patch))).await.map(drop)
+    }
+}
+
+/// Whether the cluster borrows from this one by Liqo.
+fn is_consumer(cluster: &DynamicObject) -> bool {
+    matches!(cluster.data["status"]["role"].as_str(), Some("Consumer" | "ConsumerAndProvider"))
+}

@@ -1,0 +1,137 @@
+//! When a virtual node is helped, and how: as data.
+//!
+//! The virtual-kubelet stops its heartbeats while Liqo thinks that the donor does not answer, and Liqo learns late that it
+//! does again. So when heartbeats are missing, the donor is asked directly, and if it answers and the virtual-kubelet
+//! runs, its heartbeat is written for it. Kubernetes then waits a whole grace period before it doubts the node again.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// The virtual-kubelet renews its Lease every 10 s; what is older is suspicious.
+const STALE: Duration = Duration::from_secs(13);
+/// Between heartbeats that are written for the virtual-kubelet: well below every grace period.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// Heartbeats missing for so long while the donor answers: the virtual-kubelet hangs, and is started anew.
+const HANGS: Duration = Duration::from_secs(60);
+
+/// What is known of one node; times are since the keeper began.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pulse {
+    /// Last renewal of the Lease that was seen.
+    pub(super) renewed: Duration,
+    /// Status of the condition Ready.
+    pub(super) ready: String,
+    /// Last heartbeat that was written for the virtual-kubelet.
+    pub(super) mended: Option<Duration>,
+    /// Since when the donor has answered without the virtual-kubelet renewing its Lease.
+    pub(super) answering: Option<Duration>,
+    /// Whether the virtual-kubelet was started anew since it last renewed its Lease.
+    pub(super) restarted: bool,
+}
+
+/// What to do when the donor has just answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Help {
+    Nothing,
+    /// Write a heartbeat.
+    Beat,
+    /// Start the virtual-kubelet anew.
+    Restart,
+}
+
+impl Pulse {
+    /// The virtual-kubelet lives.
+    pub(super) fn renew(&mut self, now: Duration) {
+        *self = Self { renewed: now, ready: std::mem::take(&mut self.ready), ..Self::default() };
+    }
+
+    /// Whether the donor should be asked.
+    pub(super) fn is_suspect(&self, now: Duration) -> bool {
+        // "False" is what the virtual-kubelet itself says, and nobody knows better.
+        self.ready == "Unknown" || (self.ready == "True" && now.saturating_sub(self.renewed) > STALE)
+    }
+
+    /// The donor did not answer.
+    pub(super) fn is_silent(&mut self) {
+        self.answering = None;
+    }
+
+    /// The donor answered.
+    pub(super) fn answers(&mut self, now: Duration) -> Help {
+        let since = *self.answering.get_or_insert(now);
+        if now.saturating_sub(since) > HANGS {
+            // Whatever a new one does, heartbeats are not written for ever.
+            return if self.restarted { Help::Nothing } else { Help::Restart };
+        }
+        let due = self.mended.is_none_or(|mended| now.saturating_sub(mended) >= INTERVAL);
+        if self.ready == "Unknown" || due { Help::Beat } else { Help::Nothing }
+    }
+}
+
+/// A heartbeat, as a strategic merge patch of the Node's status. The reason says who wrote it if the node was in doubt.
+pub(super) fn beat(ready: &str, now: &str) -> Value {
+    let mut condition = json!({ "type": "Ready", "status": "True", "lastHeartbeatTime": now });
+    if ready != "True" {
+        condition["lastTransitionTime"] = json!(now);
+        condition["reason"] = json!("DonorAnswers");
+        condition["message"] = json!("the donor answers; Comity says so until the virtual-kubelet does");
+    }
+    json!({ "status": { "conditions": [condition] } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn pulse(ready: &str) -> Pulse {
+        Pulse { renewed: at(100), ready: ready.to_owned(), ..Pulse::default() }
+    }
+
+    #[test]
+    fn a_living_virtual_kubelet_is_left_alone() {
+        assert!(!pulse("True").is_suspect(at(113)));
+        assert!(pulse("True").is_suspect(at(114)));
+        assert!(pulse("Unknown").is_suspect(at(100)));
+        assert!(!pulse("False").is_suspect(at(900)) && !pulse("").is_suspect(at(900)));
+    }
+
+    #[test]
+    fn heartbeats_come_before_the_node_is_doubted_and_at_once_when_it_is() {
+        let mut pulse = pulse("True");
+        assert_eq!(pulse.answers(at(120)), Help::Beat);
+        pulse.mended = Some(at(120));
+        assert_eq!(pulse.answers(at(124)), Help::Nothing);
+        assert_eq!(pulse.answers(at(125)), Help::Beat);
+        pulse.mended = Some(at(125));
+        pulse.ready = "Unknown".to_owned();
+        assert_eq!(pulse.answers(at(126)), Help::Beat);
+    }
+
+    #[test]
+    fn one_that_hangs_is_started_anew_once_and_nothing_is_pretended_for_ever() {
+        let mut pulse = pulse("True");
+        assert_eq!(pulse.answers(at(120)), Help::Beat);
+        assert_eq!(pulse.answers(at(181)), Help::Restart);
+        pulse.restarted = true;
+        assert_eq!(pulse.answers(at(182)), Help::Nothing);
+        pulse.renew(at(190));
+        assert!(!pulse.restarted && pulse.ready == "True" && !pulse.is_suspect(at(191)));
+        // Silence begins the count again.
+        assert_eq!(pulse.answers(at(210)), Help::Beat);
+        pulse.is_silent();
+        pulse.mended = None;
+        assert_eq!(pulse.answers(at(300)), Help::Beat);
+    }
+
+    #[test]
+    fn a_beat_changes_no_more_than_it_must() {
+        let quiet = &beat("True", "T")["status"]["conditions"][0];
+        assert_eq!(*quiet, json!({ "type": "Ready", "status": "True", "lastHeartbeatTime": "T" }));
+        assert_eq!(beat("Unknown", "T")["status"]["conditions"][0]["lastTransitionTime"], "T");
+    }
+}

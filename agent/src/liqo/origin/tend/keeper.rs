@@ -1,0 +1,163 @@
+//! One task for each virtual node: it watches for heartbeats, and helps when they stop.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::runtime::watcher::watch_object;
+use kube::{Api, ResourceExt as _};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::heartbeat::{Help, Pulse, beat};
+use super::nodes::Nodes;
+use crate::delivery::DeliveryError;
+use crate::delivery::call::{FIELD_MANAGER, call, call_opt};
+use crate::liqo::origin::LiqoOrigin;
+
+/// Namespace of the Leases of nodes.
+const NODE_LEASES: &str = "kube-node-lease";
+/// Labels of a virtual-kubelet's pods.
+const KUBELET: &str = "offloading.liqo.io/component=virtual-kubelet,liqo.io/virtual-node";
+/// Between looks at a node that is in doubt.
+const TICK: Duration = Duration::from_secs(1);
+/// Pause after a watch broke.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Stops its task when dropped.
+struct Task(AbortHandle);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Starts and stops keepers as nodes come and go.
+pub(super) async fn keep_all(origin: LiqoOrigin, mut nodes: watch::Receiver<Arc<Nodes>>) {
+    let mut tasks: BTreeMap<String, Task> = BTreeMap::new();
+    loop {
+        let now = Arc::clone(&nodes.borrow_and_update());
+        tasks.retain(|name, _| now.contains_key(name));
+        for name in now.keys() {
+            tasks.entry(name.clone()).or_insert_with(|| {
+                let keeper = Keeper { origin: origin.clone(), name: name.clone(), began: Instant::now() };
+                Task(tokio::spawn(keeper.run(nodes.clone())).abort_handle())
+            });
+        }
+        if nodes.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+struct Keeper {
+    origin: LiqoOrigin,
+    name: String,
+    began: Instant,
+}
+
+impl Keeper {
+    async fn run(self, mut nodes: watch::Receiver<Arc<Nodes>>) {
+        let leases = Api::<Lease>::namespaced(self.origin.client.clone(), NODE_LEASES);
+        let mut renewals = pin!(watch_object(leases, &self.name));
+        let mut last: Option<MicroTime> = None;
+        let mut pulse = Pulse::default();
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let donor = {
+                let nodes = nodes.borrow_and_update();
+                let Some(node) = nodes.get(&self.name) else { return };
+                pulse.ready.clone_from(&node.ready);
+                node.donor.clone()
+            };
+            tokio::select! {
+                changed = nodes.changed() => if changed.is_err() { return },
+                renewal = renewals.next() => match renewal {
+                    Some(Ok(lease)) => {
+                        let renewed = lease.and_then(|lease| lease.spec?.renew_time);
+                        if renewed.is_some() && renewed != last {
+                            last = renewed;
+                            pulse.renew(self.began.elapsed());
+                        }
+                    }
+                    Some(Err(_)) => tokio::time::sleep(PAUSE).await,
+                    None => return,
+                },
+                _ = tick.tick() => {
+                    if pulse.is_suspect(self.began.elapsed()) {
+                        self.look(&mut pulse, &donor).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks the donor and helps if it answers.
+    async fn look(&self, pulse: &mut Pulse, donor: &str) {
+        if let Err(error) = self.origin.ask_donor(&self.name, donor).await {
+            tracing::debug!(node = self.name, %error, "heartbeats are missing and the donor does not answer");
+            pulse.is_silent();
+            return;
+        }
+        let now = self.began.elapsed();
+        let outcome = match pulse.answers(now) {
+            Help::Nothing => return,
+            Help::Beat => self.write_beat(&pulse.ready, donor).await.map(|written| {
+                if written {
+                    tracing::info!(node = self.name, was = pulse.ready, "the donor answers: heartbeat written");
+                    pulse.mended = Some(now);
+                }
+            }),
+            Help::Restart => {
+                tracing::warn!(node = self.name, "the donor answers, the virtual-kubelet does not: it is started anew");
+                pulse.restarted = true;
+                self.restart_kubelet(donor).await
+            }
+        };
+        if let Err(error) = outcome {
+            tracing::warn!(node = self.name, %error, "the virtual node could not be helped");
+        }
+    }
+
+    /// False if the virtual-kubelet does not run: then the node is not ready, whatever the donor says.
+    async fn write_beat(&self, ready: &str, donor: &str) -> Result<bool, DeliveryError> {
+        let deployments = Api::<Deployment>::namespaced(self.origin.client.clone(), &tenant(donor));
+        let name = format!("vk-{}", self.name);
+        let found = call_opt(&format!("read Deployment {name}"), deployments.get(&name)).await?;
+        let available = found.and_then(|deployment| deployment.status?.available_replicas).unwrap_or_default();
+        if available == 0 {
+            return Ok(false);
+        }
+        let now = k8s_openapi::jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let nodes = Api::<Node>::all(self.origin.client.clone());
+        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let patch = Patch::Strategic(beat(ready, &now));
+        call(&format!("write a heartbeat of Node {}", self.name), nodes.patch_status(&self.name, &parameters, &patch))
+            .await
+            .map(|_| true)
+    }
+
+    async fn restart_kubelet(&self, donor: &str) -> Result<(), DeliveryError> {
+        let pods = Api::<Pod>::namespaced(self.origin.client.clone(), &tenant(donor));
+        let of_node = ListParams::default().labels(&format!("{KUBELET}={}", self.name));
+        let operation = format!("start the virtual-kubelet of {} anew", self.name);
+        for pod in call(&operation, pods.list_metadata(&of_node)).await? {
+            call_opt(&operation, pods.delete(&pod.name_any(), &DeleteParams::default())).await?;
+        }
+        Ok(())
+    }
+}
+
+fn tenant(donor: &str) -> String {
+    format!("liqo-tenant-{donor}")
+}

@@ -1,0 +1,59 @@
+//! The donor's side: its Liqo is checked, and the class controller and the admission policies begin their work.
+//!
+//! They begin before anything is known to be lent, and with everything that is: grants follow from the records.
+
+use std::sync::Arc;
+
+use comity_runtime::Shutdown;
+use tokio::sync::watch;
+
+use super::DonorSide;
+use crate::config::Config;
+use crate::delivery::{DeliveryError, Grants, NodeLender, VirtualNodeDonor};
+use crate::kubernetes_api::KubernetesApi;
+use crate::liqo::donor::{
+    ClassController, DonorSettings, Installation, LiqoDonor, NamespaceKeeper, PolicyKeeper, PolicySettings,
+    own_user_name,
+};
+use crate::observe::NodeSalt;
+
+/// What was seen of this cluster.
+pub(super) struct Own<'a> {
+    pub(super) liqo_id: &'a str,
+    pub(super) installation: &'a Result<Installation, String>,
+    pub(super) salt: &'a NodeSalt,
+}
+
+/// Puts the donor's side together. What is wrong with the installation keeps it from lending, not from taking down what was
+/// lent.
+pub(super) async fn start(
+    config: &Config,
+    api: &KubernetesApi,
+    own: Own<'_>,
+    grants: watch::Receiver<Arc<Grants>>,
+    shutdown: &Shutdown,
+) -> Result<DonorSide, DeliveryError> {
+    let client = api.client();
+    let mut policies = PolicySettings::new(&own_user_name(&client).await?, &config.liqo.agent_namespace, own.liqo_id);
+    policies.liqo_namespace.clone_from(&config.liqo.namespace);
+    policies.same_names = config.liqo.same_namespace_names;
+    let keeper = PolicyKeeper::start(client.clone(), policies, grants.clone());
+    let liqo = LiqoDonor::new(client.clone(), DonorSettings::new(own.liqo_id, api.target()));
+    let lender = NodeLender::new(client.clone(), liqo, own.salt.clone(), keeper.in_force());
+    let health = match own.installation {
+        Ok(_) => keeper.health(),
+        Err(reason) => watch::channel(Err(reason.clone())).1,
+    };
+    let stop = shutdown.token();
+    shutdown.spawn(async move {
+        // The policies stay in the cluster when their keeper ends: what was granted goes on under them.
+        let _keeper = keeper;
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = ClassController::run(client.clone(), grants) => tracing::warn!("the class controller ended"),
+            () = NamespaceKeeper::run(client) => tracing::warn!("the keeper of namespaces ended"),
+        }
+    });
+    let side: Arc<dyn VirtualNodeDonor> = Arc::new(lender);
+    Ok(DonorSide { side, health })
+}

@@ -1,0 +1,97 @@
+//! What the other side of a peering says of its network.
+
+use std::net::{IpAddr, SocketAddr};
+
+use comity_proto::v1;
+use ipnet::Ipv4Net;
+use serde::{Deserialize, Serialize};
+
+/// A cluster's network, after its bundle was verified.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RemoteNetwork {
+    /// Addresses of its pods.
+    pub pod_cidrs: Vec<Ipv4Net>,
+    /// "host:port" of its API server, by a name that the server's certificate carries; empty if it serves no virtual nodes.
+    pub api_server: String,
+    /// Cluster id of its Liqo; empty if it has none.
+    pub liqo_cluster_id: String,
+    /// Version of its Liqo; empty if it has none.
+    pub liqo_version: String,
+    /// Whether its fabric routes pods.
+    pub tun: bool,
+}
+
+impl RemoteNetwork {
+    /// Its API server where that is named by an address: the only form that packets can be led away from.
+    #[must_use]
+    pub fn api_address(&self) -> Option<SocketAddr> {
+        self.api_server.parse().ok()
+    }
+
+    /// Whether packets of this cluster may be led into the tunnel for what the other side says is there. A cluster that says
+    /// that its pods have the addresses of this cluster's would take them over.
+    ///
+    /// # Errors
+    /// What is wrong, and the remedy.
+    pub fn check(&self, own: Option<&v1::ClusterNetwork>, allowed: &[Ipv4Net]) -> Result<(), String> {
+        let own_cidrs: Vec<Ipv4Net> =
+            own.iter().flat_map(|own| &own.pod_cidrs).filter_map(|cidr| cidr.parse().ok()).collect();
+        for cidr in &self.pod_cidrs {
+            if let Some(own) = own_cidrs.iter().find(|own| own.contains(cidr) || cidr.contains(*own)) {
+                return Err(format!(
+                    "its pods have addresses in {cidr}, which overlaps {own} of this cluster; give one of the clusters another pod network"
+                ));
+            }
+            if !allowed.is_empty() && !allowed.iter().any(|allowed| allowed.contains(cidr)) {
+                return Err(format!(
+                    "its pods have addresses in {cidr}, which is in none of liqo.peerNetworks; add it there if that is right"
+                ));
+            }
+        }
+        let Some(api) = self.api_address() else { return Ok(()) };
+        let inside = |ip: IpAddr| matches!(ip, IpAddr::V4(ip) if own_cidrs.iter().any(|own| own.contains(&ip)));
+        let own_api = own.and_then(|own| own.api_server.parse::<SocketAddr>().ok());
+        if api.ip().is_unspecified() || api.ip().is_multicast() || inside(api.ip()) || own_api == Some(api) {
+            return Err(format!(
+                "its API server has the address {api}, which belongs to this cluster; correct liqo.apiServer there"
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn remote(cidr: &str, api: &str) -> RemoteNetwork {
+        let pod_cidrs = vec![cidr.parse().unwrap()];
+        RemoteNetwork { pod_cidrs, api_server: api.to_owned(), ..RemoteNetwork::default() }
+    }
+
+    #[test]
+    fn nobody_takes_over_addresses_of_this_cluster() {
+        let own = v1::ClusterNetwork {
+            pod_cidrs: vec!["10.44.0.0/16".into()],
+            api_server: "192.0.2.1:6443".into(),
+            ..v1::ClusterNetwork::default()
+        };
+        let allowed = ["10.0.0.0/8".parse().unwrap()];
+        let check = |cidr, api| remote(cidr, api).check(Some(&own), &allowed);
+        assert_eq!(check("10.45.0.0/16", "192.0.2.2:6443"), Ok(()));
+        assert_eq!(check("10.45.0.0/16", "api.example.org:6443"), Ok(()));
+        for (cidr, api, reason) in [
+            ("10.0.0.0/8", "192.0.2.2:6443", "overlaps"),
+            ("10.44.7.0/24", "192.0.2.2:6443", "overlaps"),
+            ("192.168.0.0/16", "192.0.2.2:6443", "liqo.peerNetworks"),
+            ("10.45.0.0/16", "192.0.2.1:6443", "belongs to this cluster"),
+            ("10.45.0.0/16", "10.44.0.9:80", "belongs to this cluster"),
+        ] {
+            let error = check(cidr, api).unwrap_err();
+            assert!(error.contains(reason), "{cidr} {api}: {error}");
+        }
+        assert_eq!(remote("192.168.0.0/16", "").check(None, &[]), Ok(()));
+    }
+}
