@@ -8,12 +8,12 @@
 //!
 //! | | [`ControlPlane`] | [`RealClusters`] |
 //! |---|---|---|
-//! | runs | etcd, kube-apiserver, kube-controller-manager, kube-scheduler | the same, and kubelet, containerd, kube-proxy, a device plugin |
+//! | runs | etcd, kube-apiserver, kube-controller-manager, kube-scheduler | the same, and kubelet, containerd, kube-proxy, a device plugin; on demand CoreDNS and Liqo |
 //! | nodes | simulated by kwok: pods are scheduled, accounted and "run", no container exists | real: containers run |
 //! | GPUs | any number, with the labels of GPU Feature Discovery | named devices that a container sees; nothing computes |
 //! | network | loopback | two nodes in namespaces of their own, a router between them |
 //! | needs | nothing but the programs | Linux, root, Debian's containerd (`scripts/system-packages`) |
-//! | ready in | 4 to 10 s | 6 to 15 s, both clusters |
+//! | ready in | 4 to 10 s | 6 to 15 s, both clusters; 20 to 30 s with Liqo |
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -34,7 +34,8 @@
 //! [`Binaries::ensure`] runs `scripts/kubernetes-binaries`, which this crate carries with it together
 //! with the go.mod and go.sum files that pin every version: `KUBEBUILDER_ASSETS`, else a cache, else
 //! the official download, else built from the Go modules. The first build takes some eight
-//! minutes on two cores; after that it is a look into the cache.
+//! minutes on two cores, and some five more for CoreDNS and Liqo; after that it is a look into the cache. Liqo's
+//! manifests are not in this crate: its Helm chart comes from the same module as its programs and is rendered at each start.
 //!
 //! # How nothing is left behind
 //!

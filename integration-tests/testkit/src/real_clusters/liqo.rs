@@ -150,8 +150,22 @@ pub(super) fn render(
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         return Err(RealClustersError::Chart { cluster: cluster.id.clone(), said });
     }
+    let chart =
+        |error: serde_json::Error| RealClustersError::Chart { cluster: cluster.id.clone(), said: error.to_string() };
+    let list = without_network(serde_json::from_slice(&output.stdout).map_err(chart)?);
     let objects = dir.join("liqo.json");
-    fs::write(&objects, output.stdout).map_err(io(&objects))
+    fs::write(&objects, list.to_string()).map_err(io(&objects))
+}
+
+/// The chart renders a few objects of Liqo's network although it is off. Nobody would look after them.
+fn without_network(mut list: serde_json::Value) -> serde_json::Value {
+    if let Some(items) = list.get_mut("items").and_then(|items| items.as_array_mut()) {
+        items.retain(|item| {
+            let version = item.get("apiVersion").and_then(serde_json::Value::as_str).unwrap_or_default();
+            !(version.starts_with("networking.liqo.io/") || version.starts_with("ipam.liqo.io/"))
+        });
+    }
+    list
 }
 
 #[cfg(test)]
@@ -170,6 +184,13 @@ mod tests {
             config.donor.values(config.limits)["virtualKubelet"]["extra"]["args"][0],
             "--local-podcidr=10.220.0.0/24"
         );
+    }
+
+    #[test]
+    fn objects_of_the_network_are_left_out() {
+        let item = |version: &str| json!({"apiVersion": version, "kind": "X"});
+        let list = json!({"kind": "List", "items": [item("ipam.liqo.io/v1alpha1"), item("v1"), item("networking.liqo.io/v1beta1")]});
+        assert_eq!(without_network(list)["items"], json!([item("v1")]));
     }
 
     #[test]
