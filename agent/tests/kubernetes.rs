@@ -40,7 +40,8 @@ fn the_origin_borrows_through_liqo() {
     let outside = tokio::runtime::Runtime::new().unwrap();
     let clusters = outside.block_on(async {
         let binaries = Binaries::ensure(Needs::Liqo).await.unwrap();
-        let config = RealClustersConfig { liqo: Some(LiqoConfig::default()), dns: true, ..RealClustersConfig::default() };
+        let config =
+            RealClustersConfig { liqo: Some(LiqoConfig::default()), dns: true, ..RealClustersConfig::default() };
         RealClusters::start(&binaries, config).await.unwrap()
     });
     let outcome = std::thread::scope(|scope| {

@@ -174,7 +174,8 @@ async fn a_lease_goes_without_a_trace(setting: &Setting, origin: &LiqoOrigin, id
         let api = Api::<DynamicObject>::all_with(setting.origin.clone(), &kind);
         assert!(api.list(&ListParams::default()).await.unwrap().items.is_empty(), "{}", kind.kind);
     }
-    let offloadings = Api::<DynamicObject>::all_with(setting.origin.clone(), &comity_agent::liqo::namespace_offloading());
+    let offloadings =
+        Api::<DynamicObject>::all_with(setting.origin.clone(), &comity_agent::liqo::namespace_offloading());
     assert!(offloadings.list(&ListParams::default()).await.unwrap().items.is_empty());
     let secrets = Api::<Secret>::namespaced(setting.origin.clone(), TENANT);
     assert!(secrets.get_opt(&format!("kubeconfig-resourceslice-{id}")).await.unwrap().is_none());

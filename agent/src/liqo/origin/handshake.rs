@@ -14,7 +14,8 @@ use super::{LiqoOrigin, check, objects, signing};
 use crate::delivery::DeliveryError;
 use crate::delivery::call::{FIELD_MANAGER, apply, call, call_opt};
 use crate::liqo::{
-    Challenge, IdentityParams, LiqoPeer, PEERING_LABEL, TenantRequest, foreign_cluster, identity, messages::Message as _,
+    Challenge, IdentityParams, LiqoPeer, PEERING_LABEL, TenantRequest, foreign_cluster, identity,
+    messages::Message as _,
 };
 
 /// Liqo's keys, in its own namespace.
@@ -122,7 +123,9 @@ fn check_namespace(found: &Namespace, peer: &LiqoPeer) -> Result<(), DeliveryErr
 fn kubeconfig_secret(identity: Option<&DynamicObject>) -> Seen<()> {
     match identity.map(|identity| &identity.data["status"]["kubeconfigSecretRef"]["name"]) {
         Some(name) if name.as_str().is_some_and(|name| !name.is_empty()) => Seen::Done(()),
-        Some(_) => Seen::NotYet("the Identity has no kubeconfig Secret; is liqo-controller-manager running?".to_owned()),
+        Some(_) => {
+            Seen::NotYet("the Identity has no kubeconfig Secret; is liqo-controller-manager running?".to_owned())
+        }
         None => Seen::NotYet("there is no Identity".to_owned()),
     }
 }
@@ -152,7 +155,8 @@ mod tests {
     fn an_identity_is_ready_when_liqo_says_so() {
         let ready = cluster(json!([{ "type": "AuthIdentityControlPlaneStatus", "status": "Ready" }]));
         assert!(matches!(identity_ready(Some(&ready)), Seen::Done(())));
-        let not = cluster(json!([{ "type": "AuthIdentityControlPlaneStatus", "status": "NotReady", "message": "why" }]));
+        let not =
+            cluster(json!([{ "type": "AuthIdentityControlPlaneStatus", "status": "NotReady", "message": "why" }]));
         assert!(matches!(identity_ready(Some(&not)), Seen::NotYet(text) if text.contains("why")));
         assert!(matches!(identity_ready(Some(&cluster(json!(null)))), Seen::NotYet(_)));
         assert!(matches!(identity_ready(None), Seen::NotYet(_)));

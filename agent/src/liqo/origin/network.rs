@@ -98,7 +98,8 @@ fn summarise(cidrs: BTreeSet<String>) -> Result<Vec<String>, DeliveryError> {
         return Err(DeliveryError::permanent("no-pod-cidrs", message));
     }
     if nets.len() > MAX_POD_CIDRS {
-        let message = format!("the nodes have {} separate pod CIDRs, at most {MAX_POD_CIDRS} can be told; {remedy}", nets.len());
+        let message =
+            format!("the nodes have {} separate pod CIDRs, at most {MAX_POD_CIDRS} can be told; {remedy}", nets.len());
         return Err(DeliveryError::permanent("too-many-pod-cidrs", message));
     }
     Ok(nets.into_iter().map(|(base, length)| format!("{}/{length}", std::net::Ipv4Addr::from(base))).collect())
@@ -120,7 +121,8 @@ async fn liqo_version(client: &Client, namespace: &str) -> Result<String, Delive
     let deployments = Api::<Deployment>::namespaced(client.clone(), namespace);
     let operation = format!("read Deployment {namespace}/{CONTROLLER_MANAGER}");
     let Some(found) = call_opt(&operation, deployments.get(CONTROLLER_MANAGER)).await? else {
-        let message = format!("there is no Deployment {namespace}/{CONTROLLER_MANAGER}; install Liqo, or set liqo.namespace");
+        let message =
+            format!("there is no Deployment {namespace}/{CONTROLLER_MANAGER}; install Liqo, or set liqo.namespace");
         return Err(DeliveryError::permanent("no-liqo", message));
     };
     let pod = found.spec.and_then(|spec| spec.template.spec);

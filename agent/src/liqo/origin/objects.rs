@@ -91,17 +91,21 @@ pub(super) fn slice(
 /// nodes one by one, and one that does not match takes away what another of the same donor brought; so the first term
 /// names donors, which no two of a donor's nodes differ in. For pods it writes the selector into each new one, where it
 /// cannot be changed; so the second term holds for donors that come later, too.
-pub(super) fn offloading(target_namespace: &str, donors: &BTreeSet<String>, mapping: NamespaceMapping) -> DynamicObject {
-    let term = |key: &str, values: Value| json!({ "matchExpressions": [{ "key": key, "operator": "In", "values": values }] });
+pub(super) fn offloading(
+    target_namespace: &str,
+    donors: &BTreeSet<String>,
+    mapping: NamespaceMapping,
+) -> DynamicObject {
+    let term =
+        |key: &str, values: Value| json!({ "matchExpressions": [{ "key": key, "operator": "In", "values": values }] });
     let terms = [term(REMOTE_CLUSTER_LABEL, json!(donors)), term(TARGET_LABEL, json!([target_namespace]))];
-    let mut object =
-        DynamicObject::new(OFFLOADING, &namespace_offloading()).within(target_namespace).data(json!({
-            "spec": {
-                "namespaceMappingStrategy": mapping.strategy(),
-                "podOffloadingStrategy": "LocalAndRemote",
-                "clusterSelector": { "nodeSelectorTerms": terms },
-            }
-        }));
+    let mut object = DynamicObject::new(OFFLOADING, &namespace_offloading()).within(target_namespace).data(json!({
+        "spec": {
+            "namespaceMappingStrategy": mapping.strategy(),
+            "podOffloadingStrategy": "LocalAndRemote",
+            "clusterSelector": { "nodeSelectorTerms": terms },
+        }
+    }));
     object.metadata.labels = Some(labels([]));
     object
 }

@@ -36,7 +36,12 @@ impl LiqoOrigin {
     }
 
     /// Takes a lease that ends out of what its namespace is offered; the offer goes with the last one.
-    pub(super) async fn withdraw_offer(&self, lease_id: &str, namespace: &str, donor: &str) -> Result<(), DeliveryError> {
+    pub(super) async fn withdraw_offer(
+        &self,
+        lease_id: &str,
+        namespace: &str,
+        donor: &str,
+    ) -> Result<(), DeliveryError> {
         let offloadings = self.namespaced(namespace, &namespace_offloading());
         let operation = format!("read NamespaceOffloading of {namespace}");
         let found = call_opt(&operation, offloadings.get(objects::OFFLOADING)).await?;

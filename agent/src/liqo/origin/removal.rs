@@ -44,7 +44,8 @@ impl LiqoOrigin {
         let Some(found) = found else { return Ok(()) };
         let tenant = found.namespace().unwrap_or_default();
         let donor = found.labels().get(REMOTE_CLUSTER_LABEL).cloned().unwrap_or_default();
-        let target = found.annotations().get(objects::TARGET_LABEL).or_else(|| found.labels().get(objects::TARGET_LABEL));
+        let target =
+            found.annotations().get(objects::TARGET_LABEL).or_else(|| found.labels().get(objects::TARGET_LABEL));
         self.drain(&tenant, lease_id, &donor).await?;
         if let Some(target) = target {
             self.withdraw_offer(lease_id, target, &donor).await?;

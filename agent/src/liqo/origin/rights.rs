@@ -58,7 +58,10 @@ impl LiqoOrigin {
             }
             tokio::time::sleep(RIGHTS_POLL).await;
         }
-        Err(DeliveryError::temporary(operation, format!("ClusterRole {ROLE} gives none; apply deploy/agent/liqo-origin.yaml")))
+        Err(DeliveryError::temporary(
+            operation,
+            format!("ClusterRole {ROLE} gives none; apply deploy/agent/liqo-origin.yaml"),
+        ))
     }
 }
 

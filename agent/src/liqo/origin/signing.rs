@@ -30,10 +30,9 @@ pub(super) fn answer(challenge: &Challenge, pem_key: &[u8], own_id: &str) -> Res
     subject.push(DnType::CommonName, own_id);
     let mut params = CertificateParams::default();
     params.distinguished_name = subject;
-    let csr = params
-        .serialize_request(&key)
-        .and_then(|csr| csr.pem())
-        .map_err(|error| DeliveryError::permanent("liqo-csr", format!("no certificate request can be made: {error}")))?;
+    let csr = params.serialize_request(&key).and_then(|csr| csr.pem()).map_err(|error| {
+        DeliveryError::permanent("liqo-csr", format!("no certificate request can be made: {error}"))
+    })?;
     let public = rcgen::PublicKeyData::subject_public_key_info(&key);
     Ok(TenantRequest {
         public_key: STANDARD.encode(pem_block("PUBLIC KEY", &public)),
@@ -138,7 +137,8 @@ mod tests {
         // rcgen checks the request's own signature, and that it is made with the key in it.
         let csr = rcgen::CertificateSigningRequestParams::from_pem(&String::from_utf8(csr_pem).unwrap()).unwrap();
         assert_eq!(rcgen::PublicKeyData::der_bytes(&csr.public_key), public.as_bytes());
-        let names: Vec<_> = csr.params.distinguished_name.iter().map(|(kind, name)| format!("{kind:?} {name:?}")).collect();
+        let names: Vec<_> =
+            csr.params.distinguished_name.iter().map(|(kind, name)| format!("{kind:?} {name:?}")).collect();
         assert!(names[0].contains("OrganizationName") && names[0].contains("liqo.io"), "{names:?}");
         assert!(names[1].contains("CommonName") && names[1].contains("south"), "{names:?}");
     }
@@ -147,7 +147,9 @@ mod tests {
     fn nothing_but_a_nonce_is_signed() {
         let (pem, _) = go_key();
         let certificate_like = STANDARD.encode([0x30_u8; 88]);
-        for wrong in ["", "%", &STANDARD.encode([9_u8; 64]), &certificate_like, &STANDARD.encode(STANDARD.encode([9_u8; 63]))] {
+        for wrong in
+            ["", "%", &STANDARD.encode([9_u8; 64]), &certificate_like, &STANDARD.encode(STANDARD.encode([9_u8; 63]))]
+        {
             let error = answer(&Challenge { nonce: wrong.to_owned() }, pem.as_bytes(), "south").unwrap_err();
             assert!(matches!(error, DeliveryError::Permanent { code: "bad-liqo-nonce", .. }), "{error}");
         }

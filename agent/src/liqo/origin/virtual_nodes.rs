@@ -226,7 +226,8 @@ fn remote_namespace(offloading: Option<&DynamicObject>, donor: &str) -> Seen<()>
 
 /// Quantities as billionths; what is none is left out.
 fn amounts(resources: &Value) -> BTreeMap<String, u128> {
-    let text = |value: &Value| value.as_str().map(str::to_owned).or_else(|| value.as_u64().map(|number| number.to_string()));
+    let text =
+        |value: &Value| value.as_str().map(str::to_owned).or_else(|| value.as_u64().map(|number| number.to_string()));
     let entries = resources.as_object().into_iter().flatten();
     entries.filter_map(|(name, value)| Some((name.clone(), quantity_nano(&text(value)?)?))).collect()
 }
@@ -269,7 +270,9 @@ mod tests {
     }
 
     fn wanted() -> BTreeMap<String, String> {
-        [("memory", "1024Mi"), ("nvidia.com/gpu", "2")].map(|(name, amount)| (name.to_owned(), amount.to_owned())).into()
+        [("memory", "1024Mi"), ("nvidia.com/gpu", "2")]
+            .map(|(name, amount)| (name.to_owned(), amount.to_owned()))
+            .into()
     }
 
     #[test]
@@ -279,9 +282,14 @@ mod tests {
             slice(json!({ "conditions": conditions, "resources": { "memory": "1Gi", "nvidia.com/gpu": gpus } }))
         };
         assert!(matches!(granted(Some(&with("Accepted", "2")), &wanted()).unwrap(), Seen::Done(())));
-        assert!(matches!(granted(Some(&with("Accepted", "1")), &wanted()).unwrap(), Seen::NotYet(what) if what.contains("gpu")));
+        assert!(
+            matches!(granted(Some(&with("Accepted", "1")), &wanted()).unwrap(), Seen::NotYet(what) if what.contains("gpu"))
+        );
         let Err(error) = granted(Some(&with("Denied", "2")), &wanted()) else { panic!("denied") };
-        assert!(matches!(&error, DeliveryError::Permanent { code: "slice-denied", .. }) && error.to_string().contains("not leased"));
+        assert!(
+            matches!(&error, DeliveryError::Permanent { code: "slice-denied", .. })
+                && error.to_string().contains("not leased")
+        );
         assert!(matches!(granted(Some(&slice(Value::Null)), &wanted()).unwrap(), Seen::NotYet(_)));
         assert!(matches!(granted(None, &wanted()).unwrap(), Seen::NotYet(_)));
     }
@@ -296,7 +304,9 @@ mod tests {
             },
         } }));
         assert!(matches!(remote_namespace(Some(&object), "north"), Seen::Done(())));
-        assert!(matches!(remote_namespace(Some(&object), "west"), Seen::NotYet(what) if what.contains("being created")));
+        assert!(
+            matches!(remote_namespace(Some(&object), "west"), Seen::NotYet(what) if what.contains("being created"))
+        );
         assert!(matches!(remote_namespace(Some(&object), "east"), Seen::NotYet(_)));
     }
 

@@ -72,7 +72,11 @@ where
             None => Seen::Done(()),
             Some(object) => {
                 let finalizers = object.meta().finalizers.as_deref().unwrap_or_default().join(", ");
-                Seen::NotYet(if finalizers.is_empty() { "still there".to_owned() } else { format!("held by {finalizers}") })
+                Seen::NotYet(if finalizers.is_empty() {
+                    "still there".to_owned()
+                } else {
+                    format!("held by {finalizers}")
+                })
             }
         })
     })
@@ -80,7 +84,10 @@ where
 }
 
 /// Makes an object of one of Liqo's kinds, or sets the fields given here back.
-pub(super) async fn apply_dynamic(api: &Api<DynamicObject>, object: &DynamicObject) -> Result<DynamicObject, DeliveryError> {
+pub(super) async fn apply_dynamic(
+    api: &Api<DynamicObject>,
+    object: &DynamicObject,
+) -> Result<DynamicObject, DeliveryError> {
     let kind = object.types.as_ref().map(|types| types.kind.as_str()).unwrap_or_default();
     let name = object.metadata.name.as_deref().unwrap_or_default();
     let parameters = PatchParams::apply(FIELD_MANAGER).force();

@@ -118,7 +118,8 @@ mod tests {
 
     #[test]
     fn the_oldest_that_helps_makes_room() {
-        let pods = [pod("newer", 1, Some(20)), pod("no-gpu", 0, Some(5)), pod("old", 1, Some(10)), pod("waits", 1, None)];
+        let pods =
+            [pod("newer", 1, Some(20)), pod("no-gpu", 0, Some(5)), pod("old", 1, Some(10)), pod("waits", 1, None)];
         // Three GPUs of two, and four pods of three.
         assert_eq!(names(&pods, &nodes("True"), 100, &[]), ["no-gpu", "old"]);
         assert!(names(&pods, &nodes("True"), 100, &["old", "no-gpu"]).is_empty());

@@ -57,7 +57,8 @@ fn facts(node: &Node) -> Option<NodeFacts> {
     let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
     let allocatable = status.and_then(|status| status.allocatable.as_ref()).into_iter().flatten();
-    let amount = |name: &str, text: &str| if name == CPU { quantity::milli_floor(text) } else { quantity::ones_floor(text) };
+    let amount =
+        |name: &str, text: &str| if name == CPU { quantity::milli_floor(text) } else { quantity::ones_floor(text) };
     Some(NodeFacts {
         name: node.name_any(),
         donor: node.labels().get(REMOTE_CLUSTER_LABEL)?.clone(),

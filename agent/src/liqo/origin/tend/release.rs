@@ -80,7 +80,10 @@ pub(super) async fn run(origin: LiqoOrigin, settings: TendSettings, mut nodes: w
             async move {
                 let released = tokio::time::timeout(PATIENCE, origin.release(&pod, &donor)).await;
                 let outcome = released.unwrap_or_else(|_| {
-                    Err(DeliveryError::temporary(format!("release pod {}", pod.name), format!("not done after {PATIENCE:?}")))
+                    Err(DeliveryError::temporary(
+                        format!("release pod {}", pod.name),
+                        format!("not done after {PATIENCE:?}"),
+                    ))
                 });
                 (pod, outcome)
             }
@@ -91,7 +94,12 @@ pub(super) async fn run(origin: LiqoOrigin, settings: TendSettings, mut nodes: w
         for (pod, outcome) in outcomes {
             match outcome {
                 Ok(true) => {
-                    tracing::info!(namespace = pod.namespace, pod = pod.name, node = pod.node, "a finished pod's share is free");
+                    tracing::info!(
+                        namespace = pod.namespace,
+                        pod = pod.name,
+                        node = pod.node,
+                        "a finished pod's share is free"
+                    );
                     released.insert(pod.uid);
                 }
                 Ok(false) => {
@@ -121,7 +129,8 @@ impl LiqoOrigin {
             return Ok(false);
         }
         // Read after the shadow: as long as this very pod is there, finished, the shadow is no later pod's of that name.
-        let here = call_opt(&operation, Api::<Pod>::namespaced(self.client.clone(), &pod.namespace).get(&pod.name)).await?;
+        let here =
+            call_opt(&operation, Api::<Pod>::namespaced(self.client.clone(), &pod.namespace).get(&pod.name)).await?;
         if here.is_none_or(|here| here.uid().as_ref() != Some(&pod.uid) || phase(&here) != pod.outcome) {
             return Ok(false);
         }
@@ -172,7 +181,9 @@ fn facts(pod: &Pod) -> Option<PodFacts> {
 /// When the last container ended; of a pod that never had one, when it was made.
 fn finished(pod: &Pod) -> i64 {
     let containers = pod.status.as_ref().and_then(|status| status.container_statuses.as_deref()).unwrap_or_default();
-    let ended = containers.iter().filter_map(|container| Some(container.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref()?.0));
+    let ended = containers
+        .iter()
+        .filter_map(|container| Some(container.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref()?.0));
     let made = pod.metadata.creation_timestamp.as_ref().map(|made| made.0);
     ended.max().or(made).map_or(0, |time| time.as_second())
 }
