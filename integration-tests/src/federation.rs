@@ -80,13 +80,17 @@ pub struct AgentSpec {
     pub place: Place,
     /// `COMITY_AGENT_CRASH_AT`, if it is to crash once.
     pub crash_at: Option<String>,
+    /// Mode of its fabric.
+    pub fabric_mode: &'static str,
+    /// Further sections of its configuration, YAML.
+    pub more: String,
 }
 
 impl AgentSpec {
     /// An agent on this host.
     #[must_use]
     pub fn new(cluster: &str, inventory: Donor) -> Self {
-        Self { cluster: cluster.to_owned(), inventory, place: Place::here(), crash_at: None }
+        Self { cluster: cluster.to_owned(), inventory, place: Place::here(), crash_at: None, fabric_mode: "netstack", more: String::new() }
     }
 }
 
@@ -468,8 +472,9 @@ fn agent_config(agent: &Agent, state: &Path, token: &Path, log: &str) -> Result<
         Donor::Kubernetes(kubeconfig) => format!("kubernetes:\n  kubeconfig: {}\n", text(kubeconfig)?),
         Donor::File(file) => format!("inventoryFile: {}\n", text(file)?),
     };
+    let (mode, more) = (spec.fabric_mode, &spec.more);
     Ok(format!(
-        "stateDir: {state}\njoinTokenFile: {token}\n{inventory}fabric:\n  listen: {address}:{fabric_port}\nadminListen: 127.0.0.1:0\nlog:\n  filter: {log}\n"
+        "stateDir: {state}\njoinTokenFile: {token}\n{inventory}fabric:\n  listen: {address}:{fabric_port}\n  mode: {mode}\nadminListen: 127.0.0.1:0\nlog:\n  filter: {log}\n{more}"
     ))
 }
 

@@ -6,14 +6,17 @@
 //!
 //! The programs are those that `cargo build` put beside the test binary; `./test` builds them first.
 
+pub mod burst;
 mod federation;
 mod memory;
 mod process;
 mod programs;
 mod wait;
+mod watch;
 
 pub use federation::{AgentSpec, Donor, Federation, FederationConfig, Launcher, PATIENCE, Place};
 pub use memory::{Finding, search_files, search_memory};
 pub use process::Process;
 pub use programs::program;
 pub use wait::until;
+pub use watch::{Seen, Watch, now_ms};

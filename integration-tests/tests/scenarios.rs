@@ -1,6 +1,8 @@
 //! Whole federations of real processes. See `comity_scenarios` for how they are run.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[path = "scenarios/burst.rs"]
+mod burst;
 #[path = "scenarios/control_planes.rs"]
 mod control_planes;
 #[path = "scenarios/crashes.rs"]

@@ -1,0 +1,121 @@
+//! Measures Comity beside its peers. Figures come from one run on one machine; they are ratios, not records.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::{Parser, Subcommand};
+use comity_scenarios::burst::{Burst, BurstConfig, Phases};
+use serde_json::json;
+
+/// Measures Comity beside its peers
+#[derive(Debug, Parser)]
+#[command(version, after_help = "Examples:\n  comity-bench burst --runs 5\n  comity-bench burst --runs 5 --json\n")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Benchmark,
+}
+
+#[derive(Debug, Subcommand)]
+enum Benchmark {
+    /// Time from a pod created on a cluster without GPUs to its container running on another's
+    ///
+    /// Starts two clusters with real kubelets and Liqo on this machine (root on Linux), measures `liqoctl peer` between
+    /// them, then starts a federation over them and runs untouched Jobs: cold (no peering before) and warm (a new lease on a
+    /// peering that stands). Medians.
+    Burst(BurstArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct BurstArgs {
+    /// How often each is run
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    /// Prints one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() -> ExitCode {
+    let Benchmark::Burst(arguments) = Arguments::parse().command;
+    match burst(&arguments).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("comity-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The value in the middle; the lower one of two.
+fn median(mut values: Vec<u64>) -> u64 {
+    values.sort_unstable();
+    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or_default()
+}
+
+/// Median of each phase over some runs.
+fn medians(runs: &[Phases]) -> Vec<(&'static str, u64)> {
+    let names: Vec<&'static str> = runs.first().map(|phases| phases.0.iter().map(|(name, _)| *name).collect()).unwrap_or_default();
+    let of = |name: &str| runs.iter().flat_map(|run| &run.0).filter(|(n, _)| *n == name).map(|(_, ms)| *ms).collect();
+    names.into_iter().map(|name| (name, median(of(name)))).collect()
+}
+
+async fn burst(arguments: &BurstArgs) -> Result<()> {
+    let config = BurstConfig { peering_idle: "5s", ..BurstConfig::default() };
+    let mut burst = Burst::clusters(&config).await?;
+    let mut peers = Vec::new();
+    for run in 1..=arguments.runs {
+        eprintln!("liqoctl peer, run {run} of {}", arguments.runs);
+        peers.push(burst.liqoctl_peer().await?);
+    }
+    burst.federate(&config).await?;
+    let (mut cold, mut warm) = (Vec::new(), Vec::new());
+    for run in 1..=arguments.runs {
+        eprintln!("burst, run {run} of {}", arguments.runs);
+        burst.no_peering(Duration::from_secs(120)).await?;
+        let name = format!("cold-{run}");
+        cold.push(burst.run_job(&name, 1, &["see"]).await?);
+        burst.complete(&name).await?;
+        burst.no_lease().await?;
+        let name = format!("warm-{run}");
+        warm.push(burst.run_job(&name, 1, &["see"]).await?);
+        burst.complete(&name).await?;
+    }
+    burst.stop().await?;
+    let (cold, warm) = (medians(&cold), medians(&warm));
+    let last = |phases: &[(&str, u64)]| {
+        let started = phases.iter().find(|(name, _)| *name == Phases::STARTED);
+        started.map(|(_, ms)| *ms).context("a run without a started container")
+    };
+    ensure!(cold.len() == warm.len(), "cold and warm runs differ in their phases");
+    let (cold_ms, warm_ms, liqoctl_peer_ms) = (last(&cold)?, last(&warm)?, median(peers));
+    if arguments.json {
+        let phases: Vec<_> = cold
+            .iter()
+            .zip(&warm)
+            .map(|((name, cold), (_, warm))| json!({"name": name, "cold_ms": cold, "warm_ms": warm}))
+            .collect();
+        let result = json!({"runs": arguments.runs, "cold_ms": cold_ms, "warm_ms": warm_ms, "phases": phases, "liqoctl_peer_ms": liqoctl_peer_ms});
+        println!("{result}");
+        return Ok(());
+    }
+    println!("{:<36}{:>9}{:>9}", "after the pod was created, ms", "cold", "warm");
+    for ((name, cold), (_, warm)) in cold.iter().zip(&warm) {
+        println!("{name:<36}{cold:>9}{warm:>9}");
+    }
+    println!("{:<36}{liqoctl_peer_ms:>9}", "liqoctl peer alone");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_value_in_the_middle() {
+        assert_eq!(median(vec![5, 1, 9]), 5);
+        assert_eq!(median(vec![4, 1, 3, 2]), 2);
+        assert_eq!(median(Vec::new()), 0);
+    }
+}

@@ -1,0 +1,389 @@
+//! A whole burst: two clusters with real kubelets and real Liqo, a federation over them, and an origin without GPUs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use comity_testkit::real_clusters::PROBE_IMAGE;
+use comity_testkit::{Binaries, LiqoConfig, Needs, RealClusters, RealClustersConfig, SimulatedNode, Where};
+use serde_json::Value;
+
+use crate::federation::{AgentSpec, Donor, Federation, FederationConfig, PATIENCE, Place};
+use crate::wait::until;
+use crate::watch::{Watch, now_ms};
+
+/// Cluster that bursts, in the example policy.
+pub const ORIGIN: &str = "polytech-campus";
+/// Cluster that lends, in the example policy.
+pub const DONOR: &str = "physics-farm";
+/// Namespace of the workloads; it opted in.
+pub const NAMESPACE: &str = "team-a";
+
+/// Both clusters and the federation over them.
+pub struct Burst {
+    /// Programs of the test clusters.
+    pub binaries: Binaries,
+    /// The two clusters.
+    pub clusters: Arc<RealClusters>,
+    federation: Option<Federation>,
+}
+
+/// When each phase of a burst was reached, in milliseconds after the pod was there.
+#[derive(Clone, Debug, Default)]
+pub struct Phases(pub Vec<(&'static str, u64)>);
+
+impl Phases {
+    /// The phase that users wait for.
+    pub const STARTED: &'static str = "container started on the donor";
+}
+
+impl std::fmt::Display for Phases {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (name, ms) in &self.0 {
+            writeln!(f, "{ms:>7} ms  {name}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A place inside the test clusters.
+#[must_use]
+pub fn place(clusters: &Arc<RealClusters>, at: Where, address: &str) -> Place {
+    let clusters = Arc::clone(clusters);
+    let launch = move |program: &std::path::Path, args: &[String]| {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        clusters.command_in(at, program, &args)
+    };
+    Place { launch: Arc::new(launch), address: address.to_owned() }
+}
+
+/// What a burst is made of.
+#[derive(Clone, Debug)]
+pub struct BurstConfig {
+    /// GPUs of the donor.
+    pub donor_gpus: u32,
+    /// How long a peering without leases stays warm, as policy writes it.
+    pub peering_idle: &'static str,
+}
+
+impl Default for BurstConfig {
+    fn default() -> Self {
+        Self { donor_gpus: 4, peering_idle: "20s" }
+    }
+}
+
+impl Burst {
+    /// Brings everything up: the origin has no GPU.
+    ///
+    /// # Errors
+    /// When a part does not come up.
+    pub async fn start(config: &BurstConfig) -> Result<Self> {
+        let mut burst = Self::clusters(config).await?;
+        burst.federate(config).await?;
+        Ok(burst)
+    }
+
+    /// Brings the two clusters up, with Liqo, and nothing of Comity.
+    ///
+    /// # Errors
+    /// When a part does not come up.
+    pub async fn clusters(config: &BurstConfig) -> Result<Self> {
+        let binaries = Binaries::ensure(Needs::Liqo).await?;
+        let config = RealClustersConfig {
+            origin_gpus: 0,
+            donor_gpus: config.donor_gpus,
+            dns: true,
+            liqo: Some(LiqoConfig::default()),
+            ..RealClustersConfig::default()
+        };
+        let clusters = Arc::new(RealClusters::start(&binaries, config).await?);
+        // GPU Feature Discovery does not run there: what it would say of the devices is said by hand.
+        let node = clusters.donor.node_name();
+        let labels: Vec<String> =
+            SimulatedNode::l40s("donor", 4).labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let mut args = vec!["label", "--overwrite", "node", node.as_str()];
+        args.extend(labels.iter().map(String::as_str));
+        clusters.donor.kubectl(&args).await?;
+        Ok(Self { binaries, clusters, federation: None })
+    }
+
+    /// Starts brokers and agents, and opens the namespace of the workloads.
+    ///
+    /// # Errors
+    /// When a part does not come up.
+    pub async fn federate(&mut self, config: &BurstConfig) -> Result<()> {
+        let clusters = &self.clusters;
+        let policy = tempfile::tempdir()?;
+        copy_policy(&FederationConfig::with_example_policy().policy, policy.path(), config.peering_idle)?;
+        let router = clusters.router_address(Where::Origin);
+        let mut federation = Federation::start(FederationConfig {
+            brokers: 3,
+            place: place(clusters, Where::Router, router),
+            policy: policy.path().to_owned(),
+            ..FederationConfig::with_example_policy()
+        })
+        .await?;
+        for (cluster, real, at) in [(ORIGIN, &clusters.origin, Where::Origin), (DONOR, &clusters.donor, Where::Donor)] {
+            let inventory = Donor::Kubernetes(real.admin_kubeconfig_path());
+            let mut spec = AgentSpec {
+                place: place(clusters, at, real.node_ip()),
+                fabric_mode: "tun",
+                ..AgentSpec::new(cluster, inventory)
+            };
+            if cluster == ORIGIN {
+                spec.more = burst_config(real.node_ip());
+            }
+            federation.join(spec).await?;
+        }
+        federation.all_connected().await?;
+        let namespace = format!(
+            "{{\"apiVersion\": \"v1\", \"kind\": \"Namespace\", \"metadata\": {{\"name\": \"{NAMESPACE}\", \
+             \"labels\": {{\"comity.dev/offload\": \"true\", \"comity.dev/tenant\": \"poly-ml\"}}}}}}"
+        );
+        clusters.origin.kubectl_with_input(&["apply", "-f", "-"], &namespace).await?;
+        self.federation = Some(federation);
+        Ok(())
+    }
+
+    /// The federation.
+    ///
+    /// # Panics
+    /// Before [`federate`](Self::federate).
+    #[must_use]
+    pub fn federation(&self) -> &Federation {
+        self.federation.as_ref().expect("federate() comes first")
+    }
+
+    /// As [`federation`](Self::federation), to kill and restart its parts.
+    ///
+    /// # Panics
+    /// Before [`federate`](Self::federate).
+    pub fn federation_mut(&mut self) -> &mut Federation {
+        self.federation.as_mut().expect("federate() comes first")
+    }
+
+    /// Watches objects of the origin.
+    ///
+    /// # Errors
+    /// When kubectl cannot be started.
+    pub fn watch_origin(&self, args: &[&str]) -> Result<Watch> {
+        Watch::start(&self.clusters, &self.clusters.origin, Where::Origin, &self.binaries, args)
+    }
+
+    /// An ordinary Job of one pod with `gpus` GPUs that runs `args` of the test workload. Nothing in it knows of Comity.
+    #[must_use]
+    pub fn job(name: &str, gpus: u32, args: &[&str]) -> String {
+        let args = serde_json::to_string(args).unwrap_or_default();
+        format!(
+            r#"{{"apiVersion": "batch/v1", "kind": "Job", "metadata": {{"name": "{name}", "namespace": "{NAMESPACE}"}},
+  "spec": {{"backoffLimit": 0, "template": {{"metadata": {{"labels": {{"app": "{name}"}}}}, "spec": {{"restartPolicy": "Never",
+    "containers": [{{"name": "work", "image": "{PROBE_IMAGE}", "imagePullPolicy": "IfNotPresent", "args": {args},
+      "ports": [{{"containerPort": 8080}}],
+      "resources": {{"limits": {{"cpu": "500m", "memory": "128Mi", "nvidia.com/gpu": {gpus}}}}}}}]}}}}}}}}"#
+        )
+    }
+
+    /// Creates a Job and waits until its container runs; what happened when.
+    ///
+    /// # Errors
+    /// When a phase is not reached in time.
+    pub async fn run_job(&self, name: &str, gpus: u32, args: &[&str]) -> Result<Phases> {
+        let pods = self.watch_origin(&["pods", "-n", NAMESPACE, "-l", &format!("job-name={name}")])?;
+        let nodes = self.watch_origin(&["nodes"])?;
+        self.clusters.origin.kubectl_with_input(&["apply", "-f", "-"], &Self::job(name, gpus, args)).await?;
+        let created = pods.first("the Job's pod", PATIENCE, |_| true).await?.at_ms;
+        let bound = pods
+            .first("the pod to be bound", PATIENCE, |seen| seen.object["spec"]["nodeName"].is_string())
+            .await?;
+        let node = bound.object["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
+        let ready = nodes
+            .first("the virtual node to be ready", PATIENCE, |seen| {
+                seen.object["metadata"]["name"] == node.as_str() && is_true(&seen.object, "Ready")
+            })
+            .await?
+            .at_ms;
+        let started = self.started_ms(name).await?;
+        let lease = self.lease_on(&node).await?;
+        let request = self.federation().comity(&["request", "show", lease["request"].as_str().unwrap_or_default()]).await?;
+        let seen_running = now_ms();
+        let after = |ms: u64| ms.saturating_sub(created);
+        let of = |value: &Value| value.as_u64().unwrap_or_default();
+        Ok(Phases(vec![
+            ("request submitted", after(of(&request["submittedAtMs"]))),
+            ("lease placed", after(of(&lease["placedAtMs"]))),
+            ("virtual node ready", after(ready)),
+            ("lease active", after(of(&lease["activeAtMs"]))),
+            ("pod bound to the virtual node", after(bound.at_ms)),
+            (Phases::STARTED, after(started)),
+            ("log read on the origin", after(seen_running)),
+        ]))
+    }
+
+    /// When the container of a Job began, as it says itself.
+    async fn started_ms(&self, job: &str) -> Result<u64> {
+        until("the container to say when it started", PATIENCE, async || {
+            let log = self.log(job).await?;
+            let line = log.lines().find_map(|line| line.strip_prefix("started=")).context("nothing in the log yet")?;
+            Ok(Some(line.trim().parse()?))
+        })
+        .await
+    }
+
+    /// The log of a Job, read on the origin.
+    ///
+    /// # Errors
+    /// What kubectl says.
+    pub async fn log(&self, job: &str) -> Result<String> {
+        Ok(self.clusters.origin.kubectl(&["-n", NAMESPACE, "logs", &format!("job/{job}")]).await?)
+    }
+
+    /// The lease behind a virtual node.
+    ///
+    /// # Errors
+    /// When the node carries no lease's label.
+    pub async fn lease_on(&self, node: &str) -> Result<Value> {
+        let object: Value =
+            serde_json::from_str(&self.clusters.origin.kubectl(&["get", "node", node, "-o", "json"]).await?)?;
+        let lease = object["metadata"]["labels"]["comity.dev/lease"].as_str().context("the node has no lease's label")?;
+        self.federation().comity(&["lease", "show", lease]).await
+    }
+
+    /// Waits until a Job is complete on the origin.
+    ///
+    /// # Errors
+    /// When it is not in time.
+    pub async fn complete(&self, job: &str) -> Result<()> {
+        until("the Job to be complete", PATIENCE, async || {
+            let text = self.clusters.origin.kubectl(&["-n", NAMESPACE, "get", "job", job, "-o", "json"]).await?;
+            let object: Value = serde_json::from_str(&text)?;
+            ensure!(!is_true(&object, "Failed"), "the Job failed: {}", object["status"]);
+            Ok(is_true(&object, "Complete").then_some(()))
+        })
+        .await
+    }
+
+    /// Waits until no lease is in force.
+    ///
+    /// # Errors
+    /// Which are.
+    pub async fn no_lease(&self) -> Result<()> {
+        until("the leases to be given back", PATIENCE, async || {
+            let leases = self.federation().comity(&["lease", "list"]).await?;
+            ensure!(leases["items"].as_array().is_none_or(Vec::is_empty), "still there: {leases}");
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    /// Waits until no peering is open.
+    ///
+    /// # Errors
+    /// Which are.
+    pub async fn no_peering(&self, limit: Duration) -> Result<()> {
+        until("the peerings to be closed", limit, async || {
+            let peerings = self.federation().comity_as("admin", &["peering", "list"]).await?;
+            ensure!(peerings["items"].as_array().is_none_or(Vec::is_empty), "still there: {peerings}");
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    /// Peers the two clusters by hand with `liqoctl`, as an administrator of both would, and takes it back: how long the peering took,
+    /// in milliseconds.
+    ///
+    /// # Errors
+    /// What liqoctl says.
+    pub async fn liqoctl_peer(&self) -> Result<u64> {
+        let (origin, donor) = (self.clusters.origin.admin_kubeconfig_path(), self.clusters.donor.admin_kubeconfig_path());
+        let paths = [origin.to_str(), donor.to_str()].map(|path| path.context("paths of tests are text"));
+        let [origin, donor] = paths;
+        let (origin, donor) = (origin?, donor?);
+        let both = ["--kubeconfig", origin, "--remote-kubeconfig", donor, "--skip-confirm"];
+        let run = async |words: &[&str]| {
+            let words = [words, &both].concat();
+            let output =
+                self.clusters.command_in(Where::Router, &self.binaries.program("liqoctl"), &words).output().await?;
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            ensure!(output.status.success(), "liqoctl {}: {said}", words.join(" "));
+            Ok(())
+        };
+        let began = std::time::Instant::now();
+        let peer = ["peer", "--networking-disabled", "--resource", "nvidia.com/gpu=1", "--cpu", "1", "--memory", "1Gi"];
+        run(&peer).await?;
+        let took = began.elapsed();
+        run(&["unpeer", "--delete-namespaces"]).await?;
+        for real in [&self.clusters.origin, &self.clusters.donor] {
+            real.kubectl(&["delete", "foreignclusters.core.liqo.io", "--all"]).await?;
+        }
+        Ok(u64::try_from(took.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// Waits until nothing of any lease or peering is left on either side, as their administrators see it.
+    ///
+    /// # Errors
+    /// What is left.
+    pub async fn nothing_left(&self) -> Result<()> {
+        until("nothing to be left", PATIENCE, async || {
+            for (real, kinds) in [
+                (
+                    &self.clusters.origin,
+                    "resourceslices.authentication.liqo.io,virtualnodes.offloading.liqo.io,identities.authentication.liqo.io,namespaceoffloadings.offloading.liqo.io",
+                ),
+                (
+                    &self.clusters.donor,
+                    "resourceslices.authentication.liqo.io,quotas.offloading.liqo.io,shadowpods.offloading.liqo.io",
+                ),
+            ] {
+                let left = real.kubectl(&["get", kinds, "-A", "-o", "name"]).await?;
+                ensure!(left.trim().is_empty(), "{} has {left}", real.name());
+            }
+            let nodes = self.clusters.origin.kubectl(&["get", "nodes", "-o", "name"]).await?;
+            ensure!(nodes.lines().count() == 1, "the origin has nodes {nodes}");
+            let pods = self.clusters.donor.kubectl(&["get", "pods", "-A", "-l", "liqo.io/managed-by=shadowpod", "-o", "name"]).await?;
+            ensure!(pods.trim().is_empty(), "the donor has {pods}");
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    /// Ends everything.
+    ///
+    /// # Errors
+    /// When something stays.
+    pub async fn stop(self) -> Result<()> {
+        drop(self.federation);
+        if let Some(clusters) = Arc::into_inner(self.clusters) {
+            clusters.stop().await?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a condition of an object is true.
+fn is_true(object: &Value, condition: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|c| c["type"] == condition && c["status"] == "True")
+}
+
+/// The example policy with another idle time of peerings.
+fn copy_policy(from: &std::path::Path, to: &std::path::Path, peering_idle: &str) -> Result<()> {
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            std::fs::create_dir(&target)?;
+            copy_policy(&entry.path(), &target, peering_idle)?;
+        } else {
+            let text = std::fs::read_to_string(entry.path())?;
+            std::fs::write(&target, text.replace("peeringIdle: 15m", &format!("peeringIdle: {peering_idle}")))?;
+        }
+    }
+    Ok(())
+}
+
+/// What the origin's agent is told of bursting, besides the usual.
+fn burst_config(node_ip: &str) -> String {
+    format!(
+        "burst:\n  enabled: true\n  cooldownSeconds: 3\n  defaultClass: midrange\n  webhook:\n    listen: {node_ip}:9443\n    url: https://{node_ip}:9443\n"
+    )
+}
