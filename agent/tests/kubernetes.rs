@@ -7,6 +7,8 @@ mod cluster;
 mod delivery;
 #[path = "kubernetes/inventory.rs"]
 mod inventory;
+#[path = "kubernetes/lease_nodes.rs"]
+mod lease_nodes;
 #[path = "kubernetes/origin.rs"]
 mod origin;
 #[path = "kubernetes/rights.rs"]
@@ -21,6 +23,7 @@ async fn the_agent_works_on_a_real_api_server() {
     delivery::after_removal_the_token_is_refused_and_the_namespace_gone(&cluster).await;
     delivery::a_tenant_cannot_outlive_its_lease_with_a_token_of_its_own(&cluster).await;
     delivery::namespaces_of_others_are_left_alone(&cluster).await;
+    lease_nodes::a_lease_is_kept_to_its_nodes(&cluster).await;
     rights::the_agent_is_held_to_the_namespaces_of_leases(&cluster).await;
     origin::a_kubeconfig_secret_opens_the_lease(&cluster).await;
     delivery::an_absent_api_server_is_waited_for(&cluster).await;
