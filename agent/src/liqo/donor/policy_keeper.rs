@@ -149,7 +149,7 @@ impl Keeping {
                 tracing::warn!(kind, %error, "a watch of the admission policies failed and is begun again");
                 if self.publish.borrow().is_err() {
                     let text = format!("cannot watch {kind}: {error}; apply deploy/agent/liqo-donor.yaml");
-                    self.publish.send_replace(Err(text));
+                    self.publish.send_modify(|health| *health = Err(text));
                 }
             }
         }
@@ -197,7 +197,7 @@ impl Keeping {
     fn say_ill(&self, text: String) {
         if *self.publish.borrow() != Err(text.clone()) {
             tracing::error!(reason = text, "the admission policies are not in force; nothing is lent through Liqo until they are");
-            self.publish.send_replace(Err(text));
+            self.publish.send_modify(|health| *health = Err(text));
         }
     }
 
