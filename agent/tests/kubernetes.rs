@@ -9,6 +9,8 @@ mod delivery;
 mod inventory;
 #[path = "kubernetes/lease_nodes.rs"]
 mod lease_nodes;
+#[path = "kubernetes/liqo_donor.rs"]
+mod liqo_donor;
 #[path = "kubernetes/origin.rs"]
 mod origin;
 #[path = "kubernetes/rights.rs"]
@@ -28,4 +30,13 @@ async fn the_agent_works_on_a_real_api_server() {
     origin::a_kubeconfig_secret_opens_the_lease(&cluster).await;
     delivery::an_absent_api_server_is_waited_for(&cluster).await;
     cluster.stop().await;
+}
+
+/// Two clusters with real Liqo; the consumer is played by the test, with the credentials that Liqo gives it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_donor_lends_through_real_liqo_exactly_what_was_leased() {
+    let missing = comity_testkit::RealClusters::missing();
+    if comity_testkit::requirements::met("lending through Liqo", &missing) {
+        liqo_donor::lending_through_liqo().await;
+    }
 }
