@@ -1,6 +1,8 @@
 //! The agent's Kubernetes side against a real API server, with the rights of `deploy/agent/` and no others.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use comity_testkit::{Binaries, LiqoConfig, Needs, RealClusters, RealClustersConfig, requirements};
+
 #[path = "kubernetes/cluster.rs"]
 mod cluster;
 #[path = "kubernetes/delivery.rs"]
@@ -11,6 +13,8 @@ mod inventory;
 mod lease_nodes;
 #[path = "kubernetes/liqo_donor.rs"]
 mod liqo_donor;
+#[path = "kubernetes/liqo_origin.rs"]
+mod liqo_origin;
 #[path = "kubernetes/origin.rs"]
 mod origin;
 #[path = "kubernetes/rights.rs"]
@@ -38,5 +42,30 @@ async fn a_donor_lends_through_real_liqo_exactly_what_was_leased() {
     let missing = comity_testkit::RealClusters::missing();
     if comity_testkit::requirements::met("lending through Liqo", &missing) {
         liqo_donor::lending_through_liqo().await;
+/// On two clusters with real kubelets and Liqo; the part of the agent runs in the network of the origin's node.
+#[test]
+fn the_origin_borrows_through_liqo() {
+    if !requirements::met("the_origin_borrows_through_liqo", &RealClusters::missing()) {
+        return;
+    }
+    let outside = tokio::runtime::Runtime::new().unwrap();
+    let clusters = outside.block_on(async {
+        let binaries = Binaries::ensure(Needs::Liqo).await.unwrap();
+        let config =
+            RealClustersConfig { liqo: Some(LiqoConfig::default()), dns: true, ..RealClustersConfig::default() };
+        RealClusters::start(&binaries, config).await.unwrap()
+    });
+    let outcome = std::thread::scope(|scope| {
+        let inside = scope.spawn(|| {
+            liqo_origin::enter_network(clusters.origin.init_pid());
+            // One thread, the one that entered.
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(liqo_origin::run(&clusters));
+        });
+        inside.join()
+    });
+    outside.block_on(clusters.stop()).unwrap();
+    if let Err(panic) = outcome {
+        std::panic::resume_unwind(panic);
     }
 }

@@ -67,11 +67,11 @@ impl LiqoOrigin {
         let webhook = call_opt(&format!("read Deployment {namespace}/{WEBHOOK}"), deployments.get(WEBHOOK)).await?;
         let containers = webhook.and_then(|webhook| webhook.spec?.template.spec).map(|pod| pod.containers);
         let arguments = containers.into_iter().flatten().filter_map(|container| container.args).flatten();
-        let named = arguments.filter_map(|argument| {
+        let mut named = arguments.filter_map(|argument| {
             let (namespace, name) = argument.strip_prefix(TEMPLATE_ARGUMENT)?.split_once('/')?;
             Some((namespace.to_owned(), name.to_owned()))
         });
-        Ok(named.last().unwrap_or_else(|| (namespace.clone(), DEFAULT_TEMPLATE.to_owned())))
+        Ok(named.next().unwrap_or_else(|| (namespace.clone(), DEFAULT_TEMPLATE.to_owned())))
     }
 }
 

@@ -33,21 +33,22 @@ spec: {podOffloadingStrategy: Local, namespaceMappingStrategy: DefaultName, clus
 ";
 
 async fn pods_resolve_and_reach_services(cluster: &RealCluster) {
-    cluster.kubectl_with_input(&["apply", "-f", "-"], &pod("web", 0)).await.unwrap();
-    cluster.kubectl(&["label", "pod", "web", "app=web"]).await.unwrap();
+    cluster.kubectl_with_input(&["apply", "-f", "-"], &pod("server", 0)).await.unwrap();
+    cluster.kubectl(&["label", "pod", "server", "app=web"]).await.unwrap();
     cluster.kubectl(&["create", "service", "clusterip", "web", "--tcp=80:8080"]).await.unwrap();
-    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/web", "--timeout=60s"]).await.unwrap();
+    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/server", "--timeout=60s"]).await.unwrap();
     let ip = cluster.kubectl(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]).await.unwrap();
     for name in ["web", "web.default", "web.default.svc.cluster.local"] {
-        let resolved = until(cluster, &["exec", "web", "--", "/probe", "resolve", name], |text| !text.is_empty()).await;
+        let resolved =
+            until(cluster, &["exec", "server", "--", "/probe", "resolve", name], |text| !text.is_empty()).await;
         assert_eq!(resolved.trim(), ip, "{name} in {}", cluster.name());
     }
-    let api = cluster.kubectl(&["exec", "web", "--", "/probe", "resolve", "kubernetes.default"]).await.unwrap();
+    let api = cluster.kubectl(&["exec", "server", "--", "/probe", "resolve", "kubernetes.default"]).await.unwrap();
     assert!(api.trim().ends_with(".0.1"), "the API server's Service is {api}");
-    let answer = ["exec", "web", "--", "/probe", "get", "http://web.default.svc.cluster.local/healthz"];
+    let answer = ["exec", "server", "--", "/probe", "get", "http://web.default.svc.cluster.local/healthz"];
     until(cluster, &answer, |text| text.trim() == "ok").await;
     let unknown =
-        cluster.kubectl(&["exec", "web", "--", "/probe", "resolve", "nobody.default.svc.cluster.local"]).await;
+        cluster.kubectl(&["exec", "server", "--", "/probe", "resolve", "nobody.default.svc.cluster.local"]).await;
     assert!(unknown.unwrap_err().to_string().contains("no such host"));
 }
 

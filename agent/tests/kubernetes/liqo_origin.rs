@@ -1,0 +1,219 @@
+//! The origin's half of Liqo, with the rights of `deploy/agent/` and no others, on two clusters with real kubelets and real
+//! Liqo. The donor's half is done by hand, with every right.
+
+#[path = "liqo_origin/donor.rs"]
+mod donor;
+#[path = "liqo_origin/setting.rs"]
+mod setting;
+
+use std::time::{Duration, Instant};
+
+use comity_agent::liqo::LiqoPeer;
+use comity_agent::liqo::origin::{LiqoOrigin, OriginSettings, SliceRequest, TendSettings};
+use comity_testkit::{RealClusters, Where};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret};
+use kube::Api;
+use kube::api::{DynamicObject, ListParams, PostParams};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use donor::Donor;
+use setting::{Setting, eventually};
+
+pub(crate) use setting::enter_network;
+
+const TENANT: &str = "liqo-tenant-donor";
+/// Name of the donor's API server in its signed key bundle.
+const SIGNED: &str = "203.0.113.10:6443";
+
+pub(crate) async fn run(clusters: &RealClusters) {
+    let setting = Setting::of(clusters).await;
+    let donor = Donor::new(setting.donor.clone());
+    let settings = OriginSettings { donor_patience: Duration::from_secs(6), ..OriginSettings::default() };
+    let origin = LiqoOrigin::new(setting.agent.clone(), settings);
+    let stop = CancellationToken::new();
+    let tending = {
+        let (origin, stop) = (origin.clone(), stop.clone());
+        let settings = TendSettings { keep_finished: Duration::from_secs(3_600) };
+        tokio::spawn(async move { origin.tend(settings, stop).await })
+    };
+    let granting = donor.grant_everything();
+
+    the_network_is_found(&origin, clusters).await;
+    the_keys_are_exchanged(&origin, &donor).await;
+    a_lease_is_a_node(&setting, &origin).await;
+    finished_pods_make_room(&setting).await;
+    a_cut_line_is_mended(&setting, clusters).await;
+    a_lease_goes_without_a_trace(&setting, &origin, "lease-7").await;
+    a_dead_donor_is_let_go(&setting, &origin, clusters).await;
+
+    granting.abort();
+    stop.cancel();
+    tending.await.unwrap();
+}
+
+fn peer() -> LiqoPeer {
+    LiqoPeer { peering: "peer-1".into(), cluster: "north".into(), liqo_id: "donor".into() }
+}
+
+fn request(id: &str) -> SliceRequest {
+    let resources = [("cpu", "2"), ("memory", "2Gi"), ("pods", "20"), ("nvidia.com/gpu", "2")];
+    SliceRequest {
+        lease_id: id.into(),
+        resources: resources.map(|(name, amount)| (name.to_owned(), amount.to_owned())).into(),
+        target_namespace: "team-a".into(),
+    }
+}
+
+async fn the_network_is_found(origin: &LiqoOrigin, clusters: &RealClusters) {
+    let error = origin.own_network().await.unwrap_err().to_string();
+    assert!(error.contains("liqo.podCidrs"), "{error}");
+    // What a cluster says that gives its nodes their CIDRs.
+    let cidr = clusters.origin.pod_cidr();
+    let patch = json!({ "spec": { "podCIDR": cidr, "podCIDRs": [cidr] } }).to_string();
+    clusters.origin.kubectl(&["patch", "node", &clusters.origin.node_name(), "-p", &patch]).await.unwrap();
+    let network = origin.own_network().await.unwrap();
+    assert_eq!(network.pod_cidrs, [clusters.origin.pod_cidr()]);
+    assert_eq!((network.liqo_cluster_id.as_str(), network.liqo_version.as_str()), ("origin", "v1.2.0"));
+}
+
+async fn the_keys_are_exchanged(origin: &LiqoOrigin, donor: &Donor) {
+    let began = Instant::now();
+    let challenge = donor.challenge().await;
+    let answer = origin.answer(&peer(), &challenge).await.unwrap();
+    assert_eq!(origin.answer(&peer(), &challenge).await.unwrap(), answer);
+    let params = donor.admit(&answer).await;
+    let error = origin.accept_identity(&peer(), "203.0.113.11:6443", &params).await.unwrap_err().to_string();
+    assert!(error.contains("203.0.113.11:6443"), "{error}");
+    origin.accept_identity(&peer(), SIGNED, &params).await.unwrap();
+    origin.accept_identity(&peer(), SIGNED, &params).await.unwrap();
+    eprintln!("keys exchanged in {:?}", began.elapsed());
+}
+
+async fn a_lease_is_a_node(setting: &Setting, origin: &LiqoOrigin) {
+    let began = Instant::now();
+    origin.accept(&peer(), &request("lease-7")).await.unwrap();
+    let accepted = began.elapsed();
+    origin.ready("lease-7").await.unwrap();
+    eprintln!("lease accepted after {accepted:?}, its node ready after {:?}", began.elapsed());
+    origin.accept(&peer(), &request("lease-7")).await.unwrap();
+    assert_eq!(origin.list().await.unwrap().into_iter().collect::<Vec<_>>(), ["lease-7"]);
+
+    let node = Api::<Node>::all(setting.origin.clone()).get("lease-7").await.unwrap();
+    let taints = node.spec.unwrap().taints.unwrap();
+    let ours = taints.iter().find(|taint| taint.key == "comity.dev/lease").unwrap();
+    assert_eq!((ours.value.as_deref(), ours.effect.as_str()), (Some("lease-7"), "NoSchedule"));
+    let kubelets = Api::<Pod>::namespaced(setting.origin.clone(), TENANT).list(&ListParams::default()).await.unwrap();
+    let arguments = kubelets.items[0].spec.as_ref().unwrap().containers[0].args.clone().unwrap();
+    assert!(arguments.contains(&"--enable-apiserver-support=false".to_owned()), "{arguments:?}");
+}
+
+/// Two pods on two GPUs finish; the next needs the share that they still hold at the donor.
+async fn finished_pods_make_room(setting: &Setting) {
+    let jobs = Api::<Job>::namespaced(setting.origin.clone(), "team-a");
+    let pods = Api::<Pod>::namespaced(setting.origin.clone(), "team-a");
+    for name in ["first", "second"] {
+        let job = serde_json::from_value(json!({
+            "metadata": { "name": name },
+            "spec": { "template": { "spec": setting::gpu_pod("lease-7", &["env"]) } },
+        }))
+        .unwrap();
+        jobs.create(&PostParams::default(), &job).await.unwrap();
+        eventually("the Job is complete", async || {
+            jobs.get(name).await.unwrap().status.and_then(|status| status.succeeded) == Some(1)
+        })
+        .await;
+    }
+    let began = Instant::now();
+    for name in ["third", "server"] {
+        let arguments: &[&str] = if name == "server" { &[] } else { &["env"] };
+        let pod = json!({ "metadata": { "name": name, "labels": { "app": name } }, "spec": setting::gpu_pod("lease-7", arguments) });
+        pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+        eventually("the pod ran", async || {
+            let pod = pods.get(name).await.unwrap();
+            matches!(pod.status.and_then(|status| status.phase).as_deref(), Some("Running" | "Succeeded"))
+        })
+        .await;
+        eprintln!("pod {name} runs or ran {:?} after the first was asked for", began.elapsed());
+    }
+    // The history stays.
+    assert_eq!(jobs.get("first").await.unwrap().status.unwrap().succeeded, Some(1));
+    let of_jobs = ListParams::default().labels("batch.kubernetes.io/job-name");
+    assert_eq!(pods.list(&of_jobs).await.unwrap().items.len(), 2);
+}
+
+/// The line is cut for longer than a node may be silent.
+async fn a_cut_line_is_mended(setting: &Setting, clusters: &RealClusters) {
+    let nodes = Api::<Node>::all(setting.origin.clone());
+    let pods = Api::<Pod>::namespaced(setting.origin.clone(), "team-a");
+    let node_ready = async || setting::node_status(&nodes.get("lease-7").await.unwrap()) == "True";
+    let pod_ready = async || setting::pod_is_ready(&pods.get("server").await.unwrap());
+    eventually("the server is ready", pod_ready).await;
+    let container = setting.container_of("server").await;
+    clusters.cut_line().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(34)).await;
+    assert!(!node_ready().await, "the node is in doubt");
+    clusters.restore_line().await.unwrap();
+    let began = Instant::now();
+    eventually("the node is ready again", node_ready).await;
+    let node = began.elapsed();
+    eventually("the server is ready again", pod_ready).await;
+    eprintln!("line back: node ready after {node:?}, pod ready after {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    // And it stays so.
+    for _ in 0..40 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(node_ready().await, "{:?} after the line is back", began.elapsed());
+    }
+    assert_eq!(setting.container_of("server").await, container, "the container never stopped");
+}
+
+async fn a_lease_goes_without_a_trace(setting: &Setting, origin: &LiqoOrigin, id: &str) {
+    let began = Instant::now();
+    origin.remove(id).await.unwrap();
+    eprintln!("lease {id} removed in {:?}", began.elapsed());
+    origin.remove(id).await.unwrap();
+    assert!(origin.list().await.unwrap().is_empty());
+    assert!(Api::<Node>::all(setting.origin.clone()).get_opt(id).await.unwrap().is_none());
+    for kind in [comity_agent::liqo::resource_slice(), comity_agent::liqo::virtual_node()] {
+        let api = Api::<DynamicObject>::all_with(setting.origin.clone(), &kind);
+        assert!(api.list(&ListParams::default()).await.unwrap().items.is_empty(), "{}", kind.kind);
+    }
+    let offloadings =
+        Api::<DynamicObject>::all_with(setting.origin.clone(), &comity_agent::liqo::namespace_offloading());
+    assert!(offloadings.list(&ListParams::default()).await.unwrap().items.is_empty());
+    let secrets = Api::<Secret>::namespaced(setting.origin.clone(), TENANT);
+    assert!(secrets.get_opt(&format!("kubeconfig-resourceslice-{id}")).await.unwrap().is_none());
+    let namespace = Api::<Namespace>::all(setting.origin.clone()).get("team-a").await.unwrap();
+    assert!(!namespace.metadata.labels.unwrap_or_default().contains_key("liqo.io/scheduling-enabled"));
+}
+
+/// The donor dies with a lease in use; this side ends clean without it.
+async fn a_dead_donor_is_let_go(setting: &Setting, origin: &LiqoOrigin, clusters: &RealClusters) {
+    origin.accept(&peer(), &request("lease-8")).await.unwrap();
+    origin.ready("lease-8").await.unwrap();
+    let pods = Api::<Pod>::namespaced(setting.origin.clone(), "team-a");
+    let pod = json!({ "metadata": { "name": "lost" }, "spec": setting::gpu_pod("lease-8", &[]) });
+    pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    eventually("the pod runs", async || setting::pod_is_ready(&pods.get("lost").await.unwrap())).await;
+
+    clusters.kill_api_server(Where::Donor).await.unwrap();
+    let began = Instant::now();
+    while let Err(error) = origin.remove("lease-8").await {
+        eprintln!("after {:?}: {error}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(240), "{error}");
+    }
+    eprintln!("lease of a dead donor removed in {:?}", began.elapsed());
+    assert!(Api::<Node>::all(setting.origin.clone()).get_opt("lease-8").await.unwrap().is_none());
+    let began = Instant::now();
+    while let Err(error) = origin.remove_identity(&peer()).await {
+        eprintln!("after {:?}: {error}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(240), "{error}");
+    }
+    eprintln!("peering with a dead donor removed in {:?}", began.elapsed());
+    assert!(Api::<Namespace>::all(setting.origin.clone()).get_opt(TENANT).await.unwrap().is_none());
+    let clusters = Api::<DynamicObject>::all_with(setting.origin.clone(), &comity_agent::liqo::foreign_cluster());
+    assert!(clusters.get_opt("donor").await.unwrap().is_none());
+    origin.remove_identity(&peer()).await.unwrap();
+}

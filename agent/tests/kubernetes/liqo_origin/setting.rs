@@ -1,0 +1,107 @@
+//! Clients of both clusters, and the agent's.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use comity_testkit::RealClusters;
+use comity_testkit::real_clusters::PROBE_IMAGE;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+const MANIFESTS: [&str; 4] = [
+    include_str!("../../../../deploy/agent/rbac.yaml"),
+    include_str!("../../../../deploy/agent/tenant-role.yaml"),
+    include_str!("../../../../deploy/agent/admission.yaml"),
+    include_str!("../../../../deploy/agent/liqo-origin.yaml"),
+];
+
+pub(crate) struct Setting {
+    /// The origin's API with every right.
+    pub(crate) origin: Client,
+    /// The donor's API with every right.
+    pub(crate) donor: Client,
+    /// The origin's API as the agent's ServiceAccount.
+    pub(crate) agent: Client,
+}
+
+impl Setting {
+    pub(crate) async fn of(clusters: &RealClusters) -> Self {
+        for manifest in MANIFESTS {
+            clusters.origin.kubectl_with_input(&["apply", "-f", "-"], manifest).await.unwrap();
+        }
+        clusters.origin.kubectl(&["create", "namespace", "team-a"]).await.unwrap();
+        let create = ["create", "token", "comity-agent", "-n", "comity-system", "--duration=1h"];
+        let token = clusters.origin.kubectl(&create).await.unwrap();
+        let agent = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "agent",
+            "clusters": [{ "name": "c", "cluster": { "server": clusters.origin.server_url(), "certificate-authority": clusters.origin.ca_path() } }],
+            "users": [{ "name": "agent", "user": { "token": token.trim() } }],
+            "contexts": [{ "name": "agent", "context": { "cluster": "c", "user": "agent" } }],
+        });
+        Self {
+            origin: client(Kubeconfig::read_from(clusters.origin.admin_kubeconfig_path()).unwrap()).await,
+            donor: client(Kubeconfig::read_from(clusters.donor.admin_kubeconfig_path()).unwrap()).await,
+            agent: client(serde_json::from_value(agent).unwrap()).await,
+        }
+    }
+
+    /// Which container the donor runs for a pod.
+    pub(crate) async fn container_of(&self, pod: &str) -> String {
+        let pod = Api::<Pod>::namespaced(self.donor.clone(), "team-a-origin").get(pod).await.unwrap();
+        let container = &pod.status.unwrap().container_statuses.unwrap()[0];
+        format!("{:?} {}", container.container_id, container.restart_count)
+    }
+}
+
+async fn client(kubeconfig: Kubeconfig) -> Client {
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    Client::try_from(config).unwrap()
+}
+
+/// Lets the calling thread, and what it opens from now on, live in the network of a process.
+pub(crate) fn enter_network(pid: u32) {
+    let network = std::fs::File::open(Path::new("/proc").join(pid.to_string()).join("ns/net")).unwrap();
+    let kind = rustix::thread::LinkNameSpaceType::Network;
+    rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&network), Some(kind)).unwrap();
+}
+
+/// A pod for one GPU of a lease: what the burst makes of an untouched one.
+pub(crate) fn gpu_pod(lease: &str, arguments: &[&str]) -> Value {
+    let mut container = json!({
+        "name": "work", "image": PROBE_IMAGE, "imagePullPolicy": "IfNotPresent",
+        "resources": { "limits": { "nvidia.com/gpu": "1" } },
+    });
+    if !arguments.is_empty() {
+        container["args"] = json!(arguments);
+    }
+    json!({
+        "restartPolicy": "Never",
+        "nodeSelector": { "comity.dev/lease": lease },
+        "tolerations": [
+            { "key": "virtual-node.liqo.io/not-allowed", "operator": "Exists", "effect": "NoExecute" },
+            { "key": "comity.dev/lease", "operator": "Equal", "value": lease, "effect": "NoSchedule" },
+        ],
+        "containers": [container],
+    })
+}
+
+pub(crate) fn node_status(node: &Node) -> String {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
+    conditions.into_iter().find(|condition| condition.type_ == "Ready").map(|ready| ready.status).unwrap_or_default()
+}
+
+pub(crate) fn pod_is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// Tries until it holds.
+pub(crate) async fn eventually(what: &str, holds: impl AsyncFn() -> bool) {
+    let began = Instant::now();
+    while !holds().await {
+        assert!(began.elapsed() < Duration::from_secs(90), "still not so after {:?}: {what}", began.elapsed());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
