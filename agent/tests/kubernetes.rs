@@ -1,6 +1,10 @@
 //! The agent's Kubernetes side against a real API server, with the rights of `deploy/agent/` and no others.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[path = "kubernetes/broker.rs"]
+mod broker;
+#[path = "kubernetes/burst.rs"]
+mod burst;
 #[path = "kubernetes/cluster.rs"]
 mod cluster;
 #[path = "kubernetes/delivery.rs"]
@@ -23,6 +27,10 @@ async fn the_agent_works_on_a_real_api_server() {
     delivery::namespaces_of_others_are_left_alone(&cluster).await;
     rights::the_agent_is_held_to_the_namespaces_of_leases(&cluster).await;
     origin::a_kubeconfig_secret_opens_the_lease(&cluster).await;
+    burst::the_agent_may_change_only_what_a_burst_needs(&cluster).await;
+    burst::definitions_refuse_what_cannot_be(&cluster).await;
+    burst::pods_run_on_leases(&cluster).await;
+    burst::a_gpu_request_lives_and_ends(&cluster).await;
     delivery::an_absent_api_server_is_waited_for(&cluster).await;
     cluster.stop().await;
 }
