@@ -82,9 +82,12 @@ impl Rpc {
             | Self::ListLeases
             | Self::GetPeering
             | Self::ListPeerings
-            | Self::Watch => &[Cluster, Member],
-            Self::ExplainRequest | Self::QuoteRequest => &[Member],
-            Self::SubmitRequest | Self::CancelRequest | Self::ReleaseLease | Self::RenewLease => &[Submitter],
+            | Self::Watch
+            | Self::ExplainRequest => &[Cluster, Member],
+            Self::QuoteRequest => &[Member],
+            // A cluster asks for its own pods, and gives back what they no longer need.
+            Self::SubmitRequest | Self::CancelRequest | Self::ReleaseLease => &[Cluster, Submitter],
+            Self::RenewLease => &[Submitter],
             Self::CheckPolicy | Self::GetPolicy => &[Member, Admin],
             Self::ApplyPolicy | Self::AddVoter => &[Admin],
             Self::InviteCluster => &[Operator, Admin],
@@ -224,8 +227,16 @@ impl Viewer {
     }
 }
 
-/// Lets a user submit for a tenant.
-pub fn may_submit(caller: &Caller, bundle: Option<&Bundle>, tenant: &TenantId) -> Result<(), Refusal> {
+/// Lets a user submit for a tenant, and a cluster for the tenants of its own institution, from itself.
+pub fn may_submit(
+    caller: &Caller,
+    bundle: Option<&Bundle>,
+    tenant: &TenantId,
+    origin: &ClusterId,
+) -> Result<(), Refusal> {
+    if let Caller::Cluster(_, cluster) = caller {
+        return may_act_from(cluster, bundle, tenant, origin);
+    }
     if roles_of(caller, bundle).may_submit(tenant.as_str()) {
         return Ok(());
     }
@@ -233,8 +244,46 @@ pub fn may_submit(caller: &Caller, bundle: Option<&Bundle>, tenant: &TenantId) -
         .at("spec.tenant", tenant))
 }
 
-/// Lets a user touch what `owner` submitted for a tenant: their own as a submitter, everybody's as an admin of the tenant.
-pub fn may_change(caller: &Caller, bundle: Option<&Bundle>, tenant: &TenantId, owner: &str) -> Result<(), Refusal> {
+/// What a cluster may ask for or give back: what comes from itself, for tenants of the institution that owns it.
+fn may_act_from(
+    cluster: &ClusterId,
+    bundle: Option<&Bundle>,
+    tenant: &TenantId,
+    origin: &ClusterId,
+) -> Result<(), Refusal> {
+    let refused = |reason: String, remedy: String| Err(Refusal::new(Code::PermissionDenied, reason, remedy));
+    if origin != cluster {
+        let reason = format!("cluster {cluster} may not act for requests from {origin}");
+        return refused(reason, format!("name {cluster} as the origin, or leave it to {origin} and its users"))
+            .map_err(|refusal| refusal.at("spec.origin", origin));
+    }
+    let Some(bundle) = bundle else {
+        return Err(denied(format!("cluster {cluster} belongs to no institution"), false));
+    };
+    let Some(institution) = bundle.institution_of_cluster(cluster.as_str()) else {
+        let reason = format!("no institution of the policy bundle has cluster {cluster}");
+        return refused(reason, "ask a maintainer to list it in `clusters` of its Institution document".to_owned())
+            .map_err(|refusal| refusal.at("spec.origin", origin));
+    };
+    if bundle.tenants.get(tenant.as_str()).is_some_and(|document| document.spec.institution == institution) {
+        return Ok(());
+    }
+    let reason = format!("cluster {cluster} of {institution} may not act for tenant {tenant}, which is not theirs");
+    refused(reason, format!("name a tenant of {institution}; its users ask for others with their own certificates"))
+        .map_err(|refusal| refusal.at("spec.tenant", tenant))
+}
+
+/// Lets a user touch what `owner` submitted for a tenant: their own as a submitter, everybody's as an admin of the
+/// tenant. Lets a cluster touch what comes from itself for tenants of its institution.
+pub fn may_change(
+    caller: &Caller,
+    bundle: Option<&Bundle>,
+    (tenant, origin): (&TenantId, &ClusterId),
+    owner: &str,
+) -> Result<(), Refusal> {
+    if let Caller::Cluster(_, cluster) = caller {
+        return may_act_from(cluster, bundle, tenant, origin);
+    }
     let roles = roles_of(caller, bundle);
     let own = caller.name() == owner && roles.may_submit(tenant.as_str());
     if own || roles.has_tenant_role(tenant.as_str(), TenantRole::Admin) {

@@ -3,6 +3,7 @@
 
 pub mod agent;
 pub mod cluster;
+pub mod delivery;
 pub mod lease;
 pub mod offer;
 pub mod peering;

@@ -4,6 +4,8 @@
 
 #[path = "broker/bad_input.rs"]
 mod bad_input;
+#[path = "broker/cluster_requests.rs"]
+mod cluster_requests;
 #[path = "broker/default_deny.rs"]
 mod default_deny;
 #[path = "broker/fake_agent.rs"]

@@ -1,6 +1,7 @@
 //! Why a command did not do what it was asked for, as people and scripts are told.
 
 use comity_proto::{ERROR_DETAIL_METADATA, v1};
+use comity_runtime::tls::{ConnectError, DialError};
 use prost::Message as _;
 use serde::Serialize;
 use tonic::{Code, Status};
@@ -148,8 +149,25 @@ pub fn error_detail(status: &Status) -> Option<v1::ErrorDetail> {
     v1::ErrorDetail::decode(bytes).ok().filter(|detail| !detail.reason.is_empty())
 }
 
+/// A broker answered, and one side refused the other's certificate: another federation's, most often. Nothing is gained
+/// by trying again.
+fn certificate_refused(status: &Status) -> bool {
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        if let Some(unreached) = error.downcast_ref::<ConnectError>() {
+            return unreached.tried().iter().any(|(_, error)| matches!(error, DialError::Certificate(_) | DialError::SomebodyElse(_)));
+        }
+        cause = error.source();
+    }
+    false
+}
+
 /// A failure of the way to the broker, or of a broker that says no more than a gRPC code.
 fn without_detail(status: &Status) -> Failure {
+    if certificate_refused(status) {
+        return Failure::new(Exit::Permission, "certificate-refused", status.message())
+            .remedy("give the directory with your certificate of this federation: --identity (COMITY_IDENTITY)");
+    }
     let (code, remedy) = match status.code() {
         Code::Unavailable => {
             ("unavailable", "check the addresses in --broker (COMITY_BROKER) and that a broker runs there")

@@ -19,6 +19,7 @@ pub mod output;
 pub mod session;
 pub mod shapes;
 pub mod units;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -32,7 +33,10 @@ pub use failure::Failure;
 
 /// Parses the command line, runs the command, and tells how it ended.
 pub fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return usage::report(&error, std::env::args_os()),
+    };
     comity_runtime::install_crypto_provider();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,

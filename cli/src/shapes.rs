@@ -2,6 +2,7 @@
 //! 1970, `null` for what is not there), and the tables for people.
 
 mod cluster;
+mod delivery;
 mod device;
 mod lease;
 mod list;
@@ -15,6 +16,7 @@ mod spec;
 mod verdict;
 
 pub use cluster::{Cluster, Invitation};
+pub use delivery::{Delivery, VirtualNode};
 pub use device::{Device, Node};
 pub use lease::{Lease, LeaseState};
 pub use list::{List, Row};
@@ -22,7 +24,7 @@ pub use offer::{ClassSummary, Offer, OfferDetail};
 pub use peering::Peering;
 pub use placement::{DeviceShare, NodePlacement, Placement};
 pub use policy::{PolicyApplied, PolicyChecked, PolicyFile, PolicyProblem, PolicyShown};
-pub use raft::{RaftBroker, RaftMember, RaftStatus};
+pub use raft::{RaftBroker, RaftMember, RaftMembers, RaftStatus};
 pub use request::{Request, RequestState};
 pub use spec::{Gpus, RequestSpec, Share, Topology};
 pub use verdict::{DonorVerdict, Explanation, Quote};

@@ -69,6 +69,24 @@ fn bad_input_has_its_exit_code_and_a_remedy() {
         (run(&["no-such-command"]), 2, "no-such-command"),
         (run(&["lease", "show"]), 2, "LEASE"),
         (submit(&["--gpus", "2.5"]), 2, "4x0.25"),
+        (
+            submit(&["--gpus", "-1"]),
+            2,
+            "'-1' for '--gpus <AMOUNT>': \"-1\" is not an amount of GPUs; ask for whole GPUs (3)",
+        ),
+        (submit(&["--gpus", "-250m"]), 2, "'-250m' for '--gpus <AMOUNT>'"),
+        (submit(&["--cpu-per-gpu", "-1"]), 2, "'--cpu-per-gpu <CPU>': \"-1\" is not an amount of CPU; write CPU as 8"),
+        (submit(&["--memory-per-gpu", "-1Gi"]), 2, "'--memory-per-gpu <MEMORY>': \"-1Gi\" is not an amount of memory"),
+        (submit(&["--gpu-memory", "-1Gi"]), 2, "'--gpu-memory <MEMORY>': \"-1Gi\""),
+        (submit(&["--duration", "-2h"]), 2, "'--duration <DURATION>': \"-2h\" is not a duration; write a duration as"),
+        (submit(&["--wait", "--timeout", "-5m"]), 2, "'--timeout <DURATION>': \"-5m\""),
+        (run(&["lease", "renew", "lease-1", "--duration", "-1"]), 2, "\"-1\" is not a duration"),
+        (run(&["cluster", "invite", "x", "--ttl", "-1h"]), 2, "\"-1h\" is not a duration"),
+        (run(&["raft", "add-voter", "0", "--raft-address", "a:1", "--client-address", "a:2"]), 2, "'<NUMBER>'"),
+        (run(&["raft", "add-voter", "-1", "--raft-address", "a:1", "--client-address", "a:2"]), 2, "'<NUMBER>'"),
+        (run(&["raft", "add-voter", "4"]), 2, "--raft-address"),
+        (submit(&["--delivery", "node"]), 2, "[possible values: namespace, virtual-node]"),
+        (submit(&["--delivery", "virtual-node"]), 2, "remedy: name the namespace on the origin"),
         (submit(&["--gpu-memory", "10"]), 2, "64Gi"),
         (submit(&["--duration", "2"]), 2, "1h30m"),
         (submit(&["--file", "request.yaml"]), 2, "--file"),
@@ -97,6 +115,30 @@ fn errors_are_one_object_for_scripts() {
     assert_eq!(error["error"]["exitCode"], 64);
     assert_eq!(error["error"]["code"], "bad-configuration");
     assert!(error["error"]["remedy"].as_str().unwrap().contains("--broker"));
+}
+
+#[test]
+fn usage_errors_are_one_object_too() {
+    let spec = ["request", "submit", "--tenant", "t", "--origin", "o", "--class", "c"];
+    for (args, field, value, word) in [
+        ([&spec[..], &["--gpus", "-1", "-o", "json"]].concat(), "--gpus <AMOUNT>", "-1", "4x0.25"),
+        (["-o", "json", "lease", "shwo"].to_vec(), "", "", "shwo"),
+        (["--output=json", "lease", "show"].to_vec(), "<LEASE>", "", "LEASE"),
+        (["-o", "yaml", "lease", "show", "lease-1", "--bogus"].to_vec(), "--bogus", "", "--bogus"),
+        (["-o", "json"].to_vec(), "", "", "command is missing"),
+    ] {
+        let output = run(&args);
+        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(2), ""), "{args:?}");
+        let error: serde_json::Value = serde_json::from_str(&stderr(&output)).unwrap();
+        let error = &error["error"];
+        assert_eq!((error["code"].as_str(), error["exitCode"].as_u64()), (Some("usage"), Some(2)), "{error}");
+        assert_eq!((error["field"].as_str(), error["value"].as_str()), (Some(field), Some(value)), "{error}");
+        assert!(error["reason"].as_str().unwrap().contains(word), "{error}");
+        assert!(error["remedy"].as_str().unwrap().contains("help"), "{error}");
+    }
+    // Help and version are answers, whatever the format.
+    let help = run(&["-o", "json", "lease", "--help"]);
+    assert!(help.status.success() && stdout(&help).contains("Examples:"));
 }
 
 #[test]
@@ -130,6 +172,24 @@ fn policy_is_checked_without_a_broker() {
         problems.iter().map(|problem| problem["file"].as_str().unwrap()).collect();
     assert!(files.len() >= 5, "{files:?}");
     assert!(problems.iter().all(|problem| problem["line"].is_u64() && problem["code"].is_string()));
+}
+
+#[test]
+fn a_file_that_is_not_text_is_one_problem_among_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("a.yaml"), b"kind: \xff\xfe\n").unwrap();
+    std::fs::write(dir.path().join("b.yaml"), "kind: Nonsense\n").unwrap();
+    let output = run(&["policy", "check", "-o", "json", &dir.path().display().to_string()]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let checked: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let problems = checked["problems"].as_array().unwrap();
+    let found =
+        |file: &str, code: &str| problems.iter().any(|problem| problem["file"] == file && problem["code"] == code);
+    assert!(found("a.yaml", "not-text") && found("b.yaml", "unknown-kind"), "{problems:?}");
+    // What is applied must be text as a whole.
+    let apply = run(&["policy", "apply", &dir.path().display().to_string()]);
+    assert_eq!(apply.status.code(), Some(2));
+    assert!(stderr(&apply).contains("a.yaml is not UTF-8 text"), "{}", stderr(&apply));
 }
 
 #[test]
@@ -223,6 +283,28 @@ fn exported(text: &str, variable: &str) -> String {
     text.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap().trim_matches('"').to_owned()
 }
 
+/// A user's certificate of another federation.
+fn foreign_identity(temp: &Path) -> tempfile::TempDir {
+    use comity_broker::provision::{Init, init};
+    let dir = tempfile::tempdir_in(temp).unwrap();
+    let address = |port| format!("127.0.0.1:{port}");
+    let member = comity_broker::group::MemberAddress { raft: address(1), client: address(2) };
+    let settings = comity_broker::config::Settings {
+        id: 1,
+        members: std::collections::BTreeMap::from([(1, member)]),
+        bootstrap_admins: std::collections::BTreeSet::new(),
+    };
+    init(&Init {
+        data: dir.path().join("broker"),
+        trust_domain: comity_runtime::spiffe::TrustDomain::new("elsewhere.example").unwrap(),
+        settings,
+        admin: comity_runtime::spiffe::UserName::new("admin").unwrap(),
+        admin_out: dir.path().join("admin"),
+    })
+    .unwrap();
+    dir
+}
+
 #[test]
 fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
     let temp = tempfile::tempdir().unwrap();
@@ -263,6 +345,62 @@ fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
     assert!(stderr(&huge).contains("field: spec.gpus.count = \"5000\""), "{}", stderr(&huge));
     assert_eq!(as_alice(&["lease", "show", "lease-99"]).status.code(), Some(3));
     assert_eq!(as_alice(&["cluster", "invite", "hospital-research"]).status.code(), Some(4));
+
+    // Hosts without Kubernetes deliver by namespace only, and say so.
+    let by_node = [&["quote"][..], &spec, &["frontier", "--delivery", "virtual-node", "--namespace", "lab"]].concat();
+    let quote = json(&by_node);
+    assert!(quote["placement"].is_null(), "{quote}");
+    let centre = quote["donors"].as_array().unwrap().iter().find(|donor| donor["donor"] == "ncc-main").unwrap();
+    assert_eq!(centre["code"], "delivery-not-offered");
+    assert_eq!(json(&["offers"])["items"][0]["deliveries"], serde_json::json!(["namespace"]));
+    let submitted = json(&[&["request", "submit"][..], &by_node[1..]].concat());
+    assert_eq!(submitted["spec"]["delivery"], "virtual-node");
+    let id = submitted["id"].as_str().unwrap();
+    let shown = stdout(&as_alice(&["request", "show", id]));
+    assert!(shown.contains("virtual-node (pods of the namespace below"), "{shown}");
+    let cancelled = as_alice(&["request", "cancel", id]);
+    assert!(cancelled.status.success() && stderr(&cancelled).is_empty(), "{}", stderr(&cancelled));
+    let cancelled = as_alice(&["request", "cancel", "req-2"]);
+    assert!(
+        stderr(&cancelled).starts_with("lease-2 ends with it: what runs there is stopped"),
+        "{}",
+        stderr(&cancelled)
+    );
+
+    let shown = stdout(&as_alice(&["lease", "show", "lease-1"]));
+    assert!(shown.contains("Kubeconfig:") && shown.contains("file /") && !shown.contains("//"), "{shown}");
+    let foreign = foreign_identity(temp.path());
+    let output = comity()
+        .env("COMITY_BROKER", exported(&text, "COMITY_BROKER"))
+        .args(["--identity", &foreign.path().join("admin").display().to_string(), "lease", "list", "-o", "json"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    let error: serde_json::Value = serde_json::from_str(&stderr(&output)).unwrap();
+    assert_eq!(error["error"]["code"], "certificate-refused", "{error}");
+    assert!(error["error"]["remedy"].as_str().unwrap().contains("COMITY_IDENTITY"), "{error}");
+    drop(foreign);
+
+    let maintainer = text.lines().find(|line| line.ends_with("raft status")).unwrap();
+    let maintainer = maintainer.split_whitespace().nth(2).unwrap().trim_matches('"').to_owned();
+    let members = json(&["--identity", &maintainer, "raft", "status"])["members"].clone();
+    let address = |index: usize, which: &str| members[index][which].as_str().unwrap().to_owned();
+    let add = |client: &str| {
+        let raft = address(1, "raftAddress");
+        let args =
+            ["--identity", &maintainer, "raft", "add-voter", "2", "--raft-address", &raft, "--client-address", client];
+        as_alice(&args)
+    };
+    // A voter that is one already is left as it is; its number is not given to another broker.
+    let same = add(&address(1, "clientAddress"));
+    assert!(same.status.success() && stdout(&same).lines().count() == 4, "{}{}", stdout(&same), stderr(&same));
+    let other = add("127.0.0.1:9");
+    assert_eq!(other.status.code(), Some(1), "{}", stderr(&other));
+    assert!(
+        stderr(&other).contains("broker 2 is at") && stderr(&other).contains("field: id = \"2\""),
+        "{}",
+        stderr(&other)
+    );
 
     let kubeconfig = as_alice(&["lease", "kubeconfig", "lease-1"]);
     assert!(stdout(&kubeconfig).contains("tls-server-name"), "{}", stderr(&kubeconfig));

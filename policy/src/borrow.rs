@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::documents::DocRef;
+use crate::documents::{DeliveryKind, DocRef};
 
 mod agreements;
 mod decide;
@@ -23,6 +23,8 @@ pub struct BorrowFacts<'f> {
     pub class: &'f str,
     /// All GPUs of the request, in milli-GPU; at least 1.
     pub gpus_milli: u64,
+    /// How the lease would reach the origin.
+    pub delivery: DeliveryKind,
     /// How long the lease would run, in milliseconds; at least 1.
     pub duration_ms: u64,
     /// Log time, in milliseconds since 1970.
@@ -154,6 +156,8 @@ pub enum DenyCode {
     SameCluster,
     /// The donor takes no new leases now.
     DonorNotAccepting,
+    /// The donor does not deliver leases this way.
+    NoDelivery,
     /// The donor does not lend this class.
     ClassNotLent,
     /// The donor does not lend this class to this tenant.
@@ -190,6 +194,7 @@ impl DenyCode {
             Self::UnknownDonor => "unknown-donor",
             Self::SameCluster => "same-cluster",
             Self::DonorNotAccepting => "donor-not-accepting",
+            Self::NoDelivery => "no-delivery",
             Self::ClassNotLent => "class-not-lent",
             Self::BorrowerNotServed => "borrower-not-served",
             Self::NoAgreement => "no-agreement",

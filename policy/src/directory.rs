@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::bundle::SourceFile;
 use crate::limits::{MAX_BUNDLE_BYTES, MAX_FILE_BYTES, MAX_FILES, MAX_FOLDER_DEPTH};
+use crate::place::to_u32;
+use crate::problem::{Problem, ProblemCode};
 
 /// Why a policy directory cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +50,26 @@ pub enum ReadError {
     },
 }
 
+/// The files of a directory as far as they can be checked.
+#[derive(Debug)]
+pub struct Scan {
+    /// All files, sorted by path. Bytes that are no text are replaced by U+FFFD.
+    pub files: Vec<SourceFile>,
+    /// Files with such bytes, and where.
+    pub problems: Vec<Problem>,
+}
+
+/// Reads a directory as [`read_directory`] does, but goes on after files that are not text, so that a check can list
+/// everything at once.
+///
+/// # Errors
+/// [`ReadError`], naming the path.
+pub fn scan_directory(path: &Path) -> Result<Scan, ReadError> {
+    let mut reader = Reader::read(path)?;
+    reader.problems.sort();
+    Ok(Scan { files: reader.files, problems: reader.problems })
+}
+
 /// Reads all `*.yaml` and `*.yml` files below a directory, sorted by path; a single file may be named too.
 ///
 /// Names that begin with `.` are passed over (`.git`, and `..data` of a mounted ConfigMap). A link to a file is followed if
@@ -56,29 +78,43 @@ pub enum ReadError {
 /// # Errors
 /// [`ReadError`], naming the path.
 pub fn read_directory(path: &Path) -> Result<Vec<SourceFile>, ReadError> {
-    let root = path.canonicalize().map_err(|source| ReadError::Io { path: path.to_owned(), source })?;
-    let mut reader = Reader { root: root.clone(), files: Vec::new(), bytes: 0 };
-    if root.is_file() {
-        let name =
-            root.file_name().and_then(|name| name.to_str()).ok_or_else(|| ReadError::NotText { path: root.clone() })?;
-        reader.file(&root, name.to_owned())?;
-    } else {
-        reader.folder(&root, "", 0)?;
+    let reader = Reader::read(path)?;
+    match reader.not_text.into_iter().min() {
+        Some(path) => Err(ReadError::NotText { path }),
+        None => Ok(reader.files),
     }
-    if reader.files.is_empty() {
-        return Err(ReadError::Empty { path: path.to_owned() });
-    }
-    reader.files.sort();
-    Ok(reader.files)
 }
 
 struct Reader {
     root: PathBuf,
     files: Vec<SourceFile>,
+    /// Files that are not text, on disk and as problems.
+    not_text: Vec<PathBuf>,
+    problems: Vec<Problem>,
     bytes: usize,
 }
 
 impl Reader {
+    fn read(path: &Path) -> Result<Self, ReadError> {
+        let root = path.canonicalize().map_err(|source| ReadError::Io { path: path.to_owned(), source })?;
+        let mut reader =
+            Self { root: root.clone(), files: Vec::new(), not_text: Vec::new(), problems: Vec::new(), bytes: 0 };
+        if root.is_file() {
+            let name = root
+                .file_name()
+                .and_then(|name| name.to_str())
+                .ok_or_else(|| ReadError::NotText { path: root.clone() })?;
+            reader.file(&root, name.to_owned())?;
+        } else {
+            reader.folder(&root, "", 0)?;
+        }
+        if reader.files.is_empty() {
+            return Err(ReadError::Empty { path: path.to_owned() });
+        }
+        reader.files.sort();
+        Ok(reader)
+    }
+
     fn folder(&mut self, folder: &Path, prefix: &str, depth: usize) -> Result<(), ReadError> {
         if depth > MAX_FOLDER_DEPTH {
             return Err(ReadError::TooMuch {
@@ -136,8 +172,29 @@ impl Reader {
                 what: "bytes in all files",
             });
         }
-        let text = String::from_utf8(bytes).map_err(|_| ReadError::NotText { path: path.to_owned() })?;
+        let text = String::from_utf8(bytes).unwrap_or_else(|error| {
+            let good = error.utf8_error().valid_up_to();
+            let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
+            self.not_text.push(path.to_owned());
+            self.problems.push(not_text(&shown, &text, good));
+            text
+        });
         self.files.push(SourceFile { path: shown, text });
         Ok(())
     }
+}
+
+/// A file whose first `good` bytes are text and the next is not.
+fn not_text(file: &str, lossy: &str, good: usize) -> Problem {
+    let before = lossy.get(..good).unwrap_or_default();
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
+    Problem::in_text(
+        file,
+        lossy,
+        (to_u32(line), to_u32(column)),
+        ProblemCode::NotText,
+        "the file is not UTF-8 text from here on".to_owned(),
+        "save it as UTF-8",
+    )
 }

@@ -13,7 +13,8 @@
 //! Every allow and deny names the documents and lines behind it.
 //!
 //! What it never does: no clock, no randomness, no network, no floating point, nothing that depends on hash order; the
-//! same files give the same bundle and the same decisions on every replica. Only [`read_directory`] touches the disk.
+//! same files give the same bundle and the same decisions on every replica. Only [`read_directory`] and
+//! [`scan_directory`] touch the disk.
 
 mod amounts;
 mod borrow;
@@ -38,7 +39,7 @@ mod yaml;
 pub use borrow::{Allowance, BorrowFacts, Decision, Denial, DenyCode, InUse};
 pub use bundle::{Bundle, BundleSource, InvalidBundle, SourceFile, load};
 pub use device::DeviceFacts;
-pub use directory::{ReadError, read_directory};
+pub use directory::{ReadError, Scan, read_directory, scan_directory};
 pub use documents::{
     Agreement, AgreementSides, Cluster, Defaults, DeliveryKind, DocRef, Document, Federation, GpuClass, Institution,
     LendTerm, Limits, Origin, Quota, QuotaSubject, Tenant, TenantRole,

@@ -104,7 +104,7 @@ impl<'s> Problems<'s> {
 }
 
 /// The line for display, the caret in it, and the characters left after the caret.
-fn snippet(text: &str, line: u32, column: u32) -> (String, u32, u32) {
+pub(crate) fn snippet(text: &str, line: u32, column: u32) -> (String, u32, u32) {
     let Some(source) = (line as usize).checked_sub(1).and_then(|index| text.lines().nth(index)) else {
         return (String::new(), 0, 1);
     };

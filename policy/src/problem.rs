@@ -4,10 +4,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::place::snippet;
+
 /// The stable code of a [`Problem`], for scripts and for the documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProblemCode {
+    /// The file is not UTF-8 text.
+    NotText,
     /// The text is not YAML.
     YamlSyntax,
     /// YAML that policy does not use: anchors, aliases, tags, directives, keys that are not text.
@@ -63,6 +67,7 @@ impl ProblemCode {
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::NotText => "not-text",
             Self::YamlSyntax => "yaml-syntax",
             Self::UnsupportedYaml => "unsupported-yaml",
             Self::TooLarge => "too-large",
@@ -119,6 +124,21 @@ pub struct Problem {
     pub caret: u32,
     /// How many characters are underlined, at least 1.
     pub width: u32,
+}
+
+impl Problem {
+    /// A problem of one character of a file that no bundle holds.
+    pub(crate) fn in_text(
+        file: &str,
+        text: &str,
+        (line, column): (u32, u32),
+        code: ProblemCode,
+        message: String,
+        remedy: &str,
+    ) -> Self {
+        let (snippet, caret, _) = snippet(text, line, column);
+        Self { file: file.to_owned(), line, column, code, message, remedy: remedy.to_owned(), snippet, caret, width: 1 }
+    }
 }
 
 impl fmt::Display for Problem {

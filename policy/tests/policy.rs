@@ -5,8 +5,8 @@
 use std::path::{Path, PathBuf};
 
 use comity_policy::{
-    BorrowFacts, Bundle, BundleSource, Decision, DenyCode, DeviceFacts, InUse, Kind, LeaseUse, Problem, ProblemCode,
-    SourceFile, TenantRole, UsageTable, load, read_directory, render_problems,
+    BorrowFacts, Bundle, BundleSource, Decision, DeliveryKind, DenyCode, DeviceFacts, InUse, Kind, LeaseUse, Problem,
+    ProblemCode, SourceFile, TenantRole, UsageTable, load, read_directory, render_problems, scan_directory,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -34,6 +34,7 @@ fn ask<'f>(donor: &'f str, class: &'f str, gpus: u64) -> BorrowFacts<'f> {
         donor_cluster: donor,
         class,
         gpus_milli: gpus * 1000,
+        delivery: DeliveryKind::Namespace,
         duration_ms: HOUR,
         now_ms: NOW,
         in_use: InUse::default(),
@@ -100,6 +101,7 @@ fn each_denial_names_its_reason_its_line_and_what_would_unblock_it() {
         (BorrowFacts { duration_ms: 60 * HOUR, ..base }, DenyCode::LeaseTooLong),
         (BorrowFacts { donor_cluster: "moon", ..base }, DenyCode::UnknownDonor),
         (BorrowFacts { donor_cluster: "polytech-campus", ..base }, DenyCode::SameCluster),
+        (BorrowFacts { delivery: DeliveryKind::VirtualNode, ..ask("startup-pc", "midrange", 1) }, DenyCode::NoDelivery),
         (ask("physics-farm", "frontier", 1), DenyCode::ClassNotLent),
         (
             BorrowFacts {
@@ -127,6 +129,7 @@ fn each_denial_names_its_reason_its_line_and_what_would_unblock_it() {
             assert!(file.text.lines().count() >= document.line as usize);
         }
     }
+    assert!(bundle.may_borrow(&BorrowFacts { delivery: DeliveryKind::VirtualNode, ..base }).is_allowed());
     let last_moment = BorrowFacts { now_ms: 1_924_991_999_999 - HOUR, ..base };
     assert!(bundle.may_borrow(&last_moment).is_allowed());
 
@@ -375,6 +378,24 @@ fn a_mounted_config_map_is_read_and_links_out_of_it_are_not() {
     std::fs::remove_dir_all(&base).unwrap();
     assert_eq!(read.unwrap(), [SourceFile { path: "a.yaml".into(), text: "one".into() }]);
     assert!(refused.unwrap_err().to_string().contains("b.yaml is a link out of"), "names the link");
+}
+
+#[test]
+fn a_check_goes_on_after_a_file_that_is_not_text() {
+    let base = std::env::temp_dir().join(format!("comity-not-text-{}", std::process::id()));
+    std::fs::create_dir_all(&base).unwrap();
+    let latin: &[u8] = b"apiVersion: policy.comity.dev/v1\nkind: GpuClass\nmetadata: {name: gr\xfcn}\n";
+    std::fs::write(base.join("latin.yaml"), latin).unwrap();
+    std::fs::write(base.join("other.yaml"), "kind: Nonsense\n").unwrap();
+    let (strict, scan) = (read_directory(&base), scan_directory(&base));
+    std::fs::remove_dir_all(&base).unwrap();
+    assert!(strict.unwrap_err().to_string().contains("latin.yaml is not UTF-8 text"));
+    let scan = scan.unwrap();
+    assert_eq!(scan.files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["latin.yaml", "other.yaml"]);
+    let [problem] = &scan.problems[..] else { panic!("{:?}", scan.problems) };
+    assert_eq!((problem.file.as_str(), problem.line, problem.column), ("latin.yaml", 3, 19));
+    assert_eq!((problem.code, problem.remedy.as_str()), (ProblemCode::NotText, "save it as UTF-8"));
+    assert!(problem.to_string().contains("3 | metadata: {name: gr\u{fffd}n}"), "{problem}");
 }
 
 #[test]

@@ -59,11 +59,31 @@ pub struct Topology {
 }
 
 /// How a lease reaches the origin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Delivery {
-    /// A scoped namespace on the donor.
+    /// A scoped namespace on the donor. All there was before formats 2 of log and snapshot, which name it.
+    #[default]
     Namespace,
+    /// A virtual node in the origin's cluster: pods scheduled on it run on the donor.
+    VirtualNode,
+}
+
+impl Delivery {
+    /// The word that policy has for it.
+    #[must_use]
+    pub fn kind(self) -> comity_policy::DeliveryKind {
+        match self {
+            Self::Namespace => comity_policy::DeliveryKind::Namespace,
+            Self::VirtualNode => comity_policy::DeliveryKind::VirtualNode,
+        }
+    }
+}
+
+impl std::fmt::Display for Delivery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.kind().fmt(f)
+    }
 }
 
 /// An offloading request as asked for, checked.
@@ -85,7 +105,7 @@ pub struct RequestSpec {
     pub deny_donors: Vec<ClusterId>,
     /// How the lease reaches the origin.
     pub delivery: Delivery,
-    /// Namespace on the origin for the kubeconfig Secret.
+    /// Namespace on the origin: for the kubeconfig Secret, or whose pods may run on the virtual node.
     pub target_namespace: String,
     /// Free text.
     pub purpose: String,

@@ -4,7 +4,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::blob::Blob;
 use crate::id::{ClusterId, LeaseId, PeeringId};
+use crate::keys::Side;
 use crate::limits::MAX_ENVELOPE_BYTES;
+use crate::peering::PeeringState;
 use crate::refusal::Refusal;
 use crate::time::Timestamp;
 
@@ -18,9 +20,48 @@ pub enum Step {
     Proof,
     /// Donor → origin: the lease's credential.
     Credential,
+    /// Donor → origin: the nonce that the origin's Liqo signs.
+    LiqoChallenge,
+    /// Origin → donor: the origin's Liqo identity, a request for a certificate, and the signed nonce.
+    LiqoTenant,
+    /// Donor → origin: the certificate with which the origin's Liqo reaches its tenant namespace.
+    LiqoIdentity,
 }
 
 impl Step {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Psk, Self::Proof, Self::Credential, Self::LiqoChallenge, Self::LiqoTenant, Self::LiqoIdentity];
+
+    /// The side that sends it; the other one receives it.
+    #[must_use]
+    pub fn sender(self) -> Side {
+        match self {
+            Self::Psk | Self::Credential | Self::LiqoChallenge | Self::LiqoIdentity => Side::Donor,
+            Self::Proof | Self::LiqoTenant => Side::Origin,
+        }
+    }
+
+    /// Whether it belongs to one lease; else it belongs to the peering.
+    #[must_use]
+    pub fn is_of_a_lease(self) -> bool {
+        self == Self::Credential
+    }
+
+    /// Whether a peering in `state` takes it. Liqo's key exchange needs both sides' verified keys and nothing of the
+    /// tunnel, so it goes on beside it.
+    #[must_use]
+    pub fn fits(self, state: PeeringState) -> bool {
+        use PeeringState::{Authenticating, Established, Establishing};
+        match self {
+            Self::Psk | Self::Proof => state == Authenticating,
+            Self::Credential => matches!(state, Establishing | Established),
+            Self::LiqoChallenge | Self::LiqoTenant | Self::LiqoIdentity => {
+                matches!(state, Authenticating | Establishing | Established)
+            }
+        }
+    }
+
     /// The text form used in the API and in the associated data.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -28,17 +69,18 @@ impl Step {
             Self::Psk => "psk",
             Self::Proof => "proof",
             Self::Credential => "credential",
+            Self::LiqoChallenge => "liqo-challenge",
+            Self::LiqoTenant => "liqo-tenant",
+            Self::LiqoIdentity => "liqo-identity",
         }
     }
 
     /// Parses the text form.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
-        match text {
-            "psk" => Ok(Self::Psk),
-            "proof" => Ok(Self::Proof),
-            "credential" => Ok(Self::Credential),
-            _ => Err(Refusal::invalid("envelope.step", text, "is not a step", "use psk, proof or credential")),
-        }
+        Self::ALL.into_iter().find(|step| step.as_str() == text).ok_or_else(|| {
+            let names = Self::ALL.map(Self::as_str).join(", ");
+            Refusal::invalid("envelope.step", text, "is not a step", format!("use one of: {names}"))
+        })
     }
 }
 

@@ -1,9 +1,10 @@
 //! What clusters have: devices, nodes, offers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::demand::Delivery;
 use crate::id::{ClusterId, NodeId};
 use crate::limits::{MAX_AMOUNT, MAX_DEVICES_PER_NODE, MAX_NODES_PER_OFFER, WHOLE_MILLI};
 use crate::refusal::Refusal;
@@ -97,6 +98,15 @@ pub struct Offer {
     pub generation: u64,
     /// Nodes by id.
     pub nodes: BTreeMap<NodeId, Node>,
+    /// How the cluster can deliver leases now; never empty.
+    #[serde(default = "namespace_alone")]
+    pub deliveries: BTreeSet<Delivery>,
+}
+
+/// What a cluster can deliver that does not say: its agent knows nothing else.
+#[must_use]
+pub fn namespace_alone() -> BTreeSet<Delivery> {
+    BTreeSet::from([Delivery::Namespace])
 }
 
 /// The brand that NVML would report, read from the product's name: offers carry no brand of their own, and policy
@@ -125,6 +135,14 @@ impl Offer {
                 self.nodes.len(),
                 &format!("nodes are more than cluster {cluster} may offer"),
                 format!("offer at most {MAX_NODES_PER_OFFER} nodes"),
+            ));
+        }
+        if self.deliveries.is_empty() {
+            return Err(Refusal::invalid(
+                "offer.deliveries",
+                0,
+                "deliveries serve nobody",
+                "name one that this cluster can serve, and no nodes while it can serve none",
             ));
         }
         for (id, node) in &self.nodes {

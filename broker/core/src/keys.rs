@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::blob::Blob;
 use crate::id::{ClusterId, PeeringId};
 use crate::limits::{MAX_ENDPOINT_BYTES, MAX_ENDPOINTS};
+use crate::network::ClusterNetwork;
 use crate::refusal::Refusal;
 
 /// Which side of a peering a cluster is.
@@ -40,6 +41,9 @@ pub struct KeyBundle {
     pub voucher: Blob,
     /// Signature of the identity key over the rest.
     pub signature: Blob,
+    /// What the other side must know of this cluster's network to reach virtual nodes; `None` if it serves none.
+    #[serde(default)]
+    pub network: Option<ClusterNetwork>,
 }
 
 impl KeyBundle {
@@ -80,6 +84,6 @@ impl KeyBundle {
                 return Err(Refusal::invalid("key_bundle.endpoints", endpoint, "is not host:port", "write host:port"));
             }
         }
-        Ok(())
+        self.network.as_ref().map_or(Ok(()), ClusterNetwork::check)
     }
 }

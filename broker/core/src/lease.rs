@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::demand::{GpuDemand, Topology};
+use crate::demand::{Delivery, GpuDemand, Topology};
 use crate::id::{ClassName, ClusterId, InstitutionId, PeeringId, RequestId, TenantId};
 use crate::placement::Placement;
 use crate::time::{Millis, Timestamp};
@@ -109,6 +109,9 @@ pub struct Lease {
     pub gpus: GpuDemand,
     /// How it lies together.
     pub topology: Topology,
+    /// How it reaches the origin.
+    #[serde(default)]
+    pub delivery: Delivery,
     /// GPU class it is accounted in.
     pub class: ClassName,
     /// Institution of the tenant when it was granted.
@@ -139,9 +142,9 @@ pub struct Lease {
     pub origin_side: SideState,
     /// Namespace on the donor, once made.
     pub donor_namespace: String,
-    /// Namespace on the origin for the Secret.
+    /// Namespace on the origin: for the Secret, or whose pods may run on the virtual node.
     pub target_namespace: String,
-    /// Secret on the origin, once written.
+    /// Secret on the origin, once written; empty where the delivery makes none.
     pub secret_name: String,
     /// W3C traceparent of its request's submission; empty if none.
     pub traceparent: String,

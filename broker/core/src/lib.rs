@@ -33,6 +33,7 @@ pub mod lease;
 pub mod limits;
 pub mod log;
 pub mod matcher;
+pub mod network;
 pub mod occupancy;
 pub mod peering;
 pub mod placement;

@@ -40,6 +40,10 @@ pub const MAX_ENVELOPES_PER_CLUSTER: usize = 1_024;
 pub const MAX_ENDPOINTS: usize = 8;
 /// Bytes of one endpoint candidate.
 pub const MAX_ENDPOINT_BYTES: usize = 262;
+/// Ranges of pod addresses of one cluster.
+pub const MAX_POD_CIDRS: usize = 8;
+/// Bytes of the version of a cluster's Liqo.
+pub const MAX_LIQO_VERSION_BYTES: usize = 32;
 /// Join tokens that are outstanding.
 pub const MAX_INVITES: usize = 1_000;
 /// Ended requests, leases and closed peerings kept for people to look at; the oldest go first.

@@ -8,7 +8,10 @@ use crate::refusal::Refusal;
 use crate::time::Timestamp;
 
 /// Version of [`LogEnvelope`]. A broker refuses to start over entries of a later one.
-pub const LOG_FORMAT: u16 = 1;
+///
+/// Format 2 adds `deliveries` to offers, delivery `virtual-node` to requests, `network` to key bundles and the steps of
+/// Liqo's key exchange. Entries of format 1 are read: what they do not say was so for all of them.
+pub const LOG_FORMAT: u16 = 2;
 
 /// Who proposed a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,7 +6,10 @@ use sha2::{Digest as _, Sha256};
 use crate::state::State;
 
 /// Version of the format. Readers take this and all earlier ones.
-pub const SNAPSHOT_FORMAT: u16 = 1;
+///
+/// Format 2 adds `delivery` to leases, `deliveries` to offers and `network` to key bundles. A state of format 1 has leases
+/// by namespace only, from clusters that can deliver nothing else.
+pub const SNAPSHOT_FORMAT: u16 = 2;
 
 #[derive(Serialize)]
 struct Writing<'a> {

@@ -5,6 +5,8 @@
 mod determinism;
 #[path = "core/federation.rs"]
 mod federation;
+#[path = "core/formats.rs"]
+mod formats;
 #[path = "core/handshake.rs"]
 mod handshake;
 #[path = "core/matching.rs"]

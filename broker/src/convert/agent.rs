@@ -5,7 +5,8 @@ use comity_core::command::{
 };
 use comity_core::envelope::{Envelope, EnvelopeKey, Step};
 use comity_core::keys::{KeyBundle, Side};
-use comity_core::limits::{MAX_ENDPOINTS, MAX_ENVELOPE_BYTES, MAX_MESSAGE_BYTES};
+use comity_core::limits::{MAX_ENDPOINT_BYTES, MAX_ENDPOINTS, MAX_ENVELOPE_BYTES, MAX_MESSAGE_BYTES, MAX_POD_CIDRS};
+use comity_core::network::ClusterNetwork;
 use comity_core::peering::Peering;
 use comity_core::{ClusterId, Command, LeaseId, PeeringId, Refusal, State, Timestamp};
 use comity_proto::v1;
@@ -92,9 +93,31 @@ fn key_bundle(bundle: v1::KeyBundle, caller: &ClusterId) -> Result<KeyBundle, Re
         identity_key: bundle.identity_key,
         voucher: bundle.voucher.into(),
         signature: bundle.signature.into(),
+        network: bundle.network.map(network).transpose()?,
     };
     bundle.check()?;
     Ok(bundle)
+}
+
+/// `ClusterNetwork::check` has the last word; what is too large is not even taken over.
+fn network(network: v1::ClusterNetwork) -> Result<ClusterNetwork, Refusal> {
+    let field = |name: &str| format!("key_bundle.network.{name}");
+    if network.pod_cidrs.len() > MAX_POD_CIDRS {
+        return Err(Refusal::invalid(
+            &field("pod_cidrs"),
+            network.pod_cidrs.len(),
+            "ranges are too many",
+            format!("send at most {MAX_POD_CIDRS}"),
+        ));
+    }
+    bounded(&field("api_server"), &network.api_server, MAX_ENDPOINT_BYTES)?;
+    Ok(ClusterNetwork {
+        pod_cidrs: network.pod_cidrs,
+        api_server: network.api_server,
+        liqo_cluster_id: network.liqo_cluster_id,
+        liqo_version: network.liqo_version,
+        tun: network.tun,
+    })
 }
 
 fn sealed(envelope: v1::Envelope, caller: &ClusterId) -> Result<Envelope, Refusal> {
@@ -233,7 +256,17 @@ fn key_bundle_to_proto(bundle: &KeyBundle) -> v1::KeyBundle {
         identity_key: bundle.identity_key.clone(),
         voucher: bundle.voucher.0.clone(),
         signature: bundle.signature.0.clone(),
-        network: None,
+        network: bundle.network.as_ref().map(network_to_proto),
+    }
+}
+
+fn network_to_proto(network: &ClusterNetwork) -> v1::ClusterNetwork {
+    v1::ClusterNetwork {
+        pod_cidrs: network.pod_cidrs.clone(),
+        api_server: network.api_server.clone(),
+        liqo_cluster_id: network.liqo_cluster_id.clone(),
+        liqo_version: network.liqo_version.clone(),
+        tun: network.tun,
     }
 }
 
@@ -259,6 +292,57 @@ mod tests {
     fn refused(body: Body) -> Refusal {
         let caller = ClusterId::parse("campus", "cluster").expect("a label");
         command(body, &caller).expect_err("it is bad")
+    }
+
+    fn keys() -> v1::KeyBundle {
+        v1::KeyBundle {
+            peering: "peer-1".into(),
+            epoch: 1,
+            cluster: "campus".into(),
+            side: 1,
+            wireguard_public: vec![1; 32],
+            hpke_public: vec![2; 32],
+            identity_key: "ed25519:x".into(),
+            signature: vec![3; 64],
+            network: Some(v1::ClusterNetwork {
+                pod_cidrs: vec!["10.44.0.0/16".into(), "10.45.0.0/16".into()],
+                api_server: "10.0.0.7:6443".into(),
+                liqo_cluster_id: "campus".into(),
+                liqo_version: "v1.2.0".into(),
+                tun: true,
+            }),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_bundle_goes_on_as_it_came_because_it_is_signed() {
+        let caller = ClusterId::parse("campus", "cluster").expect("a label");
+        for bundle in [keys(), v1::KeyBundle { network: None, ..keys() }] {
+            let parsed = key_bundle(bundle.clone(), &caller).expect("it is good");
+            assert_eq!(key_bundle_to_proto(&parsed), bundle);
+        }
+    }
+
+    #[test]
+    fn networks_that_cannot_be_are_refused() {
+        let with = |change: fn(&mut v1::ClusterNetwork)| {
+            let mut bundle = keys();
+            bundle.network.as_mut().map(change).expect("it has one");
+            Body::KeyBundle(bundle)
+        };
+        for (body, field) in [
+            (with(|n| n.pod_cidrs = vec!["10.0.0.0/24".into(); 9]), "key_bundle.network.pod_cidrs"),
+            (with(|n| n.pod_cidrs.push("10.44.1.0/24".into())), "key_bundle.network.pod_cidrs[2]"),
+            (with(|n| n.api_server = "x".repeat(263)), "key_bundle.network.api_server"),
+            (with(|n| n.api_server = "10.0.0.7".into()), "key_bundle.network.api_server"),
+            (with(|n| n.liqo_cluster_id = "No!".into()), "key_bundle.network.liqo_cluster_id"),
+            (with(|n| n.liqo_version = "\n".into()), "key_bundle.network.liqo_version"),
+        ] {
+            let refusal = refused(body);
+            assert_eq!(refusal.field, field, "{refusal}");
+            assert!(!refusal.remedy.is_empty());
+        }
     }
 
     #[test]

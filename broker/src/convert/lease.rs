@@ -5,6 +5,7 @@ use comity_core::lease::{EndReason, Lease, LeaseState, SideState};
 use comity_core::placement::Placement;
 use comity_proto::v1;
 
+use super::delivery;
 use super::request::demand_to_proto;
 use super::time_or_zero;
 
@@ -36,7 +37,7 @@ pub fn to_proto(id: LeaseId, lease: &Lease) -> v1::Lease {
         term_ms: lease.term.0,
         secret_name: lease.secret_name.clone(),
         traceparent: lease.traceparent.clone(),
-        delivery: v1::Delivery::Namespace.into(),
+        delivery: delivery::to_proto(lease.delivery),
     }
 }
 

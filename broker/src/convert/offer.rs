@@ -8,7 +8,7 @@ use comity_core::limits::{MAX_DEVICES_PER_NODE, MAX_NODES_PER_OFFER, WHOLE_MILLI
 use comity_core::{ClusterId, NodeId, Refusal, State};
 use comity_proto::v1;
 
-use super::required;
+use super::{delivery, required};
 
 /// MIG profiles of one device: the largest geometry that exists has seven instances.
 const MAX_PROFILES: usize = 8;
@@ -31,6 +31,7 @@ pub fn parse(offer: v1::Offer, caller: &ClusterId) -> Result<Offer, Refusal> {
             format!("offer at most {MAX_NODES_PER_OFFER} nodes"),
         ));
     }
+    let deliveries = delivery::parse_offered(&offer.deliveries)?;
     let mut nodes = BTreeMap::new();
     for (index, proto) in offer.nodes.into_iter().enumerate() {
         let field = format!("offer.nodes[{index}]");
@@ -40,7 +41,7 @@ pub fn parse(offer: v1::Offer, caller: &ClusterId) -> Result<Offer, Refusal> {
         }
         nodes.insert(id, node(proto, &field)?);
     }
-    let parsed = Offer { generation: offer.generation, nodes };
+    let parsed = Offer { generation: offer.generation, nodes, deliveries };
     parsed.check(caller)?;
     Ok(parsed)
 }
@@ -145,7 +146,7 @@ pub fn to_proto(cluster: &ClusterId, offer: &Offer) -> v1::Offer {
         cluster: cluster.to_string(),
         generation: offer.generation,
         nodes: nodes.collect(),
-        deliveries: vec![v1::Delivery::Namespace.into()],
+        deliveries: delivery::offered_to_proto(&offer.deliveries),
     }
 }
 
@@ -206,7 +207,7 @@ pub fn summary(state: &State, id: &ClusterId, cluster: &Cluster) -> Option<v1::O
         connected: cluster.connected,
         classes: classes.into_iter().map(|(class, sum)| v1::ClassSummary { class, ..sum }).collect(),
         nodes: super::count(offer.nodes.len()),
-        deliveries: vec![v1::Delivery::Namespace.into()],
+        deliveries: delivery::offered_to_proto(&offer.deliveries),
     })
 }
 
@@ -246,6 +247,10 @@ mod tests {
     fn a_good_offer_comes_back_as_it_was() {
         let parsed = parse(good(), &caller()).expect("it is good");
         assert_eq!(to_proto(&caller(), &parsed), good());
+        let silent = parse(v1::Offer { deliveries: Vec::new(), ..good() }, &caller()).expect("an earlier agent's");
+        assert_eq!(to_proto(&caller(), &silent), good(), "it delivers by namespace");
+        let both = v1::Offer { deliveries: vec![1, 2], ..good() };
+        assert_eq!(to_proto(&caller(), &parse(both.clone(), &caller()).expect("it is good")), both);
     }
 
     #[test]
@@ -273,6 +278,10 @@ mod tests {
                 "1001",
             ),
             (with(|o| o.nodes = vec![v1::Node::default(); 10_001]), "offer.nodes", "10001"),
+            (with(|o| o.deliveries = vec![0]), "offer.deliveries[0]", "0"),
+            (with(|o| o.deliveries = vec![1, 99]), "offer.deliveries[1]", "99"),
+            (with(|o| o.deliveries = vec![2, 2]), "offer.deliveries[1]", "2"),
+            (with(|o| o.deliveries = vec![1, 2, 1]), "offer.deliveries", "3"),
         ] {
             let refusal = parse(bad, &caller()).expect_err(field);
             assert_eq!((refusal.field.as_str(), refusal.value.as_str()), (field, value), "{refusal}");

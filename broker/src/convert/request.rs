@@ -7,7 +7,7 @@ use comity_core::request::{Request, RequestState};
 use comity_core::{ClassName, ClusterId, Millis, Refusal, RequestId, TenantId};
 use comity_proto::v1;
 
-use super::required;
+use super::{delivery, required};
 
 /// Where the kubeconfig Secret goes if the request does not say.
 pub const DEFAULT_TARGET_NAMESPACE: &str = "comity-leases";
@@ -16,17 +16,7 @@ pub const DEFAULT_TARGET_NAMESPACE: &str = "comity-leases";
 pub fn spec(spec: Option<v1::RequestSpec>) -> Result<RequestSpec, Refusal> {
     let spec = required(spec, "spec", "say what is asked for")?;
     let gpus = required(spec.gpus, "spec.gpus", "say which GPUs and how many")?;
-    let delivery = match v1::Delivery::try_from(spec.delivery) {
-        Ok(v1::Delivery::Namespace) => Delivery::Namespace,
-        Ok(v1::Delivery::Unspecified | v1::Delivery::VirtualNode) | Err(_) => {
-            return Err(Refusal::invalid(
-                "spec.delivery",
-                spec.delivery,
-                "is not a delivery that this broker knows",
-                "use DELIVERY_NAMESPACE (1)",
-            ));
-        }
-    };
+    let delivery = delivery::parse(spec.delivery, "spec.delivery")?;
     if spec.purpose.len() > MAX_PURPOSE_BYTES {
         return Err(Refusal::invalid(
             "spec.purpose",
@@ -45,15 +35,25 @@ pub fn spec(spec: Option<v1::RequestSpec>) -> Result<RequestSpec, Refusal> {
         allow_donors: donors(&spec.allow_donors, "spec.allow_donors")?,
         deny_donors: donors(&spec.deny_donors, "spec.deny_donors")?,
         delivery,
-        target_namespace: if spec.target_namespace.is_empty() {
-            DEFAULT_TARGET_NAMESPACE.to_owned()
-        } else {
-            spec.target_namespace
-        },
+        target_namespace: target_namespace(spec.target_namespace, delivery)?,
         purpose: spec.purpose,
     };
     parsed.check()?;
     Ok(parsed)
+}
+
+/// A kubeconfig has a place to go where none is named; whose pods may run on a virtual node has to be said.
+fn target_namespace(named: String, delivery: Delivery) -> Result<String, Refusal> {
+    match (named.is_empty(), delivery) {
+        (false, _) => Ok(named),
+        (true, Delivery::Namespace) => Ok(DEFAULT_TARGET_NAMESPACE.to_owned()),
+        (true, Delivery::VirtualNode) => Err(Refusal::invalid(
+            "spec.target_namespace",
+            "",
+            "is missing, and a virtual node serves the pods of one namespace",
+            "name the namespace of the origin whose pods may run on it",
+        )),
+    }
 }
 
 fn demand(gpus: v1::GpuDemand) -> Result<GpuDemand, Refusal> {
@@ -122,9 +122,7 @@ pub fn spec_to_proto(spec: &RequestSpec) -> v1::RequestSpec {
         duration_ms: spec.duration.0,
         allow_donors: spec.allow_donors.iter().map(ToString::to_string).collect(),
         deny_donors: spec.deny_donors.iter().map(ToString::to_string).collect(),
-        delivery: match spec.delivery {
-            Delivery::Namespace => v1::Delivery::Namespace.into(),
-        },
+        delivery: delivery::to_proto(spec.delivery),
         target_namespace: spec.target_namespace.clone(),
         purpose: spec.purpose.clone(),
     }
@@ -223,6 +221,13 @@ mod tests {
         expected.topology = Some(v1::Topology::default());
         expected.target_namespace = DEFAULT_TARGET_NAMESPACE.to_owned();
         assert_eq!(spec_to_proto(&parsed), expected);
+        let virtual_node = v1::RequestSpec {
+            delivery: v1::Delivery::VirtualNode.into(),
+            target_namespace: "lab".to_owned(),
+            ..expected
+        };
+        let parsed = spec(Some(virtual_node.clone())).expect("it is good");
+        assert_eq!(spec_to_proto(&parsed), virtual_node);
     }
 
     #[test]
@@ -243,6 +248,7 @@ mod tests {
             (with(|s| s.gpus = None), "spec.gpus", ""),
             (with(|s| s.delivery = 0), "spec.delivery", "0"),
             (with(|s| s.delivery = 99), "spec.delivery", "99"),
+            (with(|s| s.delivery = v1::Delivery::VirtualNode.into()), "spec.target_namespace", ""),
             (with(|s| s.duration_ms = u64::MAX), "spec.duration_ms", "18446744073709551615"),
             (with(|s| s.allow_donors = vec!["ok".into(), "-".into()]), "spec.allow_donors[1]", "-"),
             (with(|s| s.deny_donors = vec!["a".into(); 257]), "spec.deny_donors", "257"),

@@ -112,11 +112,13 @@ impl Leases {
             })
             .await?;
         let viewer = self.context.viewer(caller);
-        let (tenant, .., owner) = found
+        let (tenant, origin, _, owner) = found
             .filter(|(tenant, origin, donor, _)| viewer.sees_lease(tenant, origin, donor))
             .ok_or_else(|| Refusal::not_found("lease", id, "lease"))?;
         self.context
-            .permit(|bundle| may_change(caller, bundle, &tenant, &owner).map_err(|refusal| refusal.at("lease", id)))
+            .permit(|bundle| {
+                may_change(caller, bundle, (&tenant, &origin), &owner).map_err(|refusal| refusal.at("lease", id))
+            })
             .await
     }
 }

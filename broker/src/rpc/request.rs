@@ -45,7 +45,7 @@ impl Requests {
         let idempotency = idempotency::of_call(&caller.name(), &key, "SubmitRequest", &message)?;
         let dry_run = message.dry_run;
         let spec = convert::spec(message.spec)?;
-        self.context.permit(|bundle| may_submit(&caller, bundle, &spec.tenant)).await?;
+        self.context.permit(|bundle| may_submit(&caller, bundle, &spec.tenant, &spec.origin)).await?;
         if dry_run {
             let read = |state: &State| command::check_submission(state, &spec);
             let checked = self.context.group.read(Consistency::Linearizable, read).await??;
@@ -122,7 +122,7 @@ impl Requests {
         let held = held.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
         self.context
             .permit(|bundle| {
-                may_change(&caller, bundle, &held.spec.tenant, &held.submitted_by)
+                may_change(&caller, bundle, (&held.spec.tenant, &held.spec.origin), &held.submitted_by)
                     .map_err(|refusal| refusal.at("request", id))
             })
             .await?;

@@ -204,10 +204,23 @@ async fn each_kind_of_caller_gets_what_the_table_says_and_no_more() {
     let cluster = federation.join("ncc-main").await;
     assert_eq!(
         let_through(&federation.channel(&cluster.pem)).await,
-        expected(&[&READS, &["RenewCertificate", "Watch", "Connect"]])
+        expected(&[
+            &READS,
+            &["RenewCertificate", "Watch", "Connect", "ExplainRequest", "CancelRequest", "ReleaseLease"]
+        ])
     );
     // Its invitation, the join, and the renewal of its certificate.
     assert_eq!(federation.revision().await, revision + 4);
+    // The request comes from the campus: its own cluster may submit it, and still not renew, quote or administer.
+    let campus = identity_of(&federation.ca(), "polytech-campus");
+    assert_eq!(
+        let_through(&federation.channel(&campus)).await,
+        expected(&[
+            &READS,
+            &["RenewCertificate", "Watch", "Connect", "ExplainRequest", "CancelRequest", "ReleaseLease"],
+            &["SubmitRequest"]
+        ])
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

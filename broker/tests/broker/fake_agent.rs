@@ -101,7 +101,7 @@ impl FakeAgent {
             cluster: self.cluster.clone(),
             generation,
             nodes: (1..=nodes).map(node).collect(),
-            deliveries: vec![v1::Delivery::Namespace.into()],
+            deliveries: vec![v1::Delivery::Namespace.into(), v1::Delivery::VirtualNode.into()],
         }
     }
 
@@ -190,12 +190,20 @@ impl FakeAgent {
                     identity_key: self.identity_key.clone(),
                     voucher: Vec::new(),
                     signature: vec![3; 64],
-                    network: None,
+                    network: Some(v1::ClusterNetwork {
+                        pod_cidrs: vec![if donor { "10.45.0.0/16" } else { "10.44.0.0/16" }.to_owned()],
+                        api_server: "192.0.2.1:6443".to_owned(),
+                        liqo_cluster_id: self.cluster.clone(),
+                        liqo_version: "v1.2.0".to_owned(),
+                        tun: true,
+                    }),
                 };
                 all.push((name("keys"), Body::KeyBundle(bundle)));
             }
             S::Authenticating if donor => {
-                assert!(directive.origin_keys.is_some() && directive.donor_keys.is_some());
+                let networks = [&directive.origin_keys, &directive.donor_keys]
+                    .map(|keys| keys.as_ref().and_then(|keys| keys.network.clone()).unwrap().pod_cidrs);
+                assert_eq!(networks, [["10.44.0.0/16"], ["10.45.0.0/16"]], "what was signed comes as it was");
                 all.push((
                     name("psk"),
                     Body::Envelope(self.envelope(&peering.id, peering.epoch, "", "psk", &peering.origin)),

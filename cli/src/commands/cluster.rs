@@ -49,7 +49,7 @@ pub struct InviteArgs {
     /// Cluster that may join
     cluster: String,
     /// How long the token is good: 1m to 7d
-    #[arg(long, default_value = "1h", value_parser = parse_duration_ms, value_name = "DURATION")]
+    #[arg(long, default_value = "1h", value_parser = parse_duration_ms, allow_hyphen_values = true, value_name = "DURATION")]
     ttl: u64,
     /// The cluster is a member already: whoever joins with the token takes its agent's place, with a new identity
     #[arg(long)]

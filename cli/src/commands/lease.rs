@@ -96,7 +96,7 @@ pub struct RenewArgs {
     /// Lease, as in lease-7
     lease: String,
     /// Length of the new term [default: as before]
-    #[arg(long, value_parser = parse_duration_ms)]
+    #[arg(long, value_parser = parse_duration_ms, allow_hyphen_values = true)]
     duration: Option<u64>,
     /// Repeats an earlier call without a second effect
     #[arg(long, value_name = "KEY")]

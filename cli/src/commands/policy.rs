@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use comity_policy::{BundleSource, SourceFile, read_directory};
+use comity_policy::{BundleSource, ReadError, Scan, SourceFile, read_directory, scan_directory};
 use comity_proto::v1;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
 
@@ -86,7 +86,7 @@ impl PolicyCommand {
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
         match self {
             Self::Check(args) => {
-                let checked = check(read(&args.dir)?);
+                let checked = check(scan_directory(&args.dir).map_err(|error| unreadable(&args.dir, &error))?);
                 session.print(&checked)?;
                 verdict(checked.ok, checked.problems.len())
             }
@@ -139,30 +139,37 @@ pub(crate) async fn apply(
 }
 
 fn read(dir: &Path) -> Result<Vec<SourceFile>, Failure> {
-    read_directory(dir).map_err(|error| {
-        Failure::usage(error.to_string())
-            .field("DIR", dir.display())
-            .remedy("name the directory that has the Federation document")
-    })
+    read_directory(dir).map_err(|error| unreadable(dir, &error))
 }
 
-fn check(files: Vec<SourceFile>) -> PolicyChecked {
-    let count = files.len();
-    match comity_policy::Bundle::compile(&BundleSource { files, commit: None }) {
-        Ok(bundle) => PolicyChecked {
-            ok: true,
-            problems: Vec::new(),
-            hash: Some(bundle.hash.clone()),
-            documents: Some(u32::try_from(bundle.document_count()).unwrap_or(u32::MAX)),
-            files: count,
-        },
-        Err(problems) => PolicyChecked {
-            ok: false,
-            problems: problems.iter().map(PolicyProblem::from).collect(),
-            hash: None,
-            documents: None,
-            files: count,
-        },
+fn unreadable(dir: &Path, error: &ReadError) -> Failure {
+    Failure::usage(error.to_string())
+        .field("DIR", dir.display())
+        .remedy("name the directory that has the Federation document")
+}
+
+fn check(scan: Scan) -> PolicyChecked {
+    let (count, mut problems) = (scan.files.len(), scan.problems);
+    match comity_policy::Bundle::compile(&BundleSource { files: scan.files, commit: None }) {
+        Ok(bundle) if problems.is_empty() => {
+            return PolicyChecked {
+                ok: true,
+                problems: Vec::new(),
+                hash: Some(bundle.hash.clone()),
+                documents: Some(u32::try_from(bundle.document_count()).unwrap_or(u32::MAX)),
+                files: count,
+            };
+        }
+        Ok(_) => {}
+        Err(found) => problems.extend(found),
+    }
+    problems.sort();
+    PolicyChecked {
+        ok: false,
+        problems: problems.iter().map(PolicyProblem::from).collect(),
+        hash: None,
+        documents: None,
+        files: count,
     }
 }
 

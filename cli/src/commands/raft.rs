@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use comity_proto::v1;
 use comity_proto::v1::raft_service_client::RaftServiceClient;
 use comity_runtime::{BrokerEndpoints, ClientTls, connect};
 
 use crate::failure::Failure;
 use crate::session::Session;
-use crate::shapes::{RaftBroker, RaftMember, RaftStatus};
+use crate::shapes::{RaftBroker, RaftMember, RaftMembers, RaftStatus};
 
 /// A broker that is up answers at once; one that is down should not hold up the others.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -22,6 +22,17 @@ Examples:
 Each broker named is asked by itself. Brokers at the same applied index have the same state hash.
 ";
 
+/// A new voter gets the whole log or a snapshot first; the brokers themselves give up after two minutes.
+const ADD_VOTER_LIMIT: Duration = Duration::from_secs(150);
+
+const ADD_VOTER_EXAMPLES: &str = "\
+Examples:
+  comity raft add-voter 4 --raft-address d.example.org:7444 --client-address d.example.org:7443
+
+The new broker must be running and reachable; it gets the log first and votes once it has caught up. Adding a voter that
+is one already, at the same addresses, does nothing. Only a maintainer of the federation may do it.
+";
+
 /// `comity raft`.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:\n  comity raft status\n")]
@@ -29,6 +40,43 @@ pub enum RaftCommand {
     /// How each broker sees the group: leader, term, log, state
     #[command(after_help = STATUS_EXAMPLES)]
     Status,
+    /// Adds a broker to the group, once it has caught up
+    #[command(after_help = ADD_VOTER_EXAMPLES)]
+    AddVoter(AddVoterArgs),
+}
+
+/// `comity raft add-voter`.
+#[derive(Debug, Args)]
+pub struct AddVoterArgs {
+    /// Number of the new broker, as in its configuration
+    #[arg(value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
+    id: u64,
+    /// Where the other brokers reach its Raft endpoint
+    #[arg(long, value_name = "HOST:PORT")]
+    raft_address: String,
+    /// Where clients and agents reach it
+    #[arg(long, value_name = "HOST:PORT")]
+    client_address: String,
+}
+
+impl AddVoterArgs {
+    async fn run(&self, session: &Session) -> Result<(), Failure> {
+        let mut client = RaftServiceClient::new(session.channel()?);
+        let request = v1::AddVoterRequest {
+            id: self.id,
+            raft_address: self.raft_address.clone(),
+            client_address: self.client_address.clone(),
+        };
+        match tokio::time::timeout(ADD_VOTER_LIMIT, client.add_voter(request)).await {
+            Ok(answer) => {
+                let members = answer?.into_inner().members.into_iter().map(RaftMember::from).collect();
+                session.print(&RaftMembers { members })
+            }
+            Err(_) => Err(Failure::unavailable(format!("no answer within {} s", ADD_VOTER_LIMIT.as_secs()))
+                .field("--client-address", &self.client_address)
+                .remedy("see with 'comity raft status' whether it is a member; the call may be repeated")),
+        }
+    }
 }
 
 type Answered = (RaftBroker, Option<v1::GetRaftStatusResponse>, Option<Failure>);
@@ -40,6 +88,7 @@ impl RaftCommand {
     /// [`Failure`] where no broker answers.
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
         match self {
+            Self::AddVoter(args) => args.run(session).await,
             Self::Status => {
                 let tls = session.tls()?;
                 let endpoints = session.endpoints()?;

@@ -16,8 +16,9 @@ pub use spec_args::SpecArgs;
 pub use submit::SubmitArgs;
 
 use crate::failure::Failure;
+use crate::output::Format;
 use crate::session::{Session, all_pages, call, idempotency_key};
-use crate::shapes::{Explanation, List, Request};
+use crate::shapes::{Explanation, LeaseState, List, Request};
 use crate::units::parse_duration_ms;
 
 const LIST_EXAMPLES: &str = "\
@@ -36,7 +37,9 @@ Examples:
 ";
 const CANCEL_EXAMPLES: &str = "\
 Examples:
-  comity request cancel req-42                    its lease, if any, ends too
+  comity request cancel req-42
+
+A lease that the request has ends with it: everything that runs there is stopped, and its GPUs go back to the donor.
 ";
 const EXPLAIN_EXAMPLES: &str = "\
 Examples:
@@ -61,7 +64,7 @@ pub enum RequestCommand {
     /// Follows a request until its lease is active or it ends
     #[command(after_help = WATCH_EXAMPLES)]
     Watch(WatchArgs),
-    /// Takes a request back
+    /// Takes a request back; its lease, if it has one, ends
     #[command(after_help = CANCEL_EXAMPLES)]
     Cancel(CancelArgs),
     /// Says for each donor why a request is not placed there, and what would unblock it
@@ -93,7 +96,7 @@ pub struct WatchArgs {
     /// Request, as in req-42
     request: String,
     /// Give up after this time (exit code 5); the request goes on
-    #[arg(long, value_parser = parse_duration_ms, value_name = "DURATION")]
+    #[arg(long, value_parser = parse_duration_ms, allow_hyphen_values = true, value_name = "DURATION")]
     timeout: Option<u64>,
 }
 
@@ -129,21 +132,36 @@ impl RequestCommand {
                 let followed = follower.until_active(limit, |change| session.print_event(change)).await?;
                 followed.into_result()
             }
-            Self::Cancel(args) => {
-                let mut client = RequestServiceClient::new(session.channel()?);
-                let request = v1::CancelRequestRequest {
-                    request: args.request.clone(),
-                    idempotency_key: idempotency_key(args.idempotency_key.as_deref()),
-                };
-                let response = call(client.cancel_request(request)).await?;
-                session.print(&Request::from(response.request.unwrap_or_default()))
-            }
+            Self::Cancel(args) => args.run(session).await,
             Self::Explain(args) => {
                 let mut client = RequestServiceClient::new(session.channel()?);
                 let request = v1::ExplainRequestRequest { request: args.request.clone() };
                 session.print(&Explanation::from(call(client.explain_request(request)).await?))
             }
         }
+    }
+}
+
+impl CancelArgs {
+    async fn run(&self, session: &Session) -> Result<(), Failure> {
+        let mut client = RequestServiceClient::new(session.channel()?);
+        let request = v1::CancelRequestRequest {
+            request: self.request.clone(),
+            idempotency_key: idempotency_key(self.idempotency_key.as_deref()),
+        };
+        let response = call(client.cancel_request(request)).await?;
+        let request = Request::from(response.request.unwrap_or_default());
+        session.print(&request)?;
+        let (Some(lease), Format::Table) = (&request.lease, session.format) else { return Ok(()) };
+        // The request is cancelled, whether its lease can be looked up or not.
+        if let Ok(lease) = super::lease::get(session, lease).await
+            && lease.end_reason == Some("cancelled")
+        {
+            let donor = lease.donor.as_deref().unwrap_or("the donor");
+            let what = if lease.state == LeaseState::Ended { "has ended" } else { "ends" };
+            eprintln!("{} {what} with it: what runs there is stopped, and {donor} gets its GPUs back", lease.id);
+        }
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 use comity_proto::v1;
 use serde::Serialize;
 
+use super::delivery::{Delivery, VirtualNode};
 use super::list::Row;
 use super::placement::Placement;
 use super::spec::Gpus;
@@ -78,10 +79,14 @@ pub struct Lease {
     pub origin_ready: bool,
     /// Namespace on the donor.
     pub donor_namespace: Option<String>,
-    /// Namespace on the origin that holds the Secret.
+    /// How it reaches the origin.
+    pub delivery: Delivery,
+    /// Namespace on the origin: that holds the Secret, or whose pods may run on the virtual node.
     pub target_namespace: Option<String>,
-    /// The Secret with the kubeconfig.
+    /// The Secret with the kubeconfig, or the file where the origin is a plain host; none for a virtual node.
     pub secret_name: Option<String>,
+    /// What a pod needs to run on the virtual node, until the lease ends.
+    pub virtual_node: Option<VirtualNode>,
     /// Length of one term.
     pub term_ms: u64,
     /// When it was placed.
@@ -120,7 +125,11 @@ impl From<v1::Lease> for Lease {
             v1::EndReason::DonorFailed => Some("donor-failed"),
             v1::EndReason::OriginFailed => Some("origin-failed"),
         };
+        let delivery = lease.delivery().into();
+        let by_node = delivery == Delivery::VirtualNode && !matches!(state, LeaseState::Ending | LeaseState::Ended);
         Self {
+            virtual_node: by_node.then(|| VirtualNode::of(&lease.id, &lease.target_namespace)),
+            delivery,
             id: lease.id,
             request: lease.request,
             tenant: lease.tenant,
@@ -156,11 +165,26 @@ impl Lease {
             None => self.state.as_str().to_owned(),
         }
     }
+
+    /// When it ends unless renewed; a lease that ends or has ended expires no more.
+    fn expires(&self) -> Option<u64> {
+        self.expires_at_ms.filter(|_| !matches!(self.state, LeaseState::Ending | LeaseState::Ended))
+    }
+
+    /// Where the kubeconfig is: a Secret, or a file where the origin's agent runs without Kubernetes.
+    fn kubeconfig(&self) -> Option<String> {
+        let name = self.secret_name.as_ref().filter(|_| self.delivery != Delivery::VirtualNode)?;
+        Some(match &self.target_namespace {
+            _ if name.starts_with('/') => format!("file {name} on {}", self.origin),
+            Some(namespace) => format!("Secret {namespace}/{name} on {}", self.origin),
+            None => format!("Secret {name} on {}", self.origin),
+        })
+    }
 }
 
 impl Row for Lease {
     const HEADS: &'static [&'static str] =
-        &["lease", "request", "tenant", "origin", "donor", "gpus", "state", "expires", "message"];
+        &["lease", "request", "tenant", "origin", "donor", "gpus", "delivery", "state", "expires", "message"];
     const NONE: &'static str = "no leases";
 
     fn rows(&self, now_ms: u64) -> Vec<Vec<String>> {
@@ -171,8 +195,9 @@ impl Row for Lease {
             self.origin.clone(),
             self.donor.clone().unwrap_or_else(|| "-".to_owned()),
             self.gpus.summary(),
+            self.delivery.as_str().to_owned(),
             self.standing(),
-            age(self.expires_at_ms.unwrap_or(0), now_ms),
+            age(self.expires().unwrap_or(0), now_ms),
             self.message.clone().unwrap_or_default(),
         ]]
     }
@@ -181,9 +206,10 @@ impl Row for Lease {
 impl Answer for Lease {
     fn table(&self, now_ms: u64) -> String {
         let side = |ready: bool| if ready { "ready" } else { "not ready" };
-        let secret = self.secret_name.as_ref().map(|secret| {
-            format!("{}/{secret} on {}", self.target_namespace.as_deref().unwrap_or_default(), self.origin)
-        });
+        let node = self.virtual_node.as_ref();
+        let donor = self.donor.as_deref().unwrap_or("-");
+        let pods =
+            node.map(|node| format!("those of {} on {} may run on {donor}; they need", node.namespace, self.origin));
         let at = |time: Option<u64>| time.map(|at| age(at, now_ms)).unwrap_or_default();
         fields(&[
             ("Lease", self.id.clone()),
@@ -192,18 +218,86 @@ impl Answer for Lease {
             ("Request", self.request.clone()),
             ("Tenant", self.tenant.clone()),
             ("Origin", format!("{} ({})", self.origin, side(self.origin_ready))),
-            ("Donor", format!("{} ({})", self.donor.as_deref().unwrap_or("-"), side(self.donor_ready))),
+            ("Donor", format!("{donor} ({})", side(self.donor_ready))),
             ("GPUs", self.gpus.summary()),
             ("Placement", self.placement.as_ref().map(Placement::summary).unwrap_or_default()),
             ("Peering", self.peering.clone().unwrap_or_default()),
             ("Namespace", self.donor_namespace.clone().unwrap_or_default()),
-            ("Secret", secret.unwrap_or_default()),
+            ("Delivery", self.delivery.as_str().to_owned()),
+            ("Kubeconfig", self.kubeconfig().unwrap_or_default()),
+            ("Pods", pods.unwrap_or_default()),
+            ("  nodeSelector", node.map(VirtualNode::selector_text).unwrap_or_default()),
+            ("  tolerations", node.map(VirtualNode::tolerations_text).unwrap_or_default()),
             ("Term", format_duration(self.term_ms)),
             ("Placed", at(self.placed_at_ms)),
             ("Active", at(self.active_at_ms)),
-            ("Expires", at(self.expires_at_ms)),
+            ("Expires", at(self.expires())),
             ("Ended", at(self.ended_at_ms)),
             ("Fencing token", self.fencing_token.to_string()),
         ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(change: impl FnOnce(&mut v1::Lease)) -> Lease {
+        let mut lease = v1::Lease {
+            id: "lease-7".to_owned(),
+            origin: "campus".to_owned(),
+            placement: Some(v1::Placement { donor: "centre".to_owned(), ..v1::Placement::default() }),
+            state: v1::LeaseState::Active.into(),
+            delivery: v1::Delivery::Namespace.into(),
+            target_namespace: "comity-leases".to_owned(),
+            secret_name: "comity-lease-7".to_owned(),
+            expires_at_ms: 7_200_000,
+            ..v1::Lease::default()
+        };
+        change(&mut lease);
+        lease.into()
+    }
+
+    #[test]
+    fn the_kubeconfig_is_a_secret_or_a_file() {
+        let table = lease(|_| {}).table(3_600_000);
+        assert!(table.contains("Secret comity-leases/comity-lease-7 on campus"), "{table}");
+        assert!(table.contains("in 1h") && table.contains("namespace") && !table.contains("nodeSelector"), "{table}");
+        let table = lease(|lease| lease.secret_name = "/var/lib/comity/lease-7.kubeconfig".to_owned()).table(0);
+        assert!(table.contains("file /var/lib/comity/lease-7.kubeconfig on campus"), "{table}");
+        assert!(!table.contains("//"), "{table}");
+    }
+
+    #[test]
+    fn a_virtual_node_says_what_its_pods_need() {
+        let by_node = |lease: &mut v1::Lease| {
+            lease.delivery = v1::Delivery::VirtualNode.into();
+            lease.target_namespace = "lab".to_owned();
+            lease.secret_name = String::new();
+        };
+        let shown = lease(by_node);
+        let table = shown.table(0);
+        for line in [
+            "those of lab on campus may run on centre",
+            "comity.dev/lease: lease-7",
+            "comity.dev/lease=lease-7:NoSchedule, virtual-node.liqo.io/not-allowed:NoExecute",
+        ] {
+            assert!(table.contains(line), "{table}");
+        }
+        assert!(!table.contains("Kubeconfig"), "{table}");
+        let json = serde_json::to_value(&shown).expect("serialises");
+        assert_eq!(json["delivery"], "virtual-node");
+        assert_eq!(json["virtualNode"]["nodeSelector"]["comity.dev/lease"], "lease-7");
+        assert_eq!(json["virtualNode"]["tolerations"][1]["operator"], "Exists");
+    }
+
+    #[test]
+    fn what_has_ended_expires_no_more() {
+        for state in [v1::LeaseState::Ending, v1::LeaseState::Ended] {
+            let ended = lease(|lease| lease.state = state.into());
+            assert!(!ended.table(0).contains("Expires"), "{}", ended.table(0));
+            assert_eq!(ended.rows(0)[0][8], "-");
+        }
+        assert_eq!(lease(|_| {}).rows(3_600_000)[0][8], "in 1h");
     }
 }

@@ -3,6 +3,7 @@
 use comity_proto::v1;
 use serde::Serialize;
 
+use super::delivery::Delivery;
 use super::device::Node;
 use super::list::Row;
 use super::{cpu, gpus, memory, text};
@@ -20,6 +21,8 @@ pub struct Offer {
     pub connected: bool,
     /// Nodes.
     pub nodes: u32,
+    /// How it can deliver leases now.
+    pub deliveries: Vec<Delivery>,
     /// By class.
     pub classes: Vec<ClassSummary>,
     /// Generation.
@@ -52,6 +55,7 @@ impl From<v1::OfferSummary> for Offer {
             local_milli: class.local_milli,
         };
         Self {
+            deliveries: offer.deliveries().map(Delivery::from).collect(),
             cluster: offer.cluster,
             institution: offer.institution,
             connected: offer.connected,
@@ -64,12 +68,19 @@ impl From<v1::OfferSummary> for Offer {
 
 impl Row for Offer {
     const HEADS: &'static [&'static str] =
-        &["cluster", "institution", "state", "nodes", "class", "devices", "free", "lent", "local"];
+        &["cluster", "institution", "state", "delivers", "nodes", "class", "devices", "free", "lent", "local"];
     const NONE: &'static str = "no cluster offers anything yet";
 
     fn rows(&self, _now_ms: u64) -> Vec<Vec<String>> {
         let state = if self.connected { "connected" } else { "silent" };
-        let head = [self.cluster.clone(), self.institution.clone(), state.to_owned(), self.nodes.to_string()];
+        let deliveries: Vec<&str> = self.deliveries.iter().map(|delivery| delivery.as_str()).collect();
+        let head = [
+            self.cluster.clone(),
+            self.institution.clone(),
+            state.to_owned(),
+            deliveries.join(","),
+            self.nodes.to_string(),
+        ];
         let blank = |count: usize| vec!["-".to_owned(); count];
         if self.classes.is_empty() {
             return vec![[head.to_vec(), blank(5)].concat()];

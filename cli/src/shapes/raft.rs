@@ -15,6 +15,14 @@ pub struct RaftStatus {
     pub members: Vec<RaftMember>,
 }
 
+/// The group after a change.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RaftMembers {
+    /// Members.
+    pub members: Vec<RaftMember>,
+}
+
 /// One broker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -119,17 +127,27 @@ impl Answer for RaftStatus {
             ],
         };
         let heads = ["broker", "address", "role", "leader", "term", "last log", "applied", "revision", "state"];
-        let member = |member: &RaftMember| {
-            vec![
-                member.id.to_string(),
-                member.client_address.clone(),
-                member.raft_address.clone(),
-                if member.voter { "voter".to_owned() } else { "learner".to_owned() },
-                member.matched_index.to_string(),
-            ]
-        };
         let brokers = columns(&heads, self.brokers.iter().map(row).collect(), "no brokers");
-        let heads = ["member", "client address", "raft address", "vote", "matched"];
-        format!("{brokers}\n{}", columns(&heads, self.members.iter().map(member).collect(), "no members known"))
+        format!("{brokers}\n{}", members_table(&self.members))
     }
+}
+
+impl Answer for RaftMembers {
+    fn table(&self, _now_ms: u64) -> String {
+        members_table(&self.members)
+    }
+}
+
+fn members_table(members: &[RaftMember]) -> String {
+    let member = |member: &RaftMember| {
+        vec![
+            member.id.to_string(),
+            member.client_address.clone(),
+            member.raft_address.clone(),
+            if member.voter { "voter".to_owned() } else { "learner".to_owned() },
+            member.matched_index.to_string(),
+        ]
+    };
+    let heads = ["member", "client address", "raft address", "vote", "matched"];
+    columns(&heads, members.iter().map(member).collect(), "no members known")
 }

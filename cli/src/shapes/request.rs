@@ -3,6 +3,7 @@
 use comity_proto::v1;
 use serde::Serialize;
 
+use super::delivery::Delivery;
 use super::list::Row;
 use super::spec::RequestSpec;
 use super::{text, time};
@@ -98,7 +99,7 @@ impl From<v1::Request> for Request {
 
 impl Row for Request {
     const HEADS: &'static [&'static str] =
-        &["request", "tenant", "origin", "gpus", "duration", "state", "lease", "submitted", "message"];
+        &["request", "tenant", "origin", "gpus", "delivery", "duration", "state", "lease", "submitted", "message"];
     const NONE: &'static str = "no requests";
 
     fn rows(&self, now_ms: u64) -> Vec<Vec<String>> {
@@ -107,12 +108,25 @@ impl Row for Request {
             self.spec.tenant.clone(),
             self.spec.origin.clone(),
             self.spec.gpus.summary(),
+            self.spec.delivery.as_str().to_owned(),
             duration(self.spec.duration_ms),
             self.state.as_str().to_owned(),
             self.lease.clone().unwrap_or_else(|| "-".to_owned()),
             age(self.submitted_at_ms.unwrap_or(0), now_ms),
             self.message.clone().unwrap_or_default(),
         ]]
+    }
+}
+
+impl Request {
+    /// How the workload will get there, in words.
+    fn delivery_text(&self) -> String {
+        let how = match self.spec.delivery {
+            Delivery::VirtualNode => "pods of the namespace below run on a node of the donor in your cluster",
+            Delivery::Namespace => "a kubeconfig for a namespace on the donor, in a Secret of the namespace below",
+            Delivery::Unknown => "this comity is older than the broker",
+        };
+        format!("{} ({how})", self.spec.delivery.as_str())
     }
 }
 
@@ -145,6 +159,7 @@ impl Answer for Request {
             ("Duration", duration(spec.duration_ms)),
             ("Donors", spec.allow_donors.join(", ")),
             ("Not donors", spec.deny_donors.join(", ")),
+            ("Delivery", self.delivery_text()),
             ("Namespace", spec.target_namespace.clone().unwrap_or_default()),
             ("Purpose", spec.purpose.clone().unwrap_or_default()),
             ("Submitted", age(self.submitted_at_ms.unwrap_or(0), now_ms)),

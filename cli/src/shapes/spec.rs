@@ -3,6 +3,7 @@
 use comity_proto::v1;
 use serde::Serialize;
 
+use super::delivery::Delivery;
 use super::text;
 
 /// How much of each device.
@@ -115,9 +116,9 @@ pub struct RequestSpec {
     pub allow_donors: Vec<String>,
     /// Donors that must not.
     pub deny_donors: Vec<String>,
-    /// `namespace`.
-    pub delivery: &'static str,
-    /// Namespace on the origin for the kubeconfig Secret.
+    /// How the lease reaches the origin.
+    pub delivery: Delivery,
+    /// Namespace on the origin: for the kubeconfig Secret, or whose pods may run on the virtual node.
     pub target_namespace: Option<String>,
     /// Free text.
     pub purpose: Option<String>,
@@ -126,11 +127,7 @@ pub struct RequestSpec {
 impl From<Option<v1::RequestSpec>> for RequestSpec {
     fn from(spec: Option<v1::RequestSpec>) -> Self {
         let spec = spec.unwrap_or_default();
-        let delivery = match spec.delivery() {
-            v1::Delivery::Namespace => "namespace",
-            v1::Delivery::VirtualNode => "virtual-node",
-            v1::Delivery::Unspecified => "unspecified",
-        };
+        let delivery = spec.delivery().into();
         let topology = spec.topology.unwrap_or_default();
         Self {
             tenant: spec.tenant,

@@ -142,6 +142,18 @@ fn check_donor<'b>(
             vec![by],
         );
     }
+    if !donor.spec.delivery.contains(&facts.delivery) {
+        let by = donor.at("delivery");
+        let others: Vec<String> = donor.spec.delivery.iter().map(ToString::to_string).collect();
+        let message = format!("the terms of `{}` do not allow delivery `{}`", donor.name, facts.delivery);
+        let unblock = format!(
+            "ask for delivery `{}`, or ask {} to add `{}` to `delivery` of {by}",
+            others.join("` or `"),
+            owner_of(bundle, donor),
+            facts.delivery
+        );
+        return deny(DenyCode::NoDelivery, message, unblock, vec![by]);
+    }
     if let Some(most) = donor.spec.max_lease_duration_ms
         && facts.duration_ms > most
     {
@@ -150,6 +162,11 @@ fn check_donor<'b>(
     }
     because.push(donor.at("accepting"));
     Ok(donor)
+}
+
+/// Whom to ask about a donor's terms.
+fn owner_of<'b>(bundle: &'b Bundle, donor: &Document<Cluster>) -> &'b str {
+    bundle.institutions.get(&donor.spec.institution).map_or("its institution", |owner| owner.spec.contact.as_str())
 }
 
 /// Some term of the donor covers the class and the borrower.
@@ -166,8 +183,7 @@ fn check_terms_exist(
         }
         lent_to_others.get_or_insert(index);
     }
-    let owner =
-        bundle.institutions.get(&donor.spec.institution).map_or("its institution", |owner| owner.spec.contact.as_str());
+    let owner = owner_of(bundle, donor);
     match lent_to_others {
         Some(index) => {
             let by = donor.at(&format!("lends[{index}]"));

@@ -40,12 +40,25 @@ pub enum DialError {
     /// No connection.
     #[error("{0}")]
     Tcp(std::io::Error),
-    /// It answered, but not as was wanted.
+    /// It answered, and one side refused the other's certificate: as it is, trying again will not help.
+    #[error("{0}")]
+    Certificate(String),
+    /// It answered, and TLS failed for another reason.
     #[error("{0}")]
     Tls(String),
     /// It answered, and is somebody else: asking again is of no use.
     #[error("{0}")]
     SomebodyElse(String),
+}
+
+impl DialError {
+    fn of_tls(error: &std::io::Error) -> Self {
+        let reason = Refusal::describe(error);
+        if Refusal::is_of_identity(error) {
+            return Self::SomebodyElse(reason);
+        }
+        if Refusal::is_refusal(error) { Self::Certificate(reason) } else { Self::Tls(reason) }
+    }
 }
 
 /// Why no broker could be reached: one reason for each.
@@ -126,10 +139,7 @@ async fn dial_with(address: &str, tls: &TlsConnector, timeout: Duration) -> Resu
         let name = ServerName::try_from(host(address).to_owned())
             .or_else(|_| ServerName::try_from("broker.comity.internal"))
             .expect("the fallback is a DNS name");
-        tls.connect(name, stream).await.map_err(|error| match Refusal::is_of_identity(&error) {
-            true => DialError::SomebodyElse(Refusal::describe(&error)),
-            false => DialError::Tls(Refusal::describe(&error)),
-        })
+        tls.connect(name, stream).await.map_err(|error| DialError::of_tls(&error))
     };
     tokio::time::timeout(timeout, attempt).await.map_err(|_| DialError::Timeout(timeout))?
 }
@@ -147,7 +157,7 @@ async fn greeted(mut stream: ClientStream) -> Result<GreetedStream, DialError> {
             return Err(DialError::Tls("the server closed the connection".to_owned()));
         }
         Ok(Ok(read)) => read,
-        Ok(Err(error)) => return Err(DialError::Tls(Refusal::describe(&error))),
+        Ok(Err(error)) => return Err(DialError::of_tls(&error)),
         // A server that lets the client begin is served all the same.
         Err(_) => 0,
     };

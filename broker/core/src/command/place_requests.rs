@@ -99,6 +99,7 @@ fn place(transition: &mut Transition<'_>, proposed: &ProposedPlacement) -> Resul
         agreement: grant.agreement,
         gpus: spec.gpus,
         topology: spec.topology,
+        delivery: spec.delivery,
         term: spec.duration,
         state: if shaking { LeaseState::Connecting } else { LeaseState::Placed },
         end_reason: None,

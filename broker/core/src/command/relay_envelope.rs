@@ -3,11 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::report_peering::peering_of;
-use crate::envelope::{Envelope, EnvelopeKey, Step};
+use crate::envelope::{Envelope, EnvelopeKey};
 use crate::keys::Side;
 use crate::limits::MAX_ENVELOPES_PER_CLUSTER;
 use crate::log::{Reply, ReplyBody};
-use crate::peering::PeeringState;
 use crate::refusal::{Code, Refusal};
 use crate::time::Millis;
 use crate::transition::Transition;
@@ -28,11 +27,11 @@ impl RelayEnvelope {
         envelope.check()?;
         let key = &envelope.key;
         let (peering, side) = peering_of(transition, key.peering, key.epoch, &envelope.from)?;
-        let (sender, receiver) = match key.step {
-            Step::Psk | Step::Credential => (Side::Donor, &peering.origin),
-            Step::Proof => (Side::Origin, &peering.donor),
+        let receiver = match key.step.sender() {
+            Side::Donor => &peering.origin,
+            Side::Origin => &peering.donor,
         };
-        if side != sender || key.to != *receiver {
+        if side != key.step.sender() || key.to != *receiver {
             return Err(Refusal::invalid(
                 "envelope.to",
                 &key.to,
@@ -40,11 +39,7 @@ impl RelayEnvelope {
                 "send it to the other side",
             ));
         }
-        let in_time = match key.step {
-            Step::Psk | Step::Proof => peering.state == PeeringState::Authenticating,
-            Step::Credential => matches!(peering.state, PeeringState::Establishing | PeeringState::Established),
-        };
-        if !in_time {
+        if !key.step.fits(peering.state) {
             return Err(Refusal::new(
                 Code::WrongState,
                 format!("{} is not at a step that takes {} envelopes", key.peering, key.step.as_str()),
@@ -52,18 +47,18 @@ impl RelayEnvelope {
             )
             .at("envelope.step", key.step.as_str()));
         }
-        match (key.step, key.lease) {
-            (Step::Credential, Some(lease)) if peering.leases.contains(&lease) => {}
-            (Step::Psk | Step::Proof, None) => {}
-            (_, lease) => {
-                let lease = lease.map_or_else(String::new, |lease| lease.to_string());
-                return Err(Refusal::invalid(
-                    "envelope.lease",
-                    lease,
-                    "does not belong to this step",
-                    "name the lease of a credential, and none otherwise",
-                ));
-            }
+        let belongs = match key.lease {
+            Some(lease) => key.step.is_of_a_lease() && peering.leases.contains(&lease),
+            None => !key.step.is_of_a_lease(),
+        };
+        if !belongs {
+            let lease = key.lease.map_or_else(String::new, |lease| lease.to_string());
+            return Err(Refusal::invalid(
+                "envelope.lease",
+                lease,
+                "does not belong to this step",
+                "name the lease of a credential, and none otherwise",
+            ));
         }
         let same_kind = |other: &EnvelopeKey| {
             other.to == key.to

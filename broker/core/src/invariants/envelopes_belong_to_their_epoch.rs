@@ -2,7 +2,7 @@ use super::Invariant;
 use crate::state::State;
 
 pub(super) const INVARIANT: Invariant = Invariant {
-    sentence: "an envelope on its way belongs to the current epoch of a live peering and to a side of it",
+    sentence: "an envelope on its way belongs to the current epoch of a live peering and goes from the side that sends its step to the other",
     check,
 };
 
@@ -13,7 +13,7 @@ fn check(state: &State) -> Vec<String> {
             peering.epoch == key.epoch
                 && peering.state.accepts_leases()
                 && peering.side_of(&key.to).is_some()
-                && peering.side_of(&envelope.from).is_some()
+                && peering.side_of(&envelope.from) == Some(key.step.sender())
                 && key.to != envelope.from
         });
         if !right {

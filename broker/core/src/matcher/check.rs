@@ -4,7 +4,7 @@ use comity_policy::compile_selector;
 
 use super::device::room;
 use super::fit::{Wanted, free_cpu_and_memory, serves};
-use super::verdict::{Obstacle, check_reserve, permitted};
+use super::verdict::{Obstacle, check_reserve, delivery_offered, permitted};
 use super::view::{Ask, View};
 use crate::demand::{DeviceChoice, RequestSpec};
 use crate::id::{ClassName, ClusterId, LeaseId, NodeId, RequestId};
@@ -30,8 +30,8 @@ fn denied(obstacle: &Obstacle) -> Refusal {
     Refusal::new(Code::PolicyDenied, format!("{} ({})", obstacle.reason, obstacle.code), &obstacle.unblock)
 }
 
-/// Whether `placement` for `request` still holds: every device there, healthy, of the class and free; CPU and memory;
-/// topology; policy. The plan it came from is not trusted.
+/// Whether `placement` for `request` still holds: the delivery; every device there, healthy, of the class and free; CPU
+/// and memory; topology; policy. The plan it came from is not trusted.
 pub fn check(state: &State, request: RequestId, placement: &Placement) -> Result<Grant, Refusal> {
     let request = state.requests.get(&request).ok_or_else(|| Refusal::not_found("request", request, "request"))?;
     let spec = &request.spec;
@@ -43,6 +43,7 @@ pub fn check(state: &State, request: RequestId, placement: &Placement) -> Result
     if !state.clusters.get(donor).is_some_and(|cluster| cluster.connected) {
         return Err(no_capacity(format!("{donor} is not connected")));
     }
+    delivery_offered(&view, spec.delivery, donor).map_err(|obstacle| no_capacity(obstacle.reason))?;
     let class = class_of(&view, spec, placement)?;
     let selector = match &spec.gpus.devices {
         DeviceChoice::Class(_) => None,
@@ -70,6 +71,7 @@ pub fn check(state: &State, request: RequestId, placement: &Placement) -> Result
         origin: &spec.origin,
         class: &class,
         milli: placement.milli(),
+        delivery: spec.delivery,
         duration: spec.duration,
     };
     let agreement = permitted(view.may_borrow(donor, ask)).map_err(|obstacle| denied(&obstacle))?;
@@ -231,6 +233,7 @@ pub fn check_renewal(state: &State, lease: LeaseId, term: Millis) -> Result<(), 
         origin: &lease.origin,
         class: &lease.class,
         milli: lease.placement.milli(),
+        delivery: lease.delivery,
         duration: term,
     };
     permitted(view.may_borrow(&lease.placement.donor, ask)).map(|_| ()).map_err(|obstacle| denied(&obstacle))

@@ -12,7 +12,7 @@ use crate::placement::Placement;
 /// What stands in the way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Obstacle {
-    /// Stable code: one of policy's, or `donor-excluded`, `donor-silent`, `no-offer`, `no-delivery`, `no-such-devices`, `local-reserve`, `no-capacity`.
+    /// Stable code: one of policy's, or `donor-excluded`, `donor-silent`, `no-offer`, `delivery-not-offered`, `no-such-devices`, `local-reserve`, `no-capacity`.
     pub code: String,
     /// For people.
     pub reason: String,
@@ -62,7 +62,6 @@ pub(super) fn ask_donor(view: &View<'_>, spec: &RequestSpec, donor: &ClusterId) 
             "wait until its agent advertises",
         )));
     }
-    check_delivery(view, spec, donor)?;
     match &spec.gpus.devices {
         DeviceChoice::Class(class) => ask_class(view, spec, donor, class, None),
         DeviceChoice::Selector(source) => {
@@ -78,15 +77,25 @@ pub(super) fn ask_donor(view: &View<'_>, spec: &RequestSpec, donor: &ClusterId) 
     }
 }
 
-fn check_delivery(view: &View<'_>, spec: &RequestSpec, donor: &ClusterId) -> Result<(), Box<Obstacle>> {
-    let Some(terms) = view.bundle.clusters.get(donor.as_str()) else { return Ok(()) };
-    let wanted = match spec.delivery {
-        Delivery::Namespace => comity_policy::DeliveryKind::Namespace,
-    };
-    if terms.spec.delivery.contains(&wanted) {
+/// Whether the donor's agent says that it can serve this delivery now.
+pub(super) fn delivery_offered(view: &View<'_>, wanted: Delivery, donor: &ClusterId) -> Result<(), Box<Obstacle>> {
+    let cluster = view.state.clusters.get(donor);
+    let deliveries = cluster.and_then(|cluster| cluster.offer.as_ref()).map(|offer| &offer.deliveries);
+    if deliveries.is_some_and(|deliveries| deliveries.contains(&wanted)) {
         return Ok(());
     }
-    Err(Box::new(obstacle("no-delivery", format!("{donor} does not deliver by namespace"), "ask for another delivery")))
+    let needs = match wanted {
+        Delivery::Namespace => "",
+        Delivery::VirtualNode => " (that takes Liqo and fabric mode tun there, both in good health)",
+    };
+    let others: Vec<String> = deliveries.into_iter().flatten().map(ToString::to_string).collect();
+    let instead =
+        if others.is_empty() { String::new() } else { format!(", or ask for delivery {}", others.join(" or ")) };
+    Err(Box::new(obstacle(
+        "delivery-not-offered",
+        format!("the agent of {donor} does not offer delivery {wanted} now"),
+        format!("wait until it does{needs}{instead}"),
+    )))
 }
 
 /// A selector may hit devices of several classes: the classes are tried in name order, and a lease is of one of them.
@@ -125,9 +134,17 @@ fn ask_class(
     class: &ClassName,
     selector: Option<&Selector>,
 ) -> Result<Candidate, Box<Obstacle>> {
-    let ask = |milli| Ask { tenant: spec.tenant.as_str(), origin: &spec.origin, class, milli, duration: spec.duration };
+    let ask = |milli| Ask {
+        tenant: spec.tenant.as_str(),
+        origin: &spec.origin,
+        class,
+        milli,
+        delivery: spec.delivery,
+        duration: spec.duration,
+    };
     // Policy first, with the nominal amount: its reasons hold whatever is free.
     permitted(view.may_borrow(donor, ask(spec.gpus.nominal_milli())))?;
+    delivery_offered(view, spec.delivery, donor)?;
     let wanted = Wanted { class, gpus: &spec.gpus, topology: spec.topology, selector };
     let placement = match fit(view, donor, &wanted) {
         Fit::Fits(placement) => placement,

@@ -2,6 +2,7 @@
 
 use comity_policy::{BorrowFacts, Bundle, Decision, LeaseUse, UsageTable};
 
+use crate::demand::Delivery;
 use crate::id::{ClassName, ClusterId, NodeId};
 use crate::inventory::Node;
 use crate::occupancy::{NodeOccupancy, Occupancy};
@@ -24,6 +25,7 @@ pub(super) struct Ask<'a> {
     pub(super) origin: &'a ClusterId,
     pub(super) class: &'a ClassName,
     pub(super) milli: u64,
+    pub(super) delivery: Delivery,
     pub(super) duration: Millis,
 }
 
@@ -65,6 +67,7 @@ impl<'a> View<'a> {
             donor_cluster: donor.as_str(),
             class: ask.class.as_str(),
             gpus_milli: ask.milli,
+            delivery: ask.delivery.kind(),
             duration_ms: ask.duration.0,
             now_ms: self.state.log_time.0,
             in_use: self.usage.in_use(ask.tenant, institution, donor.as_str(), ask.class.as_str()),

@@ -5,11 +5,12 @@ use comity_core::command::{
     PeeringOutcome, PlaceRequests, RecordCertificate, RelayEnvelope, ReleaseLease, RenewLease, ReportLease,
     ReportPeering, SubmitRequest,
 };
-use comity_core::demand::Share;
+use comity_core::demand::{Delivery, Share};
 use comity_core::envelope::Step;
 use comity_core::inventory::Sharing;
 use comity_core::keys::Side;
-use comity_core::log::Idempotency;
+use comity_core::log::{Idempotency, LOG_FORMAT};
+use comity_core::network::ClusterNetwork;
 use comity_core::{
     Actor, ClusterId, Command, LeaseId, LogEnvelope, Millis, PeeringId, RequestId, State, Timestamp, matcher, snapshot,
 };
@@ -21,18 +22,18 @@ use super::handshake::{envelope, keys};
 /// Something that may happen; numbers are reduced to what exists, or just beyond it.
 #[derive(Clone, Debug)]
 enum Event {
-    Submit { count: u32, milli: Option<u32>, key: u8 },
+    Submit { count: u32, milli: Option<u32>, virtual_node: bool, key: u8 },
     Place,
     Cancel(u64),
     Release(u64),
     Renew(u64, u64),
     Lease { lease: u64, side: u8, outcome: u8 },
-    Keys { peering: u64, side: u8 },
+    Keys { peering: u64, side: u8, network: bool },
     Relay { peering: u64, lease: u64, step: u8 },
     Ack { peering: u64, lease: u64, step: u8 },
     Peering { peering: u64, side: u8, outcome: u8, epoch_off: u32 },
     Mark { which: u8, heard: bool },
-    Offer { which: u8, gpus: usize, shared: bool },
+    Offer { which: u8, gpus: usize, shared: bool, virtual_node: bool },
     Certificate,
     BeginTerm,
     Expire,
@@ -40,19 +41,22 @@ enum Event {
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        4 => (1..6_u32, proptest::option::of(50..1_001_u32), 0..8_u8).prop_map(|(count, milli, key)| Event::Submit { count, milli, key }),
+        4 => (1..6_u32, proptest::option::of(50..1_001_u32), any::<bool>(), 0..8_u8)
+            .prop_map(|(count, milli, virtual_node, key)| Event::Submit { count, milli, virtual_node, key }),
         5 => Just(Event::Place),
         1 => (0..6_u64).prop_map(Event::Cancel),
         2 => (0..6_u64).prop_map(Event::Release),
         1 => (0..6_u64, 0..3_600_000_u64).prop_map(|(lease, duration)| Event::Renew(lease, duration)),
         6 => (0..6_u64, 0..3_u8, 0..4_u8).prop_map(|(lease, side, outcome)| Event::Lease { lease, side, outcome }),
-        4 => (0..4_u64, 0..2_u8).prop_map(|(peering, side)| Event::Keys { peering, side }),
-        3 => (0..4_u64, 0..6_u64, 0..3_u8).prop_map(|(peering, lease, step)| Event::Relay { peering, lease, step }),
-        2 => (0..4_u64, 0..6_u64, 0..3_u8).prop_map(|(peering, lease, step)| Event::Ack { peering, lease, step }),
+        4 => (0..4_u64, 0..2_u8, any::<bool>())
+            .prop_map(|(peering, side, network)| Event::Keys { peering, side, network }),
+        4 => (0..4_u64, 0..6_u64, 0..6_u8).prop_map(|(peering, lease, step)| Event::Relay { peering, lease, step }),
+        2 => (0..4_u64, 0..6_u64, 0..6_u8).prop_map(|(peering, lease, step)| Event::Ack { peering, lease, step }),
         5 => (0..4_u64, 0..2_u8, 0..4_u8, prop_oneof![9 => Just(0_u32), 1 => Just(1)])
             .prop_map(|(peering, side, outcome, epoch_off)| Event::Peering { peering, side, outcome, epoch_off }),
         2 => (0..3_u8, any::<bool>()).prop_map(|(which, heard)| Event::Mark { which, heard }),
-        2 => (0..2_u8, 0..6_usize, any::<bool>()).prop_map(|(which, gpus, shared)| Event::Offer { which, gpus, shared }),
+        2 => (0..2_u8, 0..6_usize, any::<bool>(), any::<bool>())
+            .prop_map(|(which, gpus, shared, virtual_node)| Event::Offer { which, gpus, shared, virtual_node }),
         1 => Just(Event::Certificate),
         1 => Just(Event::BeginTerm),
         3 => Just(Event::Expire),
@@ -72,9 +76,11 @@ fn side_of(state: &State, peering: PeeringId, side: u8) -> (ClusterId, Side) {
 
 fn command_for(state: &State, event: &Event) -> Command {
     match event {
-        Event::Submit { count, milli, .. } => {
+        Event::Submit { count, milli, virtual_node, .. } => {
             let (share, class) = milli.map_or((Share::Whole, "big"), |milli| (Share::Milli(milli), "small"));
-            Command::SubmitRequest(SubmitRequest { spec: spec(*count, share, class), submitted_by: "alice".into() })
+            let mut spec = spec(*count, share, class);
+            spec.delivery = if *virtual_node { Delivery::VirtualNode } else { Delivery::Namespace };
+            Command::SubmitRequest(SubmitRequest { spec, submitted_by: "alice".into() })
         }
         Event::Place => Command::PlaceRequests(PlaceRequests { placements: matcher::plan(state, 8).placements }),
         Event::Cancel(n) => Command::CancelRequest(CancelRequest { request: RequestId(*n) }),
@@ -98,11 +104,19 @@ fn command_for(state: &State, event: &Event) -> Command {
             let fencing_token = held.map_or(1, |held| held.fencing_token);
             Command::ReportLease(ReportLease { cluster: by, lease, fencing_token, outcome })
         }
-        Event::Keys { peering, side } => {
+        Event::Keys { peering, side, network } => {
             let peering = PeeringId(*peering);
             let (by, side) = side_of(state, peering, *side);
             let epoch = state.peerings.get(&peering).map_or(1, |p| p.epoch);
-            Command::OfferKeys(OfferKeys { bundle: keys(peering, epoch, by.as_str(), side) })
+            let mut bundle = keys(peering, epoch, by.as_str(), side);
+            bundle.network = network.then(|| ClusterNetwork {
+                pod_cidrs: vec!["10.44.0.0/16".into()],
+                api_server: "10.0.0.7:6443".into(),
+                liqo_cluster_id: by.to_string(),
+                liqo_version: "v1.2.0".into(),
+                tun: true,
+            });
+            Command::OfferKeys(OfferKeys { bundle })
         }
         Event::Relay { peering, lease, step } => {
             Command::RelayEnvelope(RelayEnvelope { envelope: any_envelope(state, *peering, *lease, *step) })
@@ -127,7 +141,7 @@ fn command_for(state: &State, event: &Event) -> Command {
             let (heard, silent) = if *heard { (named, Vec::new()) } else { (Vec::new(), named) };
             Command::MarkClusters(MarkClusters { heard, silent })
         }
-        Event::Offer { which, gpus, shared } => {
+        Event::Offer { which, gpus, shared, virtual_node } => {
             let name = CLUSTERS[1 + usize::from(*which)];
             let generation = state.clusters[&cluster(name)].offer.as_ref().map_or(1, |offer| offer.generation + 1);
             let like = if *shared {
@@ -135,10 +149,11 @@ fn command_for(state: &State, event: &Event) -> Command {
             } else {
                 device(81_559, Sharing::Exclusive)
             };
-            Command::AdvertiseOffer(AdvertiseOffer {
-                cluster: cluster(name),
-                offer: offer(generation, &[("n1", *gpus, like.clone()), ("n2", *gpus, like)]),
-            })
+            let mut offer = offer(generation, &[("n1", *gpus, like.clone()), ("n2", *gpus, like)]);
+            if !virtual_node {
+                offer.deliveries.remove(&Delivery::VirtualNode);
+            }
+            Command::AdvertiseOffer(AdvertiseOffer { cluster: cluster(name), offer })
         }
         Event::Certificate => Command::RecordCertificate(RecordCertificate {
             cluster: cluster("west"),
@@ -153,11 +168,9 @@ fn any_envelope(state: &State, peering: u64, lease: u64, step: u8) -> comity_cor
     let peering = PeeringId(peering);
     let epoch = state.peerings.get(&peering).map_or(1, |p| p.epoch);
     let (origin, donor) = (side_of(state, peering, 0).0, side_of(state, peering, 1).0);
-    let (from, to, step, lease) = match step {
-        0 => (donor, origin, Step::Psk, None),
-        1 => (origin, donor, Step::Proof, None),
-        _ => (donor, origin, Step::Credential, Some(LeaseId(lease))),
-    };
+    let step = Step::ALL[usize::from(step)];
+    let (from, to) = if step.sender() == Side::Donor { (donor, origin) } else { (origin, donor) };
+    let lease = step.is_of_a_lease().then_some(LeaseId(lease));
     envelope(peering, epoch, (from.as_str(), to.as_str()), lease, step)
 }
 
@@ -168,15 +181,15 @@ fn happen(events: &[(Event, u64)]) -> Federation {
         federation.now += pause;
         let command = command_for(&federation.state, event);
         let idempotency = match event {
-            Event::Submit { count, milli, key } => Some(Idempotency {
+            Event::Submit { count, milli, virtual_node, key } => Some(Idempotency {
                 caller: "alice".into(),
                 key: key.to_string(),
-                body_sha256: format!("{count} {milli:?}"),
+                body_sha256: format!("{count} {milli:?} {virtual_node}"),
             }),
             _ => None,
         };
         let entry = LogEnvelope {
-            format: 1,
+            format: LOG_FORMAT,
             actor: Actor::Leader(1),
             time: Timestamp(federation.now),
             traceparent: String::new(),

@@ -1,6 +1,6 @@
 //! A small federation to test with: `west` borrows, `north` and `south` lend.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use comity_core::command::{
     AdvertiseOffer, ApplyPolicy, InviteCluster, JoinCluster, MarkClusters, PlaceRequests, SubmitRequest,
@@ -37,7 +37,7 @@ spec: {displayName: Lenders, contact: "ops@lend.example", homeRegion: eu, cluste
 apiVersion: policy.comity.dev/v1
 kind: Cluster
 metadata: {name: north}
-spec: {institution: lenders, lends: [{classes: [big, small]}]}
+spec: {institution: lenders, lends: [{classes: [big, small]}], delivery: [namespace, virtual-node]}
 ---
 apiVersion: policy.comity.dev/v1
 kind: Cluster
@@ -110,7 +110,11 @@ pub(crate) fn offer(generation: u64, nodes: &[(&str, usize, Device)]) -> Offer {
         };
         (node(name), has)
     });
-    Offer { generation, nodes: nodes.collect::<BTreeMap<_, _>>() }
+    Offer {
+        generation,
+        nodes: nodes.collect::<BTreeMap<_, _>>(),
+        deliveries: BTreeSet::from([Delivery::Namespace, Delivery::VirtualNode]),
+    }
 }
 
 pub(crate) fn spec(count: u32, share: Share, class: &str) -> RequestSpec {

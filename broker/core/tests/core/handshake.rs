@@ -8,6 +8,7 @@ use comity_core::demand::Share;
 use comity_core::envelope::{Envelope, EnvelopeKey, Step};
 use comity_core::keys::{KeyBundle, Side};
 use comity_core::lease::{EndReason, LeaseState};
+use comity_core::network::ClusterNetwork;
 use comity_core::peering::PeeringState;
 use comity_core::refusal::Code;
 use comity_core::request::RequestState;
@@ -27,6 +28,7 @@ pub(crate) fn keys(peering: PeeringId, epoch: u32, name: &str, side: Side) -> Ke
         identity_key: format!("ed25519:{name}"),
         voucher: blob(0, 0),
         signature: blob(64, 3),
+        network: None,
     }
 }
 
@@ -281,4 +283,57 @@ fn a_join_token_is_good_once() {
     };
     assert_eq!(federation.refused(join("west")).code, Code::InvalidToken);
     assert_eq!(federation.refused(join("unheard-of")).code, Code::InvalidToken);
+}
+
+#[test]
+fn liqos_keys_are_exchanged_beside_the_tunnel_once_both_bundles_are_there() {
+    let (mut federation, _, lease, peering) = Federation::placed();
+    let relay = |ends, lease, step, sequence| {
+        let mut envelope = envelope(peering, 1, ends, lease, step);
+        envelope.key.sequence = sequence;
+        Command::RelayEnvelope(RelayEnvelope { envelope })
+    };
+    let (out, back) = (("north", "west"), ("west", "north"));
+    assert_eq!(federation.refused(relay(out, None, Step::LiqoChallenge, 1)).code, Code::WrongState);
+    for (name, side) in [("west", Side::Origin), ("north", Side::Donor)] {
+        federation.ok(Command::OfferKeys(OfferKeys { bundle: keys(peering, 1, name, side) }));
+    }
+    // Each step goes one way only, for the peering and not for a lease of it.
+    for (ends, step) in [(back, Step::LiqoChallenge), (out, Step::LiqoTenant), (back, Step::LiqoIdentity)] {
+        assert_eq!(federation.refused(relay(ends, None, step, 1)).field, "envelope.to", "{step:?}");
+    }
+    let of_a_lease = federation.refused(relay(out, Some(lease), Step::LiqoChallenge, 1));
+    assert_eq!((of_a_lease.field.as_str(), of_a_lease.value), ("envelope.lease", lease.to_string()));
+
+    for (ends, step) in [(out, Step::LiqoChallenge), (back, Step::LiqoTenant), (out, Step::LiqoIdentity)] {
+        federation.ok(relay(ends, None, step, 1));
+        federation.ok(relay(ends, None, step, 3));
+        federation.ok(relay(ends, None, step, 2));
+        let receiver = cluster(ends.1);
+        let held: Vec<EnvelopeKey> = federation.state.envelopes_for(&receiver).map(|held| held.key.clone()).collect();
+        assert_eq!(held.iter().map(|key| (key.step, key.sequence)).collect::<Vec<_>>(), [(step, 3)]);
+        federation.ok(Command::AckEnvelope(AckEnvelope { key: held[0].clone() }));
+        assert!(federation.state.envelopes.is_empty());
+    }
+    // Unread ones go after a day; those of a failed handshake at once.
+    federation.ok(relay(out, None, Step::LiqoChallenge, 4));
+    let kept = federation.state.envelopes.values().next().unwrap().expires_at.0;
+    assert_eq!(kept, federation.now + 24 * 3_600 * 1_000);
+    federation.report_peering("west", peering, 1, PeeringOutcome::Failed { code: "x".into(), message: "y".into() });
+    assert!(federation.state.envelopes.is_empty());
+}
+
+#[test]
+fn a_bundle_with_a_network_that_cannot_be_is_refused() {
+    let (mut federation, _, _, peering) = Federation::placed();
+    let network = ClusterNetwork { pod_cidrs: vec!["10.44.0.0/16".into()], tun: true, ..ClusterNetwork::default() };
+    let bundle = KeyBundle { network: Some(network.clone()), ..keys(peering, 1, "north", Side::Donor) };
+    let mut bad = bundle.clone();
+    bad.network.as_mut().unwrap().pod_cidrs = vec!["0.0.0.0/0".into()];
+    let refusal = federation.refused(Command::OfferKeys(OfferKeys { bundle: bad }));
+    assert_eq!(refusal.field, "key_bundle.network.pod_cidrs[0]");
+    federation.ok(Command::OfferKeys(OfferKeys { bundle: bundle.clone() }));
+    // Another network is another bundle, and those are refused within an epoch.
+    let other = KeyBundle { network: Some(ClusterNetwork { tun: false, ..network }), ..bundle };
+    assert_eq!(federation.refused(Command::OfferKeys(OfferKeys { bundle: other })).code, Code::WrongState);
 }

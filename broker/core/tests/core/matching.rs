@@ -1,10 +1,12 @@
 //! What the matcher chooses and how it explains itself.
 
-use comity_core::command::{AdvertiseOffer, MarkClusters, PlaceRequests, ProposedPlacement};
-use comity_core::demand::{Share, Topology};
-use comity_core::inventory::Sharing;
+use std::collections::BTreeSet;
+
+use comity_core::command::{AdvertiseOffer, MarkClusters, PlaceRequests, ProposedPlacement, RenewLease};
+use comity_core::demand::{Delivery, RequestSpec, Share, Topology};
+use comity_core::inventory::{Offer, Sharing};
 use comity_core::refusal::Code;
-use comity_core::{Command, matcher};
+use comity_core::{Command, Millis, matcher};
 
 use super::federation::{Federation, cluster, device, node, offer, spec};
 
@@ -90,7 +92,7 @@ fn each_donor_says_what_is_in_the_way_and_what_would_help() {
     let south = vec![cluster("south")];
     federation.ok(Command::MarkClusters(MarkClusters { heard: Vec::new(), silent: south }));
     let mut wanted = spec(1, Share::Whole, "small");
-    wanted.duration = comity_core::Millis::from_hours(1);
+    wanted.duration = Millis::from_hours(1);
     let request = federation.submit(wanted);
     let explanation = matcher::explain(&federation.state, &federation.state.requests[&request].spec);
     let by_donor: Vec<_> = explanation
@@ -155,4 +157,85 @@ fn a_selector_is_served_by_one_class_at_a_time() {
     wanted.gpus.devices = comity_core::demand::DeviceChoice::Selector("device.nonsense == 1".into());
     let refusal = matcher::check_request(&federation.state, &wanted).unwrap_err();
     assert_eq!((refusal.code, refusal.field.as_str()), (Code::InvalidField, "spec.gpus.selector"));
+}
+
+fn by_virtual_node(count: u32) -> RequestSpec {
+    RequestSpec { delivery: Delivery::VirtualNode, target_namespace: "lab".into(), ..spec(count, Share::Whole, "big") }
+}
+
+fn by_namespace_only(generation: u64) -> Offer {
+    let nodes = [("n1", 8, device(81_559, Sharing::Exclusive))];
+    Offer { deliveries: BTreeSet::from([Delivery::Namespace]), ..offer(generation, &nodes) }
+}
+
+#[test]
+fn a_virtual_node_comes_from_a_donor_whose_terms_and_agent_have_it() {
+    let mut federation = Federation::ready();
+    // South would be left with less, and its agent could; its terms do not allow it.
+    let request = federation.submit(by_virtual_node(4));
+    let explanation = matcher::explain(&federation.state, &federation.state.requests[&request].spec);
+    let south = explanation.donors.iter().find(|d| d.donor == cluster("south")).unwrap().obstacle.as_ref().unwrap();
+    assert_eq!(south.code, "no-delivery");
+    assert!(south.unblock.contains("add `virtual-node` to `delivery` of Cluster south"), "{south:?}");
+    assert!(south.by[0].starts_with("Cluster south (all.yaml:"), "{south:?}");
+    assert_eq!(explanation.summary, "fits on north");
+
+    let lease = federation.place()[0];
+    let held = &federation.state.leases[&lease];
+    assert_eq!((&held.placement.donor, held.delivery), (&cluster("north"), Delivery::VirtualNode));
+    assert_eq!(held.target_namespace, "lab");
+}
+
+#[test]
+fn a_donor_whose_agent_cannot_deliver_now_says_so_and_is_not_chosen() {
+    let mut federation = Federation::ready();
+    federation.offer("north", by_namespace_only(2));
+    let quote = matcher::quote(&federation.state, &by_virtual_node(1));
+    assert!(quote.placement.is_none());
+    let north = quote.explanation.donors[0].obstacle.as_ref().unwrap();
+    assert_eq!((quote.explanation.donors[0].donor.as_str(), north.code.as_str()), ("north", "delivery-not-offered"));
+    assert_eq!(north.reason, "the agent of north does not offer delivery virtual-node now");
+    assert!(north.unblock.contains("wait until it does") && north.unblock.ends_with("ask for delivery namespace"));
+
+    federation.submit(by_virtual_node(1));
+    assert!(federation.place().is_empty());
+    federation.submit(spec(1, Share::Whole, "big"));
+    assert_eq!(federation.place().len(), 1, "it still delivers by namespace");
+    federation.offer("north", offer(3, &[("n1", 8, device(81_559, Sharing::Exclusive))]));
+    assert_eq!(federation.place().len(), 1, "and by virtual node once its agent can");
+}
+
+#[test]
+fn apply_asks_again_whether_the_delivery_is_offered() {
+    let mut federation = Federation::ready();
+    let request = federation.submit(by_virtual_node(1));
+    let planned = matcher::plan(&federation.state, 1).placements.remove(0);
+    // Between the plan and its commit the donor's Liqo falls ill.
+    federation.offer("north", by_namespace_only(2));
+    let refusal = matcher::check(&federation.state, request, &planned.placement).unwrap_err();
+    assert_eq!(refusal.code, Code::NoCapacity);
+    let reply = federation.ok(Command::PlaceRequests(PlaceRequests { placements: vec![planned] })).reply.unwrap();
+    match reply {
+        comity_core::ReplyBody::Placed { leases, refused } => assert_eq!((leases.len(), refused.len()), (0, 1)),
+        other => panic!("{other:?}"),
+    }
+    // A forged one at a donor whose terms forbid it is refused by policy.
+    federation.offer("south", offer(2, &[("n1", 8, device(81_559, Sharing::Exclusive))]));
+    federation.offer("north", offer(3, &[("n1", 8, device(81_559, Sharing::Exclusive))]));
+    let mut forged = matcher::plan(&federation.state, 1).placements.remove(0).placement;
+    forged.donor = cluster("south");
+    assert_eq!(matcher::check(&federation.state, request, &forged).unwrap_err().code, Code::PolicyDenied);
+}
+
+#[test]
+fn an_ill_donor_keeps_the_leases_it_serves() {
+    let mut federation = Federation::ready();
+    federation.submit(by_virtual_node(1));
+    let lease = federation.place()[0];
+    let peering = federation.state.leases[&lease].peering;
+    federation.shake_hands(peering, 1);
+    federation.activate(lease);
+    federation.offer("north", by_namespace_only(2));
+    federation.ok(Command::RenewLease(RenewLease { lease, duration: Millis(0) }));
+    assert!(federation.state.leases[&lease].state.is_in_force());
 }

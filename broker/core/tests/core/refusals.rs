@@ -1,5 +1,7 @@
 //! Bad input names field, value and remedy, and changes nothing.
 
+use std::collections::BTreeSet;
+
 use comity_core::command::{AdvertiseOffer, ApplyPolicy, SubmitRequest};
 use comity_core::demand::{RequestSpec, Share};
 use comity_core::inventory::Sharing;
@@ -94,7 +96,9 @@ fn an_offer_with_an_old_generation_or_impossible_amounts_is_refused() {
     assert!(federation.refused(advertise(offer(2, &[("n1", 1, over)]))).field.ends_with("local_use_milli"));
     let odd = comity_core::inventory::Device { sharing: Sharing::TimeSlicing { replicas: 1 }, ..big.clone() };
     assert!(federation.refused(advertise(offer(2, &[("n1", 1, odd)]))).field.ends_with("replicas"));
-    assert!(federation.refused(advertise(offer(2, &[("n1", 129, big)]))).field.ends_with("devices"));
+    assert!(federation.refused(advertise(offer(2, &[("n1", 129, big.clone())]))).field.ends_with("devices"));
+    let none = comity_core::inventory::Offer { deliveries: BTreeSet::new(), ..offer(2, &[("n1", 1, big)]) };
+    assert_eq!(federation.refused(advertise(none)).field, "offer.deliveries");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::{Answer, write_stdout};
 use crate::session::Session;
-use crate::shapes::LeaseState;
+use crate::shapes::{Delivery, LeaseState};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,7 +20,8 @@ Examples:
   kubectl --kubeconfig gpus.kubeconfig get resourcequota
 
 --agent asks the agent of your cluster on this machine. --kubeconfig reads the Secret that the agent wrote on your
-cluster. The kubeconfig holds a token: keep it to yourself. It works where the agent's loopback port can be reached.
+cluster. The kubeconfig holds a token: keep it to yourself. It works where the agent's loopback port can be reached. A lease
+with delivery virtual-node has none: its pods are started on your own cluster.
 ";
 
 /// `comity lease kubeconfig`.
@@ -59,6 +60,11 @@ impl KubeconfigArgs {
         let kubeconfig = match (&self.agent, &self.kubeconfig) {
             (_, Some(origin)) => {
                 let lease = super::get(session, &self.lease).await?;
+                if lease.delivery == Delivery::VirtualNode {
+                    let reason = format!("{} is a virtual node in {}, and has no kubeconfig", lease.id, lease.origin);
+                    return Err(Failure::new(Exit::Refused, "wrong-state", reason)
+                        .remedy(format!("'comity lease show {}' says what its pods need", lease.id)));
+                }
                 if !matches!(lease.state, LeaseState::Active | LeaseState::Suspect) {
                     return Err(Failure::new(
                         Exit::Refused,

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use comity_proto::v1;
+use serde::Deserialize;
 
 use super::spec_file;
 use crate::failure::Failure;
@@ -11,19 +12,39 @@ use crate::units::{GpuAmount, parse_cpu_milli, parse_duration_ms, parse_gpus, pa
 
 const HEADING: &str = "What is asked for";
 
+/// How a lease reaches the origin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeliveryArg {
+    /// A namespace on the donor, and a kubeconfig for it on your cluster
+    #[default]
+    Namespace,
+    /// A node in your cluster (through Liqo): its pods run on the donor, unchanged
+    VirtualNode,
+}
+
+impl From<DeliveryArg> for v1::Delivery {
+    fn from(delivery: DeliveryArg) -> Self {
+        match delivery {
+            DeliveryArg::Namespace => Self::Namespace,
+            DeliveryArg::VirtualNode => Self::VirtualNode,
+        }
+    }
+}
+
 /// Flags that describe a request; or a file that does.
 #[derive(Clone, Debug, Default, Args)]
 pub struct SpecArgs {
     /// Reads the request from a YAML file; '-' reads standard input. Not together with the flags below
     #[arg(short, long, value_name = "FILE", conflicts_with_all = [
         "tenant", "origin", "class", "selector", "gpus", "mig", "gpu_memory", "cpu_per_gpu", "memory_per_gpu", "duration",
-        "same_node", "whole_node", "donor", "not_donor", "namespace", "purpose",
+        "same_node", "whole_node", "donor", "not_donor", "delivery", "namespace", "purpose",
     ])]
     pub file: Option<PathBuf>,
     /// Team that asks and is accounted for it
     #[arg(long, help_heading = HEADING, required_unless_present = "file")]
     pub tenant: Option<String>,
-    /// Your cluster: where the kubeconfig is delivered
+    /// Your cluster: where the kubeconfig or the virtual node is delivered
     #[arg(long, value_name = "CLUSTER", help_heading = HEADING, required_unless_present = "file")]
     pub origin: Option<String>,
     /// GPU class, as in frontier
@@ -33,22 +54,22 @@ pub struct SpecArgs {
     #[arg(long, value_name = "CEL", help_heading = HEADING)]
     pub selector: Option<String>,
     /// Whole GPUs (3), a part of one (0.25), or several equal parts (4x0.25) [default: 1]
-    #[arg(long, value_name = "AMOUNT", value_parser = parse_gpus, help_heading = HEADING)]
+    #[arg(long, value_name = "AMOUNT", value_parser = parse_gpus, allow_hyphen_values = true, help_heading = HEADING)]
     pub gpus: Option<GpuAmount>,
     /// MIG profile of each share, as in 1g.10gb; --gpus says how many
     #[arg(long, value_name = "PROFILE", help_heading = HEADING, conflicts_with = "gpu_memory")]
     pub mig: Option<String>,
     /// Device memory of each share, as in 10Gi; the device may be shared; --gpus says how many
-    #[arg(long, value_name = "MEMORY", value_parser = parse_memory_mib, help_heading = HEADING)]
+    #[arg(long, value_name = "MEMORY", value_parser = parse_memory_mib, allow_hyphen_values = true, help_heading = HEADING)]
     pub gpu_memory: Option<u64>,
     /// CPU for each share, as in 8 or 500m
-    #[arg(long, value_name = "CPU", value_parser = parse_cpu_milli, help_heading = HEADING)]
+    #[arg(long, value_name = "CPU", value_parser = parse_cpu_milli, allow_hyphen_values = true, help_heading = HEADING)]
     pub cpu_per_gpu: Option<u64>,
     /// Main memory for each share, as in 64Gi
-    #[arg(long, value_name = "MEMORY", value_parser = parse_memory_mib, help_heading = HEADING)]
+    #[arg(long, value_name = "MEMORY", value_parser = parse_memory_mib, allow_hyphen_values = true, help_heading = HEADING)]
     pub memory_per_gpu: Option<u64>,
     /// Length of the lease, as in 2h [default: the federation's]
-    #[arg(long, value_parser = parse_duration_ms, help_heading = HEADING)]
+    #[arg(long, value_parser = parse_duration_ms, allow_hyphen_values = true, help_heading = HEADING)]
     pub duration: Option<u64>,
     /// All GPUs on one node
     #[arg(long, help_heading = HEADING)]
@@ -62,7 +83,11 @@ pub struct SpecArgs {
     /// Not this donor (may be repeated)
     #[arg(long, value_name = "CLUSTER", help_heading = HEADING)]
     pub not_donor: Vec<String>,
-    /// Namespace on your cluster for the kubeconfig Secret [default: comity-leases]
+    /// How the GPUs reach you [default: namespace]
+    #[arg(long, value_enum, value_name = "HOW", help_heading = HEADING)]
+    pub delivery: Option<DeliveryArg>,
+    /// Namespace on your cluster: for the kubeconfig Secret [default: comity-leases], or, with --delivery virtual-node,
+    /// whose pods may run on the node (must be given)
     #[arg(long, help_heading = HEADING)]
     pub namespace: Option<String>,
     /// What it is for, in your words
@@ -85,6 +110,12 @@ impl SpecArgs {
     /// The request that the flags (or a file's fields) describe.
     pub(super) fn spec(&self) -> Result<v1::RequestSpec, Failure> {
         let amount = self.gpus.unwrap_or(GpuAmount { count: 1, milli: None });
+        let delivery = self.delivery.unwrap_or_default();
+        if delivery == DeliveryArg::VirtualNode && self.namespace.as_deref().is_none_or(str::is_empty) {
+            return Err(Failure::usage("a virtual node serves the pods of one namespace, and none is named")
+                .field("namespace", "")
+                .remedy("name the namespace on the origin whose pods may run on it, as in --namespace lab"));
+        }
         Ok(v1::RequestSpec {
             tenant: self.tenant.clone().unwrap_or_default(),
             origin: self.origin.clone().unwrap_or_default(),
@@ -100,7 +131,7 @@ impl SpecArgs {
             duration_ms: self.duration.unwrap_or(0),
             allow_donors: self.donor.clone(),
             deny_donors: self.not_donor.clone(),
-            delivery: v1::Delivery::Namespace.into(),
+            delivery: v1::Delivery::from(delivery).into(),
             target_namespace: self.namespace.clone().unwrap_or_default(),
             purpose: self.purpose.clone().unwrap_or_default(),
         })
@@ -151,6 +182,16 @@ mod tests {
         assert_eq!(gpus.share.and_then(|share| share.kind), Some(v1::share::Kind::Milli(250)));
         assert_eq!(spec.delivery, i32::from(v1::Delivery::Namespace));
         assert!(spec.topology.is_some_and(|topology| topology.same_node && !topology.whole_node));
+    }
+
+    #[test]
+    fn a_virtual_node_needs_a_namespace_to_serve() {
+        let args = SpecArgs { delivery: Some(DeliveryArg::VirtualNode), ..SpecArgs::default() };
+        let failure = args.spec().expect_err("none is named");
+        assert_eq!((failure.exit.number(), failure.field.as_str()), (2, "namespace"));
+        assert!(failure.remedy.contains("--namespace lab"), "{failure:?}");
+        let spec = SpecArgs { namespace: Some("lab".to_owned()), ..args }.spec().expect("good");
+        assert_eq!((spec.delivery(), spec.target_namespace.as_str()), (v1::Delivery::VirtualNode, "lab"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Deserializer};
 
-use super::spec_args::SpecArgs;
+use super::spec_args::{DeliveryArg, SpecArgs};
 use crate::failure::Failure;
 use crate::units::{GpuAmount, parse_cpu_milli, parse_duration_ms, parse_gpus, parse_memory_mib};
 
@@ -28,6 +28,8 @@ struct SpecFile {
     donors: Vec<String>,
     #[serde(default)]
     not_donors: Vec<String>,
+    #[serde(default)]
+    delivery: Option<DeliveryArg>,
     namespace: Option<String>,
     purpose: Option<String>,
 }
@@ -144,6 +146,7 @@ fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
         whole_node: file.topology.whole_node,
         donor: file.donors,
         not_donor: file.not_donors,
+        delivery: file.delivery,
         namespace: file.namespace,
         purpose: file.purpose,
     })
@@ -163,6 +166,9 @@ mod tests {
             (Some(8_000), Some(65_536), Some(7_200_000))
         );
         assert!(args.same_node && args.spec().is_ok());
+        let by_node = FILE_EXAMPLE.replace("delivery: namespace ", "delivery: virtual-node ");
+        let spec = parse("request.yaml", &by_node).and_then(|args| args.spec()).expect("good");
+        assert_eq!(spec.delivery(), comity_proto::v1::Delivery::VirtualNode);
     }
 
     #[test]
@@ -179,6 +185,7 @@ mod tests {
             ("tenant: t\norigin: o\ngpus:\n  class: c\n  amuont: 3\n", "f:5:3", "amuont"),
             ("tenant: t\norigin: o\ngpus: {class: c, amount: 2.5}\n", "f:3:", "neither whole GPUs"),
             ("tenant: t\norigin: o\ngpus: {class: c}\nduration: 2\n", "f:4:", "1h30m"),
+            ("tenant: t\norigin: o\ngpus: {class: c}\ndelivery: node\n", "f:4:", "virtual-node"),
             ("tenant: [a]\norigin: o\ngpus: {class: c}\n", "f:1:", "tenant"),
             ("tenant: t\ngpus: {class: c}\n", "f", "origin"),
             ("tenant: t\ntenant: u\norigin: o\ngpus: {class: c}\n", "f:2:", "tenant"),

@@ -26,6 +26,7 @@ pub(super) const FILE_EXAMPLE: &str = "  tenant: poly-ml
     sameNode: true         # or wholeNode: true
   duration: 2h
   donors: []               # only these; notDonors: not these
+  delivery: namespace    # or virtual-node: pods of `namespace` run on the donor, unchanged
   namespace: comity-leases
   purpose: fine-tuning for the spring course
 ";
@@ -37,7 +38,11 @@ Examples:
   comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 --duration 2h --wait
   comity request submit --tenant poly-ml --origin polytech-campus --class midrange --gpus 0.25 --dry-run
   comity request submit --tenant poly-ml --origin polytech-campus --class midrange --mig 1g.10gb --gpus 2
+  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 2 --delivery virtual-node --namespace lab
   comity request submit -f request.yaml --wait --timeout 5m -o json
+
+By default the lease is a namespace on the donor: 'comity lease kubeconfig' opens it. With --delivery virtual-node it is a
+node in your cluster: 'comity lease show' says what pods of that namespace need to run there.
 
 A request file has the same fields as the flags:
 {FILE_EXAMPLE}
@@ -59,7 +64,8 @@ pub struct SubmitArgs {
     #[arg(long)]
     wait: bool,
     /// With --wait: give up after this time (exit code 5); the request goes on
-    #[arg(long, requires = "wait", default_value = "10m", value_parser = parse_duration_ms, value_name = "DURATION")]
+    #[arg(long, requires = "wait", default_value = "10m", value_parser = parse_duration_ms, allow_hyphen_values = true,
+        value_name = "DURATION")]
     timeout: u64,
     /// Repeats an earlier call: the same key and request give the same request, not a second one [default: random]
     #[arg(long, value_name = "KEY")]
