@@ -10,6 +10,7 @@ use comity_runtime::{
 };
 use tokio::sync::{Notify, watch};
 
+use crate::burst::{self, BrokerRequests, BurstContext};
 use crate::config::{Config, ConfigError};
 use crate::delivery::{
     DeliveryError, DonorDelivery, EchoDelivery, NamespaceDelivery, OriginDelivery, OriginFile, OriginSecret,
@@ -227,6 +228,18 @@ impl Agent {
             readiness: readiness.guard("uplink"),
         };
         shutdown.spawn(uplink.run(shutdown.token()));
+        if let (true, Some(kubernetes)) = (config.burst.enabled, platform.api) {
+            let burst = BurstContext {
+                cluster: context.cluster.clone(),
+                kubernetes,
+                settings: config.burst,
+                requests: Arc::new(BrokerRequests::new(&context.cluster, &brokers, &tls)),
+                desired: desired.clone(),
+                nodes: platform.inventory.nodes(),
+                clock: Arc::clone(&clock),
+            };
+            shutdown.spawn(burst::run(burst, shutdown.token()));
+        }
         let renewal =
             Renewal { directory, source, brokers, tls, clock, entropy, not_after: metrics.certificate_not_after };
         shutdown.spawn(renewal.run(shutdown.token()));

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use liqo::LiqoSettings;
 
+use crate::burst::BurstSettings;
 use crate::fabric::{DEFAULT_FABRIC_PORT, FabricMode, TunSettings};
 use crate::local_policy::LocalPolicy;
 use crate::observe::LocalReserve;
@@ -162,6 +163,8 @@ pub struct Config {
     pub fabric: FabricSettings,
     /// Virtual nodes through Liqo.
     pub liqo: LiqoSettings,
+    /// GPU pods of this cluster that may run on another one's.
+    pub burst: BurstSettings,
     /// Where metrics and probes are served, without authentication.
     pub admin_listen: SocketAddr,
     /// Logs and traces.
@@ -182,6 +185,7 @@ impl Default for Config {
             reserve: LocalReserve::default(),
             fabric: FabricSettings::default(),
             liqo: LiqoSettings::default(),
+            burst: BurstSettings::default(),
             admin_listen: SocketAddr::from((Ipv4Addr::LOCALHOST, ADMIN_PORT)),
             log: LogSettings::default(),
         }
@@ -239,6 +243,11 @@ impl Config {
             ));
         }
         self.liqo.check(self.kubernetes.is_some())?;
+        self.burst.check()?;
+        if self.burst.enabled && !self.liqo.enabled {
+            let reason = "pods go away on virtual nodes; set liqo.enabled too";
+            return Err(refused("burst.enabled", self.burst.enabled, reason));
+        }
         self.fabric.tun.check().map_err(|(field, value, reason)| refused(field, value, reason))?;
         Ok(())
     }
@@ -308,6 +317,8 @@ mod tests {
             ("kubernetes: {}\nliqo: {namespace: Liqo}\n", "liqo.namespace"),
             ("kubernetes: {}\nliqo: {podCidrs: [10.0.0.1/8]}\n", "liqo.podCidrs"),
             ("kubernetes: {}\nliqo: {apiServer: 'https://a:1'}\n", "liqo.apiServer"),
+            ("kubernetes: {}\nburst: {enabled: true}\n", "burst.enabled"),
+            ("kubernetes: {}\nburst: {maxGpus: 0}\n", "burst.maxGpus"),
             ("inventoryFile: /a\nfabric: {mode: tun, tun: {mtu: 900}}\n", "fabric.tun.mtu"),
             ("inventoryFile: /a\nfabric: {tun: {name: 'a device/name'}}\n", "fabric.tun.name"),
         ] {

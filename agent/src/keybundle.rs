@@ -19,7 +19,7 @@ const MAX_POD_CIDRS: usize = 8;
 const SHORTEST_PREFIX: u8 = 8;
 /// Bytes of the API server's "host:port", and of Liqo's version.
 const MAX_API_SERVER_BYTES: usize = 261;
-const MAX_VERSION_BYTES: usize = 64;
+const MAX_VERSION_BYTES: usize = 32;
 /// A DNS label.
 const MAX_LABEL_BYTES: usize = 63;
 
@@ -239,7 +239,7 @@ pub fn check_network(cluster: &str, network: &v1::ClusterNetwork) -> Result<Remo
     if !network.liqo_cluster_id.is_empty() && !is_dns_label(&network.liqo_cluster_id) {
         return Err(refuse("liqo_cluster_id", &network.liqo_cluster_id, "want a DNS label"));
     }
-    if network.liqo_version.len() > MAX_VERSION_BYTES || network.liqo_version.chars().any(char::is_control) {
+    if network.liqo_version.len() > MAX_VERSION_BYTES || !network.liqo_version.bytes().all(in_version) {
         return Err(refuse("liqo_version", &network.liqo_version, "want a version as in \"v1.2.0\""));
     }
     Ok(RemoteNetwork {
@@ -249,6 +249,10 @@ pub fn check_network(cluster: &str, network: &v1::ClusterNetwork) -> Result<Remo
         liqo_version: network.liqo_version.clone(),
         tun: network.tun,
     })
+}
+
+fn in_version(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b".+-".contains(&byte)
 }
 
 fn is_host_port(text: &str) -> bool {

@@ -3,12 +3,20 @@
 
 use comity_testkit::{Binaries, LiqoConfig, Needs, RealClusters, RealClustersConfig, requirements};
 
+#[path = "kubernetes/broker.rs"]
+mod broker;
+#[path = "kubernetes/burst.rs"]
+mod burst;
 #[path = "kubernetes/cluster.rs"]
 mod cluster;
 #[path = "kubernetes/delivery.rs"]
 mod delivery;
 #[path = "kubernetes/inventory.rs"]
 mod inventory;
+#[path = "kubernetes/lease_nodes.rs"]
+mod lease_nodes;
+#[path = "kubernetes/liqo_donor.rs"]
+mod liqo_donor;
 #[path = "kubernetes/liqo_origin.rs"]
 mod liqo_origin;
 #[path = "kubernetes/origin.rs"]
@@ -25,10 +33,24 @@ async fn the_agent_works_on_a_real_api_server() {
     delivery::after_removal_the_token_is_refused_and_the_namespace_gone(&cluster).await;
     delivery::a_tenant_cannot_outlive_its_lease_with_a_token_of_its_own(&cluster).await;
     delivery::namespaces_of_others_are_left_alone(&cluster).await;
+    lease_nodes::a_lease_is_kept_to_its_nodes(&cluster).await;
     rights::the_agent_is_held_to_the_namespaces_of_leases(&cluster).await;
     origin::a_kubeconfig_secret_opens_the_lease(&cluster).await;
+    burst::the_agent_may_change_only_what_a_burst_needs(&cluster).await;
+    burst::definitions_refuse_what_cannot_be(&cluster).await;
+    burst::pods_run_on_leases(&cluster).await;
+    burst::a_gpu_request_lives_and_ends(&cluster).await;
     delivery::an_absent_api_server_is_waited_for(&cluster).await;
     cluster.stop().await;
+}
+
+/// Two clusters with real Liqo; the consumer is played by the test, with the credentials that Liqo gives it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_donor_lends_through_real_liqo_exactly_what_was_leased() {
+    let missing = comity_testkit::RealClusters::missing();
+    if comity_testkit::requirements::met("lending through Liqo", &missing) {
+        liqo_donor::lending_through_liqo().await;
+    }
 }
 
 /// On two clusters with real kubelets and Liqo; the part of the agent runs in the network of the origin's node.

@@ -71,7 +71,7 @@ pub struct OriginSettings {
     pub mapping: NamespaceMapping,
     /// How long a donor that does not answer may hold up a removal before it is counted as gone.
     pub donor_patience: Duration,
-    /// How pods that run on virtual nodes are given to end when the lease does.
+    /// How long pods on a virtual node are given to end when the lease does.
     pub drain_patience: Duration,
 }
 

@@ -12,10 +12,14 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use serde_json::json;
 
-const MANIFESTS: [&str; 3] = [
+const MANIFESTS: [&str; 7] = [
+    include_str!("../../../deploy/crds/gpurequests.yaml"),
+    include_str!("../../../deploy/crds/gpuleases.yaml"),
     include_str!("../../../deploy/agent/rbac.yaml"),
     include_str!("../../../deploy/agent/tenant-role.yaml"),
     include_str!("../../../deploy/agent/admission.yaml"),
+    include_str!("../../../deploy/agent/burst.yaml"),
+    include_str!("../../../deploy/agent/liqo-nodes.yaml"),
 ];
 /// Longest that anything here is waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

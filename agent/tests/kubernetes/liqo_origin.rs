@@ -67,6 +67,12 @@ fn request(id: &str) -> SliceRequest {
 }
 
 async fn the_network_is_found(origin: &LiqoOrigin, clusters: &RealClusters) {
+    let error = origin.own_network().await.unwrap_err().to_string();
+    assert!(error.contains("liqo.podCidrs"), "{error}");
+    // What a cluster says that gives its nodes their CIDRs.
+    let cidr = clusters.origin.pod_cidr();
+    let patch = json!({ "spec": { "podCIDR": cidr, "podCIDRs": [cidr] } }).to_string();
+    clusters.origin.kubectl(&["patch", "node", &clusters.origin.node_name(), "-p", &patch]).await.unwrap();
     let network = origin.own_network().await.unwrap();
     assert_eq!(network.pod_cidrs, [clusters.origin.pod_cidr()]);
     assert_eq!((network.liqo_cluster_id.as_str(), network.liqo_version.as_str()), ("origin", "v1.2.0"));

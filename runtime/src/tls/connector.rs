@@ -40,7 +40,7 @@ pub enum DialError {
     /// No connection.
     #[error("{0}")]
     Tcp(std::io::Error),
-    /// It answered, and one side refused the other's certificate, which may be replaced or begin later.
+    /// It answered, and one side refused the other's certificate: as it is, trying again will not help.
     #[error("{0}")]
     Certificate(String),
     /// It answered, and TLS failed for another reason.
@@ -55,12 +55,9 @@ impl DialError {
     fn of_tls(error: &std::io::Error) -> Self {
         let reason = Refusal::describe(error);
         if Refusal::is_of_identity(error) {
-            Self::SomebodyElse(reason)
-        } else if Refusal::is_refusal(error) {
-            Self::Certificate(reason)
-        } else {
-            Self::Tls(reason)
+            return Self::SomebodyElse(reason);
         }
+        if Refusal::is_refusal(error) { Self::Certificate(reason) } else { Self::Tls(reason) }
     }
 }
 

@@ -1,0 +1,378 @@
+//! Bursts on a real API server with a real scheduler: gates, pins, rescues, limits, restarts, and the custom resources.
+
+use std::sync::Arc;
+
+use comity_agent::burst::{self, BurstContext, BurstSettings, GATE, LEASE, REQUEST, WebhookSettings};
+use comity_agent::crd::{GpuLease, GpuRequest};
+use comity_agent::observe::Nodes;
+use comity_proto::v1;
+use comity_runtime::SystemClock;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::broker::Broker;
+use crate::cluster::{Cluster, eventually, pod, refusal};
+
+/// A running burst.
+struct Running {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    fn start(cluster: &Cluster, broker: &Broker, nodes: &watch::Sender<Nodes>, port: Option<u16>) -> Self {
+        let webhook = port.map(|port| WebhookSettings {
+            listen: ([127, 0, 0, 1], port).into(),
+            url: Some(format!("https://127.0.0.1:{port}/gate")),
+            ..WebhookSettings::default()
+        });
+        let settings = BurstSettings { enabled: true, webhook, ..BurstSettings::default() };
+        settings.check().unwrap();
+        let context = BurstContext {
+            cluster: "polytechnic".to_owned(),
+            kubernetes: cluster.agent.clone(),
+            settings,
+            requests: Arc::new(broker.clone()),
+            desired: broker.desired(),
+            nodes: nodes.subscribe(),
+            clock: Arc::new(SystemClock::new()),
+        };
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(burst::run(context, stop.clone()));
+        Self { stop, task }
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        self.task.await.unwrap();
+    }
+}
+
+async fn namespace(cluster: &Cluster, name: &str, annotations: Value) {
+    let labels = json!({ "comity.dev/offload": "true", "comity.dev/tenant": "vision", "comity.dev/class": "frontier" });
+    let object = json!({ "metadata": { "name": name, "labels": labels, "annotations": annotations } });
+    let api = Api::<Namespace>::all(cluster.admin());
+    api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+}
+
+fn pods(cluster: &Cluster, namespace: &str) -> Api<Pod> {
+    Api::namespaced(cluster.admin(), namespace)
+}
+
+async fn all(api: &Api<Pod>) -> Vec<Pod> {
+    api.list(&ListParams::default()).await.unwrap().items
+}
+
+fn is_gated(pod: &Pod) -> bool {
+    pod.spec.as_ref().unwrap().scheduling_gates.iter().flatten().any(|gate| gate.name == GATE)
+}
+
+fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
+}
+
+/// The node that Liqo would make for a lease: simulated, with the lease's label and taint, and Liqo's taint.
+async fn virtual_node(cluster: &Cluster, lease: &str, gpus: u32) {
+    let amounts = json!({ "cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": gpus.to_string() });
+    let node = json!({
+        "metadata": {
+            "name": lease,
+            "labels": { LEASE: lease, "type": "virtual-kubelet", "kubernetes.io/hostname": lease },
+            "annotations": { "kwok.x-k8s.io/node": "fake" },
+        },
+        "spec": { "taints": [
+            { "key": LEASE, "value": lease, "effect": "NoSchedule" },
+            { "key": "virtual-node.liqo.io/not-allowed", "value": "true", "effect": "NoExecute" },
+        ] },
+        "status": { "allocatable": amounts, "capacity": amounts },
+    });
+    let api = Api::<Node>::all(cluster.admin());
+    api.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
+}
+
+async fn events_say(cluster: &Cluster, namespace: &str, reason: &str) -> bool {
+    let arguments = ["get", "events", "-n", namespace, "-o", "jsonpath={.items[*].reason}"];
+    cluster.plane().kubectl(&arguments).await.unwrap().split(' ').any(|found| found == reason)
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+pub(crate) async fn pods_run_on_leases(cluster: &Cluster) {
+    for node in ["gpu-1", "gpu-2"] {
+        cluster.plane().kubectl(&["cordon", node]).await.unwrap();
+    }
+    let (broker, nodes) = (Broker::new(), watch::Sender::new(None));
+    let port = free_port();
+    let running = Running::start(cluster, &broker, &nodes, Some(port));
+    let webhooks = Api::<MutatingWebhookConfiguration>::all(cluster.admin());
+    eventually("the webhook is configured", || async { webhooks.get_opt("comity-burst").await.unwrap().is_some() })
+        .await;
+
+    let running = a_job_is_gated_asked_for_once_and_pinned(cluster, &broker, &nodes, port, running).await;
+    what_others_change_in_the_webhook_is_changed_back(cluster).await;
+    local_gpus_come_first_and_limits_hold(cluster, &broker, &nodes).await;
+    running.stop().await;
+
+    let running = Running::start(cluster, &broker, &nodes, None);
+    eventually("the webhook is gone", || async { webhooks.get_opt("comity-burst").await.unwrap().is_none() }).await;
+    a_pending_pod_is_rescued(cluster, &broker).await;
+    a_gate_where_nobody_opted_in_is_taken_off(cluster).await;
+    running.stop().await;
+    for node in ["gpu-1", "gpu-2"] {
+        cluster.plane().kubectl(&["uncordon", node]).await.unwrap();
+    }
+}
+
+async fn a_job_is_gated_asked_for_once_and_pinned(
+    cluster: &Cluster,
+    broker: &Broker,
+    nodes: &watch::Sender<Nodes>,
+    port: u16,
+    running: Running,
+) -> Running {
+    namespace(cluster, "team-a", json!({ "comity.dev/cooldown": "1s" })).await;
+    let pods = pods(cluster, "team-a");
+    // The API server takes a moment to begin with a new webhook.
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    eventually("the webhook is asked", || async {
+        is_gated(&pods.create(&dry, &pod("try", "nvidia.com/gpu", 1)).await.unwrap())
+    })
+    .await;
+    let mut work = serde_json::to_value(pod("work", "nvidia.com/gpu", 1).spec.unwrap()).unwrap();
+    work["restartPolicy"] = json!("Never");
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": "train", "namespace": "team-a" },
+        "spec": { "parallelism": 2, "completions": 2, "template": { "spec": work } },
+    });
+    cluster.plane().kubectl_with_input(&["apply", "-f", "-"], &job.to_string()).await.unwrap();
+    eventually("the Job's pods are one request", || async {
+        let live = broker.live("team-a");
+        live.len() == 1 && live[0].spec.as_ref().unwrap().gpus.as_ref().unwrap().count == 2
+    })
+    .await;
+    eventually("both pods are held and say for what they wait", || async {
+        let all = all(&pods).await;
+        all.len() == 2 && all.iter().all(|pod| is_gated(pod) && annotation(pod, REQUEST) == Some("req-1"))
+    })
+    .await;
+    eventually("an event says why", || events_say(cluster, "team-a", "ComityWaiting")).await;
+
+    running.stop().await;
+    let running = Running::start(cluster, broker, nodes, Some(port));
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    assert_eq!(broker.submissions(), 1, "a restart asks for nothing twice");
+
+    let lease = broker.grant("req-1");
+    virtual_node(cluster, &lease, 2).await;
+    eventually("both pods are on the lease's node", || async {
+        all(&pods).await.iter().all(|pod| node_of(pod) == Some("lease-1") && !is_gated(pod))
+    })
+    .await;
+    eventually("the lease is shown", || async {
+        let lease = Api::<GpuLease>::namespaced(cluster.admin(), "team-a").get_opt("lease-1").await.unwrap();
+        lease.and_then(|lease| lease.status).and_then(|status| status.state).as_deref() == Some("Active")
+    })
+    .await;
+    cluster.plane().kubectl(&["delete", "job", "train", "-n", "team-a", "--cascade=foreground"]).await.unwrap();
+    eventually("the idle lease is given back", || async { broker.live("team-a").is_empty() }).await;
+    cluster.plane().kubectl(&["delete", "node", "lease-1"]).await.unwrap();
+    assert_eq!(broker.submissions(), 1);
+    running
+}
+
+async fn what_others_change_in_the_webhook_is_changed_back(cluster: &Cluster) {
+    let api = Api::<MutatingWebhookConfiguration>::all(cluster.admin());
+    let bundle = |found: MutatingWebhookConfiguration| found.webhooks.unwrap()[0].client_config.ca_bundle.clone();
+    let right = bundle(api.get("comity-burst").await.unwrap());
+    assert!(right.is_some());
+    let patch = json!([
+        { "op": "remove", "path": "/webhooks/0/clientConfig/caBundle" },
+        { "op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Fail" },
+    ]);
+    let patch = Patch::Json::<()>(serde_json::from_value(patch).unwrap());
+    api.patch("comity-burst", &PatchParams::default(), &patch).await.unwrap();
+    eventually("the configuration is right again", || async {
+        let found = api.get("comity-burst").await.unwrap();
+        let policy = found.webhooks.as_ref().unwrap()[0].failure_policy.clone();
+        policy.as_deref() == Some("Ignore") && bundle(found) == right
+    })
+    .await;
+}
+
+async fn local_gpus_come_first_and_limits_hold(cluster: &Cluster, broker: &Broker, nodes: &watch::Sender<Nodes>) {
+    let device = v1::Device { healthy: true, resource_name: "nvidia.com/gpu".to_owned(), ..v1::Device::default() };
+    let node = v1::Node { id: "a".to_owned(), schedulable: true, devices: vec![device], ..v1::Node::default() };
+    nodes.send_replace(Some(Arc::new(vec![node])));
+    cluster.plane().kubectl(&["uncordon", "gpu-1"]).await.unwrap();
+    namespace(cluster, "team-b", json!({ "comity.dev/max-gpus": "1" })).await;
+    let pods = pods(cluster, "team-b");
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    eventually("the webhook is asked", || async {
+        is_gated(&pods.create(&dry, &pod("try", "nvidia.com/gpu", 1)).await.unwrap())
+    })
+    .await;
+    pods.create(&PostParams::default(), &pod("stays", "nvidia.com/gpu", 1)).await.unwrap();
+    eventually("it runs on a GPU of this cluster", || async {
+        node_of(&pods.get("stays").await.unwrap()) == Some("gpu-1")
+    })
+    .await;
+    assert!(broker.live("team-b").is_empty());
+    nodes.send_replace(Some(Arc::new(Vec::new())));
+    cluster.plane().kubectl(&["cordon", "gpu-1"]).await.unwrap();
+    for name in ["first", "second"] {
+        pods.create(&PostParams::default(), &pod(name, "nvidia.com/gpu", 1)).await.unwrap();
+    }
+    eventually("the limit is told", || events_say(cluster, "team-b", "ComityLimit")).await;
+    assert_eq!(broker.live("team-b").len(), 1);
+    // What cannot go is not held.
+    let mut tied = pod("tied", "nvidia.com/gpu", 1);
+    tied.spec.as_mut().unwrap().node_selector = Some([("disk".to_owned(), "fast".to_owned())].into());
+    pods.create(&PostParams::default(), &tied).await.unwrap();
+    eventually("it is told why it stays", || events_say(cluster, "team-b", "ComityNotOffloadable")).await;
+    assert!(!is_gated(&pods.get("tied").await.unwrap()));
+    for name in ["stays", "first", "second", "tied"] {
+        pods.delete(name, &DeleteParams::default().grace_period(0)).await.unwrap();
+    }
+    eventually("requests without pods are taken back", || async { broker.live("team-b").is_empty() }).await;
+}
+
+async fn a_pending_pod_is_rescued(cluster: &Cluster, broker: &Broker) {
+    namespace(cluster, "team-c", json!({})).await;
+    let pods = pods(cluster, "team-c");
+    let made = pods.create(&PostParams::default(), &pod("late", "nvidia.com/gpu", 2)).await.unwrap();
+    assert!(!is_gated(&made));
+    eventually("the pending pod is a request", || async { broker.live("team-c").len() == 1 }).await;
+    let request = broker.live("team-c")[0].clone();
+    let spec = request.spec.unwrap();
+    assert!(spec.topology.unwrap().same_node && spec.gpus.unwrap().count == 2);
+    let lease = broker.grant(&request.id);
+    virtual_node(cluster, &lease, 2).await;
+    eventually("it is on the lease's node", || async {
+        let pod = pods.get("late").await.unwrap();
+        node_of(&pod) == Some(&lease) && annotation(&pod, LEASE) == Some(&lease)
+    })
+    .await;
+    pods.delete("late", &DeleteParams::default().grace_period(0)).await.unwrap();
+    cluster.plane().kubectl(&["delete", "node", &lease]).await.unwrap();
+}
+
+async fn a_gate_where_nobody_opted_in_is_taken_off(cluster: &Cluster) {
+    let pods = pods(cluster, "research");
+    let mut left = pod("left-behind", "nvidia.com/gpu", 1);
+    left.metadata.labels = Some([(GATE.to_owned(), "true".to_owned())].into());
+    left.spec.as_mut().unwrap().scheduling_gates = serde_json::from_value(json!([{ "name": GATE }])).unwrap();
+    pods.create(&PostParams::default(), &left).await.unwrap();
+    eventually("the gate is off", || async { !is_gated(&pods.get("left-behind").await.unwrap()) }).await;
+    pods.delete("left-behind", &DeleteParams::default().grace_period(0)).await.unwrap();
+}
+
+pub(crate) async fn a_gpu_request_lives_and_ends(cluster: &Cluster) {
+    namespace(cluster, "team-d", json!({})).await;
+    let (broker, nodes) = (Broker::new(), watch::Sender::new(None));
+    let running = Running::start(cluster, &broker, &nodes, None);
+    let object = json!({
+        "apiVersion": "comity.dev/v1alpha1", "kind": "GpuRequest",
+        "metadata": { "name": "nightly", "namespace": "team-d" }, "spec": { "gpus": 2, "duration": "8h" },
+    });
+    cluster.plane().kubectl_with_input(&["apply", "-f", "-"], &object.to_string()).await.unwrap();
+    let api = Api::<GpuRequest>::namespaced(cluster.admin(), "team-d");
+    let state = || async { api.get("nightly").await.unwrap().status.unwrap_or_default() };
+    eventually("it is queued", || async { state().await.state.as_deref() == Some("Queued") }).await;
+    assert_eq!(state().await.message.as_deref(), Some("every donor's GPUs are taken"));
+    let request = broker.live("team-d").remove(0);
+    assert_eq!(request.spec.as_ref().unwrap().duration_ms, 8 * 3_600_000);
+    broker.grant(&request.id);
+    eventually("it is active", || async {
+        let status = state().await;
+        status.state.as_deref() == Some("Active") && status.donor.as_deref() == Some("institute")
+    })
+    .await;
+    let row = cluster.plane().kubectl(&["get", "gpureq", "-n", "team-d", "--no-headers"]).await.unwrap();
+    assert!(row.contains("nightly") && row.contains("Active") && row.contains("lease-1"), "{row}");
+
+    // A deleted object waits for a broker that is silent, and goes when it is heard.
+    broker.be_silent(true);
+    api.delete("nightly", &DeleteParams::default()).await.unwrap();
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    assert!(api.get_opt("nightly").await.unwrap().is_some());
+    broker.be_silent(false);
+    eventually("it is gone", || async { api.get_opt("nightly").await.unwrap().is_none() }).await;
+    assert!(broker.live("team-d").is_empty());
+
+    // One whose tenant is not the namespace's is refused, and says why.
+    let mut wrong = object.clone();
+    wrong["spec"]["tenant"] = json!("robotics");
+    cluster.plane().kubectl_with_input(&["apply", "-f", "-"], &wrong.to_string()).await.unwrap();
+    eventually("it is refused", || async {
+        let status = state().await;
+        status.state.as_deref() == Some("Refused") && status.message.unwrap_or_default().contains("robotics")
+    })
+    .await;
+    api.delete("nightly", &DeleteParams::default()).await.unwrap();
+    eventually("it is gone too", || async { api.get_opt("nightly").await.unwrap().is_none() }).await;
+    running.stop().await;
+}
+
+pub(crate) async fn definitions_refuse_what_cannot_be(cluster: &Cluster) {
+    let apply = |spec: Value| async move {
+        let object = json!({
+            "apiVersion": "comity.dev/v1alpha1", "kind": "GpuRequest",
+            "metadata": { "name": "bad", "namespace": "default" }, "spec": spec,
+        });
+        cluster.plane().kubectl_with_input(&["apply", "-f", "-"], &object.to_string()).await
+    };
+    for (spec, message) in [
+        (json!({ "gpus": 0 }), "gpus must be from 1 to 4096"),
+        (json!({ "gpus": 1, "class": "Big One" }), "class must be a DNS label"),
+        (json!({ "gpus": 1, "class": "a", "selector": "true" }), "give either class or selector"),
+        (json!({ "gpus": 1, "milli": 20 }), "milli must be from 50 to 1000"),
+        (json!({ "gpus": 1, "milli": 500, "migProfile": "1g.10gb" }), "at most one of milli"),
+        (json!({ "gpus": 1, "duration": "a week" }), "duration must be a number"),
+        (json!({ "gpus": 1, "gpuz": 1 }), "unknown field"),
+    ] {
+        let error = apply(spec.clone()).await.unwrap_err().to_string();
+        assert!(error.contains(message), "{spec}: {error}");
+    }
+    apply(json!({ "gpus": 1 })).await.unwrap();
+    let error = apply(json!({ "gpus": 2 })).await.unwrap_err().to_string();
+    assert!(error.contains("cannot be changed"), "{error}");
+    cluster.plane().kubectl(&["delete", "gpurequest", "bad", "-n", "default"]).await.unwrap();
+}
+
+pub(crate) async fn the_agent_may_change_only_what_a_burst_needs(cluster: &Cluster) {
+    namespace(cluster, "team-e", json!({})).await;
+    for name in ["research", "team-e"] {
+        pods(cluster, name).create(&PostParams::default(), &pod("victim", "nvidia.com/gpu", 1)).await.unwrap();
+    }
+    let agent = |namespace: &str| Api::<Pod>::namespaced(cluster.agent.client(), namespace);
+    let merge = PatchParams::default();
+    let note = Patch::Merge(json!({ "metadata": { "annotations": { "comity.dev/request": "req-1" } } }));
+    let (code, message) = refusal(agent("research").patch("victim", &merge, &note).await);
+    assert!((code == 403 || code == 422) && message.contains("comity.dev/offload"), "{code} {message}");
+    agent("team-e").patch("victim", &merge, &note).await.unwrap();
+    let image = json!({ "spec": { "containers": [{ "name": "work", "image": "example.invalid/evil:1" }] } });
+    let (_, message) = refusal(agent("team-e").patch("victim", &merge, &Patch::Strategic(image)).await);
+    assert!(message.contains("may not change what a pod runs"), "{message}");
+    let label = Patch::Merge(json!({ "metadata": { "labels": { "app": "service" } } }));
+    let (_, message) = refusal(agent("team-e").patch("victim", &merge, &label).await);
+    assert!(message.contains("labels"), "{message}");
+    let (_, message) = refusal(agent("team-e").delete("victim", &DeleteParams::default()).await);
+    assert!(message.contains("only pods that wait for a lease"), "{message}");
+    let webhooks = Api::<MutatingWebhookConfiguration>::all(cluster.agent.client());
+    assert_eq!(refusal(webhooks.get("another").await).0, 403);
+    for name in ["research", "team-e"] {
+        pods(cluster, name).delete("victim", &DeleteParams::default().grace_period(0)).await.unwrap();
+    }
+}

@@ -1,0 +1,68 @@
+//! The nodes that a virtual node's pods may run on, chosen and labelled on a real API server.
+
+use std::collections::BTreeSet;
+
+use comity_agent::delivery::{DonorLease, NodeLender, VirtualNodeDonor as _};
+use comity_agent::liqo::LiqoPeer;
+use comity_agent::liqo::donor::{DonorSettings, LiqoDonor};
+use comity_agent::observe::NodeSalt;
+use comity_proto::v1;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+use tokio::sync::watch;
+
+use crate::cluster::{Cluster, eventually, lease};
+
+const LABEL: &str = "lease.comity.dev/lease-70";
+
+async fn labelled(nodes: &Api<Node>) -> BTreeSet<String> {
+    let all = nodes.list(&Default::default()).await.unwrap();
+    all.items.iter().filter(|node| node.labels().contains_key(LABEL)).map(ResourceExt::name_any).collect()
+}
+
+pub(crate) async fn a_lease_is_kept_to_its_nodes(cluster: &Cluster) {
+    let salt = NodeSalt::new([7; 32]);
+    let client = cluster.agent.client();
+    let liqo = LiqoDonor::new(client.clone(), DonorSettings::new("donor", cluster.agent.target()));
+    let lender = NodeLender::new(client.clone(), liqo, salt.clone(), watch::channel(BTreeSet::new()).1);
+    let peer = LiqoPeer { peering: "peer-1".into(), cluster: "polytechnic".into(), liqo_id: "origin".into() };
+    let on = |names: &[&str]| {
+        let placed = names.iter().map(|name| v1::NodePlacement { node: salt.node_id(name), ..Default::default() });
+        let lease = lease("lease-70");
+        DonorLease { placement: v1::Placement { nodes: placed.collect(), ..lease.placement.clone() }, ..lease }
+    };
+    let nodes = Api::<Node>::all(cluster.admin());
+
+    let grant = lender.prepare(&peer, &on(&["gpu-1"])).await.unwrap();
+    assert_eq!(grant.node_selector["kubernetes.io/hostname"], "gpu-1");
+    assert_eq!((grant.resources["nvidia.com/gpu"].as_str(), grant.origin_liqo_id.as_str()), ("3", "origin"));
+    assert!(labelled(&nodes).await.is_empty());
+
+    let both = BTreeSet::from(["gpu-1".to_owned(), "gpu-2".to_owned()]);
+    let grant = lender.prepare(&peer, &on(&["gpu-1", "gpu-2"])).await.unwrap();
+    assert_eq!(grant.node_selector[LABEL], "true");
+    assert_eq!(labelled(&nodes).await, both);
+    assert_eq!(lender.list().await.unwrap(), BTreeSet::from(["lease-70".to_owned()]));
+
+    // What somebody else put on a third node is taken off: it would let the lease's pods run there.
+    let extra = Patch::Merge(json!({ "metadata": { "labels": { LABEL: "true" } } }));
+    nodes.patch("cpu-1", &PatchParams::default(), &extra).await.unwrap();
+    lender.prepare(&peer, &on(&["gpu-1", "gpu-2"])).await.unwrap();
+    assert_eq!(labelled(&nodes).await, both);
+
+    lender.remove("lease-70", None).await.unwrap();
+    lender.remove("lease-70", None).await.unwrap();
+    assert!(labelled(&nodes).await.is_empty() && lender.list().await.unwrap().is_empty());
+
+    // The right to label nodes is not the right to change them.
+    let own = Api::<Node>::all(client);
+    let refused = async |patch: serde_json::Value| {
+        own.patch("cpu-1", &PatchParams::default(), &Patch::Merge(&patch)).await.is_err()
+    };
+    let cordon = json!({ "spec": { "unschedulable": true } });
+    eventually("the agent is kept from cordoning nodes", || refused(cordon.clone())).await;
+    assert!(refused(json!({ "metadata": { "labels": { "nvidia.com/gpu.product": "another" } } })).await);
+    assert!(refused(json!({ "metadata": { "annotations": { "a": "b" } } })).await);
+}

@@ -1,0 +1,242 @@
+//! Lending through real Liqo, with the rights of `deploy/agent/` and no others, to a consumer that tries for more.
+
+#[path = "liqo_donor/attempts.rs"]
+mod attempts;
+#[path = "liqo_donor/consumer.rs"]
+mod consumer;
+#[path = "liqo_donor/lab.rs"]
+mod lab;
+
+use std::collections::BTreeSet;
+
+use comity_agent::delivery::DeliveryError;
+use comity_agent::liqo::donor::{Grants, POLICY_NAMES, PolicyKeeper, slice_user};
+use comity_agent::liqo::{LiqoPeer, TenantRequest};
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::Api;
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use serde_json::json;
+use tokio::sync::watch;
+
+use crate::cluster::{PATIENCE, eventually};
+use attempts::{ATTEMPTS, Attempt};
+use lab::{Lab, POD_NAMESPACE, TENANT_NAMESPACE};
+
+pub(crate) async fn lending_through_liqo() {
+    let lab = Lab::start().await;
+    names_that_have_rights_are_refused(&lab).await;
+    requests_for_more_are_not_signed(&lab).await;
+    let consumer = lab.admit().await;
+    consumer.borrow(&lab, "lease-7").await;
+    consumer.offload_namespace(&lab).await;
+
+    for attempt in ATTEMPTS.iter() {
+        without_policies(&lab, &consumer, attempt).await;
+    }
+    what_others_write_is_put_back(&lab, &consumer).await;
+    liqo_alone_signs_consumers_into_any_group(&lab, &consumer).await;
+
+    let keeper = PolicyKeeper::start(lab.agent.clone(), lab.policy_settings(), lab.grants.subscribe());
+    assert!(keeper.health().borrow().is_err(), "nothing is well before it has been looked at");
+    wait_for(&mut keeper.health(), "the policies are in force", |health| health.is_ok()).await;
+    for attempt in ATTEMPTS.iter() {
+        with_policies(&lab, &consumer, attempt).await;
+    }
+    println!("{} attempts refused", ATTEMPTS.len());
+    honest_use_works(&lab, &consumer).await;
+    policies_are_restored(&lab, &keeper).await;
+    a_lease_that_ends_is_over(&lab, &consumer, &keeper).await;
+    removal_leaves_nothing(&lab, &consumer).await;
+    lab.stop().await;
+}
+
+async fn wait_for<T>(receiver: &mut watch::Receiver<T>, what: &str, holds: impl FnMut(&T) -> bool) {
+    let waited = tokio::time::timeout(PATIENCE, receiver.wait_for(holds)).await;
+    assert!(waited.is_ok_and(|result| result.is_ok()), "still not so after {PATIENCE:?}: {what}");
+}
+
+async fn names_that_have_rights_are_refused(lab: &Lab) {
+    let peer = |id: &str| LiqoPeer { peering: "peer-9".into(), cluster: "elsewhere".into(), liqo_id: id.into() };
+    let binding = |kind: &str| {
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": "physicists" },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view" },
+            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": "physics" }],
+        })
+        .to_string()
+    };
+    for kind in ["Group", "User"] {
+        lab.donor().kubectl_with_input(&["apply", "-f", "-"], &binding(kind)).await.unwrap();
+        let error = lab.liqo.challenge(&peer("physics")).await.unwrap_err();
+        assert!(matches!(error, DeliveryError::Permanent { code: "liqo-id-in-rbac", .. }), "{error}");
+        assert!(error.to_string().contains("physicists"), "{error}");
+        lab.donor().kubectl(&["delete", "clusterrolebinding", "physicists"]).await.unwrap();
+    }
+    for id in ["donor", "system:masters", "", "Origin"] {
+        let error = lab.liqo.challenge(&peer(id)).await.unwrap_err();
+        assert!(matches!(error, DeliveryError::Permanent { code: "bad-liqo-id", .. }), "{id}: {error}");
+    }
+}
+
+async fn requests_for_more_are_not_signed(lab: &Lab) {
+    let key = consumer::Key::generate();
+    let challenge = lab.liqo.challenge(&lab.peer).await.unwrap();
+    let honest = key.tenant_request(&challenge);
+    for csr in [
+        key.csr(&["liqo.io", "cluster-operators"], "origin"),
+        key.csr(&["liqo.io"], "other"),
+        key.csr(&["system:masters"], "origin"),
+    ] {
+        let request = TenantRequest { csr, ..honest.clone() };
+        let error = lab.liqo.admit_tenant(&lab.peer, &request).await.unwrap_err();
+        assert!(matches!(error, DeliveryError::Permanent { code: "bad-liqo-message", .. }), "{error}");
+    }
+}
+
+/// Where Liqo and RBAC alone leave a way, it is one: otherwise the refusal later would show nothing.
+async fn without_policies(lab: &Lab, consumer: &consumer::Consumer, attempt: &Attempt) {
+    let result = attempt.make(consumer).await;
+    match (attempt.open, result) {
+        (true, Ok(_)) | (false, Err(_)) => {}
+        (true, Err(error)) => panic!("{}: was to be possible without the policies: {error}", attempt.name),
+        (false, Ok(_)) => panic!("{}: is possible without the policies; say so in the table", attempt.name),
+    }
+    attempt.undo(lab, consumer).await;
+}
+
+async fn with_policies(lab: &Lab, consumer: &consumer::Consumer, attempt: &Attempt) {
+    match attempt.make(consumer).await {
+        Ok(_) => {
+            attempt.undo(lab, consumer).await;
+            panic!("{}: was possible", attempt.name);
+        }
+        Err(kube::Error::Api(status)) => {
+            assert!(status.message.contains(attempt.refusal), "{}: {}", attempt.name, status.message);
+            println!("refused: {}: {}", attempt.name, status.message);
+        }
+        Err(error) => panic!("{}: {error}", attempt.name),
+    }
+}
+
+/// Why the policies look at certificate requests: Liqo checks the first organisation only.
+async fn liqo_alone_signs_consumers_into_any_group(lab: &Lab, consumer: &consumer::Consumer) {
+    let groups = ["origin", "cluster-operators"];
+    let csr = consumer.key.csr(&groups, &slice_user("further", "origin"));
+    let slice = serde_json::from_value(consumer::slice("further", &csr, |_| ())).unwrap();
+    consumer.slices().create(&PostParams::default(), &slice).await.unwrap();
+    let slices = lab.slices();
+    let signed = std::sync::OnceLock::new();
+    eventually("Liqo has signed it", || async {
+        let slice = slices.get("further").await.unwrap();
+        let certificate = slice.data.pointer("/status/authParams/signedCRT").and_then(serde_json::Value::as_str);
+        certificate.is_some_and(|certificate| signed.set(certificate.to_owned()).is_ok())
+    })
+    .await;
+    let client = consumer.with_certificate(signed.get().unwrap());
+    let reviews = Api::<SelfSubjectReview>::all(client);
+    let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await.unwrap();
+    let held = review.status.unwrap().user_info.unwrap().groups.unwrap();
+    assert!(groups.iter().all(|group| held.contains(&(*group).to_owned())), "{held:?}");
+    slices.delete("further", &DeleteParams::default()).await.unwrap();
+}
+
+/// The class controller alone: somebody with rights changes a status.
+async fn what_others_write_is_put_back(lab: &Lab, consumer: &consumer::Consumer) {
+    let slices = lab.slices();
+    for change in [
+        json!({ "status": { "resources": { "nvidia.com/gpu": "100" } } }),
+        json!({ "status": { "nodeSelector": null } }),
+        json!({ "spec": { "resources": { "nvidia.com/gpu": "99" } } }),
+    ] {
+        if change.get("spec").is_some() {
+            consumer.slices().patch("lease-7", &PatchParams::default(), &Patch::Merge(&change)).await.unwrap();
+        } else {
+            slices.patch_status("lease-7", &PatchParams::default(), &Patch::Merge(&change)).await.unwrap();
+        }
+        eventually("the slice is exactly its lease again", || async {
+            let slice = slices.get("lease-7").await.unwrap();
+            let status = &slice.data["status"];
+            status["resources"] == json!(lab::resources()) && status["nodeSelector"] == json!(lab::node_selector())
+        })
+        .await;
+    }
+    eventually("Liqo counts what was leased", || async {
+        let quotas = lab.quotas().list(&ListParams::default()).await.unwrap();
+        quotas.items.iter().any(|quota| quota.data["spec"]["resources"]["nvidia.com/gpu"] == "2")
+    })
+    .await;
+}
+
+async fn honest_use_works(lab: &Lab, consumer: &consumer::Consumer) {
+    consumer.shadow_pod("honest", |_| ()).await.unwrap();
+    let pods = Api::<Pod>::namespaced(lab.admin.clone(), POD_NAMESPACE);
+    eventually("Liqo makes the pod", || async { pods.get_opt("honest").await.unwrap().is_some() }).await;
+    consumer.borrow(lab, "lease-8").await;
+}
+
+async fn policies_are_restored(lab: &Lab, keeper: &PolicyKeeper) {
+    let mut health = keeper.health();
+    let breaks = [
+        vec!["delete", "validatingadmissionpolicy", POLICY_NAMES[3]],
+        vec!["delete", "validatingadmissionpolicybinding", POLICY_NAMES[0]],
+        vec!["patch", "validatingadmissionpolicybinding", POLICY_NAMES[1], "--type=merge", "-p", r#"{"spec":{"validationActions":["Audit"]}}"#],
+        vec!["patch", "validatingadmissionpolicy", POLICY_NAMES[2], "--type=merge", "-p", r#"{"spec":{"failurePolicy":"Ignore"}}"#],
+        vec!["label", "validatingadmissionpolicy", POLICY_NAMES[1], "app.kubernetes.io/component-"],
+        vec!["-n", "comity-system", "delete", "configmap", "comity-liqo-grants"],
+        vec![
+            "patch", "validatingadmissionpolicy", POLICY_NAMES[4], "--type=json", "-p",
+            r#"[{"op":"add","path":"/spec/matchConditions/-","value":{"name":"never","expression":"false"}}]"#,
+        ],
+    ];
+    for args in breaks {
+        health.mark_unchanged();
+        lab.donor().kubectl(&args).await.unwrap();
+        let seen = tokio::time::timeout(PATIENCE, health.changed()).await;
+        assert!(seen.is_ok_and(|result| result.is_ok()), "nothing was said of kubectl {args:?}");
+        wait_for(&mut health, "the policies are restored", |health| health.is_ok()).await;
+        println!("restored after kubectl {}", args.join(" "));
+    }
+}
+
+async fn a_lease_that_ends_is_over(lab: &Lab, consumer: &consumer::Consumer, keeper: &PolicyKeeper) {
+    lab.grants.send_modify(|grants| {
+        let mut fewer = Grants::clone(grants);
+        fewer.0.remove("lease-7");
+        *grants = fewer.into();
+    });
+    wait_for(&mut keeper.in_force(), "the lease is out of force", |leases| !leases.contains("lease-7")).await;
+    eventually("the slice is brought to zero", || async {
+        let slice = lab.slices().get("lease-7").await.unwrap();
+        slice.data["status"]["resources"]["nvidia.com/gpu"] == "0"
+    })
+    .await;
+    let error = consumer.shadow_pod("late", |_| ()).await.unwrap_err().to_string();
+    assert!(error.contains("no lease in force is granted to lease-7-181fdd46fc4a"), "{error}");
+    let pods = Api::<Pod>::namespaced(lab.admin.clone(), POD_NAMESPACE);
+    assert!(pods.get_opt("honest").await.unwrap().is_some(), "a pod ends only when its lease is drained");
+
+    lab.liqo.drain_lease(&lab.peer, "lease-7").await.unwrap();
+    assert!(pods.get_opt("honest").await.unwrap().is_none());
+    assert!(lab.slices().get_opt("lease-7").await.unwrap().is_none());
+    assert!(lab.slices().get_opt("lease-8").await.unwrap().is_some(), "the other lease stays");
+    lab.liqo.drain_lease(&lab.peer, "lease-7").await.unwrap();
+    let again = consumer.create_slice("lease-7").await.unwrap_err().to_string();
+    assert!(again.contains("no lease in force is called lease-7"), "{again}");
+}
+
+/// The consumer does nothing at all: it could as well be dead.
+async fn removal_leaves_nothing(lab: &Lab, consumer: &consumer::Consumer) {
+    let began = std::time::Instant::now();
+    lab.liqo.remove_tenant(&lab.peer).await.unwrap();
+    println!("the tenant was removed in {:?}", began.elapsed());
+    let namespaces = Api::<Namespace>::all(lab.admin.clone());
+    let left: BTreeSet<String> =
+        namespaces.list_metadata(&ListParams::default()).await.unwrap().items.into_iter().filter_map(|one| one.metadata.name).collect();
+    assert!(!left.contains(POD_NAMESPACE) && !left.contains(TENANT_NAMESPACE), "{left:?}");
+    let foreign = Api::<DynamicObject>::all_with(lab.admin.clone(), &comity_agent::liqo::foreign_cluster());
+    assert!(foreign.get_opt("origin").await.unwrap().is_none());
+    assert!(consumer.slices().list(&ListParams::default()).await.is_err(), "its certificate has no rights any more");
+    lab.liqo.remove_tenant(&lab.peer).await.unwrap();
+    let _ = namespaces.delete("liqo-tenant-other", &DeleteParams::default()).await;
+}

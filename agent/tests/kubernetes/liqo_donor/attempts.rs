@@ -1,0 +1,261 @@
+//! What a consumer tries, with its own valid credentials, to get more than its lease.
+
+use std::sync::LazyLock;
+
+use comity_agent::liqo::donor::slice_user;
+use comity_agent::liqo::{namespace_map, resource_slice};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::consumer::{Consumer, namespace_map_of, shadow_pod_of, slice};
+use super::lab::{Lab, POD_NAMESPACE, TENANT_NAMESPACE};
+
+pub(crate) struct Attempt {
+    pub(crate) name: &'static str,
+    /// Whether Liqo and RBAC alone let it happen.
+    pub(crate) open: bool,
+    /// Part of what is said where it is refused.
+    pub(crate) refusal: &'static str,
+    act: Act,
+}
+
+enum Act {
+    /// With the credential of the control plane.
+    Create(fn(&Consumer) -> Value),
+    /// A patch of the object of this kind and name, and what puts it back.
+    Merge { kind: fn() -> ApiResource, name: &'static str, status: bool, patch: Value, back: Value },
+    /// The whole status, by PUT.
+    PutStatus(Value),
+    /// The status, by server-side apply.
+    ApplyStatus(Value),
+    /// With the credential of the slice.
+    CreateWithSlice(Value),
+}
+
+impl Attempt {
+    pub(crate) async fn make(&self, consumer: &Consumer) -> Result<DynamicObject, kube::Error> {
+        match &self.act {
+            Act::Create(object) => create(consumer.control_plane.clone(), object(consumer)).await,
+            Act::CreateWithSlice(object) => create(consumer.slice_client(), object.clone()).await,
+            Act::Merge { kind, name, status, patch, .. } => {
+                let api = Api::<DynamicObject>::namespaced_with(consumer.control_plane.clone(), TENANT_NAMESPACE, &kind());
+                let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
+                if *status { api.patch_status(name, &parameters, &patch).await } else { api.patch(name, &parameters, &patch).await }
+            }
+            Act::PutStatus(status) => {
+                let mut slice = consumer.slices().get("lease-7").await?;
+                slice.data["status"]["resources"] = status.clone();
+                consumer.slices().replace_status("lease-7", &PostParams::default(), &slice).await
+            }
+            Act::ApplyStatus(status) => {
+                let object = json!({
+                    "apiVersion": "authentication.liqo.io/v1beta1", "kind": "ResourceSlice",
+                    "metadata": { "name": "lease-7" }, "status": { "resources": status },
+                });
+                let parameters = PatchParams::apply("consumer").force();
+                consumer.slices().patch_status("lease-7", &parameters, &Patch::Apply(&object)).await
+            }
+        }
+    }
+
+    /// By an administrator, so that the next attempt finds things as they were.
+    pub(crate) async fn undo(&self, lab: &Lab, consumer: &Consumer) {
+        match &self.act {
+            Act::Create(object) => delete(lab, &object(consumer)).await,
+            Act::CreateWithSlice(object) => delete(lab, object).await,
+            Act::Merge { status: true, .. } | Act::PutStatus(_) | Act::ApplyStatus(_) => {}
+            Act::Merge { kind, name, back, .. } => {
+                let api = Api::<DynamicObject>::namespaced_with(lab.admin.clone(), TENANT_NAMESPACE, &kind());
+                api.patch(name, &PatchParams::default(), &Patch::Merge(back)).await.unwrap();
+            }
+        }
+    }
+}
+
+fn api(client: Client, object: &Value) -> Api<DynamicObject> {
+    let kind: GroupVersionKind = serde_json::from_value::<DynamicObject>(object.clone()).unwrap().types.unwrap().try_into().unwrap();
+    let namespace = object["metadata"]["namespace"].as_str().unwrap();
+    Api::namespaced_with(client, namespace, &ApiResource::from_gvk(&kind))
+}
+
+async fn create(client: Client, object: Value) -> Result<DynamicObject, kube::Error> {
+    let typed = serde_json::from_value(object.clone()).unwrap();
+    api(client, &object).create(&PostParams::default(), &typed).await
+}
+
+async fn delete(lab: &Lab, object: &Value) {
+    let api = api(lab.admin.clone(), object);
+    let name = object["metadata"]["name"].as_str().unwrap();
+    if let Ok(Some(_)) = api.get_opt(name).await {
+        let bare = json!({ "metadata": { "finalizers": null } });
+        let _ = api.patch(name, &PatchParams::default(), &Patch::Merge(&bare)).await;
+        let _ = api.delete(name, &DeleteParams::default().grace_period(0)).await;
+        crate::cluster::eventually("it is gone", || async { api.get_opt(name).await.unwrap().is_none() }).await;
+    }
+}
+
+fn gpus(count: &str) -> Value {
+    json!({ "cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": count })
+}
+
+fn own_csr(consumer: &Consumer, name: &str) -> String {
+    consumer.key.csr(&["origin"], &slice_user(name, "origin"))
+}
+
+fn pod(change: impl FnOnce(&mut Value)) -> Act {
+    Act::CreateWithSlice(shadow_pod_of("greedy", change))
+}
+
+fn in_pod(field: &'static str, value: Value) -> Act {
+    pod(move |object| object["spec"]["pod"][field] = value)
+}
+
+fn in_container(field: &'static str, value: Value) -> Act {
+    pod(move |object| object["spec"]["pod"]["containers"][0][field] = value)
+}
+
+fn of_slice(patch: Value, back: Value) -> Act {
+    Act::Merge { kind: resource_slice, name: "lease-7", status: false, patch, back }
+}
+
+fn of_map(patch: Value, back: Value) -> Act {
+    Act::Merge { kind: namespace_map, name: "donor", status: false, patch, back }
+}
+
+fn plain(kind: &str, change: impl FnOnce(&mut Value)) -> Act {
+    let mut object = json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": "greedy", "namespace": POD_NAMESPACE } });
+    change(&mut object);
+    Act::CreateWithSlice(object)
+}
+
+fn service(change: impl FnOnce(&mut Value)) -> Act {
+    plain("Service", |object| {
+        object["spec"] = json!({ "selector": { "a": "b" }, "ports": [{ "port": 80 }] });
+        change(object);
+    })
+}
+
+fn open(name: &'static str, refusal: &'static str, act: Act) -> Attempt {
+    Attempt { name, open: true, refusal, act }
+}
+
+fn shut(name: &'static str, refusal: &'static str, act: Act) -> Attempt {
+    Attempt { name, open: false, refusal, act }
+}
+
+pub(crate) static ATTEMPTS: LazyLock<Vec<Attempt>> = LazyLock::new(|| [grants(), slices(), maps(), pods(), objects()].into_iter().flatten().collect());
+
+fn grants() -> Vec<Attempt> {
+    let own = "may only be written by this cluster itself, not by origin";
+    let status = json!({ "status": { "resources": gpus("100") } });
+    let merge = Act::Merge { kind: resource_slice, name: "lease-7", status: true, patch: status, back: Value::Null };
+    let map = json!({ "status": { "currentMapping": { "x": { "remoteNamespace": "kube-system", "phase": "Accepted" } } } });
+    let map = Act::Merge { kind: namespace_map, name: "donor", status: true, patch: map, back: Value::Null };
+    vec![
+        open("grant itself by a patch of the status", own, merge),
+        open("grant itself by PUT", own, Act::PutStatus(gpus("100"))),
+        open("grant itself by server-side apply", own, Act::ApplyStatus(gpus("100"))),
+        open("claim another namespace in a NamespaceMap's status", own, map),
+    ]
+}
+
+fn slices() -> Vec<Attempt> {
+    let class = "only ResourceSlices of class comity";
+    vec![
+        open("a slice of the default class", class, Act::Create(|consumer| {
+            slice("lease-8", &own_csr(consumer, "lease-8"), |object| object["spec"]["class"] = json!("default"))
+        })),
+        open("a slice of no class", class, Act::Create(|consumer| {
+            slice("lease-8", &own_csr(consumer, "lease-8"), |object| object["spec"]["class"] = json!(""))
+        })),
+        open("another class for a slice that it has", class, of_slice(json!({ "spec": { "class": "default" } }), json!({ "spec": { "class": "comity" } }))),
+        open("a second slice beside its lease", "no lease in force is called second", Act::Create(|consumer| {
+            slice("second", &own_csr(consumer, "second"), |_| ())
+        })),
+        open("a slice in the name of somebody else's lease", "no lease in force is called lease-9", Act::Create(|consumer| {
+            slice("lease-9", &own_csr(consumer, "lease-9"), |_| ())
+        })),
+        open("a slice for another consumer", "spec.consumerClusterID must be the peer", Act::Create(|consumer| {
+            slice("lease-8", &own_csr(consumer, "lease-8"), |object| object["spec"]["consumerClusterID"] = json!("other"))
+        })),
+        shut("a slice in another tenant's namespace", "forbidden", Act::Create(|consumer| {
+            slice("lease-9", &own_csr(consumer, "lease-9"), |object| object["metadata"]["namespace"] = json!("liqo-tenant-other"))
+        })),
+        open("a certificate with a further group", "spec.csr must ask for exactly", Act::Create(|consumer| {
+            slice("lease-8", &consumer.key.csr(&["origin", "cluster-operators"], &slice_user("lease-8", "origin")), |_| ())
+        })),
+        open("a certificate in another slice's name", "spec.csr must ask for exactly", Act::Create(|consumer| {
+            slice("lease-8", &own_csr(consumer, "lease-9"), |_| ())
+        })),
+        open("a slice that poses as this cluster's own", "the label liqo.io/replicated must be true", Act::Create(|consumer| {
+            slice("lease-8", &own_csr(consumer, "lease-8"), |object| object["metadata"]["labels"] = json!({ "liqo.io/replication": "true", "liqo.io/remoteID": "other", "liqo.io/remote-cluster-id": "other" }))
+        })),
+        open("take the label off that makes it looked after", "the label liqo.io/replicated must be true", of_slice(
+            json!({ "metadata": { "labels": { "liqo.io/replicated": null } } }),
+            json!({ "metadata": { "labels": { "liqo.io/replicated": "true" } } }),
+        )),
+        open("decide about cordons", "cordon annotations belong to the provider", of_slice(
+            json!({ "metadata": { "annotations": { "liqo.io/cordon": "false" } } }),
+            json!({ "metadata": { "annotations": { "liqo.io/cordon": null } } }),
+        )),
+        open("outlast its lease by a finalizer", "carry no finalizers", of_slice(
+            json!({ "metadata": { "finalizers": ["example.com/forever"] } }),
+            json!({ "metadata": { "finalizers": null } }),
+        )),
+        open("renew somebody else's certificate", "spec.consumerClusterID must be the peer", Act::Create(|consumer| json!({
+            "apiVersion": "authentication.liqo.io/v1beta1", "kind": "Renew",
+            "metadata": { "name": "greedy", "namespace": TENANT_NAMESPACE, "labels": { "liqo.io/replicated": "true", "liqo.io/originID": "origin" } },
+            "spec": { "consumerClusterID": "other", "identityType": "ControlPlane", "publicKey": "", "csr": own_csr(consumer, "lease-9") },
+        }))),
+    ]
+}
+
+fn maps() -> Vec<Attempt> {
+    vec![
+        open("a namespace of any name", "remote namespace names must end in -origin", of_map(
+            json!({ "spec": { "desiredMapping": { "more": "finance" } } }),
+            json!({ "spec": { "desiredMapping": { "more": null } } }),
+        )),
+        open("a second NamespaceMap", "is called donor", Act::Create(|_| namespace_map_of("second", json!({ "b": "b-origin" })))),
+        open("a namespace for the group of somebody else", "must name origin", of_map(
+            json!({ "metadata": { "labels": { "liqo.io/originID": "cluster-operators" } } }),
+            json!({ "metadata": { "labels": { "liqo.io/originID": "origin" } } }),
+        )),
+    ]
+}
+
+fn pods() -> Vec<Attempt> {
+    let privileged = json!({ "privileged": true });
+    vec![
+        open("choose a node", "nodeName may not be set", in_pod("nodeName", json!("donor-node"))),
+        open("other nodes than leased", "nodeSelector must have the lease's own", in_pod("nodeSelector", json!({}))),
+        open("the host's network", "host namespaces", in_pod("hostNetwork", json!(true))),
+        open("the host's processes", "host namespaces", in_pod("hostPID", json!(true))),
+        open("the host's IPC", "host namespaces", in_pod("hostIPC", json!(true))),
+        open("the host's files", "volumes may only be of these kinds", in_pod("volumes", json!([{ "name": "root", "hostPath": { "path": "/" } }]))),
+        open("a volume of a server elsewhere", "volumes may only be of these kinds", in_pod("volumes", json!([{ "name": "n", "nfs": { "server": "10.0.0.1", "path": "/" } }]))),
+        open("a privileged container", "privileged containers", in_container("securityContext", privileged.clone())),
+        open("a privileged init container", "privileged containers", in_pod("initContainers", json!([{ "name": "init", "image": "a", "securityContext": privileged }]))),
+        open("a port of the host", "host ports", in_container("ports", json!([{ "containerPort": 80, "hostPort": 80 }]))),
+        shut("devices by another resource name", "these resources only", in_container("resources", json!({ "limits": { "rdma/hca": "1" } }))),
+        open("devices by a resource claim", "resource claims are not offered", in_pod("resourceClaims", json!([{ "name": "gpu", "resourceClaimTemplateName": "all" }]))),
+        open("every GPU by a variable of the container runtime", "NVIDIA_VISIBLE_DEVICES", in_container("env", json!([{ "name": "NVIDIA_VISIBLE_DEVICES", "value": "all" }]))),
+        open("push others away", "priorityClassName", in_pod("priorityClassName", json!("system-node-critical"))),
+        open("tolerate every taint", "tolerate only", in_pod("tolerations", json!([{ "operator": "Exists" }]))),
+        open("a scheduler of its own", "schedulerName", in_pod("schedulerName", json!("mine"))),
+        open("a service account of the cluster", "service accounts", in_pod("serviceAccountName", json!("builder"))),
+        open("days to end", "terminationGracePeriodSeconds", in_pod("terminationGracePeriodSeconds", json!(864_000))),
+        shut("a pod elsewhere", "forbidden", pod(|object| object["metadata"]["namespace"] = json!("default"))),
+    ]
+}
+
+fn objects() -> Vec<Attempt> {
+    vec![
+        open("a port on every node", "open no ports", service(|object| object["spec"]["type"] = json!("NodePort"))),
+        open("somebody else's address", "no external IPs", service(|object| object["spec"]["externalIPs"] = json!(["10.0.0.1"]))),
+        open("a namespace that never ends", "carry no finalizers", plain("ConfigMap", |object| object["metadata"]["finalizers"] = json!(["example.com/forever"]))),
+        shut("read the donor's Secrets", "forbidden", Act::CreateWithSlice(json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "greedy", "namespace": "kube-system" } }))),
+    ]
+}

@@ -1,0 +1,147 @@
+//! The donor of a pair of clusters with Liqo, and its agent's tasks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use comity_agent::fabric::ForwardTarget;
+use comity_agent::liqo::donor::{
+    ClassController, DonorSettings, Grant, Grants, InstallationSettings, LiqoDonor, NamespaceKeeper, PolicySettings,
+    check_installation, own_user_name,
+};
+use comity_agent::liqo::{LiqoPeer, quota, resource_slice};
+use comity_testkit::{Binaries, LiqoConfig, Needs, RealCluster, RealClusters, RealClustersConfig};
+use kube::api::DynamicObject;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::consumer::{Consumer, Key};
+
+const MANIFESTS: [&str; 4] = [
+    include_str!("../../../../deploy/agent/rbac.yaml"),
+    include_str!("../../../../deploy/agent/tenant-role.yaml"),
+    include_str!("../../../../deploy/agent/admission.yaml"),
+    include_str!("../../../../deploy/agent/liqo-donor.yaml"),
+];
+pub(crate) const TENANT_NAMESPACE: &str = "liqo-tenant-origin";
+pub(crate) const POD_NAMESPACE: &str = "team-a-origin";
+const AGENT: &str = "system:serviceaccount:comity-system:comity-agent";
+
+pub(crate) struct Lab {
+    clusters: RealClusters,
+    config: Config,
+    pub(crate) admin: Client,
+    /// With the rights of the agent's ServiceAccount.
+    pub(crate) agent: Client,
+    pub(crate) liqo: LiqoDonor,
+    pub(crate) peer: LiqoPeer,
+    pub(crate) grants: watch::Sender<Arc<Grants>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+pub(crate) fn resources() -> BTreeMap<String, String> {
+    [("cpu", "4"), ("memory", "4Gi"), ("nvidia.com/gpu", "2"), ("pods", "10")]
+        .map(|(name, amount)| (name.to_owned(), amount.to_owned()))
+        .into()
+}
+
+pub(crate) fn node_selector() -> BTreeMap<String, String> {
+    [("kubernetes.io/os".to_owned(), "linux".to_owned())].into()
+}
+
+fn grant(consumer: &str) -> Grant {
+    Grant {
+        origin_liqo_id: consumer.into(),
+        resources: resources(),
+        node_selector: node_selector(),
+        node_labels: BTreeMap::new(),
+    }
+}
+
+impl Lab {
+    pub(crate) async fn start() -> Self {
+        let binaries = Binaries::ensure(Needs::Liqo).await.unwrap();
+        let config = RealClustersConfig {
+            dns: false,
+            liqo: Some(LiqoConfig::default()),
+            patience: Duration::from_secs(400),
+            ..RealClustersConfig::default()
+        };
+        let clusters = RealClusters::start(&binaries, config).await.unwrap();
+        for manifest in MANIFESTS {
+            clusters.donor.kubectl_with_input(&["apply", "-f", "-"], manifest).await.unwrap();
+        }
+        let kubeconfig = Kubeconfig::read_from(clusters.donor.host_kubeconfig_path()).unwrap();
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+        let admin = Client::try_from(config.clone()).unwrap();
+        let token = ["create", "token", "comity-agent", "-n", "comity-system", "--duration=1h"];
+        let token = clusters.donor.kubectl(&token).await.unwrap();
+        let mut agent = config.clone();
+        agent.auth_info = kube::config::AuthInfo { token: Some(token.trim().to_owned().into()), ..Default::default() };
+        let agent = Client::try_from(agent).unwrap();
+
+        let found = check_installation(&agent, &InstallationSettings::default()).await.unwrap();
+        assert_eq!((found.liqo_cluster_id.as_str(), found.version.as_str()), ("donor", "1.2.0"));
+        assert_eq!(own_user_name(&agent).await.unwrap(), AGENT);
+        let port = config.cluster_url.port_u16().unwrap();
+        let settings = DonorSettings {
+            pod_grace: Duration::from_secs(2),
+            patience: Duration::from_secs(120),
+            ..DonorSettings::new(&found.liqo_cluster_id, ForwardTarget::new("127.0.0.1", port))
+        };
+        let leases = [("lease-7", "origin"), ("lease-8", "origin"), ("lease-9", "other")];
+        let grants = Grants(leases.map(|(lease, consumer)| (lease.to_owned(), grant(consumer))).into());
+        let (grants, watched) = watch::channel(Arc::new(grants));
+        let tasks = vec![
+            tokio::spawn(ClassController::run(agent.clone(), watched)),
+            tokio::spawn(NamespaceKeeper::run(agent.clone())),
+        ];
+        Self {
+            clusters,
+            config,
+            admin,
+            liqo: LiqoDonor::new(agent.clone(), settings),
+            agent,
+            peer: LiqoPeer { peering: "peer-1".into(), cluster: "polytechnic".into(), liqo_id: "origin".into() },
+            grants,
+            tasks,
+        }
+    }
+
+    pub(crate) fn donor(&self) -> &RealCluster {
+        &self.clusters.donor
+    }
+
+    pub(crate) fn policy_settings(&self) -> PolicySettings {
+        PolicySettings::new(AGENT, "comity-system", "donor")
+    }
+
+    pub(crate) fn slices(&self) -> Api<DynamicObject> {
+        Api::namespaced_with(self.admin.clone(), TENANT_NAMESPACE, &resource_slice())
+    }
+
+    pub(crate) fn quotas(&self) -> Api<DynamicObject> {
+        Api::namespaced_with(self.admin.clone(), TENANT_NAMESPACE, &quota())
+    }
+
+    /// The key exchange, twice: it is the same the second time.
+    pub(crate) async fn admit(&self) -> Consumer {
+        let key = Key::generate();
+        let challenge = self.liqo.challenge(&self.peer).await.unwrap();
+        assert_eq!(self.liqo.challenge(&self.peer).await.unwrap(), challenge);
+        let request = key.tenant_request(&challenge);
+        let params = self.liqo.admit_tenant(&self.peer, &request).await.unwrap();
+        assert_eq!(self.liqo.admit_tenant(&self.peer, &request).await.unwrap(), params);
+        assert_eq!(params.tenant_namespace, TENANT_NAMESPACE);
+        Consumer::new(key, self.config.clone(), &params.signed_crt)
+    }
+
+    pub(crate) async fn stop(self) {
+        for task in self.tasks {
+            task.abort();
+        }
+        self.clusters.stop().await.unwrap();
+    }
+}
