@@ -1,9 +1,11 @@
 //! The fabric: encrypted tunnels between the clusters of a peering.
 //!
-//! This is the `wireguard` fabric in netstack mode. WireGuard and TCP both run
-//! in this process, so the agent needs no privileges, no network interface and
-//! no routes, and nothing on the host can reach the tunnel but through it. It
-//! carries the donor's Kubernetes API to the origin, and only that.
+//! This is the `wireguard` fabric. In mode `netstack` WireGuard and TCP both
+//! run in this process, so the agent needs no privileges, no network interface
+//! and no routes, and nothing on the host can reach the tunnel but through it.
+//! It carries the donor's Kubernetes API to the origin, and only that. In mode
+//! `tun` packets enter and leave through a network device, so that pods reach
+//! each other too; its own module says how.
 //!
 //! ```text
 //!            ┌────────────────────── one peering ──────────────────────┐
@@ -16,7 +18,7 @@
 //! `path`, `limiter`, `inner_packet`, `netstack` and `tunnel` do no I/O and
 //! are told the time; `receive`, `peer` and `forward` are the thin shell.
 //!
-//! What it never does: carry anything but TCP between the two addresses of a
+//! What mode `netstack` never does: carry anything but TCP between the two addresses of a
 //! peering, answer a stranger, or remember anything about one.
 //!
 //! Bounds: 1,024 peerings; 16 endpoint candidates and 256 connections each;
@@ -33,6 +35,7 @@ mod key;
 mod limiter;
 mod mode;
 mod netstack;
+mod netstack_stream;
 mod path;
 mod peer;
 mod receive;
@@ -40,6 +43,7 @@ mod registry;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod tun;
 mod tunnel;
 mod wire;
 
@@ -59,8 +63,10 @@ pub use peer::{PeerConfig, PeerHandle, PeerStatus, Role};
 pub use stream::{TunnelListener, TunnelStream};
 pub use tunnel::Handshake;
 
+use peer::Peer;
 use registry::{Added, SharedRegistry};
-use wire::UdpWire;
+use tun::TunEngine;
+use wire::{UdpWire, Wire};
 
 /// The UDP port of a fabric when nothing else is said.
 pub const DEFAULT_FABRIC_PORT: u16 = 51871;
@@ -89,59 +95,102 @@ impl Default for FabricConfig {
 
 /// The agent's end of all its tunnels. Dropping it ends them.
 pub struct Fabric {
-    wire: Arc<UdpWire>,
     registry: SharedRegistry,
-    receiver: JoinHandle<()>,
+    engine: Engine,
     drivers: Mutex<JoinSet<()>>,
 }
 
+/// What moves datagrams, and packets where they are the kernel's.
+enum Engine {
+    Netstack { wire: Arc<UdpWire>, receiver: JoinHandle<()> },
+    Tun(TunEngine),
+}
+
 impl Fabric {
-    /// Opens the UDP socket and starts to receive.
+    /// Opens the UDP socket, in mode `tun` the network device too, and starts
+    /// to receive.
     ///
     /// # Errors
-    /// [`FabricError::Bind`] when the address cannot be listened on.
+    /// [`FabricError::Bind`] when the address cannot be listened on; in mode
+    /// `tun` also [`FabricError::Setting`], [`FabricError::Device`],
+    /// [`FabricError::Network`] or [`FabricError::Firewall`].
     pub async fn bind(config: FabricConfig) -> Result<Self, FabricError> {
         let failed = |source| FabricError::Bind { listen: config.listen, source };
-        let socket = UdpSocket::bind(config.listen).await.map_err(failed)?;
+        let socket = std::net::UdpSocket::bind(config.listen).map_err(failed)?;
+        socket.set_nonblocking(true).map_err(failed)?;
         let options = socket2::SockRef::from(&socket);
         options.set_recv_buffer_size(SOCKET_BUFFER_BYTES).map_err(failed)?;
         options.set_send_buffer_size(SOCKET_BUFFER_BYTES).map_err(failed)?;
+        let drivers = Mutex::new(JoinSet::new());
+        if let FabricMode::Tun(settings) = config.mode {
+            let registry = SharedRegistry::new(false);
+            let engine = Engine::Tun(TunEngine::start(socket, settings, registry.clone())?);
+            return Ok(Self { registry, engine, drivers });
+        }
+        let socket = UdpSocket::from_std(socket).map_err(failed)?;
         // The runtime learns only now that the socket takes datagrams; without
         // this the first handshake would be lost.
         socket.writable().await.map_err(failed)?;
         let wire = Arc::new(UdpWire::new(socket).map_err(failed)?);
-        let registry = SharedRegistry::new();
+        let registry = SharedRegistry::new(true);
         let receiver = tokio::spawn(receive::receive(Arc::clone(&wire), registry.clone()));
-        Ok(Self { wire, registry, receiver, drivers: Mutex::new(JoinSet::new()) })
+        Ok(Self { registry, engine: Engine::Netstack { wire, receiver }, drivers })
     }
 
     /// Where UDP is received.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        self.wire.local_addr()
+        match &self.engine {
+            Engine::Netstack { wire, .. } => wire.local_addr(),
+            Engine::Tun(engine) => engine.local_addr(),
+        }
     }
 
     /// Adds a peering and begins its handshake.
     ///
     /// The same peering, epoch and keys again change nothing but the endpoint
     /// candidates; a new epoch, or other keys, replaces the tunnel. Must be
-    /// called within a tokio runtime.
+    /// called within a tokio runtime; in mode `tun` it takes some milliseconds.
     ///
     /// # Errors
     /// [`FabricError::StaleEpoch`], [`FabricError::KeyInUse`],
     /// [`FabricError::TooManyPeerings`], [`FabricError::TooManyEndpoints`] or
-    /// [`FabricError::Randomness`].
+    /// [`FabricError::Randomness`]; in mode `tun` also
+    /// [`FabricError::Overlap`] or [`FabricError::Claimed`] when the other
+    /// side's addresses cannot be told apart from others,
+    /// [`FabricError::TooMany`], [`FabricError::Network`] or
+    /// [`FabricError::Firewall`].
     pub fn add_peer(&self, config: PeerConfig) -> Result<PeerHandle, FabricError> {
-        match self.registry.add(config, Instant::now())? {
+        let now = Instant::now();
+        let added = match &self.engine {
+            Engine::Netstack { .. } => self.registry.add(config, now)?,
+            Engine::Tun(engine) => {
+                let register = || self.registry.add(config.clone(), now);
+                engine.add(&config, register).inspect_err(|error| {
+                    // Half a tunnel is none.
+                    if matches!(error, FabricError::Network { .. } | FabricError::Firewall { .. }) {
+                        self.remove_peer(&config.peering);
+                    }
+                })?
+            }
+        };
+        match added {
             Added::Known(peer) => Ok(PeerHandle { peer }),
             Added::New { peer, replaced } => {
                 replaced.inspect(|old| old.close());
-                let mut drivers = self.drivers.lock().unwrap_or_else(PoisonError::into_inner);
-                while drivers.try_join_next().is_some() {}
-                drivers.spawn(peer::drive(Arc::clone(&peer), Arc::clone(&self.wire)));
+                match &self.engine {
+                    Engine::Netstack { wire, .. } => self.drive(&peer, wire),
+                    Engine::Tun(engine) => self.drive(&peer, engine.link()),
+                }
                 Ok(PeerHandle { peer })
             }
         }
+    }
+
+    fn drive(&self, peer: &Arc<Peer>, wire: &Arc<impl Wire>) {
+        let mut drivers = self.drivers.lock().unwrap_or_else(PoisonError::into_inner);
+        while drivers.try_join_next().is_some() {}
+        drivers.spawn(peer::drive(Arc::clone(peer), Arc::clone(wire)));
     }
 
     /// The peering, if it is part of the fabric.
@@ -150,10 +199,14 @@ impl Fabric {
         self.registry.get(peering).map(|peer| PeerHandle { peer })
     }
 
-    /// Ends a peering: its its connections are reset, and its keys go with the
+    /// Ends a peering: its connections are reset, and its keys go with the
     /// last handle to it. False if there was none.
     pub fn remove_peer(&self, peering: &str) -> bool {
-        self.registry.remove(peering).inspect(|peer| peer.close()).is_some()
+        let removed = self.registry.remove(peering).inspect(|peer| peer.close());
+        if let Engine::Tun(engine) = &self.engine {
+            engine.remove(peering);
+        }
+        removed.is_some()
     }
 
     /// Says who may talk to whom through a peering's tunnel; it replaces what
@@ -165,10 +218,10 @@ impl Fabric {
     /// [`FabricError::Removed`] for a peering that is not part of the fabric;
     /// [`FabricError::TooMany`]; [`FabricError::Firewall`].
     pub fn set_reachable(&self, peering: &str, reach: Reach) -> Result<(), FabricError> {
-        let _ = reach;
-        match self.peer(peering) {
-            Some(_) => Ok(()),
-            None => Err(FabricError::Removed { peering: peering.to_owned() }),
+        match &self.engine {
+            Engine::Tun(engine) => engine.set_reachable(peering, reach),
+            Engine::Netstack { .. } if self.peer(peering).is_some() => Ok(()),
+            Engine::Netstack { .. } => Err(FabricError::Removed { peering: peering.to_owned() }),
         }
     }
 
@@ -181,15 +234,22 @@ impl Fabric {
             tracing::warn!("some tunnels did not end in time");
         }
         drivers.shutdown().await;
-        // The receiver holds the socket until it is gone.
-        while !self.receiver.is_finished() {
-            tokio::task::yield_now().await;
+        if let Engine::Netstack { receiver, .. } = &self.engine {
+            // The receiver holds the socket until it is gone.
+            while !receiver.is_finished() {
+                tokio::task::yield_now().await;
+            }
         }
     }
 
     fn close(&self) {
-        self.receiver.abort();
+        if let Engine::Netstack { receiver, .. } = &self.engine {
+            receiver.abort();
+        }
         self.registry.take_all().iter().for_each(|peer| peer.close());
+        if let Engine::Tun(engine) = &self.engine {
+            engine.stop();
+        }
     }
 }
 

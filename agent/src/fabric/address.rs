@@ -1,11 +1,12 @@
 //! The addresses the two sides of a peering have inside its tunnel.
 
-use std::net::Ipv6Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use sha2::{Digest, Sha256};
 
 /// Separates this use of SHA-256 from every other one.
 const DOMAIN: &[u8] = b"comity-fabric-v1";
+const DOMAIN_V4: &[u8] = b"comity-fabric-v4-1";
 
 /// The two inner addresses of one peering in one epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,26 @@ pub fn fabric_addresses(peering: &str, epoch: u64) -> FabricAddresses {
     FabricAddresses { donor: host(1), origin: host(2) }
 }
 
+/// The two IPv4 addresses of one peering in one epoch: the kernel translates
+/// an IPv4 connection only to IPv4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FabricAddressesV4 {
+    pub(super) donor: Ipv4Addr,
+    pub(super) origin: Ipv4Addr,
+}
+
+/// Derives the IPv4 addresses as [`fabric_addresses`] derives the others, from
+/// 240.0.0.0/5: reserved for ever (RFC 1112), so nobody's network, and never
+/// seen outside the tunnel. One pair in 2^25: two peerings of one cluster
+/// that meet are refused, and the next epoch parts them.
+pub(super) fn fabric_addresses_v4(peering: &str, epoch: u64) -> FabricAddressesV4 {
+    let hash = Sha256::new().chain_update(DOMAIN_V4).chain_update(peering).chain_update(epoch.to_be_bytes());
+    let digest = hash.finalize();
+    let pair = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]) & 0x07ff_fffc;
+    let host = |number: u32| Ipv4Addr::from_bits(0xf000_0000 | pair | number);
+    FabricAddressesV4 { donor: host(1), origin: host(2) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,5 +76,15 @@ mod tests {
         assert_eq!(first, fabric_addresses("peering-1", 1));
         assert_ne!(first, fabric_addresses("peering-1", 2));
         assert_ne!(first, fabric_addresses("peering-2", 1));
+    }
+
+    #[test]
+    fn the_ipv4_addresses_are_a_pair_out_of_the_reserved_block() {
+        for epoch in 1..1000 {
+            let FabricAddressesV4 { donor, origin } = fabric_addresses_v4("peering-1", epoch);
+            assert_eq!(donor.to_bits() + 1, origin.to_bits());
+            assert!((240..248).contains(&donor.octets()[0]), "{donor}");
+            assert_ne!(donor, fabric_addresses_v4("peering-1", epoch + 1).donor);
+        }
     }
 }

@@ -135,15 +135,10 @@ impl Netstack {
         self.rejected_packets
     }
 
-    /// Counts a packet that is not even IPv6.
-    pub(super) fn reject(&mut self) {
-        self.rejected_packets += 1;
-    }
-
     /// Takes a packet that has come out of the tunnel.
     pub(super) fn receive(&mut self, packet: &[u8], now: Instant) {
         let Some(segment) = inner_packet::admit(packet, self.remote, self.local) else {
-            self.reject();
+            self.rejected_packets += 1;
             return;
         };
         let expected = self.prepare(segment);

@@ -12,10 +12,12 @@ use smoltcp::socket::tcp::State;
 use tokio::sync::{Notify, watch};
 
 use super::demux::Message;
-use super::netstack::{MAX_CONNECTIONS, OpenError};
+use super::netstack::{MAX_CONNECTIONS, Netstack, OpenError};
+use super::netstack_stream::{NetstackListener, NetstackStream};
 use super::path::Path;
+use super::tun::{self, KernelSide};
 use super::tunnel::{Handshake, Next, Tunnel, TunnelKeys};
-use super::wire::UdpWire;
+use super::wire::Wire;
 use super::{FabricError, PresharedKey, TunnelListener, TunnelStream, WireguardKey, WireguardPublicKey};
 
 /// The donor waits this long with its first initiation, so that the two do not
@@ -110,12 +112,15 @@ struct Driven {
 pub(super) struct Peer {
     config: PeerConfig,
     driven: Mutex<Driven>,
+    /// What is only there where the kernel's stack is used.
+    kernel: Option<KernelSide>,
     kick: Notify,
     handshake: watch::Sender<Option<Handshake>>,
 }
 
 impl Peer {
-    pub(super) fn new(config: PeerConfig, number: u32, seed: u64, now: Instant) -> Self {
+    /// The seed is for the peering's own stack; without one it uses the kernel's.
+    pub(super) fn new(config: PeerConfig, number: u32, seed: Option<u64>, now: Instant) -> Self {
         let first_attempt = match config.role {
             Role::Donor => now + DONOR_PATIENCE,
             Role::Origin => now,
@@ -123,11 +128,13 @@ impl Peer {
         let path = Path::new(config.endpoints.clone(), config.keepalive, first_attempt);
         let keys =
             TunnelKeys { local: &config.local_secret, remote: config.remote_public, preshared: &config.preshared };
-        let addresses = (config.local_address, config.remote_address);
-        let tunnel = Tunnel::new(&keys, number, config.keepalive, path, addresses, seed, now);
+        let stack = seed.map(|seed| Netstack::new(config.local_address, config.remote_address, seed, now));
+        let kernel = stack.is_none().then(|| KernelSide::new(&config));
+        let tunnel = Tunnel::new(&keys, number, config.keepalive, path, stack, now);
         Self {
             config,
             driven: Mutex::new(Driven { tunnel, wakes_at: now }),
+            kernel,
             kick: Notify::new(),
             handshake: watch::Sender::new(None),
         }
@@ -155,18 +162,53 @@ impl Peer {
         look(&mut self.lock().tunnel)
     }
 
-    pub(super) fn receive(&self, message: Message, datagram: &[u8], from: SocketAddr, wire: &UdpWire) -> bool {
+    /// What belongs to the kernel's stack, where that is used.
+    pub(super) fn kernel(&self) -> Option<&KernelSide> {
+        self.kernel.as_ref()
+    }
+
+    pub(super) fn receive(&self, message: Message, datagram: &[u8], from: SocketAddr, wire: &impl Wire) -> bool {
         let now = Instant::now();
         let mut driven = self.lock();
-        let authentic = driven.tunnel.receive(message, datagram, from, now, wire);
+        let authentic = driven.tunnel.receive(message, datagram, from, now, wire, |stack, packet| {
+            stack.iter_mut().for_each(|stack| stack.receive(packet, now));
+            true
+        });
         if authentic && message != Message::Data {
             self.publish(&driven.tunnel);
         }
         authentic
     }
 
+    /// Takes datagrams of one sender for the kernel's stack, under one lock.
+    pub(super) fn receive_run<'a>(
+        &self,
+        message: Message,
+        datagrams: impl Iterator<Item = &'a [u8]>,
+        from: SocketAddr,
+        wire: &impl Wire,
+        mut deliver: impl FnMut(&[u8]) -> bool,
+    ) {
+        let now = Instant::now();
+        let mut driven = self.lock();
+        for datagram in datagrams {
+            driven.tunnel.receive(message, datagram, from, now, wire, |_, packet| deliver(packet));
+        }
+        self.publish(&driven.tunnel);
+    }
+
+    /// Seals packets of the kernel's, if there is a session: `work` is given
+    /// the tunnel and where sealed packets go.
+    pub(super) fn seal(&self, work: impl FnOnce(&mut Tunnel, SocketAddr)) {
+        let mut driven = self.lock();
+        if let Some(to) = driven.tunnel.outlet() {
+            work(&mut driven.tunnel, to);
+            driven.tunnel.path().sent(Instant::now());
+        }
+    }
+
     /// Services the tunnel in place of the driver, after a batch of datagrams.
-    pub(super) fn respond(&self, wire: &UdpWire) {
+    pub(super) fn respond(&self, wire: &impl Wire) {
         let mut driven = self.lock();
         let next = self.service(&mut driven, wire);
         if next.blocked || next.at < driven.wakes_at {
@@ -174,7 +216,7 @@ impl Peer {
         }
     }
 
-    fn service(&self, driven: &mut Driven, wire: &UdpWire) -> Next {
+    fn service(&self, driven: &mut Driven, wire: &impl Wire) -> Next {
         let next = driven.tunnel.service(Instant::now(), wire);
         self.publish(&driven.tunnel);
         next
@@ -188,23 +230,24 @@ impl Peer {
     /// Ends the tunnel: connections are reset, whoever waits is woken.
     pub(super) fn close(&self) {
         self.with(Tunnel::close);
+        self.kernel.iter().for_each(KernelSide::end);
         // Even if it is what was known: waiters look whether this is the end.
         self.handshake.send_replace(None);
     }
 
-    fn removed(&self) -> FabricError {
+    pub(super) fn removed(&self) -> FabricError {
         FabricError::Removed { peering: self.config.peering.clone() }
     }
 }
 
 /// Services a tunnel until it is closed: after each change, at each timer, and
 /// when the socket has room again.
-pub(super) async fn drive(peer: Arc<Peer>, wire: Arc<UdpWire>) {
+pub(super) async fn drive(peer: Arc<Peer>, wire: Arc<impl Wire>) {
     loop {
         let next = {
             let mut driven = peer.lock();
             let closed = driven.tunnel.is_closed();
-            let mut next = peer.service(&mut driven, &wire);
+            let mut next = peer.service(&mut driven, &*wire);
             if closed {
                 // The resets have been sent.
                 return;
@@ -261,8 +304,8 @@ impl PeerHandle {
                 endpoint: tunnel.path().endpoint(),
                 rx_bytes,
                 tx_bytes,
-                connections: tunnel.stack().connections(),
-                rejected_packets: tunnel.stack().rejected_packets(),
+                connections: tunnel.connections() + self.peer.kernel().map_or(0, KernelSide::connections),
+                rejected_packets: tunnel.rejected_packets(),
             }
         })
     }
@@ -301,6 +344,9 @@ impl PeerHandle {
     /// [`FabricError::TooManyConnections`], [`FabricError::PortZero`], or
     /// [`FabricError::Removed`].
     pub async fn connect(&self, port: u16) -> Result<TunnelStream, FabricError> {
+        if self.peer.kernel().is_some() {
+            return tun::connect(self, port, CONNECT_TIMEOUT).await.map(TunnelStream::kernel);
+        }
         let peering = || self.peering().to_owned();
         let opened = self.peer.with(|tunnel| match tunnel.is_closed() {
             true => Err(self.peer.removed()),
@@ -311,7 +357,7 @@ impl PeerHandle {
                 }
             }),
         });
-        let stream = TunnelStream::new(Arc::clone(&self.peer), opened?);
+        let stream = NetstackStream::new(Arc::clone(&self.peer), opened?);
         let established = pin!(poll_fn(|context| {
             stream.with_socket(|socket| match socket.state() {
                 State::SynSent | State::SynReceived => {
@@ -323,7 +369,7 @@ impl PeerHandle {
             })
         }));
         match tokio::time::timeout(CONNECT_TIMEOUT, established).await {
-            Ok(true) => Ok(stream),
+            Ok(true) => Ok(TunnelStream::netstack(stream)),
             Ok(false) if self.peer.peek(|tunnel| tunnel.is_closed()) => Err(self.peer.removed()),
             Ok(false) => Err(FabricError::Refused { peering: peering(), port }),
             Err(_) => {
@@ -337,8 +383,12 @@ impl PeerHandle {
     ///
     /// # Errors
     /// [`FabricError::PortInUse`], [`FabricError::PortZero`] or
-    /// [`FabricError::Removed`].
+    /// [`FabricError::Removed`]; in mode `tun`, where only port 6443 is open,
+    /// [`FabricError::PortShut`] and [`FabricError::Listen`].
     pub fn listen(&self, port: u16) -> Result<TunnelListener, FabricError> {
+        if self.peer.kernel().is_some() {
+            return tun::listen(&self.peer, port).map(TunnelListener::kernel);
+        }
         let peering = || self.peering().to_owned();
         self.peer.peek(|tunnel| {
             if tunnel.is_closed() {
@@ -350,6 +400,6 @@ impl PeerHandle {
                 _ => Ok(()),
             }
         })?;
-        Ok(TunnelListener::new(Arc::clone(&self.peer), port))
+        Ok(TunnelListener::netstack(NetstackListener::new(Arc::clone(&self.peer), port)))
     }
 }

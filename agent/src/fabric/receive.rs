@@ -35,7 +35,7 @@ pub(super) async fn receive(wire: Arc<UdpWire>, registry: SharedRegistry) {
                     if handshake && !limiter.admit(from.ip(), Instant::now()) {
                         continue;
                     }
-                    if peer.receive(message, datagram, from, &wire)
+                    if peer.receive(message, datagram, from, &*wire)
                         && !touched.iter().any(|known| Arc::ptr_eq(known, &peer))
                     {
                         touched.push(peer);
@@ -47,7 +47,7 @@ pub(super) async fn receive(wire: Arc<UdpWire>, registry: SharedRegistry) {
             }
         }
         for peer in touched.drain(..) {
-            peer.respond(&wire);
+            peer.respond(&*wire);
         }
         // `readable` does not yield while there is more; others must run too.
         tokio::task::consume_budget().await;

@@ -18,6 +18,8 @@ const NUMBER_MASK: u64 = 0x00ff_ffff;
 struct Registry {
     demux: Demux<Arc<Peer>>,
     numbers: BTreeMap<String, u32>,
+    /// Whether peers have a TCP stack of their own.
+    netstack: bool,
 }
 
 /// The peerings, shared by the receive loop and the fabric's owner.
@@ -33,8 +35,9 @@ pub(super) enum Added {
 }
 
 impl SharedRegistry {
-    pub(super) fn new() -> Self {
-        Self(Arc::new(RwLock::new(Registry { demux: Demux::new(), numbers: BTreeMap::new() })))
+    /// Peers have a TCP stack of their own, or use the kernel's.
+    pub(super) fn new(netstack: bool) -> Self {
+        Self(Arc::new(RwLock::new(Registry { demux: Demux::new(), numbers: BTreeMap::new(), netstack })))
     }
 
     fn write(&self) -> std::sync::RwLockWriteGuard<'_, Registry> {
@@ -71,7 +74,7 @@ impl SharedRegistry {
         let (number, seed) = registry.draw_number()?;
         let replaced = known.and_then(|number| registry.demux.remove(number));
         let (name, public) = (config.peering.clone(), config.local_secret.public());
-        let peer = Arc::new(Peer::new(config, number, seed, now));
+        let peer = Arc::new(Peer::new(config, number, registry.netstack.then_some(seed), now));
         registry.demux.insert(number, public, Arc::clone(&peer));
         registry.numbers.insert(name, number);
         Ok(Added::New { peer, replaced })

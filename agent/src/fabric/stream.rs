@@ -1,143 +1,106 @@
 //! A TCP connection inside a tunnel, and the port that accepts them.
 
-use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::task::{Context, Poll};
 
-use smoltcp::socket::tcp::{RecvError, Socket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::FabricError;
-use super::netstack::Connection;
-use super::peer::Peer;
+use super::netstack_stream::{NetstackListener, NetstackStream};
+use super::tun::{KernelListener, KernelStream};
 
 /// A TCP connection inside a tunnel.
 ///
 /// Its two directions end separately, as TCP's do: after `shutdown` it still
 /// reads what the other side sends. Dropping it delivers what was written and
 /// then closes; [`abort`](Self::abort) resets.
-pub struct TunnelStream {
-    peer: Arc<Peer>,
-    connection: Option<Connection>,
+#[derive(Debug)]
+pub struct TunnelStream(Stream);
+
+#[derive(Debug)]
+enum Stream {
+    Netstack(NetstackStream),
+    Kernel(KernelStream),
 }
 
 impl TunnelStream {
-    pub(super) fn new(peer: Arc<Peer>, connection: Connection) -> Self {
-        Self { peer, connection: Some(connection) }
+    pub(super) fn netstack(stream: NetstackStream) -> Self {
+        Self(Stream::Netstack(stream))
+    }
+
+    pub(super) fn kernel(stream: KernelStream) -> Self {
+        Self(Stream::Kernel(stream))
     }
 
     /// Resets the connection, so that the other side cannot take what it has
     /// received for everything.
-    pub fn abort(mut self) {
-        self.give_back(true);
-    }
-
-    /// Looks at the socket without giving the driver anything to do.
-    pub(super) fn with_socket<R>(&self, look: impl FnOnce(&mut Socket<'static>) -> R) -> R {
-        let connection = self.connection.expect("only abort and drop take it, and they end the stream");
-        self.peer.peek(|tunnel| look(tunnel.stack().socket(connection)))
-    }
-
-    fn give_back(&mut self, reset: bool) {
-        if let Some(connection) = self.connection.take() {
-            self.peer.with(|tunnel| match reset {
-                true => tunnel.stack().abort(connection, Instant::now()),
-                false => tunnel.stack().release(connection, Instant::now()),
-            });
+    pub fn abort(self) {
+        match self.0 {
+            Stream::Netstack(stream) => stream.abort(),
+            Stream::Kernel(stream) => stream.abort(),
         }
-    }
-
-    fn kick(&self) {
-        self.peer.with(|_| ());
-    }
-}
-
-impl Drop for TunnelStream {
-    fn drop(&mut self) {
-        self.give_back(false);
-    }
-}
-
-impl std::fmt::Debug for TunnelStream {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TunnelStream").field("peering", &self.peer.config().peering).finish_non_exhaustive()
     }
 }
 
 impl AsyncRead for TunnelStream {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if buffer.remaining() == 0 {
-            return Poll::Ready(Ok(()));
+        match &mut self.get_mut().0 {
+            Stream::Netstack(stream) => Pin::new(stream).poll_read(context, buffer),
+            Stream::Kernel(stream) => Pin::new(stream).poll_read(context, buffer),
         }
-        let received: Poll<io::Result<usize>> =
-            self.with_socket(|socket| match socket.recv_slice(buffer.initialize_unfilled()) {
-                Ok(0) => {
-                    socket.register_recv_waker(context.waker());
-                    Poll::Pending
-                }
-                Ok(length) => Poll::Ready(Ok(length)),
-                Err(RecvError::Finished) => Poll::Ready(Ok(0)),
-                Err(RecvError::InvalidState) => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
-            });
-        let length = ready!(received)?;
-        if length > 0 {
-            buffer.advance(length);
-            // The window has grown; the other side may have to be told.
-            self.kick();
-        }
-        Poll::Ready(Ok(()))
     }
 }
 
 impl AsyncWrite for TunnelStream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if bytes.is_empty() {
-            return Poll::Ready(Ok(0));
+        match &mut self.get_mut().0 {
+            Stream::Netstack(stream) => Pin::new(stream).poll_write(context, bytes),
+            Stream::Kernel(stream) => Pin::new(stream).poll_write(context, bytes),
         }
-        let sent: Poll<io::Result<usize>> = self.with_socket(|socket| match socket.send_slice(bytes) {
-            Ok(0) => {
-                socket.register_send_waker(context.waker());
-                Poll::Pending
-            }
-            Ok(length) => Poll::Ready(Ok(length)),
-            Err(_) => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-        });
-        let length = ready!(sent)?;
-        self.kick();
-        Poll::Ready(Ok(length))
     }
 
-    /// Written bytes are already on their way.
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().0 {
+            Stream::Netstack(stream) => Pin::new(stream).poll_flush(context),
+            Stream::Kernel(stream) => Pin::new(stream).poll_flush(context),
+        }
     }
 
-    /// Ends this direction after everything written; the other stays open.
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.with_socket(Socket::close);
-        self.kick();
-        Poll::Ready(Ok(()))
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().0 {
+            Stream::Netstack(stream) => Pin::new(stream).poll_shutdown(context),
+            Stream::Kernel(stream) => Pin::new(stream).poll_shutdown(context),
+        }
     }
 }
 
 /// A port that is exposed to the other side, until this is dropped.
-pub struct TunnelListener {
-    peer: Arc<Peer>,
-    port: u16,
+#[derive(Debug)]
+pub struct TunnelListener(Listener);
+
+#[derive(Debug)]
+enum Listener {
+    Netstack(NetstackListener),
+    Kernel(KernelListener),
 }
 
 impl TunnelListener {
-    pub(super) fn new(peer: Arc<Peer>, port: u16) -> Self {
-        Self { peer, port }
+    pub(super) fn netstack(listener: NetstackListener) -> Self {
+        Self(Listener::Netstack(listener))
+    }
+
+    pub(super) fn kernel(listener: KernelListener) -> Self {
+        Self(Listener::Kernel(listener))
     }
 
     /// The port inside the tunnel.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.port
+        match &self.0 {
+            Listener::Netstack(listener) => listener.port(),
+            Listener::Kernel(listener) => listener.port(),
+        }
     }
 
     /// The next connection of the other side. Safe to cancel.
@@ -145,27 +108,9 @@ impl TunnelListener {
     /// # Errors
     /// [`FabricError::Removed`] when the peering ends.
     pub async fn accept(&mut self) -> Result<TunnelStream, FabricError> {
-        let removed = || FabricError::Removed { peering: self.peer.config().peering.clone() };
-        let connection = poll_fn(|context| {
-            self.peer.peek(|tunnel| match tunnel.is_closed() {
-                true => Poll::Ready(None),
-                false => tunnel.stack().poll_accept(self.port, context),
-            })
-        });
-        let connection = connection.await.ok_or_else(removed)?;
-        Ok(TunnelStream::new(Arc::clone(&self.peer), connection))
-    }
-}
-
-impl Drop for TunnelListener {
-    fn drop(&mut self) {
-        self.peer.with(|tunnel| tunnel.stack().unlisten(self.port, Instant::now()));
-    }
-}
-
-impl std::fmt::Debug for TunnelListener {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let peering = &self.peer.config().peering;
-        f.debug_struct("TunnelListener").field("peering", peering).field("port", &self.port).finish()
+        match &mut self.0 {
+            Listener::Netstack(listener) => listener.accept().await.map(TunnelStream::netstack),
+            Listener::Kernel(listener) => listener.accept().await.map(TunnelStream::kernel),
+        }
     }
 }

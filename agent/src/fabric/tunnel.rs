@@ -4,12 +4,13 @@
 //! [`Wire`]; [`Tunnel::service`] says when it wants to be called again. The
 //! one clock that is not passed in is boringtun's own.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use defguard_boringtun::noise::{Tunn, TunnResult};
 
 use super::demux::{self, Message};
+use super::mode::LARGEST_MTU;
 use super::netstack::Netstack;
 use super::path::Path;
 use super::wire::{Sent, Wire};
@@ -17,6 +18,10 @@ use super::{PresharedKey, WireguardKey, WireguardPublicKey};
 
 /// Larger than any datagram of ours; what is longer is cut and then refused.
 pub(super) const DATAGRAM_BYTES: usize = 2048;
+/// The same for a network device with the largest MTU.
+const LARGEST_DATAGRAM_BYTES: usize = LARGEST_MTU as usize + SEAL_BYTES;
+/// What WireGuard adds to a packet: its header and its tag.
+pub(super) const SEAL_BYTES: usize = 32;
 /// How often boringtun's timers are looked at; they are seconds long.
 const TICK: Duration = Duration::from_millis(200);
 /// boringtun holds up to this many packets back while it has no session.
@@ -63,7 +68,8 @@ struct Asked {
 /// The state of one tunnel.
 pub(super) struct Tunnel {
     tunn: Tunn,
-    stack: Netstack,
+    /// Absent where the kernel's stack is used.
+    stack: Option<Netstack>,
     path: Path,
     sealed: Box<[u8]>,
     opened: Box<[u8]>,
@@ -75,18 +81,18 @@ pub(super) struct Tunnel {
     response: Option<Asked>,
     handshake: Option<Handshake>,
     closed: bool,
+    rejected_packets: u64,
 }
 
 impl Tunnel {
-    /// `number` is the peer's place in the demux; `addresses` are this side's
-    /// and the other side's.
+    /// `number` is the peer's place in the demux; `stack` is what packets end
+    /// in, or nothing where the kernel takes them.
     pub(super) fn new(
         keys: &TunnelKeys<'_>,
         number: u32,
         keepalive: Duration,
         path: Path,
-        addresses: (Ipv6Addr, Ipv6Addr),
-        seed: u64,
+        stack: Option<Netstack>,
         now: Instant,
     ) -> Self {
         let seconds = u16::try_from(keepalive.as_secs().max(1)).unwrap_or(u16::MAX);
@@ -98,24 +104,37 @@ impl Tunnel {
             number,
             None,
         );
-        let (local, remote) = addresses;
+        let room = if stack.is_some() { DATAGRAM_BYTES } else { LARGEST_DATAGRAM_BYTES };
         Self {
             tunn,
-            stack: Netstack::new(local, remote, seed, now),
+            stack,
             path,
             sealed: vec![0; DATAGRAM_BYTES].into_boxed_slice(),
-            opened: vec![0; DATAGRAM_BYTES].into_boxed_slice(),
+            opened: vec![0; room].into_boxed_slice(),
             stalled: None,
             next_tick: now,
             initiations: [None; 2],
             response: None,
             handshake: None,
             closed: false,
+            rejected_packets: 0,
         }
     }
 
+    /// The stack of a tunnel that has one of its own; only such a tunnel has
+    /// connections that ask for it.
     pub(super) fn stack(&mut self) -> &mut Netstack {
-        &mut self.stack
+        self.stack.as_mut().expect("connections of the netstack are of tunnels with one")
+    }
+
+    /// TCP connections of this tunnel's own stack.
+    pub(super) fn connections(&self) -> usize {
+        self.stack.as_ref().map_or(0, Netstack::connections)
+    }
+
+    /// Authentic packets that were not let in.
+    pub(super) fn rejected_packets(&self) -> u64 {
+        self.rejected_packets + self.stack.as_ref().map_or(0, Netstack::rejected_packets)
     }
 
     pub(super) fn path(&mut self) -> &mut Path {
@@ -145,14 +164,16 @@ impl Tunnel {
     /// Ends everything; the next service sends the resets.
     pub(super) fn close(&mut self) {
         self.closed = true;
-        self.stack.abort_all();
+        self.stack.iter_mut().for_each(Netstack::abort_all);
     }
 
     fn has_session(&self) -> bool {
         self.tunn.time_since_last_handshake().is_some()
     }
 
-    /// Takes a datagram that was routed here. Returns whether it was authentic.
+    /// Takes a datagram that was routed here. Returns whether it was authentic;
+    /// a packet it carried is given to `deliver`, which says whether it may
+    /// come from the other side.
     pub(super) fn receive(
         &mut self,
         message: Message,
@@ -160,8 +181,9 @@ impl Tunnel {
         from: SocketAddr,
         now: Instant,
         wire: &impl Wire,
+        deliver: impl FnOnce(&mut Option<Netstack>, &[u8]) -> bool,
     ) -> bool {
-        if self.closed {
+        if self.closed || datagram.len() > self.opened.len() {
             return false;
         }
         let mut reply = [0; demux::LARGEST_HANDSHAKE_BYTES];
@@ -170,8 +192,9 @@ impl Tunnel {
                 tracing::trace!(%from, ?error, "datagram refused");
                 return false;
             }
-            TunnResult::WriteToTunnelV6(packet, _) => self.stack.receive(packet, now),
-            TunnResult::WriteToTunnelV4(..) => self.stack.reject(),
+            TunnResult::WriteToTunnelV6(packet, _) | TunnResult::WriteToTunnelV4(packet, _) => {
+                self.rejected_packets += u64::from(!deliver(&mut self.stack, packet));
+            }
             TunnResult::WriteToNetwork(answer) => {
                 let length = answer.len().min(reply.len());
                 reply[..length].copy_from_slice(&answer[..length]);
@@ -183,6 +206,23 @@ impl Tunnel {
         }
         self.authenticated(message, datagram, from, now, wire);
         true
+    }
+
+    /// Where sealed packets are to be sent, if there is a session.
+    pub(super) fn outlet(&self) -> Option<SocketAddr> {
+        self.path.endpoint().filter(|_| !self.closed && self.has_session())
+    }
+
+    /// Seals a packet of the kernel's into `room`; there must be a session.
+    /// Returns the datagram's length, or `None` if there is no room.
+    pub(super) fn seal(&mut self, packet: &[u8], room: &mut [u8]) -> Option<usize> {
+        if room.len() < packet.len() + SEAL_BYTES {
+            return None;
+        }
+        match self.tunn.encapsulate(packet, room) {
+            TunnResult::WriteToNetwork(datagram) => Some(datagram.len()),
+            _ => None,
+        }
     }
 
     /// Sends what boringtun answers at once. False for a cookie: that goes to
@@ -256,7 +296,7 @@ impl Tunnel {
         };
         next.blocked = self.flush(endpoint, now, wire) == Sent::Full;
         if !next.blocked
-            && let Some(at) = self.stack.wake_at(now)
+            && let Some(at) = self.stack.as_mut().and_then(|stack| stack.wake_at(now))
         {
             next.at = next.at.min(at);
         }
@@ -292,14 +332,17 @@ impl Tunnel {
             self.stalled = Some(stalled);
             return Sent::Full;
         }
+        let Some(stack) = &mut self.stack else {
+            return Sent::Done;
+        };
         loop {
-            let more = self.stack.transmit(now);
-            while let Some(packet) = self.stack.next_packet() {
+            let more = stack.transmit(now);
+            while let Some(packet) = stack.next_packet() {
                 let length = match self.tunn.encapsulate(&packet, &mut self.sealed) {
                     TunnResult::WriteToNetwork(datagram) => datagram.len(),
                     _ => 0,
                 };
-                self.stack.recycle(packet);
+                stack.recycle(packet);
                 self.path.sent(now);
                 if length > 0 && wire.send(endpoint, &self.sealed[..length]) == Sent::Full {
                     self.stalled = Some(Stalled { to: endpoint, length });

@@ -1,5 +1,6 @@
 //! The one UDP socket, as the tunnels see it.
 
+use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,8 +16,11 @@ pub(super) enum Sent {
 }
 
 /// Somewhere to send datagrams without waiting.
-pub(super) trait Wire {
+pub(super) trait Wire: Send + Sync + 'static {
     fn send(&self, to: SocketAddr, datagram: &[u8]) -> Sent;
+
+    /// Waits until it is worth trying again after [`Sent::Full`].
+    fn writable(&self) -> impl Future<Output = io::Result<()>> + Send;
 }
 
 /// A UDP socket that may be bound to IPv4 or to both families.
@@ -40,10 +44,6 @@ impl UdpWire {
         self.socket.readable().await
     }
 
-    pub(super) async fn writable(&self) -> io::Result<()> {
-        self.socket.writable().await
-    }
-
     /// The next datagram that has arrived, if any, and its true sender.
     pub(super) fn try_receive(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let (length, from) = self.socket.try_recv_from(buffer)?;
@@ -65,5 +65,9 @@ impl Wire for UdpWire {
             }
             Ok(_) => Sent::Done,
         }
+    }
+
+    async fn writable(&self) -> io::Result<()> {
+        self.socket.writable().await
     }
 }

@@ -1,0 +1,280 @@
+//! Decrypted segments of one TCP flow, joined into few large packets: each
+//! write to the network device costs about as much for 64 KiB as for one
+//! segment. The kernel would split them again where it must.
+//!
+//! Joined is only what the kernel's own receive offload would join: segments
+//! that follow each other, alike in everything but sequence number and
+//! identification, with right checksums. All else passes as it is, in order.
+
+use super::checksum;
+use super::vnet::{VNET_BYTES, VnetHeader};
+
+const TCP: u8 = 6;
+const ACK: u8 = 0x10;
+const PSH: u8 = 0x08;
+const TCP_CHECKSUM: usize = 16;
+/// What the length field of IPv4 can say.
+const LARGEST: usize = 65_535;
+/// Packets that are held before they are written.
+pub(super) const MAX_HELD: usize = 64;
+
+/// Segments on their way to the network device.
+#[derive(Default)]
+pub(super) struct Coalescer {
+    held: Vec<Held>,
+    used: usize,
+}
+
+#[derive(Default)]
+struct Held {
+    /// The device's header, then the packet.
+    buffer: Vec<u8>,
+    /// The flow, if more may be joined.
+    flow: Option<Flow>,
+    segments: usize,
+}
+
+/// What the next segment of a flow must be like.
+#[derive(Clone, Copy)]
+struct Flow {
+    transport: usize,
+    headers: usize,
+    segment: usize,
+    next: u32,
+    /// Its first segment's checksums were looked at.
+    checked: bool,
+    /// A short segment, or one that is to be delivered at once, was the last.
+    complete: bool,
+}
+
+impl Coalescer {
+    /// Whether what is held must be written before more comes.
+    pub(super) fn is_full(&self) -> bool {
+        self.used >= MAX_HELD
+    }
+
+    /// Takes a packet. It has at least the header of its IP version, and its
+    /// length is what that header says.
+    pub(super) fn push(&mut self, packet: &[u8]) {
+        let flow = Flow::of(packet);
+        if let Some(flow) = flow
+            && self.held[..self.used].iter_mut().rev().any(|held| held.join(&flow, packet))
+        {
+            return;
+        }
+        if self.used == self.held.len() {
+            self.held.push(Held::default());
+        }
+        let held = &mut self.held[self.used];
+        self.used += 1;
+        held.buffer.clear();
+        held.buffer.extend_from_slice(&[0; VNET_BYTES]);
+        held.buffer.extend_from_slice(packet);
+        held.flow = flow;
+        held.segments = 1;
+    }
+
+    /// Hands out what is held, in order, each with the device's header.
+    pub(super) fn drain(&mut self, mut write: impl FnMut(&[u8])) {
+        for held in &mut self.held[..self.used] {
+            held.finish();
+            write(&held.buffer);
+        }
+        self.used = 0;
+    }
+}
+
+impl Flow {
+    /// The flow of a segment that others may follow.
+    fn of(packet: &[u8]) -> Option<Self> {
+        let transport = match packet.first()? {
+            // Neither options nor fragments.
+            0x45 if packet.get(9) == Some(&TCP) && packet[6] & 0xbf == 0 && packet[7] == 0 => 20,
+            first if first >> 4 == 6 && packet.get(6) == Some(&TCP) => 40,
+            _ => return None,
+        };
+        let tcp = packet.get(transport..)?;
+        let headers = transport + usize::from(tcp.get(12)? >> 4) * 4;
+        if headers < transport + 20 || headers >= packet.len() || tcp[13] & !PSH != ACK {
+            return None;
+        }
+        let segment = packet.len() - headers;
+        let sequence = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
+        let next = sequence.wrapping_add(segment as u32);
+        Some(Self { transport, headers, segment, next, checked: false, complete: tcp[13] & PSH != 0 })
+    }
+}
+
+impl Held {
+    /// Appends a segment, if it is what follows here.
+    fn join(&mut self, new: &Flow, packet: &[u8]) -> bool {
+        let Some(flow) = &mut self.flow else {
+            return false;
+        };
+        let first = &self.buffer[VNET_BYTES..];
+        let follows = !flow.complete
+            && flow.headers == new.headers
+            && flow.next.wrapping_add(new.segment as u32) == new.next
+            && new.segment <= flow.segment
+            && first.len() + new.segment <= LARGEST
+            && are_alike(&first[..flow.headers], &packet[..flow.headers], flow.transport);
+        if !follows || !checksum::tcp_is_intact(packet, flow.transport) {
+            return false;
+        }
+        if !flow.checked {
+            if !checksum::tcp_is_intact(first, flow.transport) {
+                self.flow = None;
+                return false;
+            }
+            flow.checked = true;
+        }
+        flow.next = new.next;
+        flow.complete = new.complete || new.segment < flow.segment;
+        let flags = VNET_BYTES + flow.transport + 13;
+        self.buffer[flags] |= packet[flow.transport + 13];
+        self.buffer.extend_from_slice(&packet[flow.headers..]);
+        self.segments += 1;
+        true
+    }
+
+    /// Makes the headers of what was joined say so.
+    fn finish(&mut self) {
+        let Some(flow) = self.flow.filter(|_| self.segments > 1) else {
+            return;
+        };
+        let (header, packet) = self.buffer.split_at_mut(VNET_BYTES);
+        let length = packet.len();
+        let is_ipv6 = packet[0] >> 4 == 6;
+        header.copy_from_slice(&VnetHeader::tcp(is_ipv6, flow.headers, flow.segment, flow.transport));
+        if is_ipv6 {
+            packet[4..6].copy_from_slice(&((length - 40) as u16).to_be_bytes());
+        } else {
+            packet[2..4].copy_from_slice(&(length as u16).to_be_bytes());
+            packet[10..12].fill(0);
+            let made = checksum::finish(checksum::add(&packet[..flow.transport], 0));
+            packet[10..12].copy_from_slice(&made);
+        }
+        let sum = checksum::pseudo_header(&packet[checksum::addresses(packet)], TCP, length - flow.transport);
+        let at = flow.transport + TCP_CHECKSUM;
+        packet[at..at + 2].copy_from_slice(&checksum::fold(sum));
+    }
+}
+
+/// Whether two headers differ in nothing but length, identification, sequence
+/// number, PSH, window and checksums.
+fn are_alike(one: &[u8], other: &[u8], transport: usize) -> bool {
+    let same = |from: usize, to: usize| one[from..to] == other[from..to];
+    let ip = match one[0] >> 4 {
+        4 => same(0, 2) && same(6, 10) && same(12, 20),
+        _ => same(0, 4) && same(6, 40),
+    };
+    ip && same(transport, transport + 4)
+        && same(transport + 8, transport + 13)
+        && (one[transport + 13] ^ other[transport + 13]) & !PSH == 0
+        && same(transport + 18, one.len())
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::super::packets::{Ends, Tcp, V4, V6, udp};
+    use super::super::segment::{SEGMENT_BYTES, split};
+    use super::*;
+
+    fn coalesce(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let mut coalescer = Coalescer::default();
+        packets.iter().for_each(|packet| coalescer.push(packet));
+        let mut written = Vec::new();
+        coalescer.drain(|packet| written.push(packet.to_vec()));
+        coalescer.drain(|_| panic!("nothing is left"));
+        written
+    }
+
+    /// What the kernel makes of what was written.
+    fn resegment(written: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let mut packets = Vec::new();
+        for whole in written {
+            let header = VnetHeader::read(whole.first_chunk().unwrap()).unwrap();
+            let mut packet = whole[VNET_BYTES..].to_vec();
+            split(header, &mut packet, &mut [0; SEGMENT_BYTES], |segment| packets.push(segment.to_vec())).unwrap();
+        }
+        packets
+    }
+
+    fn flow(ends: Ends, lengths: &[usize], change: impl Fn(usize, &mut Tcp<'_>)) -> Vec<Vec<u8>> {
+        let (mut sequence, mut packets) = (u32::MAX - 2000, Vec::new());
+        for (index, length) in lengths.iter().enumerate() {
+            let payload: Vec<u8> = (0..*length).map(|byte| (byte + index) as u8).collect();
+            let mut tcp = Tcp { sequence, identification: 7 + index as u16, ..Tcp::new(ends, &payload) };
+            change(index, &mut tcp);
+            sequence = sequence.wrapping_add(*length as u32);
+            packets.push(tcp.packet());
+        }
+        packets
+    }
+
+    #[test]
+    fn a_flow_is_joined_and_comes_apart_as_it_was() {
+        for ends in [V4, V6] {
+            let mut packets = flow(ends, &[1300, 1300, 1300, 200], |index, tcp| {
+                if index == 3 {
+                    tcp.flags |= PSH;
+                }
+            });
+            let written = coalesce(&packets);
+            assert_eq!(written.len(), 1);
+            assert_eq!(resegment(&written), packets);
+            // What follows a short segment begins anew.
+            packets.extend(flow(ends, &[10], |_, tcp| tcp.sequence = 2099));
+            assert_eq!(coalesce(&packets).len(), 2);
+        }
+    }
+
+    #[test]
+    fn no_packet_is_larger_than_ip_allows() {
+        let packets = flow(V4, &[1300; 60], |_, _| ());
+        let written = coalesce(&packets);
+        assert_eq!(written.len(), 2);
+        assert!(written.iter().all(|packet| packet.len() <= LARGEST + VNET_BYTES));
+        assert_eq!(resegment(&written), packets);
+    }
+
+    #[test]
+    fn two_flows_and_a_datagram_between_them_stay_apart() {
+        let one = flow(V4, &[500, 500], |_, _| ());
+        let other = flow(V4, &[500, 500], |_, tcp| tcp.from_port = 4001);
+        let datagram = udp(V4, 1, b"question");
+        let packets = [&one[0], &other[0], &datagram, &one[1], &other[1]].map(Clone::clone);
+        let written = coalesce(&packets);
+        assert_eq!(written.len(), 3);
+        assert_eq!(written[2][VNET_BYTES..], datagram);
+        assert_eq!(resegment(&written[..2]), [one, other].concat());
+    }
+
+    #[test]
+    fn what_is_not_alike_is_not_joined() {
+        type Change = fn(usize, &mut Tcp<'_>);
+        let changes: [(&str, Change); 5] = [
+            ("a gap", |index, tcp| tcp.sequence += index as u32),
+            ("another time stamp", |index, tcp| tcp.stamp += index as u32),
+            ("the end", |index, tcp| tcp.flags |= index as u8),
+            ("an urgent pointer", |index, tcp| tcp.flags |= 0x20 * index as u8),
+            ("delivered at once", |index, tcp| tcp.flags |= if index == 0 { PSH } else { 0 }),
+        ];
+        for (name, change) in changes {
+            let packets = flow(V4, &[400, 400], change);
+            assert_eq!(resegment(&coalesce(&packets)), packets, "{name}");
+            assert_eq!(coalesce(&packets).len(), 2, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_checksum_is_left_for_the_receiver_to_see() {
+        for (damaged, at) in [(0, 50), (1, 50), (0, 8), (1, 8)] {
+            let mut packets = flow(V4, &[400, 400], |_, _| ());
+            packets[damaged][at] ^= 1;
+            let written: Vec<_> = coalesce(&packets).iter().map(|packet| packet[VNET_BYTES..].to_vec()).collect();
+            assert_eq!(written, packets);
+        }
+    }
+}
