@@ -125,7 +125,7 @@ fn usage_errors_are_one_object_too() {
         (["-o", "json", "lease", "shwo"].to_vec(), "", "", "shwo"),
         (["--output=json", "lease", "show"].to_vec(), "<LEASE>", "", "LEASE"),
         (["-o", "yaml", "lease", "show", "lease-1", "--bogus"].to_vec(), "--bogus", "", "--bogus"),
-        (["-o", "json"].to_vec(), "", "", "command is missing"),
+        (["-o", "json"].to_vec(), "", "", "requires a subcommand"),
     ] {
         let output = run(&args);
         assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(2), ""), "{args:?}");

@@ -393,7 +393,7 @@ fn a_check_goes_on_after_a_file_that_is_not_text() {
     let scan = scan.unwrap();
     assert_eq!(scan.files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["latin.yaml", "other.yaml"]);
     let [problem] = &scan.problems[..] else { panic!("{:?}", scan.problems) };
-    assert_eq!((problem.file.as_str(), problem.line, problem.column), ("latin.yaml", 3, 19));
+    assert_eq!((problem.file.as_str(), problem.line, problem.column), ("latin.yaml", 3, 20));
     assert_eq!((problem.code, problem.remedy.as_str()), (ProblemCode::NotText, "save it as UTF-8"));
     assert!(problem.to_string().contains("3 | metadata: {name: gr\u{fffd}n}"), "{problem}");
 }
