@@ -232,8 +232,8 @@ async fn a_start_without_patience_says_so_and_leaves_nothing() {
         std::fs::read_dir(root).into_iter().flatten().map(|entry| entry.unwrap().path()).collect()
     };
     let before = folders();
-    let config = RealClustersConfig { patience: Duration::from_secs(2), ..RealClustersConfig::default() };
+    let config = RealClustersConfig { patience: Duration::from_secs(3), ..RealClustersConfig::default() };
     let error = RealClusters::start(&binaries, config).await.unwrap_err().to_string();
-    assert!(error.contains("not ready after 2 s") && error.contains("namespaces are up"), "{error}");
+    assert!(error.contains("not ready after 3 s") && error.contains("namespaces are up"), "{error}");
     assert!(folders().is_subset(&before), "{:?}", folders());
 }
