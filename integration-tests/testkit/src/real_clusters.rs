@@ -61,7 +61,7 @@ pub struct RealClustersConfig {
 }
 
 impl Default for RealClustersConfig {
-    /// No GPU for the origin, four for the donor, neither DNS nor Liqo, 20 s of silence, three minutes.
+    /// No GPU for the origin, four for the donor, neither DNS nor Liqo, 20 s of silence, five minutes.
     fn default() -> Self {
         Self {
             origin_gpus: 0,
@@ -69,7 +69,7 @@ impl Default for RealClustersConfig {
             dns: false,
             liqo: None,
             node_monitor_grace: Duration::from_secs(20),
-            patience: Duration::from_secs(180),
+            patience: Duration::from_secs(300),
         }
     }
 }

@@ -20,8 +20,14 @@ impl HostPort {
     pub(super) fn open(probe: &Path, pid: u32, target: &str) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
-        let mut command = Command::new("nsenter");
-        command.arg("--target").arg(pid.to_string()).args(["--net", "--"]).arg(probe).args(["forward", target]);
+        // Killed with its owner, also where the supervisor cannot end it any more.
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL", "--", "nsenter", "--target"])
+            .arg(pid.to_string())
+            .args(["--net", "--"])
+            .arg(probe)
+            .args(["forward", target]);
         // A socket stays in the network it was made in: the program accepts in the host's and dials in the node's.
         command.stdin(Stdio::from(OwnedFd::from(listener))).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Self { child: spawn(command)?, port })
