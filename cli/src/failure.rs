@@ -155,7 +155,10 @@ fn certificate_refused(status: &Status) -> bool {
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {
         if let Some(unreached) = error.downcast_ref::<ConnectError>() {
-            return unreached.tried().iter().any(|(_, error)| matches!(error, DialError::Certificate(_) | DialError::SomebodyElse(_)));
+            return unreached
+                .tried()
+                .iter()
+                .any(|(_, error)| matches!(error, DialError::Certificate(_) | DialError::SomebodyElse(_)));
         }
         cause = error.source();
     }

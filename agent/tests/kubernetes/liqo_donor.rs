@@ -180,12 +180,30 @@ async fn policies_are_restored(lab: &Lab, keeper: &PolicyKeeper) {
     let breaks = [
         vec!["delete", "validatingadmissionpolicy", POLICY_NAMES[3]],
         vec!["delete", "validatingadmissionpolicybinding", POLICY_NAMES[0]],
-        vec!["patch", "validatingadmissionpolicybinding", POLICY_NAMES[1], "--type=merge", "-p", r#"{"spec":{"validationActions":["Audit"]}}"#],
-        vec!["patch", "validatingadmissionpolicy", POLICY_NAMES[2], "--type=merge", "-p", r#"{"spec":{"failurePolicy":"Ignore"}}"#],
+        vec![
+            "patch",
+            "validatingadmissionpolicybinding",
+            POLICY_NAMES[1],
+            "--type=merge",
+            "-p",
+            r#"{"spec":{"validationActions":["Audit"]}}"#,
+        ],
+        vec![
+            "patch",
+            "validatingadmissionpolicy",
+            POLICY_NAMES[2],
+            "--type=merge",
+            "-p",
+            r#"{"spec":{"failurePolicy":"Ignore"}}"#,
+        ],
         vec!["label", "validatingadmissionpolicy", POLICY_NAMES[1], "app.kubernetes.io/component-"],
         vec!["-n", "comity-system", "delete", "configmap", "comity-liqo-grants"],
         vec![
-            "patch", "validatingadmissionpolicy", POLICY_NAMES[4], "--type=json", "-p",
+            "patch",
+            "validatingadmissionpolicy",
+            POLICY_NAMES[4],
+            "--type=json",
+            "-p",
             r#"[{"op":"add","path":"/spec/matchConditions/-","value":{"name":"never","expression":"false"}}]"#,
         ],
     ];
@@ -231,8 +249,14 @@ async fn removal_leaves_nothing(lab: &Lab, consumer: &consumer::Consumer) {
     lab.liqo.remove_tenant(&lab.peer).await.unwrap();
     println!("the tenant was removed in {:?}", began.elapsed());
     let namespaces = Api::<Namespace>::all(lab.admin.clone());
-    let left: BTreeSet<String> =
-        namespaces.list_metadata(&ListParams::default()).await.unwrap().items.into_iter().filter_map(|one| one.metadata.name).collect();
+    let left: BTreeSet<String> = namespaces
+        .list_metadata(&ListParams::default())
+        .await
+        .unwrap()
+        .items
+        .into_iter()
+        .filter_map(|one| one.metadata.name)
+        .collect();
     assert!(!left.contains(POD_NAMESPACE) && !left.contains(TENANT_NAMESPACE), "{left:?}");
     let foreign = Api::<DynamicObject>::all_with(lab.admin.clone(), &comity_agent::liqo::foreign_cluster());
     assert!(foreign.get_opt("origin").await.unwrap().is_none());
