@@ -130,8 +130,9 @@ impl Burst {
                 fabric_mode: "tun",
                 ..AgentSpec::new(cluster, inventory)
             };
+            spec.more = String::from("liqo:\n  enabled: true\n");
             if cluster == ORIGIN {
-                spec.more = burst_config(real.node_ip());
+                spec.more.push_str(&burst_config(real.node_ip()));
             }
             federation.join(spec).await?;
         }
