@@ -6,7 +6,7 @@ use kube::ResourceExt as _;
 use kube::api::PostParams;
 use kube::core::DynamicObject;
 
-use super::wait::apply_dynamic;
+use super::wait::{apply_dynamic, wait_gone};
 use super::{LiqoOrigin, objects};
 use crate::delivery::DeliveryError;
 use crate::delivery::LEASE_LABEL;
@@ -35,23 +35,33 @@ impl LiqoOrigin {
         call(&operation, offloadings.create(&parameters, &wanted)).await.map(drop)
     }
 
-    /// Takes a lease that ends out of what its namespace is offered; the offer goes with the last one.
+    /// Takes a lease that ends out of what its namespace is offered; the offer goes with the last one. True if a donor that
+    /// does not answer holds it: then it goes only after the last virtual node of that donor.
     pub(super) async fn withdraw_offer(
         &self,
         lease_id: &str,
         namespace: &str,
         donor: &str,
-    ) -> Result<(), DeliveryError> {
+    ) -> Result<bool, DeliveryError> {
         let offloadings = self.namespaced(namespace, &namespace_offloading());
         let operation = format!("read NamespaceOffloading of {namespace}");
         let found = call_opt(&operation, offloadings.get(objects::OFFLOADING)).await?;
         if found.is_none_or(|found| check_ours(&found, namespace).is_err()) {
-            return Ok(());
+            return Ok(false);
         }
-        if self.donors_of(namespace, Some(lease_id)).await?.is_empty() {
-            return self.delete(&offloadings, objects::OFFLOADING, "NamespaceOffloading", donor).await;
+        if !self.donors_of(namespace, Some(lease_id)).await?.is_empty() {
+            return self.offer_to_namespace(namespace, Some(lease_id)).await.map(|()| false);
         }
-        self.offer_to_namespace(namespace, Some(lease_id)).await
+        let what = "NamespaceOffloading";
+        self.begin_delete(&offloadings, objects::OFFLOADING, what).await?;
+        let Err(waited) = wait_gone(&offloadings, objects::OFFLOADING, what, self.settings.donor_patience).await else {
+            return Ok(false);
+        };
+        if self.answers(donor).await? {
+            return Err(waited);
+        }
+        tracing::warn!(donor, namespace, "the donor does not answer; this cluster cleans up without it");
+        self.mark(donor).await.map(|()| true)
     }
 
     async fn donors_of(&self, namespace: &str, but_for: Option<&str>) -> Result<BTreeSet<String>, DeliveryError> {

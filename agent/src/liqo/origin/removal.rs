@@ -18,7 +18,8 @@ use super::{LiqoOrigin, check, objects};
 use crate::delivery::call::{FIELD_MANAGER, call, call_opt};
 use crate::delivery::{DeliveryError, LEASE_LABEL};
 use crate::liqo::{
-    LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, foreign_cluster, identity, renew, resource_slice, virtual_node,
+    LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, foreign_cluster, identity, namespace_offloading, renew,
+    resource_slice, virtual_node,
 };
 
 /// Liqo's mark of a cluster that will not come back; it counts only while the cluster does not answer.
@@ -47,10 +48,15 @@ impl LiqoOrigin {
         let target =
             found.annotations().get(objects::TARGET_LABEL).or_else(|| found.labels().get(objects::TARGET_LABEL));
         self.drain(&tenant, lease_id, &donor).await?;
-        if let Some(target) = target {
-            self.withdraw_offer(lease_id, target, &donor).await?;
-        }
+        let held = match target {
+            Some(target) => self.withdraw_offer(lease_id, target, &donor).await?,
+            None => false,
+        };
         self.let_go(&tenant, lease_id, &donor).await?;
+        if let Some(target) = target.filter(|_| held) {
+            let offloadings = self.namespaced(target, &namespace_offloading());
+            wait_gone(&offloadings, objects::OFFLOADING, "NamespaceOffloading", PATIENCE).await?;
+        }
         self.unmark(&donor).await
     }
 
@@ -145,6 +151,15 @@ impl LiqoOrigin {
     where
         K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
     {
+        self.begin_delete(api, name, what).await?;
+        self.wait_gone_or_mark(api, name, what, donor).await
+    }
+
+    /// Asks for the deletion of an object, and does not wait.
+    pub(super) async fn begin_delete<K>(&self, api: &Api<K>, name: &str, what: &str) -> Result<(), DeliveryError>
+    where
+        K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+    {
         let operation = format!("delete {what} {name}");
         let Some(found) = call_opt(&operation, api.get_metadata(name)).await? else { return Ok(()) };
         if found.metadata.deletion_timestamp.is_none() {
@@ -152,7 +167,7 @@ impl LiqoOrigin {
             let parameters = DeleteParams::background().preconditions(preconditions);
             call_opt(&operation, api.delete(name, &parameters)).await?;
         }
-        self.wait_gone_or_mark(api, name, what, donor).await
+        Ok(())
     }
 
     async fn wait_gone_or_mark<K>(&self, api: &Api<K>, name: &str, what: &str, donor: &str) -> Result<(), DeliveryError>
@@ -171,7 +186,7 @@ impl LiqoOrigin {
     }
 
     /// Whether the donor's API server answers Liqo.
-    async fn answers(&self, donor: &str) -> Result<bool, DeliveryError> {
+    pub(super) async fn answers(&self, donor: &str) -> Result<bool, DeliveryError> {
         let clusters = self.cluster_wide(&foreign_cluster());
         let found = call_opt(&format!("read ForeignCluster {donor}"), clusters.get(donor)).await?;
         Ok(found.is_some_and(|cluster| {
@@ -186,12 +201,12 @@ impl LiqoOrigin {
         Ok(found.is_some_and(|cluster| cluster.annotations().get(GONE).is_some_and(|gone| gone == "true")))
     }
 
-    async fn mark(&self, donor: &str) -> Result<(), DeliveryError> {
+    pub(super) async fn mark(&self, donor: &str) -> Result<(), DeliveryError> {
         self.annotate(donor, json!("true")).await
     }
 
     /// The donor may come back for new leases.
-    async fn unmark(&self, donor: &str) -> Result<(), DeliveryError> {
+    pub(super) async fn unmark(&self, donor: &str) -> Result<(), DeliveryError> {
         if self.is_marked(donor).await? { self.annotate(donor, serde_json::Value::Null).await } else { Ok(()) }
     }
 

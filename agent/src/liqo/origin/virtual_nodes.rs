@@ -51,6 +51,8 @@ impl LiqoOrigin {
         check::lease_id(&request.lease_id)?;
         check::target_namespace(&request.target_namespace)?;
         check::peer(peer, &self.own_id().await?)?;
+        // A donor that is lent from again is not gone, whatever an earlier removal had to assume.
+        self.unmark(&peer.liqo_id).await?;
         self.ensure_virtual_kubelet_options().await?;
         self.ensure_target_namespace(&request.target_namespace).await?;
 
