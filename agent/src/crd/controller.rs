@@ -7,6 +7,7 @@ use std::time::Duration;
 use comity_proto::v1;
 use comity_runtime::Clock;
 use futures::StreamExt as _;
+use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -103,7 +104,10 @@ impl Controller {
         self.mirror_leases(seen, &update).await;
         let objects: Vec<&GpuRequest> = seen.requests.facts().collect();
         let live = self.requests.list().await;
-        let work = objects.iter().map(|object| self.work(object, live.as_deref().ok(), update.state.as_deref()));
+        let mut work: Vec<BoxFuture<'_, Result<bool, String>>> = Vec::new();
+        for object in objects {
+            work.push(Box::pin(self.work(object, live.as_deref().ok(), update.state.as_deref())));
+        }
         let results: Vec<Result<bool, String>> = futures::stream::iter(work).buffer_unordered(AT_ONCE).collect().await;
         let mut waits = false;
         for result in results {

@@ -120,8 +120,7 @@ mod tests {
         let share = v1::DeviceShare { device: 3, milli: 1_000, units: 1 };
         let part = v1::NodePlacement { node: "a".to_owned(), devices: vec![share], ..v1::NodePlacement::default() };
         let placement = v1::Placement { donor: "here".to_owned(), nodes: vec![part], ..v1::Placement::default() };
-        let lease =
-            v1::Lease { placement: Some(placement), state: LeaseState::Active.into(), ..v1::Lease::default() };
+        let lease = v1::Lease { placement: Some(placement), state: LeaseState::Active.into(), ..v1::Lease::default() };
         let state = v1::DesiredState { leases: vec![lease], ..v1::DesiredState::default() };
         assert_eq!(local(&nodes, Some(&state), "here")[0]["nvidia.com/gpu"], 1);
     }
