@@ -46,7 +46,7 @@ impl Slot<'_> {
         let enough =
             shape.cpu_milli_per_gpu <= self.cpu_milli_per_gpu && shape.memory_mib_per_gpu <= self.memory_mib_per_gpu;
         // GPUs that were asked for one by one may lie on as many nodes.
-        let together = self.purpose.map_or(true, |purpose| {
+        let together = self.purpose.is_none_or(|purpose| {
             purpose.resource == shape.resource && (shape.gpus == 1 || purpose.gpus_per_pod == shape.gpus)
         });
         let same_kind =

@@ -15,6 +15,7 @@ use super::view::InFlight;
 const MOST_CALLS: usize = 32;
 
 /// What came back.
+#[expect(clippy::large_enum_variant, reason = "few are under way, and each is taken apart at once")]
 pub(super) enum Answer {
     Submitted { submission: Submission, result: Result<v1::Request, RequestError> },
     Cancelled { request: String, result: Result<(), RequestError> },

@@ -1,5 +1,6 @@
 //! The `GpuLease` resource.
 #![expect(unreachable_pub, reason = "the schema derive copies the type into a function")]
+#![expect(clippy::duplicated_attributes, reason = "columns of one type are no repetition")]
 
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;

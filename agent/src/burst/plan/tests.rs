@@ -5,8 +5,6 @@ use crate::burst::fixtures::{NOW, gated, lease, pending, pod, request, rules, vi
 use crate::burst::view::{EndedRequest, InFlight, Told};
 
 fn submissions(actions: &[BurstAction]) -> Vec<&Submission> {
-    let submitted = |action: &'static str| action;
-    let _ = submitted;
     actions.iter().filter_map(|action| if let BurstAction::Submit(one) = action { Some(one) } else { None }).collect()
 }
 
@@ -15,15 +13,8 @@ fn names(pods: &[PodRef]) -> Vec<&str> {
 }
 
 fn released(actions: &[BurstAction]) -> Vec<&str> {
-    let one = |action: &'_ BurstAction| matches!(action, BurstAction::Release { .. });
-    actions
-        .iter()
-        .filter(|action| one(action))
-        .map(|action| match action {
-            BurstAction::Release { pod } => pod.name.as_str(),
-            _ => "",
-        })
-        .collect()
+    let released = actions.iter().filter(|action| matches!(action, BurstAction::Release { .. }));
+    released.filter_map(crate::burst::execute::pod_of).map(|pod| pod.name.as_str()).collect()
 }
 
 fn notes_on<'a>(actions: &'a [BurstAction], name: &str) -> Vec<&'a Note> {

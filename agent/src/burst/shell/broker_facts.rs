@@ -97,6 +97,7 @@ pub(super) fn local(nodes: &[v1::Node], state: Option<&v1::DesiredState>, cluste
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use v1::{Delivery, LeaseState};
 
     #[test]
     fn lent_used_and_broken_devices_are_not_free() {
@@ -119,22 +120,20 @@ mod tests {
         let share = v1::DeviceShare { device: 3, milli: 1_000, units: 1 };
         let part = v1::NodePlacement { node: "a".to_owned(), devices: vec![share], ..v1::NodePlacement::default() };
         let placement = v1::Placement { donor: "here".to_owned(), nodes: vec![part], ..v1::Placement::default() };
-        let lease =
-            v1::Lease { placement: Some(placement), state: v1::LeaseState::Active.into(), ..v1::Lease::default() };
+        let lease = v1::Lease { placement: Some(placement), state: LeaseState::Active.into(), ..v1::Lease::default() };
         let state = v1::DesiredState { leases: vec![lease], ..v1::DesiredState::default() };
         assert_eq!(local(&nodes, Some(&state), "here")[0]["nvidia.com/gpu"], 1);
     }
 
     #[test]
     fn only_own_virtual_nodes_are_room_for_pods() {
-        let lease = |id: &str, origin: &str, delivery: v1::Delivery, state: v1::LeaseState| v1::Lease {
+        let lease = |id: &str, origin: &str, delivery: Delivery, state: LeaseState| v1::Lease {
             id: id.to_owned(),
             origin: origin.to_owned(),
             delivery: delivery.into(),
             state: state.into(),
             ..v1::Lease::default()
         };
-        use v1::{Delivery, LeaseState};
         let all = vec![
             lease("lease-1", "here", Delivery::VirtualNode, LeaseState::Active),
             lease("lease-2", "there", Delivery::VirtualNode, LeaseState::Active),

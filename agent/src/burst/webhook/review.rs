@@ -92,7 +92,7 @@ mod tests {
         let (allowed, patch) = reviewed(pod(json!({ "generateName": "p-" }), json!({})));
         assert!(allowed);
         let mut object = pod(json!({ "generateName": "p-" }), json!({}));
-        json_patch::patch(&mut object, &serde_json::from_value::<json_patch::Patch>(patch.unwrap()).unwrap()).unwrap();
+        json_patch::patch(&mut object, &serde_json::from_value::<Patch>(patch.unwrap()).unwrap()).unwrap();
         assert_eq!(object["spec"]["schedulingGates"], json!([{ "name": GATE }]));
         assert_eq!(object["metadata"]["labels"], json!({ GATE: "true" }));
         let labelled = json!({ "name": "p", "labels": { "app": "x" } });
