@@ -98,7 +98,8 @@ pub async fn own_user_name(client: &kube::Client) -> Result<String, DeliveryErro
     let operation = "ask the API server who this agent is";
     let reviews = kube::Api::<SelfSubjectReview>::all(client.clone());
     let review = SelfSubjectReview::default();
-    let answer = crate::delivery::call::call(operation, reviews.create(&kube::api::PostParams::default(), &review)).await?;
+    let answer =
+        crate::delivery::call::call(operation, reviews.create(&kube::api::PostParams::default(), &review)).await?;
     let user = answer.status.and_then(|status| status.user_info).and_then(|user| user.username);
     user.filter(|name| !name.is_empty()).ok_or_else(|| DeliveryError::temporary(operation, "it does not say"))
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, Place, PATIENCE, until};
+use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, PATIENCE, Place, until};
 use comity_testkit::real_clusters::PROBE_IMAGE;
 use comity_testkit::{Binaries, Needs, RealClusters, RealClustersConfig, SimulatedNode, Where, requirements};
 

@@ -115,7 +115,9 @@ fn key(object: &DynamicObject) -> String {
 async fn settle(client: &Client, slices: &mut BTreeMap<String, Slice>, grants: &Grants) {
     let now = Instant::now();
     let mut gone = Vec::new();
-    for (key, slice) in slices.iter_mut().filter(|(_, slice)| slice.due && slice.pace.due().is_none_or(|due| due <= now)) {
+    for (key, slice) in
+        slices.iter_mut().filter(|(_, slice)| slice.due && slice.pace.due().is_none_or(|due| due <= now))
+    {
         slice.due = false;
         let Some(status) = status_to_write(&slice.object, grants, &rfc3339(Timestamp::now())) else { continue };
         slice.pace.attempt(now);
@@ -141,7 +143,11 @@ async fn settle(client: &Client, slices: &mut BTreeMap<String, Slice>, grants: &
 }
 
 async fn write(client: &Client, slice: &DynamicObject) -> Result<DynamicObject, CallError> {
-    let api = Api::<DynamicObject>::namespaced_with(client.clone(), &slice.namespace().unwrap_or_default(), &resource_slice());
+    let api = Api::<DynamicObject>::namespaced_with(
+        client.clone(),
+        &slice.namespace().unwrap_or_default(),
+        &resource_slice(),
+    );
     let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
     within_limit(api.replace_status(&slice.name_any(), &parameters, slice)).await
 }

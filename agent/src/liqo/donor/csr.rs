@@ -37,7 +37,8 @@ const ED25519: KeyKind = KeyKind {
 };
 const RSA_2048: KeyKind = KeyKind {
     spki_begin: &[
-        0x30, 0x82, 0x01, 0x22, 0x30, 0x0d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00,
+        0x30, 0x82, 0x01, 0x22, 0x30, 0x0d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05,
+        0x00,
     ],
     spki: 294,
     signature: 15 + 261,
@@ -175,7 +176,8 @@ mod tests {
             subject.push(rcgen::DnType::CommonName, name);
             for (at, organisation) in organisations.iter().enumerate() {
                 // rcgen keeps one value a type; a second organisation goes in as another type first.
-                let kind = if at == 0 { rcgen::DnType::OrganizationName } else { rcgen::DnType::OrganizationalUnitName };
+                let kind =
+                    if at == 0 { rcgen::DnType::OrganizationName } else { rcgen::DnType::OrganizationalUnitName };
                 subject.push(kind, *organisation);
             }
             let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();

@@ -27,10 +27,9 @@ pub(crate) async fn apply(api: &Api<DynamicObject>, object: &Value) -> Result<Dy
 /// Names the manifest that has the rights, where rights are missing.
 pub(crate) fn rights<T>(result: Result<T, DeliveryError>) -> Result<T, DeliveryError> {
     result.map_err(|error| match error {
-        DeliveryError::Permanent { code: "kubernetes-forbidden", message } => DeliveryError::permanent(
-            "kubernetes-forbidden",
-            message.replace("deploy/agent/rbac.yaml", MANIFEST),
-        ),
+        DeliveryError::Permanent { code: "kubernetes-forbidden", message } => {
+            DeliveryError::permanent("kubernetes-forbidden", message.replace("deploy/agent/rbac.yaml", MANIFEST))
+        }
         other => other,
     })
 }

@@ -48,7 +48,10 @@ pub struct Installation {
 ///
 /// # Errors
 /// [`DeliveryError`]; permanent with code `liqo-absent`, `liqo-version` or `liqo-settings`, with the remedy.
-pub async fn check_installation(client: &Client, settings: &InstallationSettings) -> Result<Installation, DeliveryError> {
+pub async fn check_installation(
+    client: &Client,
+    settings: &InstallationSettings,
+) -> Result<Installation, DeliveryError> {
     let namespace = &settings.namespace;
     let deployments = Api::<Deployment>::namespaced(client.clone(), namespace);
     let read = |what: &str| format!("read {what} in namespace {namespace}");
@@ -172,7 +175,10 @@ impl Options {
     /// The last one counts.
     fn value(&self, name: &str) -> Option<&str> {
         let of_name = |argument: &String| {
-            argument.trim_start_matches('-').strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+            argument
+                .trim_start_matches('-')
+                .strip_prefix(name)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
         };
         let argument = self.0.iter().rfind(|argument| of_name(argument))?;
         Some(argument.split_once('=').map_or("true", |(_, value)| value))
@@ -213,7 +219,10 @@ mod tests {
     #[test]
     fn a_good_installation_is_described() {
         let installation = judged(IMAGE, &MANAGER, &WEBHOOK, &KUBELET).unwrap();
-        assert_eq!((installation.version.as_str(), installation.api_server.as_deref()), ("1.2.0", Some("https://a:6443")));
+        assert_eq!(
+            (installation.version.as_str(), installation.api_server.as_deref()),
+            ("1.2.0", Some("https://a:6443"))
+        );
         assert_eq!(installation.local_pod_cidrs, ["10.0.0.0/16"]);
         let digest = format!("localhost:5000/liqo@sha256:{}", "0".repeat(64));
         assert_eq!(judged(&digest, &MANAGER, &WEBHOOK, &KUBELET).unwrap().version, "1.1.2");
@@ -222,12 +231,22 @@ mod tests {
     #[test]
     fn dangerous_ones_are_refused_with_the_remedy() {
         for (manager, webhook, kubelet, part) in [
-            (&["--default-limits-enforcement=none"][..], &WEBHOOK[..], &KUBELET[..], "defaultLimitsEnforcement to None"),
+            (
+                &["--default-limits-enforcement=none"][..],
+                &WEBHOOK[..],
+                &KUBELET[..],
+                "defaultLimitsEnforcement to None",
+            ),
             (&[], &WEBHOOK, &KUBELET, "defaultLimitsEnforcement to None"),
             (&MANAGER, &[], &KUBELET, "enableResourceEnforcement to true"),
             (&MANAGER, &["--enable-resource-enforcement=false"], &KUBELET, "enableResourceEnforcement to true"),
             (&MANAGER, &WEBHOOK, &["--enable-apiserver-support=true"], "--enable-apiserver-support=false"),
-            (&MANAGER, &WEBHOOK, &["--enable-apiserver-support=false", "--enable-apiserver-support"], "tokens of this cluster"),
+            (
+                &MANAGER,
+                &WEBHOOK,
+                &["--enable-apiserver-support=false", "--enable-apiserver-support"],
+                "tokens of this cluster",
+            ),
         ] {
             let error = judged(IMAGE, manager, webhook, kubelet).unwrap_err();
             assert!(error.contains(part), "{error}");

@@ -64,7 +64,9 @@ async fn label(namespaces: &Api<Namespace>, name: &str) {
     for attempt in 1..=TRIES {
         match within_limit(namespaces.patch(name, &parameters, &Patch::Merge(&labels))).await {
             Ok(_) => return tracing::info!(namespace = name, "put a remote namespace under Pod Security baseline"),
-            Err(error) => tracing::warn!(namespace = name, attempt, %error, "cannot label a remote namespace; it takes no pods"),
+            Err(error) => {
+                tracing::warn!(namespace = name, attempt, %error, "cannot label a remote namespace; it takes no pods")
+            }
         }
         tokio::time::sleep(RETRY * attempt).await;
     }

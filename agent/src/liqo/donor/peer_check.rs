@@ -26,14 +26,19 @@ impl LiqoDonor {
     pub(super) async fn check_peer(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         let id = peer.liqo_id.as_str();
         if !is_label(id) || id.len() > MAX_ID {
-            let text = format!("the Liqo id {id:?} of cluster {} is no label of at most {MAX_ID} characters; give it another one", peer.cluster);
+            let text = format!(
+                "the Liqo id {id:?} of cluster {} is no label of at most {MAX_ID} characters; give it another one",
+                peer.cluster
+            );
             return Err(DeliveryError::permanent("bad-liqo-id", text));
         }
         if id == self.settings.liqo_id {
-            let text = format!("cluster {} has this cluster's own Liqo id {id:?}; give one of them another id", peer.cluster);
+            let text =
+                format!("cluster {} has this cluster's own Liqo id {id:?}; give one of them another id", peer.cluster);
             return Err(DeliveryError::permanent("bad-liqo-id", text));
         }
-        let cluster_wide = self.bound::<ClusterRoleBinding>(id, |binding| (&binding.role_ref, binding.subjects.as_deref()));
+        let cluster_wide =
+            self.bound::<ClusterRoleBinding>(id, |binding| (&binding.role_ref, binding.subjects.as_deref()));
         let in_namespaces = self.bound::<RoleBinding>(id, |binding| (&binding.role_ref, binding.subjects.as_deref()));
         match cluster_wide.await?.or(in_namespaces.await?) {
             None => Ok(()),
@@ -48,7 +53,11 @@ impl LiqoDonor {
     }
 
     /// The first binding that gives rights to a user or group of this name, and is not Liqo's.
-    async fn bound<K>(&self, id: &str, parts: impl Fn(&K) -> (&RoleRef, Option<&[Subject]>)) -> Result<Option<String>, DeliveryError>
+    async fn bound<K>(
+        &self,
+        id: &str,
+        parts: impl Fn(&K) -> (&RoleRef, Option<&[Subject]>),
+    ) -> Result<Option<String>, DeliveryError>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
     {

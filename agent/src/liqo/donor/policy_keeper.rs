@@ -122,7 +122,9 @@ impl Keeping {
         let labels = format!("{}={}", PART_LABEL.0, PART_LABEL.1);
         let ours = |kind: &'static str| {
             let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource(kind));
-            watcher::watcher(api, watcher::Config::default().labels(&labels)).default_backoff().map(move |event| (kind, event))
+            watcher::watcher(api, watcher::Config::default().labels(&labels))
+                .default_backoff()
+                .map(move |event| (kind, event))
         };
         let api = Api::namespaced_with(self.client.clone(), &self.settings.agent_namespace, &resource(TERMS));
         let named = watcher::Config::default().fields(&format!("metadata.name={}", params_name()));
@@ -170,7 +172,8 @@ impl Keeping {
             self.say_well(grants);
             return None;
         }
-        let broken: Vec<String> = wrong.iter().filter(|object| !self.is_our_own_change(object)).map(|object| name(object)).collect();
+        let broken: Vec<String> =
+            wrong.iter().filter(|object| !self.is_our_own_change(object)).map(|object| name(object)).collect();
         if !broken.is_empty() {
             self.say_ill(format!("missing or altered: {}; they are being restored", broken.join(", ")));
         }
@@ -196,7 +199,10 @@ impl Keeping {
 
     fn say_ill(&self, text: String) {
         if *self.publish.borrow() != Err(text.clone()) {
-            tracing::error!(reason = text, "the admission policies are not in force; nothing is lent through Liqo until they are");
+            tracing::error!(
+                reason = text,
+                "the admission policies are not in force; nothing is lent through Liqo until they are"
+            );
             self.publish.send_modify(|health| *health = Err(text));
         }
     }
@@ -225,7 +231,8 @@ impl Keeping {
 
     /// The ConfigMap is as we left it, only the leases are others now.
     fn is_our_own_change(&self, wanted: &Value) -> bool {
-        kind(wanted) == TERMS && self.seen.get(&key(wanted)).is_some_and(|(_, seen)| Some(seen) == self.terms_written.as_ref())
+        kind(wanted) == TERMS
+            && self.seen.get(&key(wanted)).is_some_and(|(_, seen)| Some(seen) == self.terms_written.as_ref())
     }
 
     /// Applies; where that leaves in what somebody else added, replaces.
@@ -235,7 +242,8 @@ impl Keeping {
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         let mut written = within_limit(api.patch(name, &parameters, &Patch::Apply(wanted))).await?;
         if !is_as_wanted(&content(&written), wanted) {
-            let mut whole: DynamicObject = serde_json::from_value(wanted.clone()).map_err(|error| CallError::Connection(error.to_string()))?;
+            let mut whole: DynamicObject =
+                serde_json::from_value(wanted.clone()).map_err(|error| CallError::Connection(error.to_string()))?;
             whole.metadata.resource_version = written.resource_version();
             let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
             written = within_limit(api.replace(name, &parameters, &whole)).await?;
@@ -335,7 +343,9 @@ mod tests {
         assert!(seen(json!({ "failurePolicy": "Fail", "list": [{ "a": 1, "b": null }], "auditAnnotations": [] })));
         assert!(!seen(json!({ "failurePolicy": "Ignore", "list": [{ "a": 1 }] })));
         assert!(!seen(json!({ "failurePolicy": "Fail", "list": [{ "a": 1 }, { "a": 2 }] })));
-        assert!(!seen(json!({ "failurePolicy": "Fail", "list": [{ "a": 1 }], "matchConditions": [{ "expression": "false" }] })));
+        assert!(!seen(
+            json!({ "failurePolicy": "Fail", "list": [{ "a": 1 }], "matchConditions": [{ "expression": "false" }] })
+        ));
         assert!(!is_as_wanted(&json!({}), &json!({})));
     }
 }

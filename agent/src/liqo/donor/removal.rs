@@ -15,8 +15,8 @@ use super::waiting::Waiting;
 use crate::delivery::DeliveryError;
 use crate::delivery::call::{call, call_opt};
 use crate::liqo::{
-    LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL, foreign_cluster, identity, namespace_map, quota,
-    resource_slice, shadow_pod, tenant,
+    LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL, foreign_cluster, identity, namespace_map,
+    quota, resource_slice, shadow_pod, tenant,
 };
 
 const CREATOR: &str = "liqo.io/creator-user";
@@ -41,7 +41,8 @@ impl LiqoDonor {
             let operation = format!("end the offloaded pods of {lease_id} in {namespace}");
             let shadow_pods = dynamic::namespaced(&self.client, &shadow_pod(), &namespace);
             rights(call(&operation, shadow_pods.delete_collection(&DeleteParams::background(), &of_lease)).await)?;
-            let soon = DeleteParams::default().grace_period(u32::try_from(self.settings.pod_grace.as_secs()).unwrap_or(u32::MAX));
+            let soon = DeleteParams::default()
+                .grace_period(u32::try_from(self.settings.pod_grace.as_secs()).unwrap_or(u32::MAX));
             let pods = Api::<Pod>::namespaced(self.client.clone(), &namespace);
             rights(call(&operation, pods.delete_collection(&soon, &of_lease)).await)?;
         }
@@ -55,7 +56,9 @@ impl LiqoDonor {
     async fn remove_slice(&self, peer: &LiqoPeer, lease_id: &str) -> Result<(), DeliveryError> {
         let namespace = peer.tenant_namespace();
         let slices = dynamic::namespaced(&self.client, &resource_slice(), &namespace);
-        let Some(slice) = rights(call_opt("read the lease's slice", slices.get(lease_id)).await)? else { return Ok(()) };
+        let Some(slice) = rights(call_opt("read the lease's slice", slices.get(lease_id)).await)? else {
+            return Ok(());
+        };
         if slice.labels().get("liqo.io/replicated").map(String::as_str) != Some("true") {
             // One that this cluster asks the peer for.
             return Ok(());
@@ -110,7 +113,8 @@ impl LiqoDonor {
             return Ok(true);
         }
         let secrets = Api::<Secret>::namespaced(self.client.clone(), &peer.tenant_namespace());
-        Ok(rights(call_opt("read Secret liqo-signed-nonce", secrets.get_metadata("liqo-signed-nonce")).await)?.is_some())
+        Ok(rights(call_opt("read Secret liqo-signed-nonce", secrets.get_metadata("liqo-signed-nonce")).await)?
+            .is_some())
     }
 
     /// Slices and NamespaceMaps that came from the peer; Liqo removes what hangs on them.
@@ -138,7 +142,9 @@ impl LiqoDonor {
 
     async fn delete_tenant(&self, peer: &LiqoPeer, tenants: &Api<DynamicObject>) -> Result<(), DeliveryError> {
         let operation = format!("delete Tenant {}", peer.liqo_id);
-        let Some(found) = rights(call_opt(&operation, tenants.get_metadata(&peer.liqo_id)).await)? else { return Ok(()) };
+        let Some(found) = rights(call_opt(&operation, tenants.get_metadata(&peer.liqo_id)).await)? else {
+            return Ok(());
+        };
         rights(call_opt(&operation, tenants.delete(&peer.liqo_id, &DeleteParams::default())).await)?;
         let waiting = Waiting { operation: &operation, hint: CONTROLLER_HINT, patience: self.settings.patience };
         waiting.gone(tenants.clone(), &peer.liqo_id, found.uid()).await

@@ -215,7 +215,10 @@ mod tests {
             ("another class", slice("lease-7", |object| object["spec"]["class"] = json!("default"))),
             ("no class", slice("lease-7", |object| object["spec"]["class"] = json!(""))),
             ("another consumer", slice("lease-7", |object| object["spec"]["consumerClusterID"] = json!("other"))),
-            ("another namespace", slice("lease-7", |object| object["metadata"]["namespace"] = json!("liqo-tenant-other"))),
+            (
+                "another namespace",
+                slice("lease-7", |object| object["metadata"]["namespace"] = json!("liqo-tenant-other")),
+            ),
             ("no spec", slice("lease-7", |object| object["spec"] = json!(null))),
         ] {
             let status = settled(denied, &grants());

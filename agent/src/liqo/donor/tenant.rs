@@ -15,7 +15,8 @@ use super::{LiqoDonor, server_name};
 use crate::delivery::DeliveryError;
 use crate::delivery::call::{FIELD_MANAGER, MANAGED_BY, apply, call, call_opt};
 use crate::liqo::{
-    Challenge, IdentityParams, LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL, TenantRequest, tenant,
+    Challenge, IdentityParams, LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL, TenantRequest,
+    tenant,
 };
 
 pub(super) const NONCE_SECRET: &str = "liqo-nonce";
@@ -60,7 +61,11 @@ impl LiqoDonor {
     /// # Errors
     /// [`DeliveryError`]; permanent with code `bad-liqo-message` if the request is not what it should be, `liqo-api-address`
     /// if the address that Liqo hands out would not stand the origin's check.
-    pub async fn admit_tenant(&self, peer: &LiqoPeer, request: &TenantRequest) -> Result<IdentityParams, DeliveryError> {
+    pub async fn admit_tenant(
+        &self,
+        peer: &LiqoPeer,
+        request: &TenantRequest,
+    ) -> Result<IdentityParams, DeliveryError> {
         self.check_peer(peer).await?;
         check_request(peer, request)?;
         self.ensure_tenant_namespace(peer).await?;
@@ -73,7 +78,10 @@ impl LiqoDonor {
         let params = waiting.until(tenants, &peer.liqo_id, |tenant| identity_params(tenant?)).await?;
         let certificate = STANDARD.decode(&params.signed_crt).unwrap_or_default();
         if !certificate_is(&certificate, &peer.liqo_id) {
-            let text = format!("Liqo signed a certificate for {} that says something else; it is not handed out", peer.liqo_id);
+            let text = format!(
+                "Liqo signed a certificate for {} that says something else; it is not handed out",
+                peer.liqo_id
+            );
             return Err(DeliveryError::permanent("bad-liqo-certificate", text));
         }
         server_name::check(&self.settings.api_server, &params.api_server, &params.ca).await?;
@@ -114,7 +122,12 @@ impl LiqoDonor {
     }
 
     /// Liqo signs a Tenant's request once. One with another request, of an earlier peering, goes first.
-    async fn make_way(&self, peer: &LiqoPeer, request: &TenantRequest, tenants: &Api<DynamicObject>) -> Result<(), DeliveryError> {
+    async fn make_way(
+        &self,
+        peer: &LiqoPeer,
+        request: &TenantRequest,
+        tenants: &Api<DynamicObject>,
+    ) -> Result<(), DeliveryError> {
         let read = format!("read Tenant {}", peer.liqo_id);
         let Some(found) = rights(call_opt(&read, tenants.get(&peer.liqo_id)).await)? else { return Ok(()) };
         if !found.labels().contains_key(PEERING_LABEL) {
@@ -135,7 +148,13 @@ impl LiqoDonor {
         waiting.gone(tenants.clone(), &peer.liqo_id, found.uid()).await?;
         // Liqo keeps what it signed here, and would hand that out again.
         let secrets = Api::<Secret>::namespaced(self.client.clone(), &peer.tenant_namespace());
-        rights(call_opt("delete Secret liqo-remote-certificate", secrets.delete("liqo-remote-certificate", &DeleteParams::default())).await)?;
+        rights(
+            call_opt(
+                "delete Secret liqo-remote-certificate",
+                secrets.delete("liqo-remote-certificate", &DeleteParams::default()),
+            )
+            .await,
+        )?;
         Ok(())
     }
 }
@@ -151,7 +170,10 @@ fn usable(namespace: &Namespace, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         return Err(DeliveryError::permanent("namespace-not-ours", text));
     }
     if namespace.metadata.deletion_timestamp.is_some() {
-        return Err(DeliveryError::temporary(format!("use namespace {name}"), "it is being deleted; its objects must go first"));
+        return Err(DeliveryError::temporary(
+            format!("use namespace {name}"),
+            "it is being deleted; its objects must go first",
+        ));
     }
     Ok(())
 }
@@ -161,7 +183,8 @@ fn check_request(peer: &LiqoPeer, request: &TenantRequest) -> Result<(), Deliver
         let text = format!("the origin's {field} {reason}; nothing is signed for it");
         DeliveryError::permanent("bad-liqo-message", text)
     };
-    let fields = [("public key", &request.public_key), ("certificate request", &request.csr), ("signature", &request.signature)];
+    let fields =
+        [("public key", &request.public_key), ("certificate request", &request.csr), ("signature", &request.signature)];
     for (field, value) in fields {
         if value.is_empty() || value.len() > MAX_FIELD {
             return Err(bad(field, &format!("has {} characters, 1 to {MAX_FIELD} are read", value.len())));

@@ -5,8 +5,8 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _};
-use kube::runtime::watcher::{self, Event};
 use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 

@@ -40,15 +40,24 @@ impl Attempt {
             Act::Create(object) => create(consumer.control_plane.clone(), object(consumer)).await,
             Act::CreateWithSlice(object) => create(consumer.slice_client(), object.clone()).await,
             Act::Merge { kind, name, status, patch, .. } => {
-                let api = Api::<DynamicObject>::namespaced_with(consumer.control_plane.clone(), TENANT_NAMESPACE, &kind());
+                let api =
+                    Api::<DynamicObject>::namespaced_with(consumer.control_plane.clone(), TENANT_NAMESPACE, &kind());
                 let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
-                if *status { api.patch_status(name, &parameters, &patch).await } else { api.patch(name, &parameters, &patch).await }
+                if *status {
+                    api.patch_status(name, &parameters, &patch).await
+                } else {
+                    api.patch(name, &parameters, &patch).await
+                }
             }
-            Act::PutStatus(status) => {
+            Act::PutStatus(status) => loop {
                 let mut slice = consumer.slices().get("lease-7").await?;
                 slice.data["status"]["resources"] = status.clone();
-                consumer.slices().replace_status("lease-7", &PostParams::default(), &slice).await
-            }
+                match consumer.slices().replace_status("lease-7", &PostParams::default(), &slice).await {
+                    // The class controller has just put an earlier attempt right.
+                    Err(kube::Error::Api(status)) if status.code == 409 => {}
+                    result => return result,
+                }
+            },
             Act::ApplyStatus(status) => {
                 let object = json!({
                     "apiVersion": "authentication.liqo.io/v1beta1", "kind": "ResourceSlice",
@@ -75,7 +84,8 @@ impl Attempt {
 }
 
 fn api(client: Client, object: &Value) -> Api<DynamicObject> {
-    let kind: GroupVersionKind = serde_json::from_value::<DynamicObject>(object.clone()).unwrap().types.unwrap().try_into().unwrap();
+    let kind: GroupVersionKind =
+        serde_json::from_value::<DynamicObject>(object.clone()).unwrap().types.unwrap().try_into().unwrap();
     let namespace = object["metadata"]["namespace"].as_str().unwrap();
     Api::namespaced_with(client, namespace, &ApiResource::from_gvk(&kind))
 }
@@ -125,7 +135,8 @@ fn of_map(patch: Value, back: Value) -> Act {
 }
 
 fn plain(kind: &str, change: impl FnOnce(&mut Value)) -> Act {
-    let mut object = json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": "greedy", "namespace": POD_NAMESPACE } });
+    let mut object =
+        json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": "greedy", "namespace": POD_NAMESPACE } });
     change(&mut object);
     Act::CreateWithSlice(object)
 }
@@ -145,13 +156,15 @@ fn shut(name: &'static str, refusal: &'static str, act: Act) -> Attempt {
     Attempt { name, open: false, refusal, act }
 }
 
-pub(crate) static ATTEMPTS: LazyLock<Vec<Attempt>> = LazyLock::new(|| [grants(), slices(), maps(), pods(), objects()].into_iter().flatten().collect());
+pub(crate) static ATTEMPTS: LazyLock<Vec<Attempt>> =
+    LazyLock::new(|| [grants(), slices(), maps(), pods(), objects()].into_iter().flatten().collect());
 
 fn grants() -> Vec<Attempt> {
     let own = "may only be written by this cluster itself, not by origin";
     let status = json!({ "status": { "resources": gpus("100") } });
     let merge = Act::Merge { kind: resource_slice, name: "lease-7", status: true, patch: status, back: Value::Null };
-    let map = json!({ "status": { "currentMapping": { "x": { "remoteNamespace": "kube-system", "phase": "Accepted" } } } });
+    let map =
+        json!({ "status": { "currentMapping": { "x": { "remoteNamespace": "kube-system", "phase": "Accepted" } } } });
     let map = Act::Merge { kind: namespace_map, name: "donor", status: true, patch: map, back: Value::Null };
     vec![
         open("grant itself by a patch of the status", own, merge),
@@ -164,65 +177,141 @@ fn grants() -> Vec<Attempt> {
 fn slices() -> Vec<Attempt> {
     let class = "only ResourceSlices of class comity";
     vec![
-        open("a slice of the default class", class, Act::Create(|consumer| {
-            slice("lease-8", &own_csr(consumer, "lease-8"), |object| object["spec"]["class"] = json!("default"))
-        })),
-        open("a slice of no class", class, Act::Create(|consumer| {
-            slice("lease-8", &own_csr(consumer, "lease-8"), |object| object["spec"]["class"] = json!(""))
-        })),
-        open("another class for a slice that it has", class, of_slice(json!({ "spec": { "class": "default" } }), json!({ "spec": { "class": "comity" } }))),
-        open("a second slice beside its lease", "no lease in force is called second", Act::Create(|consumer| {
-            slice("second", &own_csr(consumer, "second"), |_| ())
-        })),
-        open("a slice in the name of somebody else's lease", "no lease in force is called lease-9", Act::Create(|consumer| {
-            slice("lease-9", &own_csr(consumer, "lease-9"), |_| ())
-        })),
-        open("a slice for another consumer", "spec.consumerClusterID must be the peer", Act::Create(|consumer| {
-            slice("lease-8", &own_csr(consumer, "lease-8"), |object| object["spec"]["consumerClusterID"] = json!("other"))
-        })),
-        shut("a slice in another tenant's namespace", "forbidden", Act::Create(|consumer| {
-            slice("lease-9", &own_csr(consumer, "lease-9"), |object| object["metadata"]["namespace"] = json!("liqo-tenant-other"))
-        })),
-        open("a certificate with a further group", "spec.csr must ask for exactly", Act::Create(|consumer| {
-            slice("lease-8", &consumer.key.csr(&["origin", "cluster-operators"], &slice_user("lease-8", "origin")), |_| ())
-        })),
-        open("a certificate in another slice's name", "spec.csr must ask for exactly", Act::Create(|consumer| {
-            slice("lease-8", &own_csr(consumer, "lease-9"), |_| ())
-        })),
-        open("a slice that poses as this cluster's own", "the label liqo.io/replicated must be true", Act::Create(|consumer| {
-            slice("lease-8", &own_csr(consumer, "lease-8"), |object| object["metadata"]["labels"] = json!({ "liqo.io/replication": "true", "liqo.io/remoteID": "other", "liqo.io/remote-cluster-id": "other" }))
-        })),
-        open("take the label off that makes it looked after", "the label liqo.io/replicated must be true", of_slice(
-            json!({ "metadata": { "labels": { "liqo.io/replicated": null } } }),
-            json!({ "metadata": { "labels": { "liqo.io/replicated": "true" } } }),
-        )),
-        open("decide about cordons", "cordon annotations belong to the provider", of_slice(
-            json!({ "metadata": { "annotations": { "liqo.io/cordon": "false" } } }),
-            json!({ "metadata": { "annotations": { "liqo.io/cordon": null } } }),
-        )),
-        open("outlast its lease by a finalizer", "carry no finalizers", of_slice(
-            json!({ "metadata": { "finalizers": ["example.com/forever"] } }),
-            json!({ "metadata": { "finalizers": null } }),
-        )),
-        open("renew somebody else's certificate", "spec.consumerClusterID must be the peer", Act::Create(|consumer| json!({
-            "apiVersion": "authentication.liqo.io/v1beta1", "kind": "Renew",
-            "metadata": { "name": "greedy", "namespace": TENANT_NAMESPACE, "labels": { "liqo.io/replicated": "true", "liqo.io/originID": "origin" } },
-            "spec": { "consumerClusterID": "other", "identityType": "ControlPlane", "publicKey": "", "csr": own_csr(consumer, "lease-9") },
-        }))),
+        open(
+            "a slice of the default class",
+            class,
+            Act::Create(|consumer| {
+                slice("lease-8", &own_csr(consumer, "lease-8"), |object| object["spec"]["class"] = json!("default"))
+            }),
+        ),
+        open(
+            "a slice of no class",
+            class,
+            Act::Create(|consumer| {
+                slice("lease-8", &own_csr(consumer, "lease-8"), |object| object["spec"]["class"] = json!(""))
+            }),
+        ),
+        open(
+            "another class for a slice that it has",
+            class,
+            of_slice(json!({ "spec": { "class": "default" } }), json!({ "spec": { "class": "comity" } })),
+        ),
+        open(
+            "a second slice beside its lease",
+            "no lease in force is called second",
+            Act::Create(|consumer| slice("second", &own_csr(consumer, "second"), |_| ())),
+        ),
+        open(
+            "a slice in the name of somebody else's lease",
+            "no lease in force is called lease-9",
+            Act::Create(|consumer| slice("lease-9", &own_csr(consumer, "lease-9"), |_| ())),
+        ),
+        open(
+            "a slice for another consumer",
+            "spec.consumerClusterID must be the peer",
+            Act::Create(|consumer| {
+                slice("lease-8", &own_csr(consumer, "lease-8"), |object| {
+                    object["spec"]["consumerClusterID"] = json!("other")
+                })
+            }),
+        ),
+        shut(
+            "a slice in another tenant's namespace",
+            "forbidden",
+            Act::Create(|consumer| {
+                slice("lease-9", &own_csr(consumer, "lease-9"), |object| {
+                    object["metadata"]["namespace"] = json!("liqo-tenant-other")
+                })
+            }),
+        ),
+        open(
+            "a certificate with a further group",
+            "spec.csr must ask for exactly",
+            Act::Create(|consumer| {
+                slice(
+                    "lease-8",
+                    &consumer.key.csr(&["origin", "cluster-operators"], &slice_user("lease-8", "origin")),
+                    |_| (),
+                )
+            }),
+        ),
+        open(
+            "a certificate in another slice's name",
+            "spec.csr must ask for exactly",
+            Act::Create(|consumer| slice("lease-8", &own_csr(consumer, "lease-9"), |_| ())),
+        ),
+        open(
+            "a slice that poses as this cluster's own",
+            "the label liqo.io/replicated must be true",
+            Act::Create(|consumer| {
+                slice(
+                    "lease-8",
+                    &own_csr(consumer, "lease-8"),
+                    |object| object["metadata"]["labels"] = json!({ "liqo.io/replication": "true", "liqo.io/remoteID": "other", "liqo.io/remote-cluster-id": "other" }),
+                )
+            }),
+        ),
+        open(
+            "take the label off that makes it looked after",
+            "the label liqo.io/replicated must be true",
+            of_slice(
+                json!({ "metadata": { "labels": { "liqo.io/replicated": null } } }),
+                json!({ "metadata": { "labels": { "liqo.io/replicated": "true" } } }),
+            ),
+        ),
+        open(
+            "decide about cordons",
+            "cordon annotations belong to the provider",
+            of_slice(
+                json!({ "metadata": { "annotations": { "liqo.io/cordon": "false" } } }),
+                json!({ "metadata": { "annotations": { "liqo.io/cordon": null } } }),
+            ),
+        ),
+        open(
+            "outlast its lease by a finalizer",
+            "carry no finalizers",
+            of_slice(
+                json!({ "metadata": { "finalizers": ["example.com/forever"] } }),
+                json!({ "metadata": { "finalizers": null } }),
+            ),
+        ),
+        open(
+            "renew somebody else's certificate",
+            "spec.consumerClusterID must be the peer",
+            Act::Create(|consumer| {
+                json!({
+                    "apiVersion": "authentication.liqo.io/v1beta1", "kind": "Renew",
+                    "metadata": { "name": "greedy", "namespace": TENANT_NAMESPACE, "labels": { "liqo.io/replicated": "true", "liqo.io/originID": "origin" } },
+                    "spec": { "consumerClusterID": "other", "identityType": "ControlPlane", "publicKey": "", "csr": own_csr(consumer, "lease-9") },
+                })
+            }),
+        ),
     ]
 }
 
 fn maps() -> Vec<Attempt> {
     vec![
-        open("a namespace of any name", "remote namespace names must end in -origin", of_map(
-            json!({ "spec": { "desiredMapping": { "more": "finance" } } }),
-            json!({ "spec": { "desiredMapping": { "more": null } } }),
-        )),
-        open("a second NamespaceMap", "is called donor", Act::Create(|_| namespace_map_of("second", json!({ "b": "b-origin" })))),
-        open("a namespace for the group of somebody else", "must name origin", of_map(
-            json!({ "metadata": { "labels": { "liqo.io/originID": "cluster-operators" } } }),
-            json!({ "metadata": { "labels": { "liqo.io/originID": "origin" } } }),
-        )),
+        open(
+            "a namespace of any name",
+            "remote namespace names must end in -origin",
+            of_map(
+                json!({ "spec": { "desiredMapping": { "more": "finance" } } }),
+                json!({ "spec": { "desiredMapping": { "more": null } } }),
+            ),
+        ),
+        open(
+            "a second NamespaceMap",
+            "is called donor",
+            Act::Create(|_| namespace_map_of("second", json!({ "b": "b-origin" }))),
+        ),
+        open(
+            "a namespace for the group of somebody else",
+            "must name origin",
+            of_map(
+                json!({ "metadata": { "labels": { "liqo.io/originID": "cluster-operators" } } }),
+                json!({ "metadata": { "labels": { "liqo.io/originID": "origin" } } }),
+            ),
+        ),
     ]
 }
 
@@ -234,14 +323,42 @@ fn pods() -> Vec<Attempt> {
         open("the host's network", "host namespaces", in_pod("hostNetwork", json!(true))),
         open("the host's processes", "host namespaces", in_pod("hostPID", json!(true))),
         open("the host's IPC", "host namespaces", in_pod("hostIPC", json!(true))),
-        open("the host's files", "volumes may only be of these kinds", in_pod("volumes", json!([{ "name": "root", "hostPath": { "path": "/" } }]))),
-        open("a volume of a server elsewhere", "volumes may only be of these kinds", in_pod("volumes", json!([{ "name": "n", "nfs": { "server": "10.0.0.1", "path": "/" } }]))),
+        open(
+            "the host's files",
+            "volumes may only be of these kinds",
+            in_pod("volumes", json!([{ "name": "root", "hostPath": { "path": "/" } }])),
+        ),
+        open(
+            "a volume of a server elsewhere",
+            "volumes may only be of these kinds",
+            in_pod("volumes", json!([{ "name": "n", "nfs": { "server": "10.0.0.1", "path": "/" } }])),
+        ),
         open("a privileged container", "privileged containers", in_container("securityContext", privileged.clone())),
-        open("a privileged init container", "privileged containers", in_pod("initContainers", json!([{ "name": "init", "image": "a", "securityContext": privileged }]))),
-        open("a port of the host", "host ports", in_container("ports", json!([{ "containerPort": 80, "hostPort": 80 }]))),
-        shut("devices by another resource name", "these resources only", in_container("resources", json!({ "limits": { "rdma/hca": "1" } }))),
-        open("devices by a resource claim", "resource claims are not offered", in_pod("resourceClaims", json!([{ "name": "gpu", "resourceClaimTemplateName": "all" }]))),
-        open("every GPU by a variable of the container runtime", "NVIDIA_VISIBLE_DEVICES", in_container("env", json!([{ "name": "NVIDIA_VISIBLE_DEVICES", "value": "all" }]))),
+        open(
+            "a privileged init container",
+            "privileged containers",
+            in_pod("initContainers", json!([{ "name": "init", "image": "a", "securityContext": privileged }])),
+        ),
+        open(
+            "a port of the host",
+            "host ports",
+            in_container("ports", json!([{ "containerPort": 80, "hostPort": 80 }])),
+        ),
+        shut(
+            "devices by another resource name",
+            "these resources only",
+            in_container("resources", json!({ "limits": { "rdma/hca": "1" } })),
+        ),
+        open(
+            "devices by a resource claim",
+            "resource claims are not offered",
+            in_pod("resourceClaims", json!([{ "name": "gpu", "resourceClaimTemplateName": "all" }])),
+        ),
+        open(
+            "every GPU by a variable of the container runtime",
+            "NVIDIA_VISIBLE_DEVICES",
+            in_container("env", json!([{ "name": "NVIDIA_VISIBLE_DEVICES", "value": "all" }])),
+        ),
         open("push others away", "priorityClassName", in_pod("priorityClassName", json!("system-node-critical"))),
         open("tolerate every taint", "tolerate only", in_pod("tolerations", json!([{ "operator": "Exists" }]))),
         open("a scheduler of its own", "schedulerName", in_pod("schedulerName", json!("mine"))),
@@ -254,8 +371,22 @@ fn pods() -> Vec<Attempt> {
 fn objects() -> Vec<Attempt> {
     vec![
         open("a port on every node", "open no ports", service(|object| object["spec"]["type"] = json!("NodePort"))),
-        open("somebody else's address", "no external IPs", service(|object| object["spec"]["externalIPs"] = json!(["10.0.0.1"]))),
-        open("a namespace that never ends", "carry no finalizers", plain("ConfigMap", |object| object["metadata"]["finalizers"] = json!(["example.com/forever"]))),
-        shut("read the donor's Secrets", "forbidden", Act::CreateWithSlice(json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "greedy", "namespace": "kube-system" } }))),
+        open(
+            "somebody else's address",
+            "no external IPs",
+            service(|object| object["spec"]["externalIPs"] = json!(["10.0.0.1"])),
+        ),
+        open(
+            "a namespace that never ends",
+            "carry no finalizers",
+            plain("ConfigMap", |object| object["metadata"]["finalizers"] = json!(["example.com/forever"])),
+        ),
+        shut(
+            "read the donor's Secrets",
+            "forbidden",
+            Act::CreateWithSlice(
+                json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "greedy", "namespace": "kube-system" } }),
+            ),
+        ),
     ]
 }

@@ -46,7 +46,8 @@ impl Key {
         let der = wrap(0x30, &[&info[..], &algorithm, &wrap(0x03, &signature)].concat());
         let body = STANDARD.encode(der);
         let lines: Vec<&str> = body.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
-        let pem = format!("-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n", lines.join("\n"));
+        let pem =
+            format!("-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n", lines.join("\n"));
         STANDARD.encode(pem)
     }
 }
@@ -116,19 +117,26 @@ impl Consumer {
     /// Its namespace team-a.
     pub(crate) async fn offload_namespace(&self, lab: &Lab) {
         let maps = Api::namespaced_with(self.control_plane.clone(), TENANT_NAMESPACE, &namespace_map());
-        let map: DynamicObject = serde_json::from_value(namespace_map_of("donor", json!({ "team-a": POD_NAMESPACE }))).unwrap();
+        let map: DynamicObject =
+            serde_json::from_value(namespace_map_of("donor", json!({ "team-a": POD_NAMESPACE }))).unwrap();
         maps.create(&PostParams::default(), &map).await.unwrap();
         let namespaces = Api::<Namespace>::all(lab.admin.clone());
         eventually("the remote namespace is under Pod Security", || async {
             let labels = namespaces.get_opt(POD_NAMESPACE).await.unwrap().and_then(|found| found.metadata.labels);
-            labels.is_some_and(|labels| labels.get("pod-security.kubernetes.io/enforce").is_some_and(|level| level == "baseline"))
+            labels.is_some_and(|labels| {
+                labels.get("pod-security.kubernetes.io/enforce").is_some_and(|level| level == "baseline")
+            })
         })
         .await;
         let pods = Api::<DynamicObject>::namespaced_with(self.slice_client(), POD_NAMESPACE, &shadow_pod());
         eventually("Liqo gives it its rights there", || async { pods.list(&Default::default()).await.is_ok() }).await;
     }
 
-    pub(crate) async fn shadow_pod(&self, name: &str, change: impl FnOnce(&mut Value)) -> Result<DynamicObject, kube::Error> {
+    pub(crate) async fn shadow_pod(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut Value),
+    ) -> Result<DynamicObject, kube::Error> {
         let pods = Api::namespaced_with(self.slice_client(), POD_NAMESPACE, &shadow_pod());
         let object = serde_json::from_value(shadow_pod_of(name, change)).unwrap();
         pods.create(&PostParams::default(), &object).await

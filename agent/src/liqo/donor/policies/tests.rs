@@ -31,7 +31,10 @@ fn the_objects_are_as_reviewed() {
         std::fs::write(path, &text).unwrap();
         return;
     }
-    assert!(text == GOLDEN, "the policies differ from golden.json: read the difference, then COMITY_UPDATE_GOLDEN=1 writes it");
+    assert!(
+        text == GOLDEN,
+        "the policies differ from golden.json: read the difference, then COMITY_UPDATE_GOLDEN=1 writes it"
+    );
 }
 
 #[test]
@@ -65,7 +68,11 @@ const MAX: usize = crate::liqo::donor::grants::MAX_GRANTS;
 fn settings_loosen_what_they_name_and_nothing_else() {
     let text = |settings: &PolicySettings| serde_json::to_string(&policy_objects(settings, &grants())).unwrap();
     let strict = text(&settings());
-    assert!(strict.contains("must end in -") && !strict.contains("RESERVED") && !strict.contains("allowPrivilegeEscalation"));
+    assert!(
+        strict.contains("must end in -")
+            && !strict.contains("RESERVED")
+            && !strict.contains("allowPrivilegeEscalation")
+    );
     let loose = PolicySettings {
         same_names: true,
         exposed_services: true,
@@ -75,6 +82,8 @@ fn settings_loosen_what_they_name_and_nothing_else() {
         ..settings()
     };
     let loose = text(&loose);
-    assert!(!loose.contains("must end in -") && loose.contains("allowPrivilegeEscalation") && loose.contains("['lent']"));
+    assert!(
+        !loose.contains("must end in -") && loose.contains("allowPrivilegeEscalation") && loose.contains("['lent']")
+    );
     assert!(loose.contains("it\\\\U00000027s"));
 }
