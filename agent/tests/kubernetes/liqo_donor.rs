@@ -44,7 +44,7 @@ pub(crate) async fn lending_through_liqo() {
     for attempt in ATTEMPTS.iter() {
         wrong.extend(with_policies(&lab, &consumer, attempt).await);
     }
-    eprintln!("WRONG:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     println!("{} attempts refused", ATTEMPTS.len());
     honest_use_works(&lab, &consumer).await;
     policies_are_restored(&lab, &keeper).await;
