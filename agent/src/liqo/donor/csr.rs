@@ -134,8 +134,8 @@ fn is_control_plane(subject: &X509Name<'_>, consumer: &str) -> bool {
     let organisation = |value: &AttributeTypeAndValue<'_>| value.as_str().is_ok_and(|text| text == CONTROL_PLANE);
     let name = |value: &AttributeTypeAndValue<'_>| value.as_str().is_ok_and(|text| text == consumer);
     subject.iter_attributes().count() == 2
-        && subject.iter_organization().any(|value| organisation(value))
-        && subject.iter_common_name().any(|value| name(value))
+        && subject.iter_organization().any(organisation)
+        && subject.iter_common_name().any(name)
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ use crate::liqo::{
 };
 
 const CREATOR: &str = "liqo.io/creator-user";
+/// Liqo's annotation of the namespaces that it makes: "NAMESPACE/NAME" of the NamespaceMap.
+const NAMESPACE_MAP_ANNOTATION: &str = "liqo.io/managed-by-namespace-map";
 const NAMESPACE_HINT: &str = "is kube-controller-manager running?";
 
 impl LiqoDonor {
@@ -137,7 +139,25 @@ impl LiqoDonor {
         let operation = format!("wait until the remote namespaces of {} are gone", peer.liqo_id);
         let waiting = Waiting { operation: &operation, ..waiting };
         let remote = format!("{REMOTE_CLUSTER_LABEL}={},!{TENANT_NAMESPACE_LABEL}", peer.liqo_id);
+        self.delete_forgotten_namespaces(&namespace, &remote).await?;
         waiting.none_left(Api::<PartialObjectMeta<Namespace>>::all(self.client.clone()), &remote).await
+    }
+
+    /// Liqo forgets a remote namespace whose mapping was withdrawn while it was being made. By now all that are left go.
+    async fn delete_forgotten_namespaces(&self, tenant_namespace: &str, remote: &str) -> Result<(), DeliveryError> {
+        let namespaces = Api::<Namespace>::all(self.client.clone());
+        let selection = ListParams::default().labels(remote);
+        let list = rights(call("list remote namespaces", namespaces.list_metadata(&selection)).await)?;
+        let made_here = |namespace: &&PartialObjectMeta<Namespace>| {
+            let map = namespace.annotations().get(NAMESPACE_MAP_ANNOTATION);
+            map.and_then(|map| map.split_once('/')).is_some_and(|(within, _)| within == tenant_namespace)
+        };
+        for namespace in list.items.iter().filter(made_here) {
+            let name = namespace.name_any();
+            let operation = format!("delete remote namespace {name}");
+            rights(call_opt(&operation, namespaces.delete(&name, &DeleteParams::background())).await)?;
+        }
+        Ok(())
     }
 
     async fn delete_tenant(&self, peer: &LiqoPeer, tenants: &Api<DynamicObject>) -> Result<(), DeliveryError> {

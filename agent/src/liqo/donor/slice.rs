@@ -24,7 +24,7 @@ pub(crate) fn status_to_write(slice: &DynamicObject, grants: &Grants, now: &str)
         Some(grant) => granted(slice, grant, found, now),
         None => denied(found, now),
     };
-    (!is_same(found, &wanted)).then(|| Value::Object(wanted))
+    if is_same(found, &wanted) { None } else { Some(Value::Object(wanted)) }
 }
 
 /// The lease that the slice stands for.

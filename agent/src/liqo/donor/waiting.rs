@@ -99,7 +99,7 @@ impl Waiting<'_> {
 /// Pause after a failed watch.
 const RETRY: Duration = Duration::from_millis(500);
 
-async fn emptied<K: Resource>(events: impl Stream<Item = watcher::Result<Event<K>>>, left: &mut BTreeSet<String>)
+async fn emptied<K>(events: impl Stream<Item = watcher::Result<Event<K>>>, left: &mut BTreeSet<String>)
 where
     K: Resource,
 {

@@ -49,11 +49,15 @@ impl Attempt {
                     api.patch(name, &parameters, &patch).await
                 }
             }
-            Act::PutStatus(status) => {
+            Act::PutStatus(status) => loop {
                 let mut slice = consumer.slices().get("lease-7").await?;
                 slice.data["status"]["resources"] = status.clone();
-                consumer.slices().replace_status("lease-7", &PostParams::default(), &slice).await
-            }
+                match consumer.slices().replace_status("lease-7", &PostParams::default(), &slice).await {
+                    // The class controller has just put an earlier attempt right.
+                    Err(kube::Error::Api(status)) if status.code == 409 => {}
+                    result => return result,
+                }
+            },
             Act::ApplyStatus(status) => {
                 let object = json!({
                     "apiVersion": "authentication.liqo.io/v1beta1", "kind": "ResourceSlice",
@@ -255,7 +259,7 @@ fn slices() -> Vec<Attempt> {
                 json!({ "metadata": { "labels": { "liqo.io/replicated": "true" } } }),
             ),
         ),
-        open(
+        shut(
             "decide about cordons",
             "cordon annotations belong to the provider",
             of_slice(
@@ -278,7 +282,7 @@ fn slices() -> Vec<Attempt> {
                 json!({
                     "apiVersion": "authentication.liqo.io/v1beta1", "kind": "Renew",
                     "metadata": { "name": "greedy", "namespace": TENANT_NAMESPACE, "labels": { "liqo.io/replicated": "true", "liqo.io/originID": "origin" } },
-                    "spec": { "consumerClusterID": "other", "identityType": "ControlPlane", "publicKey": "", "csr": own_csr(consumer, "lease-9") },
+                    "spec": { "consumerClusterID": "other", "identityType": "ControlPlane", "publicKey": "YQ==", "csr": own_csr(consumer, "lease-9") },
                 })
             }),
         ),
@@ -340,7 +344,7 @@ fn pods() -> Vec<Attempt> {
             "host ports",
             in_container("ports", json!([{ "containerPort": 80, "hostPort": 80 }])),
         ),
-        shut(
+        open(
             "devices by another resource name",
             "these resources only",
             in_container("resources", json!({ "limits": { "rdma/hca": "1" } })),
