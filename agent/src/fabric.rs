@@ -103,7 +103,7 @@ pub struct Fabric {
 /// What moves datagrams, and packets where they are the kernel's.
 enum Engine {
     Netstack { wire: Arc<UdpWire>, receiver: JoinHandle<()> },
-    Tun(TunEngine),
+    Tun(Box<TunEngine>),
 }
 
 impl Fabric {
@@ -124,7 +124,7 @@ impl Fabric {
         let drivers = Mutex::new(JoinSet::new());
         if let FabricMode::Tun(settings) = config.mode {
             let registry = SharedRegistry::new(false);
-            let engine = Engine::Tun(TunEngine::start(socket, settings, registry.clone())?);
+            let engine = Engine::Tun(Box::new(TunEngine::start(socket, settings, registry.clone())?));
             return Ok(Self { registry, engine, drivers });
         }
         let socket = UdpSocket::from_std(socket).map_err(failed)?;

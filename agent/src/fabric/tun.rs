@@ -164,7 +164,9 @@ impl TunEngine {
     pub(super) fn remove(&self, peering: &str) {
         let mut state = self.lock();
         state.peers.remove(peering);
-        state.rules.peers.remove(peering);
+        if state.rules.peers.remove(peering).is_none() {
+            return;
+        }
         if let Err(error) = self.settle(&mut state) {
             tracing::warn!(%error, peering, "a peering's network is not wholly taken down");
         }

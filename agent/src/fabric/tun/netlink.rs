@@ -180,6 +180,8 @@ impl Netlink {
                 own.push(OwnNetwork { net, what: "a route of it".to_owned(), is_address: false });
             }
         }
+        // A network says more to people than an address in it.
+        own.sort_by_key(|network| network.is_address);
         Ok(own)
     }
 }

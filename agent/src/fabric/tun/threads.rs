@@ -128,13 +128,15 @@ pub(super) fn receive(shared: &Shared) {
                 }
                 joined.drain(|packet| write(&shared.device, packet));
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(error) => {
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    // The kernel reports refusals of datagrams sent earlier here.
+                    tracing::trace!(%error, "datagrams could not be received");
+                }
                 if !shared.wait(&*shared.link) {
                     return;
                 }
             }
-            // The kernel reports refusals of datagrams sent earlier here.
-            Err(error) => tracing::trace!(%error, "datagrams could not be received"),
         }
     }
 }

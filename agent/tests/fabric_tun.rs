@@ -1,0 +1,344 @@
+//! Mode `tun` between two gateways with a pod behind each, in four network
+//! namespaces: pod-o 10.81.0.2 ─ gw-o ═ tunnel ═ gw-d ─ pod-d 10.82.0.2.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use comity_agent::fabric::{
+    Fabric, FabricConfig, FabricError, FabricMode, PeerConfig, PresharedKey, Reach, Role, TunSettings, WireguardKey,
+    expose, fabric_addresses, forward_local,
+};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tokio::runtime::{Builder, Runtime};
+
+const SOON: Duration = Duration::from_secs(10);
+/// How long a packet that is dropped is waited for.
+const DROPPED: Duration = Duration::from_millis(1500);
+const UDP_PORT: u16 = 51871;
+const PORT: u16 = 8080;
+const KUBELET: u16 = 10250;
+const POD_O: Ipv4Addr = Ipv4Addr::new(10, 81, 0, 2);
+const POD_D: Ipv4Addr = Ipv4Addr::new(10, 82, 0, 2);
+/// Nowhere: only the tunnel leads to it.
+const REMOTE_API: &str = "203.0.113.10:6443";
+
+fn ip(arguments: &str) -> String {
+    let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Four namespaces, removed in the end.
+struct Net {
+    prefix: String,
+}
+
+impl Net {
+    fn new() -> Self {
+        let net = Self { prefix: format!("cft{}", std::process::id()) };
+        for name in ["po", "go", "gd", "pd"] {
+            ip(&format!("netns add {}", net.name(name)));
+            ip(&format!("-n {} link set lo up", net.name(name)));
+        }
+        net.join("go", "192.0.2.1/24", "gd", "192.0.2.2/24");
+        net.join("go", "10.81.0.1/24", "po", "10.81.0.2/24");
+        net.join("gd", "10.82.0.1/24", "pd", "10.82.0.2/24");
+        ip(&format!("-n {} route add default via 10.81.0.1", net.name("po")));
+        ip(&format!("-n {} route add default via 10.82.0.1", net.name("pd")));
+        // A node knows some way to everywhere, if not a good one.
+        ip(&format!("-n {} route add default via 192.0.2.2", net.name("go")));
+        for gateway in ["go", "gd"] {
+            net.within(gateway, || std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
+        }
+        net
+    }
+
+    fn name(&self, short: &str) -> String {
+        format!("{}-{short}", self.prefix)
+    }
+
+    fn join(&self, one: &str, address: &str, other: &str, other_address: &str) {
+        let (one_ns, other_ns) = (self.name(one), self.name(other));
+        ip(&format!("-n {one_ns} link add to-{other} type veth peer name to-{one} netns {other_ns}"));
+        for (ns, link, address) in
+            [(one_ns, format!("to-{other}"), address), (other_ns, format!("to-{one}"), other_address)]
+        {
+            ip(&format!("-n {ns} address add {address} dev {link}"));
+            ip(&format!("-n {ns} link set {link} up"));
+        }
+    }
+
+    /// Runs something in a namespace, as do the threads it starts.
+    fn within<R: Send>(&self, short: &str, work: impl FnOnce() -> R + Send) -> R {
+        let namespace = File::open(format!("/run/netns/{}", self.name(short))).unwrap();
+        let enter = || {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            work()
+        };
+        std::thread::scope(|scope| scope.spawn(enter).join().unwrap())
+    }
+
+    /// Echoes what is sent to a port, for as long as the test runs.
+    fn echo(&self, short: &str, address: Ipv4Addr, port: u16) {
+        self.within(short, || {
+            let listener = TcpListener::bind((address, port)).unwrap();
+            std::thread::spawn(move || {
+                for mut stream in listener.incoming().flatten() {
+                    std::thread::spawn(move || {
+                        let mut buffer = [0; 65536];
+                        while let Ok(length @ 1..) = stream.read(&mut buffer) {
+                            if stream.write_all(&buffer[..length]).is_err() {
+                                break;
+                            }
+                        }
+                    });
+                }
+            });
+        });
+    }
+
+    /// Sends bytes from a namespace and expects them back.
+    fn talk(&self, from: &str, to: impl Into<SocketAddr>, bytes: usize) -> std::io::Result<()> {
+        let to = to.into();
+        self.within(from, || {
+            let mut stream = TcpStream::connect_timeout(&to, DROPPED)?;
+            stream.set_read_timeout(Some(SOON))?;
+            let mut sender = stream.try_clone()?;
+            let sent: Vec<u8> = (0..bytes).map(|byte| (byte * 31) as u8).collect();
+            let (copy, mut back) = (sent.clone(), vec![0; bytes]);
+            let writer = std::thread::spawn(move || sender.write_all(&copy));
+            stream.read_exact(&mut back)?;
+            writer.join().unwrap()?;
+            assert!(sent == back, "what came back is not what was sent");
+            stream.shutdown(Shutdown::Both)
+        })
+    }
+
+    fn is_dropped(&self, from: &str, to: (Ipv4Addr, u16)) -> bool {
+        self.talk(from, to, 1).is_err_and(|error| error.kind() == ErrorKind::TimedOut)
+    }
+
+    /// Whether an echo request is answered.
+    fn ping(&self, from: &str, to: Ipv4Addr) -> bool {
+        use socket2::{Domain, Protocol, Socket, Type};
+        self.within(from, || {
+            let mut socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)).unwrap();
+            socket.set_read_timeout(Some(DROPPED)).unwrap();
+            socket.connect(&SocketAddr::from((to, 0)).into()).unwrap();
+            // Type 8, identifier 0x4242, number 1, and the sum of these.
+            socket.write_all(&[8, 0, 0xb5, 0xbc, 0x42, 0x42, 0, 1]).unwrap();
+            let mut answer = [0; 128];
+            let end = Instant::now() + DROPPED;
+            while Instant::now() < end {
+                if let Ok(length @ 28..) = socket.read(&mut answer)
+                    && answer[20] == 0
+                    && answer[24..length.min(28)] == [0x42, 0x42, 0, 1]
+                {
+                    return true;
+                }
+            }
+            false
+        })
+    }
+
+    /// Packets that were split or put together on the way.
+    fn fragments(&self, short: &str) -> String {
+        let snmp = self.within(short, || std::fs::read_to_string("/proc/net/snmp").unwrap());
+        let mut lines = snmp.lines().filter(|line| line.starts_with("Ip:"));
+        let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+        let wanted = |name: &str| name.starts_with("Frag") || name.starts_with("Reasm");
+        names.split(' ').zip(values.split(' ')).filter(|(name, _)| wanted(name)).map(|(_, value)| value).collect()
+    }
+
+    fn nft(&self, short: &str) -> String {
+        let output = Command::new("ip").args(["netns", "exec", &self.name(short), "nft", "list", "ruleset"]).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        for name in ["po", "go", "gd", "pd"] {
+            let _ = Command::new("ip").args(["netns", "delete", &self.name(name)]).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+fn missing() -> Vec<String> {
+    let mut missing = Vec::new();
+    if !is_root() {
+        missing.push("root, for network namespaces".to_owned());
+    }
+    if !std::path::Path::new("/dev/net/tun").exists() {
+        missing.push("/dev/net/tun".to_owned());
+    }
+    for program in ["ip", "nft"] {
+        if Command::new(program).arg("-V").output().is_err() {
+            missing.push(format!("the program {program}"));
+        }
+    }
+    missing
+}
+
+fn is_root() -> bool {
+    std::fs::read_to_string("/proc/self/status").unwrap().contains("Uid:\t0\t0\t")
+}
+
+fn runtime(net: &Net, short: &str) -> Runtime {
+    net.within(short, || Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap())
+}
+
+fn bind(net: &Net, short: &str, runtime: &Runtime) -> Result<Fabric, FabricError> {
+    let listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, UDP_PORT));
+    let config = FabricConfig { listen, mode: FabricMode::Tun(TunSettings::default()) };
+    net.within(short, || runtime.block_on(Fabric::bind(config)))
+}
+
+fn sides() -> (PeerConfig, PeerConfig) {
+    let (donor, origin) = (WireguardKey::generate().unwrap(), WireguardKey::generate().unwrap());
+    let addresses = fabric_addresses("tun-test", 1);
+    let at_origin = PeerConfig {
+        peering: "tun-test".to_owned(),
+        epoch: 1,
+        local_secret: origin.clone(),
+        remote_public: donor.public(),
+        preshared: PresharedKey::generate().unwrap(),
+        endpoints: vec![SocketAddr::from(([192, 0, 2, 2], UDP_PORT))],
+        local_address: addresses.origin,
+        remote_address: addresses.donor,
+        keepalive: Duration::from_secs(25),
+        role: Role::Origin,
+        remote_cluster: "donor".to_owned(),
+        routes: vec!["10.82.0.0/24".parse().unwrap()],
+        remote_api: Some(REMOTE_API.parse().unwrap()),
+    };
+    let at_donor = PeerConfig {
+        local_secret: donor,
+        remote_public: origin.public(),
+        endpoints: Vec::new(),
+        local_address: addresses.donor,
+        remote_address: addresses.origin,
+        role: Role::Donor,
+        remote_cluster: "origin".to_owned(),
+        routes: vec!["10.81.0.0/24".parse().unwrap()],
+        remote_api: None,
+        ..at_origin.clone()
+    };
+    (at_origin, at_donor)
+}
+
+fn reach(remote: &str, local: &str) -> Reach {
+    Reach { remote: [remote.parse().unwrap()].into(), local: [local.parse().unwrap()].into() }
+}
+
+#[test]
+fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
+    if !comity_testkit::requirements::met("fabric_tun", &missing()) {
+        return;
+    }
+    let net = Net::new();
+    let (origin_runtime, donor_runtime) = (runtime(&net, "go"), runtime(&net, "gd"));
+    let origin = bind(&net, "go", &origin_runtime).unwrap();
+    let donor = bind(&net, "gd", &donor_runtime).unwrap();
+    let at_origin = |work: &mut (dyn FnMut() + Send)| {
+        net.within("go", || {
+            let _guard = origin_runtime.enter();
+            work();
+        });
+    };
+    let (origin_config, donor_config) = sides();
+    let (origin_peer, donor_peer) = (
+        net.within("go", || origin_runtime.block_on(async { origin.add_peer(origin_config.clone()) })).unwrap(),
+        net.within("gd", || donor_runtime.block_on(async { donor.add_peer(donor_config) })).unwrap(),
+    );
+    origin_runtime.block_on(origin_peer.wait_handshake(SOON)).unwrap();
+
+    for port in [PORT, KUBELET] {
+        net.echo("pd", POD_D, port);
+        net.echo("po", POD_O, port);
+    }
+    net.echo("gd", Ipv4Addr::LOCALHOST, 7000);
+
+    // Nobody may do anything yet.
+    assert!(net.is_dropped("po", (POD_D, PORT)) && !net.ping("po", POD_D));
+    // One side's word is not enough.
+    at_origin(&mut || origin.set_reachable("tun-test", reach("10.82.0.2/32", "10.81.0.0/24")).unwrap());
+    assert!(net.is_dropped("po", (POD_D, PORT)));
+    net.within("gd", || donor.set_reachable("tun-test", reach("10.81.0.0/24", "10.82.0.2/32"))).unwrap();
+    net.talk("po", (POD_D, PORT), 100).unwrap();
+    net.talk("pd", (POD_O, PORT), 100).unwrap();
+    assert!(net.ping("po", POD_D) && net.ping("pd", POD_O));
+    // The kubelet's port stays shut, and so does the gateway itself.
+    assert!(net.is_dropped("po", (POD_D, KUBELET)) && net.is_dropped("pd", (POD_O, KUBELET)));
+    assert!(net.is_dropped("po", (Ipv4Addr::new(10, 82, 0, 1), PORT)));
+
+    // A megabyte there and back, in whole packets.
+    net.talk("po", (POD_D, PORT), 1 << 20).unwrap();
+    for gateway in ["go", "gd"] {
+        assert!(net.fragments(gateway).chars().all(|digit| digit == '0'), "{}", net.fragments(gateway));
+    }
+
+    // The donor's API: from pods, from the node, and from the agent.
+    let target = SocketAddr::from((Ipv4Addr::LOCALHOST, 7000)).into();
+    let exposure = net.within("gd", || donor_runtime.block_on(async { expose(&donor_peer, 6443, target) })).unwrap();
+    let api: SocketAddr = REMOTE_API.parse().unwrap();
+    net.talk("po", api, 1000).unwrap();
+    net.talk("go", api, 1000).unwrap();
+    let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let forward = net.within("go", || origin_runtime.block_on(forward_local(&origin_peer, local, 6443))).unwrap();
+    net.talk("go", forward.local_addr(), 100_000).unwrap();
+
+    // What is taken away ends at once, for open connections too.
+    let mut open = net.within("po", || TcpStream::connect((POD_D, PORT))).unwrap();
+    open.set_read_timeout(Some(DROPPED)).unwrap();
+    at_origin(&mut || origin.set_reachable("tun-test", Reach::default()).unwrap());
+    open.write_all(b"more").unwrap();
+    assert!(open.read(&mut [0; 4]).is_err());
+    assert!(net.is_dropped("po", (POD_D, PORT)));
+
+    // Networks that are ours are nobody else's.
+    let overlapping = PeerConfig { epoch: 2, routes: vec!["10.81.0.0/16".parse().unwrap()], ..origin_config };
+    at_origin(&mut || {
+        let error = origin.add_peer(overlapping.clone()).unwrap_err().to_string();
+        assert!(error.contains("10.81.0.0/16") && error.contains("10.81.0.0/24"), "{error}");
+    });
+
+    drop((exposure, forward));
+    at_origin(&mut || assert!(origin.remove_peer("tun-test")));
+    let routes = ip(&format!("-n {} route show dev comity0", net.name("go")));
+    let addresses = ip(&format!("-n {} -4 address show dev comity0", net.name("go")));
+    assert!(routes.is_empty() && addresses.is_empty(), "{routes}{addresses}");
+    assert!(!net.nft("go").contains("203.0.113.10"), "{}", net.nft("go"));
+    net.within("go", || origin_runtime.block_on(origin.shutdown()));
+    net.within("gd", || drop(donor));
+    for gateway in ["go", "gd"] {
+        let links = ip(&format!("-n {} link show", net.name(gateway)));
+        assert!(!links.contains("comity0") && !net.nft(gateway).contains("comity"), "{links}{}", net.nft(gateway));
+    }
+}
+
+#[test]
+fn what_a_killed_run_left_is_replaced_and_another_link_is_not() {
+    if !comity_testkit::requirements::met("fabric_tun", &missing()) {
+        return;
+    }
+    let net = Net { prefix: format!("cfu{}", std::process::id()) };
+    let name = net.name("go");
+    ip(&format!("netns add {name}"));
+    ip(&format!("netns exec {name} ip tuntap add dev comity0 mode tun"));
+    ip(&format!("netns exec {name} nft add table inet comity"));
+    ip(&format!("netns exec {name} nft add chain inet comity old"));
+    let runtime = runtime(&net, "go");
+    let fabric = bind(&net, "go", &runtime).unwrap();
+    assert!(net.nft("go").contains("chain forward") && !net.nft("go").contains("chain old"), "{}", net.nft("go"));
+    net.within("go", || runtime.block_on(fabric.shutdown()));
+    ip(&format!("-n {name} link add comity0 type veth peer name other"));
+    let error = bind(&net, "go", &runtime).unwrap_err().to_string();
+    assert!(error.contains("comity0") && error.contains("no tun device"), "{error}");
+}
