@@ -130,7 +130,8 @@ impl Burst {
                 fabric_mode: "tun",
                 ..AgentSpec::new(cluster, inventory)
             };
-            spec.more = String::from("liqo:\n  enabled: true\n");
+            // These nodes carry no spec.podCIDR: the container network here is a plain bridge.
+            spec.more = format!("liqo:\n  enabled: true\n  podCidrs: [{}]\n", real.pod_cidr());
             if cluster == ORIGIN {
                 spec.more.push_str(&burst_config(real.node_ip()));
             }
@@ -193,9 +194,8 @@ impl Burst {
         let nodes = self.watch_origin(&["nodes"])?;
         self.clusters.origin.kubectl_with_input(&["apply", "-f", "-"], &Self::job(name, gpus, args)).await?;
         let created = pods.first("the Job's pod", PATIENCE, |_| true).await?.at_ms;
-        let bound = pods
-            .first("the pod to be bound", PATIENCE, |seen| seen.object["spec"]["nodeName"].is_string())
-            .await?;
+        let bound =
+            pods.first("the pod to be bound", PATIENCE, |seen| seen.object["spec"]["nodeName"].is_string()).await?;
         let node = bound.object["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
         let ready = nodes
             .first("the virtual node to be ready", PATIENCE, |seen| {
@@ -205,7 +205,8 @@ impl Burst {
             .at_ms;
         let started = self.started_ms(name).await?;
         let lease = self.lease_on(&node).await?;
-        let request = self.federation().comity(&["request", "show", lease["request"].as_str().unwrap_or_default()]).await?;
+        let request =
+            self.federation().comity(&["request", "show", lease["request"].as_str().unwrap_or_default()]).await?;
         let seen_running = now_ms();
         let after = |ms: u64| ms.saturating_sub(created);
         let of = |value: &Value| value.as_u64().unwrap_or_default();
@@ -245,7 +246,8 @@ impl Burst {
     pub async fn lease_on(&self, node: &str) -> Result<Value> {
         let object: Value =
             serde_json::from_str(&self.clusters.origin.kubectl(&["get", "node", node, "-o", "json"]).await?)?;
-        let lease = object["metadata"]["labels"]["comity.dev/lease"].as_str().context("the node has no lease's label")?;
+        let lease =
+            object["metadata"]["labels"]["comity.dev/lease"].as_str().context("the node has no lease's label")?;
         self.federation().comity(&["lease", "show", lease]).await
     }
 
@@ -295,7 +297,8 @@ impl Burst {
     /// # Errors
     /// What liqoctl says.
     pub async fn liqoctl_peer(&self) -> Result<u64> {
-        let (origin, donor) = (self.clusters.origin.admin_kubeconfig_path(), self.clusters.donor.admin_kubeconfig_path());
+        let (origin, donor) =
+            (self.clusters.origin.admin_kubeconfig_path(), self.clusters.donor.admin_kubeconfig_path());
         let paths = [origin.to_str(), donor.to_str()].map(|path| path.context("paths of tests are text"));
         let [origin, donor] = paths;
         let (origin, donor) = (origin?, donor?);

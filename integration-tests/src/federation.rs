@@ -90,7 +90,14 @@ impl AgentSpec {
     /// An agent on this host.
     #[must_use]
     pub fn new(cluster: &str, inventory: Donor) -> Self {
-        Self { cluster: cluster.to_owned(), inventory, place: Place::here(), crash_at: None, fabric_mode: "netstack", more: String::new() }
+        Self {
+            cluster: cluster.to_owned(),
+            inventory,
+            place: Place::here(),
+            crash_at: None,
+            fabric_mode: "netstack",
+            more: String::new(),
+        }
     }
 }
 

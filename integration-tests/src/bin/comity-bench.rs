@@ -56,7 +56,8 @@ fn median(mut values: Vec<u64>) -> u64 {
 
 /// Median of each phase over some runs.
 fn medians(runs: &[Phases]) -> Vec<(&'static str, u64)> {
-    let names: Vec<&'static str> = runs.first().map(|phases| phases.0.iter().map(|(name, _)| *name).collect()).unwrap_or_default();
+    let names: Vec<&'static str> =
+        runs.first().map(|phases| phases.0.iter().map(|(name, _)| *name).collect()).unwrap_or_default();
     let of = |name: &str| runs.iter().flat_map(|run| &run.0).filter(|(n, _)| *n == name).map(|(_, ms)| *ms).collect();
     names.into_iter().map(|name| (name, median(of(name)))).collect()
 }

@@ -25,12 +25,7 @@ async fn an_untouched_job_runs_on_another_institutions_gpus_and_gives_them_back(
     }
     let burst = Burst::start(&BurstConfig::default()).await.unwrap();
     let federation = burst.federation();
-    burst
-        .clusters
-        .origin
-        .kubectl_with_input(&["apply", "-f", "-"], &service_and_client())
-        .await
-        .unwrap();
+    burst.clusters.origin.kubectl_with_input(&["apply", "-f", "-"], &service_and_client()).await.unwrap();
     let cold = burst.run_job("train", 2, &["serve", "45"]).await.or_logs(federation);
     println!("cold:\n{cold}");
 
@@ -46,10 +41,8 @@ async fn an_untouched_job_runs_on_another_institutions_gpus_and_gives_them_back(
     assert!(answer.contains("device="), "{answer}");
     // A person looks into it from home.
     let pod = origin.kubectl(&["-n", NAMESPACE, "get", "pods", "-l", "app=train", "-o", "name"]).await.unwrap();
-    let inside = origin
-        .kubectl(&["-n", NAMESPACE, "exec", pod.trim(), "--", "/probe", "env"])
-        .await
-        .or_logs(federation);
+    let inside =
+        origin.kubectl(&["-n", NAMESPACE, "exec", pod.trim(), "--", "/probe", "env"]).await.or_logs(federation);
     assert!(inside.contains("NVIDIA_VISIBLE_DEVICES"), "{inside}");
 
     // On the warm peering a second one is quicker.
