@@ -173,6 +173,9 @@ fn start_theirs(path: &str) -> anyhow::Result<Ends> {
     let mut ends = Ends(Vec::new());
     for (end, name) in NAMESPACES.iter().enumerate() {
         let device = format!("cfb{end}");
+        let socket = format!("/var/run/wireguard/{device}.sock");
+        // An earlier run that was killed leaves it.
+        let _ = std::fs::remove_file(&socket);
         let child = Command::new("ip")
             .args(["netns", "exec", name, path, "-f", &device])
             .env("LOG_LEVEL", "silent")
@@ -180,7 +183,6 @@ fn start_theirs(path: &str) -> anyhow::Result<Ends> {
             .stderr(Stdio::null())
             .spawn()?;
         ends.0.push(child);
-        let socket = format!("/var/run/wireguard/{device}.sock");
         let start = Instant::now();
         while !std::path::Path::new(&socket).exists() {
             anyhow::ensure!(start.elapsed() < Duration::from_secs(10), "wireguard-go did not start");
