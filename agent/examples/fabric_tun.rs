@@ -135,7 +135,7 @@ fn start_ours() -> anyhow::Result<Ends> {
 #[tokio::main]
 async fn serve(role: &str, keys: &[&str]) -> anyhow::Result<()> {
     let keys: Vec<[u8; 32]> = (keys.iter())
-        .map(|key| Ok(STANDARD.decode(key)?.try_into().map_err(|_| anyhow::anyhow!("a key has 32 bytes"))?))
+        .map(|key| STANDARD.decode(key)?.try_into().map_err(|_| anyhow::anyhow!("a key has 32 bytes")))
         .collect::<anyhow::Result<_>>()?;
     let [local, remote, preshared] = keys.as_slice() else { bail!("three keys") };
     let addresses = fabric_addresses(PEERING, 1);
@@ -173,13 +173,16 @@ fn start_theirs(path: &str) -> anyhow::Result<Ends> {
     let mut ends = Ends(Vec::new());
     for (end, name) in NAMESPACES.iter().enumerate() {
         let device = format!("cfb{end}");
+        let socket = format!("/var/run/wireguard/{device}.sock");
+        // An earlier run that was killed leaves it.
+        let _ = std::fs::remove_file(&socket);
         let child = Command::new("ip")
             .args(["netns", "exec", name, path, "-f", &device])
             .env("LOG_LEVEL", "silent")
             .stdout(Stdio::null())
+            .stderr(Stdio::null())
             .spawn()?;
         ends.0.push(child);
-        let socket = format!("/var/run/wireguard/{device}.sock");
         let start = Instant::now();
         while !std::path::Path::new(&socket).exists() {
             anyhow::ensure!(start.elapsed() < Duration::from_secs(10), "wireguard-go did not start");

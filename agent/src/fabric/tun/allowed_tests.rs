@@ -59,7 +59,7 @@ fn the_longest_prefix_wins_and_of_equals_the_one_that_is_up() {
 
 #[test]
 fn what_overlaps_with_this_node_is_refused_and_both_are_named() {
-    let check = |config: &PeerConfig, own: &[OwnNetwork]| super::check(config, own, [].into_iter());
+    let check = |config: &PeerConfig, own: &[OwnNetwork]| check(config, own, [].into_iter());
     let pods = config("p", "donor", &["10.2.0.0/16"], None);
     for net in ["10.2.3.0/24", "10.0.0.0/8", "10.2.0.0/16"] {
         let error = check(&pods, &[own("172.16.0.0/12", false), own(net, false)]).unwrap_err().to_string();
@@ -87,7 +87,7 @@ fn the_way_to_the_other_side_cannot_lead_through_it() {
 #[test]
 fn only_one_cluster_has_a_network() {
     let first = config("p", "donor", &["10.2.0.0/16"], Some("203.0.113.1:6443"));
-    let check = |config: &PeerConfig| super::check(config, &[], [&first].into_iter());
+    let check = |config: &PeerConfig| check(config, &[], [&first].into_iter());
     // The same cluster, in the other direction.
     check(&config("q", "donor", &["10.2.0.0/16"], None)).unwrap();
     check(&config("q", "other", &["10.3.0.0/16"], Some("203.0.113.2:6443"))).unwrap();
