@@ -1,11 +1,14 @@
 //! A whole burst: two clusters with real kubelets and real Liqo, a federation over them, and an origin without GPUs.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use comity_testkit::real_clusters::PROBE_IMAGE;
-use comity_testkit::{Binaries, LiqoConfig, Needs, RealClusters, RealClustersConfig, SimulatedNode, Where};
+use comity_testkit::{
+    Binaries, LiqoConfig, Needs, RealCluster, RealClusters, RealClustersConfig, SimulatedNode, Where,
+};
 use serde_json::Value;
 
 use crate::federation::{AgentSpec, Donor, Federation, FederationConfig, PATIENCE, Place};
@@ -50,7 +53,7 @@ impl std::fmt::Display for Phases {
 #[must_use]
 pub fn place(clusters: &Arc<RealClusters>, at: Where, address: &str) -> Place {
     let clusters = Arc::clone(clusters);
-    let launch = move |program: &std::path::Path, args: &[String]| {
+    let launch = move |program: &Path, args: &[String]| {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         clusters.command_in(at, program, &args)
     };
@@ -124,7 +127,7 @@ impl Burst {
         })
         .await?;
         for (cluster, real, at) in [(ORIGIN, &clusters.origin, Where::Origin), (DONOR, &clusters.donor, Where::Donor)] {
-            let inventory = Donor::Kubernetes(real.admin_kubeconfig_path());
+            let inventory = Donor::Kubernetes(install_agent(real).await?);
             let mut spec = AgentSpec {
                 place: place(clusters, at, real.node_ip()),
                 fabric_mode: "tun",
@@ -369,8 +372,34 @@ fn is_true(object: &Value, condition: &str) -> bool {
     conditions.into_iter().flatten().any(|c| c["type"] == condition && c["status"] == "True")
 }
 
+/// Applies what `deploy/` has for an agent, and gives a kubeconfig with the rights that it has there and no others.
+async fn install_agent(real: &RealCluster) -> Result<PathBuf> {
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
+    for folder in ["crds", "agent"] {
+        let folder = deploy.join(folder);
+        // The namespace is in one file and used in others, so a first pass may meet files out of order.
+        let apply = ["apply", "--server-side", "-f", folder.to_str().context("paths of tests are text")?];
+        until("the agent's objects to be applied", PATIENCE, async || {
+            real.kubectl(&apply).await.map(Some).map_err(Into::into)
+        })
+        .await?;
+    }
+    let token = real.kubectl(&["-n", "comity-system", "create", "token", "comity-agent", "--duration=24h"]).await?;
+    let admin = real.admin_kubeconfig_path();
+    let path = admin.with_file_name("agent.kubeconfig");
+    std::fs::copy(&admin, &path)?;
+    let token = format!("--token={}", token.trim());
+    for args in [
+        &["config", "set-credentials", "comity-agent", &token][..],
+        &["config", "set-context", "--current", "--user=comity-agent"],
+    ] {
+        real.kubectl_as(&path, args, "").await?;
+    }
+    Ok(path)
+}
+
 /// The example policy with another idle time of peerings.
-fn copy_policy(from: &std::path::Path, to: &std::path::Path, peering_idle: &str) -> Result<()> {
+fn copy_policy(from: &Path, to: &Path, peering_idle: &str) -> Result<()> {
     for entry in std::fs::read_dir(from)? {
         let entry = entry?;
         let target = to.join(entry.file_name());
