@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 use crate::fabric::ForwardTarget;
 pub use crate::liqo::donor::{Grant, Grants};
 
+pub use crate::fabric::API_PORT;
 pub use credential::{ApiCredential, Credential, CredentialKind, MAX_CREDENTIAL_BYTES, VirtualNodeGrant};
 pub use echo::EchoDelivery;
 pub use namespace::NamespaceDelivery;
@@ -39,8 +40,6 @@ pub use virtual_node::{NodeLender, NodeService, VirtualNodeDonor, VirtualNodeOri
 pub const LEASE_LABEL: &str = "comity.dev/lease";
 /// Label with the tenant.
 pub(crate) const TENANT_LABEL: &str = "comity.dev/tenant";
-/// Port inside the tunnel that leads to the donor's API.
-pub const API_PORT: u16 = 6443;
 
 /// The namespace of a lease on the donor, and the name of its Secret on the origin.
 #[must_use]

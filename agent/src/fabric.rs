@@ -71,6 +71,10 @@ use wire::{UdpWire, Wire};
 /// The UDP port of a fabric when nothing else is said.
 pub const DEFAULT_FABRIC_PORT: u16 = 51871;
 
+/// The port inside a tunnel that leads to the donor's API. Not 6443: in mode `tun` it is a port of the node's, and an API
+/// server on the same node has that one on every address.
+pub const API_PORT: u16 = 7482;
+
 /// What the socket is asked to hold while this process is busy; the system
 /// gives less where `net.core.rmem_max` says so.
 const SOCKET_BUFFER_BYTES: usize = 4 * 1024 * 1024;

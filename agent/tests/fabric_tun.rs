@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use comity_agent::fabric::{
-    Fabric, FabricConfig, FabricError, FabricMode, PeerConfig, PresharedKey, Reach, Role, TunSettings, WireguardKey,
-    expose, fabric_addresses, forward_local,
+    API_PORT, Fabric, FabricConfig, FabricError, FabricMode, PeerConfig, PresharedKey, Reach, Role, TunSettings,
+    WireguardKey, expose, fabric_addresses, forward_local,
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::runtime::{Builder, Runtime};
@@ -286,12 +286,13 @@ fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
 
     // The donor's API: from pods, from the node, and from the agent.
     let target = SocketAddr::from((Ipv4Addr::LOCALHOST, 7000)).into();
-    let exposure = net.within("gd", || donor_runtime.block_on(async { expose(&donor_peer, 6443, target) })).unwrap();
+    let exposure =
+        net.within("gd", || donor_runtime.block_on(async { expose(&donor_peer, API_PORT, target) })).unwrap();
     let api: SocketAddr = REMOTE_API.parse().unwrap();
     net.talk("po", api, 1000).unwrap();
     net.talk("go", api, 1000).unwrap();
     let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let forward = net.within("go", || origin_runtime.block_on(forward_local(&origin_peer, local, 6443))).unwrap();
+    let forward = net.within("go", || origin_runtime.block_on(forward_local(&origin_peer, local, API_PORT))).unwrap();
     net.talk("go", forward.local_addr(), 100_000).unwrap();
 
     // What is taken away ends at once, for open connections too.

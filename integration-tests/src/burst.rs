@@ -141,6 +141,11 @@ impl Burst {
             federation.join(spec).await?;
         }
         federation.all_connected().await?;
+        until("the donor to offer virtual nodes", PATIENCE, async || {
+            let offers = federation.comity_as("admin", &["offers"]).await?;
+            Ok(offers.to_string().contains("virtual-node").then_some(()))
+        })
+        .await?;
         let namespace = format!(
             "{{\"apiVersion\": \"v1\", \"kind\": \"Namespace\", \"metadata\": {{\"name\": \"{NAMESPACE}\", \
              \"labels\": {{\"comity.dev/offload\": \"true\", \"comity.dev/tenant\": \"poly-ml\"}}}}}}"

@@ -383,7 +383,7 @@ impl PeerHandle {
     ///
     /// # Errors
     /// [`FabricError::PortInUse`], [`FabricError::PortZero`] or
-    /// [`FabricError::Removed`]; in mode `tun`, where only port 6443 is open,
+    /// [`FabricError::Removed`]; in mode `tun`, where only [`API_PORT`](super::API_PORT) is open,
     /// [`FabricError::PortShut`] and [`FabricError::Listen`].
     pub fn listen(&self, port: u16) -> Result<TunnelListener, FabricError> {
         if self.peer.kernel().is_some() {

@@ -22,7 +22,6 @@ use super::*;
 const SOON: Duration = Duration::from_secs(5);
 /// Longer than several attempts take.
 const NEVER: Duration = Duration::from_secs(3);
-const API_PORT: u16 = 6443;
 
 async fn fabric() -> Fabric {
     Fabric::bind(listening(loopback(0))).await.unwrap()

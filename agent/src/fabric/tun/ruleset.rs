@@ -14,10 +14,9 @@ use std::net::SocketAddr;
 use ipnet::Ipv4Net;
 
 use super::allowed::Allowed;
+use crate::fabric::API_PORT;
 use crate::fabric::{Reach, Role};
 
-/// The port of the donor's API inside the tunnel.
-pub(super) const API_PORT: u16 = 6443;
 /// The port of every kubelet, and of Liqo's, which asks for no credentials.
 const KUBELET_PORT: u16 = 10250;
 

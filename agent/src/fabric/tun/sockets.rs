@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::allowed::Allowed;
-use super::ruleset::API_PORT;
+use crate::fabric::API_PORT;
 use crate::fabric::netstack::MAX_CONNECTIONS;
 use crate::fabric::peer::Peer;
 use crate::fabric::{FabricError, PeerConfig, PeerHandle};
