@@ -16,6 +16,8 @@ pub use messages::{Challenge, IdentityParams, TenantRequest};
 pub const SLICE_CLASS: &str = "comity";
 /// Label of everything that is made for a peering; its value is the peering's id.
 pub const PEERING_LABEL: &str = "comity.dev/peering";
+/// Label of virtual nodes, and annotation of slices: the namespace whose pods the lease is for.
+pub const TARGET_NAMESPACE_LABEL: &str = "comity.dev/target-namespace";
 /// Liqo's label with the other cluster's Liqo id.
 pub const REMOTE_CLUSTER_LABEL: &str = "liqo.io/remote-cluster-id";
 /// Liqo's label of tenant namespaces.

@@ -65,8 +65,9 @@ fn node_choice(spec: &PodSpec) -> Option<String> {
         .node_affinity
         .as_ref()
         .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref())?;
-    // Liqo writes its own where a namespace is offloaded; it leads to virtual nodes.
-    let is_liqos = |key: &str| key == "liqo.io/remote-cluster-id" || key == "liqo.io/type";
+    // Liqo writes the selector of its NamespaceOffloading, which is ours, into new pods; it leads to virtual nodes.
+    let is_liqos =
+        |key: &str| matches!(key, "liqo.io/remote-cluster-id" | "liqo.io/type" | crate::liqo::TARGET_NAMESPACE_LABEL);
     let mut expressions = required.node_selector_terms.iter().flat_map(|term| term.match_expressions.iter().flatten());
     let foreign = expressions.find(|expression| !is_liqos(&expression.key))?;
     Some(format!("its node affinity on {} names nodes of this cluster", foreign.key))
@@ -94,6 +95,14 @@ mod tests {
             "volumes": [{ "name": "tmp", "emptyDir": {} }, { "name": "c", "configMap": { "name": "c" } }],
         });
         assert_eq!(obstacle_of(ordinary), None);
+    }
+
+    #[test]
+    fn a_pod_of_a_namespace_that_is_offloaded_already_may_go() {
+        let term = |key: &str| json!({ "matchExpressions": [{ "key": key, "operator": "Exists" }] });
+        let terms = [term("liqo.io/remote-cluster-id"), term(crate::liqo::TARGET_NAMESPACE_LABEL)];
+        let required = json!({ "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms } });
+        assert_eq!(obstacle_of(json!({ "affinity": { "nodeAffinity": required } })), None);
     }
 
     #[test]

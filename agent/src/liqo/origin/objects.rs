@@ -17,8 +17,7 @@ use crate::liqo::{
 
 /// Name that Liqo demands of a NamespaceOffloading.
 pub(super) const OFFLOADING: &str = "offloading";
-/// Label of virtual nodes, and annotation of slices: the namespace whose pods the lease is for.
-pub(super) const TARGET_LABEL: &str = "comity.dev/target-namespace";
+pub(super) use crate::liqo::TARGET_NAMESPACE_LABEL as TARGET_LABEL;
 /// Annotation of an Identity: a digest of the parameters that it was made from.
 pub(super) const DIGEST: &str = "comity.dev/parameters";
 
