@@ -47,8 +47,7 @@ async fn the_agent_works_on_a_real_api_server() {
 /// Two clusters with real Liqo; the consumer is played by the test, with the credentials that Liqo gives it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_donor_lends_through_real_liqo_exactly_what_was_leased() {
-    let missing = comity_testkit::RealClusters::missing();
-    if comity_testkit::requirements::met("lending through Liqo", &missing) {
+    if requirements::met("lending through Liqo", &RealClusters::missing()) {
         liqo_donor::lending_through_liqo().await;
     }
 }

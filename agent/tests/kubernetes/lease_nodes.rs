@@ -9,7 +9,7 @@ use comity_agent::observe::NodeSalt;
 use comity_proto::v1;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
-use kube::{Api, ResourceExt as _};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::sync::watch;
 

@@ -162,12 +162,12 @@ mod tests {
     fn a_certificate_for_another_host_is_not_taken() {
         let fresh = make("10.0.0.1", "", SystemTime::now()).unwrap();
         let data = |text: &str| ByteString(text.as_bytes().to_vec());
-        let mut secret = Secret::default();
-        secret.data = Some(BTreeMap::from([
+        let files = BTreeMap::from([
             ("ca.crt".to_owned(), data(&fresh.ca_pem)),
             ("tls.crt".to_owned(), data(&fresh.chain_pem)),
             ("tls.key".to_owned(), data(fresh.key_pem.expose())),
-        ]));
+        ]);
+        let mut secret = Secret { data: Some(files), ..Secret::default() };
         let marks = [(HOST, "10.0.0.1"), (ENDS, "77")].map(|(key, value)| (key.to_owned(), value.to_owned()));
         secret.metadata.annotations = Some(marks.into());
         assert!(read(&secret, "10.0.0.1").0.is_some() && read(&secret, "10.0.0.1").1 == 77);

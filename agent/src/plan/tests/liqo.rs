@@ -278,7 +278,8 @@ fn a_cluster_that_cannot_says_so_for_each_lease() {
         let said = code(&sim);
         assert!(said.starts_with("virtual-node-unavailable") && said.contains("admission policies"), "{said}");
     }
-    let changes: [(fn(&mut RemoteNetwork), &str); 3] = [
+    type Change = fn(&mut RemoteNetwork);
+    let changes: [(Change, &str); 3] = [
         (|network| network.liqo_cluster_id.clear(), "liqo.enabled"),
         (|network| network.tun = false, "fabric.mode: tun"),
         (|network| network.pod_cidrs = vec!["10.1.7.0/24".parse().unwrap()], "overlaps"),
