@@ -360,12 +360,10 @@ fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
     assert!(shown.contains("virtual-node (pods of the namespace below"), "{shown}");
     let cancelled = as_alice(&["request", "cancel", id]);
     assert!(cancelled.status.success() && stderr(&cancelled).is_empty(), "{}", stderr(&cancelled));
-    let cancelled = as_alice(&["request", "cancel", "req-2"]);
-    assert!(
-        stderr(&cancelled).starts_with("lease-2 ends with it: what runs there is stopped"),
-        "{}",
-        stderr(&cancelled)
-    );
+    // By the time it is looked up, the lease may be over.
+    let said = stderr(&as_alice(&["request", "cancel", "req-2"]));
+    let ends = said.starts_with("lease-2 ends with it: what runs there is stopped");
+    assert!(ends || said.starts_with("lease-2 has ended with it"), "{said}");
 
     let shown = stdout(&as_alice(&["lease", "show", "lease-1"]));
     assert!(shown.contains("Kubeconfig:") && shown.contains("file /") && !shown.contains("//"), "{shown}");

@@ -158,8 +158,10 @@ impl CancelArgs {
             && lease.end_reason == Some("cancelled")
         {
             let donor = lease.donor.as_deref().unwrap_or("the donor");
-            let what = if lease.state == LeaseState::Ended { "has ended" } else { "ends" };
-            eprintln!("{} {what} with it: what runs there is stopped, and {donor} gets its GPUs back", lease.id);
+            match lease.state {
+                LeaseState::Ended => eprintln!("{} has ended with it: {donor} has its GPUs back", lease.id),
+                _ => eprintln!("{} ends with it: what runs there is stopped, and {donor} gets its GPUs back", lease.id),
+            }
         }
         Ok(())
     }
