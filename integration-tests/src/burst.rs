@@ -193,6 +193,15 @@ impl Burst {
         )
     }
 
+    /// Creates a Job, and waits for nothing.
+    ///
+    /// # Errors
+    /// What kubectl says.
+    pub async fn submit_job(&self, name: &str, gpus: u32, args: &[&str]) -> Result<()> {
+        self.clusters.origin.kubectl_with_input(&["apply", "-f", "-"], &Self::job(name, gpus, args)).await?;
+        Ok(())
+    }
+
     /// Creates a Job and waits until its container runs; what happened when.
     ///
     /// # Errors
@@ -200,7 +209,7 @@ impl Burst {
     pub async fn run_job(&self, name: &str, gpus: u32, args: &[&str]) -> Result<Phases> {
         let pods = self.watch_origin(&["pods", "-n", NAMESPACE, "-l", &format!("job-name={name}")])?;
         let nodes = self.watch_origin(&["nodes"])?;
-        self.clusters.origin.kubectl_with_input(&["apply", "-f", "-"], &Self::job(name, gpus, args)).await?;
+        self.submit_job(name, gpus, args).await?;
         let created = pods.first("the Job's pod", PATIENCE, |_| true).await?.at_ms;
         let bound =
             pods.first("the pod to be bound", PATIENCE, |seen| seen.object["spec"]["nodeName"].is_string()).await?;

@@ -1,31 +1,57 @@
 //! An untouched Job of a cluster without GPUs runs on another institution's, through Liqo and the broker's handshake.
 
-use comity_scenarios::burst::{Burst, BurstConfig, DONOR, NAMESPACE};
+use std::time::{Duration, Instant};
+
+use comity_scenarios::burst::{Burst, BurstConfig, DONOR, NAMESPACE, ORIGIN};
 use comity_scenarios::{PATIENCE, until};
 use comity_testkit::real_clusters::PROBE_IMAGE;
-use comity_testkit::{RealClusters, requirements};
+use comity_testkit::{RealClusters, Where, requirements};
 
 use crate::OrLogs as _;
 
-/// A Service before the Job's pods, and a client that has nothing to do with GPUs.
-fn service_and_client() -> String {
+/// Services before the Jobs' pods, and a client that has nothing to do with GPUs.
+fn services_and_client() -> String {
     format!(
         r#"{{"apiVersion": "v1", "kind": "List", "items": [
   {{"apiVersion": "v1", "kind": "Service", "metadata": {{"name": "train", "namespace": "{NAMESPACE}"}},
     "spec": {{"selector": {{"app": "train"}}, "ports": [{{"port": 80, "targetPort": 8080}}]}}}},
+  {{"apiVersion": "v1", "kind": "Service", "metadata": {{"name": "steady", "namespace": "{NAMESPACE}"}},
+    "spec": {{"selector": {{"app": "steady"}}, "ports": [{{"port": 80, "targetPort": 8080}}]}}}},
   {{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "client", "namespace": "{NAMESPACE}"}},
     "spec": {{"containers": [{{"name": "work", "image": "{PROBE_IMAGE}", "imagePullPolicy": "IfNotPresent"}}]}}}}]}}"#
     )
 }
 
+/// One pair of clusters serves all parts, for they take half a minute to come up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_untouched_job_runs_on_another_institutions_gpus_and_gives_them_back() {
     if !requirements::met("a burst through Liqo", &RealClusters::missing()) {
         return;
     }
-    let burst = Burst::start(&BurstConfig::default()).await.unwrap();
+    let mut burst = Burst::start(&BurstConfig::default()).await.unwrap();
+    burst.clusters.origin.kubectl_with_input(&["apply", "-f", "-"], &services_and_client()).await.unwrap();
+    an_untouched_job(&burst).await;
+    a_request_by_kubectl(&burst).await;
+    the_leader_and_both_agents_killed_on_the_way(&mut burst).await;
+    the_line_cut_and_the_donors_api_dead(&burst).await;
+
+    // Nothing of all that is left.
     let federation = burst.federation();
-    burst.clusters.origin.kubectl_with_input(&["apply", "-f", "-"], &service_and_client()).await.unwrap();
+    let lent = federation.comity_as("admin", &["cluster", "show", DONOR]).await.or_logs(federation);
+    assert_eq!(lent["lentMilli"], 0, "{lent}");
+    burst.nothing_left().await.or_logs(federation);
+    burst.stop().await.unwrap();
+}
+
+/// What a Service of the origin answers to a pod of the origin, by its name.
+async fn ask(burst: &Burst, service: &str) -> anyhow::Result<String> {
+    let url = format!("http://{service}.{NAMESPACE}.svc.cluster.local/");
+    let get = ["-n", NAMESPACE, "exec", "client", "--", "/probe", "get", &url];
+    Ok(burst.clusters.origin.kubectl(&get).await?)
+}
+
+async fn an_untouched_job(burst: &Burst) {
+    let federation = burst.federation();
     let cold = burst.run_job("train", 2, &["serve", "45"]).await.or_logs(federation);
     println!("cold:\n{cold}");
 
@@ -33,13 +59,12 @@ async fn an_untouched_job_runs_on_another_institutions_gpus_and_gives_them_back(
     let log = burst.log("train").await.or_logs(federation);
     assert_eq!(log.lines().filter(|line| line.starts_with("device=")).count(), 2, "{log}");
     // It answers the origin's pods over the fabric, by the Service's name.
-    let origin = &burst.clusters.origin;
-    let get = ["-n", NAMESPACE, "exec", "client", "--", "/probe", "get", "http://train.team-a.svc.cluster.local/"];
-    let answer = until("the Service to answer", PATIENCE, async || Ok(Some(origin.kubectl(&get).await?)))
+    let answer = until("the Service to answer", PATIENCE, async || Ok(Some(ask(burst, "train").await?)))
         .await
         .or_logs(federation);
     assert!(answer.contains("device="), "{answer}");
     // A person looks into it from home.
+    let origin = &burst.clusters.origin;
     let pod = origin.kubectl(&["-n", NAMESPACE, "get", "pods", "-l", "app=train", "-o", "name"]).await.unwrap();
     let inside =
         origin.kubectl(&["-n", NAMESPACE, "exec", pod.trim(), "--", "/probe", "env"]).await.or_logs(federation);
@@ -50,11 +75,90 @@ async fn an_untouched_job_runs_on_another_institutions_gpus_and_gives_them_back(
     println!("on a warm peering:\n{warm}");
     burst.complete("again").await.or_logs(federation);
     burst.complete("train").await.or_logs(federation);
-
-    // The leases go back by themselves, and nothing of them is left.
+    // The leases go back by themselves.
     burst.no_lease().await.or_logs(federation);
-    let lent = federation.comity_as("admin", &["cluster", "show", DONOR]).await.or_logs(federation);
-    assert_eq!(lent["lentMilli"], 0, "{lent}");
-    burst.nothing_left().await.or_logs(federation);
-    burst.stop().await.unwrap();
+}
+
+/// By `kubectl apply` of a GpuRequest, and taken back by deleting it.
+async fn a_request_by_kubectl(burst: &Burst) {
+    let federation = burst.federation();
+    let origin = &burst.clusters.origin;
+    let object = format!(
+        r#"{{"apiVersion": "comity.dev/v1alpha1", "kind": "GpuRequest", "metadata": {{"name": "nightly", "namespace": "{NAMESPACE}"}},
+            "spec": {{"gpus": 1, "class": "midrange", "duration": "1h"}}}}"#
+    );
+    origin.kubectl_with_input(&["apply", "-f", "-"], &object).await.unwrap();
+    let state = ["-n", NAMESPACE, "get", "gpurequest", "nightly", "-o", "jsonpath={.status.state} {.status.donor}"];
+    until("the GpuRequest to be active", PATIENCE, async || {
+        let seen = origin.kubectl(&state).await?;
+        anyhow::ensure!(seen == format!("Active {DONOR}"), "it is {seen:?}");
+        Ok(Some(()))
+    })
+    .await
+    .or_logs(federation);
+    // A Job of the namespace uses its lease like any other.
+    burst.submit_job("by-night", 1, &["see"]).await.unwrap();
+    burst.complete("by-night").await.or_logs(federation);
+    origin.kubectl(&["-n", NAMESPACE, "delete", "gpurequest", "nightly", "--timeout=120s"]).await.or_logs(federation);
+    burst.no_lease().await.or_logs(federation);
+}
+
+async fn the_leader_and_both_agents_killed_on_the_way(burst: &mut Burst) {
+    burst.submit_job("stubborn", 1, &["see"]).await.unwrap();
+    let federation = burst.federation_mut();
+    until("the Job's lease", PATIENCE, async || {
+        let leases = federation.comity(&["lease", "list"]).await?;
+        Ok(leases["items"].as_array().filter(|items| !items.is_empty()).map(|_| ()))
+    })
+    .await
+    .or_logs(federation);
+    let leader = federation.leader().await.or_logs(federation);
+    federation.kill_broker(leader).await.unwrap();
+    for cluster in [ORIGIN, DONOR] {
+        federation.kill_agent(cluster).await.unwrap();
+        federation.start_agent(cluster).unwrap();
+    }
+    let federation = burst.federation();
+    burst.complete("stubborn").await.or_logs(federation);
+    burst.federation_mut().start_broker(leader).unwrap();
+    let federation = burst.federation();
+    burst.no_lease().await.or_logs(federation);
+}
+
+/// The container that a Job runs on the donor: its id, and how often it was started again.
+async fn container(burst: &Burst, job: &str) -> String {
+    let path = "jsonpath={.items[0].status.containerStatuses[0].containerID} {.items[0].status.containerStatuses[0].restartCount}";
+    let selector = format!("app={job}");
+    burst.clusters.donor.kubectl(&["get", "pods", "-A", "-l", &selector, "-o", path]).await.unwrap()
+}
+
+/// The container never stops, and the origin's Service serves it again at once.
+async fn the_line_cut_and_the_donors_api_dead(burst: &Burst) {
+    let federation = burst.federation();
+    burst.run_job("steady", 1, &["serve", "600"]).await.or_logs(federation);
+    let answers = async |what: &str| {
+        let back = Instant::now();
+        until(what, PATIENCE, async || Ok(Some(ask(burst, "steady").await?))).await.or_logs(federation);
+        println!("{:>7} ms  {what}", back.elapsed().as_millis());
+    };
+    answers("the Service to answer at first").await;
+    let before = container(burst, "steady").await;
+
+    burst.clusters.cut_line().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    burst.clusters.restore_line().await.unwrap();
+    answers("the Service to answer after a cut of 30 s").await;
+
+    burst.clusters.kill_api_server(Where::Donor).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    answers("the Service to answer while the donor's API server is dead").await;
+    burst.clusters.start_api_server(Where::Donor).await.unwrap();
+    answers("the Service to answer after that").await;
+    assert_eq!(container(burst, "steady").await, before, "the container was started again");
+    assert!(before.ends_with(" 0"), "{before}");
+
+    // And the ordinary end still works.
+    let delete = ["-n", NAMESPACE, "delete", "job", "steady", "--timeout=120s"];
+    burst.clusters.origin.kubectl(&delete).await.or_logs(federation);
+    burst.no_lease().await.or_logs(federation);
 }
