@@ -126,8 +126,9 @@ impl Executor {
     fn plan(&self, desired: &Desired, state: &Loop, now: Duration) -> Vec<Step> {
         let records = self.context.store.records();
         let mut live = self.context.live();
-        if now >= state.next_garbage {
-            live.unwanted.clone_from(desired.unwanted());
+        if now >= state.next_garbage && !desired.unwanted().is_empty() {
+            // What was taken down since the last desired state is not there to be taken down again.
+            live.unwanted = desired.unwanted().intersection(&self.here(state)).cloned().collect();
         }
         let service = self.context.node_service.borrow().clone();
         plan(&View {
@@ -180,6 +181,9 @@ impl Executor {
         self.context.metrics.steps.with_label_values(&[step.name(), outcome]).inc();
         match result {
             Ok(()) => {
+                if let Step::RemoveLease { lease, .. } = &step {
+                    state.listed.remove(lease);
+                }
                 state.pauses.remove(&name);
                 state.pauses.retain(|_, pause| pause.until + RETRY.1 * 4 > now);
             }
