@@ -67,11 +67,13 @@ pub struct BurstConfig {
     pub donor_gpus: u32,
     /// How long a peering without leases stays warm, as policy writes it.
     pub peering_idle: &'static str,
+    /// Whether [`Burst::liqoctl_peer`] will be asked for.
+    pub with_liqoctl: bool,
 }
 
 impl Default for BurstConfig {
     fn default() -> Self {
-        Self { donor_gpus: 4, peering_idle: "20s" }
+        Self { donor_gpus: 4, peering_idle: "20s", with_liqoctl: false }
     }
 }
 
@@ -91,7 +93,8 @@ impl Burst {
     /// # Errors
     /// When a part does not come up.
     pub async fn clusters(config: &BurstConfig) -> Result<Self> {
-        let binaries = Binaries::ensure(Needs::Liqo).await?;
+        let needs = if config.with_liqoctl { Needs::Benchmark } else { Needs::Liqo };
+        let binaries = Binaries::ensure(needs).await?;
         let config = RealClustersConfig {
             origin_gpus: 0,
             donor_gpus: config.donor_gpus,

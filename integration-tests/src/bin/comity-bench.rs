@@ -63,7 +63,7 @@ fn medians(runs: &[Phases]) -> Vec<(&'static str, u64)> {
 }
 
 async fn burst(arguments: &BurstArgs) -> Result<()> {
-    let config = BurstConfig { peering_idle: "5s", ..BurstConfig::default() };
+    let config = BurstConfig { peering_idle: "5s", with_liqoctl: true, ..BurstConfig::default() };
     let mut burst = Burst::clusters(&config).await?;
     let mut peers = Vec::new();
     for run in 1..=arguments.runs {
