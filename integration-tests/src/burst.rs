@@ -311,34 +311,26 @@ impl Burst {
         .await
     }
 
-    /// Peers the two clusters by hand with `liqoctl`, as an administrator of both would, and takes it back: how long the peering took,
-    /// in milliseconds.
+    /// Peers the two clusters by hand with `liqoctl`, as an administrator of both would: how long that took, in milliseconds. The
+    /// clusters are of no use for a federation afterwards.
     ///
     /// # Errors
     /// What liqoctl says.
     pub async fn liqoctl_peer(&self) -> Result<u64> {
         let (origin, donor) =
             (self.clusters.origin.admin_kubeconfig_path(), self.clusters.donor.admin_kubeconfig_path());
-        let paths = [origin.to_str(), donor.to_str()].map(|path| path.context("paths of tests are text"));
-        let [origin, donor] = paths;
-        let (origin, donor) = (origin?, donor?);
-        let both = ["--kubeconfig", origin, "--remote-kubeconfig", donor, "--skip-confirm"];
-        let run = async |words: &[&str]| {
-            let words = [words, &both].concat();
-            let output =
-                self.clusters.command_in(Where::Router, &self.binaries.program("liqoctl"), &words).output().await?;
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            ensure!(output.status.success(), "liqoctl {}: {said}", words.join(" "));
-            Ok(())
-        };
+        let text = |path: &Path| path.to_str().map(str::to_owned).context("paths of tests are text");
+        let (origin, donor) = (text(&origin)?, text(&donor)?);
+        let words = [
+            &["peer", "--kubeconfig", &origin, "--remote-kubeconfig", &donor, "--skip-confirm"][..],
+            &["--networking-disabled", "--resource", "nvidia.com/gpu=1", "--cpu", "1", "--memory", "1Gi"],
+        ]
+        .concat();
         let began = std::time::Instant::now();
-        let peer = ["peer", "--networking-disabled", "--resource", "nvidia.com/gpu=1", "--cpu", "1", "--memory", "1Gi"];
-        run(&peer).await?;
+        let output =
+            self.clusters.command_in(Where::Router, &self.binaries.program("liqoctl"), &words).output().await?;
         let took = began.elapsed();
-        run(&["unpeer", "--delete-namespaces"]).await?;
-        for real in [&self.clusters.origin, &self.clusters.donor] {
-            real.kubectl(&["delete", "foreignclusters.core.liqo.io", "--all"]).await?;
-        }
+        ensure!(output.status.success(), "liqoctl peer: {}", String::from_utf8_lossy(&output.stderr));
         Ok(u64::try_from(took.as_millis()).unwrap_or(u64::MAX))
     }
 

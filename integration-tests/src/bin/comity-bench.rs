@@ -20,9 +20,9 @@ struct Arguments {
 enum Benchmark {
     /// Time from a pod created on a cluster without GPUs to its container running on another's
     ///
-    /// Starts two clusters with real kubelets and Liqo on this machine (root on Linux), measures `liqoctl peer` between
-    /// them, then starts a federation over them and runs untouched Jobs: cold (no peering before) and warm (a new lease on a
-    /// peering that stands). Medians.
+    /// Starts two clusters with real kubelets and Liqo on this machine (root on Linux) and measures `liqoctl peer` between
+    /// them, anew for each run; then starts a federation over such a pair and runs untouched Jobs: cold (no peering before)
+    /// and warm (a new lease on a peering that stands). Medians. A run takes about two minutes.
     Burst(BurstArgs),
 }
 
@@ -64,13 +64,14 @@ fn medians(runs: &[Phases]) -> Vec<(&'static str, u64)> {
 
 async fn burst(arguments: &BurstArgs) -> Result<()> {
     let config = BurstConfig { peering_idle: "5s", with_liqoctl: true, ..BurstConfig::default() };
-    let mut burst = Burst::clusters(&config).await?;
     let mut peers = Vec::new();
     for run in 1..=arguments.runs {
         eprintln!("liqoctl peer, run {run} of {}", arguments.runs);
-        peers.push(burst.liqoctl_peer().await?);
+        let by_hand = Burst::clusters(&config).await?;
+        peers.push(by_hand.liqoctl_peer().await?);
+        by_hand.stop().await?;
     }
-    burst.federate(&config).await?;
+    let burst = Burst::start(&config).await?;
     let (mut cold, mut warm) = (Vec::new(), Vec::new());
     for run in 1..=arguments.runs {
         eprintln!("burst, run {run} of {}", arguments.runs);
