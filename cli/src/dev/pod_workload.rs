@@ -98,13 +98,17 @@ async fn scheduled(pods: &Api<Pod>, name: &str) -> Result<String, Failure> {
     }
 }
 
-/// Whether the API server refuses the token, and how; `None` while it does not.
+/// Whether the API server refuses what the token asks, and how; `None` while it does not. It may know a deleted token for
+/// ten seconds more (`TokenSuccessCacheTTL`), in which nothing is bound to it any more.
 pub(super) async fn refused(client: &Client, namespace: &str) -> Option<String> {
     let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), namespace);
     match quotas.list(&ListParams::default().limit(1)).await {
         Err(kube::Error::Api(status)) if status.code == 401 => {
             Some(format!("the token is refused by the donor (401), namespace {namespace} is gone"))
         }
+        Err(kube::Error::Api(status)) if status.code == 403 => Some(format!(
+            "the donor refuses what the token asks (403; within 10 s it forgets it), namespace {namespace} is gone"
+        )),
         _ => None,
     }
 }

@@ -3,10 +3,15 @@
 //! The virtual-kubelet stops its heartbeats while Liqo thinks that the donor does not answer, and Liqo learns late that it
 //! does again. So when heartbeats are missing, the donor is asked directly, and if it answers and the virtual-kubelet
 //! runs, its heartbeat is written for it. Kubernetes then waits a whole grace period before it doubts the node again.
+//!
+//! A donor whose API server is dead, while the line to it is not, counts as answering: its pods run and are reached, and
+//! this cluster's Services must not leave them out.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
+
+use super::donor_api::Answer;
 
 /// The virtual-kubelet renews its Lease every 10 s; what is older is suspicious.
 const STALE: Duration = Duration::from_secs(13);
@@ -24,13 +29,13 @@ pub(super) struct Pulse {
     pub(super) ready: String,
     /// Last heartbeat that was written for the virtual-kubelet.
     pub(super) mended: Option<Duration>,
-    /// Since when the donor has answered without the virtual-kubelet renewing its Lease.
+    /// Since when the donor's API server has answered without the virtual-kubelet renewing its Lease.
     pub(super) answering: Option<Duration>,
     /// Whether the virtual-kubelet was started anew since it last renewed its Lease.
     pub(super) restarted: bool,
 }
 
-/// What to do when the donor has just answered.
+/// What to do for a node in doubt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Help {
     Nothing,
@@ -52,17 +57,22 @@ impl Pulse {
         self.ready == "Unknown" || (self.ready == "True" && now.saturating_sub(self.renewed) > STALE)
     }
 
-    /// The donor did not answer.
-    pub(super) fn is_silent(&mut self) {
-        self.answering = None;
-    }
-
-    /// The donor answered.
-    pub(super) fn answers(&mut self, now: Duration) -> Help {
-        let since = *self.answering.get_or_insert(now);
-        if now.saturating_sub(since) > HANGS {
-            // Whatever a new one does, heartbeats are not written for ever.
-            return if self.restarted { Help::Nothing } else { Help::Restart };
+    /// What to do after the donor was asked.
+    pub(super) fn hear(&mut self, answer: Answer, now: Duration) -> Help {
+        match answer {
+            Answer::Nothing => {
+                self.answering = None;
+                return Help::Nothing;
+            }
+            // The virtual-kubelet cannot work without it, and does not hang.
+            Answer::LineOnly => self.answering = None,
+            Answer::ApiServer => {
+                let since = *self.answering.get_or_insert(now);
+                if now.saturating_sub(since) > HANGS {
+                    // Whatever a new one does, heartbeats are not written for ever.
+                    return if self.restarted { Help::Nothing } else { Help::Restart };
+                }
+            }
         }
         let due = self.mended.is_none_or(|mended| now.saturating_sub(mended) >= INTERVAL);
         if self.ready == "Unknown" || due { Help::Beat } else { Help::Nothing }
@@ -75,7 +85,8 @@ pub(super) fn beat(ready: &str, now: &str) -> Value {
     if ready != "True" {
         condition["lastTransitionTime"] = json!(now);
         condition["reason"] = json!("DonorAnswers");
-        condition["message"] = json!("the donor answers; Comity says so until the virtual-kubelet does");
+        condition["message"] =
+            json!("the donor, or the line to it, answers; Comity says so until the virtual-kubelet does");
     }
     json!({ "status": { "conditions": [condition] } })
 }
@@ -103,29 +114,41 @@ mod tests {
     #[test]
     fn heartbeats_come_before_the_node_is_doubted_and_at_once_when_it_is() {
         let mut pulse = pulse("True");
-        assert_eq!(pulse.answers(at(120)), Help::Beat);
+        assert_eq!(pulse.hear(Answer::ApiServer, at(120)), Help::Beat);
         pulse.mended = Some(at(120));
-        assert_eq!(pulse.answers(at(124)), Help::Nothing);
-        assert_eq!(pulse.answers(at(125)), Help::Beat);
+        assert_eq!(pulse.hear(Answer::ApiServer, at(124)), Help::Nothing);
+        assert_eq!(pulse.hear(Answer::ApiServer, at(125)), Help::Beat);
         pulse.mended = Some(at(125));
         pulse.ready = "Unknown".to_owned();
-        assert_eq!(pulse.answers(at(126)), Help::Beat);
+        assert_eq!(pulse.hear(Answer::ApiServer, at(126)), Help::Beat);
     }
 
     #[test]
     fn one_that_hangs_is_started_anew_once_and_nothing_is_pretended_for_ever() {
         let mut pulse = pulse("True");
-        assert_eq!(pulse.answers(at(120)), Help::Beat);
-        assert_eq!(pulse.answers(at(181)), Help::Restart);
+        assert_eq!(pulse.hear(Answer::ApiServer, at(120)), Help::Beat);
+        assert_eq!(pulse.hear(Answer::ApiServer, at(181)), Help::Restart);
         pulse.restarted = true;
-        assert_eq!(pulse.answers(at(182)), Help::Nothing);
+        assert_eq!(pulse.hear(Answer::ApiServer, at(182)), Help::Nothing);
         pulse.renew(at(190));
         assert!(!pulse.restarted && pulse.ready == "True" && !pulse.is_suspect(at(191)));
         // Silence begins the count again.
-        assert_eq!(pulse.answers(at(210)), Help::Beat);
-        pulse.is_silent();
+        assert_eq!(pulse.hear(Answer::ApiServer, at(210)), Help::Beat);
+        assert_eq!(pulse.hear(Answer::Nothing, at(250)), Help::Nothing);
         pulse.mended = None;
-        assert_eq!(pulse.answers(at(300)), Help::Beat);
+        assert_eq!(pulse.hear(Answer::ApiServer, at(300)), Help::Beat);
+    }
+
+    #[test]
+    fn pods_that_are_reached_keep_their_node_however_long_the_api_server_is_dead() {
+        let mut pulse = pulse("True");
+        for seconds in (120..900).step_by(5) {
+            assert_eq!(pulse.hear(Answer::LineOnly, at(seconds)), Help::Beat);
+            pulse.mended = Some(at(seconds));
+        }
+        // What counts towards a restart begins with the API server's return.
+        assert_eq!(pulse.hear(Answer::ApiServer, at(900)), Help::Beat);
+        assert_eq!(pulse.hear(Answer::ApiServer, at(961)), Help::Restart);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::donor_api::{Answer, tenant_namespace};
 use super::heartbeat::{Help, Pulse, beat};
 use super::nodes::Nodes;
 use crate::delivery::DeliveryError;
@@ -102,19 +103,18 @@ impl Keeper {
         }
     }
 
-    /// Asks the donor and helps if it answers.
+    /// Asks the donor and helps if it, or the line to it, answers.
     async fn look(&self, pulse: &mut Pulse, donor: &str) {
-        if let Err(error) = self.origin.ask_donor(&self.name, donor).await {
-            tracing::debug!(node = self.name, %error, "heartbeats are missing and the donor does not answer");
-            pulse.is_silent();
-            return;
-        }
+        let answer = self.origin.ask_donor(&self.name, donor).await.unwrap_or_else(|error| {
+            tracing::debug!(node = self.name, %error, "heartbeats are missing and the donor cannot be asked");
+            Answer::Nothing
+        });
         let now = self.began.elapsed();
-        let outcome = match pulse.answers(now) {
+        let outcome = match pulse.hear(answer, now) {
             Help::Nothing => return,
             Help::Beat => self.write_beat(&pulse.ready, donor).await.map(|written| {
                 if written {
-                    tracing::info!(node = self.name, was = pulse.ready, "the donor answers: heartbeat written");
+                    tracing::info!(node = self.name, was = pulse.ready, ?answer, "heartbeat written");
                     pulse.mended = Some(now);
                 }
             }),
@@ -131,7 +131,7 @@ impl Keeper {
 
     /// False if the virtual-kubelet does not run: then the node is not ready, whatever the donor says.
     async fn write_beat(&self, ready: &str, donor: &str) -> Result<bool, DeliveryError> {
-        let deployments = Api::<Deployment>::namespaced(self.origin.client.clone(), &tenant(donor));
+        let deployments = Api::<Deployment>::namespaced(self.origin.client.clone(), &tenant_namespace(donor));
         let name = format!("vk-{}", self.name);
         let found = call_opt(&format!("read Deployment {name}"), deployments.get(&name)).await?;
         let available = found.and_then(|deployment| deployment.status?.available_replicas).unwrap_or_default();
@@ -148,7 +148,7 @@ impl Keeper {
     }
 
     async fn restart_kubelet(&self, donor: &str) -> Result<(), DeliveryError> {
-        let pods = Api::<Pod>::namespaced(self.origin.client.clone(), &tenant(donor));
+        let pods = Api::<Pod>::namespaced(self.origin.client.clone(), &tenant_namespace(donor));
         let of_node = ListParams::default().labels(&format!("{KUBELET}={}", self.name));
         let operation = format!("start the virtual-kubelet of {} anew", self.name);
         for pod in call(&operation, pods.list_metadata(&of_node)).await? {
@@ -156,8 +156,4 @@ impl Keeper {
         }
         Ok(())
     }
-}
-
-fn tenant(donor: &str) -> String {
-    format!("liqo-tenant-{donor}")
 }

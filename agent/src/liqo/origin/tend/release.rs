@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::TendSettings;
+use super::donor_api::tenant_namespace;
 use super::finished::{PODS, PodFacts, due};
 use super::nodes::Nodes;
 use crate::delivery::DeliveryError;
@@ -142,7 +143,7 @@ impl LiqoOrigin {
 
     /// What a namespace of this cluster is called at the donor; `None` if it is not there.
     async fn remote_namespace(&self, namespace: &str, donor: &str) -> Result<Option<String>, DeliveryError> {
-        let maps = self.namespaced(&format!("liqo-tenant-{donor}"), &namespace_map());
+        let maps = self.namespaced(&tenant_namespace(donor), &namespace_map());
         let operation = format!("read NamespaceMap {donor}");
         let map = call(&operation, maps.get(donor)).await?;
         let remote = &map.data["status"]["currentMapping"][namespace]["remoteNamespace"];
