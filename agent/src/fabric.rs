@@ -56,7 +56,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 pub use address::{FabricAddresses, fabric_addresses};
 pub use error::FabricError;
-pub use forward::{Exposure, ForwardTarget, LocalForward, expose, forward_local};
+pub use forward::{Exposure, ForwardTarget, LocalForward, expose, forward_local, lead_api};
 pub use key::{KEY_BYTES, PresharedKey, WireguardKey, WireguardPublicKey};
 pub use mode::{FabricMode, Reach, TunSettings};
 pub use peer::{PeerConfig, PeerHandle, PeerStatus, Role};
@@ -71,8 +71,9 @@ use wire::{UdpWire, Wire};
 /// The UDP port of a fabric when nothing else is said.
 pub const DEFAULT_FABRIC_PORT: u16 = 51871;
 
-/// The port inside a tunnel that leads to the donor's API. Not 6443: in mode `tun` it is a port of the node's, and an API
-/// server on the same node has that one on every address.
+/// The port of the fabric's addresses that leads to the donor's API: on the donor, and in mode `tun` on the origin, where its
+/// pods are led to. Not 6443: in mode `tun` it is a port of the node's, and an API server on the same node has that one on
+/// every address.
 pub const API_PORT: u16 = 7482;
 
 /// What the socket is asked to hold while this process is busy; the system

@@ -11,22 +11,27 @@ use std::time::Duration;
 
 use comity_proto::v1;
 use comity_runtime::{Clock, Shutdown};
+use futures::future::BoxFuture;
 use prost::Message as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, FabricModeName, LiqoSettings};
 use crate::delivery::{DeliveryError, Grants, NodeService, VirtualNodeDonor, VirtualNodes};
+use crate::fabric::API_PORT;
 use crate::kubernetes_api::KubernetesApi;
 use crate::liqo::donor::{Installation, InstallationSettings, check_installation};
-use crate::liqo::origin::{LiqoOrigin, NamespaceMapping, OriginSettings, TendSettings};
+use crate::liqo::origin::{Line, LiqoOrigin, NamespaceMapping, OriginSettings, TendSettings};
 use crate::observe::NodeSalt;
+use crate::record::{LiqoRecord, Side};
 use crate::steps::Context;
 use crate::store::{Store, StoreError};
 
 /// How long a cluster that does not answer is asked again at the start.
 const LOOK_FOR: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_secs(2);
+/// How long the other end of a tunnel may take to answer.
+const LINE_PATIENCE: Duration = Duration::from_millis(1_500);
 /// Name under which the own network is kept: it is signed into every bundle, and must not change because something was not
 /// seen for a moment.
 const KEPT_AS: &str = "own-network";
@@ -126,8 +131,26 @@ impl Prepared {
         let stop = shutdown.token();
         shutdown.spawn(crate::reach::run(Arc::clone(context), api.client(), stop.clone()));
         let tending = stop.clone();
-        shutdown.spawn(async move { origin.tend(TendSettings::default(), tending).await });
+        let line = Arc::new(Tunnels(Arc::clone(context)));
+        shutdown.spawn(async move { origin.tend(TendSettings::default(), line, tending).await });
         shutdown.spawn(follow_health(health, self.publish, stop));
+    }
+}
+
+/// The tunnels to donors, as the lines to their pods.
+struct Tunnels(Arc<Context>);
+
+impl Line for Tunnels {
+    fn answers<'a>(&'a self, donor: &'a str) -> BoxFuture<'a, bool> {
+        Box::pin(async move {
+            let records = self.0.store.records();
+            let to_donor = |record: &LiqoRecord| record.side == Side::Origin && record.liqo_id == donor;
+            let peering = records.liqo.iter().find(|(_, record)| to_donor(record)).map(|(peering, _)| peering.clone());
+            let tunnel = peering.and_then(|peering| self.0.fabric.peer(&peering));
+            let Some(tunnel) = tunnel else { return false };
+            // The donor's agent takes the connection, whether or not its API server lives.
+            tunnel.connect_within(API_PORT, LINE_PATIENCE).await.is_ok()
+        })
     }
 }
 

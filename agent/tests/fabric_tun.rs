@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use comity_agent::fabric::{
     API_PORT, Fabric, FabricConfig, FabricError, FabricMode, PeerConfig, PresharedKey, Reach, Role, TunSettings,
-    WireguardKey, expose, fabric_addresses, forward_local,
+    WireguardKey, expose, fabric_addresses, forward_local, lead_api,
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::runtime::{Builder, Runtime};
@@ -289,11 +289,21 @@ fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
     let exposure =
         net.within("gd", || donor_runtime.block_on(async { expose(&donor_peer, API_PORT, target) })).unwrap();
     let api: SocketAddr = REMOTE_API.parse().unwrap();
+    assert!(origin_peer.leads_pods() && !donor_peer.leads_pods());
+    let led = net.within("go", || origin_runtime.block_on(async { lead_api(&origin_peer) })).unwrap();
     net.talk("po", api, 1000).unwrap();
+    // By the API server's own address and no other.
+    let shown = ip(&format!("-n {} -4 address show dev comity0", net.name("go")));
+    let own = shown.split_whitespace().skip_while(|word| *word != "inet").nth(1).unwrap();
+    let own: Ipv4Addr = own.split('/').next().unwrap().parse().unwrap();
+    assert!(net.is_dropped("po", (own, API_PORT)), "{own}");
+    assert!(net.talk("po", SocketAddr::from(([10, 81, 0, 1], API_PORT)), 1).is_err());
     net.talk("go", api, 1000).unwrap();
     let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let forward = net.within("go", || origin_runtime.block_on(forward_local(&origin_peer, local, API_PORT))).unwrap();
     net.talk("go", forward.local_addr(), 100_000).unwrap();
+
+    the_line_is_cut(&net, api);
 
     // What is taken away ends at once, for open connections too.
     let mut open = net.within("po", || TcpStream::connect((POD_D, PORT))).unwrap();
@@ -310,7 +320,7 @@ fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
         assert!(error.contains("10.81.0.0/16") && error.contains("10.81.0.0/24"), "{error}");
     });
 
-    drop((exposure, forward));
+    drop((exposure, forward, led));
     at_origin(&mut || assert!(origin.remove_peer("tun-test")));
     let routes = ip(&format!("-n {} route show dev comity0", net.name("go")));
     let addresses = ip(&format!("-n {} -4 address show dev comity0", net.name("go")));
@@ -322,6 +332,33 @@ fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
         let links = ip(&format!("-n {} link show", net.name(gateway)));
         assert!(!links.contains("comity0") && !net.nft(gateway).contains("comity"), "{links}{}", net.nft(gateway));
     }
+}
+
+/// A connection to the donor's API ends with the line, and not when TCP tries again; a new one is held until it is back.
+fn the_line_is_cut(net: &Net, api: SocketAddr) {
+    let line = |state: &str| ip(&format!("-n {} link set to-gd {state}", net.name("go")));
+    let mut open = net.within("po", || TcpStream::connect(api)).unwrap();
+    open.write_all(b"a").unwrap();
+    open.read_exact(&mut [0; 1]).unwrap();
+    line("down");
+    open.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let began = Instant::now();
+    let ended = open.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(ended.kind(), ErrorKind::ConnectionReset, "after {:?}", began.elapsed());
+    std::thread::scope(|scope| {
+        let held = scope.spawn(|| net.talk("po", api, 1000).map(|()| Instant::now()));
+        std::thread::sleep(Duration::from_secs(4));
+        line("up");
+        // The kernel takes routes away with a link.
+        ip(&format!("-n {} route replace default via 192.0.2.2", net.name("go")));
+        let back = Instant::now();
+        let answered = held.join().unwrap().unwrap();
+        println!(
+            "an idle connection ended {:?} after the cut, a held one was answered {:?} after the line came back",
+            back.duration_since(began),
+            answered.duration_since(back)
+        );
+    });
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! kubectl ─tcp─▶ LocalForward ═tunnel═▶ Exposure ─tcp─▶ kube-apiserver
-//!                 (origin)                (donor)
+//! pod ────tcp─▶ lead_api       (donor)
+//!                 (origin)
 //! ```
 //!
 //! Bytes are spliced both ways, each direction to its own end, so that a watch
@@ -14,11 +15,11 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use tokio::io::copy_bidirectional_with_sizes;
+use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::{FabricError, PeerHandle, TunnelListener, TunnelStream};
+use super::{API_PORT, FabricError, PeerHandle, TunnelListener, TunnelStream};
 
 /// Bytes on their way in one direction of one connection.
 const SPLICE_BYTES: usize = 32 * 1024;
@@ -88,7 +89,14 @@ impl fmt::Display for ForwardTarget {
     }
 }
 
-/// A target exposed to the other side, until this is dropped.
+/// One attempt to reach the donor: short, for TCP's own later ones are ever further apart.
+const ATTEMPT: Duration = Duration::from_secs(1);
+/// The pause after the donor refused: its agent may be starting.
+const REFUSED_PAUSE: Duration = Duration::from_millis(250);
+/// How long a pod's connection is held while the donor is not reached: Go's clients give a TLS handshake 10 s.
+const HOLD: Duration = Duration::from_secs(12);
+
+/// A target exposed to the other side, or the other side's API to this cluster's pods, until this is dropped.
 #[derive(Debug)]
 #[must_use = "dropping an exposure ends it"]
 pub struct Exposure {
@@ -130,6 +138,55 @@ async fn serve_target(tunnel: TunnelStream, target: ForwardTarget) {
         Err(error) => {
             tracing::warn!(%target, %error, "cannot reach what is exposed");
             tunnel.abort();
+        }
+    }
+}
+
+/// On the origin in mode `tun`: takes what is sent to the donor's API server, as the firewall table sends it here, and leads
+/// it through the tunnel.
+///
+/// A pod that talked to the donor directly would learn of a cut only when its own TCP tries again, which is as long after
+/// the line is back as the cut was; here its connection ends with the line, and a new one is held until the line is back.
+///
+/// # Errors
+/// Those of [`PeerHandle::listen`].
+pub fn lead_api(peer: &PeerHandle) -> Result<Exposure, FabricError> {
+    let listener = peer.listen(API_PORT)?;
+    Ok(Exposure { task: tokio::spawn(serve_pods(listener, peer.clone())) })
+}
+
+async fn serve_pods(mut listener: TunnelListener, peer: PeerHandle) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok(stream) => drop(connections.spawn(serve_pod(stream, peer.clone()))),
+                Err(_) => break,
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn serve_pod(stream: TunnelStream, peer: PeerHandle) {
+    let reach = async {
+        loop {
+            match peer.connect_within(API_PORT, ATTEMPT).await {
+                Err(FabricError::ConnectTimeout { .. }) => {}
+                Err(FabricError::Refused { .. }) => tokio::time::sleep(REFUSED_PAUSE).await,
+                outcome => break outcome,
+            }
+        }
+    };
+    match tokio::time::timeout(HOLD, reach).await {
+        Ok(Ok(tunnel)) => splice(tunnel, stream).await,
+        Ok(Err(error)) => {
+            tracing::warn!(peering = peer.peering(), %error, "cannot lead a pod to the donor's api server");
+            stream.abort();
+        }
+        Err(_) => {
+            tracing::debug!(peering = peer.peering(), "the donor is not reached: a pod's connection is given up");
+            stream.abort();
         }
     }
 }
@@ -194,7 +251,7 @@ async fn serve_client(stream: TcpStream, peer: PeerHandle, tunnel_port: u16) {
         Ok(tunnel) => tunnel.abort(),
         Err(error) => {
             tracing::warn!(peering = peer.peering(), %error, "cannot connect through the tunnel");
-            reset(&stream);
+            stream.end();
         }
     }
 }
@@ -202,18 +259,31 @@ async fn serve_client(stream: TcpStream, peer: PeerHandle, tunnel_port: u16) {
 /// Copies both ways until both directions have ended. A direction that breaks
 /// takes both connections with it, by reset: half an answer must not look like
 /// a whole one.
-async fn splice(mut tunnel: TunnelStream, mut stream: TcpStream) {
+async fn splice(mut tunnel: TunnelStream, mut stream: impl Resets) {
     let copied = copy_bidirectional_with_sizes(&mut tunnel, &mut stream, SPLICE_BYTES, SPLICE_BYTES).await;
     if let Err(error) = copied {
         tracing::debug!(%error, "connection through the tunnel broke");
-        tunnel.abort();
-        reset(&stream);
+        tunnel.end();
+        stream.end();
     }
 }
 
-fn reset(stream: &TcpStream) {
-    // Failing to ask for a reset leaves an ordinary close.
-    let _ = stream.set_zero_linger();
+/// A connection that can end by reset.
+trait Resets: AsyncRead + AsyncWrite + Unpin {
+    fn end(self);
+}
+
+impl Resets for TunnelStream {
+    fn end(self) {
+        self.abort();
+    }
+}
+
+impl Resets for TcpStream {
+    fn end(self) {
+        // Failing to ask for a reset leaves an ordinary close.
+        let _ = self.set_zero_linger();
+    }
 }
 
 #[cfg(test)]

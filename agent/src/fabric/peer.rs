@@ -291,6 +291,12 @@ impl PeerHandle {
         self.peer.config.epoch
     }
 
+    /// Whether pods of this cluster are led to the other side's API server: in mode `tun`, where its address is known.
+    #[must_use]
+    pub fn leads_pods(&self) -> bool {
+        self.peer.kernel().is_some() && self.peer.config.remote_api.is_some()
+    }
+
     /// What is known of the tunnel now.
     #[must_use]
     pub fn status(&self) -> PeerStatus {
@@ -344,8 +350,16 @@ impl PeerHandle {
     /// [`FabricError::TooManyConnections`], [`FabricError::PortZero`], or
     /// [`FabricError::Removed`].
     pub async fn connect(&self, port: u16) -> Result<TunnelStream, FabricError> {
+        self.connect_within(port, CONNECT_TIMEOUT).await
+    }
+
+    /// As [`connect`](Self::connect), with another limit.
+    ///
+    /// # Errors
+    /// Those of [`connect`](Self::connect).
+    pub async fn connect_within(&self, port: u16, within: Duration) -> Result<TunnelStream, FabricError> {
         if self.peer.kernel().is_some() {
-            return tun::connect(self, port, CONNECT_TIMEOUT).await.map(TunnelStream::kernel);
+            return tun::connect(self, port, within).await.map(TunnelStream::kernel);
         }
         let peering = || self.peering().to_owned();
         let opened = self.peer.with(|tunnel| match tunnel.is_closed() {
@@ -368,13 +382,13 @@ impl PeerHandle {
                 _ => Poll::Ready(true),
             })
         }));
-        match tokio::time::timeout(CONNECT_TIMEOUT, established).await {
+        match tokio::time::timeout(within, established).await {
             Ok(true) => Ok(TunnelStream::netstack(stream)),
             Ok(false) if self.peer.peek(|tunnel| tunnel.is_closed()) => Err(self.peer.removed()),
             Ok(false) => Err(FabricError::Refused { peering: peering(), port }),
             Err(_) => {
                 stream.abort();
-                Err(FabricError::ConnectTimeout { peering: peering(), port, waited: CONNECT_TIMEOUT })
+                Err(FabricError::ConnectTimeout { peering: peering(), port, waited: within })
             }
         }
     }

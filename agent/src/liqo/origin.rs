@@ -34,7 +34,7 @@ use crate::delivery::DeliveryError;
 use crate::delivery::call::call;
 
 pub use network::{OwnNetwork, own_network};
-pub use tend::TendSettings;
+pub use tend::{Line, TendSettings};
 pub use virtual_nodes::SliceRequest;
 
 /// The ConfigMap with this cluster's Liqo id.

@@ -1,4 +1,4 @@
-//! Step `configure-fabric`: the tunnel of one epoch; on the donor, the API in it.
+//! Step `configure-fabric`: the tunnel of one epoch; on the donor, the API in it; on the origin, where pods call that API.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,9 @@ use ipnet::Ipv4Net;
 
 use super::{Context, StepError, authenticate};
 use crate::delivery::API_PORT;
-use crate::fabric::{PeerConfig, PresharedKey, Role, WireguardKey, WireguardPublicKey, expose, fabric_addresses};
+use crate::fabric::{
+    PeerConfig, PresharedKey, Role, WireguardKey, WireguardPublicKey, expose, fabric_addresses, lead_api,
+};
 use crate::record::{RemoteKeys, Side};
 
 pub(super) async fn run(context: &Context, peering: &str, epoch: u32) -> Result<(), StepError> {
@@ -36,10 +38,13 @@ pub(super) async fn run(context: &Context, peering: &str, epoch: u32) -> Result<
     };
     let handle = context.fabric.add_peer(config)?;
     let mut running = context.running();
-    let exposed = running.exposures.get(peering).is_some_and(|(exposed, _)| *exposed == epoch);
-    if record.side == Side::Donor && !exposed {
-        let exposure = expose(&handle, API_PORT, context.donor.api_target())?;
-        running.exposures.insert(peering.to_owned(), (epoch, exposure));
+    if running.exposures.get(peering).is_none_or(|(exposed, _)| *exposed != epoch) {
+        let exposure = match record.side {
+            Side::Donor => Some(expose(&handle, API_PORT, context.donor.api_target())?),
+            Side::Origin if handle.leads_pods() => Some(lead_api(&handle)?),
+            Side::Origin => None,
+        };
+        running.exposures.extend(exposure.map(|exposure| (peering.to_owned(), (epoch, exposure))));
     }
     running.tunnels.insert(peering.to_owned(), epoch);
     context.reach_due.notify_one();

@@ -6,11 +6,13 @@ mod donor;
 #[path = "liqo_origin/setting.rs"]
 mod setting;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comity_agent::liqo::LiqoPeer;
-use comity_agent::liqo::origin::{LiqoOrigin, OriginSettings, SliceRequest, TendSettings};
+use comity_agent::liqo::origin::{Line, LiqoOrigin, OriginSettings, SliceRequest, TendSettings};
 use comity_testkit::{RealClusters, Where};
+use futures::future::BoxFuture;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret};
 use kube::Api;
@@ -27,6 +29,15 @@ const TENANT: &str = "liqo-tenant-donor";
 /// Name of the donor's API server in its signed key bundle.
 const SIGNED: &str = "203.0.113.10:6443";
 
+/// The donor is reached without one here.
+struct NoTunnel;
+
+impl Line for NoTunnel {
+    fn answers<'a>(&'a self, _donor: &'a str) -> BoxFuture<'a, bool> {
+        Box::pin(async { false })
+    }
+}
+
 pub(crate) async fn run(clusters: &RealClusters) {
     let setting = Setting::of(clusters).await;
     let donor = Donor::new(setting.donor.clone());
@@ -36,7 +47,7 @@ pub(crate) async fn run(clusters: &RealClusters) {
     let tending = {
         let (origin, stop) = (origin.clone(), stop.clone());
         let settings = TendSettings { keep_finished: Duration::from_secs(3_600) };
-        tokio::spawn(async move { origin.tend(settings, stop).await })
+        tokio::spawn(async move { origin.tend(settings, Arc::new(NoTunnel), stop).await })
     };
     let granting = donor.grant_everything();
 

@@ -33,7 +33,7 @@ async fn an_untouched_job_runs_on_another_institutions_gpus_and_gives_them_back(
     an_untouched_job(&burst).await;
     a_request_by_kubectl(&burst).await;
     the_leader_and_both_agents_killed_on_the_way(&mut burst).await;
-    the_line_cut_and_the_donors_api_dead(&burst).await;
+    the_line_cut_the_donors_api_dead_and_no_broker(&mut burst).await;
 
     // Nothing of all that is left.
     let federation = burst.federation();
@@ -132,32 +132,47 @@ async fn container(burst: &Burst, job: &str) -> String {
     burst.clusters.donor.kubectl(&["get", "pods", "-A", "-l", &selector, "-o", path]).await.unwrap()
 }
 
-/// The container never stops, and the origin's Service serves it again at once.
-async fn the_line_cut_and_the_donors_api_dead(burst: &Burst) {
-    let federation = burst.federation();
-    burst.run_job("steady", 1, &["serve", "600"]).await.or_logs(federation);
-    let answers = async |what: &str| {
+/// How long every broker is away: ten minutes in the long form of the tests.
+fn brokers_away() -> Duration {
+    Duration::from_secs(if std::env::var_os("COMITY_TEST_LONG").is_some() { 600 } else { 20 })
+}
+
+/// The container never stops, and the origin's Service serves it again at once; not even without any broker.
+async fn the_line_cut_the_donors_api_dead_and_no_broker(burst: &mut Burst) {
+    async fn answers(burst: &Burst, what: &str) {
         let back = Instant::now();
-        until(what, PATIENCE, async || Ok(Some(ask(burst, "steady").await?))).await.or_logs(federation);
+        until(what, PATIENCE, async || Ok(Some(ask(burst, "steady").await?))).await.or_logs(burst.federation());
         println!("{:>7} ms  {what}", back.elapsed().as_millis());
-    };
-    answers("the Service to answer at first").await;
+    }
+    burst.run_job("steady", 1, &["serve", "1800"]).await.or_logs(burst.federation());
+    answers(burst, "the Service to answer at first").await;
     let before = container(burst, "steady").await;
 
     burst.clusters.cut_line().await.unwrap();
     tokio::time::sleep(Duration::from_secs(30)).await;
     burst.clusters.restore_line().await.unwrap();
-    answers("the Service to answer after a cut of 30 s").await;
+    answers(burst, "the Service to answer after a cut of 30 s").await;
 
     burst.clusters.kill_api_server(Where::Donor).await.unwrap();
     tokio::time::sleep(Duration::from_secs(20)).await;
-    answers("the Service to answer while the donor's API server is dead").await;
+    answers(burst, "the Service to answer while the donor's API server is dead").await;
     burst.clusters.start_api_server(Where::Donor).await.unwrap();
-    answers("the Service to answer after that").await;
+    answers(burst, "the Service to answer after that").await;
+
+    let away = brokers_away();
+    for broker in 1..=3 {
+        burst.federation_mut().kill_broker(broker).await.unwrap();
+    }
+    tokio::time::sleep(away).await;
+    answers(burst, &format!("the Service to answer after {} s without any broker", away.as_secs())).await;
     assert_eq!(container(burst, "steady").await, before, "the container was started again");
     assert!(before.ends_with(" 0"), "{before}");
+    for broker in 1..=3 {
+        burst.federation_mut().start_broker(broker).unwrap();
+    }
 
     // And the ordinary end still works.
+    let federation = burst.federation();
     let delete = ["-n", NAMESPACE, "delete", "job", "steady", "--timeout=120s"];
     burst.clusters.origin.kubectl(&delete).await.or_logs(federation);
     burst.no_lease().await.or_logs(federation);

@@ -1,8 +1,8 @@
 //! Table `inet comity`, as a script for `nft`. Pure: from what the fabric
 //! carries to text.
 //!
-//! The rules say: TCP to the donor's API server enters the tunnel instead;
-//! through the tunnel go only packets between the two sides of a `Reach`,
+//! The rules say: TCP to the donor's API server goes to this process instead,
+//! which leads it through the tunnel; through the tunnel go only packets between the two sides of a `Reach`,
 //! whether their connection is new or old, so that what is taken away ends at
 //! once; the kubelet's port is shut whatever a `Reach` says; this node itself
 //! answers only echo requests and, on the donor, connections to its API.
@@ -107,12 +107,6 @@ impl Rules {
             rule("ct state related accept".to_owned());
             for (peering, peer) in &self.peers {
                 let (slot, note) = (peer.slot, comment(peering));
-                if let Some((_, target)) = peer.api() {
-                    let family = if target.is_ipv4() { "ip" } else { "ip6" };
-                    let (address, port) = (target.ip(), target.port());
-                    rule(format!("{enters} {family} daddr {address} tcp dport {port} accept comment \"{note}\""));
-                    rule(format!("{leaves} {family} saddr {address} tcp sport {port} ct state established accept"));
-                }
                 rule(format!("{leaves} ip saddr @remote{slot} ip daddr @local{slot} accept comment \"{note}\""));
                 rule(format!("{enters} ip saddr @local{slot} ip daddr @remote{slot} accept"));
             }
@@ -125,6 +119,12 @@ impl Rules {
         self.chain(text, "input", "filter hook input priority 0", |rule| {
             for peer in self.peers.values() {
                 let elsewhere = format!("iifname != \"{device}\" iifname != \"lo\"");
+                if let Some((api, target)) = peer.api() {
+                    let family = if api.is_ipv4() { "ip" } else { "ip6" };
+                    let (address, port) = (target.ip(), target.port());
+                    // Only what was sent to the API server's own address.
+                    rule(format!("{elsewhere} {family} daddr {address} tcp dport {port} ct status dnat accept"));
+                }
                 rule(format!("{elsewhere} ip daddr {} drop", peer.allowed.local.0));
                 rule(format!("{elsewhere} ip6 daddr {} drop", peer.allowed.local.1));
             }
@@ -147,10 +147,10 @@ impl Rules {
 }
 
 impl PeerRules {
-    /// On the origin: where the API server is at home, and where it is reached.
+    /// On the origin: where the API server is at home, and where this process takes what is sent there.
     fn api(&self) -> Option<(SocketAddr, SocketAddr)> {
         let api = self.remote_api.filter(|_| self.role == Role::Origin)?;
-        let (v4, v6) = self.allowed.remote;
+        let (v4, v6) = self.allowed.local;
         let target = if api.is_ipv4() { v4.into() } else { v6.into() };
         Some((api, SocketAddr::new(target, API_PORT)))
     }

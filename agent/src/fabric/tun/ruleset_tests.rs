@@ -49,7 +49,7 @@ fn the_table_without_peerings_shuts_the_device() {
 #[test]
 fn an_api_at_an_ipv6_address_is_translated_to_one() {
     let script = rules("p", peer(1, Role::Origin, Some("[2001:db8::5]:443"))).script();
-    assert!(script.contains("ip6 daddr 2001:db8::5 tcp dport 443 dnat ip6 to [fd00:0:0:1::1]:7482"), "{script}");
+    assert!(script.contains("ip6 daddr 2001:db8::5 tcp dport 443 dnat ip6 to [fd00:0:0:1::2]:7482"), "{script}");
 }
 
 #[test]

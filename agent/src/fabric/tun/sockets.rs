@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -17,15 +18,27 @@ use super::allowed::Allowed;
 use crate::fabric::API_PORT;
 use crate::fabric::netstack::MAX_CONNECTIONS;
 use crate::fabric::peer::Peer;
-use crate::fabric::{FabricError, PeerConfig, PeerHandle};
+use crate::fabric::{FabricError, PeerConfig, PeerHandle, Role};
 
 /// The pause after `accept` fails, which it does when descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// A connection that is idle for so long asks whether the other side is there.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(5);
+/// Between such questions, of which the third without an answer ends the connection.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(2);
+const KEEPALIVE_TRIES: u32 = 3;
+/// What was sent and is not acknowledged for so long ends the connection: whoever waits at its end should notice a line
+/// that was cut, and not wait for TCP's next attempt, which comes as late again as the cut was long.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
 /// What a peering has where the kernel's stack is used.
 pub(in crate::fabric) struct KernelSide {
     allowed: Allowed,
-    permits: Arc<Semaphore>,
+    role: Role,
+    /// Connections that this side opened.
+    opened: Arc<Semaphore>,
+    /// Connections that it accepted.
+    accepted: Arc<Semaphore>,
     ended: CancellationToken,
 }
 
@@ -33,7 +46,9 @@ impl KernelSide {
     pub(in crate::fabric) fn new(config: &PeerConfig) -> Self {
         Self {
             allowed: Allowed::of(config),
-            permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            role: config.role,
+            opened: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            accepted: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             ended: CancellationToken::new(),
         }
     }
@@ -42,9 +57,10 @@ impl KernelSide {
         &self.allowed
     }
 
-    /// Connections of this process, not those of pods.
+    /// Connections of this process through the tunnel, not those of pods. The origin accepts only from this cluster.
     pub(in crate::fabric) fn connections(&self) -> usize {
-        MAX_CONNECTIONS - self.permits.available_permits()
+        let accepted = if self.role == Role::Donor { self.accepted.available_permits() } else { MAX_CONNECTIONS };
+        2 * MAX_CONNECTIONS - self.opened.available_permits() - accepted
     }
 
     /// Resets the connections and wakes whoever waits.
@@ -54,6 +70,10 @@ impl KernelSide {
 
     fn stream(&self, stream: TcpStream, permit: OwnedSemaphorePermit) -> io::Result<KernelStream> {
         stream.set_nodelay(true)?;
+        let options = SockRef::from(&stream);
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
+        options.set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_TRIES))?;
+        options.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
         let ended = Box::pin(self.ended.clone().cancelled_owned());
         Ok(KernelStream { stream, ended, _permit: permit })
     }
@@ -71,7 +91,7 @@ pub(in crate::fabric) async fn connect(
     if port == 0 {
         return Err(FabricError::PortZero { peering: peering() });
     }
-    let permit = Arc::clone(&kernel.permits)
+    let permit = Arc::clone(&kernel.opened)
         .try_acquire_owned()
         .map_err(|_| FabricError::TooManyConnections { peering: peering(), limit: MAX_CONNECTIONS })?;
     let open = async {
@@ -193,7 +213,7 @@ impl KernelListener {
         let removed = || self.peer.removed();
         let kernel = self.peer.kernel().ok_or_else(removed)?;
         let accept = async {
-            let permit = Arc::clone(&kernel.permits).acquire_owned().await.map_err(|_| removed())?;
+            let permit = Arc::clone(&kernel.accepted).acquire_owned().await.map_err(|_| removed())?;
             loop {
                 let accepted = poll_fn(|context| {
                     let ready = self.listeners.iter().find_map(|listener| match listener.poll_accept(context) {

@@ -14,6 +14,7 @@ mod release;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -33,14 +34,20 @@ impl Default for TendSettings {
     }
 }
 
+/// The line to a donor's pods.
+pub trait Line: Send + Sync {
+    /// Whether the other end answers, by the donor's Liqo id; within two seconds.
+    fn answers<'a>(&'a self, donor: &'a str) -> BoxFuture<'a, bool>;
+}
+
 impl LiqoOrigin {
     /// Tends the virtual nodes of all leases until stopped.
-    pub async fn tend(&self, settings: TendSettings, stop: CancellationToken) {
+    pub async fn tend(&self, settings: TendSettings, line: Arc<dyn Line>, stop: CancellationToken) {
         let (tell, nodes) = watch::channel(Arc::new(Nodes::default()));
         let work = async {
             tokio::join!(
                 nodes::follow(self.client.clone(), tell),
-                keeper::keep_all(self.clone(), nodes.clone()),
+                keeper::keep_all(self.clone(), line, nodes.clone()),
                 release::run(self.clone(), settings, nodes),
             )
         };

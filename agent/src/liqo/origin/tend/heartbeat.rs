@@ -11,14 +11,23 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::donor_api::Answer;
-
 /// The virtual-kubelet renews its Lease every 10 s; what is older is suspicious.
 const STALE: Duration = Duration::from_secs(13);
 /// Between heartbeats that are written for the virtual-kubelet: well below every grace period.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Heartbeats missing for so long while the donor answers: the virtual-kubelet hangs, and is started anew.
 const HANGS: Duration = Duration::from_secs(60);
+
+/// How much of a donor answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// Its API server.
+    ApiServer,
+    /// The other end of the tunnel, without the API server: its pods run on, and are reached.
+    LineOnly,
+    /// Nothing.
+    Nothing,
+}
 
 /// What is known of one node; times are since the keeper began.
 #[derive(Clone, Debug, Default)]

@@ -17,8 +17,9 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::donor_api::{Answer, tenant_namespace};
-use super::heartbeat::{Help, Pulse, beat};
+use super::Line;
+use super::donor_api::tenant_namespace;
+use super::heartbeat::{Answer, Help, Pulse, beat};
 use super::nodes::Nodes;
 use crate::delivery::DeliveryError;
 use crate::delivery::call::{FIELD_MANAGER, call, call_opt};
@@ -43,14 +44,15 @@ impl Drop for Task {
 }
 
 /// Starts and stops keepers as nodes come and go.
-pub(super) async fn keep_all(origin: LiqoOrigin, mut nodes: watch::Receiver<Arc<Nodes>>) {
+pub(super) async fn keep_all(origin: LiqoOrigin, line: Arc<dyn Line>, mut nodes: watch::Receiver<Arc<Nodes>>) {
     let mut tasks: BTreeMap<String, Task> = BTreeMap::new();
     loop {
         let now = Arc::clone(&nodes.borrow_and_update());
         tasks.retain(|name, _| now.contains_key(name));
         for name in now.keys() {
             tasks.entry(name.clone()).or_insert_with(|| {
-                let keeper = Keeper { origin: origin.clone(), name: name.clone(), began: Instant::now() };
+                let (origin, line) = (origin.clone(), Arc::clone(&line));
+                let keeper = Keeper { origin, line, name: name.clone(), began: Instant::now() };
                 Task(tokio::spawn(keeper.run(nodes.clone())).abort_handle())
             });
         }
@@ -62,6 +64,7 @@ pub(super) async fn keep_all(origin: LiqoOrigin, mut nodes: watch::Receiver<Arc<
 
 struct Keeper {
     origin: LiqoOrigin,
+    line: Arc<dyn Line>,
     name: String,
     began: Instant,
 }
@@ -105,10 +108,16 @@ impl Keeper {
 
     /// Asks the donor and helps if it, or the line to it, answers.
     async fn look(&self, pulse: &mut Pulse, donor: &str) {
-        let answer = self.origin.ask_donor(&self.name, donor).await.unwrap_or_else(|error| {
-            tracing::debug!(node = self.name, %error, "heartbeats are missing and the donor cannot be asked");
-            Answer::Nothing
-        });
+        let (api, line) = tokio::join!(self.origin.ask_donor(&self.name, donor), self.line.answers(donor));
+        let answer = match api {
+            Ok(true) => Answer::ApiServer,
+            Ok(false) if line => Answer::LineOnly,
+            Ok(false) => Answer::Nothing,
+            Err(error) => {
+                tracing::debug!(node = self.name, %error, "heartbeats are missing and the donor cannot be asked");
+                Answer::Nothing
+            }
+        };
         let now = self.began.elapsed();
         let outcome = match pulse.hear(answer, now) {
             Help::Nothing => return,
