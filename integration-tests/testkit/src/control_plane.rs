@@ -40,6 +40,8 @@ pub struct ControlPlaneConfig {
     /// Whether `stop` leaves the state, so that a later start in the same folder finds the same objects, port and
     /// credentials. etcd then writes through to the disk.
     pub keep_state: bool,
+    /// A user whose every request the API server writes into [`ControlPlane::audit_log`].
+    pub audited_user: Option<String>,
     /// How long the start may take; 4 to 10 s is usual, more on a loaded machine.
     pub patience: Duration,
 }
@@ -53,6 +55,7 @@ impl ControlPlaneConfig {
             dir: dir.into(),
             nodes: Vec::new(),
             keep_state: false,
+            audited_user: None,
             patience: Duration::from_secs(120),
         }
     }
@@ -247,6 +250,26 @@ impl ControlPlane {
         self.config.dir.join("admin.kubeconfig")
     }
 
+    /// A kubeconfig of another user, in a group, as a file.
+    ///
+    /// # Errors
+    ///
+    /// When the certificate cannot be made, or the file not be written.
+    pub fn kubeconfig_for(&self, user: &str, group: &str) -> Result<PathBuf, ControlPlaneError> {
+        let authority = Authority::open(&self.config.dir.join("pki"))?;
+        let identity = authority.client(user, user, Some(group))?;
+        let text = kubeconfig::render(&self.config.name, &self.server_url(), authority.ca_pem(), &identity);
+        let path = self.config.dir.join(format!("{user}.kubeconfig"));
+        crate::pki::write_private(&path, &text)?;
+        Ok(path)
+    }
+
+    /// Requests of [`ControlPlaneConfig::audited_user`], one JSON object (`audit.k8s.io/v1` `Event`) a line.
+    #[must_use]
+    pub fn audit_log(&self) -> PathBuf {
+        audit_log(&self.config)
+    }
+
     /// The certificate of the cluster's authority.
     #[must_use]
     pub fn ca_path(&self) -> PathBuf {
@@ -348,6 +371,10 @@ impl fmt::Debug for ControlPlane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ControlPlane").field("name", &self.config.name).field("server_url", &self.server_url()).finish()
     }
+}
+
+fn audit_log(config: &ControlPlaneConfig) -> PathBuf {
+    config.dir.join("log/audit.log")
 }
 
 /// Ends daemons: clients before servers, so that no log fills with complaints.

@@ -4,7 +4,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::binaries::Binaries;
-use crate::control_plane::{ControlPlaneConfig, ControlPlaneError, Ports, file_error};
+use crate::control_plane::{ControlPlaneConfig, ControlPlaneError, Ports, audit_log, file_error};
 use crate::daemon::{Daemon, DaemonSpec};
 use crate::pki::Authority;
 use crate::simulated_node::KWOK_ANNOTATION;
@@ -56,7 +56,7 @@ impl Layout<'_> {
     pub(super) fn start(&self, component: Component) -> Result<Daemon, ControlPlaneError> {
         let args = match component {
             Component::Etcd => self.etcd(),
-            Component::ApiServer => self.api_server(),
+            Component::ApiServer => self.api_server()?,
             Component::ControllerManager => self.controller_manager(),
             Component::Scheduler => self.scheduler(),
             Component::Kwok => self.kwok()?,
@@ -104,8 +104,8 @@ impl Layout<'_> {
         args
     }
 
-    fn api_server(&self) -> Vec<String> {
-        vec![
+    fn api_server(&self) -> Result<Vec<String>, ControlPlaneError> {
+        let mut args = vec![
             format!("--etcd-servers=https://127.0.0.1:{}", self.ports.etcd),
             self.file("--etcd-cafile", "ca.crt"),
             self.file("--etcd-certfile", "etcd-client.crt"),
@@ -128,7 +128,17 @@ impl Layout<'_> {
             "--allow-privileged=true".into(),
             "--enable-priority-and-fairness=false".into(),
             "--profiling=false".into(),
-        ]
+        ];
+        if let Some(user) = &self.config.audited_user {
+            let policy = self.config.dir.join("audit-policy.yaml");
+            let rules = format!(
+                "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n  - {{level: Metadata, users: [{user}]}}\n  - {{level: None}}\n"
+            );
+            fs::write(&policy, rules).map_err(|source| file_error(self.config, &policy, source))?;
+            args.push(format!("--audit-policy-file={}", policy.display()));
+            args.push(format!("--audit-log-path={}", audit_log(self.config).display()));
+        }
+        Ok(args)
     }
 
     fn controller_manager(&self) -> Vec<String> {

@@ -1,51 +1,19 @@
-//! Measures Comity beside its peers. Figures come from one run on one machine; they are ratios, not records.
+//! From a pod created on a cluster without GPUs to its container running on another's.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use clap::{Parser, Subcommand};
 use comity_scenarios::burst::{Burst, BurstConfig, Phases};
 use serde_json::json;
 
-/// Measures Comity beside its peers
-#[derive(Debug, Parser)]
-#[command(version, after_help = "Examples:\n  comity-bench burst --runs 5\n  comity-bench burst --runs 5 --json\n")]
-struct Arguments {
-    #[command(subcommand)]
-    command: Benchmark,
-}
-
-#[derive(Debug, Subcommand)]
-enum Benchmark {
-    /// Time from a pod created on a cluster without GPUs to its container running on another's
-    ///
-    /// Starts two clusters with real kubelets and Liqo on this machine (root on Linux) and measures `liqoctl peer` between
-    /// them, anew for each run; then starts a federation over such a pair and runs untouched Jobs: cold (no peering before)
-    /// and warm (a new lease on a peering that stands). Medians. A run takes about two minutes.
-    Burst(BurstArgs),
-}
-
 #[derive(Debug, clap::Args)]
-struct BurstArgs {
+pub(crate) struct BurstArgs {
     /// How often each is run
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
     /// Prints one JSON object instead of a table
     #[arg(long)]
     json: bool,
-}
-
-#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
-async fn main() -> ExitCode {
-    let Benchmark::Burst(arguments) = Arguments::parse().command;
-    match burst(&arguments).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("comity-bench: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
 }
 
 /// The value in the middle; the lower one of two.
@@ -62,7 +30,11 @@ fn medians(runs: &[Phases]) -> Vec<(&'static str, u64)> {
     names.into_iter().map(|name| (name, median(of(name)))).collect()
 }
 
-async fn burst(arguments: &BurstArgs) -> Result<()> {
+/// Measures and prints.
+///
+/// # Errors
+/// When a part does not come up, or a burst does not get through.
+pub(crate) async fn run(arguments: &BurstArgs) -> Result<()> {
     let config = BurstConfig { peering_idle: "5s", with_liqoctl: true, ..BurstConfig::default() };
     let mut peers = Vec::new();
     for run in 1..=arguments.runs {

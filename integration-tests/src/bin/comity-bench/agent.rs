@@ -1,0 +1,288 @@
+//! What an agent costs a large cluster.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, until};
+use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::{Value, json};
+
+/// A donor of the example policy.
+const CLUSTER: &str = "ncc-main";
+/// The user whose requests are counted. The agent's kubeconfig is this user's; nobody else's is while it is measured.
+const AGENT_USER: &str = "comity-bench-agent";
+/// GPUs of each node that has some.
+const GPUS: u32 = 8;
+/// One node in so many has GPUs, and one pod in so many takes one.
+const WITH_GPUS: u32 = 4;
+/// Pods that are created or deleted at the same time.
+const AT_ONCE: usize = 32;
+/// Pods that come and go each second while the cluster is busy.
+const CHURN: u32 = 10;
+/// Clock ticks of a second in /proc/PID/stat: `USER_HZ`, 100 on every Linux that Rust runs on.
+const TICKS: f64 = 100.0;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct AgentArgs {
+    /// Simulated nodes, a quarter of which has eight GPUs each
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(4..=5_000))]
+    nodes: u32,
+    /// Pods that run on them, a quarter of which takes a GPU while there are some
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(0..=50_000))]
+    pods: u32,
+    /// Seconds for which the agent is measured at rest, and again while pods come and go
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(5..=3_600))]
+    seconds: u32,
+    /// Prints one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a process has used so far.
+struct Usage {
+    cpu_ticks: u64,
+    requests: BTreeMap<String, u64>,
+    at: Instant,
+}
+
+/// What it used in between.
+struct Cost {
+    /// Percent of one core.
+    cpu_percent: f64,
+    requests_per_second: f64,
+    /// Verb and resource of the requests.
+    requests: BTreeMap<String, u64>,
+    resident_bytes: u64,
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// When a part does not come up.
+pub(crate) async fn run(arguments: &AgentArgs) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let binaries = Binaries::ensure(Needs::ControlPlane).await?;
+    let mut config = ControlPlaneConfig::new("large", folder.path().join("large"));
+    config.nodes = (0..arguments.nodes).map(node).collect();
+    config.patience = Duration::from_secs(600);
+    config.audited_user = Some(AGENT_USER.to_owned());
+    eprintln!("{} simulated nodes", arguments.nodes);
+    let cluster = ControlPlane::start(&binaries, config).await?;
+    let api = Api::<Pod>::namespaced(cluster.client(), "default");
+    eprintln!("{} pods", arguments.pods);
+    make_pods(&api, 0..arguments.pods, arguments.nodes).await?;
+
+    let mut federation =
+        Federation::start(FederationConfig { brokers: 1, ..FederationConfig::with_example_policy() }).await?;
+    let kubeconfig = cluster.kubeconfig_for(AGENT_USER, "system:masters")?;
+    eprintln!("the agent starts");
+    let began = Instant::now();
+    federation.join(AgentSpec::new(CLUSTER, Donor::Kubernetes(kubeconfig))).await?;
+    federation.all_connected().await?;
+    let devices = u64::from(arguments.nodes.div_ceil(WITH_GPUS) * GPUS);
+    until("the agent to offer the cluster", Duration::from_secs(300), async || {
+        let seen = federation.comity_as("admin", &["cluster", "show", CLUSTER]).await?;
+        Ok((seen["devices"].as_u64() == Some(devices)).then_some(()))
+    })
+    .await?;
+    let offered_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let pid = federation.agent_pid(CLUSTER).context("the agent runs")?;
+    let window = Duration::from_secs(arguments.seconds.into());
+    // What the start caused is over.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+
+    eprintln!("at rest, {} s", arguments.seconds);
+    let before = usage(pid, &cluster)?;
+    tokio::time::sleep(window).await;
+    let rest = cost(pid, &cluster, &before)?;
+
+    eprintln!("{CHURN} pods a second come and go, {} s", arguments.seconds);
+    let before = usage(pid, &cluster)?;
+    for second in 0..arguments.seconds {
+        let next = tokio::time::Instant::now() + Duration::from_secs(1);
+        let first = arguments.pods + second * CHURN;
+        make_pods(&api, first..first + CHURN, arguments.nodes).await?;
+        remove_pods(&api, first.saturating_sub(CHURN).max(arguments.pods)..first).await?;
+        tokio::time::sleep_until(next).await;
+    }
+    let busy = cost(pid, &cluster, &before)?;
+    let peak = memory(pid, "VmHWM")?;
+    drop(federation);
+    cluster.stop().await?;
+    print(arguments, offered_ms, peak, &rest, &busy);
+    Ok(())
+}
+
+fn print(arguments: &AgentArgs, offered_ms: u64, peak: u64, rest: &Cost, busy: &Cost) {
+    if arguments.json {
+        let part = |cost: &Cost| {
+            json!({
+                "resident_bytes": cost.resident_bytes,
+                "cpu_percent": hundredths(cost.cpu_percent),
+                "requests_per_second": hundredths(cost.requests_per_second),
+                "requests": cost.requests,
+            })
+        };
+        let result = json!({
+            "nodes": arguments.nodes, "pods": arguments.pods, "seconds": arguments.seconds,
+            "first_offer_ms": offered_ms, "peak_resident_bytes": peak, "rest": part(rest), "busy": part(busy),
+        });
+        println!("{result}");
+        return;
+    }
+    println!("{:<34}{:>12}{:>12}", format!("{} nodes, {} pods", arguments.nodes, arguments.pods), "at rest", "busy");
+    let mib = |bytes: u64| bytes as f64 / f64::from(1_u32 << 20);
+    println!("{:<34}{:>12.1}{:>12.1}", "resident, MiB", mib(rest.resident_bytes), mib(busy.resident_bytes));
+    println!("{:<34}{:>12.2}{:>12.2}", "of one core, %", rest.cpu_percent, busy.cpu_percent);
+    println!(
+        "{:<34}{:>12.2}{:>12.2}",
+        "requests to the API server, 1/s", rest.requests_per_second, busy.requests_per_second
+    );
+    println!("{:<34}{:>12.1}", "most resident, MiB", mib(peak));
+    println!("{:<34}{offered_ms:>12}", "first offer after its start, ms");
+}
+
+fn hundredths(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+fn node(number: u32) -> SimulatedNode {
+    let name = format!("node-{number}");
+    if number.is_multiple_of(WITH_GPUS) { SimulatedNode::h100(&name, GPUS) } else { SimulatedNode::without_gpus(&name) }
+}
+
+/// A pod that is on its node already: it is the agent that is measured, and not the scheduler.
+fn pod(number: u32, nodes: u32) -> Result<Pod> {
+    let node = number % nodes;
+    let has_gpu = node.is_multiple_of(WITH_GPUS) && number / nodes < GPUS;
+    let mut limits = json!({ "cpu": "500m", "memory": "512Mi" });
+    if has_gpu {
+        limits["nvidia.com/gpu"] = json!("1");
+    }
+    Ok(serde_json::from_value(json!({
+        "metadata": { "name": format!("pod-{number}"), "labels": { "app": "bench" } },
+        "spec": {
+            "nodeName": format!("node-{node}"), "automountServiceAccountToken": false, "terminationGracePeriodSeconds": 0,
+            "containers": [{ "name": "work", "image": "registry.example/work:1", "resources": { "limits": limits } }],
+        },
+    }))?)
+}
+
+async fn make_pods(api: &Api<Pod>, numbers: std::ops::Range<u32>, nodes: u32) -> Result<()> {
+    futures::stream::iter(numbers)
+        .map(|number| async move {
+            let made = api.create(&PostParams::default(), &pod(number, nodes)?).await;
+            made.map(drop).with_context(|| format!("create pod-{number}"))
+        })
+        .buffer_unordered(AT_ONCE)
+        .try_collect()
+        .await
+}
+
+async fn remove_pods(api: &Api<Pod>, numbers: std::ops::Range<u32>) -> Result<()> {
+    futures::stream::iter(numbers)
+        .map(|number| async move {
+            let removed = api.delete(&format!("pod-{number}"), &DeleteParams::default()).await;
+            removed.map(drop).with_context(|| format!("delete pod-{number}"))
+        })
+        .buffer_unordered(AT_ONCE)
+        .try_collect()
+        .await
+}
+
+fn usage(pid: u32, cluster: &ControlPlane) -> Result<Usage> {
+    Ok(Usage { cpu_ticks: cpu_ticks(pid)?, requests: requests(&cluster.audit_log())?, at: Instant::now() })
+}
+
+fn cost(pid: u32, cluster: &ControlPlane, before: &Usage) -> Result<Cost> {
+    let now = usage(pid, cluster)?;
+    let seconds = (now.at - before.at).as_secs_f64();
+    let since = |(what, count): (String, u64)| {
+        let count = count - before.requests.get(&what).copied().unwrap_or_default();
+        (count > 0).then_some((what, count))
+    };
+    let requests: BTreeMap<String, u64> = now.requests.into_iter().filter_map(since).collect();
+    Ok(Cost {
+        cpu_percent: (now.cpu_ticks - before.cpu_ticks) as f64 / TICKS / seconds * 100.0,
+        requests_per_second: requests.values().sum::<u64>() as f64 / seconds,
+        requests,
+        resident_bytes: memory(pid, "VmRSS")?,
+    })
+}
+
+/// Processor time of a process, in `USER_HZ` ticks: fields 14 and 15 of proc_pid_stat(5).
+fn cpu_ticks(pid: u32) -> Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name, the second field, may hold anything; what follows its bracket begins with field 3.
+    let fields: Vec<&str> = text.rsplit_once(") ").context("a bracket ends the name")?.1.split(' ').collect();
+    let field = |number: usize| -> Result<u64> { Ok(fields.get(number - 3).context("too few fields")?.parse()?) };
+    Ok(field(14)? + field(15)?)
+}
+
+/// A line of /proc/PID/status, in bytes.
+fn memory(pid: u32, name: &str) -> Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).context("no such line")?;
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kib * 1024)
+}
+
+/// Requests of the audited user so far, by verb and resource.
+fn requests(audit_log: &Path) -> Result<BTreeMap<String, u64>> {
+    let mut requests = BTreeMap::new();
+    let text = match fs::read_to_string(audit_log) {
+        // The API server makes it with the first event.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        text => text?,
+    };
+    // The last line may be half written.
+    for event in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        let verb = event["verb"].as_str().unwrap_or("?");
+        let what = event["objectRef"]["resource"].as_str().or_else(|| event["requestURI"].as_str()).unwrap_or("?");
+        *requests.entry(format!("{verb} {what}")).or_default() += 1;
+    }
+    Ok(requests)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_read() {
+        let pid = std::process::id();
+        assert!(memory(pid, "VmRSS").unwrap() > 1 << 20);
+        assert!(memory(pid, "VmHWM").unwrap() >= memory(pid, "VmRSS").unwrap() / 2);
+        cpu_ticks(pid).unwrap();
+        assert!(memory(pid, "NoSuch").is_err());
+    }
+
+    #[test]
+    fn requests_are_counted_by_what_they_ask() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("audit.log");
+        assert!(requests(&log).unwrap().is_empty());
+        let event = |verb: &str| format!("{{\"verb\":\"{verb}\",\"objectRef\":{{\"resource\":\"pods\"}}}}\n");
+        fs::write(&log, [event("get"), event("get"), event("watch"), "{\"verb\":".to_owned()].concat()).unwrap();
+        let counted = requests(&log).unwrap();
+        assert_eq!(counted, BTreeMap::from([("get pods".to_owned(), 2), ("watch pods".to_owned(), 1)]));
+    }
+
+    #[test]
+    fn a_quarter_of_the_nodes_has_gpus_and_no_more_are_taken_than_there_are() {
+        assert_eq!((0..8).map(|number| node(number).gpus).collect::<Vec<_>>(), [8, 0, 0, 0, 8, 0, 0, 0]);
+        let gpus = |number: u32| {
+            let pod = pod(number, 4).unwrap();
+            pod.spec.unwrap().containers[0].resources.clone().unwrap().limits.unwrap().contains_key("nvidia.com/gpu")
+        };
+        assert_eq!((0..100).filter(|number| gpus(*number)).count(), GPUS as usize);
+    }
+}
