@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, until};
 use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -100,6 +100,8 @@ pub(crate) async fn run(arguments: &AgentArgs) -> Result<()> {
 
     eprintln!("at rest, {} s", arguments.seconds);
     let before = usage(pid, &cluster)?;
+    let start_requests: u64 = before.requests.values().sum();
+    ensure!(start_requests > 0, "the API server wrote no request of {AGENT_USER} down; nothing can be counted");
     tokio::time::sleep(window).await;
     let rest = cost(pid, &cluster, &before)?;
 
@@ -116,11 +118,17 @@ pub(crate) async fn run(arguments: &AgentArgs) -> Result<()> {
     let peak = memory(pid, "VmHWM")?;
     drop(federation);
     cluster.stop().await?;
-    print(arguments, offered_ms, peak, &rest, &busy);
+    print(arguments, &Start { offered_ms, requests: start_requests }, peak, &rest, &busy);
     Ok(())
 }
 
-fn print(arguments: &AgentArgs, offered_ms: u64, peak: u64, rest: &Cost, busy: &Cost) {
+/// What the start took.
+struct Start {
+    offered_ms: u64,
+    requests: u64,
+}
+
+fn print(arguments: &AgentArgs, start: &Start, peak: u64, rest: &Cost, busy: &Cost) {
     if arguments.json {
         let part = |cost: &Cost| {
             json!({
@@ -132,7 +140,7 @@ fn print(arguments: &AgentArgs, offered_ms: u64, peak: u64, rest: &Cost, busy: &
         };
         let result = json!({
             "nodes": arguments.nodes, "pods": arguments.pods, "seconds": arguments.seconds,
-            "first_offer_ms": offered_ms, "peak_resident_bytes": peak, "rest": part(rest), "busy": part(busy),
+            "first_offer_ms": start.offered_ms, "start_requests": start.requests, "peak_resident_bytes": peak, "rest": part(rest), "busy": part(busy),
         });
         println!("{result}");
         return;
@@ -146,7 +154,8 @@ fn print(arguments: &AgentArgs, offered_ms: u64, peak: u64, rest: &Cost, busy: &
         "requests to the API server, 1/s", rest.requests_per_second, busy.requests_per_second
     );
     println!("{:<34}{:>12.1}", "most resident, MiB", mib(peak));
-    println!("{:<34}{offered_ms:>12}", "first offer after its start, ms");
+    println!("{:<34}{:>12}", "first offer after its start, ms", start.offered_ms);
+    println!("{:<34}{:>12}", "requests of the start", start.requests);
 }
 
 fn hundredths(value: f64) -> f64 {
