@@ -1,12 +1,14 @@
 //! Liqo: the data plane of the `virtual-node` delivery. Both sides of its key exchange, driven by messages that two agents
 //! seal for each other; no kubeconfig of an administrator ever crosses.
 //!
-//! What a side does on its own cluster is in `donor` and `origin`; here are the names and messages that both share. Liqo's
+//! What a side does on its own cluster is in `donor` and `origin`; here are the names, messages and calls that both share. Liqo's
 //! kinds are used as dynamic objects: their schema is Liqo's, checked by the API server that has them.
 
 pub mod donor;
+mod dynamic;
 pub mod messages;
 pub mod origin;
+mod waiting;
 
 use kube::core::{ApiResource, GroupVersionKind};
 

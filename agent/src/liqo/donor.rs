@@ -15,7 +15,6 @@
 
 mod class_controller;
 mod csr;
-mod dynamic;
 mod grants;
 mod installation;
 mod namespaces;
@@ -24,10 +23,10 @@ mod peer_check;
 mod policies;
 mod policy_keeper;
 mod removal;
+mod rights;
 mod server_name;
 mod slice;
 mod tenant;
-mod waiting;
 
 pub use class_controller::ClassController;
 pub use csr::{slice_user, tenant_subject_is};

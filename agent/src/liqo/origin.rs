@@ -20,7 +20,6 @@ mod signing;
 pub mod tend;
 mod virtual_nodes;
 mod vk_options;
-mod wait;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +31,7 @@ use tokio::sync::Mutex;
 
 use crate::delivery::DeliveryError;
 use crate::delivery::call::call;
+use crate::liqo::dynamic;
 
 pub use network::{OwnNetwork, own_network};
 pub use tend::TendSettings;
@@ -110,7 +110,7 @@ impl LiqoOrigin {
     }
 
     fn namespaced(&self, namespace: &str, kind: &ApiResource) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), namespace, kind)
+        dynamic::namespaced(&self.client, kind, namespace)
     }
 
     fn cluster_wide(&self, kind: &ApiResource) -> Api<DynamicObject> {

@@ -6,10 +6,10 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client};
 use serde_json::Value;
 
-use super::dynamic::{self, rights};
+use super::rights::rights;
 use crate::delivery::DeliveryError;
 use crate::delivery::call::call_opt;
-use kube::core::{ApiResource, GroupVersionKind};
+use crate::liqo::{dynamic, vk_options_template};
 
 /// Versions that were tried, first and last.
 const FIRST: (u32, u32, u32) = (1, 0, 3);
@@ -72,11 +72,6 @@ pub async fn check_installation(
         .ok_or_else(|| absent("VkOptionsTemplate virtual-kubelet-default"))?;
     let kubelet = Options(strings(template.data.pointer("/spec/extraArgs")));
     Parts { manager: &manager, webhook: &webhook, kubelet }.judge(id, settings)
-}
-
-fn vk_options_template() -> ApiResource {
-    let kind = GroupVersionKind::gvk("offloading.liqo.io", "v1beta1", "VkOptionsTemplate");
-    ApiResource::from_gvk_with_plural(&kind, "vkoptionstemplates")
 }
 
 fn strings(value: Option<&Value>) -> Vec<String> {

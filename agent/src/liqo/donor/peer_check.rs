@@ -7,7 +7,7 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
 use super::LiqoDonor;
-use super::dynamic::rights;
+use super::rights::rights;
 use crate::delivery::DeliveryError;
 use crate::delivery::call::call;
 use crate::liqo::LiqoPeer;

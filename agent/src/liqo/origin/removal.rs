@@ -13,13 +13,12 @@ use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::wait::wait_gone;
 use super::{LiqoOrigin, check, objects};
 use crate::delivery::call::{FIELD_MANAGER, call, call_opt};
 use crate::delivery::{DeliveryError, LEASE_LABEL};
 use crate::liqo::{
     LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, foreign_cluster, identity, namespace_offloading, renew,
-    resource_slice, virtual_node,
+    resource_slice, virtual_node, waiting::Waiting,
 };
 
 /// Liqo's mark of a cluster that will not come back; it counts only while the cluster does not answer.
@@ -29,6 +28,15 @@ const GONE: &str = "liqo.io/foreign-cluster-permanently-unreachable";
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Pause between looks at the pods of a node, which is a list and not an object.
 const POLL: Duration = Duration::from_millis(250);
+
+/// Waits until an object is gone, whichever of its name it is.
+pub(super) async fn wait_gone<K>(api: &Api<K>, name: &str, what: &str, patience: Duration) -> Result<(), DeliveryError>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    let operation = format!("wait for {what} {name} to be gone");
+    Waiting { operation: &operation, hint: "", patience }.gone(api, name, None).await
+}
 
 impl LiqoOrigin {
     /// Takes everything of a lease away and returns when it is gone; idempotent, and also without the donor.
