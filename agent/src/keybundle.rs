@@ -63,7 +63,7 @@ pub enum BundleError {
     },
     /// The agent that made it is too old.
     #[error(
-        "the key bundle of {cluster} comes from an agent of before version 0.2, which this one cannot peer with: upgrade that cluster's agent"
+        "the key bundle of {cluster} comes from an agent that does not sign its network yet, which this one cannot peer with: upgrade that cluster's agent"
     )]
     OldAgent {
         /// Whose bundle.
