@@ -134,18 +134,15 @@ impl Sim {
 }
 
 fn connected_donor() -> Sim {
-    let mut sim = Sim::new(Side::Donor).peering(v1::PeeringState::Established, 1, true);
-    sim.desired.peerings[0].reported_established = true;
-    sim.change_peering(1, |record| {
-        record.preshared = Some(SecretKey::new([5; 32]));
-        record.remote = Some(remote());
-    });
-    sim.settle();
-    sim
+    connected(Side::Donor)
 }
 
 fn connected_origin() -> Sim {
-    let mut sim = Sim::new(Side::Origin).peering(v1::PeeringState::Established, 1, true);
+    connected(Side::Origin)
+}
+
+fn connected(side: Side) -> Sim {
+    let mut sim = Sim::new(side).peering(v1::PeeringState::Established, 1, true);
     sim.desired.peerings[0].reported_established = true;
     sim.change_peering(1, |record| {
         record.preshared = Some(SecretKey::new([5; 32]));
