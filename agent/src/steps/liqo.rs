@@ -15,14 +15,23 @@ use crate::seal::{self, Binding};
 /// How long the broker keeps a message of the exchange unread; then it is sealed again, if it is still needed.
 const ENVELOPE_LIFE_MS: u64 = 3_600_000;
 
-pub(super) async fn challenge(context: &Context, peering: &str, epoch: u32) -> Result<(), StepError> {
-    let mut exchange = Exchange::begin(context, peering, epoch)?;
-    let done = exchange.make_challenge().await;
-    exchange.finish(context, None, done).await
+/// Whose turn it is in the exchange, and with what.
+#[derive(Clone, Copy)]
+pub(super) enum Turn {
+    /// The donor makes what the origin has to sign.
+    Challenge,
+    /// The origin signs it.
+    Answer,
+    /// The donor takes the origin on as a tenant.
+    Admit,
+    /// The origin makes its identity.
+    Identity,
 }
 
-pub(super) async fn admit(
+/// Takes a turn, with the message of the turn before if that has just come.
+pub(super) async fn take(
     context: &Context,
+    turn: Turn,
     peering: &str,
     epoch: u32,
     envelope: Option<&v1::Envelope>,
@@ -30,42 +39,14 @@ pub(super) async fn admit(
     let mut exchange = Exchange::begin(context, peering, epoch)?;
     if let Some(envelope) = envelope {
         let Some(opened) = exchange.open(context, envelope).await? else { return Ok(()) };
-        exchange.record.request = Some(opened);
-        exchange.record.done = false;
+        exchange.receive(turn, opened);
     }
-    let done = exchange.admit_tenant().await;
-    exchange.finish(context, envelope, done).await
-}
-
-pub(super) async fn answer(
-    context: &Context,
-    peering: &str,
-    epoch: u32,
-    envelope: Option<&v1::Envelope>,
-) -> Result<(), StepError> {
-    let mut exchange = Exchange::begin(context, peering, epoch)?;
-    if let Some(envelope) = envelope {
-        let Some(opened) = exchange.open(context, envelope).await? else { return Ok(()) };
-        exchange.record.challenge = Some(opened);
-        exchange.record.request = None;
-    }
-    let done = exchange.answer_challenge().await;
-    exchange.finish(context, envelope, done).await
-}
-
-pub(super) async fn identity(
-    context: &Context,
-    peering: &str,
-    epoch: u32,
-    envelope: Option<&v1::Envelope>,
-) -> Result<(), StepError> {
-    let mut exchange = Exchange::begin(context, peering, epoch)?;
-    if let Some(envelope) = envelope {
-        let Some(opened) = exchange.open(context, envelope).await? else { return Ok(()) };
-        exchange.record.identity = Some(opened);
-        exchange.record.done = false;
-    }
-    let done = exchange.accept_identity().await;
+    let done = match turn {
+        Turn::Challenge => exchange.challenge().await,
+        Turn::Answer => exchange.answer().await,
+        Turn::Admit => exchange.admit().await,
+        Turn::Identity => exchange.identity().await,
+    };
     exchange.finish(context, envelope, done).await
 }
 
@@ -127,13 +108,25 @@ impl Exchange {
         Ok(Self { nodes: virtual_nodes(context)?, keys, remote, record })
     }
 
-    async fn make_challenge(&mut self) -> Result<Option<Sent>, StepError> {
+    /// Keeps a message that came. What followed from an earlier one follows from this one now.
+    fn receive(&mut self, turn: Turn, message: SecretBlob) {
+        let record = &mut self.record;
+        match turn {
+            // It begins the exchange: no message comes before it.
+            Turn::Challenge => {}
+            Turn::Answer => (record.challenge, record.request) = (Some(message), None),
+            Turn::Admit => (record.request, record.done) = (Some(message), false),
+            Turn::Identity => (record.identity, record.done) = (Some(message), false),
+        }
+    }
+
+    async fn challenge(&mut self) -> Result<Option<Sent>, StepError> {
         let challenge = self.nodes.donor.challenge(&self.record.peer()).await?.encode();
         self.record.challenge = Some(SecretBlob::new(challenge.clone()));
         Ok(Some((Challenge::STEP, challenge)))
     }
 
-    async fn admit_tenant(&mut self) -> Result<Option<Sent>, StepError> {
+    async fn admit(&mut self) -> Result<Option<Sent>, StepError> {
         if !self.record.done {
             let request = read::<TenantRequest>(&mut self.record.request)?;
             let identity = self.nodes.donor.admit_tenant(&self.record.peer(), &request).await?;
@@ -144,7 +137,7 @@ impl Exchange {
         Ok(Some((IdentityParams::STEP, identity.expose().to_vec())))
     }
 
-    async fn answer_challenge(&mut self) -> Result<Option<Sent>, StepError> {
+    async fn answer(&mut self) -> Result<Option<Sent>, StepError> {
         if self.record.request.is_none() {
             let challenge = read::<Challenge>(&mut self.record.challenge)?;
             let request = self.nodes.origin.answer(&self.record.peer(), &challenge).await?;
@@ -154,7 +147,7 @@ impl Exchange {
         Ok(Some((TenantRequest::STEP, request.expose().to_vec())))
     }
 
-    async fn accept_identity(&mut self) -> Result<Option<Sent>, StepError> {
+    async fn identity(&mut self) -> Result<Option<Sent>, StepError> {
         let params = read::<IdentityParams>(&mut self.record.identity)?;
         let api_server = self.remote.network.api_server.as_str();
         self.nodes.origin.accept_identity(&self.record.peer(), api_server, &params).await?;
