@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use super::grants::Grants;
 use super::pace::Pace;
 use super::policies::{PART_LABEL, PolicySettings, params_name, policy_objects};
+use super::slice::is_empty;
 use crate::delivery::call::FIELD_MANAGER;
 use crate::kubernetes_api::{CallError, within_limit};
 
@@ -318,15 +319,6 @@ fn without_empty(value: &Value) -> Value {
         ),
         Value::Array(items) => Value::Array(items.iter().map(without_empty).collect()),
         other => other.clone(),
-    }
-}
-
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Array(items) => items.is_empty(),
-        Value::Object(fields) => fields.is_empty(),
-        _ => false,
     }
 }
 
