@@ -19,6 +19,7 @@ pub mod config;
 pub mod crd;
 pub mod delivery;
 pub mod desired;
+mod dns_label;
 pub mod execute;
 pub mod fabric;
 pub mod fault;

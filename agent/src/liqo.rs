@@ -8,11 +8,13 @@ pub mod donor;
 mod dynamic;
 pub mod messages;
 pub mod origin;
+mod own_user;
 mod waiting;
 
 use kube::core::{ApiResource, GroupVersionKind};
 
 pub use messages::{Challenge, IdentityParams, TenantRequest};
+pub use own_user::own_user_name;
 
 /// Class of the ResourceSlices that this agent grants.
 pub const SLICE_CLASS: &str = "comity";
@@ -24,6 +26,16 @@ pub const TARGET_NAMESPACE_LABEL: &str = "comity.dev/target-namespace";
 pub const REMOTE_CLUSTER_LABEL: &str = "liqo.io/remote-cluster-id";
 /// Liqo's label of tenant namespaces.
 pub const TENANT_NAMESPACE_LABEL: &str = "liqo.io/tenant-namespace";
+
+/// What Liqo writes before a cluster's Liqo id to name its tenant namespace.
+pub(crate) const TENANT_NAMESPACE_PREFIX: &str = "liqo-tenant-";
+/// Longest Liqo id: its tenant namespace's name is a DNS label too.
+pub(crate) const MAX_LIQO_ID: usize = crate::dns_label::MAX_BYTES - TENANT_NAMESPACE_PREFIX.len();
+
+/// The namespace in which Liqo keeps everything of the cluster with this Liqo id.
+pub(crate) fn tenant_namespace_of(liqo_id: &str) -> String {
+    format!("{TENANT_NAMESPACE_PREFIX}{liqo_id}")
+}
 
 /// The other side of a peering, as Liqo knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +52,7 @@ impl LiqoPeer {
     /// The namespace in which Liqo keeps everything of this peer.
     #[must_use]
     pub fn tenant_namespace(&self) -> String {
-        format!("liqo-tenant-{}", self.liqo_id)
+        tenant_namespace_of(&self.liqo_id)
     }
 }
 

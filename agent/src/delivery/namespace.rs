@@ -31,7 +31,7 @@ use tokio::sync::Mutex;
 use super::call::{FIELD_MANAGER, apply, call, call_opt};
 use super::{
     API_PORT, ApiCredential, CredentialKind, DeliveryError, DonorDelivery, DonorLease, LEASE_LABEL, Prepared,
-    namespace_name,
+    check_lease_id, namespace_name,
 };
 use crate::fabric::ForwardTarget;
 use crate::kubernetes_api::KubernetesApi;
@@ -316,13 +316,4 @@ fn check_owner(labels: &std::collections::BTreeMap<String, String>, lease_id: &s
             ),
         )),
     }
-}
-
-/// A lease id becomes part of names, so nothing else may stand there.
-fn check_lease_id(lease_id: &str) -> Result<(), DeliveryError> {
-    let number = lease_id.strip_prefix("lease-").unwrap_or_default();
-    if !number.is_empty() && number.len() <= 20 && number.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Ok(());
-    }
-    Err(DeliveryError::permanent("bad-lease-id", format!("{lease_id:?} is not the id of a lease, such as lease-7")))
 }

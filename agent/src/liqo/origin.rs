@@ -31,6 +31,7 @@ use tokio::sync::Mutex;
 
 use crate::delivery::DeliveryError;
 use crate::delivery::call::call;
+use crate::dns_label::is_dns_label;
 use crate::liqo::dynamic;
 
 pub use network::{OwnNetwork, own_network};
@@ -128,7 +129,7 @@ async fn own_id(client: &Client, liqo_namespace: &str) -> Result<String, Deliver
     let operation = format!("read ConfigMap {liqo_namespace}/{CLUSTER_ID_MAP}, which Liqo makes");
     let map = call(&operation, maps.get(CLUSTER_ID_MAP)).await?;
     let id = map.data.as_ref().and_then(|data| data.get(CLUSTER_ID_KEY)).map(String::as_str).unwrap_or_default();
-    if check::is_dns_label(id) {
+    if is_dns_label(id) {
         return Ok(id.to_owned());
     }
     let message = format!("{CLUSTER_ID_KEY} in ConfigMap {liqo_namespace}/{CLUSTER_ID_MAP} is {id:?}, not a DNS label");

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::{LiqoOrigin, check, objects};
 use crate::delivery::call::{FIELD_MANAGER, call, call_opt};
-use crate::delivery::{DeliveryError, LEASE_LABEL};
+use crate::delivery::{DeliveryError, LEASE_LABEL, check_lease_id};
 use crate::liqo::{
     LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, foreign_cluster, identity, namespace_offloading, renew,
     resource_slice, virtual_node, waiting::Waiting,
@@ -44,7 +44,7 @@ impl LiqoOrigin {
     /// # Errors
     /// [`DeliveryError`].
     pub async fn remove(&self, lease_id: &str) -> Result<(), DeliveryError> {
-        check::lease_id(lease_id)?;
+        check_lease_id(lease_id)?;
         let found = match self.slice_of(lease_id).await? {
             Some(slice) => Some(slice),
             // The slice went before this agent saw the rest go.

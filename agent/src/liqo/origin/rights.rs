@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview};
 use k8s_openapi::api::rbac::v1::{RoleBinding, RoleRef, Subject};
 use kube::Api;
@@ -12,6 +11,7 @@ use kube::api::{ObjectMeta, PostParams};
 use super::LiqoOrigin;
 use crate::delivery::DeliveryError;
 use crate::delivery::call::{MANAGED_BY, apply, call};
+use crate::liqo::own_user_name;
 
 /// The role in `deploy/agent/liqo-origin.yaml`, and the name of its bindings.
 const ROLE: &str = "comity-liqo-origin-tenant";
@@ -22,11 +22,7 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 
 impl LiqoOrigin {
     pub(super) async fn bind_own_rights(&self, namespace: &str) -> Result<(), DeliveryError> {
-        let reviews = Api::<SelfSubjectReview>::all(self.client.clone());
-        let (operation, question) = ("ask who this agent is", SelfSubjectReview::default());
-        let review = call(operation, reviews.create(&PostParams::default(), &question)).await?;
-        let user = review.status.and_then(|status| status.user_info).and_then(|info| info.username);
-        let user = user.ok_or_else(|| DeliveryError::temporary(operation, "the API server did not say"))?;
+        let user = own_user_name(&self.client).await?;
         let binding = RoleBinding {
             metadata: ObjectMeta {
                 name: Some(ROLE.to_owned()),

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{LiqoOrigin, check, objects};
 use crate::delivery::call::{FIELD_MANAGER, call, call_opt};
-use crate::delivery::{DeliveryError, LEASE_LABEL};
+use crate::delivery::{DeliveryError, LEASE_LABEL, check_lease_id};
 use crate::liqo::{
     LiqoPeer, dynamic, namespace_offloading, resource_slice, virtual_node,
     waiting::{Seen, Waiting},
@@ -50,7 +50,7 @@ impl LiqoOrigin {
     /// # Errors
     /// [`DeliveryError`]; permanent if the donor denies the slice, with its words.
     pub async fn accept(&self, peer: &LiqoPeer, request: &SliceRequest) -> Result<(), DeliveryError> {
-        check::lease_id(&request.lease_id)?;
+        check_lease_id(&request.lease_id)?;
         check::target_namespace(&request.target_namespace)?;
         check::peer(peer, &self.own_id().await?)?;
         // A donor that is lent from again is not gone, whatever an earlier removal had to assume.
@@ -84,7 +84,7 @@ impl LiqoOrigin {
     /// # Errors
     /// [`DeliveryError`].
     pub async fn ready(&self, lease_id: &str) -> Result<(), DeliveryError> {
-        check::lease_id(lease_id)?;
+        check_lease_id(lease_id)?;
         let operation = format!("use virtual node {lease_id}");
         let Some(slice) = self.slice_of(lease_id).await? else {
             return Err(DeliveryError::temporary(operation, "there is no ResourceSlice; it is made again"));

@@ -13,6 +13,7 @@ use zeroize::Zeroize as _;
 use crate::delivery::DeliveryError;
 use crate::delivery::call::call;
 use crate::liqo::origin::LiqoOrigin;
+use crate::liqo::tenant_namespace_of;
 
 /// Port of https.
 const HTTPS: u16 = 443;
@@ -41,7 +42,7 @@ impl LiqoOrigin {
 
     /// Where the donor's API server is, and this cluster's credential there.
     async fn donor_config(&self, lease_id: &str, donor: &str) -> Result<kube::Config, DeliveryError> {
-        let (namespace, name) = (tenant_namespace(donor), secret_name(lease_id));
+        let (namespace, name) = (tenant_namespace_of(donor), secret_name(lease_id));
         let secrets = Api::<Secret>::namespaced(self.client.clone(), &namespace);
         let mut secret = call(&format!("read Secret {namespace}/{name}"), secrets.get(&name)).await?;
         let data = secret.data.get_or_insert_default();
@@ -81,17 +82,12 @@ impl LiqoOrigin {
     }
 }
 
-/// Where Liqo keeps what concerns a donor.
-pub(super) fn tenant_namespace(donor: &str) -> String {
-    format!("liqo-tenant-{donor}")
-}
-
 fn secret_name(lease_id: &str) -> String {
     format!("kubeconfig-resourceslice-{lease_id}")
 }
 
 /// What is wrong with a kubeconfig is not told: it might quote it.
 fn unusable(lease_id: &str, donor: &str) -> DeliveryError {
-    let operation = format!("use Secret {}/{}", tenant_namespace(donor), secret_name(lease_id));
+    let operation = format!("use Secret {}/{}", tenant_namespace_of(donor), secret_name(lease_id));
     DeliveryError::temporary(operation, "it is no kubeconfig")
 }

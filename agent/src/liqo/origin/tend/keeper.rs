@@ -17,12 +17,13 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::donor_api::{Answer, tenant_namespace};
+use super::donor_api::Answer;
 use super::heartbeat::{Help, Pulse, beat};
 use super::nodes::Nodes;
 use crate::delivery::DeliveryError;
 use crate::delivery::call::{FIELD_MANAGER, call, call_opt};
 use crate::liqo::origin::LiqoOrigin;
+use crate::liqo::tenant_namespace_of;
 
 /// Namespace of the Leases of nodes.
 const NODE_LEASES: &str = "kube-node-lease";
@@ -131,7 +132,7 @@ impl Keeper {
 
     /// False if the virtual-kubelet does not run: then the node is not ready, whatever the donor says.
     async fn write_beat(&self, ready: &str, donor: &str) -> Result<bool, DeliveryError> {
-        let deployments = Api::<Deployment>::namespaced(self.origin.client.clone(), &tenant_namespace(donor));
+        let deployments = Api::<Deployment>::namespaced(self.origin.client.clone(), &tenant_namespace_of(donor));
         let name = format!("vk-{}", self.name);
         let found = call_opt(&format!("read Deployment {name}"), deployments.get(&name)).await?;
         let available = found.and_then(|deployment| deployment.status?.available_replicas).unwrap_or_default();
@@ -148,7 +149,7 @@ impl Keeper {
     }
 
     async fn restart_kubelet(&self, donor: &str) -> Result<(), DeliveryError> {
-        let pods = Api::<Pod>::namespaced(self.origin.client.clone(), &tenant_namespace(donor));
+        let pods = Api::<Pod>::namespaced(self.origin.client.clone(), &tenant_namespace_of(donor));
         let of_node = ListParams::default().labels(&format!("{KUBELET}={}", self.name));
         let operation = format!("start the virtual-kubelet of {} anew", self.name);
         for pod in call(&operation, pods.list_metadata(&of_node)).await? {
