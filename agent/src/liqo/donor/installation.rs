@@ -90,7 +90,7 @@ impl Parts<'_> {
         let version = match &settings.version {
             Some(version) => version.clone(),
             None => version_of(self.manager).ok_or_else(|| {
-                let text = "the image of liqo-controller-manager has no version as its tag; name Liqo's version in the agent's settings";
+                let text = "neither the image's tag nor label app.kubernetes.io/version of liqo-controller-manager says Liqo's version; install a released one";
                 DeliveryError::permanent("liqo-version", text)
             })?,
         };
