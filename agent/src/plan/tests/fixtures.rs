@@ -25,21 +25,8 @@ pub(super) fn bundle(cluster: &str, side: Side) -> v1::KeyBundle {
 }
 
 pub(super) fn peering_record(cluster: &str, side: Side, epoch: u32) -> PeeringRecord {
-    PeeringRecord {
-        peering: "peer-1".into(),
-        epoch,
-        side,
-        wireguard_secret: SecretKey::new([1; 32]),
-        hpke_secret: SecretKey::new([2; 32]),
-        bundle: prost::Message::encode_to_vec(&bundle(cluster, side)),
-        remote: None,
-        preshared: None,
-        nonce: None,
-        sealed_sequence: 0,
-        sealed_accepted: false,
-        proven: false,
-        opened: BTreeMap::new(),
-    }
+    let keys = PeeringRecord::new(&bundle(cluster, side), side, SecretKey::new([1; 32]), SecretKey::new([2; 32]));
+    PeeringRecord { epoch, ..keys }
 }
 
 pub(super) fn remote() -> RemoteKeys {
