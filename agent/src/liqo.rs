@@ -9,12 +9,14 @@ mod dynamic;
 pub mod messages;
 pub mod origin;
 mod own_user;
+mod tenant_namespace;
 mod waiting;
 
 use kube::core::{ApiResource, GroupVersionKind};
 
 pub use messages::{Challenge, IdentityParams, TenantRequest};
 pub use own_user::own_user_name;
+pub(crate) use tenant_namespace::{MAX_LIQO_ID, TENANT_NAMESPACE_PREFIX, tenant_namespace, tenant_namespace_of};
 
 /// Class of the ResourceSlices that this agent grants.
 pub const SLICE_CLASS: &str = "comity";
@@ -26,16 +28,6 @@ pub const TARGET_NAMESPACE_LABEL: &str = "comity.dev/target-namespace";
 pub const REMOTE_CLUSTER_LABEL: &str = "liqo.io/remote-cluster-id";
 /// Liqo's label of tenant namespaces.
 pub const TENANT_NAMESPACE_LABEL: &str = "liqo.io/tenant-namespace";
-
-/// What Liqo writes before a cluster's Liqo id to name its tenant namespace.
-pub(crate) const TENANT_NAMESPACE_PREFIX: &str = "liqo-tenant-";
-/// Longest Liqo id: its tenant namespace's name is a DNS label too.
-pub(crate) const MAX_LIQO_ID: usize = crate::dns_label::MAX_BYTES - TENANT_NAMESPACE_PREFIX.len();
-
-/// The namespace in which Liqo keeps everything of the cluster with this Liqo id.
-pub(crate) fn tenant_namespace_of(liqo_id: &str) -> String {
-    format!("{TENANT_NAMESPACE_PREFIX}{liqo_id}")
-}
 
 /// The other side of a peering, as Liqo knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,10 +12,10 @@ use super::csr::{certificate_is, tenant_subject_is};
 use super::rights::rights;
 use super::{LiqoDonor, server_name};
 use crate::delivery::DeliveryError;
-use crate::delivery::call::{FIELD_MANAGER, MANAGED_BY, apply, call, call_opt};
+use crate::delivery::call::{FIELD_MANAGER, apply, call, call_opt, own_labels};
 use crate::liqo::{
     Challenge, IdentityParams, LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL, TenantRequest,
-    dynamic, tenant,
+    dynamic, tenant, tenant_namespace,
     waiting::{Seen, Waiting},
 };
 
@@ -34,16 +34,12 @@ impl LiqoDonor {
         self.check_peer(peer).await?;
         self.ensure_tenant_namespace(peer).await?;
         let secrets = Api::<Secret>::namespaced(self.client.clone(), &peer.tenant_namespace());
-        let labels = [
-            (MANAGED_BY.0, MANAGED_BY.1),
-            (PEERING_LABEL, &peer.peering),
-            ("liqo.io/nonce", "true"),
-            (REMOTE_CLUSTER_LABEL, &peer.liqo_id),
-        ];
+        let labels =
+            [(PEERING_LABEL, peer.peering.as_str()), ("liqo.io/nonce", "true"), (REMOTE_CLUSTER_LABEL, &peer.liqo_id)];
         let wanted = Secret {
             metadata: ObjectMeta {
                 name: Some(NONCE_SECRET.to_owned()),
-                labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+                labels: Some(own_labels(labels)),
                 ..ObjectMeta::default()
             },
             type_: Some("Opaque".to_owned()),
@@ -98,22 +94,10 @@ impl LiqoDonor {
         if let Some(found) = rights(call_opt(&read, namespaces.get(&name)).await)? {
             return usable(&found, peer);
         }
-        let labels = [
-            (MANAGED_BY.0, MANAGED_BY.1),
-            (PEERING_LABEL, &peer.peering),
-            (TENANT_NAMESPACE_LABEL, "true"),
-            (REMOTE_CLUSTER_LABEL, &peer.liqo_id),
-        ];
-        let wanted = Namespace {
-            metadata: ObjectMeta {
-                name: Some(name.clone()),
-                labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
-                ..ObjectMeta::default()
-            },
-            ..Namespace::default()
-        };
         let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-        match rights(call(&format!("create namespace {name}"), namespaces.create(&parameters, &wanted)).await) {
+        match rights(
+            call(&format!("create namespace {name}"), namespaces.create(&parameters, &tenant_namespace(peer))).await,
+        ) {
             Ok(_) => Ok(()),
             // The other role's half of the agent may have been faster.
             Err(error) => match rights(call_opt(&read, namespaces.get(&name)).await)? {
@@ -211,8 +195,8 @@ fn tenant_object(peer: &LiqoPeer, request: &TenantRequest) -> DynamicObject {
             "tenantCondition": "Active",
         },
     }));
-    let labels = [MANAGED_BY, (PEERING_LABEL, &peer.peering), (REMOTE_CLUSTER_LABEL, &peer.liqo_id)];
-    object.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+    object.metadata.labels =
+        Some(own_labels([(PEERING_LABEL, peer.peering.as_str()), (REMOTE_CLUSTER_LABEL, &peer.liqo_id)]));
     object
 }
 

@@ -15,6 +15,7 @@ use crate::delivery::call::{FIELD_MANAGER, apply, call, call_opt};
 use crate::liqo::{
     Challenge, IdentityParams, LiqoPeer, PEERING_LABEL, TenantRequest, dynamic, foreign_cluster, identity,
     messages::Message as _,
+    tenant_namespace,
     waiting::{Seen, Waiting},
 };
 
@@ -78,7 +79,7 @@ impl LiqoOrigin {
 
     pub(super) async fn ensure_tenant_namespace(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         let namespaces = Api::<Namespace>::all(self.client.clone());
-        let wanted = objects::tenant_namespace(peer);
+        let wanted = tenant_namespace(peer);
         let name = wanted.name_any();
         let operation = format!("make namespace {name}");
         match call_opt(&operation, namespaces.get(&name)).await? {

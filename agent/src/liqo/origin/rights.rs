@@ -10,7 +10,7 @@ use kube::api::{ObjectMeta, PostParams};
 
 use super::LiqoOrigin;
 use crate::delivery::DeliveryError;
-use crate::delivery::call::{MANAGED_BY, apply, call};
+use crate::delivery::call::{apply, call, own_labels};
 use crate::liqo::own_user_name;
 
 /// The role in `deploy/agent/liqo-origin.yaml`, and the name of its bindings.
@@ -24,11 +24,7 @@ impl LiqoOrigin {
     pub(super) async fn bind_own_rights(&self, namespace: &str) -> Result<(), DeliveryError> {
         let user = own_user_name(&self.client).await?;
         let binding = RoleBinding {
-            metadata: ObjectMeta {
-                name: Some(ROLE.to_owned()),
-                labels: Some([(MANAGED_BY.0.to_owned(), MANAGED_BY.1.to_owned())].into()),
-                ..ObjectMeta::default()
-            },
+            metadata: ObjectMeta { name: Some(ROLE.to_owned()), labels: Some(own_labels([])), ..ObjectMeta::default() },
             role_ref: RoleRef { api_group: RBAC.to_owned(), kind: "ClusterRole".to_owned(), name: ROLE.to_owned() },
             subjects: Some(vec![subject(&user)]),
         };
