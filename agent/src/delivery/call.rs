@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 
-use kube::api::{Patch, PatchParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -19,6 +19,16 @@ pub(crate) const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "co
 /// Labels of an object that the agent makes: these, and that it is the agent's.
 pub(crate) fn own_labels<'a>(more: impl IntoIterator<Item = (&'a str, &'a str)>) -> BTreeMap<String, String> {
     std::iter::once(MANAGED_BY).chain(more).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+/// Parameters of creating an object, whose fields are then the agent's.
+pub(crate) fn creating() -> PostParams {
+    PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
+}
+
+/// Parameters of changing fields of an object, which are then the agent's.
+pub(crate) fn patching() -> PatchParams {
+    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
 }
 
 /// Makes a call within its time limit.

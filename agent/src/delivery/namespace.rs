@@ -28,7 +28,7 @@ use kube::core::PartialObjectMeta;
 use kube::{Api, ResourceExt as _};
 use tokio::sync::Mutex;
 
-use super::call::{FIELD_MANAGER, apply, call, call_opt};
+use super::call::{apply, call, call_opt, creating};
 use super::{
     API_PORT, ApiCredential, CredentialKind, DeliveryError, DonorDelivery, DonorLease, LEASE_LABEL, Prepared,
     check_lease_id, namespace_name,
@@ -107,7 +107,7 @@ impl NamespaceDelivery {
         let name = wanted.name_any();
         let operation = format!("create namespace {name}");
         if self.owned_namespace(&lease.lease_id).await?.is_none() {
-            let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+            let parameters = creating();
             // Creating, unlike applying, can never take over what somebody else made in between.
             return match call(&operation, namespaces.create(&parameters, &wanted)).await {
                 Ok(_) => Ok(()),

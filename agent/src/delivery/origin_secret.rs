@@ -13,11 +13,11 @@ use std::path::Path;
 use futures::future::BoxFuture;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::{DeleteParams, ObjectMeta, PostParams};
+use kube::api::{DeleteParams, ObjectMeta};
 use kube::{Api, ResourceExt as _};
 
 use self::ledger::Ledger;
-use super::call::{FIELD_MANAGER, apply, call, call_opt, own_labels};
+use super::call::{apply, call, call_opt, creating, own_labels};
 use super::{
     Accepted, ApiCredential, DeliveryError, LEASE_LABEL, OriginDelivery, OriginLease, TENANT_LABEL, kubeconfig,
     namespace_name, probe,
@@ -98,7 +98,7 @@ impl OriginSecret {
             metadata: ObjectMeta { name: Some(name.to_owned()), labels: Some(own_labels([])), ..ObjectMeta::default() },
             ..Namespace::default()
         };
-        let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        let parameters = creating();
         match call(&operation, namespaces.create(&parameters, &wanted)).await {
             Ok(_) => Ok(()),
             // Somebody was faster.

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::{DeleteParams, DynamicObject, ObjectMeta, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ObjectMeta};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use super::csr::{certificate_is, tenant_subject_is};
 use super::rights::rights;
 use super::{LiqoDonor, server_name};
 use crate::delivery::DeliveryError;
-use crate::delivery::call::{FIELD_MANAGER, apply, call, call_opt, own_labels};
+use crate::delivery::call::{apply, call, call_opt, creating, own_labels};
 use crate::liqo::{
     Challenge, IdentityParams, LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL, TenantRequest,
     dynamic, tenant, tenant_namespace,
@@ -94,7 +94,7 @@ impl LiqoDonor {
         if let Some(found) = rights(call_opt(&read, namespaces.get(&name)).await)? {
             return usable(&found, peer);
         }
-        let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        let parameters = creating();
         match rights(
             call(&format!("create namespace {name}"), namespaces.create(&parameters, &tenant_namespace(peer))).await,
         ) {

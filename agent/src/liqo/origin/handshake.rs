@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::PostParams;
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt as _};
 use sha2::{Digest as _, Sha256};
@@ -11,7 +10,7 @@ use zeroize::Zeroize as _;
 
 use super::{LiqoOrigin, check, objects, signing};
 use crate::delivery::DeliveryError;
-use crate::delivery::call::{FIELD_MANAGER, apply, call, call_opt};
+use crate::delivery::call::{apply, call, call_opt, creating};
 use crate::liqo::{
     Challenge, IdentityParams, LiqoPeer, PEERING_LABEL, TenantRequest, dynamic, foreign_cluster, identity,
     messages::Message as _,
@@ -88,7 +87,7 @@ impl LiqoOrigin {
             }
             Some(found) => check_namespace(&found, peer)?,
             None => {
-                let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+                let parameters = creating();
                 match call(&operation, namespaces.create(&parameters, &wanted)).await {
                     Ok(_) => {}
                     Err(error) => match call_opt(&operation, namespaces.get(&name)).await? {

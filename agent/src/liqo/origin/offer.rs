@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 
 use kube::ResourceExt as _;
-use kube::api::PostParams;
 use kube::core::DynamicObject;
 
 use super::removal::wait_gone;
 use super::{LiqoOrigin, objects};
 use crate::delivery::DeliveryError;
 use crate::delivery::LEASE_LABEL;
-use crate::delivery::call::{FIELD_MANAGER, MANAGED_BY, call, call_opt};
+use crate::delivery::call::{MANAGED_BY, call, call_opt, creating};
 use crate::liqo::{REMOTE_CLUSTER_LABEL, dynamic, namespace_offloading};
 
 impl LiqoOrigin {
@@ -30,7 +29,7 @@ impl LiqoOrigin {
             wanted.data["spec"]["namespaceMappingStrategy"] = found.data["spec"]["namespaceMappingStrategy"].clone();
             return dynamic::apply(&offloadings, &wanted).await.map(drop);
         }
-        let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        let parameters = creating();
         // Creating, unlike applying, can never take over what somebody else made in between.
         call(&operation, offloadings.create(&parameters, &wanted)).await.map(drop)
     }

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, Patch, Preconditions};
 use kube::core::DynamicObject;
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::{LiqoOrigin, check, objects};
-use crate::delivery::call::{FIELD_MANAGER, call, call_opt};
+use crate::delivery::call::{call, call_opt, patching};
 use crate::delivery::{DeliveryError, LEASE_LABEL, check_lease_id};
 use crate::liqo::{
     LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, foreign_cluster, identity, namespace_offloading, renew,
@@ -95,7 +95,7 @@ impl LiqoOrigin {
         let operation = format!("drain virtual node {lease_id}");
         let Some(node) = call_opt(&operation, nodes.get(lease_id)).await? else { return Ok(()) };
         if let Some(patch) = objects::drain_patch(&node, lease_id) {
-            let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+            let parameters = patching();
             call_opt(&operation, nodes.patch(lease_id, &parameters, &Patch::Merge(&patch))).await?;
         }
         let pods = Api::<Pod>::all(self.client.clone());
@@ -221,7 +221,7 @@ impl LiqoOrigin {
     async fn annotate(&self, donor: &str, value: serde_json::Value) -> Result<(), DeliveryError> {
         let clusters = self.cluster_wide(&foreign_cluster());
         let patch = json!({ "metadata": { "annotations": { GONE: value } } });
-        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let parameters = patching();
         let operation = format!("mark ForeignCluster {donor}");
         call_opt(&operation, clusters.patch(donor, &parameters, &Patch::Merge(&patch))).await.map(drop)
     }

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Namespace, Node};
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch};
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 
 use super::{LiqoOrigin, check, objects};
-use crate::delivery::call::{FIELD_MANAGER, call, call_opt};
+use crate::delivery::call::{call, call_opt, patching};
 use crate::delivery::{DeliveryError, LEASE_LABEL, check_lease_id};
 use crate::liqo::{
     LiqoPeer, dynamic, namespace_offloading, resource_slice, virtual_node,
@@ -157,7 +157,7 @@ impl LiqoOrigin {
         let waiting = Waiting { operation: &operation, hint: "", patience: VIRTUAL_NODE_PATIENCE };
         let mut node = waiting.until(&nodes, id, there).await?;
         let operation = format!("label VirtualNode {id}");
-        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let parameters = patching();
         for _ in 0..PATCH_ATTEMPTS {
             let Some(patch) = objects::virtual_node_patch(&node, id, target) else { return Ok(()) };
             match nodes.patch(id, &parameters, &Patch::Merge(&patch)).await {

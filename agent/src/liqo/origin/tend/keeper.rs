@@ -10,7 +10,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch};
 use kube::runtime::watcher::watch_object;
 use kube::{Api, ResourceExt as _};
 use tokio::sync::watch;
@@ -21,7 +21,7 @@ use super::donor_api::Answer;
 use super::heartbeat::{Help, Pulse, beat};
 use super::nodes::Nodes;
 use crate::delivery::DeliveryError;
-use crate::delivery::call::{FIELD_MANAGER, call, call_opt};
+use crate::delivery::call::{call, call_opt, patching};
 use crate::liqo::origin::LiqoOrigin;
 use crate::liqo::tenant_namespace_of;
 
@@ -141,7 +141,7 @@ impl Keeper {
         }
         let now = k8s_openapi::jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let nodes = Api::<Node>::all(self.origin.client.clone());
-        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let parameters = patching();
         let patch = Patch::Strategic(beat(ready, &now));
         call(&format!("write a heartbeat of Node {}", self.name), nodes.patch_status(&self.name, &parameters, &patch))
             .await
