@@ -7,6 +7,7 @@ use comity_proto::v1;
 use comity_runtime::{ClusterName, IdentityKey, IdentityPublicKey, IdentitySignature};
 use ipnet::Ipv4Net;
 
+use crate::dns_label::is_dns_label;
 use crate::record::{RemoteKeys, RemoteNetwork};
 
 /// What bundles are signed for; the number is that of their canonical form.
@@ -20,8 +21,8 @@ const SHORTEST_PREFIX: u8 = 8;
 /// Bytes of the API server's "host:port", and of Liqo's version.
 const MAX_API_SERVER_BYTES: usize = 261;
 const MAX_VERSION_BYTES: usize = 32;
-/// A DNS label.
-const MAX_LABEL_BYTES: usize = 63;
+/// Characters of a value that an error quotes.
+const QUOTED_CHARS: usize = 63;
 
 /// Signing keys of institutions that this agent's own configuration pins, by institution.
 pub type PinnedKeys = BTreeMap<String, Vec<IdentityPublicKey>>;
@@ -63,7 +64,7 @@ pub enum BundleError {
     },
     /// The agent that made it is too old.
     #[error(
-        "the key bundle of {cluster} comes from an agent of before version 0.2, which this one cannot peer with: upgrade that cluster's agent"
+        "the key bundle of {cluster} comes from an agent that does not sign its network yet, which this one cannot peer with: upgrade that cluster's agent"
     )]
     OldAgent {
         /// Whose bundle.
@@ -207,11 +208,14 @@ pub fn verify(bundle: &v1::KeyBundle, expected: &Expected, pinned: &PinnedKeys) 
 /// The network of `cluster` as it can be used. It is signed, so whoever made it wrong is that cluster itself; still it must
 /// not lead packets of this one to where they do not belong.
 ///
+/// The broker's core checks the same form before it passes a bundle on. This is no call to that: an agent takes no broker's
+/// word for what comes from another cluster, and links nothing of the broker.
+///
 /// # Errors
 /// [`BundleError::Network`].
 pub fn check_network(cluster: &str, network: &v1::ClusterNetwork) -> Result<RemoteNetwork, BundleError> {
     let refuse = |field, value: &str, reason| {
-        let value = value.chars().take(MAX_LABEL_BYTES).collect();
+        let value = value.chars().take(QUOTED_CHARS).collect();
         BundleError::Network { cluster: cluster.to_owned(), field, value, reason }
     };
     if network.pod_cidrs.len() > MAX_POD_CIDRS {
@@ -260,16 +264,6 @@ fn is_host_port(text: &str) -> bool {
     !host.is_empty()
         && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-[]:".contains(&byte))
         && port.parse::<u16>().is_ok_and(|port| port > 0)
-}
-
-/// It becomes part of names of namespaces.
-fn is_dns_label(text: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    text.len() <= MAX_LABEL_BYTES
-        && text.bytes().all(inner)
-        && !text.starts_with('-')
-        && !text.ends_with('-')
-        && !text.is_empty()
 }
 
 #[cfg(test)]

@@ -19,6 +19,9 @@ pub mod config;
 pub mod crd;
 pub mod delivery;
 pub mod desired;
+mod dns_label;
+#[cfg(test)]
+mod error_page;
 pub mod execute;
 pub mod fabric;
 pub mod fault;

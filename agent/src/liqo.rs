@@ -1,16 +1,22 @@
 //! Liqo: the data plane of the `virtual-node` delivery. Both sides of its key exchange, driven by messages that two agents
 //! seal for each other; no kubeconfig of an administrator ever crosses.
 //!
-//! What a side does on its own cluster is in `donor` and `origin`; here are the names and messages that both share. Liqo's
+//! What a side does on its own cluster is in `donor` and `origin`; here are the names, messages and calls that both share. Liqo's
 //! kinds are used as dynamic objects: their schema is Liqo's, checked by the API server that has them.
 
 pub mod donor;
+mod dynamic;
 pub mod messages;
 pub mod origin;
+mod own_user;
+mod tenant_namespace;
+mod waiting;
 
 use kube::core::{ApiResource, GroupVersionKind};
 
 pub use messages::{Challenge, IdentityParams, TenantRequest};
+pub use own_user::own_user_name;
+pub(crate) use tenant_namespace::{MAX_LIQO_ID, TENANT_NAMESPACE_PREFIX, tenant_namespace, tenant_namespace_of};
 
 /// Class of the ResourceSlices that this agent grants.
 pub const SLICE_CLASS: &str = "comity";
@@ -38,7 +44,7 @@ impl LiqoPeer {
     /// The namespace in which Liqo keeps everything of this peer.
     #[must_use]
     pub fn tenant_namespace(&self) -> String {
-        format!("liqo-tenant-{}", self.liqo_id)
+        tenant_namespace_of(&self.liqo_id)
     }
 }
 

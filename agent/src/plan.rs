@@ -11,6 +11,7 @@
 //! the outage grace.
 
 mod donor_lease;
+mod lease;
 mod liqo;
 mod origin_lease;
 mod peering;

@@ -219,6 +219,7 @@ mod tests {
     use super::*;
     use crate::liqo::LiqoPeer;
     use crate::record::{LiqoRecord, PeeringRecord, RemoteKeys, RemoteNetwork, SecretKey};
+    use comity_proto::v1;
 
     fn records(side: Side, exchange: bool) -> Records {
         let remote = RemoteKeys {
@@ -229,21 +230,9 @@ mod tests {
             endpoints: Vec::new(),
             network: RemoteNetwork { pod_cidrs: vec!["10.2.0.0/16".parse().unwrap()], ..RemoteNetwork::default() },
         };
-        let keys = PeeringRecord {
-            peering: "peer-1".into(),
-            epoch: 3,
-            side,
-            wireguard_secret: SecretKey::new([1; 32]),
-            hpke_secret: SecretKey::new([2; 32]),
-            bundle: Vec::new(),
-            remote: Some(remote),
-            preshared: None,
-            nonce: None,
-            sealed_sequence: 0,
-            sealed_accepted: false,
-            proven: false,
-            opened: BTreeMap::new(),
-        };
+        let bundle = v1::KeyBundle { peering: "peer-1".into(), epoch: 3, ..v1::KeyBundle::default() };
+        let keys = PeeringRecord::new(&bundle, side, SecretKey::new([1; 32]), SecretKey::new([2; 32]));
+        let keys = PeeringRecord { remote: Some(remote), ..keys };
         let mut records = Records::default();
         records.peerings.insert(("peer-1".into(), 3), Arc::new(keys));
         if exchange {

@@ -87,6 +87,26 @@ pub struct PeeringRecord {
 }
 
 impl PeeringRecord {
+    /// Fresh keys of one side, and the bundle that shows them; nothing of the other side is known yet.
+    #[must_use]
+    pub fn new(bundle: &v1::KeyBundle, side: Side, wireguard_secret: SecretKey, hpke_secret: SecretKey) -> Self {
+        Self {
+            peering: bundle.peering.clone(),
+            epoch: bundle.epoch,
+            side,
+            wireguard_secret,
+            hpke_secret,
+            bundle: prost::Message::encode_to_vec(bundle),
+            remote: None,
+            preshared: None,
+            nonce: None,
+            sealed_sequence: 0,
+            sealed_accepted: false,
+            proven: false,
+            opened: BTreeMap::new(),
+        }
+    }
+
     /// Whether everything is here that makes a tunnel.
     #[must_use]
     pub fn is_complete(&self) -> bool {

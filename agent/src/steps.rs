@@ -23,6 +23,7 @@ use std::time::Duration;
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_runtime::{Clock, Entropy, IdentityKey, IdentitySignature, SecretString};
+use liqo::Turn;
 use tokio::sync::{Notify, watch};
 
 use crate::delivery::{Credential, DeliveryError, DonorDelivery, NodeService, OriginDelivery, VirtualNodes};
@@ -226,13 +227,15 @@ pub async fn run(context: &Context, step: &Step) -> Result<(), StepError> {
         }
         Step::ClosePeering { peering, epoch } => take_down_peering::close(context, peering, *epoch).await,
         Step::ForgetPeering { peering, before } => take_down_peering::forget(context, peering, *before).await,
-        Step::LiqoChallenge { peering, epoch } => liqo::challenge(context, peering, *epoch).await,
-        Step::LiqoAdmit { peering, epoch, envelope } => liqo::admit(context, peering, *epoch, envelope.as_ref()).await,
+        Step::LiqoChallenge { peering, epoch } => liqo::take(context, Turn::Challenge, peering, *epoch, None).await,
         Step::LiqoAnswer { peering, epoch, envelope } => {
-            liqo::answer(context, peering, *epoch, envelope.as_ref()).await
+            liqo::take(context, Turn::Answer, peering, *epoch, envelope.as_ref()).await
+        }
+        Step::LiqoAdmit { peering, epoch, envelope } => {
+            liqo::take(context, Turn::Admit, peering, *epoch, envelope.as_ref()).await
         }
         Step::LiqoIdentity { peering, epoch, envelope } => {
-            liqo::identity(context, peering, *epoch, envelope.as_ref()).await
+            liqo::take(context, Turn::Identity, peering, *epoch, envelope.as_ref()).await
         }
         Step::LiqoRemove { peering } => liqo::remove(context, peering).await,
         Step::AdmitLease { lease, fencing_token, milli, delivery } => {

@@ -152,17 +152,8 @@ pub fn error_detail(status: &Status) -> Option<v1::ErrorDetail> {
 /// A broker answered, and one side refused the other's certificate: another federation's, most often. Nothing is gained
 /// by trying again.
 fn certificate_refused(status: &Status) -> bool {
-    let mut cause = std::error::Error::source(status);
-    while let Some(error) = cause {
-        if let Some(unreached) = error.downcast_ref::<ConnectError>() {
-            return unreached
-                .tried()
-                .iter()
-                .any(|(_, error)| matches!(error, DialError::Certificate(_) | DialError::SomebodyElse(_)));
-        }
-        cause = error.source();
-    }
-    false
+    let refused = |error: &DialError| matches!(error, DialError::Certificate(_) | DialError::SomebodyElse(_));
+    ConnectError::behind(status).is_some_and(|unreached| unreached.tried().iter().any(|(_, error)| refused(error)))
 }
 
 /// A failure of the way to the broker, or of a broker that says no more than a gRPC code.

@@ -60,6 +60,20 @@ pub fn place(clusters: &Arc<RealClusters>, at: Where, address: &str) -> Place {
     Place { launch: Arc::new(launch), address: address.to_owned() }
 }
 
+/// Says what GPU Feature Discovery, which does not run in test clusters, would say of a donor's devices.
+///
+/// # Errors
+/// What kubectl says.
+pub async fn label_devices(donor: &RealCluster) -> Result<()> {
+    let node = donor.node_name();
+    let labels: Vec<String> =
+        SimulatedNode::l40s("donor", 4).labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let mut args = vec!["label", "--overwrite", "node", node.as_str()];
+    args.extend(labels.iter().map(String::as_str));
+    donor.kubectl(&args).await?;
+    Ok(())
+}
+
 /// What a burst is made of.
 #[derive(Clone, Debug)]
 pub struct BurstConfig {
@@ -103,13 +117,7 @@ impl Burst {
             ..RealClustersConfig::default()
         };
         let clusters = Arc::new(RealClusters::start(&binaries, config).await?);
-        // GPU Feature Discovery does not run there: what it would say of the devices is said by hand.
-        let node = clusters.donor.node_name();
-        let labels: Vec<String> =
-            SimulatedNode::l40s("donor", 4).labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let mut args = vec!["label", "--overwrite", "node", node.as_str()];
-        args.extend(labels.iter().map(String::as_str));
-        clusters.donor.kubectl(&args).await?;
+        label_devices(&clusters.donor).await?;
         Ok(Self { binaries, clusters, federation: None })
     }
 

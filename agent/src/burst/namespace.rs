@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::core::PartialObjectMeta;
 
-use super::settings::{BurstSettings, is_label};
+use super::settings::BurstSettings;
 use super::{CLASS, COOLDOWN, DURATION, MAX_GPUS, MAX_REQUESTS, OFFLOAD_LABEL, TENANT_LABEL};
+use crate::dns_label::is_dns_label;
 
 /// The rules of one namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,13 +47,13 @@ fn read(
     settings: &BurstSettings,
 ) -> Result<Rules, String> {
     let tenant = labels.get(TENANT_LABEL).unwrap_or(&settings.default_tenant);
-    if !is_label(tenant) {
+    if !is_dns_label(tenant) {
         return Err(format!(
             "the namespace's label {TENANT_LABEL} is {tenant:?}; label it with the tenant that is accounted for its pods"
         ));
     }
     let class = annotations.get(CLASS).or_else(|| labels.get(CLASS)).unwrap_or(&settings.default_class);
-    if !class.is_empty() && !is_label(class) {
+    if !class.is_empty() && !is_dns_label(class) {
         return Err(format!("the namespace's {CLASS} is {class:?}, which is not the name of a GPU class"));
     }
     let count = |key: &str, default: u32| match annotations.get(key) {

@@ -18,6 +18,7 @@ use super::group::Group;
 use super::pod::{PodFacts, PodRef};
 use super::slots::{self, Slot};
 use super::view::{BurstView, LeaseStage, PodView};
+use crate::dns_label::is_dns_label;
 use local::Local;
 
 /// GPUs in one request: the broker's own bound.
@@ -210,7 +211,7 @@ impl<'a> Planner<'a> {
             return Err(Some(notes::cannot_go(obstacle)));
         }
         let class = pod.class.as_ref().unwrap_or(&rules.class);
-        if !super::settings::is_label(class) {
+        if !is_dns_label(class) {
             return Err(Some(notes::cannot_go(&format!(
                 "its GPU class is {class:?}; name one by {} on the pod or its namespace",
                 super::CLASS

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigError;
+use crate::dns_label::is_dns_label;
 
 /// Longest that a Job's pods are waited for.
 const MAX_DEBOUNCE_MS: u64 = 5_000;
@@ -118,7 +119,7 @@ impl BurstSettings {
         for (field, value) in
             [("burst.defaultClass", &self.default_class), ("burst.defaultTenant", &self.default_tenant)]
         {
-            if !value.is_empty() && !is_label(value) {
+            if !value.is_empty() && !is_dns_label(value) {
                 return Err(refused(field, value, "write a DNS label: lower-case letters, digits and '-'"));
             }
         }
@@ -144,7 +145,8 @@ impl WebhookSettings {
                     return Err(refused("burst.webhook.url", url, "write https://HOST:PORT/gate"));
                 }
             }
-            (None, Some(service)) if is_label(&service.namespace) && is_label(&service.name) && service.port > 0 => {}
+            (None, Some(service))
+                if is_dns_label(&service.namespace) && is_dns_label(&service.name) && service.port > 0 => {}
             (None, Some(service)) => {
                 let text = format!("{}/{}:{}", service.namespace, service.name, service.port);
                 return Err(refused("burst.webhook.service", text, "write DNS labels and a port from 1 to 65535"));
@@ -157,17 +159,11 @@ impl WebhookSettings {
                 ));
             }
         }
-        if !is_label(&self.secret_namespace) {
+        if !is_dns_label(&self.secret_namespace) {
             return Err(refused("burst.webhook.secretNamespace", &self.secret_namespace, "write a namespace"));
         }
         Ok(())
     }
-}
-
-/// Whether the text is a DNS label, as ids of tenants and classes are.
-pub(crate) fn is_label(text: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=63).contains(&text.len()) && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
 fn refused(field: &'static str, value: impl ToString, reason: impl Into<String>) -> ConfigError {

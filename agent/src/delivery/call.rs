@@ -1,8 +1,9 @@
 //! Calls to the Kubernetes API as steps of a delivery: which failures may go away, and which will not.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 
-use kube::api::{Patch, PatchParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -14,6 +15,21 @@ use crate::kubernetes_api::{CallError, within_limit};
 pub(crate) const FIELD_MANAGER: &str = "comity-agent";
 /// What everything made by the agent is labelled with.
 pub(crate) const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "comity-agent");
+
+/// Labels of an object that the agent makes: these, and that it is the agent's.
+pub(crate) fn own_labels<'a>(more: impl IntoIterator<Item = (&'a str, &'a str)>) -> BTreeMap<String, String> {
+    std::iter::once(MANAGED_BY).chain(more).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+/// Parameters of creating an object, whose fields are then the agent's.
+pub(crate) fn creating() -> PostParams {
+    PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
+}
+
+/// Parameters of changing fields of an object, which are then the agent's.
+pub(crate) fn patching() -> PatchParams {
+    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
+}
 
 /// Makes a call within its time limit.
 pub(crate) async fn call<T>(

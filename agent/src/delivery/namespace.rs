@@ -28,10 +28,10 @@ use kube::core::PartialObjectMeta;
 use kube::{Api, ResourceExt as _};
 use tokio::sync::Mutex;
 
-use super::call::{FIELD_MANAGER, apply, call, call_opt};
+use super::call::{apply, call, call_opt, creating};
 use super::{
     API_PORT, ApiCredential, CredentialKind, DeliveryError, DonorDelivery, DonorLease, LEASE_LABEL, Prepared,
-    namespace_name,
+    check_lease_id, namespace_name,
 };
 use crate::fabric::ForwardTarget;
 use crate::kubernetes_api::KubernetesApi;
@@ -107,7 +107,7 @@ impl NamespaceDelivery {
         let name = wanted.name_any();
         let operation = format!("create namespace {name}");
         if self.owned_namespace(&lease.lease_id).await?.is_none() {
-            let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+            let parameters = creating();
             // Creating, unlike applying, can never take over what somebody else made in between.
             return match call(&operation, namespaces.create(&parameters, &wanted)).await {
                 Ok(_) => Ok(()),
@@ -316,13 +316,4 @@ fn check_owner(labels: &std::collections::BTreeMap<String, String>, lease_id: &s
             ),
         )),
     }
-}
-
-/// A lease id becomes part of names, so nothing else may stand there.
-fn check_lease_id(lease_id: &str) -> Result<(), DeliveryError> {
-    let number = lease_id.strip_prefix("lease-").unwrap_or_default();
-    if !number.is_empty() && number.len() <= 20 && number.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Ok(());
-    }
-    Err(DeliveryError::permanent("bad-lease-id", format!("{lease_id:?} is not the id of a lease, such as lease-7")))
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use comity_runtime::atomic_file;
 use futures::future::BoxFuture;
 
-use super::{Accepted, ApiCredential, DeliveryError, OriginDelivery, OriginLease, kubeconfig, probe};
+use super::{Accepted, ApiCredential, DeliveryError, OriginDelivery, OriginLease, check_lease_id, kubeconfig, probe};
 
 const SUFFIX: &str = ".kubeconfig";
 /// Files in the folder that are looked at: more leases than one origin holds.
@@ -32,16 +32,7 @@ impl OriginFile {
     }
 
     fn path(&self, lease_id: &str) -> Result<PathBuf, DeliveryError> {
-        // The id becomes a file name.
-        if lease_id.is_empty()
-            || lease_id.len() > 64
-            || !lease_id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-        {
-            return Err(DeliveryError::permanent(
-                "bad-lease-id",
-                format!("{lease_id:?} is not the id of a lease, such as lease-7"),
-            ));
-        }
+        check_lease_id(lease_id)?;
         Ok(self.dir.join(format!("{lease_id}{SUFFIX}")))
     }
 

@@ -13,11 +13,11 @@ use std::path::Path;
 use futures::future::BoxFuture;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::{DeleteParams, ObjectMeta, PostParams};
+use kube::api::{DeleteParams, ObjectMeta};
 use kube::{Api, ResourceExt as _};
 
 use self::ledger::Ledger;
-use super::call::{FIELD_MANAGER, MANAGED_BY, apply, call, call_opt};
+use super::call::{apply, call, call_opt, creating, own_labels};
 use super::{
     Accepted, ApiCredential, DeliveryError, LEASE_LABEL, OriginDelivery, OriginLease, TENANT_LABEL, kubeconfig,
     namespace_name, probe,
@@ -71,17 +71,13 @@ impl OriginSecret {
         }
         self.ledger.note(&lease.lease_id, namespace)?;
         let kubeconfig = kubeconfig::render(&lease.lease_id, credential, local_api);
-        let labels = [
-            (MANAGED_BY.0, MANAGED_BY.1),
-            (LEASE_LABEL, &lease.lease_id),
-            (TENANT_LABEL, &lease.tenant),
-            (DONOR_LABEL, &lease.donor),
-        ];
+        let labels =
+            [(LEASE_LABEL, lease.lease_id.as_str()), (TENANT_LABEL, &lease.tenant), (DONOR_LABEL, &lease.donor)];
         let secret = Secret {
             metadata: ObjectMeta {
                 name: Some(name.clone()),
                 namespace: Some(namespace.to_owned()),
-                labels: Some(labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()),
+                labels: Some(own_labels(labels)),
                 ..ObjectMeta::default()
             },
             type_: Some("Opaque".to_owned()),
@@ -99,14 +95,10 @@ impl OriginSecret {
             return Ok(());
         }
         let wanted = Namespace {
-            metadata: ObjectMeta {
-                name: Some(name.to_owned()),
-                labels: Some(BTreeMap::from([(MANAGED_BY.0.to_owned(), MANAGED_BY.1.to_owned())])),
-                ..ObjectMeta::default()
-            },
+            metadata: ObjectMeta { name: Some(name.to_owned()), labels: Some(own_labels([])), ..ObjectMeta::default() },
             ..Namespace::default()
         };
-        let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        let parameters = creating();
         match call(&operation, namespaces.create(&parameters, &wanted)).await {
             Ok(_) => Ok(()),
             // Somebody was faster.

@@ -15,7 +15,6 @@
 
 mod class_controller;
 mod csr;
-mod dynamic;
 mod grants;
 mod installation;
 mod namespaces;
@@ -24,10 +23,10 @@ mod peer_check;
 mod policies;
 mod policy_keeper;
 mod removal;
+mod rights;
 mod server_name;
 mod slice;
 mod tenant;
-mod waiting;
 
 pub use class_controller::ClassController;
 pub use csr::{slice_user, tenant_subject_is};
@@ -39,7 +38,6 @@ pub use policy_keeper::PolicyKeeper;
 
 use std::time::Duration;
 
-use crate::delivery::DeliveryError;
 use crate::fabric::ForwardTarget;
 
 /// How the donor's side works on its cluster.
@@ -87,19 +85,4 @@ impl std::fmt::Debug for LiqoDonor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LiqoDonor").field("settings", &self.settings).finish_non_exhaustive()
     }
-}
-
-/// The user name by which the API server knows this agent: the policies trust it.
-///
-/// # Errors
-/// [`DeliveryError`].
-pub async fn own_user_name(client: &kube::Client) -> Result<String, DeliveryError> {
-    use k8s_openapi::api::authentication::v1::SelfSubjectReview;
-    let operation = "ask the API server who this agent is";
-    let reviews = kube::Api::<SelfSubjectReview>::all(client.clone());
-    let review = SelfSubjectReview::default();
-    let answer =
-        crate::delivery::call::call(operation, reviews.create(&kube::api::PostParams::default(), &review)).await?;
-    let user = answer.status.and_then(|status| status.user_info).and_then(|user| user.username);
-    user.filter(|name| !name.is_empty()).ok_or_else(|| DeliveryError::temporary(operation, "it does not say"))
 }

@@ -20,7 +20,6 @@ mod signing;
 pub mod tend;
 mod virtual_nodes;
 mod vk_options;
-mod wait;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +31,8 @@ use tokio::sync::Mutex;
 
 use crate::delivery::DeliveryError;
 use crate::delivery::call::call;
+use crate::dns_label::is_dns_label;
+use crate::liqo::dynamic;
 
 pub use network::{OwnNetwork, own_network};
 pub use tend::{Line, TendSettings};
@@ -110,7 +111,7 @@ impl LiqoOrigin {
     }
 
     fn namespaced(&self, namespace: &str, kind: &ApiResource) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), namespace, kind)
+        dynamic::namespaced(&self.client, kind, namespace)
     }
 
     fn cluster_wide(&self, kind: &ApiResource) -> Api<DynamicObject> {
@@ -128,7 +129,7 @@ async fn own_id(client: &Client, liqo_namespace: &str) -> Result<String, Deliver
     let operation = format!("read ConfigMap {liqo_namespace}/{CLUSTER_ID_MAP}, which Liqo makes");
     let map = call(&operation, maps.get(CLUSTER_ID_MAP)).await?;
     let id = map.data.as_ref().and_then(|data| data.get(CLUSTER_ID_KEY)).map(String::as_str).unwrap_or_default();
-    if check::is_dns_label(id) {
+    if is_dns_label(id) {
         return Ok(id.to_owned());
     }
     let message = format!("{CLUSTER_ID_KEY} in ConfigMap {liqo_namespace}/{CLUSTER_ID_MAP} is {id:?}, not a DNS label");

@@ -13,8 +13,8 @@ use crate::delivery::{DeliveryError, Grants, NodeLender, VirtualNodeDonor};
 use crate::kubernetes_api::KubernetesApi;
 use crate::liqo::donor::{
     ClassController, DonorSettings, Installation, LiqoDonor, NamespaceKeeper, PolicyKeeper, PolicySettings,
-    own_user_name,
 };
+use crate::liqo::own_user_name;
 use crate::observe::NodeSalt;
 
 /// What was seen of this cluster.

@@ -2,8 +2,9 @@
 
 use comity_proto::v1;
 
+use super::lease::{Held, ends, refuse};
 use super::liqo::{Standing, standing};
-use super::{Step, View, is_past_grace, is_wanted};
+use super::{Step, View};
 use crate::delivery::DeliveryKind;
 use crate::local_policy::Ask;
 use crate::record::{DonorRecord, ReportKey, SealedCredential, Side};
@@ -14,24 +15,8 @@ pub(super) fn plan(view: &View<'_>, lease: &v1::Lease, lent_milli: &mut u64, ste
         // A directive of the past: whoever sent it has not heard of the later one.
         return;
     }
-    if lease.state() == v1::LeaseState::Ending {
-        let known = record.is_some_and(|record| record.clean_acked);
-        if !known && !view.is_reported(&ReportKey::Clean(lease.id.clone())) {
-            steps.push(Step::RemoveLease {
-                lease: lease.id.clone(),
-                side: Some(Side::Donor),
-                report: Some(lease.fencing_token),
-            });
-        }
-        return;
-    }
-    if !is_wanted(lease) || view.is_reported(&ReportKey::LeaseFailed(lease.id.clone())) {
-        return;
-    }
-    if is_past_grace(view, lease) {
-        if record.is_some_and(|record| !record.removed) {
-            steps.push(Step::RemoveLease { lease: lease.id.clone(), side: Some(Side::Donor), report: None });
-        }
+    let held = record.map(|record| Held { removed: record.removed, clean_acked: record.clean_acked });
+    if ends(view, lease, Side::Donor, held, steps) {
         return;
     }
     match record {
@@ -68,10 +53,6 @@ fn admit(view: &View<'_>, lease: &v1::Lease, known: bool, lent_milli: &mut u64, 
         }
         Err(message) => steps.push(refuse(lease, "local-policy", message)),
     }
-}
-
-fn refuse(lease: &v1::Lease, code: &'static str, message: String) -> Step {
-    Step::RefuseLease { lease: lease.id.clone(), fencing_token: lease.fencing_token, code, message }
 }
 
 fn serve(view: &View<'_>, lease: &v1::Lease, record: &DonorRecord, steps: &mut Vec<Step>) {

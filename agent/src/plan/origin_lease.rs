@@ -2,31 +2,16 @@
 
 use comity_proto::v1;
 
+use super::lease::{Held, ends, refuse};
 use super::liqo::{Standing, standing};
-use super::{LiveLease, Step, View, is_past_grace, is_wanted};
+use super::{LiveLease, Step, View};
 use crate::delivery::DeliveryKind;
 use crate::record::{OriginRecord, ReportKey, Side};
 
 pub(super) fn plan(view: &View<'_>, lease: &v1::Lease, steps: &mut Vec<Step>) {
     let record = view.records.origins.get(&lease.id);
-    if lease.state() == v1::LeaseState::Ending {
-        let known = record.is_some_and(|record| record.clean_acked);
-        if !known && !view.is_reported(&ReportKey::Clean(lease.id.clone())) {
-            steps.push(Step::RemoveLease {
-                lease: lease.id.clone(),
-                side: Some(Side::Origin),
-                report: Some(lease.fencing_token),
-            });
-        }
-        return;
-    }
-    if !is_wanted(lease) || view.is_reported(&ReportKey::LeaseFailed(lease.id.clone())) {
-        return;
-    }
-    if is_past_grace(view, lease) {
-        if record.is_some_and(|record| !record.removed) {
-            steps.push(Step::RemoveLease { lease: lease.id.clone(), side: Some(Side::Origin), report: None });
-        }
+    let held = record.map(|record| Held { removed: record.removed, clean_acked: record.clean_acked });
+    if ends(view, lease, Side::Origin, held, steps) {
         return;
     }
     if record.is_some_and(|record| record.removed) && view.is_live {
@@ -52,10 +37,6 @@ pub(super) fn plan(view: &View<'_>, lease: &v1::Lease, steps: &mut Vec<Step>) {
     if let Some(record) = record {
         accept(view, lease, record, steps);
     }
-}
-
-fn refuse(lease: &v1::Lease, code: &'static str, message: String) -> Step {
-    Step::RefuseLease { lease: lease.id.clone(), fencing_token: lease.fencing_token, code, message }
 }
 
 fn open(view: &View<'_>, lease: &v1::Lease, steps: &mut Vec<Step>) {

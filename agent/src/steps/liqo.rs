@@ -15,19 +15,23 @@ use crate::seal::{self, Binding};
 /// How long the broker keeps a message of the exchange unread; then it is sealed again, if it is still needed.
 const ENVELOPE_LIFE_MS: u64 = 3_600_000;
 
-pub(super) async fn challenge(context: &Context, peering: &str, epoch: u32) -> Result<(), StepError> {
-    let mut exchange = Exchange::begin(context, peering, epoch)?;
-    match exchange.nodes.donor.challenge(&exchange.record.peer()).await {
-        Ok(challenge) => {
-            exchange.record.challenge = Some(SecretBlob::new(challenge.encode()));
-            exchange.send(context, None, Some((Challenge::STEP, challenge.encode()))).await
-        }
-        Err(error) => exchange.fail(context, None, error).await,
-    }
+/// Whose turn it is in the exchange, and with what.
+#[derive(Clone, Copy)]
+pub(super) enum Turn {
+    /// The donor makes what the origin has to sign.
+    Challenge,
+    /// The origin signs it.
+    Answer,
+    /// The donor takes the origin on as a tenant.
+    Admit,
+    /// The origin makes its identity.
+    Identity,
 }
 
-pub(super) async fn admit(
+/// Takes a turn, with the message of the turn before if that has just come.
+pub(super) async fn take(
     context: &Context,
+    turn: Turn,
     peering: &str,
     epoch: u32,
     envelope: Option<&v1::Envelope>,
@@ -35,81 +39,15 @@ pub(super) async fn admit(
     let mut exchange = Exchange::begin(context, peering, epoch)?;
     if let Some(envelope) = envelope {
         let Some(opened) = exchange.open(context, envelope).await? else { return Ok(()) };
-        exchange.record.request = Some(opened);
-        exchange.record.done = false;
+        exchange.receive(turn, opened);
     }
-    if !exchange.record.done {
-        let request = match decode::<TenantRequest>(exchange.record.request.as_ref()) {
-            Ok(request) => request,
-            Err(error) => {
-                exchange.record.request = None;
-                return exchange.fail(context, envelope, error).await;
-            }
-        };
-        match exchange.nodes.donor.admit_tenant(&exchange.record.peer(), &request).await {
-            Ok(identity) => exchange.record.identity = Some(SecretBlob::new(identity.encode())),
-            Err(error) => return exchange.fail(context, envelope, error).await,
-        }
-        exchange.record.done = true;
-    }
-    let identity = exchange.record.identity.as_ref().ok_or(StepError::Gone("the identity"))?.expose().to_vec();
-    exchange.send(context, envelope, Some((IdentityParams::STEP, identity))).await
-}
-
-pub(super) async fn answer(
-    context: &Context,
-    peering: &str,
-    epoch: u32,
-    envelope: Option<&v1::Envelope>,
-) -> Result<(), StepError> {
-    let mut exchange = Exchange::begin(context, peering, epoch)?;
-    if let Some(envelope) = envelope {
-        let Some(opened) = exchange.open(context, envelope).await? else { return Ok(()) };
-        exchange.record.challenge = Some(opened);
-        exchange.record.request = None;
-    }
-    if exchange.record.request.is_none() {
-        let challenge = match decode::<Challenge>(exchange.record.challenge.as_ref()) {
-            Ok(challenge) => challenge,
-            Err(error) => {
-                exchange.record.challenge = None;
-                return exchange.fail(context, envelope, error).await;
-            }
-        };
-        match exchange.nodes.origin.answer(&exchange.record.peer(), &challenge).await {
-            Ok(request) => exchange.record.request = Some(SecretBlob::new(request.encode())),
-            Err(error) => return exchange.fail(context, envelope, error).await,
-        }
-    }
-    let request = exchange.record.request.as_ref().ok_or(StepError::Gone("the request"))?.expose().to_vec();
-    exchange.send(context, envelope, Some((TenantRequest::STEP, request))).await
-}
-
-pub(super) async fn identity(
-    context: &Context,
-    peering: &str,
-    epoch: u32,
-    envelope: Option<&v1::Envelope>,
-) -> Result<(), StepError> {
-    let mut exchange = Exchange::begin(context, peering, epoch)?;
-    if let Some(envelope) = envelope {
-        let Some(opened) = exchange.open(context, envelope).await? else { return Ok(()) };
-        exchange.record.identity = Some(opened);
-        exchange.record.done = false;
-    }
-    let params = match decode::<IdentityParams>(exchange.record.identity.as_ref()) {
-        Ok(params) => params,
-        Err(error) => {
-            exchange.record.identity = None;
-            return exchange.fail(context, envelope, error).await;
-        }
+    let done = match turn {
+        Turn::Challenge => exchange.challenge().await,
+        Turn::Answer => exchange.answer().await,
+        Turn::Admit => exchange.admit().await,
+        Turn::Identity => exchange.identity().await,
     };
-    let api_server = exchange.remote.network.api_server.as_str();
-    match exchange.nodes.origin.accept_identity(&exchange.record.peer(), api_server, &params).await {
-        Ok(()) => exchange.record.done = true,
-        Err(error) => return exchange.fail(context, envelope, error).await,
-    }
-    exchange.send(context, envelope, None).await
+    exchange.finish(context, envelope, done).await
 }
 
 pub(super) async fn remove(context: &Context, peering: &str) -> Result<(), StepError> {
@@ -133,10 +71,18 @@ pub(super) fn virtual_nodes(context: &Context) -> Result<VirtualNodes, StepError
     context.virtual_nodes.clone().ok_or_else(missing)
 }
 
-fn decode<M: Message>(blob: Option<&SecretBlob>) -> Result<M, DeliveryError> {
+/// Reads a message that the record keeps. One that cannot be read is kept no longer: it has to come again.
+fn read<M: Message>(kept: &mut Option<SecretBlob>) -> Result<M, DeliveryError> {
     let missing = || DeliveryError::temporary(format!("read the {} message", M::STEP), "it is not there any more");
-    M::decode(blob.ok_or_else(missing)?.expose())
+    let message = M::decode(kept.as_ref().ok_or_else(missing)?.expose());
+    if message.is_err() {
+        *kept = None;
+    }
+    message
 }
+
+/// What is sent to the other side: the step it stands for, and its content.
+type Sent = (&'static str, Vec<u8>);
 
 /// One side's exchange in one epoch, while a step works on it.
 struct Exchange {
@@ -162,6 +108,53 @@ impl Exchange {
         Ok(Self { nodes: virtual_nodes(context)?, keys, remote, record })
     }
 
+    /// Keeps a message that came. What followed from an earlier one follows from this one now.
+    fn receive(&mut self, turn: Turn, message: SecretBlob) {
+        let record = &mut self.record;
+        match turn {
+            // It begins the exchange: no message comes before it.
+            Turn::Challenge => {}
+            Turn::Answer => (record.challenge, record.request) = (Some(message), None),
+            Turn::Admit => (record.request, record.done) = (Some(message), false),
+            Turn::Identity => (record.identity, record.done) = (Some(message), false),
+        }
+    }
+
+    async fn challenge(&mut self) -> Result<Option<Sent>, StepError> {
+        let challenge = self.nodes.donor.challenge(&self.record.peer()).await?.encode();
+        self.record.challenge = Some(SecretBlob::new(challenge.clone()));
+        Ok(Some((Challenge::STEP, challenge)))
+    }
+
+    async fn admit(&mut self) -> Result<Option<Sent>, StepError> {
+        if !self.record.done {
+            let request = read::<TenantRequest>(&mut self.record.request)?;
+            let identity = self.nodes.donor.admit_tenant(&self.record.peer(), &request).await?;
+            self.record.identity = Some(SecretBlob::new(identity.encode()));
+            self.record.done = true;
+        }
+        let identity = self.record.identity.as_ref().ok_or(StepError::Gone("the identity"))?;
+        Ok(Some((IdentityParams::STEP, identity.expose().to_vec())))
+    }
+
+    async fn answer(&mut self) -> Result<Option<Sent>, StepError> {
+        if self.record.request.is_none() {
+            let challenge = read::<Challenge>(&mut self.record.challenge)?;
+            let request = self.nodes.origin.answer(&self.record.peer(), &challenge).await?;
+            self.record.request = Some(SecretBlob::new(request.encode()));
+        }
+        let request = self.record.request.as_ref().ok_or(StepError::Gone("the request"))?;
+        Ok(Some((TenantRequest::STEP, request.expose().to_vec())))
+    }
+
+    async fn identity(&mut self) -> Result<Option<Sent>, StepError> {
+        let params = read::<IdentityParams>(&mut self.record.identity)?;
+        let api_server = self.remote.network.api_server.as_str();
+        self.nodes.origin.accept_identity(&self.record.peer(), api_server, &params).await?;
+        self.record.done = true;
+        Ok(None)
+    }
+
     /// Opens what the other side sealed; `None` where that failed, and was reported.
     async fn open(&self, context: &Context, envelope: &v1::Envelope) -> Result<Option<SecretBlob>, StepError> {
         match seal::open(&context.federation, envelope, &self.keys.hpke_secret, &self.remote.identity_key) {
@@ -173,17 +166,24 @@ impl Exchange {
         }
     }
 
-    /// Keeps what was done, and sends what follows from it.
-    async fn send(
+    /// Keeps what was done, and sends what follows from it. What may go away is tried again with the same envelope; what will
+    /// not is kept, so that leases can be refused for it.
+    async fn finish(
         mut self,
         context: &Context,
         opened: Option<&v1::Envelope>,
-        message: Option<(&'static str, Vec<u8>)>,
+        done: Result<Option<Sent>, StepError>,
     ) -> Result<(), StepError> {
-        self.record.failed = None;
-        let sealed = match message {
-            Some((step, content)) => Some(self.seal(context, step, &content)?),
-            None => None,
+        let sealed = match done {
+            Ok(sent) => {
+                self.record.failed = None;
+                sent.map(|(step, content)| self.seal(context, step, &content)).transpose()?
+            }
+            Err(StepError::Delivery(DeliveryError::Permanent { code, message })) => {
+                self.fail(context, code, &message);
+                None
+            }
+            Err(error) => return Err(error),
         };
         self.keep(context, opened, sealed).await
     }
@@ -209,14 +209,7 @@ impl Exchange {
         Ok(v1::Envelope { expires_at_ms, ..envelope })
     }
 
-    /// What may go away is tried again with the same envelope; what will not is kept, so that leases can be refused for it.
-    async fn fail(
-        mut self,
-        context: &Context,
-        opened: Option<&v1::Envelope>,
-        error: DeliveryError,
-    ) -> Result<(), StepError> {
-        let DeliveryError::Permanent { code, message } = error else { return Err(error.into()) };
+    fn fail(&mut self, context: &Context, code: &str, message: &str) {
         tracing::warn!(peering = self.keys.peering, code, message, "the key exchange of Liqo cannot go on");
         let message = super::shortened(&format!("{code}: {message}"));
         self.record.failed = Some(LiqoFailure { message, at_ms: context.clock.unix_ms() });
@@ -224,7 +217,6 @@ impl Exchange {
             // The origin has to answer once more.
             self.record.sealed = None;
         }
-        self.keep(context, opened, None).await
     }
 
     async fn keep(

@@ -49,19 +49,5 @@ fn make(context: &Context, peering: &str, epoch: u32, side: Side) -> PeeringReco
         ..v1::KeyBundle::default()
     };
     let bundle = keybundle::sign(bundle, &context.identity, context.voucher.as_ref());
-    PeeringRecord {
-        peering: peering.to_owned(),
-        epoch,
-        side,
-        wireguard_secret,
-        hpke_secret,
-        bundle: bundle.encode_to_vec(),
-        remote: None,
-        preshared: None,
-        nonce: None,
-        sealed_sequence: 0,
-        sealed_accepted: false,
-        proven: false,
-        opened: std::collections::BTreeMap::new(),
-    }
+    PeeringRecord::new(&bundle, side, wireguard_secret, hpke_secret)
 }

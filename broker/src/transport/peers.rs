@@ -1,7 +1,6 @@
 //! Connections to the other brokers, made once and kept.
 
 use std::collections::BTreeMap;
-use std::error::Error as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -179,23 +178,12 @@ fn failed(peer: u64, status: &Status) -> CallError {
 
 /// The reason at the bottom: tonic says only "transport error".
 pub(super) fn describe(status: &Status) -> String {
-    connect_error(status).map_or_else(|| status.message().to_owned(), ToString::to_string)
+    ConnectError::behind(status).map_or_else(|| status.message().to_owned(), ToString::to_string)
 }
 
 /// Whether the call failed because no connection could be made.
 pub(super) fn never_connected(status: &Status) -> bool {
-    connect_error(status).is_some()
-}
-
-fn connect_error(status: &Status) -> Option<&ConnectError> {
-    let mut source = status.source();
-    while let Some(error) = source {
-        if let Some(found) = error.downcast_ref::<ConnectError>() {
-            return Some(found);
-        }
-        source = error.source();
-    }
-    None
+    ConnectError::behind(status).is_some()
 }
 
 #[cfg(test)]

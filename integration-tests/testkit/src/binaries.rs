@@ -108,6 +108,7 @@ pub enum BinariesError {
 #[derive(Debug, Clone)]
 pub struct Binaries {
     folder: PathBuf,
+    cache: PathBuf,
 }
 
 impl Binaries {
@@ -134,7 +135,7 @@ impl Binaries {
         if !output.status.success() {
             return Err(BinariesError::Failed(output.status));
         }
-        let binaries = Self { folder: PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()) };
+        let binaries = Self { folder: PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()), cache };
         for program in needs.programs() {
             if !binaries.folder.join(program).exists() {
                 return Err(BinariesError::Missing { program, folder: binaries.folder });
@@ -147,6 +148,11 @@ impl Binaries {
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// Where this machine keeps what is made once and used by every run.
+    pub(crate) fn cache(&self) -> &Path {
+        &self.cache
     }
 
     /// The path of one program.
@@ -170,7 +176,7 @@ const LIQO: [&str; 7] = [
 ];
 const BENCHMARK: [&str; 2] = ["liqoctl", "wireguard-go"];
 
-pub(crate) fn cache_folder() -> Option<PathBuf> {
+fn cache_folder() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     set("COMITY_CACHE")
         .or_else(|| set("XDG_CACHE_HOME").map(|folder| folder.join("comity")))

@@ -26,7 +26,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::binaries::{Binaries, cache_folder};
+use crate::binaries::Binaries;
 use crate::kubectl::KubectlError;
 use crate::pki::PkiError;
 use crate::port::random;
@@ -166,7 +166,8 @@ impl RealClusters {
         if !missing.is_empty() {
             return Err(RealClustersError::Missing(missing));
         }
-        let root = root_folder();
+        // Not below /tmp, where somebody else could put a folder of this name first.
+        let root = binaries.cache().join("real-clusters");
         private_folder(&root)?;
         supervisor::sweep(&root).await?;
         let id = format!("{:08x}", random() & 0xffff_ffff);
@@ -267,16 +268,7 @@ fn prepare(
             liqo::render(&dir, binaries, cluster, liqo.limits)?;
         }
     }
-    images::provide(&dir.join("images"), &cache_root().join("images"), binaries, config)
-}
-
-/// Where the folders of all runs on this machine are: not below /tmp, where somebody else could put one first.
-fn root_folder() -> PathBuf {
-    cache_root().join("real-clusters")
-}
-
-fn cache_root() -> PathBuf {
-    cache_folder().unwrap_or_else(|| PathBuf::from("/root/.cache/comity"))
+    images::provide(&dir.join("images"), &binaries.cache().join("images"), binaries, config)
 }
 
 fn private_folder(path: &Path) -> Result<(), RealClustersError> {

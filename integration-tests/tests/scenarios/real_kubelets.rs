@@ -2,22 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, PATIENCE, Place, until};
+use comity_scenarios::burst::{label_devices, place};
+use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, PATIENCE, until};
 use comity_testkit::real_clusters::PROBE_IMAGE;
-use comity_testkit::{Binaries, Needs, RealClusters, RealClustersConfig, SimulatedNode, Where, requirements};
+use comity_testkit::{Binaries, Needs, RealClusters, RealClustersConfig, Where, requirements};
 
 use crate::OrLogs as _;
 use crate::control_planes::pod;
-
-/// A place inside the test clusters.
-fn place(clusters: &std::sync::Arc<RealClusters>, at: Where, address: &str) -> Place {
-    let clusters = std::sync::Arc::clone(clusters);
-    let launch = move |program: &std::path::Path, args: &[String]| {
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        clusters.command_in(at, program, &args)
-    };
-    Place { launch: std::sync::Arc::new(launch), address: address.to_owned() }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
@@ -27,13 +18,7 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     let binaries = Binaries::ensure(Needs::RealNodes).await.unwrap();
     let config = RealClustersConfig { origin_gpus: 0, donor_gpus: 4, ..RealClustersConfig::default() };
     let clusters = std::sync::Arc::new(RealClusters::start(&binaries, config).await.unwrap());
-    // GPU Feature Discovery does not run there: what it would say of the devices is said by hand.
-    let labels: Vec<String> =
-        SimulatedNode::l40s("donor", 4).labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    let node = clusters.donor.node_name();
-    let mut args = vec!["label", "--overwrite", "node", node.as_str()];
-    args.extend(labels.iter().map(String::as_str));
-    clusters.donor.kubectl(&args).await.unwrap();
+    label_devices(&clusters.donor).await.unwrap();
     let router = clusters.router_address(Where::Origin);
     let mut federation = Federation::start(FederationConfig {
         brokers: 3,

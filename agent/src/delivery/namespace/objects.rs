@@ -9,7 +9,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, RoleBinding, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::ObjectMeta;
 
-use crate::delivery::call::MANAGED_BY;
+use crate::delivery::call::own_labels;
 use crate::delivery::{DonorLease, LEASE_LABEL, TENANT_LABEL, namespace_name};
 
 /// Label with the cluster that borrows.
@@ -30,15 +30,7 @@ const TENANT_ROLE_MANIFEST: &str = include_str!("../../../../deploy/agent/tenant
 
 /// Labels of everything in the namespace.
 pub(crate) fn labels(lease: &DonorLease) -> BTreeMap<String, String> {
-    [
-        (MANAGED_BY.0, MANAGED_BY.1),
-        (LEASE_LABEL, &lease.lease_id),
-        (TENANT_LABEL, &lease.tenant),
-        (ORIGIN_LABEL, &lease.origin),
-    ]
-    .into_iter()
-    .map(|(key, value)| (key.to_owned(), value.to_owned()))
-    .collect()
+    own_labels([(LEASE_LABEL, lease.lease_id.as_str()), (TENANT_LABEL, &lease.tenant), (ORIGIN_LABEL, &lease.origin)])
 }
 
 /// Metadata of an object in the lease's namespace.

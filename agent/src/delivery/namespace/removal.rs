@@ -7,9 +7,9 @@ use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, ListParams, Preconditions};
 
-use super::{NamespaceDelivery, check_lease_id, check_owner, objects};
+use super::{NamespaceDelivery, check_owner, objects};
 use crate::delivery::call::{call, call_opt};
-use crate::delivery::{DeliveryError, namespace_name};
+use crate::delivery::{DeliveryError, check_lease_id, namespace_name};
 
 /// How long one call waits for the namespace to go: pods have half a minute to end. The caller tries again after that.
 const PATIENCE: Duration = Duration::from_secs(90);

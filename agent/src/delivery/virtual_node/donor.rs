@@ -10,13 +10,11 @@ use super::nodes::LeaseNodes;
 use super::{VirtualNodeDonor, granted};
 use crate::delivery::{DeliveryError, DonorLease, Grant};
 use crate::liqo::donor::LiqoDonor;
-use crate::liqo::{Challenge, IdentityParams, LiqoPeer, TenantRequest};
+use crate::liqo::{Challenge, IdentityParams, LiqoPeer, TENANT_NAMESPACE_PREFIX, TenantRequest};
 use crate::observe::NodeSalt;
 
 /// How long the policies are given to let a lease in: they were seen to need well under a second.
 const POLICIES_PATIENCE: Duration = Duration::from_secs(15);
-/// Before a Liqo id, in the name of its tenant namespace.
-const TENANT_NAMESPACE: &str = "liqo-tenant-";
 
 /// Lends virtual nodes.
 pub struct NodeLender {
@@ -91,7 +89,9 @@ impl VirtualNodeDonor for NodeLender {
         tenant_namespace: Option<&'a str>,
     ) -> BoxFuture<'a, Result<(), DeliveryError>> {
         Box::pin(async move {
-            if let Some(liqo_id) = tenant_namespace.and_then(|namespace| namespace.strip_prefix(TENANT_NAMESPACE)) {
+            if let Some(liqo_id) =
+                tenant_namespace.and_then(|namespace| namespace.strip_prefix(TENANT_NAMESPACE_PREFIX))
+            {
                 let (peering, cluster) = (String::new(), String::new());
                 let peer = LiqoPeer { peering, cluster, liqo_id: liqo_id.to_owned() };
                 self.liqo.drain_lease(&peer, lease_id).await?;

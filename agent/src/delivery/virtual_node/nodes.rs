@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch};
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt as _};
 
-use crate::delivery::call::{FIELD_MANAGER, call, call_opt};
+use crate::delivery::call::{call, call_opt, patching};
 use crate::delivery::{DeliveryError, DonorLease};
 use crate::observe::NodeSalt;
 
@@ -134,7 +134,7 @@ impl LeaseNodes {
 
     async fn set(&self, node: &str, label: &str, value: Option<&str>) -> Result<(), DeliveryError> {
         let patch = serde_json::json!({ "metadata": { "labels": { label: value } } });
-        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let parameters = patching();
         let nodes = self.nodes();
         // A node that went away needs no label.
         call_opt(&format!("label node {node}"), nodes.patch_metadata(node, &parameters, &Patch::Merge(&patch)))

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures::{Stream, StreamExt as _};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DynamicObject, PostParams};
+use kube::api::DynamicObject;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt as _};
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::grants::Grants;
 use super::pace::Pace;
 use super::slice::status_to_write;
-use crate::delivery::call::FIELD_MANAGER;
+use crate::delivery::call::creating;
 use crate::kubernetes_api::{CallError, within_limit};
 use crate::liqo::resource_slice;
 
@@ -148,7 +148,7 @@ async fn write(client: &Client, slice: &DynamicObject) -> Result<DynamicObject, 
         &slice.namespace().unwrap_or_default(),
         &resource_slice(),
     );
-    let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    let parameters = creating();
     within_limit(api.replace_status(&slice.name_any(), &parameters, slice)).await
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::liqo::tenant_namespace_of;
 use crate::record::Records;
 
 /// Most leases in force at a time: their terms have to fit one ConfigMap of 1 MiB.
@@ -39,6 +40,6 @@ impl Grants {
     #[must_use]
     pub fn of_slice(&self, namespace: &str, name: &str, consumer: &str) -> Option<&Grant> {
         let grant = self.0.get(name)?;
-        (grant.origin_liqo_id == consumer && namespace == format!("liqo-tenant-{consumer}")).then_some(grant)
+        (grant.origin_liqo_id == consumer && namespace == tenant_namespace_of(consumer)).then_some(grant)
     }
 }

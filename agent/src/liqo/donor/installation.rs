@@ -6,10 +6,10 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client};
 use serde_json::Value;
 
-use super::dynamic::{self, rights};
+use super::rights::rights;
 use crate::delivery::DeliveryError;
 use crate::delivery::call::call_opt;
-use kube::core::{ApiResource, GroupVersionKind};
+use crate::liqo::{dynamic, vk_options_template};
 
 /// Versions that were tried, first and last.
 const FIRST: (u32, u32, u32) = (1, 0, 3);
@@ -74,11 +74,6 @@ pub async fn check_installation(
     Parts { manager: &manager, webhook: &webhook, kubelet }.judge(id, settings)
 }
 
-fn vk_options_template() -> ApiResource {
-    let kind = GroupVersionKind::gvk("offloading.liqo.io", "v1beta1", "VkOptionsTemplate");
-    ApiResource::from_gvk_with_plural(&kind, "vkoptionstemplates")
-}
-
 fn strings(value: Option<&Value>) -> Vec<String> {
     let items = value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
@@ -95,7 +90,7 @@ impl Parts<'_> {
         let version = match &settings.version {
             Some(version) => version.clone(),
             None => version_of(self.manager).ok_or_else(|| {
-                let text = "the image of liqo-controller-manager has no version as its tag; name Liqo's version in the agent's settings";
+                let text = "neither the image's tag nor label app.kubernetes.io/version of liqo-controller-manager says Liqo's version; install a released one";
                 DeliveryError::permanent("liqo-version", text)
             })?,
         };

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{Patch, PatchParams};
+use kube::api::Patch;
 use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 
-use crate::delivery::call::FIELD_MANAGER;
+use crate::delivery::call::patching;
 use crate::kubernetes_api::within_limit;
 use crate::liqo::{REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
 
@@ -60,7 +60,7 @@ fn needs_label(namespace: &PartialObjectMeta<Namespace>) -> bool {
 
 async fn label(namespaces: &Api<Namespace>, name: &str) {
     let labels = json!({ "metadata": { "labels": { ENFORCE: LEVELS[0] } } });
-    let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let parameters = patching();
     for attempt in 1..=TRIES {
         match within_limit(namespaces.patch(name, &parameters, &Patch::Merge(&labels))).await {
             Ok(_) => return tracing::info!(namespace = name, "put a remote namespace under Pod Security baseline"),

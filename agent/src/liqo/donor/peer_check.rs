@@ -7,13 +7,12 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
 use super::LiqoDonor;
-use super::dynamic::rights;
+use super::rights::rights;
 use crate::delivery::DeliveryError;
 use crate::delivery::call::call;
-use crate::liqo::LiqoPeer;
+use crate::dns_label::is_dns_label;
+use crate::liqo::{LiqoPeer, MAX_LIQO_ID};
 
-/// Longest id: "liqo-tenant-" and it have to be a label.
-const MAX_ID: usize = 63 - "liqo-tenant-".len();
 /// Roles that Liqo itself binds to consumers.
 const LIQOS_ROLES: [&str; 3] =
     ["liqo-remote-controlplane", "liqo-virtual-kubelet-remote", "liqo-virtual-kubelet-remote-clusterwide"];
@@ -25,9 +24,9 @@ impl LiqoDonor {
     /// Refuses ids that are no labels, this cluster's own, or known to its RBAC.
     pub(super) async fn check_peer(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         let id = peer.liqo_id.as_str();
-        if !is_label(id) || id.len() > MAX_ID {
+        if !is_dns_label(id) || id.len() > MAX_LIQO_ID {
             let text = format!(
-                "the Liqo id {id:?} of cluster {} is no label of at most {MAX_ID} characters; give it another one",
+                "the Liqo id {id:?} of cluster {} is no label of at most {MAX_LIQO_ID} characters; give it another one",
                 peer.cluster
             );
             return Err(DeliveryError::permanent("bad-liqo-id", text));
@@ -87,11 +86,6 @@ fn gives_rights(role: &RoleRef, subjects: &[Subject], id: &str) -> bool {
     !liqos && subjects.iter().any(|subject| (subject.kind == "Group" || subject.kind == "User") && subject.name == id)
 }
 
-fn is_label(id: &str) -> bool {
-    let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    !id.is_empty() && !id.starts_with('-') && !id.ends_with('-') && id.bytes().all(inside)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,15 +99,5 @@ mod tests {
         assert!(!gives_rights(&role("view"), &[subject("ServiceAccount", "physics")], "physics"));
         assert!(!gives_rights(&role("liqo-remote-controlplane"), &[subject("User", "physics")], "physics"));
         assert!(!gives_rights(&role("view"), &[subject("Group", "physics-2")], "physics"));
-    }
-
-    #[test]
-    fn ids_are_labels() {
-        for good in ["origin", "a", "0-9", "5f0e6d9c-1f0b-4e9a-9a39-8a3f6f1f2d11"] {
-            assert!(is_label(good), "{good}");
-        }
-        for bad in ["", "-a", "a-", "system:masters", "A", "a.b", "a/b", "ä"] {
-            assert!(!is_label(bad), "{bad}");
-        }
     }
 }

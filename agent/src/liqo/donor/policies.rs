@@ -39,7 +39,7 @@ pub const fn params_name() -> &'static str {
 /// What the operator decides about the policies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicySettings {
-    /// User name of this agent: see [`own_user_name`](super::own_user_name).
+    /// User name of this agent: see [`own_user_name`](crate::liqo::own_user_name).
     pub agent_user: String,
     /// Namespace of the ConfigMap: the agent's own.
     pub agent_namespace: String,

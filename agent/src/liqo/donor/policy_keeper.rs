@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _};
-use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event};
@@ -18,7 +18,8 @@ use tokio::time::Instant;
 use super::grants::Grants;
 use super::pace::Pace;
 use super::policies::{PART_LABEL, PolicySettings, params_name, policy_objects};
-use crate::delivery::call::FIELD_MANAGER;
+use super::slice::is_empty;
+use crate::delivery::call::{FIELD_MANAGER, creating};
 use crate::kubernetes_api::{CallError, within_limit};
 
 /// API servers look for changed policies once a second, and then compile them.
@@ -245,7 +246,7 @@ impl Keeping {
             let mut whole: DynamicObject =
                 serde_json::from_value(wanted.clone()).map_err(|error| CallError::Connection(error.to_string()))?;
             whole.metadata.resource_version = written.resource_version();
-            let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+            let parameters = creating();
             written = within_limit(api.replace(name, &parameters, &whole)).await?;
         }
         tracing::info!(kind = kind(wanted), name, "wrote an object of the admission policies");
@@ -318,15 +319,6 @@ fn without_empty(value: &Value) -> Value {
         ),
         Value::Array(items) => Value::Array(items.iter().map(without_empty).collect()),
         other => other.clone(),
-    }
-}
-
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Array(items) => items.is_empty(),
-        Value::Object(fields) => fields.is_empty(),
-        _ => false,
     }
 }
 

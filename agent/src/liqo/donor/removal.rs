@@ -9,14 +9,13 @@ use serde_json::json;
 use super::LiqoDonor;
 use super::class_controller::REPLICATED;
 use super::csr::slice_user;
-use super::dynamic::{self, rights};
+use super::rights::rights;
 use super::tenant::{CONTROLLER_HINT, NONCE_SECRET};
-use super::waiting::Waiting;
 use crate::delivery::DeliveryError;
 use crate::delivery::call::{call, call_opt};
 use crate::liqo::{
-    LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL, foreign_cluster, identity, namespace_map,
-    quota, resource_slice, shadow_pod, tenant,
+    LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL, dynamic, foreign_cluster, identity,
+    namespace_map, quota, resource_slice, shadow_pod, tenant, waiting::Waiting,
 };
 
 const CREATOR: &str = "liqo.io/creator-user";
@@ -68,7 +67,7 @@ impl LiqoDonor {
         let operation = format!("delete ResourceSlice {lease_id} in {namespace}");
         rights(call_opt(&operation, slices.delete(lease_id, &DeleteParams::default())).await)?;
         let waiting = Waiting { operation: &operation, hint: CONTROLLER_HINT, patience: self.settings.patience };
-        waiting.gone(slices, lease_id, slice.uid()).await
+        waiting.gone(&slices, lease_id, slice.uid()).await
     }
 
     /// Takes a peer's half of this cluster down: rights first, then its slices and remote namespaces with all that runs in
@@ -167,7 +166,7 @@ impl LiqoDonor {
         };
         rights(call_opt(&operation, tenants.delete(&peer.liqo_id, &DeleteParams::default())).await)?;
         let waiting = Waiting { operation: &operation, hint: CONTROLLER_HINT, patience: self.settings.patience };
-        waiting.gone(tenants.clone(), &peer.liqo_id, found.uid()).await
+        waiting.gone(tenants, &peer.liqo_id, found.uid()).await
     }
 
     async fn remove_namespace(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
@@ -181,7 +180,7 @@ impl LiqoDonor {
         }
         rights(call_opt(&operation, namespaces.delete(&name, &DeleteParams::background())).await)?;
         let waiting = Waiting { operation: &operation, hint: NAMESPACE_HINT, patience: self.settings.patience };
-        waiting.gone(namespaces, &name, found.uid()).await
+        waiting.gone(&namespaces, &name, found.uid()).await
     }
 
     /// Liqo never removes these itself.
@@ -191,6 +190,6 @@ impl LiqoDonor {
         let Some(found) = rights(call_opt(&operation, all.get_metadata(&peer.liqo_id)).await)? else { return Ok(()) };
         rights(call_opt(&operation, all.delete(&peer.liqo_id, &DeleteParams::default())).await)?;
         let waiting = Waiting { operation: &operation, hint: CONTROLLER_HINT, patience: self.settings.patience };
-        waiting.gone(all, &peer.liqo_id, found.uid()).await
+        waiting.gone(&all, &peer.liqo_id, found.uid()).await
     }
 }

@@ -103,7 +103,8 @@ fn is_same(found: &Map<String, Value>, wanted: &Map<String, Value>) -> bool {
     says(found) == says(wanted)
 }
 
-fn is_empty(value: &Value) -> bool {
+/// Whether a value says nothing: the API server leaves such fields out.
+pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Array(items) => items.is_empty(),

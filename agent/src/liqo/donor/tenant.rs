@@ -4,19 +4,19 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::{DeleteParams, DynamicObject, ObjectMeta, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ObjectMeta};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::csr::{certificate_is, tenant_subject_is};
-use super::dynamic::{self, rights};
-use super::waiting::Waiting;
+use super::rights::rights;
 use super::{LiqoDonor, server_name};
 use crate::delivery::DeliveryError;
-use crate::delivery::call::{FIELD_MANAGER, MANAGED_BY, apply, call, call_opt};
+use crate::delivery::call::{apply, call, call_opt, creating, own_labels};
 use crate::liqo::{
     Challenge, IdentityParams, LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL, TenantRequest,
-    tenant,
+    dynamic, tenant, tenant_namespace,
+    waiting::{Seen, Waiting},
 };
 
 pub(super) const NONCE_SECRET: &str = "liqo-nonce";
@@ -34,16 +34,12 @@ impl LiqoDonor {
         self.check_peer(peer).await?;
         self.ensure_tenant_namespace(peer).await?;
         let secrets = Api::<Secret>::namespaced(self.client.clone(), &peer.tenant_namespace());
-        let labels = [
-            (MANAGED_BY.0, MANAGED_BY.1),
-            (PEERING_LABEL, &peer.peering),
-            ("liqo.io/nonce", "true"),
-            (REMOTE_CLUSTER_LABEL, &peer.liqo_id),
-        ];
+        let labels =
+            [(PEERING_LABEL, peer.peering.as_str()), ("liqo.io/nonce", "true"), (REMOTE_CLUSTER_LABEL, &peer.liqo_id)];
         let wanted = Secret {
             metadata: ObjectMeta {
                 name: Some(NONCE_SECRET.to_owned()),
-                labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+                labels: Some(own_labels(labels)),
                 ..ObjectMeta::default()
             },
             type_: Some("Opaque".to_owned()),
@@ -52,7 +48,8 @@ impl LiqoDonor {
         rights(apply(&secrets, &wanted).await)?;
         let operation = format!("wait for the nonce for {}", peer.liqo_id);
         let waiting = Waiting { operation: &operation, hint: CONTROLLER_HINT, patience: self.settings.patience };
-        let nonce = waiting.until(secrets, NONCE_SECRET, |secret| nonce(secret?)).await?;
+        let look = |secret: Option<&Secret>| Ok(Seen::of(secret.and_then(nonce), "there is no nonce"));
+        let nonce = waiting.until(&secrets, NONCE_SECRET, look).await?;
         Ok(Challenge { nonce })
     }
 
@@ -71,11 +68,12 @@ impl LiqoDonor {
         self.ensure_tenant_namespace(peer).await?;
         let tenants = dynamic::namespaced(&self.client, &tenant(), &peer.tenant_namespace());
         self.make_way(peer, request, &tenants).await?;
-        dynamic::apply(&tenants, &tenant_object(peer, request)).await?;
+        rights(dynamic::apply(&tenants, &tenant_object(peer, request)).await)?;
         let operation = format!("wait until Liqo has signed the certificate of {}", peer.liqo_id);
         let hint = format!("{CONTROLLER_HINT} The events of Tenant {} say more: kubectl describe", peer.liqo_id);
         let waiting = Waiting { operation: &operation, hint: &hint, patience: self.settings.patience };
-        let params = waiting.until(tenants, &peer.liqo_id, |tenant| identity_params(tenant?)).await?;
+        let look = |tenant: Option<&DynamicObject>| Ok(Seen::of(tenant.and_then(identity_params), "nothing is signed"));
+        let params = waiting.until(&tenants, &peer.liqo_id, look).await?;
         let certificate = STANDARD.decode(&params.signed_crt).unwrap_or_default();
         if !certificate_is(&certificate, &peer.liqo_id) {
             let text = format!(
@@ -96,22 +94,10 @@ impl LiqoDonor {
         if let Some(found) = rights(call_opt(&read, namespaces.get(&name)).await)? {
             return usable(&found, peer);
         }
-        let labels = [
-            (MANAGED_BY.0, MANAGED_BY.1),
-            (PEERING_LABEL, &peer.peering),
-            (TENANT_NAMESPACE_LABEL, "true"),
-            (REMOTE_CLUSTER_LABEL, &peer.liqo_id),
-        ];
-        let wanted = Namespace {
-            metadata: ObjectMeta {
-                name: Some(name.clone()),
-                labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
-                ..ObjectMeta::default()
-            },
-            ..Namespace::default()
-        };
-        let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-        match rights(call(&format!("create namespace {name}"), namespaces.create(&parameters, &wanted)).await) {
+        let parameters = creating();
+        match rights(
+            call(&format!("create namespace {name}"), namespaces.create(&parameters, &tenant_namespace(peer))).await,
+        ) {
             Ok(_) => Ok(()),
             // The other role's half of the agent may have been faster.
             Err(error) => match rights(call_opt(&read, namespaces.get(&name)).await)? {
@@ -145,7 +131,7 @@ impl LiqoDonor {
         let operation = format!("delete Tenant {}, which has another certificate request", peer.liqo_id);
         rights(call_opt(&operation, tenants.delete(&peer.liqo_id, &DeleteParams::default())).await)?;
         let waiting = Waiting { operation: &operation, hint: CONTROLLER_HINT, patience: self.settings.patience };
-        waiting.gone(tenants.clone(), &peer.liqo_id, found.uid()).await?;
+        waiting.gone(tenants, &peer.liqo_id, found.uid()).await?;
         // Liqo keeps what it signed here, and would hand that out again.
         let secrets = Api::<Secret>::namespaced(self.client.clone(), &peer.tenant_namespace());
         rights(
@@ -198,19 +184,8 @@ fn check_request(peer: &LiqoPeer, request: &TenantRequest) -> Result<(), Deliver
     Ok(())
 }
 
-fn tenant_object(peer: &LiqoPeer, request: &TenantRequest) -> Value {
-    json!({
-        "apiVersion": "authentication.liqo.io/v1beta1",
-        "kind": "Tenant",
-        "metadata": {
-            "name": peer.liqo_id,
-            "namespace": peer.tenant_namespace(),
-            "labels": {
-                MANAGED_BY.0: MANAGED_BY.1,
-                PEERING_LABEL: peer.peering,
-                REMOTE_CLUSTER_LABEL: peer.liqo_id,
-            },
-        },
+fn tenant_object(peer: &LiqoPeer, request: &TenantRequest) -> DynamicObject {
+    let mut object = DynamicObject::new(&peer.liqo_id, &tenant()).within(&peer.tenant_namespace()).data(json!({
         "spec": {
             "clusterID": peer.liqo_id,
             "authzPolicy": "KeysExchange",
@@ -219,7 +194,10 @@ fn tenant_object(peer: &LiqoPeer, request: &TenantRequest) -> Value {
             "signature": request.signature,
             "tenantCondition": "Active",
         },
-    })
+    }));
+    object.metadata.labels =
+        Some(own_labels([(PEERING_LABEL, peer.peering.as_str()), (REMOTE_CLUSTER_LABEL, &peer.liqo_id)]));
+    object
 }
 
 fn nonce(secret: &Secret) -> Option<String> {

@@ -6,33 +6,11 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 
 use crate::delivery::DeliveryError;
-use crate::liqo::{IdentityParams, LiqoPeer};
+use crate::dns_label::is_dns_label;
+use crate::liqo::{IdentityParams, LiqoPeer, MAX_LIQO_ID, tenant_namespace_of};
 
-/// Longest DNS label.
-const MAX_LABEL: usize = 63;
-/// Longest Liqo id: with "liqo-tenant-" before it, it is still a namespace's name.
-const MAX_LIQO_ID: usize = MAX_LABEL - "liqo-tenant-".len();
 /// Longest PEM text, in base64, of a certificate or bundle.
 const MAX_PEM: usize = 32 << 10;
-
-/// Lower-case letters, digits and inner hyphens, at most 63.
-pub(super) fn is_dns_label(text: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    !text.is_empty()
-        && text.len() <= MAX_LABEL
-        && text.bytes().all(|byte| inner(byte) || byte == b'-')
-        && text.bytes().next().is_some_and(inner)
-        && text.bytes().last().is_some_and(inner)
-}
-
-/// A lease's id: it names the slice, the virtual node and the Node.
-pub(super) fn lease_id(id: &str) -> Result<(), DeliveryError> {
-    let number = id.strip_prefix("lease-").unwrap_or_default();
-    if !number.is_empty() && number.len() <= 20 && number.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Ok(());
-    }
-    Err(DeliveryError::permanent("bad-lease-id", format!("{id:?} is not the id of a lease, such as lease-7")))
-}
 
 /// A namespace of this cluster that may be offloaded.
 pub(super) fn target_namespace(name: &str) -> Result<(), DeliveryError> {
@@ -76,7 +54,7 @@ pub(super) fn identity(params: &IdentityParams, signed_api_server: &str, own_id:
             params.api_server
         ));
     }
-    let wanted = format!("liqo-tenant-{own_id}");
+    let wanted = tenant_namespace_of(own_id);
     if params.tenant_namespace != wanted {
         return bad(format!("tenant_namespace of the donor is {:?}, not {wanted:?}", params.tenant_namespace));
     }
@@ -170,9 +148,5 @@ mod tests {
             assert!(target_namespace(wrong).is_err(), "{wrong}");
         }
         target_namespace("team-a").unwrap();
-        lease_id("lease-7").unwrap();
-        for wrong in ["lease-", "lease-x", "7", "lease-7/..", "lease-123456789012345678901"] {
-            assert!(lease_id(wrong).is_err(), "{wrong}");
-        }
     }
 }

@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::PostParams;
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt as _};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroize as _;
 
-use super::wait::{Seen, apply_dynamic, wait_for};
 use super::{LiqoOrigin, check, objects, signing};
 use crate::delivery::DeliveryError;
-use crate::delivery::call::{FIELD_MANAGER, apply, call, call_opt};
+use crate::delivery::call::{apply, call, call_opt, creating};
 use crate::liqo::{
-    Challenge, IdentityParams, LiqoPeer, PEERING_LABEL, TenantRequest, foreign_cluster, identity,
+    Challenge, IdentityParams, LiqoPeer, PEERING_LABEL, TenantRequest, dynamic, foreign_cluster, identity,
     messages::Message as _,
+    tenant_namespace,
+    waiting::{Seen, Waiting},
 };
 
 /// Liqo's keys, in its own namespace.
@@ -67,17 +67,18 @@ impl LiqoOrigin {
             found.metadata.deletion_timestamp.is_none() && found.annotations().get(objects::DIGEST) == Some(&digest)
         });
         if !current {
-            apply_dynamic(&identities, &objects::control_plane_identity(peer, params, &digest)).await?;
+            dynamic::apply(&identities, &objects::control_plane_identity(peer, params, &digest)).await?;
         }
         let operation = format!("wait for Liqo to use the identity for cluster {}", peer.liqo_id);
-        wait_for(&identities, &name, &operation, IDENTITY_PATIENCE, |identity| Ok(kubeconfig_secret(identity))).await?;
+        let waiting = Waiting { operation: &operation, hint: "", patience: IDENTITY_PATIENCE };
+        waiting.until(&identities, &name, |identity| Ok(kubeconfig_secret(identity))).await?;
         let clusters = self.cluster_wide(&foreign_cluster());
-        wait_for(&clusters, &peer.liqo_id, &operation, IDENTITY_PATIENCE, |cluster| Ok(identity_ready(cluster))).await
+        waiting.until(&clusters, &peer.liqo_id, |cluster| Ok(identity_ready(cluster))).await
     }
 
     pub(super) async fn ensure_tenant_namespace(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         let namespaces = Api::<Namespace>::all(self.client.clone());
-        let wanted = objects::tenant_namespace(peer);
+        let wanted = tenant_namespace(peer);
         let name = wanted.name_any();
         let operation = format!("make namespace {name}");
         match call_opt(&operation, namespaces.get(&name)).await? {
@@ -86,7 +87,7 @@ impl LiqoOrigin {
             }
             Some(found) => check_namespace(&found, peer)?,
             None => {
-                let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+                let parameters = creating();
                 match call(&operation, namespaces.create(&parameters, &wanted)).await {
                     Ok(_) => {}
                     Err(error) => match call_opt(&operation, namespaces.get(&name)).await? {

@@ -2,17 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::Namespace;
-use kube::api::ObjectMeta;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use super::NamespaceMapping;
 use crate::delivery::LEASE_LABEL;
-use crate::delivery::call::MANAGED_BY;
+use crate::delivery::call::own_labels;
 use crate::liqo::{
-    IdentityParams, LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, SLICE_CLASS, TENANT_NAMESPACE_LABEL, identity,
-    namespace_offloading, resource_slice,
+    IdentityParams, LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, SLICE_CLASS, identity, namespace_offloading,
+    resource_slice,
 };
 
 /// Name that Liqo demands of a NamespaceOffloading.
@@ -20,23 +18,6 @@ pub(super) const OFFLOADING: &str = "offloading";
 pub(super) use crate::liqo::TARGET_NAMESPACE_LABEL as TARGET_LABEL;
 /// Annotation of an Identity: a digest of the parameters that it was made from.
 pub(super) const DIGEST: &str = "comity.dev/parameters";
-
-fn labels<'a>(more: impl IntoIterator<Item = (&'a str, &'a str)>) -> BTreeMap<String, String> {
-    std::iter::once(MANAGED_BY).chain(more).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
-}
-
-/// The namespace in which Liqo keeps what concerns the donor.
-pub(super) fn tenant_namespace(peer: &LiqoPeer) -> Namespace {
-    let labels = labels([
-        (REMOTE_CLUSTER_LABEL, peer.liqo_id.as_str()),
-        (TENANT_NAMESPACE_LABEL, "true"),
-        (PEERING_LABEL, &peer.peering),
-    ]);
-    Namespace {
-        metadata: ObjectMeta { name: Some(peer.tenant_namespace()), labels: Some(labels), ..ObjectMeta::default() },
-        ..Namespace::default()
-    }
-}
 
 /// Name of the Identity of a donor's control plane.
 pub(super) fn identity_name(peer: &LiqoPeer) -> String {
@@ -55,7 +36,7 @@ pub(super) fn control_plane_identity(peer: &LiqoPeer, params: &IdentityParams, d
             }
         }));
     object.metadata.labels =
-        Some(labels([(REMOTE_CLUSTER_LABEL, peer.liqo_id.as_str()), (PEERING_LABEL, &peer.peering)]));
+        Some(own_labels([(REMOTE_CLUSTER_LABEL, peer.liqo_id.as_str()), (PEERING_LABEL, &peer.peering)]));
     object.metadata.annotations = Some(BTreeMap::from([(DIGEST.to_owned(), digest.to_owned())]));
     object
 }
@@ -70,7 +51,7 @@ pub(super) fn slice(
     let mut object = DynamicObject::new(lease_id, &resource_slice())
         .within(&peer.tenant_namespace())
         .data(json!({ "spec": { "class": SLICE_CLASS, "resources": resources } }));
-    object.metadata.labels = Some(labels([
+    object.metadata.labels = Some(own_labels([
         ("liqo.io/replication", "true"),
         ("liqo.io/remoteID", peer.liqo_id.as_str()),
         (REMOTE_CLUSTER_LABEL, peer.liqo_id.as_str()),
@@ -105,7 +86,7 @@ pub(super) fn offloading(
             "clusterSelector": { "nodeSelectorTerms": terms },
         }
     }));
-    object.metadata.labels = Some(labels([]));
+    object.metadata.labels = Some(own_labels([]));
     object
 }
 

@@ -3,15 +3,14 @@
 use std::collections::BTreeSet;
 
 use kube::ResourceExt as _;
-use kube::api::PostParams;
 use kube::core::DynamicObject;
 
-use super::wait::{apply_dynamic, wait_gone};
+use super::removal::wait_gone;
 use super::{LiqoOrigin, objects};
 use crate::delivery::DeliveryError;
 use crate::delivery::LEASE_LABEL;
-use crate::delivery::call::{FIELD_MANAGER, MANAGED_BY, call, call_opt};
-use crate::liqo::{REMOTE_CLUSTER_LABEL, namespace_offloading};
+use crate::delivery::call::{MANAGED_BY, call, call_opt, creating};
+use crate::liqo::{REMOTE_CLUSTER_LABEL, dynamic, namespace_offloading};
 
 impl LiqoOrigin {
     /// Offers a namespace the donors of all leases for it, but for one lease that ends.
@@ -28,9 +27,9 @@ impl LiqoOrigin {
             }
             // It cannot be changed while something is offloaded: the old one stays until the last lease ends.
             wanted.data["spec"]["namespaceMappingStrategy"] = found.data["spec"]["namespaceMappingStrategy"].clone();
-            return apply_dynamic(&offloadings, &wanted).await.map(drop);
+            return dynamic::apply(&offloadings, &wanted).await.map(drop);
         }
-        let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        let parameters = creating();
         // Creating, unlike applying, can never take over what somebody else made in between.
         call(&operation, offloadings.create(&parameters, &wanted)).await.map(drop)
     }

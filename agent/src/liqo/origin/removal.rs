@@ -7,19 +7,18 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, Patch, Preconditions};
 use kube::core::DynamicObject;
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::wait::wait_gone;
 use super::{LiqoOrigin, check, objects};
-use crate::delivery::call::{FIELD_MANAGER, call, call_opt};
-use crate::delivery::{DeliveryError, LEASE_LABEL};
+use crate::delivery::call::{call, call_opt, patching};
+use crate::delivery::{DeliveryError, LEASE_LABEL, check_lease_id};
 use crate::liqo::{
     LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, foreign_cluster, identity, namespace_offloading, renew,
-    resource_slice, virtual_node,
+    resource_slice, virtual_node, waiting::Waiting,
 };
 
 /// Liqo's mark of a cluster that will not come back; it counts only while the cluster does not answer.
@@ -30,13 +29,22 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// Pause between looks at the pods of a node, which is a list and not an object.
 const POLL: Duration = Duration::from_millis(250);
 
+/// Waits until an object is gone, whichever of its name it is.
+pub(super) async fn wait_gone<K>(api: &Api<K>, name: &str, what: &str, patience: Duration) -> Result<(), DeliveryError>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    let operation = format!("wait for {what} {name} to be gone");
+    Waiting { operation: &operation, hint: "", patience }.gone(api, name, None).await
+}
+
 impl LiqoOrigin {
     /// Takes everything of a lease away and returns when it is gone; idempotent, and also without the donor.
     ///
     /// # Errors
     /// [`DeliveryError`].
     pub async fn remove(&self, lease_id: &str) -> Result<(), DeliveryError> {
-        check::lease_id(lease_id)?;
+        check_lease_id(lease_id)?;
         let found = match self.slice_of(lease_id).await? {
             Some(slice) => Some(slice),
             // The slice went before this agent saw the rest go.
@@ -87,7 +95,7 @@ impl LiqoOrigin {
         let operation = format!("drain virtual node {lease_id}");
         let Some(node) = call_opt(&operation, nodes.get(lease_id)).await? else { return Ok(()) };
         if let Some(patch) = objects::drain_patch(&node, lease_id) {
-            let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+            let parameters = patching();
             call_opt(&operation, nodes.patch(lease_id, &parameters, &Patch::Merge(&patch))).await?;
         }
         let pods = Api::<Pod>::all(self.client.clone());
@@ -213,7 +221,7 @@ impl LiqoOrigin {
     async fn annotate(&self, donor: &str, value: serde_json::Value) -> Result<(), DeliveryError> {
         let clusters = self.cluster_wide(&foreign_cluster());
         let patch = json!({ "metadata": { "annotations": { GONE: value } } });
-        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let parameters = patching();
         let operation = format!("mark ForeignCluster {donor}");
         call_opt(&operation, clusters.patch(donor, &parameters, &Patch::Merge(&patch))).await.map(drop)
     }

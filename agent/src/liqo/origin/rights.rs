@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview};
 use k8s_openapi::api::rbac::v1::{RoleBinding, RoleRef, Subject};
 use kube::Api;
@@ -11,7 +10,8 @@ use kube::api::{ObjectMeta, PostParams};
 
 use super::LiqoOrigin;
 use crate::delivery::DeliveryError;
-use crate::delivery::call::{MANAGED_BY, apply, call};
+use crate::delivery::call::{apply, call, own_labels};
+use crate::liqo::own_user_name;
 
 /// The role in `deploy/agent/liqo-origin.yaml`, and the name of its bindings.
 const ROLE: &str = "comity-liqo-origin-tenant";
@@ -22,17 +22,9 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 
 impl LiqoOrigin {
     pub(super) async fn bind_own_rights(&self, namespace: &str) -> Result<(), DeliveryError> {
-        let reviews = Api::<SelfSubjectReview>::all(self.client.clone());
-        let (operation, question) = ("ask who this agent is", SelfSubjectReview::default());
-        let review = call(operation, reviews.create(&PostParams::default(), &question)).await?;
-        let user = review.status.and_then(|status| status.user_info).and_then(|info| info.username);
-        let user = user.ok_or_else(|| DeliveryError::temporary(operation, "the API server did not say"))?;
+        let user = own_user_name(&self.client).await?;
         let binding = RoleBinding {
-            metadata: ObjectMeta {
-                name: Some(ROLE.to_owned()),
-                labels: Some([(MANAGED_BY.0.to_owned(), MANAGED_BY.1.to_owned())].into()),
-                ..ObjectMeta::default()
-            },
+            metadata: ObjectMeta { name: Some(ROLE.to_owned()), labels: Some(own_labels([])), ..ObjectMeta::default() },
             role_ref: RoleRef { api_group: RBAC.to_owned(), kind: "ClusterRole".to_owned(), name: ROLE.to_owned() },
             subjects: Some(vec![subject(&user)]),
         };

@@ -4,16 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Namespace, Node};
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch};
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 
-use super::wait::{Seen, apply_dynamic, wait_for};
 use super::{LiqoOrigin, check, objects};
-use crate::delivery::call::{FIELD_MANAGER, call, call_opt};
-use crate::delivery::{DeliveryError, LEASE_LABEL};
-use crate::liqo::{LiqoPeer, namespace_offloading, resource_slice, virtual_node};
+use crate::delivery::call::{call, call_opt, patching};
+use crate::delivery::{DeliveryError, LEASE_LABEL, check_lease_id};
+use crate::liqo::{
+    LiqoPeer, dynamic, namespace_offloading, resource_slice, virtual_node,
+    waiting::{Seen, Waiting},
+};
 use crate::observe::quantity::nano as quantity_nano;
 
 /// How long the donor is given to grant a slice: it was seen to need 0.5 s.
@@ -48,7 +50,7 @@ impl LiqoOrigin {
     /// # Errors
     /// [`DeliveryError`]; permanent if the donor denies the slice, with its words.
     pub async fn accept(&self, peer: &LiqoPeer, request: &SliceRequest) -> Result<(), DeliveryError> {
-        check::lease_id(&request.lease_id)?;
+        check_lease_id(&request.lease_id)?;
         check::target_namespace(&request.target_namespace)?;
         check::peer(peer, &self.own_id().await?)?;
         // A donor that is lent from again is not gone, whatever an earlier removal had to assume.
@@ -62,19 +64,19 @@ impl LiqoOrigin {
         if let Some(found) = call_opt(&format!("read ResourceSlice {id}"), slices.get(id)).await? {
             check_slice(&found, id)?;
         }
-        apply_dynamic(&slices, &objects::slice(peer, id, &request.resources, &request.target_namespace)).await?;
+        dynamic::apply(&slices, &objects::slice(peer, id, &request.resources, &request.target_namespace)).await?;
         let operation = format!("wait for cluster {} to grant ResourceSlice {id}", peer.liqo_id);
-        wait_for(&slices, id, &operation, GRANT_PATIENCE, |slice| granted(slice, &request.resources)).await?;
+        let waiting = Waiting { operation: &operation, hint: "", patience: GRANT_PATIENCE };
+        waiting.until(&slices, id, |slice| granted(slice, &request.resources)).await?;
 
         // The namespace's offer does not depend on the virtual node, so it is written while Liqo makes that.
         self.offer_to_namespace(&request.target_namespace, None).await?;
         self.mark_virtual_node(&tenant, id, &request.target_namespace).await?;
         let offloadings = self.namespaced(&request.target_namespace, &namespace_offloading());
         let operation = format!("offload namespace {} to cluster {}", request.target_namespace, peer.liqo_id);
-        wait_for(&offloadings, objects::OFFLOADING, &operation, OFFLOADING_PATIENCE, |offloading| {
-            Ok(remote_namespace(offloading, &peer.liqo_id))
-        })
-        .await
+        let waiting = Waiting { operation: &operation, hint: "", patience: OFFLOADING_PATIENCE };
+        let look = |offloading: Option<&DynamicObject>| Ok(remote_namespace(offloading, &peer.liqo_id));
+        waiting.until(&offloadings, objects::OFFLOADING, look).await
     }
 
     /// Checks that the Node of a lease is Ready and has what was granted; waits for a new one.
@@ -82,14 +84,15 @@ impl LiqoOrigin {
     /// # Errors
     /// [`DeliveryError`].
     pub async fn ready(&self, lease_id: &str) -> Result<(), DeliveryError> {
-        check::lease_id(lease_id)?;
+        check_lease_id(lease_id)?;
         let operation = format!("use virtual node {lease_id}");
         let Some(slice) = self.slice_of(lease_id).await? else {
             return Err(DeliveryError::temporary(operation, "there is no ResourceSlice; it is made again"));
         };
         let granted = amounts(&slice.data["status"]["resources"]);
         let nodes = Api::<Node>::all(self.client.clone());
-        wait_for(&nodes, lease_id, &operation, NODE_PATIENCE, |node| Ok(node_ready(node, &granted))).await
+        let waiting = Waiting { operation: &operation, hint: "", patience: NODE_PATIENCE };
+        waiting.until(&nodes, lease_id, |node| Ok(node_ready(node, &granted))).await
     }
 
     /// Ids of the leases of which something is here.
@@ -151,9 +154,10 @@ impl LiqoOrigin {
                 None => Seen::NotYet("not there; is liqo-controller-manager running?".to_owned()),
             })
         };
-        let mut node = wait_for(&nodes, id, &operation, VIRTUAL_NODE_PATIENCE, there).await?;
+        let waiting = Waiting { operation: &operation, hint: "", patience: VIRTUAL_NODE_PATIENCE };
+        let mut node = waiting.until(&nodes, id, there).await?;
         let operation = format!("label VirtualNode {id}");
-        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let parameters = patching();
         for _ in 0..PATCH_ATTEMPTS {
             let Some(patch) = objects::virtual_node_patch(&node, id, target) else { return Ok(()) };
             match nodes.patch(id, &parameters, &Patch::Merge(&patch)).await {

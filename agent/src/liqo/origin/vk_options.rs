@@ -6,12 +6,12 @@
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::Patch;
 use serde_json::json;
 
 use super::LiqoOrigin;
 use crate::delivery::DeliveryError;
-use crate::delivery::call::{FIELD_MANAGER, call, call_opt};
+use crate::delivery::call::{call, call_opt, patching};
 use crate::liqo::vk_options_template;
 
 /// The Deployment of Liqo's webhook, whose argument names the template.
@@ -56,7 +56,7 @@ impl LiqoOrigin {
             "metadata": { "resourceVersion": template.metadata.resource_version },
             "spec": { "extraArgs": wanted, "disableNetworkCheck": true },
         });
-        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let parameters = patching();
         let operation = format!("set the options in VkOptionsTemplate {namespace}/{name}");
         call(&operation, templates.patch(&name, &parameters, &Patch::Merge(&patch))).await.map(drop)
     }

@@ -1,5 +1,7 @@
 //! Liqo's key exchange: one side step by step, then both against each other with everything going wrong.
 
+use proptest::prelude::*;
+
 use super::*;
 
 const HOUR: u64 = 3_600_000;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use comity_agent::fabric::ForwardTarget;
 use comity_agent::liqo::donor::{
     ClassController, DonorSettings, Grant, Grants, InstallationSettings, LiqoDonor, NamespaceKeeper, PolicySettings,
-    check_installation, own_user_name,
+    check_installation,
 };
-use comity_agent::liqo::{LiqoPeer, quota, resource_slice};
+use comity_agent::liqo::{LiqoPeer, own_user_name, quota, resource_slice};
 use comity_testkit::{Binaries, LiqoConfig, Needs, RealCluster, RealClusters, RealClustersConfig};
 use kube::api::DynamicObject;
 use kube::config::{KubeConfigOptions, Kubeconfig};

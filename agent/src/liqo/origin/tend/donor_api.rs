@@ -11,6 +11,7 @@ use zeroize::Zeroize as _;
 use crate::delivery::DeliveryError;
 use crate::delivery::call::call;
 use crate::liqo::origin::LiqoOrigin;
+use crate::liqo::tenant_namespace_of;
 
 /// Key in the Secrets that Liqo makes.
 const KUBECONFIG: &str = "kubeconfig";
@@ -20,7 +21,7 @@ const PATIENCE: Duration = Duration::from_millis(1_500);
 impl LiqoOrigin {
     /// A new connection, for one that broke with the line may hang for long.
     pub(super) async fn donor_api(&self, lease_id: &str, donor: &str) -> Result<Client, DeliveryError> {
-        let namespace = tenant_namespace(donor);
+        let namespace = tenant_namespace_of(donor);
         let name = format!("kubeconfig-resourceslice-{lease_id}");
         let secrets = Api::<Secret>::namespaced(self.client.clone(), &namespace);
         let mut secret = call(&format!("read Secret {namespace}/{name}"), secrets.get(&name)).await?;
@@ -51,9 +52,4 @@ impl LiqoOrigin {
         let answer = timeout(PATIENCE, client.apiserver_version()).await;
         Ok(answer.is_ok_and(|answer| answer.is_ok()))
     }
-}
-
-/// Where Liqo keeps what concerns a donor.
-pub(super) fn tenant_namespace(donor: &str) -> String {
-    format!("liqo-tenant-{donor}")
 }

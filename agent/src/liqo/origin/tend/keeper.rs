@@ -10,7 +10,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch};
 use kube::runtime::watcher::watch_object;
 use kube::{Api, ResourceExt as _};
 use tokio::sync::watch;
@@ -18,12 +18,12 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::Line;
-use super::donor_api::tenant_namespace;
 use super::heartbeat::{Answer, Help, Pulse, beat};
 use super::nodes::Nodes;
 use crate::delivery::DeliveryError;
-use crate::delivery::call::{FIELD_MANAGER, call, call_opt};
+use crate::delivery::call::{call, call_opt, patching};
 use crate::liqo::origin::LiqoOrigin;
+use crate::liqo::tenant_namespace_of;
 
 /// Namespace of the Leases of nodes.
 const NODE_LEASES: &str = "kube-node-lease";
@@ -140,7 +140,7 @@ impl Keeper {
 
     /// False if the virtual-kubelet does not run: then the node is not ready, whatever the donor says.
     async fn write_beat(&self, ready: &str, donor: &str) -> Result<bool, DeliveryError> {
-        let deployments = Api::<Deployment>::namespaced(self.origin.client.clone(), &tenant_namespace(donor));
+        let deployments = Api::<Deployment>::namespaced(self.origin.client.clone(), &tenant_namespace_of(donor));
         let name = format!("vk-{}", self.name);
         let found = call_opt(&format!("read Deployment {name}"), deployments.get(&name)).await?;
         let available = found.and_then(|deployment| deployment.status?.available_replicas).unwrap_or_default();
@@ -149,7 +149,7 @@ impl Keeper {
         }
         let now = k8s_openapi::jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let nodes = Api::<Node>::all(self.origin.client.clone());
-        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let parameters = patching();
         let patch = Patch::Strategic(beat(ready, &now));
         call(&format!("write a heartbeat of Node {}", self.name), nodes.patch_status(&self.name, &parameters, &patch))
             .await
@@ -157,7 +157,7 @@ impl Keeper {
     }
 
     async fn restart_kubelet(&self, donor: &str) -> Result<(), DeliveryError> {
-        let pods = Api::<Pod>::namespaced(self.origin.client.clone(), &tenant_namespace(donor));
+        let pods = Api::<Pod>::namespaced(self.origin.client.clone(), &tenant_namespace_of(donor));
         let of_node = ListParams::default().labels(&format!("{KUBELET}={}", self.name));
         let operation = format!("start the virtual-kubelet of {} anew", self.name);
         for pod in call(&operation, pods.list_metadata(&of_node)).await? {

@@ -15,13 +15,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::TendSettings;
-use super::donor_api::tenant_namespace;
 use super::finished::{PODS, PodFacts, due};
 use super::nodes::Nodes;
 use crate::delivery::DeliveryError;
 use crate::delivery::call::{call, call_opt};
 use crate::liqo::origin::LiqoOrigin;
-use crate::liqo::{namespace_map, shadow_pod};
+use crate::liqo::{namespace_map, shadow_pod, tenant_namespace_of};
 use crate::observe::mirror::Mirror;
 use crate::observe::pod_request::effective_request;
 
@@ -143,7 +142,7 @@ impl LiqoOrigin {
 
     /// What a namespace of this cluster is called at the donor; `None` if it is not there.
     async fn remote_namespace(&self, namespace: &str, donor: &str) -> Result<Option<String>, DeliveryError> {
-        let maps = self.namespaced(&tenant_namespace(donor), &namespace_map());
+        let maps = self.namespaced(&tenant_namespace_of(donor), &namespace_map());
         let operation = format!("read NamespaceMap {donor}");
         let map = call(&operation, maps.get(donor)).await?;
         let remote = &map.data["status"]["currentMapping"][namespace]["remoteNamespace"];

@@ -12,38 +12,53 @@ use serde::de::DeserializeOwned;
 
 use crate::delivery::DeliveryError;
 
+/// What a look at an object told.
+pub(super) enum Seen<T> {
+    /// What was waited for.
+    Done(T),
+    /// Still missing, in words for people.
+    NotYet(String),
+}
+
+impl<T> Seen<T> {
+    /// Done once something is found.
+    pub(super) fn of(found: Option<T>, missing: &str) -> Self {
+        found.map_or_else(|| Self::NotYet(missing.to_owned()), Self::Done)
+    }
+}
+
 /// What is waited for, and how long.
-pub(crate) struct Waiting<'a> {
+pub(super) struct Waiting<'a> {
     /// As in "wait for the nonce".
-    pub(crate) operation: &'a str,
-    /// What to look at if it does not come.
-    pub(crate) hint: &'a str,
+    pub(super) operation: &'a str,
+    /// What to look at if it does not come; empty where what is missing says it.
+    pub(super) hint: &'a str,
     /// How long.
-    pub(crate) patience: Duration,
+    pub(super) patience: Duration,
 }
 
 impl Waiting<'_> {
-    /// Until `found` gives something for the object of this name; it gets `None` while there is none.
-    pub(crate) async fn until<K, T>(
+    /// Until `look` is done with the object of this name, or gives up; it gets `None` while there is none.
+    pub(super) async fn until<K, T>(
         &self,
-        api: Api<K>,
+        api: &Api<K>,
         name: &str,
-        mut found: impl FnMut(Option<&K>) -> Option<T>,
+        mut look: impl FnMut(Option<&K>) -> Result<Seen<T>, DeliveryError>,
     ) -> Result<T, DeliveryError>
     where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        let mut states = std::pin::pin!(watcher::watch_object(api, name));
-        let mut last_error = None;
+        let mut states = std::pin::pin!(watcher::watch_object(api.clone(), name));
+        let mut missing = UNHEARD.to_owned();
         let wait = async {
             while let Some(state) = states.next().await {
                 match state {
-                    Ok(object) => match found(object.as_ref()) {
-                        Some(answer) => return answer,
-                        None => last_error = None,
+                    Ok(object) => match look(object.as_ref())? {
+                        Seen::Done(found) => return Ok(found),
+                        Seen::NotYet(what) => missing = what,
                     },
                     Err(error) => {
-                        last_error = Some(error.to_string());
+                        missing = format!("the API server says: {error}");
                         tokio::time::sleep(RETRY).await;
                     }
                 }
@@ -51,24 +66,29 @@ impl Waiting<'_> {
             std::future::pending().await
         };
         let result = tokio::time::timeout(self.patience, wait).await;
-        result.map_err(|_| self.too_long(last_error.as_deref(), ""))
+        result.unwrap_or_else(|_| Err(self.too_long(&missing)))
     }
 
-    /// Until the object of this name, or its like of the same uid, is gone.
-    pub(crate) async fn gone<K>(&self, api: Api<K>, name: &str, uid: Option<String>) -> Result<(), DeliveryError>
+    /// Until the object of this name is gone; with `uid`, also once another one has its name.
+    pub(super) async fn gone<K>(&self, api: &Api<K>, name: &str, uid: Option<String>) -> Result<(), DeliveryError>
     where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        self.until(api, name, |object| match object {
-            None => Some(()),
-            Some(other) if uid.is_some() && other.uid() != uid => Some(()),
-            Some(_) => None,
+        self.until(api, name, |object| {
+            Ok(match object {
+                None => Seen::Done(()),
+                Some(other) if uid.is_some() && other.uid() != uid => Seen::Done(()),
+                Some(object) => Seen::NotYet(match object.finalizers().join(", ").as_str() {
+                    "" => "still there".to_owned(),
+                    finalizers => format!("held by {finalizers}"),
+                }),
+            })
         })
         .await
     }
 
     /// Until nothing of this selection is left.
-    pub(crate) async fn none_left<K>(&self, api: Api<K>, labels: &str) -> Result<(), DeliveryError>
+    pub(super) async fn none_left<K>(&self, api: Api<K>, labels: &str) -> Result<(), DeliveryError>
     where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
@@ -79,23 +99,22 @@ impl Waiting<'_> {
             Ok(()) => Ok(()),
             Err(_) => {
                 let names = left.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
-                Err(self.too_long(None, &names))
+                Err(self.too_long(&if names.is_empty() { UNHEARD.to_owned() } else { format!("still there: {names}") }))
             }
         }
     }
 
-    fn too_long(&self, error: Option<&str>, left: &str) -> DeliveryError {
-        let mut reason = format!("not done after {} s", self.patience.as_secs());
-        if !left.is_empty() {
-            reason = format!("{reason}, still there: {left}");
+    fn too_long(&self, missing: &str) -> DeliveryError {
+        let mut reason = format!("not done after {:?}: {missing}", self.patience);
+        if !self.hint.is_empty() {
+            reason = format!("{reason}; {}", self.hint);
         }
-        if let Some(error) = error {
-            reason = format!("{reason}; the API server says: {error}");
-        }
-        DeliveryError::temporary(self.operation, format!("{reason}; {}", self.hint))
+        DeliveryError::temporary(self.operation, reason)
     }
 }
 
+/// What is said while no look told anything.
+const UNHEARD: &str = "the API server has not told of it";
 /// Pause after a failed watch.
 const RETRY: Duration = Duration::from_millis(500);
 

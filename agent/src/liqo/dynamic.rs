@@ -1,0 +1,21 @@
+//! Calls on Liqo's objects, whose types are known to the API server only.
+
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::core::ApiResource;
+use kube::{Api, Client};
+
+use crate::delivery::DeliveryError;
+use crate::delivery::call::{FIELD_MANAGER, call};
+
+/// Objects of a kind in a namespace.
+pub(super) fn namespaced(client: &Client, kind: &ApiResource, namespace: &str) -> Api<DynamicObject> {
+    Api::namespaced_with(client.clone(), namespace, kind)
+}
+
+/// Makes the object, or sets the fields given here back to what they must be.
+pub(super) async fn apply(api: &Api<DynamicObject>, object: &DynamicObject) -> Result<DynamicObject, DeliveryError> {
+    let kind = object.types.as_ref().map(|types| types.kind.as_str()).unwrap_or_default();
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    let parameters = PatchParams::apply(FIELD_MANAGER).force();
+    call(&format!("apply {kind} {name}"), api.patch(name, &parameters, &Patch::Apply(object))).await
+}

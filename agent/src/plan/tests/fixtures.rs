@@ -1,0 +1,75 @@
+//! Messages and records to start from: one peering, its leases and its envelopes.
+
+use super::*;
+
+/// A cluster's network, with a Liqo.
+pub(super) fn network(number: u8) -> v1::ClusterNetwork {
+    v1::ClusterNetwork {
+        pod_cidrs: vec![format!("10.{number}.0.0/16")],
+        api_server: format!("192.0.2.{number}:6443"),
+        liqo_cluster_id: format!("liqo-{number}"),
+        liqo_version: "v1.2.0".into(),
+        tun: true,
+    }
+}
+
+pub(super) fn bundle(cluster: &str, side: Side) -> v1::KeyBundle {
+    v1::KeyBundle {
+        peering: "peer-1".into(),
+        epoch: 1,
+        cluster: cluster.into(),
+        side: v1::Side::from(side).into(),
+        network: Some(network(1)),
+        ..v1::KeyBundle::default()
+    }
+}
+
+pub(super) fn peering_record(cluster: &str, side: Side, epoch: u32) -> PeeringRecord {
+    let keys = PeeringRecord::new(&bundle(cluster, side), side, SecretKey::new([1; 32]), SecretKey::new([2; 32]));
+    PeeringRecord { epoch, ..keys }
+}
+
+pub(super) fn remote() -> RemoteKeys {
+    RemoteKeys {
+        cluster: "other".into(),
+        wireguard_public: [3; 32],
+        hpke_public: [4; 32],
+        identity_key: comity_runtime::IdentityKey::generate(&comity_runtime::SeededEntropy::new(1)).public(),
+        endpoints: vec!["127.0.0.1:1".into()],
+        network: RemoteNetwork {
+            pod_cidrs: vec!["10.2.0.0/16".parse().unwrap()],
+            api_server: "192.0.2.2:6443".into(),
+            liqo_cluster_id: "liqo-2".into(),
+            liqo_version: "v1.2.0".into(),
+            tun: true,
+        },
+    }
+}
+
+pub(super) fn envelope(step: &str, lease: &str) -> v1::Envelope {
+    v1::Envelope {
+        peering: "peer-1".into(),
+        epoch: 1,
+        lease: lease.into(),
+        step: step.into(),
+        sequence: 1,
+        ..v1::Envelope::default()
+    }
+}
+
+pub(super) fn lease(id: &str, token: u64, state: v1::LeaseState) -> v1::Lease {
+    let devices = vec![v1::DeviceShare { device: 0, milli: 1_000, units: 1 }];
+    let nodes = vec![v1::NodePlacement { node: "n".into(), devices, cpu_milli: 0, memory_mib: 0 }];
+    let mut lease = v1::Lease {
+        id: id.into(),
+        origin: "origin".into(),
+        placement: Some(v1::Placement { donor: "donor".into(), nodes, ..v1::Placement::default() }),
+        peering: "peer-1".into(),
+        fencing_token: token,
+        hold_until_ms: NOW + 120_000,
+        term_ms: 3_600_000,
+        ..v1::Lease::default()
+    };
+    lease.set_state(state);
+    lease
+}

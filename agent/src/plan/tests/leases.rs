@@ -1,0 +1,122 @@
+//! Leases on either side, from their first step to their end.
+
+use super::*;
+
+#[test]
+fn a_lease_goes_from_admission_to_its_end_on_the_donor() {
+    let mut sim = connected_donor();
+    sim.desired.leases = vec![lease("lease-1", 7, v1::LeaseState::Connecting)];
+    assert_eq!(sim.settle(), ["admit-lease", "prepare-lease", "seal-credential"]);
+    sim.records.outbox.clear();
+    sim.desired.leases[0].donor_ready = true;
+    assert_eq!(sim.settle(), [""; 0]);
+    sim.restart();
+    assert_eq!(sim.settle(), ["configure-fabric"], "a restart needs the tunnel and nothing else");
+    sim.desired.leases[0].set_state(v1::LeaseState::Ending);
+    assert_eq!(sim.settle(), ["remove-lease"]);
+    sim.records.outbox.clear();
+    let record = DonorRecord { clean_acked: true, ..DonorRecord::clone(&sim.records.donors["lease-1"]) };
+    sim.records.donors.insert("lease-1".into(), Arc::new(record));
+    assert_eq!(sim.settle(), [""; 0]);
+    sim.desired.leases.clear();
+    assert_eq!(sim.settle(), ["remove-lease"], "the record goes once the broker has forgotten the lease");
+    assert!(sim.records.donors.is_empty());
+}
+
+#[test]
+fn a_lease_goes_from_credential_to_its_end_on_the_origin() {
+    let mut sim = connected_origin();
+    sim.desired.leases = vec![lease("lease-1", 7, v1::LeaseState::Connecting)];
+    assert_eq!(sim.settle(), [""; 0]);
+    sim.desired.envelopes = vec![envelope("credential", "lease-1")];
+    assert_eq!(sim.settle(), ["open-credential", "accept-credential", "probe"]);
+    sim.restart();
+    sim.records.outbox.clear();
+    sim.desired.leases[0].origin_ready = true;
+    let again = sim.settle();
+    assert!(again.contains(&"accept-credential") && !again.contains(&"open-credential"), "{again:?}");
+    sim.desired.envelopes.clear();
+    sim.desired.leases[0].set_state(v1::LeaseState::Ending);
+    assert_eq!(sim.settle(), ["remove-lease"]);
+}
+
+#[test]
+fn a_credential_is_renewed_after_two_thirds_of_its_life_and_sealed_anew_in_a_new_epoch() {
+    let mut sim = connected_donor();
+    sim.desired.leases = vec![lease("lease-1", 7, v1::LeaseState::Connecting)];
+    sim.settle();
+    sim.records.outbox.clear();
+    sim.desired.leases[0].donor_ready = true;
+    sim.now_ms = NOW + 399_000;
+    assert_eq!(sim.settle(), [""; 0]);
+    sim.now_ms = NOW + 400_000;
+    assert_eq!(sim.settle(), ["renew-credential"]);
+    sim.records.outbox.clear();
+    sim.change_peering(2, |record| {
+        record.preshared = Some(SecretKey::new([5; 32]));
+        record.remote = Some(remote());
+    });
+    sim = sim.peering(v1::PeeringState::Established, 2, true);
+    sim.desired.peerings[0].reported_established = true;
+    let done = sim.settle();
+    assert!(done.contains(&"seal-credential") && done.contains(&"configure-fabric"), "{done:?}");
+}
+
+#[test]
+fn the_donor_keeps_its_own_limits_and_its_fence() {
+    let mut sim = connected_donor();
+    sim.policy.max_lent_gpus = Some(1);
+    sim.desired.leases = vec![lease("lease-2", 8, v1::LeaseState::Placed), lease("lease-1", 7, v1::LeaseState::Placed)];
+    let steps = sim.plan();
+    assert!(steps.iter().any(|step| matches!(step, Step::AdmitLease { lease, .. } if lease == "lease-1")), "{steps:?}");
+    let refused = steps.iter().find_map(|step| match step {
+        Step::RefuseLease { lease, code, .. } => Some((lease.as_str(), *code)),
+        _ => None,
+    });
+    assert_eq!(refused, Some(("lease-2", "local-policy")));
+    // What comes later with an older token is of the past, whoever says it.
+    let mut sim = connected_donor();
+    sim.records.fence = 9;
+    sim.desired.leases = vec![lease("lease-1", 9, v1::LeaseState::Active)];
+    assert_eq!(sim.names(), [""; 0]);
+    sim.put_donor("lease-1", 10, |_| {});
+    sim.desired.leases = vec![lease("lease-1", 9, v1::LeaseState::Ending)];
+    assert_eq!(sim.names(), [""; 0], "an older token tears nothing down");
+}
+
+#[test]
+fn silence_tears_nothing_down_until_end_and_grace_have_passed() {
+    let mut sim = connected_donor();
+    sim.desired.leases = vec![lease("lease-1", 7, v1::LeaseState::Active)];
+    sim.desired.leases[0].donor_ready = true;
+    sim.desired.leases[0].expires_at_ms = NOW + 10_000;
+    sim.settle();
+    sim.records.outbox.clear();
+    sim.is_live = false;
+    sim.live.unwanted = BTreeSet::from(["lease-1".to_owned(), "lease-9".to_owned(), "peer-1".to_owned()]);
+    sim.now_ms = NOW + 70_000;
+    assert!(!sim.names().contains(&"remove-lease"));
+    sim.now_ms = NOW + 70_001;
+    assert_eq!(sim.settle(), ["remove-lease"]);
+    // The broker is back and gave the lease a full fresh term: it is made again.
+    sim.is_live = true;
+    sim.live.unwanted.clear();
+    sim.desired.leases[0].expires_at_ms = NOW + 500_000;
+    assert_eq!(sim.settle(), ["admit-lease", "prepare-lease", "seal-credential"]);
+}
+
+#[test]
+fn what_nobody_wants_goes_one_at_a_time_and_only_while_a_broker_is_heard() {
+    let mut sim = connected_donor();
+    sim.live.unwanted = BTreeSet::from(["lease-8".to_owned(), "lease-9".to_owned()]);
+    sim.is_live = false;
+    assert_eq!(sim.names(), [""; 0]);
+    sim.is_live = true;
+    assert_eq!(sim.names(), ["remove-lease"]);
+    sim.desired.leases = vec![lease("lease-8", 1, v1::LeaseState::Ending)];
+    assert!(
+        sim.plan()
+            .iter()
+            .all(|step| !matches!(step, Step::RemoveLease { side: None, lease, .. } if lease == "lease-8"))
+    );
+}
