@@ -51,7 +51,31 @@ impl LiqoDonor {
         let waiting = Waiting { operation: &operation, hint: "are its nodes up?", patience: self.settings.patience };
         waiting.none_left(shadow_pods, &creator).await?;
         waiting.none_left(Api::<PartialObjectMeta<Pod>>::all(self.client.clone()), &creator).await?;
-        self.remove_slice(peer, lease_id).await
+        self.remove_slice(peer, lease_id).await?;
+        self.free_origin(peer).await
+    }
+
+    /// An origin whose Tenant somebody deleted may delete nothing here any more, and its own objects would wait for that for
+    /// ever. With the last of its slices the rest of what it replicated goes by our hand.
+    async fn free_origin(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
+        let tenants = dynamic::namespaced(&self.client, &tenant(), &peer.tenant_namespace());
+        let read = format!("read Tenant {}", peer.liqo_id);
+        let found = rights(call_opt(&read, tenants.get_metadata(&peer.liqo_id)).await)?;
+        if found.is_some_and(|found| found.metadata.deletion_timestamp.is_none()) {
+            return Ok(());
+        }
+        let replicas = ListParams::default().labels(REPLICATED).limit(1);
+        let mut left = Vec::new();
+        for kind in [resource_slice(), namespace_map()] {
+            let operation = format!("list the {} of {}, which has no Tenant", kind.plural, peer.liqo_id);
+            let api = dynamic::namespaced(&self.client, &kind, &peer.tenant_namespace());
+            left.push(!rights(call(&operation, api.list_metadata(&replicas)).await)?.items.is_empty());
+        }
+        if left != [false, true] {
+            return Ok(());
+        }
+        tracing::warn!(origin = peer.liqo_id, "its Tenant was deleted: what it replicated here is removed for it");
+        self.remove_replicas(peer).await
     }
 
     async fn remove_slice(&self, peer: &LiqoPeer, lease_id: &str) -> Result<(), DeliveryError> {
