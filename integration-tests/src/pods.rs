@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use comity_testkit::image::{self, FolderImage, Image};
@@ -10,7 +11,7 @@ use comity_testkit::{Binaries, Needs, RealCluster, RealClusters, RealClustersCon
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::burst::{DONOR, ORIGIN, place};
+use crate::burst::{DONOR, ORIGIN, copy_policy, place};
 use crate::federation::{Federation, FederationConfig, PATIENCE};
 use crate::programs::program;
 use crate::wait::until;
@@ -25,6 +26,14 @@ pub const KUBECTL_IMAGE: &str = "comity.local/kubectl:1";
 const CLIENT_PORT: u16 = 30743;
 /// Port of the donor's node that leads to its fabric, as the manifest has it.
 const FABRIC_PORT: u16 = 31871;
+/// How long a peering without leases stays.
+const PEERING_IDLE: &str = "5s";
+/// Port of the fabric in the gateway's network.
+const GATEWAY_PORT: u16 = 51871;
+/// Folder of the local volumes: those of the brokers have another one.
+const VOLUMES: &str = "/var/lib/comity-volumes";
+/// kubectl itself is given two minutes.
+const ROLLOUT: Duration = Duration::from_secs(110);
 /// User of the images.
 const USER: &str = "65532:65532";
 
@@ -109,7 +118,9 @@ impl Pods {
             files.to_vec()
         })
         .await?;
-        let policy = FederationConfig::with_example_policy().policy;
+        let policy = self.federation.dir().join("policy");
+        std::fs::create_dir(&policy)?;
+        copy_policy(&FederationConfig::with_example_policy().policy, &policy, PEERING_IDLE)?;
         let policy = policy.to_str().context("paths of tests are text")?.to_owned();
         until("the policy to be applied", PATIENCE, async || {
             self.federation.comity_as("admin", &["policy", "apply", &policy]).await.map(Some)
@@ -135,28 +146,56 @@ impl Pods {
         let invitation = self.federation.comity_as("admin", &["cluster", "invite", cluster]).await?;
         let dir = self.federation.dir().join(cluster);
         std::fs::create_dir(&dir)?;
-        let (token, config) = (dir.join("join.token"), dir.join("agent.yaml"));
+        let token = dir.join("join.token");
         std::fs::write(&token, invitation["token"].as_str().context("an invitation has a token")?)?;
-        let shipped = real
-            .kubectl(&["kustomize", deploy().join("agent/netstack").to_str().context("paths of tests are text")?])
-            .await?;
-        let mut shipped = agent_config(&shipped)?;
-        if cluster == DONOR {
-            let chosen = format!("endpoints: ['{}:{FABRIC_PORT}']", real.node_ip());
-            ensure!(shipped.contains("endpoints: []"), "the manifest's agent.yaml names no endpoints: {shipped}");
-            shipped = shipped.replace("endpoints: []", &chosen);
+        self.agent_in_mode(real, "netstack", FABRIC_PORT, Some(token)).await
+    }
+
+    async fn agent_in_mode(
+        &self,
+        real: &RealCluster,
+        mode: &str,
+        fabric_port: u16,
+        token: Option<PathBuf>,
+    ) -> Result<()> {
+        let base = format!("agent/{mode}");
+        let folder = deploy().join(&base);
+        let shipped = real.kubectl(&["kustomize", folder.to_str().context("paths of tests are text")?]).await?;
+        let mut config = agent_config(&shipped)?;
+        if real.name() == self.clusters.donor.name() {
+            let chosen = format!("endpoints: ['{}:{fabric_port}']", real.node_ip());
+            ensure!(config.contains("endpoints: []"), "the manifest's agent.yaml names no endpoints: {config}");
+            config = config.replace("endpoints: []", &chosen);
         }
-        std::fs::write(&config, shipped)?;
-        self.apply(real, "agent/netstack", "agent", |text| {
+        let file = self.federation.dir().join("agent.yaml");
+        std::fs::write(&file, config)?;
+        self.apply(real, &base, "agent", |text| {
             text.push_str(&format!(
                 "configMapGenerator:\n- name: comity-agent\n  namespace: {AGENT}\n  behavior: replace\n  files: [agent.yaml]\n"
             ));
-            let token = [token];
-            text.push_str(&secret("comity-agent-join", AGENT, &token));
-            let [token] = token;
-            vec![config, token]
+            if let Some(token) = &token {
+                text.push_str(&secret("comity-agent-join", AGENT, std::slice::from_ref(token)));
+            }
+            std::iter::once(file).chain(token).collect()
         })
         .await
+    }
+
+    /// Moves an agent from mode netstack into mode tun, as the manifests of the latter say.
+    ///
+    /// # Errors
+    /// What kubectl says.
+    pub async fn into_tun(&self, real: &RealCluster) -> Result<()> {
+        real.kubectl(&["-n", AGENT, "delete", "deployment", "comity-agent", "--cascade=foreground"]).await?;
+        real.kubectl(&["-n", AGENT, "delete", "service/comity-agent-fabric", "networkpolicy/comity-agent"]).await?;
+        real.exec_in_node(&["chown", "-R", "0:0", VOLUMES]).await?;
+        real.kubectl(&["label", "node", &real.node_name(), "comity.dev/gateway=true"]).await?;
+        let level = "pod-security.kubernetes.io/enforce=privileged";
+        real.kubectl(&["label", "--overwrite", "namespace", AGENT, level]).await?;
+        self.agent_in_mode(real, "tun", GATEWAY_PORT, None).await?;
+        let timeout = format!("--timeout={}s", ROLLOUT.as_secs());
+        real.kubectl(&["-n", AGENT, "rollout", "status", "deployment/comity-agent", &timeout]).await?;
+        Ok(())
     }
 
     /// `kubectl apply -k` of an overlay over `deploy/BASE`, as a user would write one; `more` adds to its text and names the files that it
@@ -168,7 +207,7 @@ impl Pods {
         image: &str,
         more: impl FnOnce(&mut String) -> Vec<PathBuf>,
     ) -> Result<()> {
-        let dir = self.federation.dir().join(format!("overlay-{}-{image}", real.name()));
+        let dir = self.federation.dir().join(format!("overlay-{}-{}", real.name(), base.replace('/', "-")));
         std::fs::create_dir(&dir)?;
         let base = relative(&dir, &deploy().join(base))?;
         let name = image_name(image);
@@ -190,7 +229,7 @@ impl Pods {
     /// # Errors
     /// When they are not in time.
     pub async fn brokers_ready(&self) -> Result<()> {
-        let timeout = format!("--timeout={}s", PATIENCE.as_secs().min(110));
+        let timeout = format!("--timeout={}s", ROLLOUT.as_secs());
         let wait = ["-n", BROKERS, "rollout", "status", "statefulset/comity-broker", &timeout];
         self.clusters.donor.kubectl(&wait).await?;
         Ok(())
@@ -206,6 +245,19 @@ impl Pods {
             let items = clusters["items"].as_array().into_iter().flatten();
             let connected = items.filter(|c| c["connected"] == true && c["offerGeneration"] != 0).count();
             ensure!(connected == 2, "{clusters}");
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    /// Waits until no peering is open.
+    ///
+    /// # Errors
+    /// Which are.
+    pub async fn no_peering(&self) -> Result<()> {
+        until("the peerings to be closed", PATIENCE, async || {
+            let peerings = self.federation.comity_as("admin", &["peering", "list"]).await?;
+            ensure!(peerings["items"].as_array().is_none_or(Vec::is_empty), "still there: {peerings}");
             Ok(Some(()))
         })
         .await
@@ -292,7 +344,7 @@ async fn volumes(real: &RealCluster, names: &[&str]) -> Result<()> {
         "volumeBindingMode": "WaitForFirstConsumer",
     })];
     for name in names {
-        let path = format!("/var/lib/comity-volumes/{name}");
+        let path = format!("{}/{name}", if name.starts_with("broker") { "/var/lib/comity-brokers" } else { VOLUMES });
         real.exec_in_node(&["mkdir", "-p", &path]).await?;
         items.push(serde_json::json!({
             "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
