@@ -179,6 +179,7 @@ impl Agent {
             pinned: config.pinned_institution_keys.clone(),
             endpoints,
             network: nodes.network.clone(),
+            access: config.access.clone(),
             keepalive: Duration::from_secs(config.fabric.keepalive_seconds),
             store,
             fabric,

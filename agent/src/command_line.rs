@@ -1,6 +1,6 @@
 //! `comity-agent`: flags, environment, exit codes.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use comity_runtime::telemetry::{self, LogFormat, OTLP_ENDPOINT_VARIABLE, Telemet
 use comity_runtime::{IdentityKey, Shutdown, SystemClock, SystemEntropy, atomic_file};
 
 use crate::app::{Agent, AgentError};
-use crate::config::{Config, ConfigError, KubernetesConfig};
+use crate::config::{Config, ConfigError, FabricModeName, KubernetesConfig};
 use crate::join::{JoinError, join_or_load};
 
 /// `sysexits.h`: the command was used wrongly.
@@ -63,6 +63,15 @@ struct Settings {
     /// Where others reach the fabric, HOST:PORT separated by commas; port 0 is the one listened on.
     #[arg(long, env = "COMITY_AGENT_FABRIC_ENDPOINTS", value_name = "LIST", value_delimiter = ',')]
     fabric_endpoints: Vec<String>,
+    /// What tunnels carry: the donor's API only, or pods too.
+    #[arg(long, env = "COMITY_AGENT_FABRIC_MODE", value_name = "MODE")]
+    fabric_mode: Option<FabricModeName>,
+    /// Where tenants reach leased namespaces; in a pod, the pod's address.
+    #[arg(long, env = "COMITY_AGENT_ACCESS_LISTEN", value_name = "ADDRESS")]
+    access_listen: Option<IpAddr>,
+    /// Name that kubeconfigs have for it, as in comity-agent.comity-system.svc.
+    #[arg(long, env = "COMITY_AGENT_ACCESS_HOST", value_name = "HOST")]
+    access_host: Option<String>,
     /// Where metrics and probes are served, without authentication.
     #[arg(long, env = "COMITY_AGENT_ADMIN_LISTEN", value_name = "ADDRESS:PORT")]
     admin_listen: Option<SocketAddr>,
@@ -140,6 +149,15 @@ impl Settings {
         }
         if !self.fabric_endpoints.is_empty() {
             config.fabric.endpoints = self.fabric_endpoints;
+        }
+        if let Some(mode) = self.fabric_mode {
+            config.fabric.mode = mode;
+        }
+        if let Some(listen) = self.access_listen {
+            config.access.listen = listen;
+        }
+        if self.access_host.is_some() {
+            config.access.host = self.access_host;
         }
         if let Some(listen) = self.admin_listen {
             config.admin_listen = listen;

@@ -1,5 +1,6 @@
 //! What an agent needs to know, checked: a YAML file, then flags and the environment over it.
 
+mod access;
 mod liqo;
 
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use comity_runtime::atomic_file::{self, FileError};
 use comity_runtime::{BrokerEndpoints, IdentityPublicKey, IdentitySignature, LogFormat};
 use serde::{Deserialize, Serialize};
 
+pub use access::AccessSettings;
 pub use liqo::LiqoSettings;
 
 use crate::burst::BurstSettings;
@@ -82,7 +84,7 @@ pub struct FabricSettings {
 }
 
 /// The name of a fabric's mode.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum FabricModeName {
     /// WireGuard and TCP in this process.
@@ -161,6 +163,8 @@ pub struct Config {
     pub reserve: LocalReserve,
     /// Tunnels.
     pub fabric: FabricSettings,
+    /// Where tenants reach what is borrowed.
+    pub access: AccessSettings,
     /// Virtual nodes through Liqo.
     pub liqo: LiqoSettings,
     /// GPU pods of this cluster that may run on another one's.
@@ -184,6 +188,7 @@ impl Default for Config {
             sharing: LocalPolicy::default(),
             reserve: LocalReserve::default(),
             fabric: FabricSettings::default(),
+            access: AccessSettings::default(),
             liqo: LiqoSettings::default(),
             burst: BurstSettings::default(),
             admin_listen: SocketAddr::from((Ipv4Addr::LOCALHOST, ADMIN_PORT)),
@@ -242,6 +247,7 @@ impl Config {
                 "want 1 to 120; 25 suits most",
             ));
         }
+        self.access.check()?;
         self.liqo.check(self.kubernetes.is_some())?;
         self.burst.check()?;
         if self.burst.enabled && !self.liqo.enabled {
@@ -313,6 +319,8 @@ mod tests {
             ("inventoryFile: /a\nbrokers: ['nowhere']\n", "brokers"),
             ("inventoryFile: /a\nfabric: {endpoints: ['gw']}\n", "fabric.endpoints"),
             ("inventoryFile: /a\nfabric: {keepaliveSeconds: 0}\n", "fabric.keepaliveSeconds"),
+            ("inventoryFile: /a\naccess: {listen: 0.0.0.0}\n", "access.listen"),
+            ("inventoryFile: /a\naccess: {host: 'agent:1'}\n", "access.host"),
             ("inventoryFile: /a\nliqo: {enabled: true}\n", "liqo.enabled"),
             ("kubernetes: {}\nliqo: {namespace: Liqo}\n", "liqo.namespace"),
             ("kubernetes: {}\nliqo: {podCidrs: [10.0.0.1/8]}\n", "liqo.podCidrs"),

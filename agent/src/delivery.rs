@@ -186,7 +186,7 @@ pub trait DonorDelivery: Send + Sync {
 
 /// What the origin's agent does with a credential for a namespace.
 pub trait OriginDelivery: Send + Sync {
-    /// Writes the kubeconfig; idempotent. `local_api` is the loopback port that leads into the tunnel.
+    /// Writes the kubeconfig; idempotent. `server` is the host and port that lead into the tunnel.
     ///
     /// # Errors
     /// [`DeliveryError`].
@@ -194,7 +194,7 @@ pub trait OriginDelivery: Send + Sync {
         &'a self,
         lease: &'a OriginLease,
         credential: &'a ApiCredential,
-        local_api: SocketAddr,
+        server: &'a str,
     ) -> BoxFuture<'a, Result<Accepted, DeliveryError>>;
 
     /// Checks that the donor's API answers through the fabric with this credential.

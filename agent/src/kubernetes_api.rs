@@ -175,14 +175,14 @@ impl std::fmt::Debug for KubernetesApi {
 }
 
 async fn config(source: &KubernetesSource) -> Result<kube::Config, String> {
-    let (path, context) = match source {
-        KubernetesSource::InCluster => return kube::Config::incluster().map_err(|error| error.to_string()),
-        KubernetesSource::Kubeconfig { path, context } => (path, context),
+    let mut config = match source {
+        // The token's file is read again every minute: the kubelet replaces it long before it ends.
+        KubernetesSource::InCluster => kube::Config::incluster().map_err(|error| chain(&error))?,
+        KubernetesSource::Kubeconfig { path, context } => {
+            let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
+            kube::Config::from_custom_kubeconfig(read(path)?, &options).await.map_err(|error| error.to_string())?
+        }
     };
-    let kubeconfig = read(path)?;
-    let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
-    let mut config =
-        kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| error.to_string())?;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.write_timeout = Some(CALL_TIMEOUT);
     Ok(config)

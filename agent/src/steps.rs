@@ -26,6 +26,7 @@ use comity_runtime::{Clock, Entropy, IdentityKey, IdentitySignature, SecretStrin
 use liqo::Turn;
 use tokio::sync::{Notify, watch};
 
+use crate::config::AccessSettings;
 use crate::delivery::{Credential, DeliveryError, DonorDelivery, NodeService, OriginDelivery, VirtualNodes};
 use crate::fabric::{Exposure, Fabric, FabricError, LocalForward};
 use crate::fault::CrashPoint;
@@ -62,7 +63,7 @@ pub enum StepError {
 pub enum Borrowed {
     /// A namespace of the donor.
     Namespace {
-        /// Keeps the loopback port open.
+        /// Keeps the port open.
         forward: LocalForward,
         /// The kubeconfig, for the local API.
         kubeconfig: SecretString,
@@ -85,7 +86,7 @@ pub struct Connected {
 /// What the local API may give out of a lease.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// Loopback address of the donor's API, and the kubeconfig for it.
+    /// Local address of the donor's API, and the kubeconfig for it.
     Kubeconfig(SocketAddr, SecretString),
     /// There is no kubeconfig: the lease is a node of this cluster.
     VirtualNode(String),
@@ -120,6 +121,8 @@ pub struct Context {
     pub endpoints: Vec<String>,
     /// What others must know of this cluster's network; absent if there is nothing to know.
     pub network: Option<v1::ClusterNetwork>,
+    /// Where tenants reach what is borrowed.
+    pub access: AccessSettings,
     /// How often an idle tunnel sends something.
     pub keepalive: Duration,
     /// Memory.

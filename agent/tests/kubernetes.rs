@@ -23,11 +23,15 @@ mod liqo_origin;
 mod origin;
 #[path = "kubernetes/rights.rs"]
 mod rights;
+#[path = "kubernetes/rotation.rs"]
+mod rotation;
 
 /// One control plane serves all: each part uses namespaces of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_agent_works_on_a_real_api_server() {
     let cluster = cluster::Cluster::start().await;
+    // It takes a minute, in which the others run.
+    let replaced = rotation::a_token_is_replaced(&cluster).await;
     inventory::nodes_pods_and_leases_become_an_offer(&cluster).await;
     delivery::a_lease_is_exactly_what_was_leased(&cluster).await;
     delivery::after_removal_the_token_is_refused_and_the_namespace_gone(&cluster).await;
@@ -40,6 +44,7 @@ async fn the_agent_works_on_a_real_api_server() {
     burst::definitions_refuse_what_cannot_be(&cluster).await;
     burst::pods_run_on_leases(&cluster).await;
     burst::a_gpu_request_lives_and_ends(&cluster).await;
+    replaced.goes_on().await;
     delivery::an_absent_api_server_is_waited_for(&cluster).await;
     cluster.stop().await;
 }

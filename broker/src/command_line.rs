@@ -108,15 +108,18 @@ struct RunArgs {
 
 #[derive(Debug, Args)]
 struct AddIdentityArgs {
-    /// Data directory of a broker of the group.
+    /// Data directory of a broker of the group; its broker.json and its folder ca are read.
     #[arg(long, env = "COMITY_BROKER_DATA", value_name = "DIR")]
     data: PathBuf,
     /// Number of the other broker.
-    #[arg(long, value_name = "N")]
+    #[arg(long, env = "COMITY_BROKER_ID", value_name = "N")]
     id: u64,
     /// Data directory to make.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// Leaves that broker as it is where it is there already: for init containers, which run before every start.
+    #[arg(long)]
+    once: bool,
 }
 
 #[derive(Debug, Args)]
@@ -190,8 +193,15 @@ async fn carry_out(action: Action) -> Result<(), Failure> {
         Action::Init(args) => init(args),
         Action::Run(args) => run(args).await,
         Action::AddIdentity(args) => {
-            provision::add_identity(&args.data, args.id, &args.out)?;
-            say!("broker {} is in {}; carry it to its machine and run it there", args.id, args.out.display());
+            let out = args.out.display();
+            if !args.once {
+                provision::add_identity(&args.data, args.id, &args.out)?;
+                say!("broker {} is in {out}; carry it to its machine and run it there", args.id);
+            } else if provision::add_identity_once(&args.data, args.id, &args.out)? {
+                say!("broker {} is in {out}", args.id);
+            } else {
+                say!("broker {} was in {out} already", args.id);
+            }
             Ok(())
         }
         Action::IssueUser(args) => {

@@ -86,6 +86,33 @@ pub fn add_identity(data: &Path, id: u64, out: &Path) -> Result<(), ProvisionErr
     broker_identity(&ca, &settings, out)
 }
 
+/// As [`add_identity`], unless that broker is in `out` already, which then stays as it is: for a start that may be the first
+/// or any later one, and that may have been broken off. Whether it was made.
+///
+/// # Errors
+/// [`ProvisionError`]; another broker's directory is an error.
+pub fn add_identity_once(data: &Path, id: u64, out: &Path) -> Result<bool, ProvisionError> {
+    match Settings::load(out) {
+        Ok(settings) if settings.id == id => return Ok(false),
+        Ok(_) => return Err(ProvisionError::Exists { path: out.to_owned() }),
+        // The settings are written last, so without them nothing ran here.
+        Err(ConfigError::NotInitialised { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let settings = Settings { id, ..Settings::load(data)? };
+    settings.check()?;
+    let (from, to) = (ca_dir(data), ca_dir(out));
+    let ca = if CertificateAuthority::exists(&to) {
+        CertificateAuthority::load(&to)?
+    } else {
+        let ca = CertificateAuthority::load(&from)?;
+        ca.save(&to)?;
+        ca
+    };
+    broker_identity(&ca, &settings, out)?;
+    Ok(true)
+}
+
 /// Makes a user's key and certificate.
 ///
 /// # Errors
@@ -122,4 +149,48 @@ fn free(path: &Path) -> Result<(), ProvisionError> {
 
 fn free_identity(path: &Path) -> Result<(), ProvisionError> {
     if IdentityDir::new(path).exists() { Err(ProvisionError::Exists { path: path.to_owned() }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::config::parse_members;
+
+    #[test]
+    fn a_broker_is_made_once_and_a_broken_start_is_finished() {
+        let home = tempfile::tempdir().unwrap();
+        let (first, out) = (home.path().join("first"), home.path().join("out"));
+        let init = Init {
+            data: first.clone(),
+            trust_domain: TrustDomain::new("dev.test").unwrap(),
+            settings: Settings {
+                id: 1,
+                members: parse_members("1=a:7444/a:7443,2=b:7444/b:7443,3=c:7444/c:7443").unwrap(),
+                bootstrap_admins: BTreeSet::new(),
+            },
+            admin: UserName::new("ingrid").unwrap(),
+            admin_out: home.path().join("ingrid"),
+        };
+        super::init(&init).unwrap();
+        // What a copy needs of the first broker: its settings and the authority.
+        std::fs::remove_dir_all(identity_dir(&first)).unwrap();
+
+        assert!(add_identity_once(&first, 2, &out).unwrap());
+        let certificate = || std::fs::read(identity_dir(&out).join("cert.pem")).unwrap();
+        let made = certificate();
+        assert_eq!(Settings::load(&out).unwrap().id, 2);
+        assert!(!add_identity_once(&first, 2, &out).unwrap());
+        assert_eq!(certificate(), made);
+        assert!(matches!(add_identity_once(&first, 3, &out), Err(ProvisionError::Exists { .. })));
+
+        // Killed before the settings were written.
+        std::fs::remove_file(out.join("broker.json")).unwrap();
+        assert!(add_identity_once(&first, 2, &out).unwrap());
+        assert_ne!(certificate(), made);
+        let ca = |data: &Path| std::fs::read(ca_dir(data).join("ca.pem")).unwrap();
+        assert_eq!(ca(&out), ca(&first));
+    }
 }

@@ -416,7 +416,7 @@ async fn install_agent(real: &RealCluster) -> Result<PathBuf> {
 }
 
 /// The example policy with another idle time of peerings.
-fn copy_policy(from: &Path, to: &Path, peering_idle: &str) -> Result<()> {
+pub(crate) fn copy_policy(from: &Path, to: &Path, peering_idle: &str) -> Result<()> {
     for entry in std::fs::read_dir(from)? {
         let entry = entry?;
         let target = to.join(entry.file_name());

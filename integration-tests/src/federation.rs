@@ -130,7 +130,6 @@ pub const PATIENCE: Duration = Duration::from_secs(180);
 impl Federation {
     /// Founds a federation and waits until its policy is in force.
     pub async fn start(config: FederationConfig) -> Result<Self> {
-        let dir = tempfile::Builder::new().prefix("comity-scenario-").tempdir()?;
         let ports = free_ports(usize::try_from(config.brokers)? * 2)?;
         let address = &config.place.address;
         let members: Vec<String> = (1..=config.brokers)
@@ -138,31 +137,11 @@ impl Federation {
             .map(|(id, ports)| format!("{id}={address}:{}/{address}:{}", ports[0], ports[1]))
             .collect();
         let mut federation = Self {
-            dir,
-            place: config.place,
-            brokers: BTreeMap::new(),
-            agents: BTreeMap::new(),
-            log: std::env::var("COMITY_TEST_LOG").unwrap_or_else(|_| "info,openraft=warn".to_owned()),
             snapshot_every: config.snapshot_every,
             cluster_certificates_s: config.cluster_certificates_s,
+            ..Self::found(config.place, &members.join(",")).await?
         };
         let first = federation.broker_dir(1);
-        let admin = federation.identity("admin");
-        run(
-            "comity-broker",
-            &[
-                "init",
-                "--data",
-                text(&first)?,
-                "--trust-domain",
-                "comity.example",
-                "--members",
-                &members.join(","),
-                "--admin-out",
-                text(&admin)?,
-            ],
-        )
-        .await?;
         for id in 2..=config.brokers {
             let out = federation.broker_dir(id);
             run(
@@ -171,9 +150,6 @@ impl Federation {
             )
             .await?;
         }
-        let alice = federation.identity("alice");
-        run("comity-broker", &["issue-user", "--data", text(&first)?, "--name", "alice", "--out", text(&alice)?])
-            .await?;
         for (id, ports) in (1..=config.brokers).zip(ports.chunks(2)) {
             federation.brokers.insert(id, Broker { process: None, client_port: ports[1] });
             federation.start_broker(id)?;
@@ -183,6 +159,34 @@ impl Federation {
             federation.comity_as("admin", &["policy", "apply", text(&policy)?]).await.map(Some)
         })
         .await?;
+        Ok(federation)
+    }
+
+    /// Makes the first broker's files and those of the users, and starts nothing.
+    async fn found(place: Place, members: &str) -> Result<Self> {
+        let federation = Self {
+            dir: tempfile::Builder::new().prefix("comity-scenario-").tempdir()?,
+            place,
+            brokers: BTreeMap::new(),
+            agents: BTreeMap::new(),
+            log: std::env::var("COMITY_TEST_LOG").unwrap_or_else(|_| "info,openraft=warn".to_owned()),
+            snapshot_every: 10_000,
+            cluster_certificates_s: 86_400,
+        };
+        let first = federation.broker_dir(1);
+        let (data, admin) = (text(&first)?, federation.identity("admin"));
+        let init = ["init", "--data", data, "--trust-domain", "comity.example", "--members", members];
+        run("comity-broker", &[&init[..], &["--admin-out", text(&admin)?]].concat()).await?;
+        let alice = federation.identity("alice");
+        run("comity-broker", &["issue-user", "--data", data, "--name", "alice", "--out", text(&alice)?]).await?;
+        Ok(federation)
+    }
+
+    /// As the files of [`Federation::start`], for brokers that somebody else starts from them: as pods. They are reached at
+    /// the address of `place` and this port.
+    pub async fn found_elsewhere(place: Place, client_port: u16, members: &str) -> Result<Self> {
+        let mut federation = Self::found(place, members).await?;
+        federation.brokers.insert(1, Broker { process: None, client_port });
         Ok(federation)
     }
 

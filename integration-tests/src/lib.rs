@@ -9,6 +9,7 @@
 pub mod burst;
 mod federation;
 mod memory;
+pub mod pods;
 mod process;
 mod programs;
 mod wait;

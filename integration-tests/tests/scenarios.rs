@@ -13,6 +13,8 @@ mod day_two;
 mod explain;
 #[path = "scenarios/inventories.rs"]
 mod inventories;
+#[path = "scenarios/pods.rs"]
+mod pods;
 #[path = "scenarios/real_kubelets.rs"]
 mod real_kubelets;
 #[path = "scenarios/restart.rs"]

@@ -1,6 +1,4 @@
-//! The kubeconfig that a tenant gets: the donor's API at a loopback port of the origin's agent.
-
-use std::net::SocketAddr;
+//! The kubeconfig that a tenant gets: the donor's API at a port of the origin's agent.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +7,7 @@ use comity_runtime::secret::SecretString;
 use super::ApiCredential;
 
 /// YAML in which every value is quoted as JSON, so that no value can change the structure.
-pub(crate) fn render(lease_id: &str, credential: &ApiCredential, local_api: SocketAddr) -> SecretString {
+pub(crate) fn render(lease_id: &str, credential: &ApiCredential, server: &str) -> SecretString {
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let lease = quoted(lease_id);
     SecretString::new(format!(
@@ -33,7 +31,7 @@ contexts:
     namespace: {namespace}
 current-context: {lease}
 ",
-        server = quoted(&format!("https://{local_api}")),
+        server = quoted(&format!("https://{server}")),
         name = quoted(&credential.tls_server_name),
         ca = quoted(&STANDARD.encode(&credential.ca_pem)),
         token = quoted(credential.token.expose()),
@@ -58,7 +56,7 @@ mod tests {
             expires_at_ms: 0,
             server_port: 6443,
         };
-        let text = render("lease-7", &credential, SocketAddr::from(([127, 0, 0, 1], 4321)));
+        let text = render("lease-7", &credential, "127.0.0.1:4321");
         let config = kube::config::Kubeconfig::from_yaml(text.expose()).unwrap();
         assert_eq!(config.current_context.as_deref(), Some("lease-7"));
         let cluster = config.clusters[0].cluster.as_ref().unwrap();

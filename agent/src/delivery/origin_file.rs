@@ -36,14 +36,9 @@ impl OriginFile {
         Ok(self.dir.join(format!("{lease_id}{SUFFIX}")))
     }
 
-    fn write(
-        &self,
-        lease: &OriginLease,
-        credential: &ApiCredential,
-        local_api: SocketAddr,
-    ) -> Result<Accepted, DeliveryError> {
+    fn write(&self, lease: &OriginLease, credential: &ApiCredential, server: &str) -> Result<Accepted, DeliveryError> {
         let path = self.path(&lease.lease_id)?;
-        let kubeconfig = kubeconfig::render(&lease.lease_id, credential, local_api);
+        let kubeconfig = kubeconfig::render(&lease.lease_id, credential, server);
         atomic_file::write(&path, kubeconfig.expose().as_bytes(), atomic_file::PRIVATE)
             .map_err(|error| DeliveryError::temporary(format!("write the kubeconfig of {}", lease.lease_id), error))?;
         Ok(Accepted { secret_name: path.display().to_string(), kubeconfig })
@@ -80,9 +75,9 @@ impl OriginDelivery for OriginFile {
         &'a self,
         lease: &'a OriginLease,
         credential: &'a ApiCredential,
-        local_api: SocketAddr,
+        server: &'a str,
     ) -> BoxFuture<'a, Result<Accepted, DeliveryError>> {
-        Box::pin(async move { self.write(lease, credential, local_api) })
+        Box::pin(async move { self.write(lease, credential, server) })
     }
 
     fn probe<'a>(
@@ -133,7 +128,7 @@ mod tests {
             expires_at_ms: 0,
             server_port: 6443,
         };
-        let accepted = origin.accept(&lease, &credential, SocketAddr::from(([127, 0, 0, 1], 1))).await.unwrap();
+        let accepted = origin.accept(&lease, &credential, "127.0.0.1:1").await.unwrap();
         let mode = std::fs::metadata(&accepted.secret_name).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(origin.list().await.unwrap(), BTreeSet::from(["lease-7".to_owned()]));

@@ -55,7 +55,7 @@ impl OriginSecret {
         &self,
         lease: &OriginLease,
         credential: &ApiCredential,
-        local_api: SocketAddr,
+        server: &str,
     ) -> Result<Accepted, DeliveryError> {
         let namespace =
             if lease.target_namespace.is_empty() { DEFAULT_NAMESPACE } else { lease.target_namespace.as_str() };
@@ -70,7 +70,7 @@ impl OriginSecret {
             return Err(DeliveryError::permanent("secret-not-ours", message));
         }
         self.ledger.note(&lease.lease_id, namespace)?;
-        let kubeconfig = kubeconfig::render(&lease.lease_id, credential, local_api);
+        let kubeconfig = kubeconfig::render(&lease.lease_id, credential, server);
         let labels =
             [(LEASE_LABEL, lease.lease_id.as_str()), (TENANT_LABEL, &lease.tenant), (DONOR_LABEL, &lease.donor)];
         let secret = Secret {
@@ -136,9 +136,9 @@ impl OriginDelivery for OriginSecret {
         &'a self,
         lease: &'a OriginLease,
         credential: &'a ApiCredential,
-        local_api: SocketAddr,
+        server: &'a str,
     ) -> BoxFuture<'a, Result<Accepted, DeliveryError>> {
-        Box::pin(self.write(lease, credential, local_api))
+        Box::pin(self.write(lease, credential, server))
     }
 
     fn probe<'a>(

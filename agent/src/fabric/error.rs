@@ -112,19 +112,13 @@ pub enum FabricError {
         /// The peering's id.
         peering: String,
     },
-    /// The loopback port for a local forward could not be opened.
+    /// The port for a local forward could not be opened.
     #[error("cannot listen on tcp {bind} for the tunnel: {source}; choose another port, or 0 for any")]
     LocalBind {
         /// The address that was asked for.
         bind: SocketAddr,
         /// What the operating system said.
         source: io::Error,
-    },
-    /// A local forward that other hosts could use.
-    #[error("local forward {bind} is not a loopback address; use 127.0.0.1 or [::1]")]
-    NotLoopback {
-        /// The address that was asked for.
-        bind: SocketAddr,
     },
     /// A forward target that cannot be read.
     #[error("forward target {target:?} is not host:port, for example kubernetes.default.svc:443")]

@@ -191,7 +191,7 @@ async fn serve_pod(stream: TunnelStream, peer: PeerHandle) {
     }
 }
 
-/// A loopback port that leads into a tunnel, until this is dropped.
+/// A local port that leads into a tunnel, until this is dropped.
 #[derive(Debug)]
 #[must_use = "dropping a local forward ends it"]
 pub struct LocalForward {
@@ -213,15 +213,12 @@ impl Drop for LocalForward {
     }
 }
 
-/// Listens on a loopback address and leads every connection to a port of the
-/// other side.
+/// Listens on an address of this host and leads every connection to a port of
+/// the other side. Whoever reaches the address reaches that port.
 ///
 /// # Errors
-/// [`FabricError::NotLoopback`] or [`FabricError::LocalBind`].
+/// [`FabricError::LocalBind`].
 pub async fn forward_local(peer: &PeerHandle, bind: SocketAddr, tunnel_port: u16) -> Result<LocalForward, FabricError> {
-    if !bind.ip().is_loopback() {
-        return Err(FabricError::NotLoopback { bind });
-    }
     let failed = |source| FabricError::LocalBind { bind, source };
     let listener = TcpListener::bind(bind).await.map_err(failed)?;
     let local_addr = listener.local_addr().map_err(failed)?;

@@ -1,7 +1,7 @@
-//! Step `accept-credential`: what was leased can be used on the origin. A namespace: the loopback port leads into the
+//! Step `accept-credential`: what was leased can be used on the origin. A namespace: a local port leads into the
 //! tunnel, and the kubeconfig says so. A virtual node: the donor's Liqo is asked for it, and it is there.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use comity_proto::v1;
 
@@ -55,7 +55,8 @@ async fn connect(
         _ => open_forward(context, &lease.id, handle, credential.server_port).await?,
     };
     let local_api = forward.local_addr();
-    let accepted = context.origin.accept(&origin_lease(lease), credential, local_api).await?;
+    let server = context.access.server(local_api);
+    let accepted = context.origin.accept(&origin_lease(lease), credential, &server).await?;
     let id = lease.id.clone();
     let port = local_api.port();
     context.store.update(move |change| change.change_origin(&id, |record| record.local_port = Some(port))).await?;
@@ -76,10 +77,10 @@ async fn open_forward(
     server_port: u16,
 ) -> Result<LocalForward, FabricError> {
     let port = context.store.records().origins.get(lease).and_then(|record| record.local_port).unwrap_or(0);
-    let bind = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let bind = |port| SocketAddr::from((context.access.listen, port));
     match forward_local(handle, bind(port), server_port).await {
         Err(FabricError::LocalBind { source, .. }) if port != 0 => {
-            tracing::warn!(lease, port, %source, "the lease's loopback port is taken; it gets another one");
+            tracing::warn!(lease, port, %source, "the lease's port is taken; it gets another one");
             forward_local(handle, bind(0), server_port).await
         }
         other => other,

@@ -34,7 +34,8 @@ async fn probe(context: &Context, lease: &v1::Lease) -> Result<Works, StepError>
         (Credential::Api(credential), Some(Access::Kubeconfig(local_api, _))) => {
             context.origin.probe(&wanted, credential, local_api).await?;
             // Idempotent, and the only place that knows the name for certain.
-            let secret_name = context.origin.accept(&wanted, credential, local_api).await?.secret_name;
+            let server = context.access.server(local_api);
+            let secret_name = context.origin.accept(&wanted, credential, &server).await?.secret_name;
             Ok(Works { namespace: String::new(), secret_name })
         }
         (Credential::VirtualNode(grant), Some(Access::VirtualNode(node))) => {

@@ -24,10 +24,11 @@ pub(crate) async fn a_kubeconfig_secret_opens_the_lease(cluster: &Cluster) {
     std::fs::create_dir(&state).unwrap();
     let origin = OriginSecret::open(cluster.agent.clone(), &state).unwrap();
     let wanted = origin_lease("lease-4", "comity-leases");
+    let server = cluster.api_address().to_string();
 
-    let accepted = origin.accept(&wanted, &credential, cluster.api_address()).await.unwrap();
+    let accepted = origin.accept(&wanted, &credential, &server).await.unwrap();
     assert_eq!(accepted.secret_name, "comity-lease-4");
-    origin.accept(&wanted, &credential, cluster.api_address()).await.unwrap();
+    origin.accept(&wanted, &credential, &server).await.unwrap();
     origin.probe(&wanted, &credential, cluster.api_address()).await.unwrap();
 
     let secrets = Api::<Secret>::namespaced(cluster.admin(), "comity-leases");
@@ -44,8 +45,7 @@ pub(crate) async fn a_kubeconfig_secret_opens_the_lease(cluster: &Cluster) {
     assert!(cluster.plane().kubectl_as(&path, &["get", "pods", "-n", "default"], "").await.is_err());
 
     // A namespace in which the agent was given no rights: one clear sentence.
-    let error =
-        origin.accept(&origin_lease("lease-5", "research"), &credential, cluster.api_address()).await.unwrap_err();
+    let error = origin.accept(&origin_lease("lease-5", "research"), &credential, &server).await.unwrap_err();
     assert!(matches!(&error, DeliveryError::Permanent { code: "kubernetes-forbidden", .. }), "{error}");
     assert!(error.to_string().contains("deploy/agent/rbac.yaml"), "{error}");
 

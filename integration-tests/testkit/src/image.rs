@@ -1,8 +1,9 @@
-//! Container images without a registry or a daemon: a docker-archive file with one static program in it, as
-//! `ctr images import` reads it.
+//! Container images without a registry or a daemon: a docker-archive file with one static program or with the files of a
+//! folder, as `ctr images import` reads it.
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use serde_json::json;
@@ -25,6 +26,19 @@ pub struct Image<'a> {
     pub tmp: bool,
 }
 
+/// An image with the files of a folder.
+#[derive(Debug, Clone, Copy)]
+pub struct FolderImage<'a> {
+    /// Its name with a registry and a tag.
+    pub name: &'a str,
+    /// The folder: files and folders only.
+    pub folder: &'a Path,
+    /// What it starts: an absolute path in the image.
+    pub path: &'a str,
+    /// Who runs it, as in [`Image`].
+    pub user: &'a str,
+}
+
 /// Writes the image as the file `archive`. The same image gives the same bytes.
 ///
 /// # Errors
@@ -40,6 +54,39 @@ pub fn write(image: &Image<'_>, archive: &Path) -> io::Result<()> {
     if image.tmp {
         append(&mut layer, "tmp/", 0o1777, Entry::Folder)?;
     }
+    archive_of((image.name, image.path, image.user), layer, archive)
+}
+
+/// Writes the image as the file `archive`. The same folder gives the same bytes.
+///
+/// # Errors
+///
+/// When something in the folder cannot be read, or `archive` cannot be written.
+pub fn write_folder(image: &FolderImage<'_>, archive: &Path) -> io::Result<()> {
+    let mut layer = Vec::new();
+    append_folder(&mut layer, image.folder, "")?;
+    archive_of((image.name, image.path, image.user), layer, archive)
+}
+
+fn append_folder(layer: &mut Vec<u8>, folder: &Path, prefix: &str) -> io::Result<()> {
+    let mut entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        if entry.file_type()?.is_dir() {
+            append(layer, &format!("{name}/"), 0o755, Entry::Folder)?;
+            append_folder(layer, &entry.path(), &format!("{name}/"))?;
+        } else {
+            let is_executable = entry.metadata()?.permissions().mode() & 0o111 != 0;
+            let mode = if is_executable { 0o755 } else { 0o644 };
+            append(layer, &name, mode, Entry::File(&fs::read(entry.path())?))?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes an image of one layer.
+fn archive_of((name, path, user): (&str, &str, &str), mut layer: Vec<u8>, archive: &Path) -> io::Result<()> {
     finish(&mut layer);
     let diff = hex::encode(Sha256::digest(&layer));
 
@@ -48,9 +95,9 @@ pub fn write(image: &Image<'_>, archive: &Path) -> io::Result<()> {
         "os": "linux",
         "created": "1970-01-01T00:00:00Z",
         "config": {
-            "Env": ["PATH=/"],
-            "Entrypoint": [image.path],
-            "User": image.user,
+            "Env": ["PATH=/:/usr/sbin:/usr/bin"],
+            "Entrypoint": [path],
+            "User": user,
             "WorkingDir": "/",
         },
         "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{diff}")]},
@@ -60,7 +107,7 @@ pub fn write(image: &Image<'_>, archive: &Path) -> io::Result<()> {
     let config_name = format!("{}.json", hex::encode(Sha256::digest(&config)));
     // Named by the digest in full, the layer's path would fill the header's name field exactly; a part is enough.
     let layer_name = format!("{}/layer.tar", &diff[..32]);
-    let manifest = json!([{"Config": config_name, "RepoTags": [image.name], "Layers": [layer_name]}]).to_string();
+    let manifest = json!([{"Config": config_name, "RepoTags": [name], "Layers": [layer_name]}]).to_string();
 
     let mut out = Vec::new();
     append(&mut out, "manifest.json", 0o644, Entry::File(manifest.as_bytes()))?;
@@ -153,6 +200,16 @@ mod tests {
         let modes: Vec<_> = listed.lines().filter_map(|line| line.split_whitespace().next()).collect();
         assert_eq!(modes, ["-rwxr-xr-x", "drwxrwxrwt"]);
         assert_eq!(tar(&["-xOf", layer, "usr/bin/probe"]), "\x7fELF and so on");
+
+        let folder = dir.path().join("folder");
+        fs::create_dir_all(folder.join("usr/bin")).unwrap();
+        fs::copy(&program, folder.join("usr/bin/probe")).unwrap();
+        let of_folder = FolderImage { name: image.name, folder: &folder, path: image.path, user: image.user };
+        write_folder(&of_folder, &two).unwrap();
+        let names = tar(&["-tf", "two.tar"]);
+        let layer = names.lines().find(|name| name.ends_with("layer.tar")).unwrap();
+        tar(&["-xf", "two.tar"]);
+        assert_eq!(tar(&["-tf", layer]).lines().collect::<Vec<_>>(), ["usr/", "usr/bin/", "usr/bin/probe"]);
         assert!(write(&Image { path: "probe", ..image }, &one).unwrap_err().to_string().contains("'probe'"));
     }
 }

@@ -92,7 +92,7 @@ async fn the_kubeconfig_works_with_a_kubernetes_client() {
     let echo = start(dir.path(), &ManualClock::at_unix_ms(NOW)).await;
     echo.prepare(&lease("lease-1")).await.unwrap();
     let credential = echo.credential(&lease("lease-1")).await.unwrap();
-    let text = crate::delivery::kubeconfig::render("lease-1", &credential, echo.address());
+    let text = crate::delivery::kubeconfig::render("lease-1", &credential, &echo.address().to_string());
     let kubeconfig = kube::config::Kubeconfig::from_yaml(text.expose()).unwrap();
     let config =
         kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default()).await.unwrap();

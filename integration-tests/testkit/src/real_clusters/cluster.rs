@@ -171,6 +171,16 @@ impl RealCluster {
         self.output(command, &words.join(" ")).await
     }
 
+    /// Gives the node an image, out of an archive that [`crate::image`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// As [`RealCluster::exec_in_node`].
+    pub async fn import_image(&self, archive: &Path) -> Result<(), RealClustersError> {
+        let archive = archive.to_string_lossy();
+        self.exec_in_node(&["ctr", "-n", "k8s.io", "images", "import", &archive]).await.map(drop)
+    }
+
     /// Sends a daemon of the node a signal: `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`, `containerd`,
     /// `kubelet`, `kube-proxy` or `gpu-plugin`; `KILL`, `STOP`, `CONT`.
     ///

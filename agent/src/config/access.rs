@@ -1,0 +1,67 @@
+//! The section `access` of the agent's configuration.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use rustls_pki_types::ServerName;
+use serde::{Deserialize, Serialize};
+
+use super::{ConfigError, refused};
+
+/// Where tenants of this origin reach the namespaces that it leases: one TCP port for each lease, which leads to the
+/// donor's API server. Who reaches the port is nobody there without the lease's token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct AccessSettings {
+    /// Address that is listened on. The loopback serves this host; in a pod it serves nobody, so there it is the pod's address.
+    pub listen: IpAddr,
+    /// Name or address that kubeconfigs have for it; absent: the address.
+    pub host: Option<String>,
+}
+
+impl Default for AccessSettings {
+    fn default() -> Self {
+        Self { listen: Ipv4Addr::LOCALHOST.into(), host: None }
+    }
+}
+
+impl AccessSettings {
+    /// What a kubeconfig has for a port of ours: "host:port".
+    #[must_use]
+    pub fn server(&self, local: SocketAddr) -> String {
+        match &self.host {
+            Some(host) if host.contains(':') => format!("[{host}]:{}", local.port()),
+            Some(host) => format!("{host}:{}", local.port()),
+            None => local.to_string(),
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        match &self.host {
+            Some(host) if ServerName::try_from(host.as_str()).is_err() => {
+                let reason = "write a name or an address without a port, as in comity-agent.comity-system.svc";
+                Err(refused("access.host", host, reason))
+            }
+            None if self.listen.is_unspecified() => {
+                let reason = "no client can use it as an address; say in access.host what kubeconfigs are to have";
+                Err(refused("access.listen", self.listen, reason))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kubeconfigs_have_the_host_and_the_port_that_is_open() {
+        let server = |host: Option<&str>| {
+            let access = AccessSettings { host: host.map(str::to_owned), ..AccessSettings::default() };
+            access.server(SocketAddr::from((access.listen, 41234)))
+        };
+        assert_eq!(server(None), "127.0.0.1:41234");
+        assert_eq!(server(Some("comity-agent.comity-system.svc")), "comity-agent.comity-system.svc:41234");
+        assert_eq!(server(Some("2001:db8::1")), "[2001:db8::1]:41234");
+    }
+}

@@ -1,0 +1,377 @@
+//! Brokers and agents as pods of two clusters with real kubelets, from the manifests that ship in `deploy/` and images that are
+//! made here. What is laid over the manifests is what they say has to be chosen.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use comity_testkit::image::{self, FolderImage, Image};
+use comity_testkit::{Binaries, Needs, RealCluster, RealClusters, RealClustersConfig, SimulatedNode, Where};
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::burst::{DONOR, ORIGIN, copy_policy, place};
+use crate::federation::{Federation, FederationConfig, PATIENCE};
+use crate::programs::program;
+use crate::wait::until;
+
+/// Namespace of the brokers, on the donor's cluster.
+pub const BROKERS: &str = "comity-brokers";
+/// Namespace of each agent.
+pub const AGENT: &str = "comity-system";
+/// Image with kubectl, for a tenant's pod.
+pub const KUBECTL_IMAGE: &str = "comity.local/kubectl:1";
+/// Port of every node that leads to the brokers.
+const CLIENT_PORT: u16 = 30743;
+/// Port of the donor's node that leads to its fabric, as the manifest has it.
+const FABRIC_PORT: u16 = 31871;
+/// How long a peering without leases stays.
+const PEERING_IDLE: &str = "5s";
+/// Port of the fabric in the gateway's network.
+const GATEWAY_PORT: u16 = 51871;
+/// Folder of the local volumes: those of the brokers have another one.
+const VOLUMES: &str = "/var/lib/comity-volumes";
+/// kubectl itself is given two minutes.
+const ROLLOUT: Duration = Duration::from_secs(110);
+/// User of the images.
+const USER: &str = "65532:65532";
+
+/// Both clusters, with everything of Comity in pods.
+pub struct Pods {
+    /// The two clusters.
+    pub clusters: Arc<RealClusters>,
+    /// The command, driven from between the clusters.
+    pub federation: Federation,
+}
+
+impl Pods {
+    /// Brings everything up: the donor's cluster has three brokers, four GPUs and an agent, the origin's an agent.
+    ///
+    /// # Errors
+    /// When a part does not come up.
+    pub async fn start() -> Result<Self> {
+        let binaries = Binaries::ensure(Needs::Liqo).await?;
+        let config = RealClustersConfig { donor_gpus: 4, dns: true, ..RealClustersConfig::default() };
+        let clusters = Arc::new(RealClusters::start(&binaries, config).await?);
+        let members: Vec<String> = (1..=3)
+            .map(|id| {
+                let client = clusters.donor.node_ip();
+                format!("{id}=comity-broker-{id}.comity-broker.{BROKERS}.svc:7444/{client}:{CLIENT_PORT}")
+            })
+            .collect();
+        let router = place(&clusters, Where::Router, clusters.donor.node_ip());
+        let federation = Federation::found_elsewhere(router, CLIENT_PORT, &members.join(",")).await?;
+        let pods = Self { clusters, federation };
+        // GPU Feature Discovery does not run there: what it would say of the devices is said by hand.
+        let node = pods.clusters.donor.node_name();
+        let labels = SimulatedNode::l40s("donor", 4).labels;
+        let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let args = ["label", "--overwrite", "node", &node].into_iter().chain(labels.iter().map(String::as_str));
+        pods.clusters.donor.kubectl(&args.collect::<Vec<_>>()).await?;
+        pods.images(&binaries).await?;
+        pods.brokers().await?;
+        for (cluster, real) in [(ORIGIN, &pods.clusters.origin), (DONOR, &pods.clusters.donor)] {
+            pods.agent(cluster, real).await?;
+        }
+        pods.all_connected().await?;
+        Ok(pods)
+    }
+
+    /// Makes the images and gives them to the nodes.
+    async fn images(&self, binaries: &Binaries) -> Result<()> {
+        let dir = self.federation.dir();
+        let RealClusters { origin, donor, .. } = &*self.clusters;
+        for (name, nodes) in [("broker", &[donor][..]), ("agent", &[origin, donor])] {
+            let folder = dir.join(format!("image-{name}"));
+            let built = program("comity")?;
+            let built = built.parent().context("programs are in a folder")?;
+            let made = Command::new(deploy().join("images/tree")).arg(name).arg(built).arg(&folder).output().await?;
+            ensure!(made.status.success(), "images/tree {name}: {}", String::from_utf8_lossy(&made.stderr));
+            let (image, path) = (image_name(name), format!("/usr/bin/comity-{name}"));
+            let archive = dir.join(format!("{name}.tar"));
+            let image = FolderImage { name: &image, folder: &folder, path: &path, user: USER };
+            image::write_folder(&image, &archive)?;
+            std::fs::remove_dir_all(&folder)?;
+            for node in nodes {
+                node.import_image(&archive).await?;
+            }
+        }
+        let (archive, kubectl) = (dir.join("kubectl.tar"), binaries.program("kubectl"));
+        let image = Image { name: KUBECTL_IMAGE, program: &kubectl, path: "/kubectl", user: USER, tmp: true };
+        image::write(&image, &archive)?;
+        Ok(origin.import_image(&archive).await?)
+    }
+
+    async fn brokers(&self) -> Result<()> {
+        let donor = &self.clusters.donor;
+        volumes(donor, &["broker-1", "broker-2", "broker-3", "agent"]).await?;
+        let founding = self.federation.broker_dir(1);
+        let files = ["broker.json", "ca/ca.pem", "ca/ca-key.pem"].map(|file| founding.join(file));
+        self.apply(donor, "broker", "broker", |text| {
+            text.push_str(&secret("comity-broker-founding", BROKERS, &files));
+            text.push_str(&format!(
+                "patches:\n- target: {{kind: Service, name: comity-broker-client}}\n  patch: |\n    \
+                 - {{op: add, path: /spec/type, value: NodePort}}\n    \
+                 - {{op: add, path: /spec/ports/0/nodePort, value: {CLIENT_PORT}}}\n"
+            ));
+            files.to_vec()
+        })
+        .await?;
+        let policy = self.federation.dir().join("policy");
+        std::fs::create_dir(&policy)?;
+        copy_policy(&FederationConfig::with_example_policy().policy, &policy, PEERING_IDLE)?;
+        let policy = policy.to_str().context("paths of tests are text")?.to_owned();
+        until("the policy to be applied", PATIENCE, async || {
+            self.federation.comity_as("admin", &["policy", "apply", &policy]).await.map(Some)
+        })
+        .await?;
+        self.brokers_ready().await
+    }
+
+    /// Rights first, then the agent with its token.
+    async fn agent(&self, cluster: &str, real: &RealCluster) -> Result<()> {
+        if cluster == ORIGIN {
+            volumes(real, &["agent"]).await?;
+        }
+        let rights = ["rbac.yaml", "tenant-role.yaml", "admission.yaml"].map(|file| deploy().join("agent").join(file));
+        let mut apply = vec!["apply"];
+        for file in &rights {
+            apply.extend(["-f", file.to_str().context("paths of tests are text")?]);
+        }
+        real.kubectl(&apply).await?;
+        let level = "pod-security.kubernetes.io/enforce=restricted";
+        real.kubectl(&["label", "namespace", AGENT, level]).await?;
+
+        let invitation = self.federation.comity_as("admin", &["cluster", "invite", cluster]).await?;
+        let dir = self.federation.dir().join(cluster);
+        std::fs::create_dir(&dir)?;
+        let token = dir.join("join.token");
+        std::fs::write(&token, invitation["token"].as_str().context("an invitation has a token")?)?;
+        self.agent_in_mode(real, "netstack", FABRIC_PORT, Some(token)).await
+    }
+
+    async fn agent_in_mode(
+        &self,
+        real: &RealCluster,
+        mode: &str,
+        fabric_port: u16,
+        token: Option<PathBuf>,
+    ) -> Result<()> {
+        let base = format!("agent/{mode}");
+        let folder = deploy().join(&base);
+        let shipped = real.kubectl(&["kustomize", folder.to_str().context("paths of tests are text")?]).await?;
+        let mut config = agent_config(&shipped)?;
+        if real.name() == self.clusters.donor.name() {
+            let chosen = format!("endpoints: ['{}:{fabric_port}']", real.node_ip());
+            ensure!(config.contains("endpoints: []"), "the manifest's agent.yaml names no endpoints: {config}");
+            config = config.replace("endpoints: []", &chosen);
+        }
+        let file = self.federation.dir().join("agent.yaml");
+        std::fs::write(&file, config)?;
+        self.apply(real, &base, "agent", |text| {
+            text.push_str(&format!(
+                "configMapGenerator:\n- name: comity-agent\n  namespace: {AGENT}\n  behavior: replace\n  files: [agent.yaml]\n"
+            ));
+            if let Some(token) = &token {
+                text.push_str(&secret("comity-agent-join", AGENT, std::slice::from_ref(token)));
+            }
+            std::iter::once(file).chain(token).collect()
+        })
+        .await
+    }
+
+    /// Moves an agent from mode netstack into mode tun, as the manifests of the latter say.
+    ///
+    /// # Errors
+    /// What kubectl says.
+    pub async fn into_tun(&self, real: &RealCluster) -> Result<()> {
+        real.kubectl(&["-n", AGENT, "delete", "deployment", "comity-agent", "--cascade=foreground"]).await?;
+        real.kubectl(&["-n", AGENT, "delete", "service/comity-agent-fabric", "networkpolicy/comity-agent"]).await?;
+        real.exec_in_node(&["chown", "-R", "0:0", VOLUMES]).await?;
+        real.kubectl(&["label", "node", &real.node_name(), "comity.dev/gateway=true"]).await?;
+        let level = "pod-security.kubernetes.io/enforce=privileged";
+        real.kubectl(&["label", "--overwrite", "namespace", AGENT, level]).await?;
+        self.agent_in_mode(real, "tun", GATEWAY_PORT, None).await?;
+        let timeout = format!("--timeout={}s", ROLLOUT.as_secs());
+        real.kubectl(&["-n", AGENT, "rollout", "status", "deployment/comity-agent", &timeout]).await?;
+        Ok(())
+    }
+
+    /// `kubectl apply -k` of an overlay over `deploy/BASE`, as a user would write one; `more` adds to its text and names the files that it
+    /// uses.
+    async fn apply(
+        &self,
+        real: &RealCluster,
+        base: &str,
+        image: &str,
+        more: impl FnOnce(&mut String) -> Vec<PathBuf>,
+    ) -> Result<()> {
+        let dir = self.federation.dir().join(format!("overlay-{}-{}", real.name(), base.replace('/', "-")));
+        std::fs::create_dir(&dir)?;
+        let base = relative(&dir, &deploy().join(base))?;
+        let name = image_name(image);
+        let (chosen, tag) = name.rsplit_once(':').context("the name has a tag")?;
+        let mut text = format!(
+            "resources: [{}]\nimages: [{{name: registry.example/comity-{image}, newName: {chosen}, newTag: {tag}}}]\n",
+            base.display()
+        );
+        for file in more(&mut text) {
+            std::fs::copy(&file, dir.join(file.file_name().context("it is a file")?))?;
+        }
+        std::fs::write(dir.join("kustomization.yaml"), text)?;
+        real.kubectl(&["apply", "--server-side", "-k", dir.to_str().context("paths of tests are text")?]).await?;
+        Ok(())
+    }
+
+    /// Waits until all three brokers are ready.
+    ///
+    /// # Errors
+    /// When they are not in time.
+    pub async fn brokers_ready(&self) -> Result<()> {
+        let timeout = format!("--timeout={}s", ROLLOUT.as_secs());
+        let wait = ["-n", BROKERS, "rollout", "status", "statefulset/comity-broker", &timeout];
+        self.clusters.donor.kubectl(&wait).await?;
+        Ok(())
+    }
+
+    /// Waits until both agents are heard, with their offers.
+    ///
+    /// # Errors
+    /// When they are not in time.
+    pub async fn all_connected(&self) -> Result<()> {
+        until("both agents to be connected", PATIENCE, async || {
+            let clusters = self.federation.comity_as("admin", &["cluster", "list"]).await?;
+            let items = clusters["items"].as_array().into_iter().flatten();
+            let connected = items.filter(|c| c["connected"] == true && c["offerGeneration"] != 0).count();
+            ensure!(connected == 2, "{clusters}");
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    /// Waits until no peering is open.
+    ///
+    /// # Errors
+    /// Which are.
+    pub async fn no_peering(&self) -> Result<()> {
+        until("the peerings to be closed", PATIENCE, async || {
+            let peerings = self.federation.comity_as("admin", &["peering", "list"]).await?;
+            ensure!(peerings["items"].as_array().is_none_or(Vec::is_empty), "still there: {peerings}");
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    /// Ends a pod without warning.
+    ///
+    /// # Errors
+    /// What kubectl says.
+    pub async fn kill(&self, real: &RealCluster, namespace: &str, selector: &str) -> Result<()> {
+        let kill = ["-n", namespace, "delete", "pod", "--selector", selector, "--grace-period=0", "--force"];
+        real.kubectl(&kill).await?;
+        Ok(())
+    }
+
+    /// Number of the leader, as the broker that answers sees it.
+    ///
+    /// # Errors
+    /// When none is known in time.
+    pub async fn leader(&self) -> Result<u64> {
+        until("a leader", PATIENCE, async || {
+            let status = self.federation.comity_as("admin", &["raft", "status"]).await?;
+            Ok(Some(status["brokers"][0]["leader"].as_u64().with_context(|| status.to_string())?))
+        })
+        .await
+    }
+
+    /// States, events and ends of logs of all of Comity's pods, for a message when a test fails.
+    pub async fn logs(&self) -> String {
+        let mut logs = String::new();
+        for real in [&self.clusters.donor, &self.clusters.origin] {
+            for namespace in [BROKERS, AGENT, "comity-leases"] {
+                for args in [
+                    &["get", "pods,pvc,endpointslices", "-o", "wide"][..],
+                    &["get", "events", "--sort-by=.lastTimestamp"],
+                    &["logs", "--prefix", "--tail=40", "--selector=app.kubernetes.io/name", "--all-containers"],
+                ] {
+                    let said = real.kubectl(&[&["-n", namespace][..], args].concat()).await;
+                    let said = said.unwrap_or_else(|error| error.to_string());
+                    logs.push_str(&format!("\n--- {} {namespace} {}\n{said}", real.name(), args.join(" ")));
+                }
+            }
+        }
+        logs
+    }
+
+    /// Ends everything.
+    ///
+    /// # Errors
+    /// When something stays.
+    pub async fn stop(self) -> Result<()> {
+        drop(self.federation);
+        if let Some(clusters) = Arc::into_inner(self.clusters) {
+            clusters.stop().await?;
+        }
+        Ok(())
+    }
+}
+
+/// The folder of what ships.
+#[must_use]
+pub fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
+}
+
+fn image_name(name: &str) -> String {
+    format!("comity.local/comity-{name}:test")
+}
+
+/// A section of a kustomization that makes a Secret out of files.
+fn secret(name: &str, namespace: &str, files: &[PathBuf]) -> String {
+    let names: Vec<_> = files.iter().filter_map(|file| file.file_name()?.to_str()).collect();
+    format!(
+        "secretGenerator:\n- name: {name}\n  namespace: {namespace}\n  files: [{}]\n  options: {{disableNameSuffixHash: true}}\n",
+        names.join(", ")
+    )
+}
+
+/// Local volumes under the cluster's default storage class, in place of a provisioner. Whoever claims first has the first.
+async fn volumes(real: &RealCluster, names: &[&str]) -> Result<()> {
+    let mut items = vec![serde_json::json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": "kubernetes.io/no-provisioner",
+        "metadata": {"name": "local", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+        "volumeBindingMode": "WaitForFirstConsumer",
+    })];
+    for name in names {
+        let path = format!("{}/{name}", if name.starts_with("broker") { "/var/lib/comity-brokers" } else { VOLUMES });
+        real.exec_in_node(&["mkdir", "-p", &path]).await?;
+        items.push(serde_json::json!({
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
+            "spec": {
+                "capacity": {"storage": "10Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "local",
+                "local": {"path": path},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                    {"key": "kubernetes.io/hostname", "operator": "In", "values": [real.node_name()]}]}]}},
+            },
+        }));
+    }
+    let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": items});
+    real.kubectl_with_input(&["apply", "-f", "-"], &list.to_string()).await?;
+    Ok(())
+}
+
+/// `agent.yaml` out of the text of the manifests.
+fn agent_config(manifests: &str) -> Result<String> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(manifests).context("the manifests are YAML")?;
+    let config = documents.iter().find_map(|document| document["data"]["agent.yaml"].as_str());
+    Ok(config.context("the manifests have an agent.yaml")?.to_owned())
+}
+
+/// The way from a folder to another one: a kustomization takes no absolute paths.
+fn relative(from: &Path, to: &Path) -> Result<PathBuf> {
+    let (from, to) = (from.canonicalize()?, to.canonicalize()?);
+    let common = from.components().zip(to.components()).take_while(|(a, b)| a == b).count();
+    let up = from.components().skip(common).map(|_| "..");
+    Ok(up.map(PathBuf::from).chain(to.components().skip(common).map(|part| PathBuf::from(part.as_os_str()))).collect())
+}

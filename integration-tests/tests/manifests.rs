@@ -1,0 +1,135 @@
+//! What ships in `deploy/` is YAML, holds together, and asks for no more rights than it says. That it works is for the scenario
+//! `pods` to show.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::path::{Path, PathBuf};
+
+use comity_scenarios::pods::deploy;
+use serde_json::{Value, json};
+
+fn yaml_files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let is_yaml = path.extension().is_some_and(|kind| kind == "yaml") || path.ends_with("Kustomization");
+        match path.is_dir() {
+            true => yaml_files(&path, found),
+            false if is_yaml => found.push(path),
+            false => {}
+        }
+    }
+}
+
+fn documents(file: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(file).unwrap();
+    serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+/// The one object of a kind and name in a file.
+fn object(file: &str, kind: &str, name: &str) -> Value {
+    let mut found = documents(&deploy().join(file));
+    found.retain(|object| object["kind"] == kind && object["metadata"]["name"] == name);
+    assert_eq!(found.len(), 1, "{kind} {name} in {file}");
+    found.remove(0)
+}
+
+#[test]
+fn every_file_is_yaml_of_kubernetes_and_every_kustomization_finds_its_files() {
+    let mut files = Vec::new();
+    yaml_files(&deploy(), &mut files);
+    assert!(files.len() > 10, "{files:?}");
+    for file in files {
+        let documents = documents(&file);
+        assert!(!documents.is_empty(), "{}", file.display());
+        for document in documents {
+            assert!(document["apiVersion"].is_string() && document["kind"].is_string(), "{}", file.display());
+            let patches =
+                document["patches"].as_array().into_iter().flatten().filter_map(|patch| patch["path"].as_str());
+            for named in document["resources"].as_array().into_iter().flatten().filter_map(Value::as_str).chain(patches)
+            {
+                assert!(file.with_file_name(named).exists(), "{} names {named}", file.display());
+            }
+        }
+    }
+}
+
+/// Pod Security `restricted`, and more: no writable root, one user, one group.
+fn is_restricted(pod: &Value) {
+    assert_eq!(
+        pod["securityContext"],
+        json!({"runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532,
+            "fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": {"type": "RuntimeDefault"}})
+    );
+    for host in ["hostNetwork", "hostPID", "hostIPC"] {
+        assert!(pod[host].is_null(), "{host}");
+    }
+    let containers = ["initContainers", "containers"].map(|kind| pod[kind].as_array().cloned().unwrap_or_default());
+    for container in containers.concat() {
+        assert_eq!(
+            container["securityContext"],
+            json!({"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]}})
+        );
+        assert!(container["resources"]["limits"]["memory"].is_string(), "{container}");
+        // Only names that have to be chosen: nobody can put something else there.
+        assert!(container["image"].as_str().unwrap().starts_with("registry.example/comity-"), "{container}");
+    }
+    for volume in pod["volumes"].as_array().into_iter().flatten() {
+        assert!(volume["hostPath"].is_null(), "{volume}");
+    }
+}
+
+#[test]
+fn brokers_have_no_rights_in_their_cluster() {
+    let set = object("broker/brokers.yaml", "StatefulSet", "comity-broker");
+    let pod = &set["spec"]["template"]["spec"];
+    is_restricted(pod);
+    assert_eq!(pod["automountServiceAccountToken"], false);
+    assert!(pod["serviceAccountName"].is_null());
+    // What founds the group is shown to the first step alone.
+    let running = pod["containers"].as_array().unwrap();
+    assert!(running.iter().all(|container| !container["volumeMounts"].to_string().contains("founding")), "{running:?}");
+    let namespace = object("broker/brokers.yaml", "Namespace", "comity-brokers");
+    assert_eq!(namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"], "restricted");
+}
+
+#[test]
+fn brokers_let_in_what_needs_them() {
+    let deny = object("broker/network-policy.yaml", "NetworkPolicy", "deny");
+    assert_eq!(deny["spec"], json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}));
+    let allow = object("broker/network-policy.yaml", "NetworkPolicy", "comity-broker");
+    let brokers = json!({"podSelector": {"matchLabels": {"app.kubernetes.io/name": "comity-broker"}}});
+    for rule in allow["spec"]["ingress"].as_array().unwrap() {
+        let from = match rule["ports"][0]["port"].as_str().unwrap() {
+            "client" => Value::Null,
+            "raft" => json!([brokers]),
+            "admin" => json!([{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]),
+            other => panic!("nobody needs {other}"),
+        };
+        assert_eq!((rule["ports"].as_array().unwrap().len(), &rule["from"]), (1, &from));
+    }
+}
+
+#[test]
+fn the_agent_has_its_account_and_nothing_else() {
+    let deployment = object("agent/netstack/agent.yaml", "Deployment", "comity-agent");
+    assert_eq!(deployment["spec"]["strategy"], json!({"type": "Recreate"}));
+    let pod = &deployment["spec"]["template"]["spec"];
+    is_restricted(pod);
+    assert_eq!(pod["serviceAccountName"], "comity-agent");
+    let config = object("agent/netstack/agent.yaml", "ConfigMap", "comity-agent");
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("agent.yaml");
+    std::fs::write(&file, config["data"]["agent.yaml"].as_str().unwrap()).unwrap();
+    comity_agent::config::Config::read(&file).unwrap().check().unwrap();
+}
+
+#[test]
+fn a_gateway_has_one_capability_and_one_device() {
+    let patch = object("agent/tun/gateway.yaml", "Deployment", "comity-agent");
+    let pod = &patch["spec"]["template"]["spec"];
+    assert_eq!(pod["hostNetwork"], true);
+    assert_eq!(pod["nodeSelector"], json!({"comity.dev/gateway": "true"}));
+    let [agent] = pod["containers"].as_array().unwrap().as_slice() else { panic!("{pod}") };
+    // Laid over the other: what is dropped there stays dropped.
+    assert_eq!(agent["securityContext"], json!({"capabilities": {"add": ["NET_ADMIN"]}}));
+    assert_eq!(pod["volumes"], json!([{"name": "tun", "hostPath": {"path": "/dev/net/tun", "type": "CharDevice"}}]));
+}
