@@ -34,8 +34,9 @@ impl LiqoOrigin {
         call(&operation, offloadings.create(&parameters, &wanted)).await.map(drop)
     }
 
-    /// Takes a lease that ends out of what its namespace is offered; the offer goes with the last one. True if a donor that
-    /// does not answer holds it: then it goes only after the last virtual node of that donor.
+    /// Takes a lease that ends out of what its namespace is offered; the offer goes with the last one. True if the donor holds
+    /// it, because it does not answer or lets this cluster delete nothing any more: then it goes only after the last virtual
+    /// node of that donor.
     pub(super) async fn withdraw_offer(
         &self,
         lease_id: &str,
@@ -53,11 +54,16 @@ impl LiqoOrigin {
         }
         let what = "NamespaceOffloading";
         self.begin_delete(&offloadings, objects::OFFLOADING, what).await?;
-        let Err(waited) = wait_gone(&offloadings, objects::OFFLOADING, what, self.settings.donor_patience).await else {
+        if wait_gone(&offloadings, objects::OFFLOADING, what, self.settings.donor_patience).await.is_ok() {
             return Ok(false);
-        };
+        }
         if self.answers(donor).await? {
-            return Err(waited);
+            tracing::warn!(
+                donor,
+                namespace,
+                "the donor does not let go of the namespace; the virtual node goes before it"
+            );
+            return Ok(true);
         }
         tracing::warn!(donor, namespace, "the donor does not answer; this cluster cleans up without it");
         self.mark(donor).await.map(|()| true)
