@@ -3,9 +3,13 @@
 //! state directory keeps it to once. Without the variable nothing here does anything.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// The variable.
 pub const CRASH_VARIABLE: &str = "COMITY_AGENT_CRASH_AT";
+
+/// Held by whoever ends the process.
+static ENDING: Mutex<()> = Mutex::new(());
 
 /// Where a process can be made to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +50,12 @@ impl CrashPoint {
 
     /// Ends the process if this is the place and it was not ended here before.
     pub fn reached(&self, step: &str, after: bool) {
-        if self.step == step && self.after == after && self.mark() {
+        if self.step != step || self.after != after {
+            return;
+        }
+        // One process ends at one place: another that is reached meanwhile is not marked, and ends the next process.
+        let _ending = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.mark() {
             tracing::error!(step, after, "ending the process: {CRASH_VARIABLE} says so");
             std::process::abort();
         }
