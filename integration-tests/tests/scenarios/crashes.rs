@@ -29,23 +29,40 @@ pub(crate) const DONOR_STEPS: [&str; 8] = [
     "seal-credential",
 ];
 
-/// Starts again what crashed until `crashes` have been seen and the lease is in `state`.
-pub(crate) async fn nurse(federation: &mut Federation, lease: &str, state: &str, crashes: usize) {
+/// After so long without a crash no more is expected.
+const QUIET: Duration = Duration::from_secs(3);
+
+/// Starts again what crashed until the lease is in `state` and `most` crashes have been seen, or at least `least` and no more
+/// for a while.
+pub(crate) async fn nurse(federation: &mut Federation, lease: &str, state: &str, least: usize, most: usize) {
     let mut seen = 0;
     let start = Instant::now();
+    let mut last = start;
     while start.elapsed() < PATIENCE {
-        seen += federation.restart_ended_agents().unwrap();
-        if federation.lease_in(lease, state, Duration::from_millis(50)).await.is_ok() && seen == crashes {
+        let ended = federation.restart_ended_agents().unwrap();
+        if ended > 0 {
+            (seen, last) = (seen + ended, Instant::now());
+        }
+        let enough = seen == most || (seen >= least && last.elapsed() >= QUIET);
+        if federation.lease_in(lease, state, Duration::from_millis(50)).await.is_ok() && enough {
             return;
         }
     }
-    panic!("{lease} never became {state}, or {seen} crashes were seen and not {crashes}\n{}", federation.logs());
+    panic!(
+        "{lease} never became {state}, or {seen} crashes were seen and not {least} to {most}\n{}",
+        federation.logs()
+    );
+}
+
+/// Whether a cluster's agent ended before its first attempt at a step: its marker says so.
+pub(crate) fn crashed_before(federation: &Federation, cluster: &str, step: &str) -> bool {
+    federation.agent_dir(cluster).join(format!("crashed-at-{step}-before")).exists()
 }
 
 /// Released, both sides clean, and neither agent has anything of it.
 async fn release_and_leave_nothing(federation: &mut Federation, lease: &str) {
     federation.comity(&["lease", "release", lease]).await.or_logs(federation);
-    nurse(federation, lease, "ended", 0).await;
+    nurse(federation, lease, "ended", 0, 0).await;
     let offers = federation.comity_as("admin", &["cluster", "show", "ncc-main"]).await.or_logs(federation);
     assert_eq!(offers["lentMilli"], 0);
     for cluster in ["polytech-campus", "ncc-main"] {
@@ -83,7 +100,7 @@ async fn an_agent_killed_in_the_middle_of_any_step_goes_on_where_it_was() {
         federation.all_connected().await.or_logs(&federation);
         let request = federation.submit(3, "frontier").await.or_logs(&federation);
         let lease = federation.lease_of(&request).await.or_logs(&federation);
-        nurse(&mut federation, &lease, "active", 2).await;
+        nurse(&mut federation, &lease, "active", 2, 2).await;
         release_and_leave_nothing(&mut federation, &lease).await;
         println!("{crashing} killed before and after {step}: active all the same");
     }
