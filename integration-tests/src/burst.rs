@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use comity_testkit::real_clusters::PROBE_IMAGE;
@@ -12,6 +11,7 @@ use comity_testkit::{
 use serde_json::Value;
 
 use crate::federation::{AgentSpec, Donor, Federation, FederationConfig, PATIENCE, Place};
+use crate::programs::deploy;
 use crate::wait::until;
 use crate::watch::{Watch, now_ms};
 
@@ -306,19 +306,6 @@ impl Burst {
         .await
     }
 
-    /// Waits until no peering is open.
-    ///
-    /// # Errors
-    /// Which are.
-    pub async fn no_peering(&self, limit: Duration) -> Result<()> {
-        until("the peerings to be closed", limit, async || {
-            let peerings = self.federation().comity_as("admin", &["peering", "list"]).await?;
-            ensure!(peerings["items"].as_array().is_none_or(Vec::is_empty), "still there: {peerings}");
-            Ok(Some(()))
-        })
-        .await
-    }
-
     /// Peers the two clusters by hand with `liqoctl`, as an administrator of both would: how long that took, in milliseconds. The
     /// clusters are of no use for a federation afterwards.
     ///
@@ -391,9 +378,8 @@ fn is_true(object: &Value, condition: &str) -> bool {
 
 /// Applies what `deploy/` has for an agent, and gives a kubeconfig with the rights that it has there and no others.
 async fn install_agent(real: &RealCluster) -> Result<PathBuf> {
-    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
     for folder in ["crds", "agent"] {
-        let folder = deploy.join(folder);
+        let folder = deploy().join(folder);
         // The namespace is in one file and used in others, so a first pass may meet files out of order.
         let apply = ["apply", "--server-side", "-f", folder.to_str().context("paths of tests are text")?];
         until("the agent's objects to be applied", PATIENCE, async || {

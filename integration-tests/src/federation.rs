@@ -431,6 +431,19 @@ impl Federation {
         .await
     }
 
+    /// Waits until no peering is open.
+    ///
+    /// # Errors
+    /// Which are.
+    pub async fn no_peering(&self, limit: Duration) -> Result<()> {
+        until("the peerings to be closed", limit, async || {
+            let peerings = self.comity_as("admin", &["peering", "list"]).await?;
+            ensure!(peerings["items"].as_array().is_none_or(Vec::is_empty), "still there: {peerings}");
+            Ok(Some(()))
+        })
+        .await
+    }
+
     /// Waits until a lease is in `state`.
     pub async fn lease_in(&self, lease: &str, state: &str, limit: Duration) -> Result<Value> {
         until(&format!("{lease} to be {state}"), limit, async || {

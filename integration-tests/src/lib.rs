@@ -18,6 +18,6 @@ mod watch;
 pub use federation::{AgentSpec, Donor, Federation, FederationConfig, Launcher, PATIENCE, Place};
 pub use memory::{Finding, search_files, search_memory};
 pub use process::Process;
-pub use programs::program;
+pub use programs::{deploy, program};
 pub use wait::until;
 pub use watch::{Seen, Watch, now_ms};

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use comity_testkit::image::{self, FolderImage, Image};
-use comity_testkit::{Binaries, Needs, RealCluster, RealClusters, RealClustersConfig, SimulatedNode, Where};
+use comity_testkit::{Binaries, Needs, RealCluster, RealClusters, RealClustersConfig, Where};
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::burst::{DONOR, ORIGIN, copy_policy, place};
+use crate::burst::{DONOR, ORIGIN, copy_policy, label_devices, place};
 use crate::federation::{Federation, FederationConfig, PATIENCE};
-use crate::programs::program;
+use crate::programs::{deploy, program};
 use crate::wait::until;
 
 /// Namespace of the brokers, on the donor's cluster.
@@ -63,12 +63,7 @@ impl Pods {
         let router = place(&clusters, Where::Router, clusters.donor.node_ip());
         let federation = Federation::found_elsewhere(router, CLIENT_PORT, &members.join(",")).await?;
         let pods = Self { clusters, federation };
-        // GPU Feature Discovery does not run there: what it would say of the devices is said by hand.
-        let node = pods.clusters.donor.node_name();
-        let labels = SimulatedNode::l40s("donor", 4).labels;
-        let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let args = ["label", "--overwrite", "node", &node].into_iter().chain(labels.iter().map(String::as_str));
-        pods.clusters.donor.kubectl(&args.collect::<Vec<_>>()).await?;
+        label_devices(&pods.clusters.donor).await?;
         pods.images(&binaries).await?;
         pods.brokers().await?;
         for (cluster, real) in [(ORIGIN, &pods.clusters.origin), (DONOR, &pods.clusters.donor)] {
@@ -250,19 +245,6 @@ impl Pods {
         .await
     }
 
-    /// Waits until no peering is open.
-    ///
-    /// # Errors
-    /// Which are.
-    pub async fn no_peering(&self) -> Result<()> {
-        until("the peerings to be closed", PATIENCE, async || {
-            let peerings = self.federation.comity_as("admin", &["peering", "list"]).await?;
-            ensure!(peerings["items"].as_array().is_none_or(Vec::is_empty), "still there: {peerings}");
-            Ok(Some(()))
-        })
-        .await
-    }
-
     /// Ends a pod without warning.
     ///
     /// # Errors
@@ -315,12 +297,6 @@ impl Pods {
         }
         Ok(())
     }
-}
-
-/// The folder of what ships.
-#[must_use]
-pub fn deploy() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
 }
 
 fn image_name(name: &str) -> String {

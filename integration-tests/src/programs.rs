@@ -1,6 +1,6 @@
-//! Where the programs under test are.
+//! Where the programs under test are, and what ships with them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -16,4 +16,10 @@ pub fn program(name: &str) -> Result<PathBuf> {
         path.display()
     );
     Ok(path)
+}
+
+/// The folder of what ships.
+#[must_use]
+pub fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
 }

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use comity_scenarios::pods::deploy;
+use comity_scenarios::deploy;
 use serde_json::{Value, json};
 
 fn yaml_files(folder: &Path, found: &mut Vec<PathBuf>) {

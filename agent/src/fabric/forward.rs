@@ -115,16 +115,20 @@ impl Drop for Exposure {
 /// Those of [`PeerHandle::listen`].
 pub fn expose(peer: &PeerHandle, tunnel_port: u16, target: ForwardTarget) -> Result<Exposure, FabricError> {
     let listener = peer.listen(tunnel_port)?;
-    Ok(Exposure { task: tokio::spawn(serve_exposure(listener, target)) })
+    Ok(Exposure { task: tokio::spawn(serve_each(listener, move |tunnel| serve_target(tunnel, target.clone()))) })
 }
 
-async fn serve_exposure(mut listener: TunnelListener, target: ForwardTarget) {
+/// Serves each connection in a task of its own, until the peering ends.
+async fn serve_each<F>(mut listener: TunnelListener, serve: impl Fn(TunnelStream) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
     // Ends with this task; its size is bounded by the tunnel's connections.
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok(tunnel) => drop(connections.spawn(serve_target(tunnel, target.clone()))),
+                Ok(stream) => drop(connections.spawn(serve(stream))),
                 Err(_) => break,
             },
             Some(_) = connections.join_next() => {}
@@ -152,20 +156,8 @@ async fn serve_target(tunnel: TunnelStream, target: ForwardTarget) {
 /// Those of [`PeerHandle::listen`].
 pub fn lead_api(peer: &PeerHandle) -> Result<Exposure, FabricError> {
     let listener = peer.listen(API_PORT)?;
-    Ok(Exposure { task: tokio::spawn(serve_pods(listener, peer.clone())) })
-}
-
-async fn serve_pods(mut listener: TunnelListener, peer: PeerHandle) {
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok(stream) => drop(connections.spawn(serve_pod(stream, peer.clone()))),
-                Err(_) => break,
-            },
-            Some(_) = connections.join_next() => {}
-        }
-    }
+    let peer = peer.clone();
+    Ok(Exposure { task: tokio::spawn(serve_each(listener, move |stream| serve_pod(stream, peer.clone()))) })
 }
 
 async fn serve_pod(stream: TunnelStream, peer: PeerHandle) {

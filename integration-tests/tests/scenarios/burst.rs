@@ -189,7 +189,7 @@ async fn teardown_in_wrong_orders(burst: &Burst) {
         burst.clusters.origin.kubectl(&delete).await.or_logs(federation);
         burst.no_lease().await.or_logs(federation);
         let returned = began.elapsed();
-        burst.no_peering(PATIENCE).await.or_logs(federation);
+        federation.no_peering(PATIENCE).await.or_logs(federation);
         burst.nothing_left().await.or_logs(federation);
         println!("{what}: lease returned after {returned:.1?}, both sides clean after {:.1?}", began.elapsed());
     }

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use comity_scenarios::burst::{DONOR, ORIGIN};
-use comity_scenarios::pods::{AGENT, BROKERS, KUBECTL_IMAGE, Pods, deploy};
-use comity_scenarios::{PATIENCE, until};
+use comity_scenarios::pods::{AGENT, BROKERS, KUBECTL_IMAGE, Pods};
+use comity_scenarios::{PATIENCE, deploy, until};
 use comity_testkit::real_clusters::PROBE_IMAGE;
 use comity_testkit::{RealCluster, RealClusters, requirements};
 
@@ -71,7 +71,7 @@ async fn brokers_and_agents_run_as_pods_and_lend() {
     give_back(&lease, &pods).await;
     said("the lease has ended, and nothing of it is left");
 
-    or_logs(pods.no_peering().await, &pods).await;
+    or_logs(federation.no_peering(PATIENCE).await, &pods).await;
     for real in [origin, donor] {
         or_logs(pods.into_tun(real).await, &pods).await;
         assert_eq!(held(real, "comity-agent", &pods).await, [GATEWAY]);

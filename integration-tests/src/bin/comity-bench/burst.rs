@@ -47,7 +47,7 @@ pub(crate) async fn run(arguments: &BurstArgs) -> Result<()> {
     let (mut cold, mut warm) = (Vec::new(), Vec::new());
     for run in 1..=arguments.runs {
         eprintln!("burst, run {run} of {}", arguments.runs);
-        burst.no_peering(Duration::from_secs(120)).await?;
+        burst.federation().no_peering(Duration::from_secs(120)).await?;
         let name = format!("cold-{run}");
         cold.push(burst.run_job(&name, 1, &["see"]).await?);
         burst.complete(&name).await?;
