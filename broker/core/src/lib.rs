@@ -16,6 +16,7 @@
 //! - [`request`], [`lease`], [`peering`]: state machines, each with a table of legal moves
 //! - [`command`] and one file per command under it
 //! - [`matcher`]: filter, fit, score, explain
+//! - [`packing`]: the index of node states, and what each is worth under the live mix of work
 //! - [`invariants`]: named sentences, one file each
 //! - [`snapshot`]: the format on disk
 
@@ -35,6 +36,7 @@ pub mod log;
 pub mod matcher;
 pub mod network;
 pub mod occupancy;
+pub mod packing;
 pub mod peering;
 pub mod placement;
 pub mod policy_record;

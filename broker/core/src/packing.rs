@@ -1,0 +1,34 @@
+//! Packing: from which node a task should be served, so that in the end as little as possible is stranded.
+//!
+//! Nodes of equal shape with the same free amounts are one *state*; a decision is between states, not between nodes.
+//! A state is worth what would stay idle on it if the work came that is asked for lately: fixed futures of such work are
+//! played on it. What a task costs on a state is how much that grows, and prices for what is scarce.
+//!
+//! ```text
+//! cost = idle after futures(state after) − idle after futures(state before)      rollout.rs
+//!      + a little for what the node is left with                                 cost.rs
+//!      + thousandths of devices taken × scarcity of the shape                    scarcity.rs
+//!      + Σ over gang sizes: slots lost × price of a slot                         slots.rs
+//! ```
+//!
+//! The lowest cost wins; then the lowest digest of the state; then the lowest name of a node. All in integers: equal
+//! pools and mixes give equal choices. Beside "Beware of Fragmentation" (Weng et al., USENIX ATC 2023), which takes the
+//! steepest descent of what is fragmented now, this looks at what will be.
+
+mod cost;
+mod interner;
+mod mix;
+mod node_state;
+mod offers;
+mod pool;
+mod rollout;
+mod scarcity;
+mod slots;
+mod task;
+#[cfg(test)]
+mod tests;
+
+pub use mix::Mix;
+pub use node_state::{NodeState, Shape};
+pub use pool::{Choice, Pool};
+pub use task::Task;

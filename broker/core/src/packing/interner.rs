@@ -1,0 +1,107 @@
+//! Small numbers for values that come again and again.
+
+/// A fixed 64-bit digest of a value, the same in every process: tables do not depend on it for anything but speed, and
+/// equal costs are told apart by it.
+pub(super) trait Digest {
+    /// The digest.
+    fn digest(&self) -> u64;
+}
+
+/// Mixes words into a digest, one multiplication each (the finaliser of splitmix64 at the end).
+pub(super) fn digest_of(words: impl Iterator<Item = u64>) -> u64 {
+    let mixed = words.fold(0xcbf2_9ce4_8422_2325_u64, |hash, word| {
+        (hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    });
+    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed ^ (mixed >> 31)
+}
+
+/// No value is at this place of the table.
+const FREE: u32 = u32::MAX;
+
+/// Gives equal values the same small number. A table with open addressing; at most half of it is in use.
+#[derive(Clone, Debug)]
+pub(super) struct Interner<T> {
+    places: Vec<u32>,
+    values: Vec<T>,
+    digests: Vec<u64>,
+}
+
+impl<T> Default for Interner<T> {
+    fn default() -> Self {
+        Self { places: Vec::new(), values: Vec::new(), digests: Vec::new() }
+    }
+}
+
+impl<T: Digest + Eq> Interner<T> {
+    /// The number of `value`, a new one if it was never seen.
+    pub(super) fn intern(&mut self, value: T) -> u32 {
+        if self.places.len() <= 2 * self.values.len() {
+            self.grow();
+        }
+        let digest = value.digest();
+        let mask = self.places.len() - 1;
+        let mut place = usize::try_from(digest).unwrap_or(0) & mask;
+        while self.places[place] != FREE {
+            let number = self.places[place];
+            if self.digests[number as usize] == digest && self.values[number as usize] == value {
+                return number;
+            }
+            place = (place + 1) & mask;
+        }
+        let number = u32::try_from(self.values.len()).unwrap_or(FREE);
+        self.places[place] = number;
+        self.values.push(value);
+        self.digests.push(digest);
+        number
+    }
+
+    fn grow(&mut self) {
+        let places = (4 * self.values.len()).next_power_of_two().max(64);
+        self.places = vec![FREE; places];
+        for (number, &digest) in (0..).zip(&self.digests) {
+            let mut place = usize::try_from(digest).unwrap_or(0) & (places - 1);
+            while self.places[place] != FREE {
+                place = (place + 1) & (places - 1);
+            }
+            self.places[place] = number;
+        }
+    }
+
+    pub(super) fn get(&self, number: u32) -> &T {
+        &self.values[number as usize]
+    }
+
+    pub(super) fn digest(&self, number: u32) -> u64 {
+        self.digests[number as usize]
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    pub(super) fn values(&self) -> &[T] {
+        &self.values
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Digest for u64 {
+        fn digest(&self) -> u64 {
+            // All in few places, so that probing is tested.
+            *self % 3
+        }
+    }
+
+    #[test]
+    fn equal_values_have_one_number() {
+        let mut interner = Interner::default();
+        let numbers: Vec<u32> = (0..500_u64).map(|value| interner.intern(value * 7)).collect();
+        assert_eq!(numbers, (0..500).collect::<Vec<u32>>());
+        assert!((0..500_u64).all(|value| u64::from(interner.intern(value * 7)) == value));
+        assert_eq!((interner.len(), *interner.get(3)), (500, 21));
+    }
+}

@@ -1,0 +1,51 @@
+//! What is asked for lately: types of task with their weights.
+
+use std::collections::BTreeMap;
+
+use super::node_state::Shape;
+use super::task::Task;
+
+/// Types of task with how often each was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mix {
+    types: BTreeMap<Task, u64>,
+}
+
+/// One type of task and the shapes that could run it.
+pub(super) struct TypeInMix<'a> {
+    pub(super) task: &'a Task,
+    /// How often it was asked for.
+    pub(super) weight: u64,
+    /// For each shape, whether an idle node of it could run the task.
+    pub(super) shapes: Vec<bool>,
+}
+
+impl Mix {
+    /// Counts `task` once more, or `weight` times.
+    pub fn add(&mut self, task: Task, weight: u64) {
+        *self.types.entry(task).or_default() += weight;
+    }
+
+    /// Whether nothing is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.types.is_empty()
+    }
+
+    /// Types and weights in a fixed order.
+    pub fn types(&self) -> impl Iterator<Item = (&Task, u64)> {
+        self.types.iter().map(|(task, weight)| (task, *weight))
+    }
+
+    /// Those types that some shape could run.
+    pub(super) fn over<'a>(&'a self, shapes: &[Shape]) -> Vec<TypeInMix<'a>> {
+        self.types()
+            .map(|(task, weight)| TypeInMix {
+                task,
+                weight,
+                shapes: shapes.iter().map(|shape| shape.could_run(task)).collect(),
+            })
+            .filter(|of| of.weight > 0 && of.shapes.contains(&true))
+            .collect()
+    }
+}

@@ -1,0 +1,313 @@
+//! The index of distinct node states: who has which, and the cheapest of them for each type of task.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+use super::cost::{Costs, States};
+use super::interner::Interner;
+use super::mix::Mix;
+use super::node_state::{NodeState, Shape};
+use super::offers::ShapeTotal;
+use super::rollout::FUTURES;
+use super::scarcity::ONE;
+use super::slots::{SORTS, Slots};
+use super::task::Task;
+
+/// States that are remembered, past ones among them; a state with eight devices takes about 200 bytes.
+const MAX_STATES: usize = 1 << 21;
+
+/// Where to put a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice<N> {
+    /// The node.
+    pub node: N,
+    /// Free thousandths of the device that a share comes from; several devices come from those that are whole.
+    pub level: u16,
+    /// Idle thousandths that the choice costs in the end, times the number of futures played, with prices.
+    pub cost: i64,
+}
+
+/// A way to put a task on a state: cost, digest of the state, the state, level.
+type Way = (i64, u64, u32, u16);
+
+/// Ways to put one type of task on nodes of one shape, cheapest first; fed when it is asked for.
+#[derive(Clone, Debug, Default)]
+struct Lane {
+    /// How much of the shape's log was taken in, and of which generation of it.
+    fed: usize,
+    generation: u64,
+    /// By slots taken away, whose price changes.
+    ways: BTreeMap<Slots, BinaryHeap<Reverse<Way>>>,
+}
+
+/// States of one shape that came to have nodes, in the order in which they did.
+#[derive(Clone, Debug, Default)]
+struct Log {
+    generation: u64,
+    states: Vec<u32>,
+    live: usize,
+}
+
+/// Nodes by state, with what is needed to choose among them.
+#[derive(Clone, Debug)]
+pub struct Pool<N> {
+    shapes: Interner<Shape>,
+    totals: Vec<ShapeTotal>,
+    free_milli: Vec<u64>,
+    slots: [i64; SORTS],
+    states: States,
+    nodes: BTreeMap<N, u32>,
+    members: Vec<BTreeSet<N>>,
+    logs: Vec<Log>,
+    mix: Mix,
+    /// `None`: shapes or mix changed since costs were computed.
+    costs: Option<Costs>,
+    tasks: Interner<Task>,
+    lanes: Vec<Vec<Option<Lane>>>,
+}
+
+impl<N: Clone + Ord> Default for Pool<N> {
+    fn default() -> Self {
+        Self {
+            shapes: Interner::default(),
+            totals: Vec::new(),
+            free_milli: Vec::new(),
+            slots: [0; SORTS],
+            states: Interner::default(),
+            nodes: BTreeMap::new(),
+            members: Vec::new(),
+            logs: Vec::new(),
+            mix: Mix::default(),
+            costs: None,
+            tasks: Interner::default(),
+            lanes: Vec::new(),
+        }
+    }
+}
+
+impl<N: Clone + Ord> Pool<N> {
+    /// Expects work like `mix` from now on.
+    pub fn expect(&mut self, mix: Mix) {
+        if self.mix != mix {
+            self.mix = mix;
+            self.costs = None;
+        }
+    }
+
+    /// Adds `node`, or replaces what is known of it.
+    pub fn set(&mut self, node: N, shape: &Shape, free: NodeState) {
+        self.remove(&node);
+        let shape_number = self.shapes.intern(shape.clone());
+        let at = shape_number as usize;
+        if self.totals.len() <= at {
+            self.totals.push(ShapeTotal::default());
+            self.free_milli.push(0);
+            self.logs.push(Log::default());
+        }
+        self.totals[at].device_milli += shape.idle().device_milli();
+        self.totals[at].cpu_milli += shape.cpu_milli;
+        self.costs = None;
+        let state = self.intern(shape_number, free);
+        self.join(node, state);
+    }
+
+    /// Forgets `node`.
+    pub fn remove(&mut self, node: &N) {
+        let Some(state) = self.leave(node) else { return };
+        let shape = self.states.get(state).0;
+        let idle = self.shapes.get(shape);
+        let total = &mut self.totals[shape as usize];
+        total.device_milli -= idle.idle().device_milli();
+        total.cpu_milli -= idle.cpu_milli;
+        self.costs = None;
+    }
+
+    /// What is free on `node`.
+    #[must_use]
+    pub fn free(&self, node: &N) -> Option<&NodeState> {
+        Some(&self.states.get(*self.nodes.get(node)?).1)
+    }
+
+    /// Says that `node` has `free` now.
+    pub fn update(&mut self, node: &N, free: NodeState) {
+        let Some(&state) = self.nodes.get(node) else { return };
+        let next = self.intern(self.states.get(state).0, free);
+        if next != state {
+            self.leave(node);
+            self.join(node.clone(), next);
+        }
+    }
+
+    /// Distinct states that some node is in.
+    #[must_use]
+    pub fn distinct_states(&self) -> usize {
+        self.logs.iter().map(|log| log.live).sum()
+    }
+
+    /// Starts over with the states that some node is in: past ones, and what was computed for them, go.
+    pub(super) fn forget(&mut self) {
+        let past = std::mem::take(&mut self.states);
+        self.members.clear();
+        self.costs = None;
+        for log in &mut self.logs {
+            *log = Log { generation: log.generation + 1, ..Log::default() };
+        }
+        self.free_milli.fill(0);
+        for (node, state) in std::mem::take(&mut self.nodes) {
+            let (shape, free) = past.get(state);
+            let state = self.intern(*shape, free.clone());
+            self.join(node, state);
+        }
+    }
+
+    /// The cheapest place for `task`; `None` if it fits nowhere.
+    pub fn choose(&mut self, task: &Task) -> Option<Choice<N>> {
+        self.prepare();
+        let costs = self.costs.as_mut()?;
+        let scarcity = costs.scarcity.of_shapes(&self.free_milli);
+        let slot_prices = costs.slot_prices(self.free_milli.iter().sum(), &self.slots);
+        let number = self.tasks.intern(task.clone()) as usize;
+        if self.lanes.len() <= number {
+            self.lanes.resize(number + 1, Vec::new());
+        }
+        let lanes = &mut self.lanes[number];
+        lanes.resize(self.shapes.len(), None);
+        let mut best: Option<Way> = None;
+        for (shape, lane) in lanes.iter_mut().enumerate() {
+            if !self.shapes.values()[shape].could_run(task) {
+                continue;
+            }
+            let lane = lane.get_or_insert_default();
+            lane.feed(
+                &self.logs[shape],
+                self.shapes.digest(shape as u32),
+                task,
+                costs,
+                &mut self.states,
+                &mut self.members,
+            );
+            let price = scarcity[shape] * task.device_milli() * FUTURES as u64 / ONE;
+            let price = i64::try_from(price).unwrap_or(i64::MAX);
+            for (slots, heap) in &mut lane.ways {
+                let slot_price: i64 = slots.iter().zip(slot_prices).map(|(n, price)| i64::from(*n) * price).sum();
+                while let Some(Reverse((_, _, state, _))) = heap.peek()
+                    && self.members[*state as usize].is_empty()
+                {
+                    heap.pop();
+                }
+                let Some(&Reverse((cost, digest, state, level))) = heap.peek() else { continue };
+                let way = (cost + price + slot_price, digest, state, level);
+                if best.is_none_or(|best| way < best) {
+                    best = Some(way);
+                }
+            }
+        }
+        let (cost, _, state, level) = best?;
+        let node = self.members[state as usize].first()?.clone();
+        Some(Choice { node, level, cost })
+    }
+
+    fn intern(&mut self, shape: u32, free: NodeState) -> u32 {
+        let state = self.states.intern((shape, free));
+        self.members.resize(self.states.len(), BTreeSet::new());
+        state
+    }
+
+    fn join(&mut self, node: N, state: u32) {
+        let (shape, free) = self.states.get(state);
+        let shape = *shape as usize;
+        self.free_milli[shape] += free.device_milli();
+        if let Some(costs) = &self.costs {
+            add_slots(&mut self.slots, costs.gangs.slots(shape as u32, free), 1);
+        }
+        let members = &mut self.members[state as usize];
+        if members.is_empty() {
+            self.logs[shape].states.push(state);
+            self.logs[shape].live += 1;
+        }
+        members.insert(node.clone());
+        self.nodes.insert(node, state);
+    }
+
+    fn leave(&mut self, node: &N) -> Option<u32> {
+        let state = self.nodes.remove(node)?;
+        let (shape, free) = self.states.get(state);
+        let shape = *shape as usize;
+        self.free_milli[shape] -= free.device_milli();
+        if let Some(costs) = &self.costs {
+            add_slots(&mut self.slots, costs.gangs.slots(shape as u32, free), -1);
+        }
+        let members = &mut self.members[state as usize];
+        members.remove(node);
+        if members.is_empty() {
+            self.logs[shape].live -= 1;
+        }
+        Some(state)
+    }
+
+    /// Computes what went stale, forgets states once they are too many, and shortens logs that are mostly past.
+    fn prepare(&mut self) {
+        if self.states.len() > MAX_STATES.max(4 * self.nodes.len()) {
+            self.forget();
+        }
+        if self.costs.is_none() {
+            let costs = Costs::new(&self.mix, self.shapes.values(), &self.totals);
+            self.slots = [0; SORTS];
+            for state in self.nodes.values() {
+                let (shape, free) = self.states.get(*state);
+                add_slots(&mut self.slots, costs.gangs.slots(*shape, free), 1);
+            }
+            self.costs = Some(costs);
+            self.lanes.clear();
+        }
+        for log in &mut self.logs {
+            if log.states.len() > 4 * log.live + 64 {
+                log.states.sort_unstable();
+                log.states.dedup();
+                log.states.retain(|&state| !self.members[state as usize].is_empty());
+                log.generation += 1;
+            }
+        }
+    }
+}
+
+impl Lane {
+    fn feed<N: Clone + Ord>(
+        &mut self,
+        log: &Log,
+        shape: u64,
+        task: &Task,
+        costs: &mut Costs,
+        states: &mut States,
+        members: &mut Vec<BTreeSet<N>>,
+    ) {
+        if self.generation != log.generation {
+            *self = Self { generation: log.generation, ..Self::default() };
+        }
+        for &state in &log.states[self.fed..] {
+            if members[state as usize].is_empty() {
+                continue;
+            }
+            for way in costs.candidates(states, task, state) {
+                let digest = states.get(state).1.digest_with(shape);
+                self.ways.entry(way.slots).or_default().push(Reverse((way.cost, digest, state, way.level)));
+            }
+            members.resize(states.len(), BTreeSet::new());
+        }
+        self.fed = log.states.len();
+    }
+}
+
+fn add_slots(total: &mut [i64; SORTS], slots: Slots, times: i64) {
+    for (total, slots) in total.iter_mut().zip(slots) {
+        *total += times * i64::from(slots);
+    }
+}
+
+#[cfg(test)]
+impl<N: Clone + Ord> Pool<N> {
+    /// Shapes, what there is of each, and an empty table of states.
+    pub(super) fn parts(&mut self) -> (&mut Interner<Shape>, Vec<ShapeTotal>, States) {
+        (&mut self.shapes, self.totals.clone(), States::default())
+    }
+}

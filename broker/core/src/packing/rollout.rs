@@ -1,0 +1,112 @@
+//! What a node state is worth: what would stay idle on it in the end if the expected work came.
+
+use super::node_state::NodeState;
+use super::task::{Task, WHOLE};
+
+/// Futures that are played for each state.
+pub(super) const FUTURES: usize = 64;
+/// Tasks offered in each.
+const TASKS_PER_FUTURE: usize = 30;
+
+/// Fixed futures of one shape of node: the same for all its states, so that states differ by what they are and not by luck.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Futures {
+    tasks: Vec<Offered>,
+}
+
+/// A task of a future, small.
+#[derive(Clone, Copy, Debug)]
+struct Offered {
+    cpu_milli: u64,
+    memory_mib: u64,
+    devices: u16,
+    milli: u16,
+    /// What it is to refuse it, in thousandths of a device: zero if it asks for devices, which then stay idle.
+    refusal: i64,
+}
+
+impl Futures {
+    /// Draws futures from weighted types: evenly over the cumulated weights, then shuffled by a fixed generator.
+    pub(super) fn draw(types: &[(&Task, u64)], milli_per_core: u64) -> Self {
+        let total: u128 = types.iter().map(|(_, weight)| u128::from(*weight)).sum();
+        if total == 0 {
+            return Self::default();
+        }
+        let draws = FUTURES * TASKS_PER_FUTURE;
+        let (mut tasks, mut index, mut below) = (Vec::with_capacity(draws), 0, u128::from(types[0].1));
+        for draw in 0..draws as u128 {
+            let at = (2 * draw + 1) * total / (2 * draws as u128);
+            while at >= below && index + 1 < types.len() {
+                index += 1;
+                below += u128::from(types[index].1);
+            }
+            let task = types[index].0;
+            let (cpu_milli, memory_mib) = (task.cpu_milli, task.memory_mib);
+            let refusal = if task.devices == 0 {
+                i64::try_from(cpu_milli * milli_per_core / 1_000).unwrap_or(i64::MAX)
+            } else {
+                0
+            };
+            tasks.push(Offered { cpu_milli, memory_mib, devices: task.devices, milli: task.milli, refusal });
+        }
+        shuffle(&mut tasks);
+        Self { tasks }
+    }
+
+    /// Thousandths of devices that stay idle, summed over all futures.
+    pub(super) fn idle_after(&self, state: &NodeState, scratch: &mut Vec<u16>) -> i64 {
+        if self.tasks.is_empty() {
+            return i64::try_from(state.device_milli() * FUTURES as u64).unwrap_or(i64::MAX);
+        }
+        self.tasks.chunks(TASKS_PER_FUTURE).map(|future| idle_in(future, state, scratch)).sum()
+    }
+}
+
+/// Plays one future: what does not fit is passed over, a share takes the fullest device that holds it.
+fn idle_in(future: &[Offered], state: &NodeState, free: &mut Vec<u16>) -> i64 {
+    free.clear();
+    free.extend_from_slice(&state.devices);
+    let (mut cpu, mut memory, mut refused) = (state.cpu_milli, state.memory_mib, 0);
+    for task in future {
+        if task.cpu_milli > cpu || task.memory_mib > memory {
+            refused += task.refusal;
+            continue;
+        }
+        match task.devices {
+            0 => {}
+            1 if task.milli < WHOLE => {
+                let Some(at) = free.iter().position(|&free| free >= task.milli) else { continue };
+                let left = free[at] - task.milli;
+                let to = free[..at].partition_point(|&free| free < left);
+                free.copy_within(to..at, to + 1);
+                free[to] = left;
+            }
+            several => {
+                let Some(keep) = free.len().checked_sub(usize::from(several)) else { continue };
+                if free[keep] < WHOLE {
+                    continue;
+                }
+                free.truncate(keep);
+            }
+        }
+        cpu -= task.cpu_milli;
+        memory -= task.memory_mib;
+    }
+    refused + free.iter().map(|&milli| i64::from(milli)).sum::<i64>()
+}
+
+/// Fisher and Yates, with splitmix64 from a fixed seed: every broker plays the same futures.
+fn shuffle<T>(items: &mut [T]) {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = move || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    };
+    for last in (1..items.len()).rev() {
+        let other = usize::try_from(next() % (last as u64 + 1)).unwrap_or(last);
+        items.swap(last, other);
+    }
+}

@@ -1,0 +1,167 @@
+//! The index against a plain scan, and what follows from values.
+
+use std::collections::BTreeMap;
+
+use super::cost::Costs;
+use super::rollout::FUTURES;
+use super::scarcity::ONE;
+use super::{Choice, Mix, NodeState, Pool, Shape, Task};
+
+/// A small generator for cases: the same cases each time.
+struct Cases(u64);
+
+impl Cases {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+const fn shape(cpu: u64, devices: u16, kind: u32) -> Shape {
+    Shape { cpu_milli: cpu * 1_000, memory_mib: cpu * 4_096, devices, kind }
+}
+
+const SHAPES: [Shape; 4] = [shape(96, 8, 0), shape(104, 2, 1), shape(16, 2, 2), shape(128, 8, 3)];
+
+fn task(cpu: u64, devices: u16, milli: u16) -> Task {
+    Task { cpu_milli: cpu * 1_000, memory_mib: cpu * 2_048, devices, milli, kinds: Vec::new() }
+}
+
+fn kinds_of_task() -> Vec<Task> {
+    let bound = Task { kinds: vec![1, 3], ..task(4, 1, 1_000) };
+    let tasks = [task(4, 1, 500), task(8, 1, 250), task(6, 1, 1_000), task(12, 2, 1_000), task(64, 8, 1_000)];
+    tasks.into_iter().chain([bound, task(12, 0, 0), task(120, 8, 1_000), task(2, 1, 70)]).collect()
+}
+
+fn mix() -> Mix {
+    let mut mix = Mix::default();
+    for (weight, task) in [300, 200, 400, 20, 10, 40, 100, 3, 50].into_iter().zip(kinds_of_task()) {
+        mix.add(task, weight);
+    }
+    mix
+}
+
+fn pool(nodes: impl Iterator<Item = u32>) -> Pool<u32> {
+    let mut pool = Pool::default();
+    for node in nodes {
+        let shape = &SHAPES[node as usize % SHAPES.len()];
+        pool.set(node, shape, shape.idle());
+    }
+    pool.expect(mix());
+    pool
+}
+
+/// What the documentation of `packing` says, node by node, with nothing remembered.
+fn by_scan(nodes: &BTreeMap<u32, NodeState>, task: &Task) -> Option<(i64, u32, u16)> {
+    let mut alone = pool(nodes.keys().copied());
+    let (shapes, totals, mut states) = alone.parts();
+    let mut costs = Costs::new(&mix(), shapes.values(), &totals);
+    let numbers: BTreeMap<u32, u32> =
+        (nodes.keys()).map(|node| (*node, shapes.intern(SHAPES[*node as usize % SHAPES.len()].clone()))).collect();
+    let (mut free_milli, mut slots) = (vec![0; shapes.len()], [0; super::slots::SORTS]);
+    for (node, free) in nodes {
+        free_milli[numbers[node] as usize] += free.device_milli();
+        for (sum, more) in slots.iter_mut().zip(costs.gangs.slots(numbers[node], free)) {
+            *sum += i64::from(more);
+        }
+    }
+    let scarcity = costs.scarcity.of_shapes(&free_milli);
+    let prices = costs.slot_prices(free_milli.iter().sum(), &slots);
+    let mut best = None;
+    for (node, free) in nodes {
+        let number = numbers[node];
+        if !shapes.get(number).could_run(task) {
+            continue;
+        }
+        let state = states.intern((number, free.clone()));
+        for way in costs.candidates(&mut states, task, state) {
+            let price = scarcity[number as usize] * task.device_milli() * FUTURES as u64 / ONE;
+            let lost: i64 = way.slots.iter().zip(prices).map(|(slots, price)| i64::from(*slots) * price).sum();
+            let tie = free.digest_with(shapes.digest(number));
+            let cost = way.cost + i64::try_from(price).unwrap() + lost;
+            let found = (cost, tie, *node, way.level);
+            if best.is_none_or(|best| found < best) {
+                best = Some(found);
+            }
+        }
+    }
+    best.map(|(cost, _, node, level)| (cost, node, level))
+}
+
+/// Places and frees at random; the choices made.
+fn live(pool: &mut Pool<u32>, steps: u64, mut look: impl FnMut(&Pool<u32>, &Task, Option<&Choice<u32>>)) {
+    let (tasks, mut cases, mut running) = (kinds_of_task(), Cases(7), Vec::new());
+    for _ in 0..steps {
+        if cases.below(4) == 0 && !running.is_empty() {
+            let (node, before): (u32, NodeState) = running.swap_remove(cases.below(running.len() as u64) as usize);
+            // The node is as it was before some task came: states come back that were left.
+            pool.update(&node, before);
+            running.retain(|(other, _)| *other != node);
+            continue;
+        }
+        let task = &tasks[cases.below(tasks.len() as u64) as usize];
+        let choice = pool.choose(task);
+        look(pool, task, choice.as_ref());
+        let Some(choice) = choice else { continue };
+        let before = pool.free(&choice.node).unwrap().clone();
+        pool.update(&choice.node, before.after(task, choice.level).unwrap());
+        running.push((choice.node, before));
+    }
+}
+
+#[test]
+fn the_index_chooses_what_a_scan_of_all_nodes_would() {
+    let (mut placed, mut refused) = (0, 0);
+    live(&mut pool(0..13), 150, |pool, task, choice| {
+        let nodes = (0..13).map(|node| (node, pool.free(&node).unwrap().clone())).collect();
+        assert_eq!(choice.map(|choice| (choice.cost, choice.node, choice.level)), by_scan(&nodes, task), "{task:?}");
+        *(if choice.is_some() { &mut placed } else { &mut refused }) += 1;
+    });
+    assert!(placed > 50 && refused > 5, "{placed} placed, {refused} refused: the cases say too little");
+}
+
+#[test]
+fn what_a_pool_went_through_does_not_show() {
+    let mut pool = pool(0..13);
+    live(&mut pool, 400, |_, _, _| {});
+    let free: Vec<NodeState> = (0..13).map(|node| pool.free(&node).unwrap().clone()).collect();
+    let mut fresh = self::pool((0..13).rev());
+    for (node, free) in (0..).zip(free) {
+        fresh.update(&node, free);
+    }
+    for task in kinds_of_task() {
+        assert_eq!(pool.choose(&task), fresh.choose(&task), "{task:?}");
+    }
+    pool.forget();
+    for task in kinds_of_task() {
+        assert_eq!(pool.choose(&task), fresh.choose(&task), "{task:?}, after states were forgotten");
+    }
+}
+
+#[test]
+fn a_share_fills_what_is_broken_into() {
+    let mut pool = pool(0..8);
+    let share = task(4, 1, 500);
+    let first = pool.choose(&share).unwrap();
+    let free = pool.free(&first.node).unwrap().after(&share, first.level).unwrap();
+    pool.update(&first.node, free);
+    let second = pool.choose(&share).unwrap();
+    assert_eq!((second.node, second.level), (first.node, 500));
+}
+
+#[test]
+fn a_node_that_is_gone_is_not_chosen() {
+    let mut pool = pool(0..4);
+    let gang = task(120, 8, 1_000);
+    assert_eq!(pool.choose(&gang).map(|choice| choice.node), Some(3));
+    pool.remove(&3);
+    assert_eq!(pool.choose(&gang), None);
+    assert_eq!(pool.free(&3), None);
+}
+
+#[test]
+fn without_history_tasks_are_placed_nevertheless() {
+    let mut pool = Pool::default();
+    pool.set("n1", &SHAPES[0], SHAPES[0].idle());
+    assert_eq!(pool.choose(&task(4, 1, 500)).map(|choice| choice.node), Some("n1"));
+}

@@ -1,0 +1,18 @@
+//! Replays traces of GPU clusters through Comity's packing, and through the schedulers it is measured against.
+//!
+//! ```text
+//! nodes.csv ┐
+//!           ├▶ Trace ─▶ arrivals (seed) ─▶ Policy::place for each task ─▶ SeedResult ─▶ Report
+//! pods.csv  ┘
+//! ```
+//!
+//! Arrivals, marks and averages are those of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): the trace's tasks
+//! shuffled, then sampled anew until the demand is reached; placed online, for good, in order of arrival.
+
+pub mod arrivals;
+pub mod policy;
+pub mod random;
+pub mod replay;
+pub mod report;
+pub mod seeds;
+pub mod trace;

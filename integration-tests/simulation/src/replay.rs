@@ -1,0 +1,105 @@
+//! One replay of a trace through one policy.
+
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::arrivals::arrivals;
+use crate::policy::Policy;
+use crate::trace::Trace;
+
+/// What came of one seed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SeedResult {
+    /// Seed of the arrivals.
+    pub seed: u64,
+    /// What was measured.
+    #[serde(flatten)]
+    pub figures: Figures,
+}
+
+/// What is measured. Percentages are of GPU capacity.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figures {
+    /// Mean over the arrivals at which the demand rounds to 100 %; `None` if it never does.
+    pub allocated_percent_at_100: Option<f64>,
+    /// The same at 130 %.
+    pub allocated_percent_at_130: Option<f64>,
+    /// Demand when a task with GPUs was refused first; `None` if none was.
+    pub first_refused_gpu_task_at_percent: Option<f64>,
+    /// Tasks with GPUs that fitted nowhere.
+    pub refused_gpu_tasks: f64,
+    /// Tasks of CPU and memory alone that fitted nowhere.
+    pub refused_cpu_only_tasks: f64,
+    /// Decisions in a second, on one core.
+    pub decisions_per_second: f64,
+    /// Of 100 decisions 99 took at most so many microseconds.
+    pub p99_us: f64,
+}
+
+/// Mean over some values.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    sum: f64,
+    count: f64,
+}
+
+impl Mark {
+    fn note(&mut self, value: f64) {
+        self.sum += value;
+        self.count += 1.0;
+    }
+
+    fn mean(self) -> Option<f64> {
+        (self.count > 0.0).then(|| self.sum / self.count)
+    }
+}
+
+/// Replays `trace` once, from idle nodes.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "counts and thousandths are far below 2^52")]
+pub fn replay(trace: &Trace, scheduler: &mut dyn Policy, seed: u64, inflate: f64) -> SeedResult {
+    let order = arrivals(trace, seed, inflate);
+    let capacity = trace.capacity_milli() as f64;
+    scheduler.restart(seed);
+    let (mut asked, mut placed) = (0_u64, 0_u64);
+    let (mut at_100, mut at_130) = (Mark::default(), Mark::default());
+    let (mut first_refused, mut refused_gpu, mut refused_cpu) = (None, 0.0, 0.0);
+    let mut nanoseconds: Vec<u64> = Vec::with_capacity(order.len());
+    for index in order {
+        let task = &trace.tasks[index];
+        let started = Instant::now();
+        let served = scheduler.place(task);
+        nanoseconds.push(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        asked += task.device_milli();
+        let percent = asked as f64 / capacity * 100.0;
+        if served {
+            placed += task.device_milli();
+        } else if task.devices > 0 {
+            refused_gpu += 1.0;
+            first_refused.get_or_insert(percent);
+        } else {
+            refused_cpu += 1.0;
+        }
+        let allocated = placed as f64 / capacity * 100.0;
+        if percent.round() == 100.0 {
+            at_100.note(allocated);
+        } else if percent.round() == 130.0 {
+            at_130.note(allocated);
+        }
+    }
+    let seconds = nanoseconds.iter().sum::<u64>() as f64 / 1e9;
+    let decisions = nanoseconds.len();
+    nanoseconds.sort_unstable();
+    let p99 = nanoseconds.get((decisions * 99 / 100).min(decisions.saturating_sub(1))).copied().unwrap_or(0);
+    let figures = Figures {
+        allocated_percent_at_100: at_100.mean(),
+        allocated_percent_at_130: at_130.mean(),
+        first_refused_gpu_task_at_percent: first_refused,
+        refused_gpu_tasks: refused_gpu,
+        refused_cpu_only_tasks: refused_cpu,
+        decisions_per_second: if seconds > 0.0 { decisions as f64 / seconds } else { 0.0 },
+        p99_us: p99 as f64 / 1e3,
+    };
+    SeedResult { seed, figures }
+}

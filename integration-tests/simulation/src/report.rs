@@ -1,0 +1,70 @@
+//! What a run over several seeds found, as JSON and as a table.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::policy::PolicyName;
+use crate::replay::{Figures, SeedResult};
+use crate::trace::Trace;
+
+/// A run of one policy over one trace.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Who decided.
+    pub policy: String,
+    /// Nodes of the trace.
+    pub nodes: usize,
+    /// Devices of the trace.
+    pub gpus: u64,
+    /// Each seed.
+    pub seeds: Vec<SeedResult>,
+    /// Mean over the seeds; of a figure that not every seed has, `None`.
+    pub mean: Figures,
+}
+
+/// Head of the table; [`row`] has the same columns.
+pub const HEAD: &str =
+    "  seed  at 100 %  at 130 %  first refused  refused GPU  refused CPU-only  decisions/s    p99 us";
+
+impl Report {
+    /// Over what the seeds gave.
+    #[must_use]
+    pub fn new(policy: PolicyName, trace: &Trace, seeds: Vec<SeedResult>) -> Self {
+        let mean = mean(&seeds);
+        let gpus = trace.capacity_milli() / 1_000;
+        Self { policy: policy.to_string(), nodes: trace.nodes.len(), gpus, seeds, mean }
+    }
+}
+
+/// One line of the table.
+#[must_use]
+pub fn row(name: &str, figures: &Figures) -> String {
+    let mut line = format!("{name:>6}");
+    let percent = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
+    let _ = write!(line, "{:>10}", percent(figures.allocated_percent_at_100));
+    let _ = write!(line, "{:>10}", percent(figures.allocated_percent_at_130));
+    let _ = write!(line, "{:>15}", percent(figures.first_refused_gpu_task_at_percent));
+    let _ = write!(line, "{:>13.1}{:>18.1}", figures.refused_gpu_tasks, figures.refused_cpu_only_tasks);
+    let _ = write!(line, "{:>13.0}{:>10.1}", figures.decisions_per_second, figures.p99_us);
+    line
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a thousand seeds at most")]
+fn mean(seeds: &[SeedResult]) -> Figures {
+    let count = seeds.len().max(1) as f64;
+    let of = |figure: &dyn Fn(&Figures) -> f64| seeds.iter().map(|seed| figure(&seed.figures)).sum::<f64>() / count;
+    let of_all = |figure: &dyn Fn(&Figures) -> Option<f64>| {
+        let values: Option<Vec<f64>> = seeds.iter().map(|seed| figure(&seed.figures)).collect();
+        values.filter(|values| !values.is_empty()).map(|values| values.iter().sum::<f64>() / count)
+    };
+    Figures {
+        allocated_percent_at_100: of_all(&|figures| figures.allocated_percent_at_100),
+        allocated_percent_at_130: of_all(&|figures| figures.allocated_percent_at_130),
+        first_refused_gpu_task_at_percent: of_all(&|figures| figures.first_refused_gpu_task_at_percent),
+        refused_gpu_tasks: of(&|figures| figures.refused_gpu_tasks),
+        refused_cpu_only_tasks: of(&|figures| figures.refused_cpu_only_tasks),
+        decisions_per_second: of(&|figures| figures.decisions_per_second),
+        p99_us: of(&|figures| figures.p99_us),
+    }
+}

@@ -1,0 +1,139 @@
+//! Replays of a small trace, made for these tests: 416 GPUs on 80 nodes of three sorts.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::path::{Path, PathBuf};
+
+use comity_simulation::arrivals::{arrivals, known};
+use comity_simulation::policy::PolicyName;
+use comity_simulation::replay::{SeedResult, replay};
+use comity_simulation::report::Report;
+use comity_simulation::trace::Trace;
+
+/// Beyond the last mark, which one large task could otherwise step over: 1 % is four GPUs here.
+const INFLATE: f64 = 1.35;
+const POLICIES: [PolicyName; 4] = [PolicyName::Comity, PolicyName::Fgd, PolicyName::BestFit, PolicyName::Random];
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+fn trace() -> Trace {
+    Trace::read(&fixture("nodes.csv"), &fixture("pods.csv")).unwrap()
+}
+
+fn run(policy: PolicyName, percent: u8) -> Vec<SeedResult> {
+    let trace = trace();
+    let mut policy = policy.start(&trace, &known(trace.tasks.clone(), percent));
+    (46..50).map(|seed| replay(&trace, policy.as_mut(), seed, INFLATE)).collect()
+}
+
+fn mean(policy: PolicyName, percent: u8) -> f64 {
+    Report::new(policy, &trace(), run(policy, percent)).mean.allocated_percent_at_100.unwrap()
+}
+
+#[test]
+fn less_is_stranded_than_with_the_others() {
+    let comity = mean(PolicyName::Comity, 100);
+    for other in [PolicyName::Fgd, PolicyName::BestFit, PolicyName::Random] {
+        let theirs = mean(other, 100);
+        assert!(comity > theirs, "comity {comity:.2} %, {other} {theirs:.2} %");
+    }
+}
+
+#[test]
+fn little_history_is_enough() {
+    let (little, fgd) = (mean(PolicyName::Comity, 20), mean(PolicyName::Fgd, 100));
+    assert!(little >= fgd, "comity with a fifth of the history {little:.2} %, fgd with all {fgd:.2} %");
+}
+
+/// What was chosen, without what a clock said of it.
+fn choices(mut results: Vec<SeedResult>) -> Vec<SeedResult> {
+    for result in &mut results {
+        (result.figures.decisions_per_second, result.figures.p99_us) = (0.0, 0.0);
+    }
+    results
+}
+
+#[test]
+fn a_seed_means_the_same_run_each_time() {
+    let trace = trace();
+    for policy in POLICIES {
+        let first = choices(run(policy, 100));
+        assert_eq!(first, choices(run(policy, 100)), "{policy}");
+        // What the runs before left behind does not show either.
+        let mut fresh = policy.start(&trace, &trace.tasks);
+        let last = replay(&trace, fresh.as_mut(), 49, INFLATE);
+        assert_eq!(first[3..], choices(vec![last]), "{policy}");
+        assert_ne!(first[0].figures, first[1].figures, "{policy}: seeds differ");
+    }
+}
+
+#[test]
+fn nobody_places_more_than_there_is() {
+    for policy in POLICIES {
+        for result in run(policy, 100) {
+            let at_130 = result.figures.allocated_percent_at_130.unwrap();
+            assert!(at_130 > 50.0 && at_130 <= 100.0, "{policy}: {at_130}");
+            assert!(result.figures.refused_gpu_tasks > 0.0, "{policy} refused none of 135 %");
+        }
+    }
+}
+
+#[test]
+fn arrivals_ask_for_what_is_wanted_and_no_more() {
+    let trace = trace();
+    let asked = |inflate| {
+        let order = arrivals(&trace, 42, inflate);
+        order.iter().map(|&task| trace.tasks[task].device_milli()).sum::<u64>()
+    };
+    // One task of eight GPUs may be what did not fit any more.
+    assert!((540_800 - 8_000..=540_800).contains(&asked(1.3)), "{}", asked(1.3));
+    assert!((208_000 - 8_000..=208_000).contains(&asked(0.5)), "a long list is thinned: {}", asked(0.5));
+}
+
+#[test]
+fn the_report_is_one_object_with_the_means() {
+    let report = Report::new(PolicyName::Fgd, &trace(), run(PolicyName::Fgd, 100));
+    let json: serde_json::Value = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
+    assert_eq!((&json["policy"], &json["nodes"], &json["gpus"]), (&"fgd".into(), &80.into(), &416.into()));
+    let values: Vec<f64> = json["seeds"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|seed| seed["allocated_percent_at_130"].as_f64().unwrap())
+        .collect();
+    let mean = json["mean"]["allocated_percent_at_130"].as_f64().unwrap();
+    assert!((mean - values.iter().sum::<f64>() / 4.0).abs() < 1e-9);
+    assert_eq!(json["seeds"][0]["seed"], 46);
+}
+
+fn refusal(nodes: &str, pods: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let (nodes_csv, pods_csv) = (folder.path().join("nodes.csv"), folder.path().join("pods.csv"));
+    std::fs::write(&nodes_csv, nodes).unwrap();
+    std::fs::write(&pods_csv, pods).unwrap();
+    Trace::read(&nodes_csv, &pods_csv).unwrap_err().to_string()
+}
+
+#[test]
+fn files_that_are_none_are_refused_with_a_remedy() {
+    const NODES: &str = "sn,cpu_milli,memory_mib,gpu,model\nn1,64000,262144,2,T4\n";
+    const PODS: &str = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n";
+    let cases = [
+        (NODES, "name,cpu_milli,memory_mib,num_gpu\n", "has no column `gpu_milli`; its header must name cpu_milli"),
+        ("", PODS, "has no column `sn`"),
+        (NODES, PODS, "a header and no rows"),
+        (NODES, &format!("{PODS}p1,4000,1024,one,1000\n"), "line 2: num_gpu is \"one\"; write a whole number"),
+        (NODES, &format!("{PODS}p1,-1,1024,1,1000\n"), "line 2: cpu_milli is \"-1\""),
+        (NODES, &format!("{PODS}p1,4000,1024,2,500\n"), "line 2: gpu_milli is \"500\"; a task of 2 GPUs takes"),
+        (NODES, &format!("{PODS}p1,4000,1024,1,1001\n"), "from 0 to 1000"),
+        (NODES, &format!("{PODS}p1,4000\n"), "found record with 2 fields"),
+        (&format!("{NODES}n1,64000,262144,2,T4\n"), PODS, "line 3: sn is \"n1\"; give each node a name of its own"),
+    ];
+    for (nodes, pods, wanted) in cases {
+        let said = refusal(nodes, pods);
+        assert!(said.contains(wanted), "{said:?} lacks {wanted:?}");
+    }
+    let gone = Trace::read(Path::new("/nowhere/nodes.csv"), &fixture("pods.csv")).unwrap_err().to_string();
+    assert!(gone.starts_with("cannot read /nowhere/nodes.csv"), "{gone}");
+}

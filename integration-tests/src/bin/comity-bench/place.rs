@@ -1,0 +1,76 @@
+//! How much of a cluster's GPUs a policy gets allocated.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use comity_simulation::arrivals::known;
+use comity_simulation::policy::PolicyName;
+use comity_simulation::replay::replay;
+use comity_simulation::report::{HEAD, Report, row};
+use comity_simulation::seeds::Seeds;
+use comity_simulation::trace::Trace;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct PlaceArgs {
+    /// CSV of nodes with the columns sn, cpu_milli, memory_mib, gpu (how many) and model
+    #[arg(long, value_name = "CSV")]
+    nodes: PathBuf,
+    /// CSV of pods with the columns cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU) and, where models matter, gpu_spec
+    #[arg(long, value_name = "CSV")]
+    pods: PathBuf,
+    /// Seeds of the arrivals, first and last included
+    #[arg(long, default_value = "42..51", value_name = "FIRST..LAST")]
+    seeds: Seeds,
+    /// How much is asked for, in parts of the GPU capacity; above 1 there is more than can be served
+    #[arg(long, default_value_t = 1.3, value_parser = inflate)]
+    inflate: f64,
+    /// Who decides: comity, fgd, best-fit or random
+    #[arg(long, default_value_t = PolicyName::Comity)]
+    policy: PolicyName,
+    /// CSV of pods that comity and fgd know as history, instead of the pods that are replayed
+    #[arg(long, value_name = "CSV")]
+    history: Option<PathBuf>,
+    /// Percent of the history that they know, drawn at random
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u8).range(1..=100))]
+    known_percent: u8,
+    /// Prints one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+fn inflate(text: &str) -> Result<f64, String> {
+    let value = text.parse().ok().filter(|value| (0.01..=10.0).contains(value));
+    value.ok_or_else(|| "write a number from 0.01 to 10, such as 1.3".to_owned())
+}
+
+/// Replays and prints.
+///
+/// # Errors
+/// When a file cannot be read or holds nothing to place.
+pub(crate) fn run(arguments: &PlaceArgs) -> Result<()> {
+    let trace = Trace::read(&arguments.nodes, &arguments.pods)?;
+    let history = match &arguments.history {
+        Some(pods) => Trace::read(&arguments.nodes, pods)?.tasks,
+        None => trace.tasks.clone(),
+    };
+    let history = known(history, arguments.known_percent);
+    ensure!(!history.is_empty(), "{} % of the history are no task; know more of it", arguments.known_percent);
+    let mut policy = arguments.policy.start(&trace, &history);
+    if !arguments.json {
+        println!("{HEAD}");
+    }
+    let seeds = arguments.seeds.iter().map(|seed| {
+        let result = replay(&trace, policy.as_mut(), seed, arguments.inflate);
+        if !arguments.json {
+            println!("{}", row(&seed.to_string(), &result.figures));
+        }
+        result
+    });
+    let report = Report::new(arguments.policy, &trace, seeds.collect());
+    if arguments.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        println!("{}", row("mean", &report.mean));
+    }
+    Ok(())
+}
