@@ -236,6 +236,7 @@ impl Agent {
                 settings: config.burst,
                 requests: Arc::new(BrokerRequests::new(&context.cluster, &brokers, &tls)),
                 desired: desired.clone(),
+                records: context.store.subscribe(),
                 nodes: platform.inventory.nodes(),
                 clock: Arc::clone(&clock),
             };

@@ -36,7 +36,9 @@ pub(crate) use lease_id::check_lease_id;
 pub use namespace::NamespaceDelivery;
 pub use origin_file::OriginFile;
 pub use origin_secret::OriginSecret;
-pub use virtual_node::{NodeLender, NodeService, VirtualNodeDonor, VirtualNodeOrigin, VirtualNodes};
+pub use virtual_node::{
+    Authentication, LentNode, NodeLender, NodeService, VirtualNodeDonor, VirtualNodeOrigin, VirtualNodes,
+};
 
 /// Label of everything that is made for a lease; its value is the lease's id.
 pub const LEASE_LABEL: &str = "comity.dev/lease";

@@ -10,20 +10,26 @@ pub mod messages;
 pub mod origin;
 mod own_user;
 mod tenant_namespace;
+mod version;
 mod waiting;
 
 use kube::core::{ApiResource, GroupVersionKind};
 
-pub use messages::{Challenge, IdentityParams, TenantRequest};
+pub use messages::{BearerToken, Challenge, IdentityParams, PeerCredential, TenantRequest};
 pub use own_user::own_user_name;
 pub(crate) use tenant_namespace::{MAX_LIQO_ID, TENANT_NAMESPACE_PREFIX, tenant_namespace, tenant_namespace_of};
 
 /// Class of the ResourceSlices that this agent grants.
 pub const SLICE_CLASS: &str = "comity";
+/// Slices of ended leases, with their virtual nodes, that are kept for the next leases of the same peering: each costs the
+/// origin a virtual-kubelet (40 MiB), and saves a lease the time in which one starts.
+pub(crate) const MAX_IDLE_SLICES: usize = 2;
 /// Label of everything that is made for a peering; its value is the peering's id.
 pub const PEERING_LABEL: &str = "comity.dev/peering";
 /// Label of virtual nodes, and annotation of slices: the namespace whose pods the lease is for.
 pub const TARGET_NAMESPACE_LABEL: &str = "comity.dev/target-namespace";
+/// Name of the agent's rights, as an origin, in a tenant namespace: the role in `deploy/agent/liqo-origin.yaml`, and its bindings.
+const ORIGIN_ROLE: &str = "comity-liqo-origin-tenant";
 /// Liqo's label with the other cluster's Liqo id.
 pub const REMOTE_CLUSTER_LABEL: &str = "liqo.io/remote-cluster-id";
 /// Liqo's label of tenant namespaces.

@@ -16,8 +16,8 @@ use prost::Message as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, FabricModeName, LiqoSettings};
-use crate::delivery::{DeliveryError, Grants, NodeService, VirtualNodeDonor, VirtualNodes};
+use crate::config::{Config, FabricModeName, LiqoAuthentication, LiqoSettings};
+use crate::delivery::{Authentication, DeliveryError, Grants, NodeService, VirtualNodeDonor, VirtualNodes};
 use crate::fabric::API_PORT;
 use crate::kubernetes_api::KubernetesApi;
 use crate::liqo::donor::{Installation, InstallationSettings, check_installation};
@@ -106,7 +106,7 @@ impl Prepared {
         // Complete before anybody reads them: what is not among them is granted nothing.
         let (publish_grants, grants) = watch::channel(Arc::new(Grants::of(&store.records())));
         shutdown.spawn(follow_grants(store.clone(), publish_grants, shutdown.token()));
-        let own = donor::Own { liqo_id: &network.liqo_cluster_id, installation: &installation, salt };
+        let own = donor::Own { network: &network, installation: &installation, salt };
         let donor = donor::start(config, api, own, grants, shutdown).await;
         let DonorSide { side, health } = match donor {
             Ok(donor) => donor,
@@ -116,6 +116,10 @@ impl Prepared {
         parts.publish.send_replace(NodeService {
             lends: refused.clone().and_then(|()| health.borrow().clone()),
             borrows: refused,
+            authentication: Authentication {
+                by_token: settings.authentication == LiqoAuthentication::Token,
+                rotation_ms: settings.token_rotation_seconds.saturating_mul(1_000),
+            },
             needs_tun: settings.require_tun,
             peer_networks: settings.peer_networks.clone(),
         });
@@ -297,6 +301,7 @@ mod tests {
             let service = NodeService {
                 lends: Err("not looked at yet".to_owned()),
                 borrows: operator,
+                authentication: Authentication::default(),
                 needs_tun: true,
                 peer_networks: Vec::new(),
             };

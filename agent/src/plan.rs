@@ -27,7 +27,7 @@ use crate::local_policy::LocalPolicy;
 use crate::record::{Records, ReportKey, Side};
 
 /// Names of the steps, for metrics, logs and crash points.
-pub const STEP_NAMES: [&str; 26] = [
+pub const STEP_NAMES: [&str; 27] = [
     "make-keys",
     "send-psk",
     "open-psk",
@@ -40,6 +40,7 @@ pub const STEP_NAMES: [&str; 26] = [
     "forget-peering",
     "liqo-challenge",
     "liqo-admit",
+    "liqo-mint",
     "liqo-answer",
     "liqo-identity",
     "liqo-remove",
@@ -87,6 +88,8 @@ pub enum Step {
     LiqoChallenge { peering: String, epoch: u32 },
     /// Donor: makes the origin a tenant of Liqo and seals its identity; without an envelope, by what was opened before.
     LiqoAdmit { peering: String, epoch: u32, envelope: Option<v1::Envelope> },
+    /// Donor: makes a token for the origin, which needs no keys exchanged then, and seals it; again and again.
+    LiqoMint { peering: String, epoch: u32 },
     /// Origin: signs the challenge and seals the answer; without an envelope, by what was opened before.
     LiqoAnswer { peering: String, epoch: u32, envelope: Option<v1::Envelope> },
     /// Origin: makes its identity at the donor; without an envelope, by what was opened before.
@@ -134,6 +137,7 @@ impl Step {
             Self::ForgetPeering { .. } => "forget-peering",
             Self::LiqoChallenge { .. } => "liqo-challenge",
             Self::LiqoAdmit { .. } => "liqo-admit",
+            Self::LiqoMint { .. } => "liqo-mint",
             Self::LiqoAnswer { .. } => "liqo-answer",
             Self::LiqoIdentity { .. } => "liqo-identity",
             Self::LiqoRemove { .. } => "liqo-remove",
@@ -171,6 +175,7 @@ impl Step {
             // Beside the tunnel's own steps: neither waits for the other.
             Self::LiqoChallenge { peering, .. }
             | Self::LiqoAdmit { peering, .. }
+            | Self::LiqoMint { peering, .. }
             | Self::LiqoAnswer { peering, .. }
             | Self::LiqoIdentity { peering, .. }
             | Self::LiqoRemove { peering } => return Cow::Owned(format!("{peering}/liqo")),

@@ -181,7 +181,7 @@ fn note<K>(event: watcher::Result<Event<K>>, take: impl FnOnce(Event<K>) -> bool
 fn follow_nodes(client: &Client, records: &Records, watches: &mut StreamMap<String, Pods>, seen: &mut Seen) {
     let is_node = |delivery, removed: bool| delivery == DeliveryKind::VirtualNode && !removed;
     let borrowed = records.origins.values().filter(|record| is_node(record.delivery, record.removed));
-    let wanted: BTreeSet<&str> = borrowed.map(|record| record.lease.as_str()).collect();
+    let wanted: BTreeSet<&str> = borrowed.map(|record| record.node()).collect();
     let gone: Vec<String> = watches.keys().filter(|node| !wanted.contains(node.as_str())).cloned().collect();
     for node in gone {
         watches.remove(&node);

@@ -12,7 +12,7 @@ use comity_proto::v1;
 use comity_runtime::IdentityPublicKey;
 use serde::{Deserialize, Serialize};
 
-pub use liqo::{LiqoFailure, LiqoRecord, SealedMessage};
+pub use liqo::{LiqoFailure, LiqoRecord, MintedToken, SealedMessage};
 pub use network::RemoteNetwork;
 pub use secret::{SecretBlob, SecretKey};
 
@@ -160,6 +160,9 @@ pub struct DonorRecord {
     /// What its virtual node may have, once prepared; in force until the lease is taken down.
     #[serde(default)]
     pub grant: Option<Grant>,
+    /// Name of the ResourceSlice that stands for it, once prepared: see [`slice`](Self::slice).
+    #[serde(default)]
+    pub slice: Option<String>,
     /// Last sequence used for its credentials, in any epoch.
     pub last_sequence: u64,
     /// The newest credential that was sealed and not refused.
@@ -182,11 +185,18 @@ impl DonorRecord {
             delivery,
             namespace: None,
             grant: None,
+            slice: None,
             last_sequence: 0,
             sealed: None,
             removed: false,
             clean_acked: false,
         }
+    }
+
+    /// Name of the ResourceSlice that stands for it: that of an earlier lease whose virtual node is idle, or the lease's id.
+    #[must_use]
+    pub fn slice(&self) -> &str {
+        self.slice.as_deref().unwrap_or(&self.lease)
     }
 }
 
@@ -213,6 +223,9 @@ pub struct OriginRecord {
     pub delivery: DeliveryKind,
     /// The newest credential.
     pub credential: Option<HeldCredential>,
+    /// The virtual node that stands for it, once it does: see [`node`](Self::node).
+    #[serde(default)]
+    pub node: Option<String>,
     /// Loopback port of its forward: kept, so that a kubeconfig stays good over restarts.
     pub local_port: Option<u16>,
     /// Everything was taken down.
@@ -230,10 +243,16 @@ impl OriginRecord {
             fencing_token,
             delivery,
             credential: None,
+            node: None,
             local_port: None,
             removed: false,
             clean_acked: false,
         }
+    }
+    /// Name of the virtual node that stands for it: that of an earlier lease, or the lease's id.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        self.node.as_deref().unwrap_or(&self.lease)
     }
 }
 

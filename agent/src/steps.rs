@@ -203,7 +203,11 @@ pub fn deadline(step: &Step) -> Duration {
         Step::RemoveLease { .. } | Step::LiqoRemove { .. } => 300,
         Step::PrepareLease { .. } | Step::AcceptCredential { .. } => 60,
         // A little more than Liqo's controllers are given.
-        Step::LiqoChallenge { .. } | Step::LiqoAdmit { .. } | Step::LiqoAnswer { .. } | Step::LiqoIdentity { .. } => 90,
+        Step::LiqoChallenge { .. }
+        | Step::LiqoAdmit { .. }
+        | Step::LiqoMint { .. }
+        | Step::LiqoAnswer { .. }
+        | Step::LiqoIdentity { .. } => 90,
         _ => 30,
     })
 }
@@ -240,6 +244,7 @@ pub async fn run(context: &Context, step: &Step) -> Result<(), StepError> {
         Step::LiqoIdentity { peering, epoch, envelope } => {
             liqo::take(context, Turn::Identity, peering, *epoch, envelope.as_ref()).await
         }
+        Step::LiqoMint { peering, epoch } => liqo::take(context, Turn::Mint, peering, *epoch, None).await,
         Step::LiqoRemove { peering } => liqo::remove(context, peering).await,
         Step::AdmitLease { lease, fencing_token, milli, delivery } => {
             prepare_lease::admit(context, lease, *fencing_token, *milli, *delivery).await

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use comity_testkit::real_clusters::PROBE_IMAGE;
 use comity_testkit::{
-    Binaries, LiqoConfig, Needs, RealCluster, RealClusters, RealClustersConfig, SimulatedNode, Where,
+    Binaries, LiqoConfig, LiqoVersion, Needs, RealCluster, RealClusters, RealClustersConfig, SimulatedNode, Where,
 };
 use serde_json::Value;
 
@@ -81,13 +81,15 @@ pub struct BurstConfig {
     pub donor_gpus: u32,
     /// How long a peering without leases stays warm, as policy writes it.
     pub peering_idle: &'static str,
+    /// Further settings of the donor's section `liqo`, each a line of YAML.
+    pub donor_liqo: &'static [&'static str],
     /// Whether [`Burst::liqoctl_peer`] will be asked for.
     pub with_liqoctl: bool,
 }
 
 impl Default for BurstConfig {
     fn default() -> Self {
-        Self { donor_gpus: 4, peering_idle: "20s", with_liqoctl: false }
+        Self { donor_gpus: 4, peering_idle: "20s", donor_liqo: &[], with_liqoctl: false }
     }
 }
 
@@ -108,12 +110,13 @@ impl Burst {
     /// When a part does not come up.
     pub async fn clusters(config: &BurstConfig) -> Result<Self> {
         let needs = if config.with_liqoctl { Needs::Benchmark } else { Needs::Liqo };
-        let binaries = Binaries::ensure(needs).await?;
+        let version = LiqoVersion::from_environment()?;
+        let binaries = Binaries::with_liqo(needs, version).await?;
         let config = RealClustersConfig {
             origin_gpus: 0,
             donor_gpus: config.donor_gpus,
             dns: true,
-            liqo: Some(LiqoConfig::default()),
+            liqo: Some(LiqoConfig { version, ..LiqoConfig::default() }),
             ..RealClustersConfig::default()
         };
         let clusters = Arc::new(RealClusters::start(&binaries, config).await?);
@@ -146,6 +149,9 @@ impl Burst {
             };
             // These nodes carry no spec.podCIDR: the container network here is a plain bridge.
             spec.more = format!("liqo:\n  enabled: true\n  podCidrs: [{}]\n", real.pod_cidr());
+            if cluster == DONOR {
+                spec.more.extend(config.donor_liqo.iter().map(|line| format!("  {line}\n")));
+            }
             if cluster == ORIGIN {
                 spec.more.push_str(&burst_config(real.node_ip()));
             }

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 use tokio::process::Command;
 
+use crate::comity::{self, Comity};
 use crate::process::Process;
 use crate::programs::program;
 use crate::wait::until;
@@ -174,10 +175,10 @@ impl Federation {
             cluster_certificates_s: 86_400,
         };
         let first = federation.broker_dir(1);
-        let (data, admin) = (text(&first)?, federation.identity("admin"));
+        let (data, admin) = (text(&first)?, comity::identity(federation.dir.path(), "admin"));
         let init = ["init", "--data", data, "--trust-domain", "comity.example", "--members", members];
         run("comity-broker", &[&init[..], &["--admin-out", text(&admin)?]].concat()).await?;
-        let alice = federation.identity("alice");
+        let alice = comity::identity(federation.dir.path(), "alice");
         run("comity-broker", &["issue-user", "--data", data, "--name", "alice", "--out", text(&alice)?]).await?;
         Ok(federation)
     }
@@ -206,10 +207,6 @@ impl Federation {
     #[must_use]
     pub fn agent_dir(&self, cluster: &str) -> PathBuf {
         self.dir.path().join(format!("agent-{cluster}"))
-    }
-
-    fn identity(&self, user: &str) -> PathBuf {
-        self.dir.path().join(format!("user-{user}"))
     }
 
     fn log_file(&self, name: &str) -> PathBuf {
@@ -241,6 +238,18 @@ impl Federation {
         let process =
             self.brokers.get_mut(&id).and_then(|broker| broker.process.take()).context("no such broker runs")?;
         process.kill().await
+    }
+
+    /// Where clients reach the brokers, "host:port" each.
+    #[must_use]
+    pub fn broker_addresses(&self) -> Vec<String> {
+        self.brokers.values().map(|broker| format!("{}:{}", self.place.address, broker.client_port)).collect()
+    }
+
+    /// Process id of a broker that runs.
+    #[must_use]
+    pub fn broker_pid(&self, id: u64) -> Option<u32> {
+        self.brokers.get(&id)?.process.as_ref()?.pid()
     }
 
     /// Process ids of the brokers that run.
@@ -329,8 +338,21 @@ impl Federation {
         self.agents.get(cluster)?.process.as_ref()?.pid()
     }
 
-    /// Starts every agent again that has ended by itself; how many there were.
-    pub fn restart_ended_agents(&mut self) -> Result<usize> {
+    /// Brokers that have ended by themselves.
+    pub fn ended_brokers(&mut self) -> Result<Vec<u64>> {
+        let mut ended = Vec::new();
+        for (id, broker) in &mut self.brokers {
+            if let Some(process) = &mut broker.process
+                && process.has_ended()?
+            {
+                ended.push(*id);
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Agents that have ended by themselves.
+    pub fn ended_agents(&mut self) -> Result<Vec<String>> {
         let mut ended = Vec::new();
         for (cluster, agent) in &mut self.agents {
             if let Some(process) = &mut agent.process
@@ -339,6 +361,12 @@ impl Federation {
                 ended.push(cluster.clone());
             }
         }
+        Ok(ended)
+    }
+
+    /// Starts every agent again that has ended by itself; how many there were.
+    pub fn restart_ended_agents(&mut self) -> Result<usize> {
+        let ended = self.ended_agents()?;
         for cluster in &ended {
             self.start_agent(cluster)?;
         }
@@ -359,38 +387,20 @@ impl Federation {
 
     // --- the command ----------------------------------------------------------------------------------------------
 
-    fn brokers_flag(&self) -> String {
-        let addresses: Vec<String> =
-            self.brokers.values().map(|broker| format!("{}:{}", self.place.address, broker.client_port)).collect();
-        addresses.join(",")
+    /// The command, for tasks that go on while brokers and agents come and go.
+    #[must_use]
+    pub fn command(&self) -> Comity {
+        Comity::new(self.place.clone(), &self.broker_addresses(), self.dir.path())
     }
 
     /// Runs `comity -o json ARGS` as `user`; exit code, standard output, standard error.
     pub async fn run_comity(&self, user: &str, args: &[&str]) -> Result<(i32, String, String)> {
-        let identity = self.identity(user);
-        let brokers = self.brokers_flag();
-        let mut words = vec!["--broker", &brokers, "--identity", text(&identity)?, "-o", "json"];
-        words.extend_from_slice(args);
-        let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
-        let mut command = (self.place.launch)(&program("comity")?, &words);
-        let output = tokio::time::timeout(PATIENCE, command.kill_on_drop(true).output())
-            .await
-            .context("comity took too long")??;
-        Ok((
-            output.status.code().unwrap_or(-1),
-            String::from_utf8_lossy(&output.stdout).into_owned(),
-            String::from_utf8_lossy(&output.stderr).into_owned(),
-        ))
+        self.command().run(user, args).await
     }
 
     /// What `comity -o json ARGS` prints, as `user`; an error if it fails.
     pub async fn comity_as(&self, user: &str, args: &[&str]) -> Result<Value> {
-        let (code, out, err) = self.run_comity(user, args).await?;
-        ensure!(code == 0, "comity {} ended with {code}: {err}", args.join(" "));
-        if out.trim().is_empty() {
-            return Ok(Value::Null);
-        }
-        serde_json::from_str(&out).with_context(|| format!("comity {} printed {out:?}", args.join(" ")))
+        self.command().json(user, args).await
     }
 
     /// What `comity -o json ARGS` prints, as alice of poly-ml.
@@ -472,6 +482,18 @@ impl Federation {
     /// The whole log of a process: "broker-1" or a cluster.
     pub fn log_of(&self, name: &str) -> Result<String> {
         Ok(std::fs::read_to_string(self.log_file(name))?)
+    }
+
+    /// Copies the logs of all processes into a directory, made if absent.
+    pub fn copy_logs(&self, to: &Path) -> Result<()> {
+        std::fs::create_dir_all(to)?;
+        for entry in std::fs::read_dir(self.dir.path())? {
+            let path = entry?.path();
+            if let Some(name) = path.file_name().filter(|_| path.extension().is_some_and(|end| end == "log")) {
+                std::fs::copy(&path, to.join(name))?;
+            }
+        }
+        Ok(())
     }
 
     /// Ends of all logs, for a message when a test fails.

@@ -7,17 +7,22 @@
 //! The programs are those that `cargo build` put beside the test binary; `./test` builds them first.
 
 pub mod burst;
+pub mod chaos;
+mod comity;
 mod federation;
 mod memory;
 pub mod pods;
 mod process;
+mod processes;
 mod programs;
 mod wait;
 mod watch;
 
+pub use comity::Comity;
 pub use federation::{AgentSpec, Donor, Federation, FederationConfig, Launcher, PATIENCE, Place};
 pub use memory::{Finding, search_files, search_memory};
 pub use process::Process;
+pub use processes::memory;
 pub use programs::{deploy, program};
 pub use wait::until;
 pub use watch::{Seen, Watch, now_ms};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use tokio::process::{Child, Command};
 
 /// A process that ends with its owner.
@@ -44,6 +44,16 @@ impl Process {
     /// Ends it as a power cut would (SIGKILL) and waits until it is gone.
     pub async fn kill(mut self) -> Result<()> {
         self.child.kill().await.with_context(|| format!("kill {}", self.name))
+    }
+
+    /// Sends a signal, as in "STOP", to a process by its number.
+    ///
+    /// # Errors
+    /// When there is no such process.
+    pub async fn signal(pid: u32, signal: &str) -> Result<()> {
+        let status = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status().await?;
+        ensure!(status.success(), "kill -{signal} {pid}: {status}");
+        Ok(())
     }
 
     /// Waits until it ends by itself.

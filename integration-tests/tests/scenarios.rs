@@ -3,6 +3,8 @@
 
 #[path = "scenarios/burst.rs"]
 mod burst;
+#[path = "scenarios/chaos.rs"]
+mod chaos;
 #[path = "scenarios/control_planes.rs"]
 mod control_planes;
 #[path = "scenarios/crashes.rs"]
@@ -21,8 +23,15 @@ mod real_kubelets;
 mod restart;
 #[path = "scenarios/secrets.rs"]
 mod secrets;
+#[path = "scenarios/token.rs"]
+mod token;
 
 use comity_scenarios::Federation;
+
+/// The long form of the tests takes its time.
+fn is_long() -> bool {
+    std::env::var_os("COMITY_TEST_LONG").is_some()
+}
 
 /// Fails with the ends of all logs, so that a failure in CI can be understood.
 trait OrLogs<T> {

@@ -112,6 +112,7 @@ pub(crate) fn lease(request: &str, gpus: u32, stage: LeaseStage) -> LeaseFacts {
         namespace: "team-a".to_owned(),
         tenant: "vision".to_owned(),
         donor: "institute".to_owned(),
+        node: None,
         class: "frontier".to_owned(),
         resource: "nvidia.com/gpu".to_owned(),
         gpus,

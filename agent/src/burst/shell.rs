@@ -22,6 +22,7 @@ use super::worker::{Answer, Worker};
 use crate::desired::Update;
 use crate::kubernetes_api::KubernetesApi;
 use crate::observe::Nodes;
+use crate::record::Records;
 
 mod broker_facts;
 
@@ -48,6 +49,8 @@ pub struct BurstContext {
     pub requests: Arc<dyn Requests>,
     /// What the broker wants.
     pub desired: watch::Receiver<Update>,
+    /// What this agent remembers.
+    pub records: watch::Receiver<Arc<Records>>,
     /// What this cluster has.
     pub nodes: watch::Receiver<Nodes>,
     /// Time.
@@ -95,6 +98,7 @@ struct Shell {
     settings: BurstSettings,
     clock: Arc<dyn Clock>,
     desired: watch::Receiver<Update>,
+    records: watch::Receiver<Arc<Records>>,
     nodes: watch::Receiver<Nodes>,
     cluster: Cluster,
     hands: Hands,
@@ -121,6 +125,7 @@ impl Shell {
             settings: context.settings.clone(),
             clock: Arc::clone(&context.clock),
             desired: context.desired.clone(),
+            records: context.records.clone(),
             nodes: context.nodes.clone(),
             cluster: Cluster::watch(client.clone(), context.settings.clone()),
             hands: Hands::new(client),
@@ -206,6 +211,7 @@ impl Shell {
         });
         let pods = pods.collect();
         let update = self.desired.borrow().clone();
+        let records = Arc::clone(&self.records.borrow());
         let mut view = BurstView {
             now_ms: now,
             cluster: self.cluster_id.clone(),
@@ -213,7 +219,7 @@ impl Shell {
             namespaces: self.cluster.namespaces(),
             requests: self.requests.clone(),
             ended: self.ended.clone(),
-            leases: update.state.as_deref().map(|state| broker_facts::leases(state, &self.cluster_id)),
+            leases: update.state.as_deref().map(|state| broker_facts::leases(state, &self.cluster_id, &records)),
             local: broker_facts::local(
                 self.nodes.borrow().as_deref().map_or(&[], Vec::as_slice),
                 update.state.as_deref(),

@@ -121,13 +121,20 @@ pub(crate) fn holds<'a>(view: &'a BurstView, pod: &'a PodFacts) -> Option<&'a st
     let leases = view.leases.as_ref();
     let of_lease = |id: &String| leases.and_then(|leases| leases.get(id)).map(|lease| lease.request.as_str());
     if let Some(node) = &pod.node {
-        // A virtual node is called after its lease; any other node is this cluster's own.
-        return pod.pinned.as_ref().and_then(of_lease).or_else(|| of_lease(node));
+        // Any other node is this cluster's own.
+        return pod.pinned.as_ref().and_then(of_lease).or_else(|| served_by(leases?, node));
     }
     pod.pinned.as_ref().or(pod.lease.as_ref()).and_then(of_lease).or_else(|| {
         let request = pod.request.as_ref()?;
         view.requests.as_ref()?.get_key_value(request).map(|(id, _)| id.as_str())
     })
+}
+
+/// The request whose lease has a virtual node; of two, for one node serves leases one after another, that which goes on.
+fn served_by<'a>(leases: &'a BTreeMap<String, LeaseFacts>, node: &str) -> Option<&'a str> {
+    let on_node = |(id, lease): &(&String, &LeaseFacts)| lease.node.as_ref().unwrap_or(id) == node;
+    let (_, lease) = leases.iter().filter(on_node).min_by_key(|(_, lease)| lease.stage == LeaseStage::Ending)?;
+    Some(&lease.request)
 }
 
 /// Requests that pods want less than all of, and leases that no pod uses.
@@ -136,4 +143,27 @@ pub(crate) fn unused(view: &BurstView) -> (BTreeSet<String>, BTreeSet<String>) {
     let short = slots.iter().filter(|(_, slot)| slot.free() > 0).map(|(request, _)| (*request).to_owned()).collect();
     let idle = slots.values().filter(|slot| slot.used == 0);
     (short, idle.filter_map(|slot| slot.lease.map(|(id, _)| id.to_owned())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::burst::fixtures::lease;
+
+    #[test]
+    fn a_node_serves_the_lease_that_took_it_over() {
+        let with = |request: &str, stage, node: Option<&str>| LeaseFacts {
+            node: node.map(str::to_owned),
+            ..lease(request, 1, stage)
+        };
+        let leases = BTreeMap::from([
+            ("lease-1".to_owned(), with("req-1", LeaseStage::Ending, None)),
+            ("lease-2".to_owned(), with("req-2", LeaseStage::Active, Some("lease-1"))),
+            ("lease-3".to_owned(), with("req-3", LeaseStage::Ending, None)),
+        ]);
+        assert_eq!(served_by(&leases, "lease-1"), Some("req-2"));
+        assert_eq!(served_by(&leases, "lease-3"), Some("req-3"), "its pods still end");
+        assert_eq!(served_by(&leases, "lease-2"), None, "no node is called so");
+        assert_eq!(served_by(&leases, "worker-1"), None);
+    }
 }

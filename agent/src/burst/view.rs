@@ -75,6 +75,8 @@ pub struct LeaseFacts {
     pub tenant: String,
     /// Who lends.
     pub donor: String,
+    /// The virtual node, where it is not called after the lease.
+    pub node: Option<String>,
     /// GPU class; empty where a selector was given.
     pub class: String,
     /// Kubernetes resource that counts its GPUs.

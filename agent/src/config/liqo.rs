@@ -10,6 +10,21 @@ const MAX_POD_CIDRS: usize = 8;
 const MAX_PEER_NETWORKS: usize = 64;
 const LONGEST_LABEL: usize = 63;
 
+/// Least and most seconds between two tokens of an origin: below, brokers would carry little else; above, a token is no
+/// longer short-lived.
+const TOKEN_ROTATION: std::ops::RangeInclusive<u64> = 15..=57_600;
+
+/// How clusters that borrow from this one prove to its API server who they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LiqoAuthentication {
+    /// By client certificates, for which the keys of both Liqos are exchanged. They end after a year, and are renewed by Liqo.
+    #[default]
+    KeysExchange,
+    /// By tokens of a ServiceAccount that the agent makes and replaces. Both clusters need Liqo 1.2.
+    Token,
+}
+
 /// Virtual nodes through Liqo.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -30,6 +45,10 @@ pub struct LiqoSettings {
     pub require_tun: bool,
     /// Networks that other clusters' pods may have addresses in; empty: any that this cluster does not use.
     pub peer_networks: Vec<Ipv4Net>,
+    /// How clusters that borrow from this one prove who they are; peerings that stand stay as they began.
+    pub authentication: LiqoAuthentication,
+    /// With `authentication: token`: seconds after which a token is replaced. It lives half as long again, ten minutes at least.
+    pub token_rotation_seconds: u64,
     /// Whether an offloaded namespace has the same name on the donor, so that every name of a Service works there; the donor
     /// must have none of that name.
     pub same_namespace_names: bool,
@@ -45,6 +64,8 @@ impl Default for LiqoSettings {
             api_server: String::new(),
             require_tun: true,
             peer_networks: Vec::new(),
+            authentication: LiqoAuthentication::default(),
+            token_rotation_seconds: 2_400,
             same_namespace_names: false,
         }
     }
@@ -72,6 +93,11 @@ impl LiqoSettings {
             if let Some(bad) = networks.iter().find(|network| network.addr() != network.network()) {
                 return Err(refused(field, bad, format!("bits are set behind the prefix; write {}", bad.trunc())));
             }
+        }
+        if !TOKEN_ROTATION.contains(&self.token_rotation_seconds) {
+            let (least, most) = TOKEN_ROTATION.into_inner();
+            let reason = format!("want {least} to {most} seconds");
+            return Err(refused("liqo.tokenRotationSeconds", self.token_rotation_seconds, reason));
         }
         let port = self.api_server.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains('/'));
         let port = port.and_then(|(_, port)| port.parse::<u16>().ok()).filter(|port| *port > 0);

@@ -44,7 +44,7 @@ pub struct ApiCredential {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VirtualNodeGrant {
-    /// Name of the ResourceSlice, which is the lease's id and the node's name.
+    /// Name of the ResourceSlice, which is the node's: the lease's id, or that of an earlier lease whose node is idle.
     pub slice: String,
     /// The origin's tenant namespace on the donor.
     pub tenant_namespace: String,

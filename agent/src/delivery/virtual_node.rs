@@ -19,7 +19,17 @@ pub use donor::NodeLender;
 pub use resources::granted;
 
 use super::{DeliveryError, DonorLease, Grant, OriginLease, VirtualNodeGrant};
+use crate::liqo::donor::Minted;
 use crate::liqo::{Challenge, IdentityParams, LiqoPeer, TenantRequest};
+
+/// What a donor has for the virtual node of a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LentNode {
+    /// What it may have.
+    pub grant: Grant,
+    /// ResourceSlices of ended leases of the same origin, whose virtual nodes wait for another: names, in order.
+    pub idle: Vec<String>,
+}
 
 /// What the donor's agent does for virtual nodes on its own cluster.
 pub trait VirtualNodeDonor: Send + Sync {
@@ -39,6 +49,17 @@ pub trait VirtualNodeDonor: Send + Sync {
         request: &'a TenantRequest,
     ) -> BoxFuture<'a, Result<IdentityParams, DeliveryError>>;
 
+    /// Makes a token for the origin, to be replaced after `rotation_ms`; the `first` one of a peering takes the origin on.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn mint_token<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        first: bool,
+        rotation_ms: u64,
+    ) -> BoxFuture<'a, Result<Minted, DeliveryError>>;
+
     /// Removes the tenant and everything of it, and returns only when it is gone; idempotent; also when the origin is dead.
     ///
     /// # Errors
@@ -49,22 +70,27 @@ pub trait VirtualNodeDonor: Send + Sync {
     ///
     /// # Errors
     /// [`DeliveryError`].
-    fn prepare<'a>(&'a self, peer: &'a LiqoPeer, lease: &'a DonorLease) -> BoxFuture<'a, Result<Grant, DeliveryError>>;
+    fn prepare<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        lease: &'a DonorLease,
+    ) -> BoxFuture<'a, Result<LentNode, DeliveryError>>;
 
-    /// Waits until a grant that the records hold is in effect: a slice that comes before would be refused.
+    /// Waits until the grant of a slice that the records hold is in effect: a slice that comes before would be refused.
     ///
     /// # Errors
     /// [`DeliveryError`].
-    fn in_force<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>>;
+    fn in_force<'a>(&'a self, slice: &'a str, grant: &'a Grant) -> BoxFuture<'a, Result<(), DeliveryError>>;
 
-    /// Removes everything of a lease whose grant is not in force any more, and returns only when it is gone; idempotent.
-    /// `tenant_namespace` is that of its origin, where it is known.
+    /// Ends what runs under a lease whose grant is not in force any more, and returns only when it is gone; idempotent. Its
+    /// slice, empty now, may stay for the next lease. `tenant_namespace` is that of its origin, where it is known.
     ///
     /// # Errors
     /// [`DeliveryError`].
     fn remove<'a>(
         &'a self,
         lease_id: &'a str,
+        slice: &'a str,
         tenant_namespace: Option<&'a str>,
     ) -> BoxFuture<'a, Result<(), DeliveryError>>;
 
@@ -149,6 +175,21 @@ pub struct VirtualNodes {
     pub origin: Arc<dyn VirtualNodeOrigin>,
 }
 
+/// How origins prove to a donor's API server who they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Authentication {
+    /// Whether a peering that begins goes by token; otherwise Liqo's keys are exchanged. One that stands stays as it is.
+    pub by_token: bool,
+    /// How long a token is used until the next one comes, in milliseconds.
+    pub rotation_ms: u64,
+}
+
+impl Default for Authentication {
+    fn default() -> Self {
+        Self { by_token: false, rotation_ms: 2_400_000 }
+    }
+}
+
 /// Whether virtual nodes can be lent and borrowed now, or why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeService {
@@ -156,6 +197,8 @@ pub struct NodeService {
     pub lends: Result<(), String>,
     /// As an origin.
     pub borrows: Result<(), String>,
+    /// As a donor: how origins prove who they are.
+    pub authentication: Authentication,
     /// Only where both fabrics route pods.
     pub needs_tun: bool,
     /// Networks that other clusters' pods may have addresses in; empty: any that is not this cluster's.
@@ -169,6 +212,7 @@ impl NodeService {
         Self {
             lends: Err(reason.to_owned()),
             borrows: Err(reason.to_owned()),
+            authentication: Authentication::default(),
             needs_tun: true,
             peer_networks: Vec::new(),
         }

@@ -1,7 +1,8 @@
 //! What the donor's agent does with Liqo on its cluster.
 //!
 //! ```text
-//! challenge ─▶ admit_tenant ─▶ (slices come and go) ─▶ drain_lease ─▶ remove_tenant          LiqoDonor, called by steps
+//! challenge ─▶ admit_tenant ─┬▶ (slices come and go) ─▶ drain_slice ─▶ remove_tenant         LiqoDonor, called by steps
+//! mint_token, again and again ┘
 //!                                     ▲
 //! Grants ─┬─▶ ClassController: status of every replicated ResourceSlice is exactly its lease, or nothing
 //!         └─▶ PolicyKeeper:    admission policies say the same, whoever asks                  tasks, always running
@@ -10,7 +11,7 @@
 //! Liqo by itself lets a consumer write its own grant, choose a class that grants everything, choose nodes, and put groups
 //! of its choice into the certificate that is signed for it. The policies shut that; without them nothing is lent.
 //!
-//! What this never does: take a running pod down because a grant is not to be seen. That takes [`LiqoDonor::drain_lease`] or
+//! What this never does: take a running pod down because a grant is not to be seen. That takes [`LiqoDonor::drain_slice`] or
 //! [`LiqoDonor::remove_tenant`], which somebody has to call.
 
 mod class_controller;
@@ -27,6 +28,7 @@ mod rights;
 mod server_name;
 mod slice;
 mod tenant;
+mod token;
 
 pub use class_controller::ClassController;
 pub use csr::{slice_user, tenant_subject_is};
@@ -35,6 +37,7 @@ pub use installation::{Installation, InstallationSettings, check_installation};
 pub use namespaces::NamespaceKeeper;
 pub use policies::{POLICY_NAMES, PolicySettings, params_name, policy_objects};
 pub use policy_keeper::PolicyKeeper;
+pub use token::Minted;
 
 use std::time::Duration;
 
@@ -47,6 +50,10 @@ pub struct DonorSettings {
     pub liqo_id: String,
     /// Where this cluster's API server listens, as the fabric's port for origins leads to it.
     pub api_server: ForwardTarget,
+    /// "host:port" under which origins that come by token reach it: as in the signed key bundle.
+    pub advertised: String,
+    /// PEM of the CA that its certificate chains to.
+    pub ca_pem: String,
     /// Longest that one call waits for Liqo's controllers.
     pub patience: Duration,
     /// How long a tenant's pods are given to end when their lease is over, whatever they ask for themselves.
@@ -56,10 +63,12 @@ pub struct DonorSettings {
 impl DonorSettings {
     /// The usual limits.
     #[must_use]
-    pub fn new(liqo_id: &str, api_server: ForwardTarget) -> Self {
+    pub fn new(liqo_id: &str, api_server: ForwardTarget, (advertised, ca_pem): (&str, &str)) -> Self {
         Self {
             liqo_id: liqo_id.to_owned(),
             api_server,
+            advertised: advertised.to_owned(),
+            ca_pem: ca_pem.to_owned(),
             patience: Duration::from_secs(60),
             pod_grace: Duration::from_secs(30),
         }

@@ -1,8 +1,11 @@
-//! What the two agents tell each other so that Liqo's key exchange comes about. Sealed while it travels, although only the
-//! certificate's key, which never leaves the origin, is worth keeping.
+//! What the two agents tell each other so that the origin's Liqo may call the donor's API server. Sealed while it travels: of
+//! a certificate only the key is worth keeping, which never leaves the origin, but a token is all that it takes.
+
+use std::fmt;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 use crate::delivery::DeliveryError;
 
@@ -35,12 +38,58 @@ pub struct TenantRequest {
 pub struct IdentityParams {
     /// Base64 of the PEM CA of the donor's API server.
     pub ca: String,
-    /// Base64 of the PEM certificate that the donor signed.
-    pub signed_crt: String,
+    /// By what the origin is known there.
+    pub credential: PeerCredential,
     /// "https://HOST:PORT", by a name that the API server's certificate carries.
     pub api_server: String,
     /// The origin's tenant namespace on the donor.
     pub tenant_namespace: String,
+}
+
+/// By what the origin is known to the donor's API server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum PeerCredential {
+    /// Base64 of the PEM certificate that the donor signed; the origin has its key.
+    Certificate(String),
+    /// A bearer token of a ServiceAccount that the donor's agent made.
+    Token(BearerToken),
+}
+
+/// A token. It wipes itself when dropped, and is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct BearerToken(Zeroizing<String>);
+
+impl BearerToken {
+    /// Takes a token.
+    #[must_use]
+    pub fn new(token: String) -> Self {
+        Self(Zeroizing::new(token))
+    }
+
+    /// The text. Each call is a place where it may leak.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for BearerToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BearerToken(..)")
+    }
+}
+
+impl Serialize for BearerToken {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for BearerToken {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(Self::new)
+    }
 }
 
 /// A message of the key exchange.
@@ -87,6 +136,20 @@ impl Message for IdentityParams {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_travels_and_is_not_printed() {
+        let params = IdentityParams {
+            ca: "Y2E=".into(),
+            credential: PeerCredential::Token(BearerToken::new("very-secret".into())),
+            api_server: "https://a:6443".into(),
+            tenant_namespace: "liqo-tenant-origin".into(),
+        };
+        let encoded = params.encode();
+        assert!(String::from_utf8(encoded.clone()).unwrap().contains(r#""credential":{"token":"very-secret"}"#));
+        assert_eq!(IdentityParams::decode(&encoded).unwrap(), params);
+        assert!(!format!("{params:?}").contains("very-secret"));
+    }
 
     #[test]
     fn messages_survive_and_strange_ones_are_refused_without_being_quoted() {

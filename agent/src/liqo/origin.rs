@@ -11,6 +11,7 @@
 
 mod check;
 mod handshake;
+mod idle;
 mod network;
 mod objects;
 mod offer;
@@ -18,6 +19,7 @@ mod removal;
 mod rights;
 mod signing;
 pub mod tend;
+mod token;
 mod virtual_nodes;
 mod vk_options;
 
@@ -32,7 +34,7 @@ use tokio::sync::Mutex;
 use crate::delivery::DeliveryError;
 use crate::delivery::call::call;
 use crate::dns_label::is_dns_label;
-use crate::liqo::dynamic;
+use crate::liqo::{MAX_IDLE_SLICES, dynamic};
 
 pub use network::{OwnNetwork, own_network};
 pub use tend::{Line, TendSettings};
@@ -72,6 +74,8 @@ pub struct OriginSettings {
     pub mapping: NamespaceMapping,
     /// How long a donor that does not answer may hold up a removal before it is counted as gone.
     pub donor_patience: Duration,
+    /// Virtual nodes of ended leases that wait for others, of each donor.
+    pub idle_nodes: usize,
     /// How long pods on a virtual node are given to end when the lease does.
     pub drain_patience: Duration,
 }
@@ -83,6 +87,7 @@ impl Default for OriginSettings {
             pod_cidrs: Vec::new(),
             mapping: NamespaceMapping::default(),
             donor_patience: Duration::from_secs(30),
+            idle_nodes: MAX_IDLE_SLICES,
             drain_patience: Duration::from_secs(40),
         }
     }

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use comity_proto::v1;
 use comity_runtime::Shutdown;
 use tokio::sync::watch;
 
@@ -19,7 +20,7 @@ use crate::observe::NodeSalt;
 
 /// What was seen of this cluster.
 pub(super) struct Own<'a> {
-    pub(super) liqo_id: &'a str,
+    pub(super) network: &'a v1::ClusterNetwork,
     pub(super) installation: &'a Result<Installation, String>,
     pub(super) salt: &'a NodeSalt,
 }
@@ -34,11 +35,13 @@ pub(super) async fn start(
     shutdown: &Shutdown,
 ) -> Result<DonorSide, DeliveryError> {
     let client = api.client();
-    let mut policies = PolicySettings::new(&own_user_name(&client).await?, &config.liqo.agent_namespace, own.liqo_id);
+    let liqo_id = own.network.liqo_cluster_id.as_str();
+    let mut policies = PolicySettings::new(&own_user_name(&client).await?, &config.liqo.agent_namespace, liqo_id);
     policies.liqo_namespace.clone_from(&config.liqo.namespace);
     policies.same_names = config.liqo.same_namespace_names;
     let keeper = PolicyKeeper::start(client.clone(), policies, grants.clone());
-    let liqo = LiqoDonor::new(client.clone(), DonorSettings::new(own.liqo_id, api.target()));
+    let advertised = (own.network.api_server.as_str(), api.ca_pem());
+    let liqo = LiqoDonor::new(client.clone(), DonorSettings::new(liqo_id, api.target(), advertised));
     let lender = NodeLender::new(client.clone(), liqo, own.salt.clone(), keeper.in_force());
     let health = match own.installation {
         Ok(_) => keeper.health(),

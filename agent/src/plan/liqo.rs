@@ -6,6 +6,14 @@
 //! origin:          answer ──────────┘                        └─▶ identity (made)
 //! ```
 //!
+//! Or, where the donor lends by token, one message, and then another whenever the token has grown old:
+//!
+//! ```text
+//! donor:  mint ──▶ … ──▶ mint ──▶ …
+//!           └─▶ liqo-identity └─▶ liqo-identity
+//! origin:          └─▶ identity       └─▶ identity
+//! ```
+//!
 //! A message that came and was not opened is always worked on, whatever is remembered: so a side that lost its memory is
 //! taught by the other. And the newest message of this side is sealed again where it may not have arrived, as long as a
 //! lease waits for it.
@@ -20,6 +28,8 @@ use crate::record::{LiqoRecord, PeeringRecord, ReportKey, Side};
 
 /// How long nothing is tried after a failure that would only repeat itself; leases are refused meanwhile.
 const RETRY_AFTER_MS: u64 = 60_000;
+/// At least this long between two tokens: one that the broker refuses is not followed by the next at once.
+const MINT_PAUSE_MS: u64 = 10_000;
 
 pub(super) fn plan(view: &View<'_>, directive: &v1::PeeringDirective, steps: &mut Vec<Step>) {
     let Some(peering) = &directive.peering else { return };
@@ -98,7 +108,9 @@ fn exchange(view: &View<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>) {
         Side::Donor => &view.service.lends,
         Side::Origin => &view.service.borrows,
     };
-    let Some(remote) = keys.remote.as_ref().filter(|_| can.is_ok() && impossible(view, keys).is_none()) else { return };
+    // What is lent stays in use whether or not more can be lent.
+    let can = can.is_ok() || record.is_some_and(|record| record.minted.is_some());
+    let Some(remote) = keys.remote.as_ref().filter(|_| can && impossible(view, keys).is_none()) else { return };
     let wanted = wanting(view, keys).next().is_some();
     let Some(record) = record else {
         if wanted {
@@ -120,6 +132,7 @@ fn exchange(view: &View<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>) {
 fn begin(view: &View<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>) {
     let (peering, epoch) = (keys.peering.clone(), keys.epoch);
     match keys.side {
+        Side::Donor if view.service.authentication.by_token => steps.push(Step::LiqoMint { peering, epoch }),
         Side::Donor => match unopened(view, keys, TenantRequest::STEP) {
             // The origin remembers an exchange that this side has lost.
             Some(envelope) => steps.push(Step::LiqoAdmit { peering, epoch, envelope: Some(envelope.clone()) }),
@@ -185,7 +198,11 @@ impl Exchange<'_> {
 
     fn donor(&self, steps: &mut Vec<Step>) {
         let (peering, epoch) = (self.keys.peering.clone(), self.keys.epoch);
-        if let Some(envelope) = unopened(self.view, self.keys, TenantRequest::STEP) {
+        if self.goes_by_token() {
+            if self.is_mint_due() {
+                steps.push(Step::LiqoMint { peering, epoch });
+            }
+        } else if let Some(envelope) = unopened(self.view, self.keys, TenantRequest::STEP) {
             steps.push(Step::LiqoAdmit { peering, epoch, envelope: Some(envelope.clone()) });
         } else if self.record.request.is_some() {
             if self.is_stuck(self.record.done) || self.is_due() {
@@ -208,6 +225,24 @@ impl Exchange<'_> {
         } else if self.record.challenge.is_some() && (self.is_stuck(self.record.request.is_some()) || self.is_due()) {
             steps.push(Step::LiqoAnswer { peering, epoch, envelope: None });
         }
+    }
+
+    /// A peering stays as it began, whatever the setting is now.
+    fn goes_by_token(&self) -> bool {
+        let exchanges_keys = self.record.challenge.is_some() || self.record.request.is_some();
+        self.record.minted.is_some() || (self.view.service.authentication.by_token && !exchanges_keys)
+    }
+
+    /// Whether the origin needs another token: the one it has grew old, or it cannot have got it.
+    fn is_mint_due(&self) -> bool {
+        let Some(minted) = &self.record.minted else { return self.needed };
+        if self.view.is_reported(&ReportKey::Liqo(self.keys.peering.clone())) {
+            return false;
+        }
+        let age = self.view.now_ms.saturating_sub(minted.at_ms);
+        let sealed = self.record.sealed.as_ref();
+        let in_vain = sealed.is_none_or(|sealed| sealed.epoch != self.keys.epoch || sealed.refused);
+        self.view.now_ms >= minted.next_ms || (in_vain && age >= MINT_PAUSE_MS)
     }
 
     /// Work that failed, and may be tried again.

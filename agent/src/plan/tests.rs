@@ -14,11 +14,11 @@ use std::sync::Arc;
 use fixtures::{bundle, envelope, lease, network, peering_record, remote};
 
 use super::*;
-use crate::delivery::Grant;
+use crate::delivery::{Authentication, Grant};
 use crate::liqo::LiqoPeer;
 use crate::record::{
-    DonorRecord, HeldCredential, LiqoRecord, OriginRecord, Outgoing, PeeringRecord, RemoteKeys, RemoteNetwork,
-    SealedCredential, SealedMessage, SecretBlob, SecretKey,
+    DonorRecord, HeldCredential, LiqoRecord, MintedToken, OriginRecord, Outgoing, PeeringRecord, RemoteKeys,
+    RemoteNetwork, SealedCredential, SealedMessage, SecretBlob, SecretKey,
 };
 
 const NOW: u64 = 1_000_000;
@@ -52,7 +52,13 @@ impl Sim {
             policy: LocalPolicy::default(),
             endpoints: Vec::new(),
             network: network(1),
-            service: NodeService { lends: Ok(()), borrows: Ok(()), needs_tun: true, peer_networks: Vec::new() },
+            service: NodeService {
+                lends: Ok(()),
+                borrows: Ok(()),
+                authentication: Authentication::default(),
+                needs_tun: true,
+                peer_networks: Vec::new(),
+            },
             is_live: true,
             now_ms: NOW,
             sealed: Vec::new(),

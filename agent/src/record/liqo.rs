@@ -25,6 +25,15 @@ pub struct LiqoFailure {
     pub at_ms: u64,
 }
 
+/// The newest token that this side, the donor, made for the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MintedToken {
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// When the next one is due.
+    pub next_ms: u64,
+}
+
 /// One side of the exchange. It belongs to the peering and not to an epoch: keys of Liqo outlive the tunnel's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiqoRecord {
@@ -44,6 +53,9 @@ pub struct LiqoRecord {
     pub request: Option<SecretBlob>,
     /// What the origin's identity is made of, encoded: made (donor) or opened (origin).
     pub identity: Option<SecretBlob>,
+    /// Donor: the newest token, where the origin comes by token and no keys are exchanged.
+    #[serde(default)]
+    pub minted: Option<MintedToken>,
     /// This side's half stands: the donor's tenant, or the origin's identity.
     pub done: bool,
     /// Last sequence sealed, in any epoch and step.
@@ -67,6 +79,7 @@ impl LiqoRecord {
             challenge: None,
             request: None,
             identity: None,
+            minted: None,
             done: false,
             last_sequence: 0,
             sealed: None,

@@ -26,8 +26,15 @@ pub(super) async fn run(context: &Context, lease: &v1::Lease) -> Result<(), Step
         Credential::VirtualNode(grant) => {
             let peer = peer(context, &lease.peering)?;
             let nodes = liqo::virtual_nodes(context)?;
-            let node = nodes.origin.accept(&peer, &origin_lease(lease), grant).await;
-            node.map(|node| Borrowed::VirtualNode { node }).map_err(StepError::from)
+            match nodes.origin.accept(&peer, &origin_lease(lease), grant).await {
+                Ok(node) => {
+                    // Which pods may talk through the tunnel follows from it.
+                    let (id, kept) = (lease.id.clone(), Some(node.clone()));
+                    context.store.update(move |change| change.change_origin(&id, |record| record.node = kept)).await?;
+                    Ok(Borrowed::VirtualNode { node })
+                }
+                Err(error) => Err(error.into()),
+            }
         }
     };
     match borrowed {

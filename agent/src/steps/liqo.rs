@@ -1,5 +1,6 @@
 //! Steps `liqo-challenge`, `liqo-admit`, `liqo-answer`, `liqo-identity` and `liqo-remove`: the keys of the two Liqos are
-//! exchanged once per peering, so that the origin's Liqo may call the donor's API server.
+//! exchanged once per peering, so that the origin's Liqo may call the donor's API server. Or the donor makes tokens for it,
+//! `liqo-mint`, one after another.
 
 use std::sync::Arc;
 
@@ -9,7 +10,9 @@ use comity_proto::v1::agent_message::Body;
 use super::{Context, StepError, authenticate, note_opened, peering_report};
 use crate::delivery::{DeliveryError, VirtualNodes};
 use crate::liqo::{Challenge, IdentityParams, LiqoPeer, TenantRequest, messages::Message};
-use crate::record::{LiqoFailure, LiqoRecord, PeeringRecord, RemoteKeys, ReportKey, SealedMessage, SecretBlob, Side};
+use crate::record::{
+    LiqoFailure, LiqoRecord, MintedToken, PeeringRecord, RemoteKeys, ReportKey, SealedMessage, SecretBlob, Side,
+};
 use crate::seal::{self, Binding};
 
 /// How long the broker keeps a message of the exchange unread; then it is sealed again, if it is still needed.
@@ -24,6 +27,8 @@ pub(super) enum Turn {
     Answer,
     /// The donor takes the origin on as a tenant.
     Admit,
+    /// The donor makes a token for the origin.
+    Mint,
     /// The origin makes its identity.
     Identity,
 }
@@ -45,6 +50,7 @@ pub(super) async fn take(
         Turn::Challenge => exchange.challenge().await,
         Turn::Answer => exchange.answer().await,
         Turn::Admit => exchange.admit().await,
+        Turn::Mint => exchange.mint(context).await,
         Turn::Identity => exchange.identity().await,
     };
     exchange.finish(context, envelope, done).await
@@ -112,8 +118,8 @@ impl Exchange {
     fn receive(&mut self, turn: Turn, message: SecretBlob) {
         let record = &mut self.record;
         match turn {
-            // It begins the exchange: no message comes before it.
-            Turn::Challenge => {}
+            // They begin the exchange: no message comes before them.
+            Turn::Challenge | Turn::Mint => {}
             Turn::Answer => (record.challenge, record.request) = (Some(message), None),
             Turn::Admit => (record.request, record.done) = (Some(message), false),
             Turn::Identity => (record.identity, record.done) = (Some(message), false),
@@ -135,6 +141,19 @@ impl Exchange {
         }
         let identity = self.record.identity.as_ref().ok_or(StepError::Gone("the identity"))?;
         Ok(Some((IdentityParams::STEP, identity.expose().to_vec())))
+    }
+
+    /// The token is kept nowhere here: what is lost on its way is followed by another one.
+    async fn mint(&mut self, context: &Context) -> Result<Option<Sent>, StepError> {
+        let rotation_ms = context.node_service.borrow().authentication.rotation_ms;
+        let (peer, first) = (self.record.peer(), self.record.minted.is_none());
+        let minted = self.nodes.donor.mint_token(&peer, first, rotation_ms).await?;
+        let at_ms = context.clock.unix_ms();
+        // The API server may give a shorter life than was asked for.
+        let life_ms = minted.expires_at_ms.saturating_sub(at_ms);
+        self.record.minted = Some(MintedToken { at_ms, next_ms: at_ms + rotation_ms.min(life_ms / 3 * 2) });
+        self.record.done = true;
+        Ok(Some((IdentityParams::STEP, minted.params.encode())))
     }
 
     async fn answer(&mut self) -> Result<Option<Sent>, StepError> {

@@ -3,8 +3,9 @@
 use comity_proto::v1;
 
 use super::{Context, StepError, accept_credential, lease_report, liqo};
-use crate::delivery::{DeliveryError, DeliveryKind, DonorLease, Grant};
-use crate::record::DonorRecord;
+use crate::delivery::{DeliveryError, DeliveryKind, DonorLease, LentNode};
+use crate::record::{DonorRecord, Records};
+use crate::store::Change;
 
 pub(super) async fn admit(
     context: &Context,
@@ -27,14 +28,18 @@ pub(super) async fn admit(
 
 pub(super) async fn run(context: &Context, lease: &v1::Lease, ends_at_ms: u64) -> Result<(), StepError> {
     match prepare(context, lease, ends_at_ms).await {
-        Ok((namespace, grant)) => {
+        Ok((namespace, lent)) => {
             let id = lease.id.clone();
-            let note = move |record: &mut DonorRecord| {
-                record.namespace = Some(namespace);
-                record.grant = grant;
+            let note = move |change: &mut Change<'_>| {
+                // Here, for leases are prepared side by side and no two may have one slice.
+                let slice = lent.as_ref().map(|lent| choose(change.records(), &id, &lent.idle));
+                change.change_donor(&id, |record| {
+                    record.namespace = Some(namespace);
+                    record.grant = lent.map(|lent| lent.grant);
+                    record.slice = slice;
+                });
             };
-            context.store.update(move |change| change.change_donor(&id, note)).await?;
-            Ok(())
+            Ok(context.store.update(note).await?)
         }
         Err(StepError::Delivery(DeliveryError::Permanent { code, message })) => {
             lease_report::fail(context, &lease.id, lease.fencing_token, code, &message).await
@@ -44,16 +49,31 @@ pub(super) async fn run(context: &Context, lease: &v1::Lease, ends_at_ms: u64) -
 }
 
 /// The namespace on this cluster, and for a virtual node what it is granted: from the moment that this is kept.
-async fn prepare(context: &Context, lease: &v1::Lease, ends_at_ms: u64) -> Result<(String, Option<Grant>), StepError> {
+async fn prepare(
+    context: &Context,
+    lease: &v1::Lease,
+    ends_at_ms: u64,
+) -> Result<(String, Option<LentNode>), StepError> {
     let wanted = donor_lease(lease, ends_at_ms)?;
     match DeliveryKind::of(lease) {
         DeliveryKind::Namespace => Ok((context.donor.prepare(&wanted).await?.namespace, None)),
         DeliveryKind::VirtualNode => {
             let peer = accept_credential::peer(context, &lease.peering)?;
-            let grant = liqo::virtual_nodes(context)?.donor.prepare(&peer, &wanted).await?;
-            Ok((peer.tenant_namespace(), Some(grant)))
+            let lent = liqo::virtual_nodes(context)?.donor.prepare(&peer, &wanted).await?;
+            Ok((peer.tenant_namespace(), Some(lent)))
         }
     }
+}
+
+/// The slice that will stand for a lease: one that is idle and of which no other lease here makes use, else its own.
+fn choose(records: &Records, lease: &str, idle: &[String]) -> String {
+    let in_use = |slice: &str| {
+        records.donors.values().any(|record| record.lease != lease && !record.removed && record.slice() == slice)
+    };
+    if let Some(before) = records.donors.get(lease).and_then(|record| record.slice.clone()) {
+        return before;
+    }
+    idle.iter().find(|slice| !in_use(slice)).cloned().unwrap_or_else(|| lease.to_owned())
 }
 
 pub(super) fn donor_lease(lease: &v1::Lease, ends_at_ms: u64) -> Result<DonorLease, StepError> {
@@ -66,4 +86,30 @@ pub(super) fn donor_lease(lease: &v1::Lease, ends_at_ms: u64) -> Result<DonorLea
         fencing_token: lease.fencing_token,
         ends_at_ms,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn no_two_leases_have_one_slice() {
+        let record = |lease: &str, slice: Option<&str>, removed| {
+            let record = DonorRecord::new(lease, 1, DeliveryKind::VirtualNode);
+            (lease.to_owned(), Arc::new(DonorRecord { slice: slice.map(str::to_owned), removed, ..record }))
+        };
+        let donors = [
+            record("lease-1", None, true),
+            record("lease-2", None, false),
+            record("lease-3", Some("lease-1"), false),
+            record("lease-4", None, false),
+        ];
+        let records = Records { donors: donors.into(), ..Records::default() };
+        let idle = ["lease-1", "lease-2", "lease-0"].map(str::to_owned);
+        assert_eq!(choose(&records, "lease-4", &idle), "lease-0", "the others are in use");
+        assert_eq!(choose(&records, "lease-4", &idle[..2]), "lease-4");
+        assert_eq!(choose(&records, "lease-3", &idle), "lease-1", "what was chosen before stays");
+    }
 }

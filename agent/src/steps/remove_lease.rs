@@ -46,8 +46,11 @@ async fn remove_lent(context: &Context, lease: &str) -> Result<(), StepError> {
     // The grant ends first: from then on nothing new starts, and what runs is drained.
     let id = lease.to_owned();
     context.store.update(move |change| change.change_donor(&id, |record| record.grant = None)).await?;
-    let namespace = context.store.records().donors.get(lease).and_then(|record| record.namespace.clone());
-    Ok(liqo::virtual_nodes(context)?.donor.remove(lease, namespace.as_deref()).await?)
+    let records = context.store.records();
+    let record = records.donors.get(lease);
+    let slice = record.map_or(lease, |record| record.slice());
+    let namespace = record.and_then(|record| record.namespace.as_deref());
+    Ok(liqo::virtual_nodes(context)?.donor.remove(lease, slice, namespace).await?)
 }
 
 async fn remove_borrowed(context: &Context, lease: &str) -> Result<(), StepError> {
@@ -84,11 +87,13 @@ fn taken_down(change: &mut crate::store::Change<'_>, lease: &str, side: Option<S
     change.change_donor(lease, |record| {
         record.namespace = None;
         record.grant = None;
+        record.slice = None;
         record.sealed = None;
         record.removed = true;
     });
     change.change_origin(lease, |record| {
         record.credential = None;
+        record.node = None;
         record.removed = true;
     });
 }

@@ -79,9 +79,9 @@ async fn credential(context: &Context, lease: &v1::Lease, ends_at_ms: u64) -> Re
         return Ok(Credential::Api(credential));
     }
     let grant = record.grant.as_ref().ok_or(StepError::Gone("the grant"))?;
-    liqo::virtual_nodes(context)?.donor.in_force(&lease.id).await?;
+    liqo::virtual_nodes(context)?.donor.in_force(record.slice(), grant).await?;
     Ok(Credential::VirtualNode(VirtualNodeGrant {
-        slice: lease.id.clone(),
+        slice: record.slice().to_owned(),
         tenant_namespace: record.namespace.clone().ok_or(StepError::Gone("the tenant's namespace"))?,
         resources: grant.resources.clone(),
         expires_at_ms: ends_at_ms,

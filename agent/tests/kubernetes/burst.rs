@@ -40,6 +40,7 @@ impl Running {
             settings,
             requests: Arc::new(broker.clone()),
             desired: broker.desired(),
+            records: watch::channel(Arc::default()).1,
             nodes: nodes.subscribe(),
             clock: Arc::new(SystemClock::new()),
         };

@@ -12,7 +12,16 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use serde_json::json;
 
-const MANIFESTS: [&str; 7] = [
+const MANIFESTS: [&str; 10] = [
+    // Slices of earlier leases are looked for; there are none.
+    r#"{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "resourceslices.authentication.liqo.io"},
+        "spec": {"group": "authentication.liqo.io", "scope": "Namespaced",
+          "names": {"plural": "resourceslices", "singular": "resourceslice", "kind": "ResourceSlice", "listKind": "ResourceSliceList"},
+          "versions": [{"name": "v1beta1", "served": true, "storage": true,
+            "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}}"#,
+    // Where Liqo would be: some rights are within it.
+    "{apiVersion: v1, kind: Namespace, metadata: {name: liqo}}",
     include_str!("../../../deploy/crds/gpurequests.yaml"),
     include_str!("../../../deploy/crds/gpuleases.yaml"),
     include_str!("../../../deploy/agent/rbac.yaml"),
@@ -20,6 +29,7 @@ const MANIFESTS: [&str; 7] = [
     include_str!("../../../deploy/agent/admission.yaml"),
     include_str!("../../../deploy/agent/burst.yaml"),
     include_str!("../../../deploy/agent/liqo-nodes.yaml"),
+    include_str!("../../../deploy/agent/liqo-donor.yaml"),
 ];
 /// Longest that anything here is waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,6 +1,7 @@
 //! The nodes that a virtual node's pods may run on, chosen and labelled on a real API server.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use comity_agent::delivery::{DonorLease, NodeLender, VirtualNodeDonor as _};
 use comity_agent::liqo::LiqoPeer;
@@ -25,8 +26,11 @@ async fn labelled(nodes: &Api<Node>) -> BTreeSet<String> {
 pub(crate) async fn a_lease_is_kept_to_its_nodes(cluster: &Cluster) {
     let salt = NodeSalt::new([7; 32]);
     let client = cluster.agent.client();
-    let liqo = LiqoDonor::new(client.clone(), DonorSettings::new("donor", cluster.agent.target()));
-    let lender = NodeLender::new(client.clone(), liqo, salt.clone(), watch::channel(BTreeSet::new()).1);
+    let liqo = LiqoDonor::new(
+        client.clone(),
+        DonorSettings::new("donor", cluster.agent.target(), ("", cluster.agent.ca_pem())),
+    );
+    let lender = NodeLender::new(client.clone(), liqo, salt.clone(), watch::channel(Arc::default()).1);
     let peer = LiqoPeer { peering: "peer-1".into(), cluster: "polytechnic".into(), liqo_id: "origin".into() };
     let on = |names: &[&str]| {
         let placed = names.iter().map(|name| v1::NodePlacement { node: salt.node_id(name), ..Default::default() });
@@ -35,13 +39,14 @@ pub(crate) async fn a_lease_is_kept_to_its_nodes(cluster: &Cluster) {
     };
     let nodes = Api::<Node>::all(cluster.admin());
 
-    let grant = lender.prepare(&peer, &on(&["gpu-1"])).await.unwrap();
+    eventually("Liqo's kind is served", || async { lender.prepare(&peer, &on(&["gpu-1"])).await.is_ok() }).await;
+    let grant = lender.prepare(&peer, &on(&["gpu-1"])).await.unwrap().grant;
     assert_eq!(grant.node_selector["kubernetes.io/hostname"], "gpu-1");
     assert_eq!((grant.resources["nvidia.com/gpu"].as_str(), grant.origin_liqo_id.as_str()), ("3", "origin"));
     assert!(labelled(&nodes).await.is_empty());
 
     let both = BTreeSet::from(["gpu-1".to_owned(), "gpu-2".to_owned()]);
-    let grant = lender.prepare(&peer, &on(&["gpu-1", "gpu-2"])).await.unwrap();
+    let grant = lender.prepare(&peer, &on(&["gpu-1", "gpu-2"])).await.unwrap().grant;
     assert_eq!(grant.node_selector[LABEL], "true");
     assert_eq!(labelled(&nodes).await, both);
     assert_eq!(lender.list().await.unwrap(), BTreeSet::from(["lease-70".to_owned()]));
@@ -52,8 +57,8 @@ pub(crate) async fn a_lease_is_kept_to_its_nodes(cluster: &Cluster) {
     lender.prepare(&peer, &on(&["gpu-1", "gpu-2"])).await.unwrap();
     assert_eq!(labelled(&nodes).await, both);
 
-    lender.remove("lease-70", None).await.unwrap();
-    lender.remove("lease-70", None).await.unwrap();
+    lender.remove("lease-70", "lease-70", None).await.unwrap();
+    lender.remove("lease-70", "lease-70", None).await.unwrap();
     assert!(labelled(&nodes).await.is_empty() && lender.list().await.unwrap().is_empty());
 
     // The right to label nodes is not the right to change them.

@@ -50,6 +50,7 @@ pub(crate) async fn lending_through_liqo() {
     policies_are_restored(&lab, &keeper).await;
     a_lease_that_ends_is_over(&lab, &consumer, &keeper).await;
     removal_leaves_nothing(&lab, &consumer).await;
+    a_consumer_by_token_is_held_as_well(&lab, &keeper).await;
     lab.stop().await;
 }
 
@@ -176,6 +177,15 @@ async fn honest_use_works(lab: &Lab, consumer: &consumer::Consumer) {
     let pods = Api::<Pod>::namespaced(lab.admin.clone(), POD_NAMESPACE);
     eventually("Liqo makes the pod", || async { pods.get_opt("honest").await.unwrap().is_some() }).await;
     consumer.borrow(lab, "lease-8").await;
+    for (name, renewal) in attempts::honest_renewals(consumer) {
+        let renews = Api::<DynamicObject>::namespaced_with(
+            consumer.control_plane.clone(),
+            TENANT_NAMESPACE,
+            &comity_agent::liqo::renew(),
+        );
+        let renewal = serde_json::from_value(renewal).unwrap();
+        renews.create(&PostParams::default(), &renewal).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
 }
 
 async fn policies_are_restored(lab: &Lab, keeper: &PolicyKeeper) {
@@ -226,7 +236,7 @@ async fn a_lease_that_ends_is_over(lab: &Lab, consumer: &consumer::Consumer, kee
         fewer.0.remove("lease-7");
         *grants = fewer.into();
     });
-    wait_for(&mut keeper.in_force(), "the lease is out of force", |leases| !leases.contains("lease-7")).await;
+    wait_for(&mut keeper.in_force(), "the lease is out of force", |grants| !grants.0.contains_key("lease-7")).await;
     eventually("the slice is brought to zero", || async {
         let slice = lab.slices().get("lease-7").await.unwrap();
         slice.data["status"]["resources"]["nvidia.com/gpu"] == "0"
@@ -237,11 +247,11 @@ async fn a_lease_that_ends_is_over(lab: &Lab, consumer: &consumer::Consumer, kee
     let pods = Api::<Pod>::namespaced(lab.admin.clone(), POD_NAMESPACE);
     assert!(pods.get_opt("honest").await.unwrap().is_some(), "a pod ends only when its lease is drained");
 
-    lab.liqo.drain_lease(&lab.peer, "lease-7").await.unwrap();
+    lab.liqo.drain_slice(&lab.peer, "lease-7").await.unwrap();
     assert!(pods.get_opt("honest").await.unwrap().is_none());
-    assert!(lab.slices().get_opt("lease-7").await.unwrap().is_none());
-    assert!(lab.slices().get_opt("lease-8").await.unwrap().is_some(), "the other lease stays");
-    lab.liqo.drain_lease(&lab.peer, "lease-7").await.unwrap();
+    let grant = lab::grant("origin");
+    assert_eq!(lab.liqo.idle_slices(&lab.peer, &grant).await.unwrap(), ["lease-7"], "it waits for the next lease");
+    lab.liqo.drain_slice(&lab.peer, "lease-7").await.unwrap();
     let again = consumer.create_slice("lease-7").await.unwrap_err().to_string();
     assert!(again.contains("no lease in force is called lease-7"), "{again}");
 }
@@ -266,4 +276,35 @@ async fn removal_leaves_nothing(lab: &Lab, consumer: &consumer::Consumer) {
     assert!(consumer.slices().list(&ListParams::default()).await.is_err(), "its certificate has no rights any more");
     lab.liqo.remove_tenant(&lab.peer).await.unwrap();
     let _ = namespaces.delete("liqo-tenant-other", &DeleteParams::default()).await;
+}
+
+async fn a_consumer_by_token_is_held_as_well(lab: &Lab, keeper: &PolicyKeeper) {
+    lab.lend_again();
+    wait_for(&mut keeper.in_force(), "the lease is in force", |grants| grants.0.contains_key("lease-7")).await;
+    let consumer = lab.admit_by_token().await;
+    let reviews = Api::<SelfSubjectReview>::all(consumer.control_plane.clone());
+    let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await.unwrap();
+    let user = review.status.unwrap().user_info.unwrap().username.unwrap();
+    assert_eq!(user, "system:serviceaccount:liqo-tenant-origin:comity-liqo-peer");
+    consumer.borrow(lab, "lease-7").await;
+    consumer.offload_namespace(lab).await;
+    let mut wrong = Vec::new();
+    for attempt in ATTEMPTS.iter() {
+        wrong.extend(with_policies(lab, &consumer, attempt).await);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    honest_use_works(lab, &consumer).await;
+
+    lab.donor().kubectl(&["-n", TENANT_NAMESPACE, "delete", "serviceaccount", "comity-liqo-peer"]).await.unwrap();
+    let error = lab.liqo.mint_token(&lab.peer, false, lab::ROTATION_MS).await.unwrap_err();
+    assert!(matches!(error, DeliveryError::Permanent { code: "liqo-token-revoked", .. }), "{error}");
+    eventually("its token is refused", || async {
+        consumer
+            .slices()
+            .list(&ListParams::default())
+            .await
+            .is_err_and(|error| error.to_string().contains("Unauthorized"))
+    })
+    .await;
+    removal_leaves_nothing(lab, &consumer).await;
 }

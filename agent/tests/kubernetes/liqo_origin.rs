@@ -42,7 +42,7 @@ pub(crate) async fn run(clusters: &RealClusters) {
     let setting = Setting::of(clusters).await;
     let donor = Donor::new(setting.donor.clone());
     let settings = OriginSettings { donor_patience: Duration::from_secs(6), ..OriginSettings::default() };
-    let origin = LiqoOrigin::new(setting.agent.clone(), settings);
+    let origin = LiqoOrigin::new(setting.agent.clone(), settings.clone());
     let stop = CancellationToken::new();
     let tending = {
         let (origin, stop) = (origin.clone(), stop.clone());
@@ -56,7 +56,9 @@ pub(crate) async fn run(clusters: &RealClusters) {
     a_lease_is_a_node(&setting, &origin).await;
     finished_pods_make_room(&setting).await;
     a_cut_line_is_mended(&setting, clusters).await;
-    a_lease_goes_without_a_trace(&setting, &origin, "lease-7").await;
+    an_idle_node_serves_the_next_lease(&setting, &origin).await;
+    let thorough = LiqoOrigin::new(setting.agent.clone(), OriginSettings { idle_nodes: 0, ..settings });
+    a_lease_goes_without_a_trace(&setting, &thorough, "lease-9", "lease-7").await;
     a_dead_donor_is_let_go(&setting, &origin, clusters).await;
 
     granting.abort();
@@ -72,6 +74,7 @@ fn request(id: &str) -> SliceRequest {
     let resources = [("cpu", "2"), ("memory", "2Gi"), ("pods", "20"), ("nvidia.com/gpu", "2")];
     SliceRequest {
         lease_id: id.into(),
+        slice: id.into(),
         resources: resources.map(|(name, amount)| (name.to_owned(), amount.to_owned())).into(),
         target_namespace: "team-a".into(),
     }
@@ -164,7 +167,7 @@ async fn a_cut_line_is_mended(setting: &Setting, clusters: &RealClusters) {
     let container = setting.container_of("server").await;
     clusters.cut_line().await.unwrap();
     tokio::time::sleep(Duration::from_secs(34)).await;
-    assert!(!node_ready().await, "the node is in doubt");
+    eventually("the node is in doubt", async || !node_ready().await).await;
     clusters.restore_line().await.unwrap();
     let began = Instant::now();
     eventually("the node is ready again", node_ready).await;
@@ -180,13 +183,49 @@ async fn a_cut_line_is_mended(setting: &Setting, clusters: &RealClusters) {
     assert_eq!(setting.container_of("server").await, container, "the container never stopped");
 }
 
-async fn a_lease_goes_without_a_trace(setting: &Setting, origin: &LiqoOrigin, id: &str) {
+/// Its virtual-kubelet runs already, so a lease takes it over at once; until then nobody can use it.
+async fn an_idle_node_serves_the_next_lease(setting: &Setting, origin: &LiqoOrigin) {
+    let nodes = Api::<Node>::all(setting.origin.clone());
+    let lease_taints = async || {
+        let taints = nodes.get("lease-7").await.unwrap().spec.unwrap().taints.unwrap_or_default();
+        let ours = taints.into_iter().filter(|taint| taint.key == "comity.dev/lease");
+        ours.map(|taint| (taint.value.unwrap_or_default(), taint.effect)).collect::<Vec<_>>()
+    };
     let began = Instant::now();
-    origin.remove(id).await.unwrap();
-    eprintln!("lease {id} removed in {:?}", began.elapsed());
-    origin.remove(id).await.unwrap();
+    origin.remove("lease-7").await.unwrap();
+    eprintln!("lease-7 ended in {:?}", began.elapsed());
+    origin.remove("lease-7").await.unwrap();
     assert!(origin.list().await.unwrap().is_empty());
-    assert!(Api::<Node>::all(setting.origin.clone()).get_opt(id).await.unwrap().is_none());
+    eventually("the node is shut to everybody", async || {
+        lease_taints().await == [("none".to_owned(), "NoSchedule".to_owned())]
+    })
+    .await;
+    let labels = nodes.get("lease-7").await.unwrap().metadata.labels.unwrap_or_default();
+    assert!(!labels.contains_key("comity.dev/lease"), "{labels:?}");
+    let pods = Api::<Pod>::namespaced(setting.origin.clone(), "team-a");
+    assert!(pods.list(&ListParams::default().fields("spec.nodeName=lease-7")).await.unwrap().items.is_empty());
+
+    let began = Instant::now();
+    origin.accept(&peer(), &SliceRequest { slice: "lease-7".into(), ..request("lease-9") }).await.unwrap();
+    origin.ready("lease-9").await.unwrap();
+    eprintln!("lease-9 has the node of lease-7 after {:?}", began.elapsed());
+    assert_eq!(lease_taints().await, [("lease-9".to_owned(), "NoSchedule".to_owned())]);
+    let error = origin.accept(&peer(), &SliceRequest { slice: "lease-7".into(), ..request("lease-10") }).await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("still stands for lease-9"), "{error}");
+    // A donor cannot have a node made under a name of its choice.
+    let error = origin.accept(&peer(), &SliceRequest { slice: "lease-77".into(), ..request("lease-10") }).await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("\"lease-77\""), "{error}");
+}
+
+async fn a_lease_goes_without_a_trace(setting: &Setting, origin: &LiqoOrigin, lease: &str, slice: &str) {
+    let began = Instant::now();
+    origin.remove(lease).await.unwrap();
+    eprintln!("{lease} removed in {:?}", began.elapsed());
+    origin.remove(lease).await.unwrap();
+    assert!(origin.list().await.unwrap().is_empty());
+    assert!(Api::<Node>::all(setting.origin.clone()).get_opt(slice).await.unwrap().is_none());
     for kind in [comity_agent::liqo::resource_slice(), comity_agent::liqo::virtual_node()] {
         let api = Api::<DynamicObject>::all_with(setting.origin.clone(), &kind);
         assert!(api.list(&ListParams::default()).await.unwrap().items.is_empty(), "{}", kind.kind);
@@ -195,7 +234,7 @@ async fn a_lease_goes_without_a_trace(setting: &Setting, origin: &LiqoOrigin, id
         Api::<DynamicObject>::all_with(setting.origin.clone(), &comity_agent::liqo::namespace_offloading());
     assert!(offloadings.list(&ListParams::default()).await.unwrap().items.is_empty());
     let secrets = Api::<Secret>::namespaced(setting.origin.clone(), TENANT);
-    assert!(secrets.get_opt(&format!("kubeconfig-resourceslice-{id}")).await.unwrap().is_none());
+    assert!(secrets.get_opt(&format!("kubeconfig-resourceslice-{slice}")).await.unwrap().is_none());
     let namespace = Api::<Namespace>::all(setting.origin.clone()).get("team-a").await.unwrap();
     assert!(!namespace.metadata.labels.unwrap_or_default().contains_key("liqo.io/scheduling-enabled"));
 }

@@ -1,10 +1,13 @@
 //! How one broker sees its group.
 
-use comity_core::snapshot;
+use comity_core::{State, invariants, snapshot};
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver as _;
 
 use super::{Group, MemberAddress};
+
+/// Broken invariants that a status names: one is enough to know, some more help to understand.
+const MAX_VIOLATIONS: usize = 32;
 
 /// What a broker is in its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +58,10 @@ pub struct GroupStatus {
     pub revision: u64,
     /// SHA-256 of the state at `applied_index` in its canonical form, in hex.
     pub state_sha256: String,
+    /// Invariants that the state breaks, 32 at most.
+    pub violations: Vec<String>,
+    /// Envelopes on their way.
+    pub envelopes: u64,
     /// Members, by number.
     pub members: Vec<MemberStatus>,
     /// Why consensus stopped here, where it did.
@@ -74,15 +81,35 @@ pub struct MemberStatus {
     pub matched_index: Option<u64>,
 }
 
+/// What a look at the whole state gives.
+#[derive(Debug, Default)]
+struct Examined {
+    revision: u64,
+    sha256: String,
+    violations: Vec<String>,
+    envelopes: u64,
+}
+
+fn examine(state: &State) -> Examined {
+    let mut violations = invariants::violations(state);
+    violations.truncate(MAX_VIOLATIONS);
+    Examined {
+        revision: state.revision,
+        sha256: snapshot::digest(state).unwrap_or_default(),
+        violations,
+        envelopes: state.envelopes.len() as u64,
+    }
+}
+
 impl Group {
-    /// How this broker sees its group. Copies and encodes the whole state for its digest: for people, not for loops.
+    /// How this broker sees its group. Copies, encodes and checks the whole state: for people, not for loops.
     pub async fn status(&self) -> GroupStatus {
         let replica = self.inner.replica.clone();
-        let digest = tokio::task::spawn_blocking(move || {
+        let examined = tokio::task::spawn_blocking(move || {
             let (state, applied) = replica.look(|replicated| (replicated.state.clone(), replicated.last_applied));
-            (state.revision, applied.map_or(0, |id| id.index), snapshot::digest(&state).unwrap_or_default())
+            (examine(&state), applied.map_or(0, |id| id.index))
         });
-        let (revision, applied_index, state_sha256) = digest.await.unwrap_or_default();
+        let (state, applied_index) = examined.await.unwrap_or_default();
 
         let members = self.members();
         let metrics = self.inner.raft.metrics();
@@ -101,8 +128,10 @@ impl Group {
             last_log_index: metrics.last_log_index.unwrap_or(0),
             applied_index,
             snapshot_index: metrics.snapshot.map_or(0, |id| id.index),
-            revision,
-            state_sha256,
+            revision: state.revision,
+            state_sha256: state.sha256,
+            violations: state.violations,
+            envelopes: state.envelopes,
             members,
             stopped: metrics.running_state.as_ref().err().map(ToString::to_string),
         }
@@ -120,5 +149,21 @@ impl Group {
             matched_index: metrics.replication.as_ref().and_then(|all| all.get(id)?.map(|at| at.index)),
         });
         members.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_that_breaks_an_invariant_is_told() {
+        let mut state = State::default();
+        state.rebuild_derived();
+        assert!(examine(&state).violations.is_empty());
+        let record = serde_json::json!({ "body_sha256": "", "reply": { "Ok": "done" }, "at": 1 });
+        state.idempotency.insert("key".to_owned(), serde_json::from_value(record).expect("a record"));
+        let violations = examine(&state).violations;
+        assert!(violations.len() == 1 && violations[0].contains("what is kept at hand"), "{violations:?}");
     }
 }

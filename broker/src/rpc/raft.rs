@@ -43,6 +43,8 @@ impl Rafts {
             state_sha256: status.state_sha256,
             members: status.members.iter().map(member).collect(),
             role: status.role.as_str().to_owned(),
+            violations: status.violations,
+            envelopes: status.envelopes,
         })
     }
 

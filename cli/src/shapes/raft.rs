@@ -49,6 +49,10 @@ pub struct RaftBroker {
     pub revision: u64,
     /// SHA-256 of the state; equal on brokers at the same applied index.
     pub state_sha256: String,
+    /// Invariants that the state breaks; none as long as all is well.
+    pub violations: Vec<String>,
+    /// Envelopes that wait for their receivers.
+    pub envelopes: u64,
 }
 
 /// One member.
@@ -83,6 +87,8 @@ impl RaftBroker {
             snapshot_index: status.snapshot_index,
             revision: status.revision,
             state_sha256: status.state_sha256.clone(),
+            violations: status.violations.clone(),
+            envelopes: status.envelopes,
         }
     }
 
@@ -128,7 +134,14 @@ impl Answer for RaftStatus {
         };
         let heads = ["broker", "address", "role", "leader", "term", "last log", "applied", "revision", "state"];
         let brokers = columns(&heads, self.brokers.iter().map(row).collect(), "no brokers");
-        format!("{brokers}\n{}", members_table(&self.members))
+        let broken: String = self
+            .brokers
+            .iter()
+            .flat_map(|broker| {
+                broker.violations.iter().map(|broken| format!("BROKEN on broker {}: {broken}\n", broker.id))
+            })
+            .collect();
+        format!("{brokers}\n{broken}{}", members_table(&self.members))
     }
 }
 

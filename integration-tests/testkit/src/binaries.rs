@@ -12,7 +12,7 @@ use crate::port::random;
 
 /// The script and the modules it builds from, carried along so that an installed `comity` has them too.
 const SCRIPT: &str = include_str!("../../../scripts/kubernetes-binaries");
-const MODULES: [(&str, &str); 25] = [
+const MODULES: [(&str, &str); 31] = [
     ("kubernetes/go.mod", include_str!("../go/kubernetes/go.mod")),
     ("kubernetes/go.sum", include_str!("../go/kubernetes/go.sum")),
     ("kubernetes/tools.go", include_str!("../go/kubernetes/tools.go")),
@@ -34,6 +34,12 @@ const MODULES: [(&str, &str); 25] = [
     ("liqo/go.sum", include_str!("../go/liqo/go.sum")),
     ("liqo/tools.go", include_str!("../go/liqo/tools.go")),
     ("liqo/chart/main.go", include_str!("../go/liqo/chart/main.go")),
+    ("liqo-1.1.2/go.mod", include_str!("../go/liqo-1.1.2/go.mod")),
+    ("liqo-1.1.2/go.sum", include_str!("../go/liqo-1.1.2/go.sum")),
+    ("liqo-1.1.2/tools.go", include_str!("../go/liqo-1.1.2/tools.go")),
+    ("liqo-1.0.3/go.mod", include_str!("../go/liqo-1.0.3/go.mod")),
+    ("liqo-1.0.3/go.sum", include_str!("../go/liqo-1.0.3/go.sum")),
+    ("liqo-1.0.3/tools.go", include_str!("../go/liqo-1.0.3/tools.go")),
     ("wireguard/go.mod", include_str!("../go/wireguard/go.mod")),
     ("wireguard/go.sum", include_str!("../go/wireguard/go.sum")),
     ("wireguard/tools.go", include_str!("../go/wireguard/tools.go")),
@@ -55,24 +61,83 @@ pub enum Needs {
 
 impl Needs {
     /// The options of the script.
-    fn options(self) -> &'static [&'static str] {
+    fn options(self, liqo: LiqoVersion) -> Vec<&'static str> {
         match self {
-            Self::ControlPlane => &[],
-            Self::RealNodes => &["--kubelets"],
-            Self::Liqo => &["--liqo"],
-            Self::Benchmark => &["--liqo", "--bench"],
+            Self::ControlPlane => vec![],
+            Self::RealNodes => vec!["--kubelets"],
+            Self::Liqo => vec!["--liqo-version", liqo.number()],
+            Self::Benchmark => vec!["--liqo-version", liqo.number(), "--bench"],
         }
     }
 
     /// The programs, and the folder of a chart, that must be there.
-    fn programs(self) -> impl Iterator<Item = &'static str> {
+    fn programs(self, liqo: LiqoVersion) -> Vec<String> {
         let all: [(Self, &[&str]); 4] = [
             (Self::ControlPlane, &CONTROL_PLANE),
             (Self::RealNodes, &REAL_NODES),
-            (Self::Liqo, &LIQO),
+            (Self::Liqo, &BESIDE_LIQO),
             (Self::Benchmark, &BENCHMARK),
         ];
-        all.into_iter().filter(move |(needs, _)| *needs <= self).flat_map(|(_, programs)| programs).copied()
+        let fixed = all.into_iter().filter(|(needs, _)| *needs <= self).flat_map(|(_, programs)| programs);
+        let of_liqo = LIQO.iter().filter(|_| self >= Self::Liqo).map(|name| liqo.file(name));
+        fixed.map(|program| (*program).to_owned()).chain(of_liqo).collect()
+    }
+}
+
+/// A version of Liqo that test clusters can run: the first and the last of those that agents support, and one between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LiqoVersion {
+    /// 1.0.3.
+    V1_0_3,
+    /// 1.1.2.
+    V1_1_2,
+    /// 1.2.0.
+    #[default]
+    V1_2_0,
+}
+
+impl LiqoVersion {
+    const ALL: [Self; 3] = [Self::V1_0_3, Self::V1_1_2, Self::V1_2_0];
+
+    /// As in `1.2.0`.
+    #[must_use]
+    pub const fn number(self) -> &'static str {
+        match self {
+            Self::V1_0_3 => "1.0.3",
+            Self::V1_1_2 => "1.1.2",
+            Self::V1_2_0 => "1.2.0",
+        }
+    }
+
+    /// As images are tagged.
+    pub(crate) fn tag(self) -> String {
+        format!("v{}", self.number())
+    }
+
+    /// The file of one of its programs, by the program's name in Liqo's chart, or of its chart.
+    pub(crate) fn file(self, name: &str) -> String {
+        format!("liqo-{}-{}", self.number(), name.strip_prefix("liqo-").unwrap_or(name))
+    }
+
+    /// What `COMITY_TEST_LIQO` names; the newest where it is not set.
+    ///
+    /// # Errors
+    ///
+    /// When it names none of these.
+    pub fn from_environment() -> Result<Self, BinariesError> {
+        match std::env::var("COMITY_TEST_LIQO") {
+            Ok(number) if !number.is_empty() => number.parse(),
+            _ => Ok(Self::default()),
+        }
+    }
+}
+
+impl std::str::FromStr for LiqoVersion {
+    type Err = BinariesError;
+
+    fn from_str(number: &str) -> Result<Self, BinariesError> {
+        let found = Self::ALL.into_iter().find(|version| version.number() == number);
+        found.ok_or_else(|| BinariesError::UnknownLiqo(number.to_owned()))
     }
 }
 
@@ -98,10 +163,13 @@ pub enum BinariesError {
     #[error("there is no {program} in {}", folder.display())]
     Missing {
         /// The program.
-        program: &'static str,
+        program: String,
         /// The folder.
         folder: PathBuf,
     },
+    /// Test clusters cannot run this version of Liqo.
+    #[error("COMITY_TEST_LIQO names Liqo '{0}'; test clusters can run 1.0.3, 1.1.2 and 1.2.0")]
+    UnknownLiqo(String),
 }
 
 /// A folder with the programs.
@@ -119,11 +187,21 @@ impl Binaries {
     ///
     /// When a program can be got in none of the ways, or there is nowhere to keep it.
     pub async fn ensure(needs: Needs) -> Result<Self, BinariesError> {
+        Self::with_liqo(needs, LiqoVersion::default()).await
+    }
+
+    /// As [`Binaries::ensure`], with a version of Liqo where Liqo is needed. The first time, another version than the newest
+    /// takes some three minutes more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Binaries::ensure`].
+    pub async fn with_liqo(needs: Needs, liqo: LiqoVersion) -> Result<Self, BinariesError> {
         let cache = cache_folder().ok_or(BinariesError::NoCache)?;
         let modules = unpack(&cache).map_err(|source| BinariesError::Run { path: cache.clone(), source })?;
         let script = modules.join("kubernetes-binaries");
         let mut command = Command::new("bash");
-        command.arg(&script).arg("--modules").arg(&modules).args(needs.options());
+        command.arg(&script).arg("--modules").arg(&modules).args(needs.options(liqo));
         let output = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -136,8 +214,8 @@ impl Binaries {
             return Err(BinariesError::Failed(output.status));
         }
         let binaries = Self { folder: PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()), cache };
-        for program in needs.programs() {
-            if !binaries.folder.join(program).exists() {
+        for program in needs.programs(liqo) {
+            if !binaries.folder.join(&program).exists() {
                 return Err(BinariesError::Missing { program, folder: binaries.folder });
             }
         }
@@ -165,15 +243,9 @@ impl Binaries {
 const CONTROL_PLANE: [&str; 6] =
     ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "etcd", "kwok"];
 const REAL_NODES: [&str; 5] = ["kubelet", "kube-proxy", "pause", "probe", "gpu-plugin"];
-const LIQO: [&str; 7] = [
-    "coredns",
-    "liqo-controller-manager",
-    "liqo-crd-replicator",
-    "liqo-webhook",
-    "liqo-virtual-kubelet",
-    "render-chart",
-    "liqo-chart",
-];
+const BESIDE_LIQO: [&str; 2] = ["coredns", "render-chart"];
+/// What there is of each version of Liqo.
+const LIQO: [&str; 5] = ["controller-manager", "crd-replicator", "webhook", "virtual-kubelet", "chart"];
 const BENCHMARK: [&str; 2] = ["liqoctl", "wireguard-go"];
 
 fn cache_folder() -> Option<PathBuf> {
@@ -217,12 +289,26 @@ mod tests {
 
     #[test]
     fn each_need_includes_the_ones_before_it() {
-        let programs = |needs: Needs| needs.programs().collect::<Vec<_>>();
+        let programs = |needs: Needs| needs.programs(LiqoVersion::default());
         assert_eq!(programs(Needs::ControlPlane), CONTROL_PLANE);
-        assert!(programs(Needs::RealNodes).starts_with(&CONTROL_PLANE));
-        assert!(programs(Needs::Liqo).starts_with(&programs(Needs::RealNodes)));
-        assert!(programs(Needs::Liqo).contains(&"coredns") && !programs(Needs::RealNodes).contains(&"coredns"));
-        assert!(programs(Needs::Benchmark).ends_with(&BENCHMARK));
+        assert!(programs(Needs::RealNodes)[..CONTROL_PLANE.len()] == CONTROL_PLANE);
+        let has = |needs: Needs, name: &str| programs(needs).iter().any(|program| program == name);
+        assert!(has(Needs::Liqo, "kubelet") && has(Needs::Liqo, "coredns") && !has(Needs::RealNodes, "coredns"));
+        assert!(has(Needs::Liqo, "liqo-1.2.0-webhook") && !has(Needs::RealNodes, "liqo-1.2.0-webhook"));
+        assert!(has(Needs::Benchmark, "liqo-1.2.0-chart") && has(Needs::Benchmark, "liqoctl"));
+    }
+
+    #[test]
+    fn versions_of_liqo_have_their_own_files_and_modules() {
+        for version in LiqoVersion::ALL {
+            assert_eq!(version.number().parse::<LiqoVersion>().unwrap(), version);
+            assert!(Needs::Liqo.programs(version).contains(&format!("liqo-{}-virtual-kubelet", version.number())));
+            let pinned = format!("github.com/liqotech/liqo {}", version.tag());
+            let pins = |(path, text): &(&str, &str)| path.ends_with("/go.mod") && text.contains(&pinned);
+            assert_eq!(MODULES.iter().filter(|module| pins(module)).count(), 1, "{pinned}");
+        }
+        assert_eq!(LiqoVersion::V1_0_3.file("liqo-controller-manager"), "liqo-1.0.3-controller-manager");
+        assert!("1.0".parse::<LiqoVersion>().unwrap_err().to_string().contains("1.1.2"));
     }
 
     #[test]
@@ -238,7 +324,9 @@ mod tests {
 
     #[test]
     fn every_module_has_its_checksums() {
-        for module in ["kubernetes", "etcd", "kwok", "programs", "coredns", "liqo", "wireguard"] {
+        for module in
+            ["kubernetes", "etcd", "kwok", "programs", "coredns", "liqo", "liqo-1.1.2", "liqo-1.0.3", "wireguard"]
+        {
             let sums = MODULES.iter().find(|(path, _)| *path == format!("{module}/go.sum")).unwrap().1;
             assert!(sums.lines().all(|line| line.contains(" h1:")), "{module}");
             assert!(sums.lines().count() > 10, "{module}");

@@ -53,6 +53,7 @@
 //! | `KUBEBUILDER_ASSETS` | folder with kube-apiserver, etcd and kubectl to use |
 //! | `COMITY_CACHE` | where programs are kept; `$XDG_CACHE_HOME/comity`, else `~/.cache/comity` |
 //! | `COMITY_KUBERNETES_FROM=modules` | do not download, build |
+//! | `COMITY_TEST_LIQO` | the version of Liqo that bursts run with: `1.0.3`, `1.1.2` or `1.2.0`, which is the default |
 //! | `COMITY_TESTKIT_KEEP=1` | leave logs and files after `stop` |
 //! | `CI=true` | a test that cannot run here fails instead of saying so (see [`requirements`]) |
 
@@ -69,7 +70,7 @@ pub mod real_clusters;
 pub mod requirements;
 mod simulated_node;
 
-pub use binaries::{Binaries, BinariesError, Needs};
+pub use binaries::{Binaries, BinariesError, LiqoVersion, Needs};
 pub use control_plane::{Component, ControlPlane, ControlPlaneConfig, ControlPlaneError};
 pub use kubectl::KubectlError;
 pub use pki::PkiError;

@@ -258,14 +258,16 @@ fn prepare(
     let cni = machine::cni_folder().unwrap_or("/opt/cni/bin");
     write(dir.join("real-clusters"), SCRIPT)?;
     let (bin, grace) = (binaries.folder().display(), config.node_monitor_grace.as_secs().max(1));
-    write(dir.join("settings"), &format!("BIN='{bin}'\nCGROUP=comity-{id}\nNODE_GRACE={grace}s\n"))?;
+    let chart = config.liqo.as_ref().map(|liqo| liqo.version.file("chart")).unwrap_or_default();
+    let settings = format!("BIN='{bin}'\nLIQO_CHART='{chart}'\nCGROUP=comity-{id}\nNODE_GRACE={grace}s\n");
+    write(dir.join("settings"), &settings)?;
     for (node, place) in nodes.into_iter().zip([Where::Origin, Where::Donor]) {
         let dir = dir.join(node.name);
         node_files::write(&dir, node, cni, config.dns)?;
         if let Some(liqo) = &config.liqo
             && let Some(cluster) = liqo.at(place)
         {
-            liqo::render(&dir, binaries, cluster, liqo.limits)?;
+            liqo::render(&dir, binaries, liqo, cluster)?;
         }
     }
     images::provide(&dir.join("images"), &binaries.cache().join("images"), binaries, config)

@@ -7,7 +7,7 @@ use comity_scenarios::{PATIENCE, until};
 use comity_testkit::real_clusters::PROBE_IMAGE;
 use comity_testkit::{RealClusters, Where, requirements};
 
-use crate::OrLogs as _;
+use crate::{OrLogs as _, is_long};
 
 /// Services before the Jobs' pods, and a client that has nothing to do with GPUs.
 fn services_and_client() -> String {
@@ -133,11 +133,6 @@ async fn container(burst: &Burst, job: &str) -> String {
     burst.clusters.donor.kubectl(&["get", "pods", "-A", "-l", &selector, "-o", path]).await.unwrap()
 }
 
-/// The long form of the tests takes its time.
-fn is_long() -> bool {
-    std::env::var_os("COMITY_TEST_LONG").is_some()
-}
-
 /// How long every broker is away.
 fn brokers_away() -> Duration {
     Duration::from_secs(if is_long() { 600 } else { 20 })
@@ -212,8 +207,11 @@ async fn the_line_cut_the_donors_api_dead_and_no_broker(burst: &mut Burst) {
     answers(burst, "the Service to answer after a cut of 30 s").await;
 
     burst.clusters.kill_api_server(Where::Donor).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(20)).await;
-    answers(burst, "the Service to answer while the donor's API server is dead").await;
+    // Twice: at first the node has not been silent for long enough to be doubted.
+    for seconds in ["20 s", "40 s"] {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        answers(burst, &format!("the Service to answer while the donor's API server is dead, for {seconds}")).await;
+    }
     burst.clusters.start_api_server(Where::Donor).await.unwrap();
     answers(burst, "the Service to answer after that").await;
 

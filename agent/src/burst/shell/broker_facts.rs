@@ -7,6 +7,7 @@ use comity_proto::v1::sharing::Mode;
 
 use crate::burst::group::Purpose;
 use crate::burst::view::{LeaseFacts, LeaseStage, RequestFacts};
+use crate::record::Records;
 
 /// A request for a virtual node that has not ended, or another live one, whose room is not for pods; `None` once it ended.
 pub(super) fn request(request: &v1::Request) -> Option<RequestFacts> {
@@ -30,14 +31,15 @@ pub(super) fn request(request: &v1::Request) -> Option<RequestFacts> {
     })
 }
 
-/// Own leases by virtual node.
-pub(super) fn leases(state: &v1::DesiredState, cluster: &str) -> BTreeMap<String, LeaseFacts> {
+/// Own leases by virtual node; the records know which node each has.
+pub(super) fn leases(state: &v1::DesiredState, cluster: &str, records: &Records) -> BTreeMap<String, LeaseFacts> {
     let own = state.leases.iter().filter(|lease| {
         lease.origin == cluster
             && lease.delivery() == v1::Delivery::VirtualNode
             && lease.state() != v1::LeaseState::Ended
     });
-    own.map(|lease| (lease.id.clone(), facts(lease))).collect()
+    let node = |lease: &v1::Lease| records.origins.get(&lease.id).and_then(|record| record.node.clone());
+    own.map(|lease| (lease.id.clone(), LeaseFacts { node: node(lease), ..facts(lease) })).collect()
 }
 
 fn facts(lease: &v1::Lease) -> LeaseFacts {
@@ -48,6 +50,7 @@ fn facts(lease: &v1::Lease) -> LeaseFacts {
         namespace: lease.target_namespace.clone(),
         tenant: lease.tenant.clone(),
         donor: placement.donor,
+        node: None,
         class: gpus.class,
         resource: placement.resource_name,
         gpus: gpus.count,
@@ -96,7 +99,11 @@ pub(super) fn local(nodes: &[v1::Node], state: Option<&v1::DesiredState>, cluste
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::delivery::DeliveryKind;
+    use crate::record::OriginRecord;
     use v1::{Delivery, LeaseState};
 
     #[test]
@@ -141,8 +148,14 @@ mod tests {
             lease("lease-4", "here", Delivery::VirtualNode, LeaseState::Suspect),
             lease("lease-5", "here", Delivery::VirtualNode, LeaseState::Ended),
         ];
-        let found = leases(&v1::DesiredState { leases: all, ..v1::DesiredState::default() }, "here");
+        let mut records = Records::default();
+        let record = OriginRecord::new("lease-4", 1, DeliveryKind::VirtualNode);
+        let record = OriginRecord { node: Some("lease-2".to_owned()), ..record };
+        records.origins.insert("lease-4".to_owned(), Arc::new(record));
+        let found = leases(&v1::DesiredState { leases: all, ..v1::DesiredState::default() }, "here", &records);
         assert_eq!(found.keys().collect::<Vec<_>>(), ["lease-1", "lease-4"]);
+        assert_eq!(found.get("lease-1").unwrap().node, None);
+        assert_eq!(found.get("lease-4").unwrap().node.as_deref(), Some("lease-2"));
         assert_eq!(found.get("lease-4").unwrap().stage, LeaseStage::Coming);
     }
 

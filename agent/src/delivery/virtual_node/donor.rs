@@ -1,15 +1,16 @@
 //! The donor's side, as the steps see it: Liqo's tenants, and the nodes that their pods may run on.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 
 use super::nodes::LeaseNodes;
-use super::{VirtualNodeDonor, granted};
-use crate::delivery::{DeliveryError, DonorLease, Grant};
-use crate::liqo::donor::LiqoDonor;
+use super::{LentNode, VirtualNodeDonor, granted};
+use crate::delivery::{DeliveryError, DonorLease, Grant, Grants};
+use crate::liqo::donor::{LiqoDonor, Minted};
 use crate::liqo::{Challenge, IdentityParams, LiqoPeer, TENANT_NAMESPACE_PREFIX, TenantRequest};
 use crate::observe::NodeSalt;
 
@@ -20,30 +21,31 @@ const POLICIES_PATIENCE: Duration = Duration::from_secs(15);
 pub struct NodeLender {
     liqo: LiqoDonor,
     nodes: LeaseNodes,
-    /// Leases that the policies let in.
-    in_force: watch::Receiver<BTreeSet<String>>,
+    /// What the policies let in.
+    in_force: watch::Receiver<Arc<Grants>>,
 }
 
 impl NodeLender {
-    /// Lends nodes of the cluster behind `client`; `in_force` tells which leases its admission policies let in.
+    /// Lends nodes of the cluster behind `client`; `in_force` tells what its admission policies let in.
     #[must_use]
     pub const fn new(
         client: kube::Client,
         liqo: LiqoDonor,
         salt: NodeSalt,
-        in_force: watch::Receiver<BTreeSet<String>>,
+        in_force: watch::Receiver<Arc<Grants>>,
     ) -> Self {
         Self { liqo, nodes: LeaseNodes::new(client, salt), in_force }
     }
 
-    async fn wait_until_in_force(&self, lease_id: &str) -> Result<(), DeliveryError> {
+    async fn wait_until_in_force(&self, slice: &str, grant: &Grant) -> Result<(), DeliveryError> {
         let mut in_force = self.in_force.clone();
-        let waited = tokio::time::timeout(POLICIES_PATIENCE, in_force.wait_for(|leases| leases.contains(lease_id)));
+        let waited =
+            tokio::time::timeout(POLICIES_PATIENCE, in_force.wait_for(|grants| grants.0.get(slice) == Some(grant)));
         match waited.await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) | Err(_) => {
                 let reason = format!("not done after {} s", POLICIES_PATIENCE.as_secs());
-                Err(DeliveryError::temporary(format!("let {lease_id} through the admission policies"), reason))
+                Err(DeliveryError::temporary(format!("let slice {slice} through the admission policies"), reason))
             }
         }
     }
@@ -62,30 +64,46 @@ impl VirtualNodeDonor for NodeLender {
         Box::pin(self.liqo.admit_tenant(peer, request))
     }
 
+    fn mint_token<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        first: bool,
+        rotation_ms: u64,
+    ) -> BoxFuture<'a, Result<Minted, DeliveryError>> {
+        Box::pin(self.liqo.mint_token(peer, first, rotation_ms))
+    }
+
     fn remove_tenant<'a>(&'a self, peer: &'a LiqoPeer) -> BoxFuture<'a, Result<(), DeliveryError>> {
         Box::pin(self.liqo.remove_tenant(peer))
     }
 
-    fn prepare<'a>(&'a self, peer: &'a LiqoPeer, lease: &'a DonorLease) -> BoxFuture<'a, Result<Grant, DeliveryError>> {
+    fn prepare<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        lease: &'a DonorLease,
+    ) -> BoxFuture<'a, Result<LentNode, DeliveryError>> {
         Box::pin(async move {
             let resources = granted(lease)?;
             let selection = self.nodes.select(lease).await?;
-            Ok(Grant {
+            let grant = Grant {
                 origin_liqo_id: peer.liqo_id.clone(),
                 resources,
                 node_selector: selection.selector,
                 node_labels: selection.shown,
-            })
+            };
+            let idle = self.liqo.idle_slices(peer, &grant).await?;
+            Ok(LentNode { grant, idle })
         })
     }
 
-    fn in_force<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>> {
-        Box::pin(self.wait_until_in_force(lease_id))
+    fn in_force<'a>(&'a self, slice: &'a str, grant: &'a Grant) -> BoxFuture<'a, Result<(), DeliveryError>> {
+        Box::pin(self.wait_until_in_force(slice, grant))
     }
 
     fn remove<'a>(
         &'a self,
         lease_id: &'a str,
+        slice: &'a str,
         tenant_namespace: Option<&'a str>,
     ) -> BoxFuture<'a, Result<(), DeliveryError>> {
         Box::pin(async move {
@@ -94,7 +112,7 @@ impl VirtualNodeDonor for NodeLender {
             {
                 let (peering, cluster) = (String::new(), String::new());
                 let peer = LiqoPeer { peering, cluster, liqo_id: liqo_id.to_owned() };
-                self.liqo.drain_lease(&peer, lease_id).await?;
+                self.liqo.drain_slice(&peer, slice).await?;
             }
             self.nodes.release(lease_id).await
         })

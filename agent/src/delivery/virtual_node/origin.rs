@@ -41,12 +41,9 @@ impl VirtualNodeOrigin for LiqoOrigin {
         grant: &'a VirtualNodeGrant,
     ) -> BoxFuture<'a, Result<String, DeliveryError>> {
         Box::pin(async move {
-            if grant.slice != lease.lease_id {
-                let message = format!("the donor grants {:?} for {}", grant.slice, lease.lease_id);
-                return Err(DeliveryError::permanent("bad-credential", message));
-            }
             let request = SliceRequest {
                 lease_id: lease.lease_id.clone(),
+                slice: grant.slice.clone(),
                 resources: grant.resources.clone(),
                 target_namespace: match lease.target_namespace.as_str() {
                     "" => DEFAULT_NAMESPACE.to_owned(),

@@ -57,6 +57,11 @@ pub(crate) fn slice_csr_beginnings(slice: &str, consumer: &str) -> [String; 2] {
     [ED25519, RSA_2048].map(|kind| beginning(&name, &kind))
 }
 
+/// How the base64 text of a control plane's `Renew.spec.csr` must begin. Keys are exchanged with Ed25519 only.
+pub(crate) fn tenant_csr_beginning(consumer: &str) -> String {
+    beginning(&subject(CONTROL_PLANE, consumer), &ED25519)
+}
+
 fn beginning(name: &[u8], kind: &KeyKind) -> String {
     const VERSION: [u8; 3] = [0x02, 0x01, 0x00];
     const ATTRIBUTES: usize = 2;

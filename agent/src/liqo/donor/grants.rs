@@ -8,7 +8,7 @@ use crate::liqo::tenant_namespace_of;
 use crate::record::Records;
 
 /// Most leases in force at a time: their terms have to fit one ConfigMap of 1 MiB.
-pub const MAX_GRANTS: usize = 1_000;
+pub const MAX_GRANTS: usize = 800;
 
 /// One lease of delivery `virtual-node`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,8 +23,8 @@ pub struct Grant {
     pub node_labels: BTreeMap<String, String>,
 }
 
-/// All leases in force, by lease id. Whoever publishes them must know them all before the first is read: what is not in
-/// here is granted nothing.
+/// All leases in force, by the name of the ResourceSlice that stands for them. Whoever publishes them must know them all
+/// before the first is read: what is not in here is granted nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grants(pub BTreeMap<String, Grant>);
 
@@ -33,7 +33,7 @@ impl Grants {
     #[must_use]
     pub fn of(records: &Records) -> Self {
         let in_force = records.donors.values().filter(|record| !record.removed);
-        Self(in_force.filter_map(|record| Some((record.lease.clone(), record.grant.clone()?))).collect())
+        Self(in_force.filter_map(|record| Some((record.slice().to_owned(), record.grant.clone()?))).collect())
     }
 
     /// The lease that a ResourceSlice stands for: by its name, if it lies where its origin's slices lie and says so.

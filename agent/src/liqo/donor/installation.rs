@@ -9,11 +9,9 @@ use serde_json::Value;
 use super::rights::rights;
 use crate::delivery::DeliveryError;
 use crate::delivery::call::call_opt;
+use crate::liqo::version::{SUPPORTED, Version, version_of};
 use crate::liqo::{dynamic, vk_options_template};
 
-/// Versions that were tried, first and last.
-const FIRST: (u32, u32, u32) = (1, 0, 3);
-const LAST_MINOR: (u32, u32) = (1, 2);
 const CONTROLLER_MANAGER: &str = "liqo-controller-manager";
 
 /// Where Liqo is.
@@ -94,8 +92,8 @@ impl Parts<'_> {
                 DeliveryError::permanent("liqo-version", text)
             })?,
         };
-        if !is_supported(&version) {
-            let text = format!("Liqo {version} is not supported; 1.0.3 to 1.2.x are: install one of those");
+        if !Version::parse(&version).is_some_and(Version::is_supported) {
+            let text = format!("Liqo {version} is not supported; {SUPPORTED} are: install one of those");
             return Err(DeliveryError::permanent("liqo-version", text));
         }
         let manager = Options(args_of(self.manager));
@@ -131,28 +129,6 @@ fn dangerous(text: &str) -> DeliveryError {
 fn args_of(deployment: &Deployment) -> Vec<String> {
     let pod = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
     pod.and_then(|pod| pod.containers.first()).and_then(|container| container.args.clone()).unwrap_or_default()
-}
-
-/// From the image's tag, "v1.2.0", else from the label of the chart.
-fn version_of(deployment: &Deployment) -> Option<String> {
-    let pod = deployment.spec.as_ref()?.template.spec.as_ref()?;
-    let image = pod.containers.first()?.image.as_deref()?;
-    let image = image.split('@').next().unwrap_or(image);
-    let tag = image.rsplit('/').next().and_then(|name| name.split_once(':')).map(|(_, tag)| tag);
-    let label = deployment.metadata.labels.as_ref().and_then(|labels| labels.get("app.kubernetes.io/version"));
-    let plain = |text: &str| text.strip_prefix('v').unwrap_or(text).to_owned();
-    tag.map(plain).filter(|tag| numbers(tag).is_some()).or_else(|| label.map(|label| plain(label)))
-}
-
-fn numbers(version: &str) -> Option<(u32, u32, u32)> {
-    let version = version.split(['-', '+']).next()?;
-    let mut parts = version.split('.').map(|part| part.parse().ok());
-    let numbers = (parts.next()??, parts.next()??, parts.next()??);
-    parts.next().is_none().then_some(numbers)
-}
-
-fn is_supported(version: &str) -> bool {
-    numbers(version).is_some_and(|(major, minor, patch)| (major, minor, patch) >= FIRST && (major, minor) <= LAST_MINOR)
 }
 
 /// Command-line options, as Go reads them: `--name=value`, or `--name` alone for true.

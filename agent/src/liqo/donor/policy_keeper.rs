@@ -38,7 +38,7 @@ type Told = (&'static str, watcher::Result<Event<DynamicObject>>);
 #[derive(Debug)]
 pub struct PolicyKeeper {
     health: watch::Receiver<Health>,
-    in_force: watch::Receiver<BTreeSet<String>>,
+    in_force: watch::Receiver<Arc<Grants>>,
     task: JoinHandle<()>,
 }
 
@@ -47,12 +47,12 @@ impl PolicyKeeper {
     #[must_use]
     pub fn start(client: Client, settings: PolicySettings, grants: watch::Receiver<Arc<Grants>>) -> Self {
         let (publish, health) = watch::channel(Err("the admission policies have not been looked at yet".to_owned()));
-        let (publish_leases, in_force) = watch::channel(BTreeSet::new());
+        let (publish_in_force, in_force) = watch::channel(Arc::default());
         let keeping = Keeping {
             client,
             settings,
             publish,
-            publish_leases,
+            publish_in_force,
             seen: BTreeMap::new(),
             listed: BTreeSet::new(),
             terms_written: None,
@@ -68,10 +68,10 @@ impl PolicyKeeper {
         self.health.clone()
     }
 
-    /// The leases that the policies let in by now: a slice that comes before its lease is here is refused, and tried again
+    /// The grants that the policies let in by now: a slice that comes before its grant is here is refused, and tried again
     /// later.
     #[must_use]
-    pub fn in_force(&self) -> watch::Receiver<BTreeSet<String>> {
+    pub fn in_force(&self) -> watch::Receiver<Arc<Grants>> {
         self.in_force.clone()
     }
 }
@@ -86,7 +86,7 @@ struct Keeping {
     client: Client,
     settings: PolicySettings,
     publish: watch::Sender<Health>,
-    publish_leases: watch::Sender<BTreeSet<String>>,
+    publish_in_force: watch::Sender<Arc<Grants>>,
     /// What the API server has, and its version: events may tell of older ones than we have written since.
     seen: BTreeMap<Key, (u64, Value)>,
     /// Kinds whose list has been read.
@@ -218,10 +218,13 @@ impl Keeping {
             *health = Ok(());
             changed
         });
-        let leases: BTreeSet<String> = grants.0.keys().take(super::grants::MAX_GRANTS).cloned().collect();
-        self.publish_leases.send_if_modified(|before| {
-            let changed = *before != leases;
-            *before = leases;
+        self.publish_in_force.send_if_modified(|before| {
+            let first = grants.0.iter().take(super::grants::MAX_GRANTS);
+            let changed = !before.0.iter().eq(first.clone());
+            if changed {
+                let now = first.map(|(slice, grant)| (slice.clone(), grant.clone())).collect();
+                *before = Arc::new(Grants(now));
+            }
             changed
         });
     }

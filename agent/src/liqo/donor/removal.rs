@@ -9,28 +9,33 @@ use serde_json::json;
 use super::LiqoDonor;
 use super::class_controller::REPLICATED;
 use super::csr::slice_user;
+use super::grants::Grant;
 use super::rights::rights;
+use super::slice::{is_denied, suits};
 use super::tenant::{CONTROLLER_HINT, NONCE_SECRET};
-use crate::delivery::DeliveryError;
+use super::token;
 use crate::delivery::call::{call, call_opt};
+use crate::delivery::{DeliveryError, check_lease_id};
 use crate::liqo::{
-    LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL, dynamic, foreign_cluster, identity,
-    namespace_map, quota, resource_slice, shadow_pod, tenant, waiting::Waiting,
+    LiqoPeer, MAX_IDLE_SLICES, PEERING_LABEL, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL, dynamic, foreign_cluster,
+    identity, namespace_map, quota, resource_slice, shadow_pod, tenant, waiting::Waiting,
 };
 
 const CREATOR: &str = "liqo.io/creator-user";
 /// Liqo's annotation of the namespaces that it makes: "NAMESPACE/NAME" of the NamespaceMap.
 const NAMESPACE_MAP_ANNOTATION: &str = "liqo.io/managed-by-namespace-map";
+/// Slices of one peer that are looked at: far more than its leases.
+const MAX_LISTED: u32 = 1_000;
 const NAMESPACE_HINT: &str = "is kube-controller-manager running?";
 
 impl LiqoDonor {
-    /// Ends the pods of a lease, then its slice; returns when they are gone. Its grant must be gone before: the policies
-    /// then let no new pod in. Idempotent.
+    /// Ends the pods of the lease that a slice stands for; returns when they are gone. Its grant must be gone before: the
+    /// policies then let no new pod in. The slice stays for the next lease, where few do. Idempotent.
     ///
     /// # Errors
     /// [`DeliveryError`].
-    pub async fn drain_lease(&self, peer: &LiqoPeer, lease_id: &str) -> Result<(), DeliveryError> {
-        let user = slice_user(lease_id, &peer.liqo_id);
+    pub async fn drain_slice(&self, peer: &LiqoPeer, slice: &str) -> Result<(), DeliveryError> {
+        let user = slice_user(slice, &peer.liqo_id);
         let creator = format!("{CREATOR}={user}");
         let of_lease = ListParams::default().labels(&creator);
         let shadow_pods = Api::<DynamicObject>::all_with(self.client.clone(), &shadow_pod());
@@ -39,7 +44,7 @@ impl LiqoDonor {
         namespaces.sort_unstable();
         namespaces.dedup();
         for namespace in namespaces {
-            let operation = format!("end the offloaded pods of {lease_id} in {namespace}");
+            let operation = format!("end the offloaded pods of slice {slice} in {namespace}");
             let shadow_pods = dynamic::namespaced(&self.client, &shadow_pod(), &namespace);
             rights(call(&operation, shadow_pods.delete_collection(&DeleteParams::background(), &of_lease)).await)?;
             let soon = DeleteParams::default()
@@ -47,51 +52,83 @@ impl LiqoDonor {
             let pods = Api::<Pod>::namespaced(self.client.clone(), &namespace);
             rights(call(&operation, pods.delete_collection(&soon, &of_lease)).await)?;
         }
-        let operation = format!("wait until the pods of {lease_id} are gone");
+        let operation = format!("wait until the pods of slice {slice} are gone");
         let waiting = Waiting { operation: &operation, hint: "are its nodes up?", patience: self.settings.patience };
         waiting.none_left(shadow_pods, &creator).await?;
         waiting.none_left(Api::<PartialObjectMeta<Pod>>::all(self.client.clone()), &creator).await?;
-        self.remove_slice(peer, lease_id).await?;
+        if self.is_admitted(peer).await? {
+            let others = self.replicated_slices(peer).await?;
+            let idle = others.iter().filter(|other| other.name_any() != slice && is_denied(other)).count();
+            return if idle < MAX_IDLE_SLICES { Ok(()) } else { self.remove_slice(peer, slice).await };
+        }
+        self.remove_slice(peer, slice).await?;
         self.free_origin(peer).await
     }
 
-    /// An origin whose Tenant somebody deleted may delete nothing here any more, and its own objects would wait for that for
-    /// ever. With the last of its slices the rest of what it replicated goes by our hand.
-    async fn free_origin(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
+    /// Slices of a peer that stand for no lease, and may stand for one with this grant: their names, in order.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    pub async fn idle_slices(&self, peer: &LiqoPeer, grant: &Grant) -> Result<Vec<String>, DeliveryError> {
+        let slices = self.replicated_slices(peer).await?;
+        // Names become those of nodes, and of certificates.
+        let names = slices.iter().filter(|slice| suits(slice, grant)).map(kube::ResourceExt::name_any);
+        Ok(names.filter(|name| check_lease_id(name).is_ok()).collect())
+    }
+
+    /// In the order of their names.
+    async fn replicated_slices(&self, peer: &LiqoPeer) -> Result<Vec<DynamicObject>, DeliveryError> {
+        let slices = dynamic::namespaced(&self.client, &resource_slice(), &peer.tenant_namespace());
+        let operation = format!("list the ResourceSlices of {}", peer.liqo_id);
+        let replicas = ListParams::default().labels(REPLICATED).limit(MAX_LISTED);
+        Ok(rights(call_opt(&operation, slices.list(&replicas)).await)?.map(|list| list.items).unwrap_or_default())
+    }
+
+    /// Whether the origin may still call this cluster: its Tenant stands, and its ServiceAccount where it comes by token.
+    async fn is_admitted(&self, peer: &LiqoPeer) -> Result<bool, DeliveryError> {
         let tenants = dynamic::namespaced(&self.client, &tenant(), &peer.tenant_namespace());
         let read = format!("read Tenant {}", peer.liqo_id);
-        let found = rights(call_opt(&read, tenants.get_metadata(&peer.liqo_id)).await)?;
-        if found.is_some_and(|found| found.metadata.deletion_timestamp.is_none()) {
-            return Ok(());
+        let found = rights(call_opt(&read, tenants.get(&peer.liqo_id)).await)?;
+        match found.filter(|found| found.metadata.deletion_timestamp.is_none()) {
+            Some(found) if token::goes_by_token(&found) => self.has_account(peer).await,
+            found => Ok(found.is_some()),
         }
+    }
+
+    /// An origin whose Tenant or ServiceAccount somebody deleted may delete nothing here any more, and its own objects would
+    /// wait for that for ever. With the last of its slices the rest of what it replicated goes by our hand.
+    async fn free_origin(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         let replicas = ListParams::default().labels(REPLICATED).limit(1);
         let mut left = Vec::new();
         for kind in [resource_slice(), namespace_map()] {
-            let operation = format!("list the {} of {}, which has no Tenant", kind.plural, peer.liqo_id);
+            let operation = format!("list the {} of {}, which has no access", kind.plural, peer.liqo_id);
             let api = dynamic::namespaced(&self.client, &kind, &peer.tenant_namespace());
             left.push(!rights(call(&operation, api.list_metadata(&replicas)).await)?.items.is_empty());
         }
         if left != [false, true] {
             return Ok(());
         }
-        tracing::warn!(origin = peer.liqo_id, "its Tenant was deleted: what it replicated here is removed for it");
+        tracing::warn!(
+            origin = peer.liqo_id,
+            "its Tenant or ServiceAccount was deleted: what it replicated here is removed for it"
+        );
         self.remove_replicas(peer).await
     }
 
-    async fn remove_slice(&self, peer: &LiqoPeer, lease_id: &str) -> Result<(), DeliveryError> {
+    async fn remove_slice(&self, peer: &LiqoPeer, name: &str) -> Result<(), DeliveryError> {
         let namespace = peer.tenant_namespace();
         let slices = dynamic::namespaced(&self.client, &resource_slice(), &namespace);
-        let Some(slice) = rights(call_opt("read the lease's slice", slices.get(lease_id)).await)? else {
+        let Some(slice) = rights(call_opt("read the lease's slice", slices.get(name)).await)? else {
             return Ok(());
         };
         if slice.labels().get("liqo.io/replicated").map(String::as_str) != Some("true") {
             // One that this cluster asks the peer for.
             return Ok(());
         }
-        let operation = format!("delete ResourceSlice {lease_id} in {namespace}");
-        rights(call_opt(&operation, slices.delete(lease_id, &DeleteParams::default())).await)?;
+        let operation = format!("delete ResourceSlice {name} in {namespace}");
+        rights(call_opt(&operation, slices.delete(name, &DeleteParams::default())).await)?;
         let waiting = Waiting { operation: &operation, hint: CONTROLLER_HINT, patience: self.settings.patience };
-        waiting.gone(&slices, lease_id, slice.uid()).await
+        waiting.gone(&slices, name, slice.uid()).await
     }
 
     /// Takes a peer's half of this cluster down: rights first, then its slices and remote namespaces with all that runs in
@@ -119,6 +156,7 @@ impl LiqoDonor {
             let (parameters, patch) = (PatchParams::default(), Patch::Merge(&drained));
             rights(call_opt(&operation, tenants.patch(&peer.liqo_id, &parameters, &patch)).await)?;
         }
+        self.remove_account(peer).await?;
         self.remove_replicas(peer).await?;
         self.delete_tenant(peer, &tenants).await?;
         let secrets = Api::<Secret>::namespaced(self.client.clone(), &peer.tenant_namespace());
@@ -138,8 +176,9 @@ impl LiqoDonor {
             return Ok(true);
         }
         let secrets = Api::<Secret>::namespaced(self.client.clone(), &peer.tenant_namespace());
-        Ok(rights(call_opt("read Secret liqo-signed-nonce", secrets.get_metadata("liqo-signed-nonce")).await)?
-            .is_some())
+        let signed = call_opt("read Secret liqo-signed-nonce", secrets.get_metadata("liqo-signed-nonce")).await;
+        // One that comes by token has neither.
+        Ok(rights(signed)?.is_some() || self.has_origins_rights(peer).await?)
     }
 
     /// Slices and NamespaceMaps that came from the peer; Liqo removes what hangs on them.

@@ -1,6 +1,6 @@
 //! What the status of a replicated ResourceSlice must be. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
@@ -46,7 +46,8 @@ fn granted(slice: &DynamicObject, grant: &Grant, found: &Map<String, Value>, now
 }
 
 /// Nothing. What was there before is set to zero rather than left out: a resource that a quota does not name is refused
-/// too, but the virtual node on the origin would go on showing it.
+/// too, but the virtual node on the origin would go on showing it. Which nodes it was for stays, for a lease on the same
+/// ones may have the slice next ([`suits`]).
 fn denied(found: &Map<String, Value>, now: &str) -> Map<String, Value> {
     let mut status = kept(found);
     let zeros: BTreeMap<&String, &str> = found
@@ -59,9 +60,30 @@ fn denied(found: &Map<String, Value>, now: &str) -> Map<String, Value> {
     if !zeros.is_empty() {
         status.insert("resources".into(), json!(zeros));
     }
+    for (key, value) in found.iter().filter(|(key, _)| matches!(key.as_str(), "nodeSelector" | "nodeLabels")) {
+        status.insert(key.clone(), value.clone());
+    }
     let because = ("Denied", "NoComityLease", "no lease in force stands for this slice");
     status.insert("conditions".into(), conditions(found, because, now));
     status
+}
+
+/// Whether a slice that stands for no lease may stand for one with this grant. Its virtual-kubelet was started for the nodes
+/// of the lease before, and its virtual node shows the kinds of resources of that lease: both have to be the same.
+pub(super) fn suits(slice: &DynamicObject, grant: &Grant) -> bool {
+    let status = &slice.data["status"];
+    let kinds: BTreeSet<&String> =
+        status["resources"].as_object().into_iter().flatten().map(|(name, _)| name).collect();
+    slice.metadata.deletion_timestamp.is_none()
+        && is_denied(slice)
+        && status["nodeSelector"] == json!(grant.node_selector)
+        && kinds.into_iter().eq(grant.resources.keys())
+}
+
+/// Whether a slice is known to stand for no lease.
+pub(super) fn is_denied(slice: &DynamicObject) -> bool {
+    let conditions = slice.data["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|one| one["type"] == RESOURCES && one["status"] == "Denied")
 }
 
 /// What is Liqo's own.
@@ -210,6 +232,26 @@ mod tests {
     }
 
     #[test]
+    fn an_idle_slice_suits_a_lease_on_the_same_nodes_of_the_same_kinds() {
+        let grant = grants().0.remove("lease-7").unwrap();
+        let mut idle = slice("lease-7", |_| ());
+        idle.data["status"] = settled(idle.clone(), &grants());
+        assert!(!suits(&idle, &grant), "it stands for a lease");
+        idle.data["status"] = settled(idle.clone(), &Grants::default());
+        assert!(suits(&idle, &grant));
+        let with = |change: fn(&mut Grant)| {
+            let mut other = grant.clone();
+            change(&mut other);
+            suits(&idle, &other)
+        };
+        assert!(with(|other| drop(other.resources.insert("cpu".into(), "64".into()))), "amounts may differ");
+        assert!(!with(|other| drop(other.resources.insert("nvidia.com/mig-1g.10gb".into(), "1".into()))));
+        assert!(!with(|other| drop(other.resources.remove("nvidia.com/gpu"))));
+        assert!(!with(|other| other.node_selector.clear()));
+        assert!(!suits(&slice("lease-8", |_| ()), &grant), "nobody has looked at it yet");
+    }
+
+    #[test]
     fn everything_else_is_denied() {
         for (what, denied) in [
             ("another name", slice("lease-8", |_| ())),
@@ -235,6 +277,7 @@ mod tests {
         let status = settled(granted.clone(), &Grants::default());
         assert_eq!(status["resources"], json!({ "cpu": "0", "nvidia.com/gpu": "0" }));
         assert_eq!(status["conditions"][1]["status"], "Denied");
+        assert_eq!(status["nodeSelector"]["nvidia.com/gpu.product"], "H100");
         granted.data["metadata"] = Value::Null;
         granted.metadata.deletion_timestamp = Some(serde_json::from_value(json!(NOW)).unwrap());
         assert_eq!(status_to_write(&granted, &Grants::default(), NOW), None);

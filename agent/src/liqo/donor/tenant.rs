@@ -14,8 +14,8 @@ use super::{LiqoDonor, server_name};
 use crate::delivery::DeliveryError;
 use crate::delivery::call::{apply, call, call_opt, creating, own_labels};
 use crate::liqo::{
-    Challenge, IdentityParams, LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL, TenantRequest,
-    dynamic, tenant, tenant_namespace,
+    Challenge, IdentityParams, LiqoPeer, PEERING_LABEL, PeerCredential, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL,
+    TenantRequest, dynamic, tenant, tenant_namespace,
     waiting::{Seen, Waiting},
 };
 
@@ -67,15 +67,15 @@ impl LiqoDonor {
         check_request(peer, request)?;
         self.ensure_tenant_namespace(peer).await?;
         let tenants = dynamic::namespaced(&self.client, &tenant(), &peer.tenant_namespace());
-        self.make_way(peer, request, &tenants).await?;
+        self.make_way(peer, Some(&request.csr), &tenants).await?;
         rights(dynamic::apply(&tenants, &tenant_object(peer, request)).await)?;
         let operation = format!("wait until Liqo has signed the certificate of {}", peer.liqo_id);
         let hint = format!("{CONTROLLER_HINT} The events of Tenant {} say more: kubectl describe", peer.liqo_id);
         let waiting = Waiting { operation: &operation, hint: &hint, patience: self.settings.patience };
         let look = |tenant: Option<&DynamicObject>| Ok(Seen::of(tenant.and_then(identity_params), "nothing is signed"));
         let params = waiting.until(&tenants, &peer.liqo_id, look).await?;
-        let certificate = STANDARD.decode(&params.signed_crt).unwrap_or_default();
-        if !certificate_is(&certificate, &peer.liqo_id) {
+        let PeerCredential::Certificate(signed) = &params.credential else { return Ok(params) };
+        if !certificate_is(&STANDARD.decode(signed).unwrap_or_default(), &peer.liqo_id) {
             let text = format!(
                 "Liqo signed a certificate for {} that says something else; it is not handed out",
                 peer.liqo_id
@@ -87,7 +87,7 @@ impl LiqoDonor {
     }
 
     /// Creates the namespace; takes one that is this peer's already.
-    async fn ensure_tenant_namespace(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
+    pub(super) async fn ensure_tenant_namespace(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         let name = peer.tenant_namespace();
         let namespaces = Api::<Namespace>::all(self.client.clone());
         let read = format!("read namespace {name}");
@@ -107,11 +107,11 @@ impl LiqoDonor {
         }
     }
 
-    /// Liqo signs a Tenant's request once. One with another request, of an earlier peering, goes first.
-    async fn make_way(
+    /// Liqo signs a Tenant's request once. One with another request, or with none where one is to be, goes first.
+    pub(super) async fn make_way(
         &self,
         peer: &LiqoPeer,
-        request: &TenantRequest,
+        csr: Option<&str>,
         tenants: &Api<DynamicObject>,
     ) -> Result<(), DeliveryError> {
         let read = format!("read Tenant {}", peer.liqo_id);
@@ -124,7 +124,7 @@ impl LiqoDonor {
             );
             return Err(DeliveryError::permanent("tenant-not-ours", text));
         }
-        let same = found.data.pointer("/spec/csr").and_then(Value::as_str) == Some(&request.csr);
+        let same = found.data.pointer("/spec/csr").and_then(Value::as_str) == csr;
         if same && found.metadata.deletion_timestamp.is_none() {
             return Ok(());
         }
@@ -212,7 +212,7 @@ fn identity_params(tenant: &DynamicObject) -> Option<IdentityParams> {
     };
     Some(IdentityParams {
         ca: text("/status/authParams/ca")?,
-        signed_crt: text("/status/authParams/signedCRT")?,
+        credential: PeerCredential::Certificate(text("/status/authParams/signedCRT")?),
         api_server: text("/status/authParams/apiServer")?,
         tenant_namespace: text("/status/tenantNamespace")?,
     })

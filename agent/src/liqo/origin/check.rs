@@ -7,10 +7,12 @@ use rustls_pki_types::pem::PemObject as _;
 
 use crate::delivery::DeliveryError;
 use crate::dns_label::is_dns_label;
-use crate::liqo::{IdentityParams, LiqoPeer, MAX_LIQO_ID, tenant_namespace_of};
+use crate::liqo::{IdentityParams, LiqoPeer, MAX_LIQO_ID, PeerCredential, tenant_namespace_of};
 
 /// Longest PEM text, in base64, of a certificate or bundle.
 const MAX_PEM: usize = 32 << 10;
+/// Longest token: those of ServiceAccounts have about a thousand bytes.
+const MAX_TOKEN: usize = 16 << 10;
 
 /// A namespace of this cluster that may be offloaded.
 pub(super) fn target_namespace(name: &str) -> Result<(), DeliveryError> {
@@ -58,12 +60,24 @@ pub(super) fn identity(params: &IdentityParams, signed_api_server: &str, own_id:
     if params.tenant_namespace != wanted {
         return bad(format!("tenant_namespace of the donor is {:?}, not {wanted:?}", params.tenant_namespace));
     }
-    for (field, text) in [("ca", &params.ca), ("signed_crt", &params.signed_crt)] {
+    let certificate = match &params.credential {
+        PeerCredential::Certificate(text) => Some(("certificate", text)),
+        PeerCredential::Token(token) if is_token(token.expose()) => None,
+        PeerCredential::Token(_) => {
+            return bad(format!("token of the donor is none of at most {MAX_TOKEN} letters, digits, '.', '-' and '_'"));
+        }
+    };
+    for (field, text) in [Some(("ca", &params.ca)), certificate].into_iter().flatten() {
         if !is_certificate(text) {
             return bad(format!("{field} of the donor is not base64 of a PEM certificate of at most {MAX_PEM} bytes"));
         }
     }
     Ok(())
+}
+
+fn is_token(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    !text.is_empty() && text.len() <= MAX_TOKEN && text.bytes().all(allowed)
 }
 
 fn is_certificate(text: &str) -> bool {
@@ -106,10 +120,14 @@ mod tests {
         let pem = rcgen::generate_simple_self_signed(vec!["kubernetes".to_owned()]).unwrap().cert.pem();
         IdentityParams {
             ca: STANDARD.encode(&pem),
-            signed_crt: STANDARD.encode(&pem),
+            credential: PeerCredential::Certificate(STANDARD.encode(&pem)),
             api_server: "https://10.0.0.1:6443".into(),
             tenant_namespace: "liqo-tenant-south".into(),
         }
+    }
+
+    fn token(text: &str) -> PeerCredential {
+        PeerCredential::Token(crate::liqo::BearerToken::new(text.to_owned()))
     }
 
     #[test]
@@ -127,11 +145,15 @@ mod tests {
             (api("https://10.0.0.1:6443/path"), "not https"),
             (IdentityParams { tenant_namespace: "liqo-tenant-other".into(), ..good.clone() }, "tenant_namespace"),
             (IdentityParams { ca: "bm8=".into(), ..good.clone() }, "ca of"),
-            (IdentityParams { signed_crt: "%".into(), ..good.clone() }, "signed_crt"),
+            (IdentityParams { credential: PeerCredential::Certificate("%".into()), ..good.clone() }, "certificate of"),
+            (IdentityParams { credential: token(""), ..good.clone() }, "token of"),
+            (IdentityParams { credential: token("a b"), ..good.clone() }, "token of"),
+            (IdentityParams { credential: token("a\nb"), ..good.clone() }, "token of"),
         ] {
             let error = identity(&wrong, "10.0.0.1:6443", "south").unwrap_err();
             assert!(matches!(error, DeliveryError::Permanent { .. }) && error.to_string().contains(part), "{error}");
         }
+        identity(&IdentityParams { credential: token("ey.ab-c_d"), ..good.clone() }, "10.0.0.1:6443", "south").unwrap();
         assert!(identity(&api("https://api.north.example"), "api.north.example:443", "south").is_ok());
         assert!(identity(&good, "", "south").is_err());
     }

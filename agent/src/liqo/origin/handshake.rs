@@ -12,7 +12,8 @@ use super::{LiqoOrigin, check, objects, signing};
 use crate::delivery::DeliveryError;
 use crate::delivery::call::{apply, call, call_opt, creating};
 use crate::liqo::{
-    Challenge, IdentityParams, LiqoPeer, PEERING_LABEL, TenantRequest, dynamic, foreign_cluster, identity,
+    Challenge, IdentityParams, LiqoPeer, PEERING_LABEL, PeerCredential, TenantRequest, dynamic, foreign_cluster,
+    identity,
     messages::Message as _,
     tenant_namespace,
     waiting::{Seen, Waiting},
@@ -43,8 +44,8 @@ impl LiqoOrigin {
         answer
     }
 
-    /// Hands Liqo the certificate that the donor signed, and waits until Liqo uses it. `signed_api_server` is what the
-    /// donor's signed key bundle names as its API server.
+    /// Hands Liqo the certificate that the donor signed, and waits until Liqo uses it; or the token that the donor made.
+    /// `signed_api_server` is what the donor's signed key bundle names as its API server.
     ///
     /// # Errors
     /// [`DeliveryError`]; permanent if the parameters are not those of the key bundle.
@@ -57,6 +58,10 @@ impl LiqoOrigin {
         let own_id = self.own_id().await?;
         check::peer(peer, &own_id)?;
         check::identity(params, signed_api_server, &own_id)?;
+        let certificate = match &params.credential {
+            PeerCredential::Certificate(certificate) => certificate,
+            PeerCredential::Token(token) => return self.use_token(peer, params, token).await,
+        };
         self.ensure_tenant_namespace(peer).await?;
         let identities = self.namespaced(&peer.tenant_namespace(), &identity());
         let name = objects::identity_name(peer);
@@ -67,7 +72,7 @@ impl LiqoOrigin {
             found.metadata.deletion_timestamp.is_none() && found.annotations().get(objects::DIGEST) == Some(&digest)
         });
         if !current {
-            dynamic::apply(&identities, &objects::control_plane_identity(peer, params, &digest)).await?;
+            dynamic::apply(&identities, &objects::control_plane_identity(peer, params, certificate, &digest)).await?;
         }
         let operation = format!("wait for Liqo to use the identity for cluster {}", peer.liqo_id);
         let waiting = Waiting { operation: &operation, hint: "", patience: IDENTITY_PATIENCE };

@@ -10,6 +10,7 @@ use kube::{Api, Client};
 use super::{LiqoOrigin, OriginSettings, own_id};
 use crate::delivery::DeliveryError;
 use crate::delivery::call::{call, call_opt};
+use crate::liqo::version::{Version, version_of};
 
 /// Nodes read at a time.
 const PAGE: u32 = 500;
@@ -26,7 +27,7 @@ pub struct OwnNetwork {
     pub pod_cidrs: Vec<String>,
     /// Its Liqo cluster id.
     pub liqo_cluster_id: String,
-    /// Version of its Liqo, as in "v1.2.0"; empty if its image has no tag.
+    /// Version of its Liqo, as in "v1.2.0"; empty if neither its image's tag nor its chart's label says it.
     pub liqo_version: String,
 }
 
@@ -54,6 +55,11 @@ impl LiqoOrigin {
     /// [`DeliveryError`].
     pub async fn own_network(&self) -> Result<OwnNetwork, DeliveryError> {
         own_network(&self.client, &self.settings).await
+    }
+
+    /// The version of this cluster's Liqo; `None` if it does not say it.
+    pub(super) async fn liqo_version(&self) -> Result<Option<Version>, DeliveryError> {
+        Ok(Version::parse(&liqo_version(&self.client, &self.settings.liqo_namespace).await?))
     }
 }
 
@@ -116,7 +122,7 @@ fn mask(length: u8) -> u32 {
     u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)
 }
 
-/// The tag of the controller manager's image.
+/// As the controller manager's Deployment says it.
 async fn liqo_version(client: &Client, namespace: &str) -> Result<String, DeliveryError> {
     let deployments = Api::<Deployment>::namespaced(client.clone(), namespace);
     let operation = format!("read Deployment {namespace}/{CONTROLLER_MANAGER}");
@@ -125,16 +131,7 @@ async fn liqo_version(client: &Client, namespace: &str) -> Result<String, Delive
             format!("there is no Deployment {namespace}/{CONTROLLER_MANAGER}; install Liqo, or set liqo.namespace");
         return Err(DeliveryError::permanent("no-liqo", message));
     };
-    let pod = found.spec.and_then(|spec| spec.template.spec);
-    let image = pod.and_then(|pod| pod.containers.into_iter().next()).and_then(|container| container.image);
-    Ok(tag(&image.unwrap_or_default()).to_owned())
-}
-
-/// The tag of an image's name; empty if it has none.
-fn tag(image: &str) -> &str {
-    let name = image.split('@').next().unwrap_or_default();
-    let last = name.rsplit('/').next().unwrap_or_default();
-    last.split_once(':').map_or("", |(_, tag)| tag)
+    Ok(version_of(&found).map(|version| format!("v{version}")).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -161,12 +158,5 @@ mod tests {
         assert!(summary(&["fd00::/64", "nonsense", "10.0.0.0/33"]).unwrap_err().to_string().contains("liqo.podCidrs"));
         let many: BTreeSet<String> = (0..65).map(|node| format!("10.{node}.1.0/24")).collect();
         assert!(summarise(many).unwrap_err().to_string().contains("65 separate"));
-    }
-
-    #[test]
-    fn the_version_is_the_images_tag() {
-        assert_eq!(tag("ghcr.io/liqotech/liqo-controller-manager:v1.2.0"), "v1.2.0");
-        assert_eq!(tag("registry:5000/liqo@sha256:00"), "");
-        assert_eq!(tag("registry:5000/liqo:v1.1.2@sha256:00"), "v1.1.2");
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use super::NamespaceMapping;
+use super::{NamespaceMapping, SliceRequest};
 use crate::delivery::LEASE_LABEL;
 use crate::delivery::call::own_labels;
 use crate::liqo::{
@@ -24,15 +24,25 @@ pub(super) fn identity_name(peer: &LiqoPeer) -> String {
     format!("controlplane-{}", peer.liqo_id)
 }
 
-/// The credential for the donor's control plane.
-pub(super) fn control_plane_identity(peer: &LiqoPeer, params: &IdentityParams, digest: &str) -> DynamicObject {
+/// Liqo's Secret with the kubeconfig of a slice.
+pub(super) fn slice_secret(slice: &str) -> String {
+    format!("kubeconfig-resourceslice-{slice}")
+}
+
+/// The certificate for the donor's control plane.
+pub(super) fn control_plane_identity(
+    peer: &LiqoPeer,
+    params: &IdentityParams,
+    certificate: &str,
+    digest: &str,
+) -> DynamicObject {
     let mut object =
         DynamicObject::new(&identity_name(peer), &identity()).within(&peer.tenant_namespace()).data(json!({
             "spec": {
                 "clusterID": peer.liqo_id,
                 "type": "ControlPlane",
                 "namespace": params.tenant_namespace,
-                "authParams": { "ca": params.ca, "signedCRT": params.signed_crt, "apiServer": params.api_server },
+                "authParams": { "ca": params.ca, "signedCRT": certificate, "apiServer": params.api_server },
             }
         }));
     object.metadata.labels =
@@ -42,25 +52,20 @@ pub(super) fn control_plane_identity(peer: &LiqoPeer, params: &IdentityParams, d
 }
 
 /// What is asked of the donor. Its name becomes that of the virtual node and of the Node.
-pub(super) fn slice(
-    peer: &LiqoPeer,
-    lease_id: &str,
-    resources: &BTreeMap<String, String>,
-    target_namespace: &str,
-) -> DynamicObject {
-    let mut object = DynamicObject::new(lease_id, &resource_slice())
+pub(super) fn slice(peer: &LiqoPeer, request: &SliceRequest) -> DynamicObject {
+    let mut object = DynamicObject::new(&request.slice, &resource_slice())
         .within(&peer.tenant_namespace())
-        .data(json!({ "spec": { "class": SLICE_CLASS, "resources": resources } }));
+        .data(json!({ "spec": { "class": SLICE_CLASS, "resources": request.resources } }));
     object.metadata.labels = Some(own_labels([
         ("liqo.io/replication", "true"),
         ("liqo.io/remoteID", peer.liqo_id.as_str()),
         (REMOTE_CLUSTER_LABEL, peer.liqo_id.as_str()),
-        (LEASE_LABEL, lease_id),
+        (LEASE_LABEL, &request.lease_id),
         (PEERING_LABEL, &peer.peering),
     ]));
     object.metadata.annotations = Some(BTreeMap::from([
         ("liqo.io/create-virtual-node".to_owned(), "true".to_owned()),
-        (TARGET_LABEL.to_owned(), target_namespace.to_owned()),
+        (TARGET_LABEL.to_owned(), request.target_namespace.clone()),
     ]));
     object
 }
@@ -96,19 +101,35 @@ pub(super) fn virtual_node_patch(node: &DynamicObject, lease_id: &str, target_na
     let spec = &node.data["spec"];
     let labels = [(LEASE_LABEL, lease_id), (TARGET_LABEL, target_namespace)];
     let taint = json!({ "key": LEASE_LABEL, "value": lease_id, "effect": "NoSchedule" });
-    let mut taints: Vec<Value> = spec["taints"].as_array().cloned().unwrap_or_default();
     let labelled = labels.iter().all(|(key, value)| spec["labels"][key] == *value);
-    if labelled && taints.contains(&taint) {
+    let taints = with_lease_taint(node, taint);
+    if labelled && spec["taints"] == json!(taints) {
         return None;
     }
-    taints.retain(|other| other["key"] != LEASE_LABEL || other["effect"] != "NoSchedule");
-    taints.push(taint);
     let labels: BTreeMap<_, _> = labels.into_iter().collect();
     // With the version, for the list is written as a whole.
     Some(json!({
         "metadata": { "labels": labels, "resourceVersion": node.metadata.resource_version },
         "spec": { "labels": labels, "taints": taints },
     }))
+}
+
+/// What keeps everybody off a virtual node that waits for its next lease.
+pub(super) fn idle_patch(node: &DynamicObject) -> Value {
+    let taint = json!({ "key": LEASE_LABEL, "value": "none", "effect": "NoSchedule" });
+    let no_labels = json!({ LEASE_LABEL: null, TARGET_LABEL: null });
+    json!({
+        "metadata": { "labels": no_labels, "resourceVersion": node.metadata.resource_version },
+        "spec": { "labels": no_labels, "taints": with_lease_taint(node, taint) },
+    })
+}
+
+/// A virtual node's taints, with this one as the only one about leases.
+fn with_lease_taint(node: &DynamicObject, taint: Value) -> Vec<Value> {
+    let mut taints: Vec<Value> = node.data["spec"]["taints"].as_array().cloned().unwrap_or_default();
+    taints.retain(|other| other["key"] != LEASE_LABEL);
+    taints.push(taint);
+    taints
 }
 
 /// A further taint that makes every pod of the lease leave the virtual node, which is no longer one of its namespace;
@@ -168,6 +189,20 @@ mod tests {
         assert!(drain_patch(&node, "lease-7").is_some(), "it is still one of its namespace");
         node.data["spec"]["labels"] = json!({ LEASE_LABEL: "lease-7" });
         assert_eq!(drain_patch(&node, "lease-7"), None);
+
+        let idle = idle_patch(&node);
+        assert_eq!(idle["spec"]["labels"], json!({ LEASE_LABEL: null, TARGET_LABEL: null }));
+        let taints = json!([
+            { "key": "other", "effect": "NoSchedule" },
+            { "key": LEASE_LABEL, "value": "none", "effect": "NoSchedule" },
+        ]);
+        assert_eq!(idle["spec"]["taints"], taints, "pods of no lease");
+        node.data["spec"] = json!({ "taints": taints });
+        let next = virtual_node_patch(&node, "lease-8", "team-b").unwrap();
+        assert_eq!(
+            next["spec"]["taints"][1],
+            json!({ "key": LEASE_LABEL, "value": "lease-8", "effect": "NoSchedule" })
+        );
     }
 
     #[test]

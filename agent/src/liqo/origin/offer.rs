@@ -8,12 +8,12 @@ use kube::core::DynamicObject;
 use super::removal::wait_gone;
 use super::{LiqoOrigin, objects};
 use crate::delivery::DeliveryError;
-use crate::delivery::LEASE_LABEL;
 use crate::delivery::call::{MANAGED_BY, call, call_opt, creating};
-use crate::liqo::{REMOTE_CLUSTER_LABEL, dynamic, namespace_offloading};
+use crate::liqo::{PEERING_LABEL, REMOTE_CLUSTER_LABEL, dynamic, namespace_offloading};
 
 impl LiqoOrigin {
-    /// Offers a namespace the donors of all leases for it, but for one lease that ends.
+    /// Offers a namespace the donors of all slices for it, but for one that goes. Idle ones count: with them the remote
+    /// namespace stays.
     pub(super) async fn offer_to_namespace(&self, namespace: &str, but_for: Option<&str>) -> Result<(), DeliveryError> {
         let _held = self.offers.lock().await;
         let donors = self.donors_of(namespace, but_for).await?;
@@ -34,12 +34,12 @@ impl LiqoOrigin {
         call(&operation, offloadings.create(&parameters, &wanted)).await.map(drop)
     }
 
-    /// Takes a lease that ends out of what its namespace is offered; the offer goes with the last one. True if the donor holds
+    /// Takes a slice that goes out of what its namespace is offered; the offer goes with the last one. True if the donor holds
     /// it, because it does not answer or lets this cluster delete nothing any more: then it goes only after the last virtual
     /// node of that donor.
     pub(super) async fn withdraw_offer(
         &self,
-        lease_id: &str,
+        slice: &str,
         namespace: &str,
         donor: &str,
     ) -> Result<bool, DeliveryError> {
@@ -49,8 +49,8 @@ impl LiqoOrigin {
         if found.is_none_or(|found| check_ours(&found, namespace).is_err()) {
             return Ok(false);
         }
-        if !self.donors_of(namespace, Some(lease_id)).await?.is_empty() {
-            return self.offer_to_namespace(namespace, Some(lease_id)).await.map(|()| false);
+        if !self.donors_of(namespace, Some(slice)).await?.is_empty() {
+            return self.offer_to_namespace(namespace, Some(slice)).await.map(|()| false);
         }
         let what = "NamespaceOffloading";
         self.begin_delete(&offloadings, objects::OFFLOADING, what).await?;
@@ -69,8 +69,22 @@ impl LiqoOrigin {
         self.mark(donor).await.map(|()| true)
     }
 
+    /// The same for a namespace that an idle slice was for, and waits for nothing.
+    pub(super) async fn begin_to_withdraw_offer(&self, namespace: &str) -> Result<(), DeliveryError> {
+        let offloadings = self.namespaced(namespace, &namespace_offloading());
+        let operation = format!("read NamespaceOffloading of {namespace}");
+        let found = call_opt(&operation, offloadings.get(objects::OFFLOADING)).await?;
+        if found.is_none_or(|found| check_ours(&found, namespace).is_err()) {
+            return Ok(());
+        }
+        if self.donors_of(namespace, None).await?.is_empty() {
+            return self.begin_delete(&offloadings, objects::OFFLOADING, "NamespaceOffloading").await;
+        }
+        self.offer_to_namespace(namespace, None).await
+    }
+
     async fn donors_of(&self, namespace: &str, but_for: Option<&str>) -> Result<BTreeSet<String>, DeliveryError> {
-        let slices = self.slices(LEASE_LABEL).await?;
+        let slices = self.slices(PEERING_LABEL).await?;
         Ok(slices.iter().filter(|slice| is_for(slice, namespace, but_for)).filter_map(donor).collect())
     }
 }

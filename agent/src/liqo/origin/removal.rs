@@ -13,7 +13,7 @@ use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::{LiqoOrigin, check, objects};
+use super::{LiqoOrigin, check, objects, token};
 use crate::delivery::call::{call, call_opt, patching};
 use crate::delivery::{DeliveryError, LEASE_LABEL, check_lease_id};
 use crate::liqo::{
@@ -38,8 +38,35 @@ where
     Waiting { operation: &operation, hint: "", patience }.gone(api, name, None).await
 }
 
+/// What stands for a lease, or waits for one.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    /// Name of the slice, and of the virtual node.
+    pub(super) slice: String,
+    /// Namespace of both.
+    pub(super) tenant: String,
+    /// Liqo id of the donor.
+    pub(super) donor: String,
+    /// The namespace whose pods it is for.
+    pub(super) target: Option<String>,
+}
+
+impl Held {
+    /// Of a slice, or of a virtual node that outlasted its slice.
+    fn of(found: &DynamicObject) -> Self {
+        let target = found.annotations().get(objects::TARGET_LABEL);
+        Self {
+            slice: found.name_any(),
+            tenant: found.namespace().unwrap_or_default(),
+            donor: found.labels().get(REMOTE_CLUSTER_LABEL).cloned().unwrap_or_default(),
+            target: target.or_else(|| found.labels().get(objects::TARGET_LABEL)).cloned(),
+        }
+    }
+}
+
 impl LiqoOrigin {
-    /// Takes everything of a lease away and returns when it is gone; idempotent, and also without the donor.
+    /// Ends a lease here and returns when nothing runs under it any more; idempotent, and also without the donor. An empty
+    /// virtual node may stay for the next lease of the same peering.
     ///
     /// # Errors
     /// [`DeliveryError`].
@@ -50,22 +77,26 @@ impl LiqoOrigin {
             // The slice went before this agent saw the rest go.
             None => self.virtual_node_of(lease_id).await?,
         };
-        let Some(found) = found else { return Ok(()) };
-        let tenant = found.namespace().unwrap_or_default();
-        let donor = found.labels().get(REMOTE_CLUSTER_LABEL).cloned().unwrap_or_default();
-        let target =
-            found.annotations().get(objects::TARGET_LABEL).or_else(|| found.labels().get(objects::TARGET_LABEL));
-        self.drain(&tenant, lease_id, &donor).await?;
-        let held = match target {
-            Some(target) => self.withdraw_offer(lease_id, target, &donor).await?,
+        let Some(held) = found.as_ref().map(Held::of) else { return Ok(()) };
+        let is_empty = self.drain(&held, lease_id).await?;
+        if is_empty && self.keep_idle(&held).await? {
+            return Ok(());
+        }
+        self.take_down(&held).await
+    }
+
+    /// Removes a slice with all that hangs on it.
+    async fn take_down(&self, held: &Held) -> Result<(), DeliveryError> {
+        let offer_stays = match &held.target {
+            Some(target) => self.withdraw_offer(&held.slice, target, &held.donor).await?,
             None => false,
         };
-        self.let_go(&tenant, lease_id, &donor).await?;
-        if let Some(target) = target.filter(|_| held) {
+        self.let_go(held).await?;
+        if let Some(target) = held.target.as_deref().filter(|_| offer_stays) {
             let offloadings = self.namespaced(target, &namespace_offloading());
             wait_gone(&offloadings, objects::OFFLOADING, "NamespaceOffloading", PATIENCE).await?;
         }
-        self.unmark(&donor).await
+        self.unmark(&held.donor).await
     }
 
     async fn virtual_node_of(&self, lease_id: &str) -> Result<Option<DynamicObject>, DeliveryError> {
@@ -75,37 +106,39 @@ impl LiqoOrigin {
     }
 
     /// Deletes the slice; Liqo takes down what hangs on it.
-    async fn let_go(&self, tenant: &str, lease_id: &str, donor: &str) -> Result<(), DeliveryError> {
+    async fn let_go(&self, held: &Held) -> Result<(), DeliveryError> {
+        let (slice, tenant) = (held.slice.as_str(), held.tenant.as_str());
         let slices = self.namespaced(tenant, &resource_slice());
-        self.delete(&slices, lease_id, "ResourceSlice", donor).await?;
-        wait_gone(&self.namespaced(tenant, &virtual_node()), lease_id, "VirtualNode", PATIENCE).await?;
-        wait_gone(&Api::<Node>::all(self.client.clone()), lease_id, "Node", PATIENCE).await?;
+        self.delete(&slices, slice, "ResourceSlice", &held.donor).await?;
+        wait_gone(&self.namespaced(tenant, &virtual_node()), slice, "VirtualNode", PATIENCE).await?;
+        wait_gone(&Api::<Node>::all(self.client.clone()), slice, "Node", PATIENCE).await?;
         let deployments = Api::<Deployment>::namespaced(self.client.clone(), tenant);
-        wait_gone(&deployments, &format!("vk-{lease_id}"), "Deployment", PATIENCE).await?;
-        let name = format!("resourceslice-{lease_id}");
-        wait_gone(&self.namespaced(tenant, &identity()), &name, "Identity", PATIENCE).await?;
+        wait_gone(&deployments, &format!("vk-{slice}"), "Deployment", PATIENCE).await?;
+        let identities = self.namespaced(tenant, &identity());
+        wait_gone(&identities, &format!("resourceslice-{slice}"), "Identity", PATIENCE).await?;
         let secrets = Api::<Secret>::namespaced(self.client.clone(), tenant);
-        wait_gone(&secrets, &format!("kubeconfig-{name}"), "Secret", PATIENCE).await
+        wait_gone(&secrets, &objects::slice_secret(slice), "Secret", PATIENCE).await
     }
 
     /// Makes the pods on the virtual node leave it, so that their owners see them go, and waits for that for a while: what
-    /// is left is evicted by Liqo.
-    async fn drain(&self, tenant: &str, lease_id: &str, donor: &str) -> Result<(), DeliveryError> {
-        let nodes = self.namespaced(tenant, &virtual_node());
-        let operation = format!("drain virtual node {lease_id}");
-        let Some(node) = call_opt(&operation, nodes.get(lease_id)).await? else { return Ok(()) };
+    /// is left is evicted by Liqo. True if none is left.
+    async fn drain(&self, held: &Held, lease_id: &str) -> Result<bool, DeliveryError> {
+        let (name, donor) = (held.slice.as_str(), held.donor.as_str());
+        let nodes = self.namespaced(&held.tenant, &virtual_node());
+        let operation = format!("drain virtual node {name}");
+        let Some(node) = call_opt(&operation, nodes.get(name)).await? else { return Ok(true) };
         if let Some(patch) = objects::drain_patch(&node, lease_id) {
             let parameters = patching();
-            call_opt(&operation, nodes.patch(lease_id, &parameters, &Patch::Merge(&patch))).await?;
+            call_opt(&operation, nodes.patch(name, &parameters, &Patch::Merge(&patch))).await?;
         }
         let pods = Api::<Pod>::all(self.client.clone());
-        let on_node = ListParams::default().fields(&format!("spec.nodeName={lease_id}")).limit(1);
+        let on_node = ListParams::default().fields(&format!("spec.nodeName={name}")).limit(1);
         let began = tokio::time::Instant::now();
         let mut patience = self.settings.drain_patience;
         while !call(&operation, pods.list_metadata(&on_node)).await?.items.is_empty() {
             if began.elapsed() >= patience {
                 tracing::info!(lease = lease_id, "pods are left on the virtual node; Liqo evicts them");
-                break;
+                return Ok(false);
             }
             // Without the donor no pod can be seen to end.
             if !self.answers(donor).await? {
@@ -113,7 +146,7 @@ impl LiqoOrigin {
             }
             tokio::time::sleep(POLL).await;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Ends the peering on this side: leases that are left, the credential, the namespace, and Liqo's memory of the donor.
@@ -133,13 +166,17 @@ impl LiqoOrigin {
         }
         if found.is_some() {
             for slice in self.slices(&format!("{PEERING_LABEL}={}", peer.peering)).await? {
-                self.remove(&slice.name_any()).await?;
+                let held = Held::of(&slice);
+                if let Some(lease_id) = slice.labels().get(LEASE_LABEL) {
+                    self.drain(&held, lease_id).await?;
+                }
+                self.take_down(&held).await?;
             }
             let name = objects::identity_name(peer);
             self.delete(&self.namespaced(&tenant, &identity()), &name, "Identity", &peer.liqo_id).await?;
             self.delete(&self.namespaced(&tenant, &renew()), &name, "Renew", &peer.liqo_id).await?;
             let secrets = Api::<Secret>::namespaced(self.client.clone(), &tenant);
-            self.wait_gone_or_mark(&secrets, &format!("kubeconfig-{name}"), "Secret", &peer.liqo_id).await?;
+            self.delete(&secrets, &token::secret_name(peer), "Secret", &peer.liqo_id).await?;
             self.delete(&namespaces, &tenant, "namespace", &peer.liqo_id).await?;
         }
         // Liqo never removes it; only after the namespace, for it is made again while that is there.

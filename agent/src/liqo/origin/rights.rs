@@ -11,10 +11,8 @@ use kube::api::{ObjectMeta, PostParams};
 use super::LiqoOrigin;
 use crate::delivery::DeliveryError;
 use crate::delivery::call::{apply, call, own_labels};
-use crate::liqo::own_user_name;
+use crate::liqo::{ORIGIN_ROLE as ROLE, own_user_name};
 
-/// The role in `deploy/agent/liqo-origin.yaml`, and the name of its bindings.
-const ROLE: &str = "comity-liqo-origin-tenant";
 /// Looks at the rights after binding them: a second in all, where some milliseconds were seen.
 const RIGHTS_LOOKS: usize = 50;
 const RIGHTS_POLL: Duration = Duration::from_millis(20);

@@ -9,11 +9,11 @@ use kube::core::DynamicObject;
 use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 
-use super::{LiqoOrigin, check, objects};
+use super::{LiqoOrigin, check, idle, objects};
 use crate::delivery::call::{call, call_opt, patching};
 use crate::delivery::{DeliveryError, LEASE_LABEL, check_lease_id};
 use crate::liqo::{
-    LiqoPeer, dynamic, namespace_offloading, resource_slice, virtual_node,
+    LiqoPeer, PEERING_LABEL, dynamic, namespace_offloading, resource_slice, virtual_node,
     waiting::{Seen, Waiting},
 };
 use crate::observe::quantity::nano as quantity_nano;
@@ -37,6 +37,8 @@ const MAX_PAGES: usize = 4_096;
 pub struct SliceRequest {
     /// "lease-N".
     pub lease_id: String,
+    /// Name of the slice, and so of the node: the lease's id, or that of an earlier lease whose node is idle.
+    pub slice: String,
     /// Kubernetes resource names and quantities, as in the lease.
     pub resources: BTreeMap<String, String>,
     /// The namespace whose pods the lease is for.
@@ -51,6 +53,7 @@ impl LiqoOrigin {
     /// [`DeliveryError`]; permanent if the donor denies the slice, with its words.
     pub async fn accept(&self, peer: &LiqoPeer, request: &SliceRequest) -> Result<(), DeliveryError> {
         check_lease_id(&request.lease_id)?;
+        check_lease_id(&request.slice)?;
         check::target_namespace(&request.target_namespace)?;
         check::peer(peer, &self.own_id().await?)?;
         // A donor that is lent from again is not gone, whatever an earlier removal had to assume.
@@ -58,20 +61,28 @@ impl LiqoOrigin {
         self.ensure_virtual_kubelet_options().await?;
         self.ensure_target_namespace(&request.target_namespace).await?;
 
-        let id = request.lease_id.as_str();
+        let name = request.slice.as_str();
         let tenant = peer.tenant_namespace();
         let slices = self.namespaced(&tenant, &resource_slice());
-        if let Some(found) = call_opt(&format!("read ResourceSlice {id}"), slices.get(id)).await? {
-            check_slice(&found, id)?;
+        let found = call_opt(&format!("read ResourceSlice {name}"), slices.get(name)).await?;
+        match &found {
+            Some(found) => check_slice(found, peer, &request.lease_id)?,
+            None => check_new(request)?,
         }
-        dynamic::apply(&slices, &objects::slice(peer, id, &request.resources, &request.target_namespace)).await?;
-        let operation = format!("wait for cluster {} to grant ResourceSlice {id}", peer.liqo_id);
+        dynamic::apply(&slices, &objects::slice(peer, request)).await?;
+        // Between two leases the donor denies it.
+        let was_idle = request.slice != request.lease_id;
+        let operation = format!("wait for cluster {} to grant ResourceSlice {name}", peer.liqo_id);
         let waiting = Waiting { operation: &operation, hint: "", patience: GRANT_PATIENCE };
-        waiting.until(&slices, id, |slice| granted(slice, &request.resources)).await?;
+        waiting.until(&slices, name, |slice| granted(slice, &request.resources, was_idle)).await?;
 
         // The namespace's offer does not depend on the virtual node, so it is written while Liqo makes that.
         self.offer_to_namespace(&request.target_namespace, None).await?;
-        self.mark_virtual_node(&tenant, id, &request.target_namespace).await?;
+        let before = found.as_ref().and_then(|found| found.annotations().get(objects::TARGET_LABEL));
+        if let Some(before) = before.filter(|before| **before != request.target_namespace) {
+            self.begin_to_withdraw_offer(before).await?;
+        }
+        self.mark_virtual_node(&tenant, request).await?;
         let offloadings = self.namespaced(&request.target_namespace, &namespace_offloading());
         let operation = format!("offload namespace {} to cluster {}", request.target_namespace, peer.liqo_id);
         let waiting = Waiting { operation: &operation, hint: "", patience: OFFLOADING_PATIENCE };
@@ -92,7 +103,8 @@ impl LiqoOrigin {
         let granted = amounts(&slice.data["status"]["resources"]);
         let nodes = Api::<Node>::all(self.client.clone());
         let waiting = Waiting { operation: &operation, hint: "", patience: NODE_PATIENCE };
-        waiting.until(&nodes, lease_id, |node| Ok(node_ready(node, &granted))).await
+        // The slice, the virtual node and the Node have one name.
+        waiting.until(&nodes, &slice.name_any(), |node| Ok(node_ready(node, lease_id, &granted))).await
     }
 
     /// Ids of the leases of which something is here.
@@ -142,9 +154,10 @@ impl LiqoOrigin {
     }
 
     /// Adds the lease's labels and taint to the virtual node, before or after its virtual-kubelet began.
-    async fn mark_virtual_node(&self, tenant: &str, id: &str, target: &str) -> Result<(), DeliveryError> {
+    async fn mark_virtual_node(&self, tenant: &str, request: &SliceRequest) -> Result<(), DeliveryError> {
         let nodes = self.namespaced(tenant, &virtual_node());
-        let operation = format!("wait for Liqo to make VirtualNode {id}");
+        let (name, lease, target) = (&request.slice, &request.lease_id, &request.target_namespace);
+        let operation = format!("wait for Liqo to make VirtualNode {name}");
         let there = |node: Option<&DynamicObject>| {
             Ok(match node {
                 Some(node) if node.metadata.deletion_timestamp.is_some() => {
@@ -155,16 +168,16 @@ impl LiqoOrigin {
             })
         };
         let waiting = Waiting { operation: &operation, hint: "", patience: VIRTUAL_NODE_PATIENCE };
-        let mut node = waiting.until(&nodes, id, there).await?;
-        let operation = format!("label VirtualNode {id}");
+        let mut node = waiting.until(&nodes, name, there).await?;
+        let operation = format!("label VirtualNode {name}");
         let parameters = patching();
         for _ in 0..PATCH_ATTEMPTS {
-            let Some(patch) = objects::virtual_node_patch(&node, id, target) else { return Ok(()) };
-            match nodes.patch(id, &parameters, &Patch::Merge(&patch)).await {
+            let Some(patch) = objects::virtual_node_patch(&node, lease, target) else { return Ok(()) };
+            match nodes.patch(name, &parameters, &Patch::Merge(&patch)).await {
                 Ok(_) => return Ok(()),
                 // Liqo was faster.
                 Err(kube::Error::Api(status)) if status.is_conflict() => {
-                    node = call(&operation, nodes.get(id)).await?;
+                    node = call(&operation, nodes.get(name)).await?;
                 }
                 Err(error) => return call(&operation, async { Err(error) }).await,
             }
@@ -178,37 +191,59 @@ fn is_replica(slice: &DynamicObject) -> bool {
     slice.labels().get("liqo.io/replicated").is_some_and(|replicated| replicated == "true")
 }
 
-fn check_slice(found: &DynamicObject, lease_id: &str) -> Result<(), DeliveryError> {
-    if found.metadata.deletion_timestamp.is_some() {
-        return Err(DeliveryError::temporary(
-            format!("make ResourceSlice {lease_id}"),
-            "the old one is still being deleted",
-        ));
-    }
-    if found.labels().get(LEASE_LABEL).map(String::as_str) == Some(lease_id) {
+/// A name of the donor's choice could be that of another donor's node: only what this cluster made for the peering before
+/// may be called otherwise than the lease.
+fn check_new(request: &SliceRequest) -> Result<(), DeliveryError> {
+    if request.slice == request.lease_id {
         return Ok(());
     }
     let message = format!(
-        "ResourceSlice {}/{lease_id} was not made by Comity; it is left alone: delete it",
+        "the donor offers {} the slice {:?}, which this cluster does not have any more, or never had; request again",
+        request.lease_id, request.slice
+    );
+    Err(DeliveryError::permanent("slice-gone", message))
+}
+
+fn check_slice(found: &DynamicObject, peer: &LiqoPeer, lease_id: &str) -> Result<(), DeliveryError> {
+    let name = found.name_any();
+    let temporary = |reason: &str| Err(DeliveryError::temporary(format!("make ResourceSlice {name}"), reason));
+    if found.metadata.deletion_timestamp.is_some() {
+        return temporary("the old one is still being deleted");
+    }
+    match found.labels().get(LEASE_LABEL) {
+        Some(lease) if lease == lease_id => return Ok(()),
+        Some(other) if found.labels().contains_key(PEERING_LABEL) => {
+            return temporary(&format!("it still stands for {other}, which is being taken down"));
+        }
+        None if idle::is_idle(found, &peer.peering) => return Ok(()),
+        _ => {}
+    }
+    let message = format!(
+        "ResourceSlice {}/{name} was not made by Comity; it is left alone: delete it",
         found.namespace().unwrap_or_default()
     );
     Err(DeliveryError::permanent("slice-not-ours", message))
 }
 
-/// Whether the donor granted what was asked for.
-fn granted(slice: Option<&DynamicObject>, wanted: &BTreeMap<String, String>) -> Result<Seen<()>, DeliveryError> {
+/// Whether the donor granted exactly what was asked for. Of a slice that was idle a denial may be old.
+fn granted(
+    slice: Option<&DynamicObject>,
+    wanted: &BTreeMap<String, String>,
+    was_idle: bool,
+) -> Result<Seen<()>, DeliveryError> {
     let Some(slice) = slice else { return Ok(Seen::NotYet("the ResourceSlice is not there".to_owned())) };
     let status = &slice.data["status"];
     match objects::condition(&status["conditions"], "Resources") {
+        Some(("Denied", message)) if was_idle => Ok(Seen::NotYet(format!("the donor denies it: {message}"))),
         Some(("Denied", message)) => Err(DeliveryError::permanent(
             "slice-denied",
             format!("the donor denies ResourceSlice {}: {message}", slice.name_any()),
         )),
         Some(("Accepted", _)) => {
             let granted = amounts(&status["resources"]);
-            let short = wanted.iter().find(|(name, amount)| {
-                quantity_nano(amount).is_none_or(|amount| granted.get(*name).is_none_or(|granted| *granted < amount))
-            });
+            let short = wanted
+                .iter()
+                .find(|(name, amount)| quantity_nano(amount).is_none_or(|amount| granted.get(*name) != Some(&amount)));
             Ok(match short {
                 None => Seen::Done(()),
                 Some((name, amount)) => Seen::NotYet(format!("{name} {amount} is not granted yet")),
@@ -238,7 +273,7 @@ fn amounts(resources: &Value) -> BTreeMap<String, u128> {
     entries.filter_map(|(name, value)| Some((name.clone(), quantity_nano(&text(value)?)?))).collect()
 }
 
-fn node_ready(node: Option<&Node>, granted: &BTreeMap<String, u128>) -> Seen<()> {
+fn node_ready(node: Option<&Node>, lease_id: &str, granted: &BTreeMap<String, u128>) -> Seen<()> {
     let Some(node) = node else {
         return Seen::NotYet("there is no Node yet; look at the virtual-kubelet's pod".to_owned());
     };
@@ -249,18 +284,19 @@ fn node_ready(node: Option<&Node>, granted: &BTreeMap<String, u128>) -> Seen<()>
         let message = ready.and_then(|ready| ready.message.as_deref()).unwrap_or("no condition Ready");
         return Seen::NotYet(format!("the Node is not ready: {message}"));
     }
-    if node.labels().get(LEASE_LABEL) != node.metadata.name.as_ref() {
+    if node.labels().get(LEASE_LABEL).map(String::as_str) != Some(lease_id) {
         return Seen::NotYet("the Node has no label of its lease yet".to_owned());
     }
     let allocatable = status.and_then(|status| status.allocatable.as_ref());
     let short = granted.iter().find(|(name, amount)| {
         let there = allocatable.and_then(|amounts| quantity_nano(&amounts.get(*name)?.0));
-        there.is_none_or(|there| there < **amount)
+        // More would be what an earlier lease had.
+        there != Some(**amount)
     });
     match short {
         None if granted.is_empty() => Seen::NotYet("nothing is granted".to_owned()),
         None => Seen::Done(()),
-        Some((name, _)) => Seen::NotYet(format!("the Node does not show all of {name} yet")),
+        Some((name, _)) => Seen::NotYet(format!("the Node does not show what is granted of {name} yet")),
     }
 }
 
@@ -282,22 +318,65 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_counts_when_all_of_it_is_there() {
+    fn a_grant_counts_when_exactly_it_is_there() {
         let with = |status: &str, gpus: &str| {
             let conditions = json!([{ "type": "Resources", "status": status, "message": "not leased" }]);
             slice(json!({ "conditions": conditions, "resources": { "memory": "1Gi", "nvidia.com/gpu": gpus } }))
         };
-        assert!(matches!(granted(Some(&with("Accepted", "2")), &wanted()).unwrap(), Seen::Done(())));
+        assert!(matches!(granted(Some(&with("Accepted", "2")), &wanted(), false).unwrap(), Seen::Done(())));
         assert!(
-            matches!(granted(Some(&with("Accepted", "1")), &wanted()).unwrap(), Seen::NotYet(what) if what.contains("gpu"))
+            matches!(granted(Some(&with("Accepted", "1")), &wanted(), false).unwrap(), Seen::NotYet(what) if what.contains("gpu"))
         );
-        let Err(error) = granted(Some(&with("Denied", "2")), &wanted()) else { panic!("denied") };
+        let more = granted(Some(&with("Accepted", "4")), &wanted(), true).unwrap();
+        assert!(matches!(more, Seen::NotYet(_)), "that is what an earlier lease had");
+        let denied = granted(Some(&with("Denied", "2")), &wanted(), true).unwrap();
+        assert!(matches!(denied, Seen::NotYet(what) if what.contains("not leased")), "it may be old");
+        let Err(error) = granted(Some(&with("Denied", "2")), &wanted(), false) else { panic!("denied") };
         assert!(
             matches!(&error, DeliveryError::Permanent { code: "slice-denied", .. })
                 && error.to_string().contains("not leased")
         );
-        assert!(matches!(granted(Some(&slice(Value::Null)), &wanted()).unwrap(), Seen::NotYet(_)));
-        assert!(matches!(granted(None, &wanted()).unwrap(), Seen::NotYet(_)));
+        assert!(matches!(granted(Some(&slice(Value::Null)), &wanted(), false).unwrap(), Seen::NotYet(_)));
+        assert!(matches!(granted(None, &wanted(), false).unwrap(), Seen::NotYet(_)));
+    }
+
+    #[test]
+    fn a_slice_is_taken_over_only_when_it_is_idle_and_of_this_peering() {
+        let peer = LiqoPeer { peering: "peer-1".into(), cluster: "north".into(), liqo_id: "donor".into() };
+        let labelled = |labels: &[(&str, &str)]| {
+            let mut slice = slice(Value::Null);
+            let text = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+            slice.metadata.labels = Some(labels.iter().map(text).collect());
+            slice
+        };
+        let ours = (PEERING_LABEL, "peer-1");
+        for (labels, code) in [
+            (&[ours, (LEASE_LABEL, "lease-9")][..], None),
+            (&[ours], None),
+            (&[ours, (LEASE_LABEL, "lease-8")], Some("temporary")),
+            (&[(PEERING_LABEL, "peer-2")], Some("slice-not-ours")),
+            (&[], Some("slice-not-ours")),
+        ] {
+            let found = match check_slice(&labelled(labels), &peer, "lease-9") {
+                Ok(()) => None,
+                Err(DeliveryError::Permanent { code, .. }) => Some(code),
+                Err(_) => Some("temporary"),
+            };
+            assert_eq!(found, code, "{labels:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_of_the_donors_choice_is_not_made_here() {
+        let with = |slice: &str| SliceRequest {
+            lease_id: "lease-9".into(),
+            slice: slice.into(),
+            resources: wanted(),
+            target_namespace: "team-a".into(),
+        };
+        assert!(check_new(&with("lease-9")).is_ok());
+        let refused = check_new(&with("lease-8"));
+        assert!(matches!(refused, Err(DeliveryError::Permanent { code: "slice-gone", .. })), "{refused:?}");
     }
 
     #[test]
@@ -326,15 +405,19 @@ mod tests {
             .unwrap()
         };
         let granted = amounts(&json!({ "nvidia.com/gpu": 2 }));
-        assert!(matches!(node_ready(Some(&node("True", "2", "lease-7")), &granted), Seen::Done(())));
+        assert!(matches!(node_ready(Some(&node("True", "2", "lease-7")), "lease-7", &granted), Seen::Done(())));
         for (node, part) in [
             (node("Unknown", "2", "lease-7"), "not ready"),
             (node("True", "1", "lease-7"), "nvidia.com/gpu"),
+            (node("True", "4", "lease-7"), "nvidia.com/gpu"),
             (node("True", "2", "lease-8"), "label"),
         ] {
-            assert!(matches!(node_ready(Some(&node), &granted), Seen::NotYet(what) if what.contains(part)));
+            assert!(matches!(node_ready(Some(&node), "lease-7", &granted), Seen::NotYet(what) if what.contains(part)));
         }
-        assert!(matches!(node_ready(Some(&node("True", "2", "lease-7")), &BTreeMap::new()), Seen::NotYet(_)));
-        assert!(matches!(node_ready(None, &granted), Seen::NotYet(_)));
+        assert!(matches!(
+            node_ready(Some(&node("True", "2", "lease-7")), "lease-7", &BTreeMap::new()),
+            Seen::NotYet(_)
+        ));
+        assert!(matches!(node_ready(None, "lease-7", &granted), Seen::NotYet(_)));
     }
 }

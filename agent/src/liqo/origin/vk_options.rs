@@ -1,7 +1,8 @@
 //! How Liqo starts virtual-kubelets, set before the first slice: afterwards it is frozen into each virtual node.
 //!
 //! - `--enable-apiserver-support=false`: otherwise tokens of this cluster's ServiceAccounts lie on the donor.
-//! - `--local-podcidr`: without Liqo's own network, Services reach pods of this cluster only with it.
+//! - `--local-podcidr`: without Liqo's own network, Services reach pods of this cluster only with it. Before Liqo 1.2 there can
+//!   be only one.
 //! - short leases and pings: a virtual-kubelet that was replaced takes over within seconds.
 
 use k8s_openapi::api::apps::v1::Deployment;
@@ -12,6 +13,7 @@ use serde_json::json;
 use super::LiqoOrigin;
 use crate::delivery::DeliveryError;
 use crate::delivery::call::{call, call_opt, patching};
+use crate::liqo::version::Version;
 use crate::liqo::vk_options_template;
 
 /// The Deployment of Liqo's webhook, whose argument names the template.
@@ -33,7 +35,7 @@ impl LiqoOrigin {
     /// Sets the virtual-kubelet's options that matter, if they are not set.
     ///
     /// # Errors
-    /// [`DeliveryError`].
+    /// [`DeliveryError`]; permanent with code `liqo-pod-cidrs` if this version of Liqo cannot serve this cluster's pod networks.
     pub async fn ensure_virtual_kubelet_options(&self) -> Result<(), DeliveryError> {
         let (namespace, name) = self.template_name().await?;
         let templates = self.namespaced(&namespace, &vk_options_template());
@@ -47,7 +49,17 @@ impl LiqoOrigin {
             .filter_map(|argument| argument.as_str().map(str::to_owned))
             .collect();
         let network = self.own_network().await?;
-        let wanted = arguments(&now, &network.pod_cidrs);
+        let version = Version::parse(&network.liqo_version);
+        let several = version.is_none_or(Version::takes_several_pod_networks);
+        if !several && network.pod_cidrs.len() > 1 {
+            let text = format!(
+                "Liqo {} passes one pod network on, and this cluster has {}; set liqo.podCidrs to one network that holds them all, or install Liqo 1.2",
+                network.liqo_version,
+                network.pod_cidrs.join(", ")
+            );
+            return Err(DeliveryError::permanent("liqo-pod-cidrs", text));
+        }
+        let wanted = arguments(&now, &network.pod_cidrs, several);
         if wanted == now && spec["disableNetworkCheck"] == true {
             return Ok(());
         }
@@ -75,13 +87,17 @@ impl LiqoOrigin {
     }
 }
 
-/// The arguments as they must be: what is there stays, but for what is wrong.
-fn arguments(now: &[String], pod_cidrs: &[String]) -> Vec<String> {
+/// The arguments as they must be: what is there stays, but for what is wrong. With `several`, pod networks of others stay too.
+fn arguments(now: &[String], pod_cidrs: &[String], several: bool) -> Vec<String> {
     let is = |argument: &str, flag: &str| {
         argument == flag || argument.strip_prefix(flag).is_some_and(|rest| rest.starts_with('='))
     };
+    let demanded = |argument: &String| DEMANDED.iter().any(|(flag, _)| is(argument, flag));
+    let foreign = |argument: &String| {
+        !several && is(argument, POD_CIDR) && !pod_cidrs.iter().any(|cidr| *argument == format!("{POD_CIDR}={cidr}"))
+    };
     let mut wanted: Vec<String> =
-        now.iter().filter(|argument| !DEMANDED.iter().any(|(flag, _)| is(argument, flag))).cloned().collect();
+        now.iter().filter(|argument| !demanded(argument) && !foreign(argument)).cloned().collect();
     wanted.extend(DEMANDED.iter().map(|(flag, value)| format!("{flag}={value}")));
     for (flag, value) in PREFERRED {
         if !wanted.iter().any(|argument| is(argument, flag)) {
@@ -89,7 +105,7 @@ fn arguments(now: &[String], pod_cidrs: &[String]) -> Vec<String> {
         }
     }
     // Several may be given in one argument, with commas.
-    let given: Vec<&str> = now
+    let given: Vec<&str> = wanted
         .iter()
         .filter_map(|argument| argument.strip_prefix(POD_CIDR)?.strip_prefix('='))
         .flat_map(|list| list.split(','))
@@ -124,7 +140,8 @@ mod tests {
     #[test]
     fn what_the_chart_writes_is_mended_and_what_the_operator_chose_stays() {
         let cidrs = list(&["10.1.0.0/24", "10.1.1.0/24"]);
-        let first = arguments(&list(&["--enable-apiserver-support=true", "--v=4", "--node-ping-interval=7s"]), &cidrs);
+        let first =
+            arguments(&list(&["--enable-apiserver-support=true", "--v=4", "--node-ping-interval=7s"]), &cidrs, true);
         assert_eq!(
             first,
             list(&[
@@ -138,19 +155,29 @@ mod tests {
                 "--local-podcidr=10.1.1.0/24",
             ])
         );
-        assert_eq!(arguments(&first, &cidrs), first);
+        assert_eq!(arguments(&first, &cidrs, true), first);
         let mut reordered = first.clone();
         reordered.reverse();
-        assert_eq!(arguments(&reordered, &cidrs), reordered);
+        assert_eq!(arguments(&reordered, &cidrs, true), reordered);
     }
 
     #[test]
     fn cidrs_of_others_stay_and_a_bare_flag_counts() {
         let now = list(&["--local-podcidr=10.9.0.0/16,10.1.0.0/24", "--enable-apiserver-support"]);
-        let then = arguments(&now, &list(&["10.1.0.0/24"]));
+        let then = arguments(&now, &list(&["10.1.0.0/24"]), true);
         assert!(then.contains(&"--local-podcidr=10.9.0.0/16,10.1.0.0/24".to_owned()));
         assert_eq!(then.iter().filter(|argument| argument.starts_with(POD_CIDR)).count(), 1);
         assert!(!then.contains(&"--enable-apiserver-support".to_owned()), "{then:?}");
         assert!(then.contains(&"--enable-apiserver-support=false".to_owned()));
+    }
+
+    #[test]
+    fn before_1_2_there_is_one_pod_network_and_it_is_this_clusters() {
+        let cidrs = list(&["10.1.0.0/16"]);
+        let then = arguments(&list(&["--local-podcidr=10.9.0.0/16,10.1.0.0/16", "--v=4"]), &cidrs, false);
+        let networks: Vec<&String> = then.iter().filter(|argument| argument.starts_with(POD_CIDR)).collect();
+        assert_eq!(networks, ["--local-podcidr=10.1.0.0/16"]);
+        assert!(then.contains(&"--v=4".to_owned()));
+        assert_eq!(arguments(&then, &cidrs, false), then);
     }
 }

@@ -55,6 +55,7 @@ impl Sim {
             }
             Step::LiqoChallenge { .. }
             | Step::LiqoAdmit { .. }
+            | Step::LiqoMint { .. }
             | Step::LiqoAnswer { .. }
             | Step::LiqoIdentity { .. }
             | Step::LiqoRemove { .. } => self.carry_out_liqo(step),

@@ -25,6 +25,13 @@ impl Sim {
                 (record.identity, record.done) = (blob(), true);
                 self.put_liqo(record, *epoch, envelope.as_ref(), Some("liqo-identity"));
             }
+            Step::LiqoMint { epoch, .. } => {
+                let mut record = self.liqo();
+                let next_ms = self.now_ms + self.service.authentication.rotation_ms;
+                record.minted = Some(MintedToken { at_ms: self.now_ms, next_ms });
+                record.done = true;
+                self.put_liqo(record, *epoch, None, Some("liqo-identity"));
+            }
             Step::LiqoAnswer { epoch, envelope, .. } => {
                 let mut record = self.liqo();
                 if envelope.is_some() {
@@ -92,6 +99,11 @@ impl Sim {
     /// The broker takes what waits.
     fn acknowledged(&mut self) {
         self.records.outbox.clear();
+    }
+
+    fn by_token(mut self) -> Self {
+        self.service.authentication.by_token = true;
+        self
     }
 
     fn with_node_lease(mut self) -> Self {
@@ -235,6 +247,67 @@ fn who_lost_its_memory_is_taught_by_the_other() {
 }
 
 #[test]
+fn by_token_the_donor_speaks_alone_and_again_before_the_token_ends() {
+    let mut sim = connected_donor().by_token();
+    assert_eq!(sim.settle(), [""; 0], "nobody wants a virtual node");
+    sim = sim.with_node_lease();
+    assert_eq!(sim.settle(), ["admit-lease", "liqo-mint", "prepare-lease", "seal-credential"]);
+    sim.acknowledged();
+    sim.desired.leases[0].donor_ready = true;
+    sim.desired.leases[0].origin_ready = true;
+    sim.restart();
+    sim.settle();
+    let rotation = sim.service.authentication.rotation_ms;
+    sim.now_ms += rotation - 1;
+    assert!(!sim.settle().contains(&"liqo-mint"));
+    // Whether or not there is a lease, and also while nothing more is lent.
+    sim.desired.leases.clear();
+    sim.records.donors.clear();
+    sim.service.lends = Err("the admission policies are not there".to_owned());
+    sim.now_ms += 1;
+    assert_eq!(sim.settle(), ["liqo-mint"]);
+    assert_eq!(sim.sealed.iter().filter(|sealed| sealed.step == "liqo-identity").count(), 2);
+    // One that the broker refuses is followed by another, but not at once.
+    sim.acknowledged();
+    sim.change_liqo(|record| record.sealed.as_mut().unwrap().refused = true);
+    assert_eq!(sim.settle(), [""; 0]);
+    sim.now_ms += 10_000;
+    assert_eq!(sim.settle(), ["liqo-mint"]);
+}
+
+#[test]
+fn a_peering_stays_as_it_began() {
+    let mut sim = exchanged_donor().by_token();
+    sim.desired.leases[0].origin_ready = true;
+    sim.now_ms += 100 * HOUR;
+    sim.desired.leases[0].hold_until_ms = sim.now_ms + HOUR;
+    assert!(!sim.settle().contains(&"liqo-mint"), "keys were exchanged");
+    let mut sim = connected_donor().by_token().with_node_lease();
+    sim.settle();
+    sim.acknowledged();
+    sim.service.authentication.by_token = false;
+    sim.now_ms += 2_400_000;
+    sim.desired.leases[0].hold_until_ms = sim.now_ms + HOUR;
+    let done = sim.settle();
+    assert!(done.contains(&"liqo-mint") && !done.contains(&"liqo-challenge"), "{done:?}");
+}
+
+#[test]
+fn a_revoked_token_refuses_leases_and_is_not_asked_for_all_the_time() {
+    let mut sim = connected_donor().by_token().with_node_lease();
+    sim.settle();
+    sim.acknowledged();
+    let at_ms = sim.now_ms;
+    sim.change_liqo(|record| {
+        record.done = false;
+        record.failed = Some(crate::record::LiqoFailure { message: "liqo-token-revoked: deleted".into(), at_ms });
+    });
+    sim.desired.leases[0].donor_ready = false;
+    let steps = sim.plan();
+    assert!(!steps.iter().any(|step| step.name() == "liqo-mint"), "{steps:?}");
+}
+
+#[test]
 fn closing_takes_liqo_down_first() {
     for sim in [exchanged_donor(), connected_origin()] {
         let mut sim = Sim { desired: v1::DesiredState::default(), ..sim };
@@ -334,8 +407,10 @@ struct Pair {
 }
 
 impl Pair {
-    fn new() -> Self {
-        Self { sides: [connected_donor().with_node_lease(), connected_origin().with_node_lease()], epoch: 1 }
+    fn new(by_token: bool) -> Self {
+        let mut donor = connected_donor().with_node_lease();
+        donor.service.authentication.by_token = by_token;
+        Self { sides: [donor, connected_origin().with_node_lease()], epoch: 1 }
     }
 
     /// One step of one side, if there is one.
@@ -397,10 +472,11 @@ proptest! {
     #[test]
     fn the_exchange_always_comes_about(
         events in prop::collection::vec((0_usize..2, 0_usize..6), 0..24),
+        by_token in any::<bool>(),
     ) {
         let mishaps =
             [Mishap::None, Mishap::Restart, Mishap::NewEpoch, Mishap::Refused, Mishap::Lost, Mishap::Forgotten];
-        let mut pair = Pair::new();
+        let mut pair = Pair::new(by_token);
         for (side, mishap) in events {
             pair.advance(side);
             pair.suffer(mishaps[mishap], side);

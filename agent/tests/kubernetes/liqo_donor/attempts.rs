@@ -160,7 +160,7 @@ pub(crate) static ATTEMPTS: LazyLock<Vec<Attempt>> =
     LazyLock::new(|| [grants(), slices(), maps(), pods(), objects()].into_iter().flatten().collect());
 
 fn grants() -> Vec<Attempt> {
-    let own = "may only be written by this cluster itself, not by origin";
+    let own = "may only be written by this cluster itself";
     let status = json!({ "status": { "resources": gpus("100") } });
     let merge = Act::Merge { kind: resource_slice, name: "lease-7", status: true, patch: status, back: Value::Null };
     let map =
@@ -279,14 +279,62 @@ fn slices() -> Vec<Attempt> {
             "renew somebody else's certificate",
             "spec.consumerClusterID must be the peer",
             Act::Create(|consumer| {
-                json!({
-                    "apiVersion": "authentication.liqo.io/v1beta1", "kind": "Renew",
-                    "metadata": { "name": "greedy", "namespace": TENANT_NAMESPACE, "labels": { "liqo.io/replicated": "true", "liqo.io/originID": "origin" } },
-                    "spec": { "consumerClusterID": "other", "identityType": "ControlPlane", "publicKey": "YQ==", "csr": own_csr(consumer, "lease-9") },
+                renewal(&own_csr(consumer, "lease-9"), |object| object["spec"]["consumerClusterID"] = json!("other"))
+            }),
+        ),
+        open(
+            "renew its control plane's certificate as this cluster's controller manager",
+            "the consumer's own name and the group liqo.io",
+            Act::Create(|consumer| renewal(&consumer.key.csr(&["liqo.io"], "system:kube-controller-manager"), |_| ())),
+        ),
+        open(
+            "renew its control plane's certificate into a further group",
+            "the consumer's own name and the group liqo.io",
+            Act::Create(|consumer| renewal(&consumer.key.csr(&["liqo.io", "cluster-operators"], "origin"), |_| ())),
+        ),
+        open(
+            "renew a slice's certificate under another name",
+            "the slice's own name and the consumer's own group",
+            Act::Create(|consumer| {
+                renewal(&consumer.key.csr(&["origin"], "system:kube-controller-manager"), |object| {
+                    object["spec"]["identityType"] = json!("ResourceSlice");
+                    object["spec"]["resourceSliceRef"] = json!({ "name": "lease-7" });
+                })
+            }),
+        ),
+        open(
+            "renew the certificate of a lease that is lent to another",
+            "there is no lease in force",
+            Act::Create(|consumer| {
+                renewal(&own_csr(consumer, "lease-9"), |object| {
+                    object["spec"]["identityType"] = json!("ResourceSlice");
+                    object["spec"]["resourceSliceRef"] = json!({ "name": "lease-9" });
                 })
             }),
         ),
     ]
+}
+
+/// As its replicator makes it when its Liqo wants a certificate renewed.
+fn renewal(csr: &str, change: impl FnOnce(&mut Value)) -> Value {
+    let labels = json!({ "liqo.io/replicated": "true", "liqo.io/originID": "origin" });
+    let mut object = json!({
+        "apiVersion": "authentication.liqo.io/v1beta1", "kind": "Renew",
+        "metadata": { "name": "greedy", "namespace": TENANT_NAMESPACE, "labels": labels },
+        "spec": { "consumerClusterID": "origin", "identityType": "ControlPlane", "publicKey": "YQ==", "csr": csr },
+    });
+    change(&mut object);
+    object
+}
+
+/// Renewals as Liqo asks for them: of the control plane's certificate, and of a slice's.
+pub(crate) fn honest_renewals(consumer: &Consumer) -> [(&'static str, Value); 2] {
+    let named = |name: &'static str| move |object: &mut Value| object["metadata"]["name"] = json!(name);
+    let control_plane = renewal(&consumer.key.csr(&["liqo.io"], "origin"), named("controlplane-donor"));
+    let mut slice = renewal(&own_csr(consumer, "lease-7"), named("resourceslice-lease-7"));
+    slice["spec"]["identityType"] = json!("ResourceSlice");
+    slice["spec"]["resourceSliceRef"] = json!({ "name": "lease-7" });
+    [("the control plane's", control_plane), ("the slice's", slice)]
 }
 
 fn maps() -> Vec<Attempt> {

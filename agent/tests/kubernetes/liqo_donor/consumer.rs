@@ -77,6 +77,15 @@ impl Consumer {
         Self { key, config, control_plane, slice: OnceLock::new() }
     }
 
+    /// One that comes by token. Its slices have certificates all the same.
+    pub(crate) fn by_token(config: Config, token: &str) -> Self {
+        let mut with_token = config.clone();
+        with_token.auth_info =
+            kube::config::AuthInfo { token: Some(token.to_owned().into()), ..kube::config::AuthInfo::default() };
+        let control_plane = Client::try_from(with_token).unwrap();
+        Self { key: Key::generate(), config, control_plane, slice: OnceLock::new() }
+    }
+
     pub(crate) fn slices(&self) -> Api<DynamicObject> {
         Api::namespaced_with(self.control_plane.clone(), TENANT_NAMESPACE, &resource_slice())
     }

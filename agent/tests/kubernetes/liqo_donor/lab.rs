@@ -9,8 +9,8 @@ use comity_agent::liqo::donor::{
     ClassController, DonorSettings, Grant, Grants, InstallationSettings, LiqoDonor, NamespaceKeeper, PolicySettings,
     check_installation,
 };
-use comity_agent::liqo::{LiqoPeer, own_user_name, quota, resource_slice};
-use comity_testkit::{Binaries, LiqoConfig, Needs, RealCluster, RealClusters, RealClustersConfig};
+use comity_agent::liqo::{LiqoPeer, PeerCredential, own_user_name, quota, resource_slice};
+use comity_testkit::{Binaries, LiqoConfig, LiqoVersion, Needs, RealCluster, RealClusters, RealClustersConfig};
 use kube::api::DynamicObject;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
@@ -27,6 +27,8 @@ const MANIFESTS: [&str; 4] = [
 ];
 pub(crate) const TENANT_NAMESPACE: &str = "liqo-tenant-origin";
 pub(crate) const POD_NAMESPACE: &str = "team-a-origin";
+/// How long a token is used, in milliseconds.
+pub(crate) const ROTATION_MS: u64 = 600_000;
 const AGENT: &str = "system:serviceaccount:comity-system:comity-agent";
 
 pub(crate) struct Lab {
@@ -51,7 +53,7 @@ pub(crate) fn node_selector() -> BTreeMap<String, String> {
     [("kubernetes.io/os".to_owned(), "linux".to_owned())].into()
 }
 
-fn grant(consumer: &str) -> Grant {
+pub(crate) fn grant(consumer: &str) -> Grant {
     Grant {
         origin_liqo_id: consumer.into(),
         resources: resources(),
@@ -62,10 +64,11 @@ fn grant(consumer: &str) -> Grant {
 
 impl Lab {
     pub(crate) async fn start() -> Self {
-        let binaries = Binaries::ensure(Needs::Liqo).await.unwrap();
+        let version = LiqoVersion::from_environment().unwrap();
+        let binaries = Binaries::with_liqo(Needs::Liqo, version).await.unwrap();
         let config = RealClustersConfig {
             dns: false,
-            liqo: Some(LiqoConfig::default()),
+            liqo: Some(LiqoConfig { version, ..LiqoConfig::default() }),
             patience: Duration::from_secs(400),
             ..RealClustersConfig::default()
         };
@@ -83,13 +86,16 @@ impl Lab {
         let agent = Client::try_from(agent).unwrap();
 
         let found = check_installation(&agent, &InstallationSettings::default()).await.unwrap();
-        assert_eq!((found.liqo_cluster_id.as_str(), found.version.as_str()), ("donor", "1.2.0"));
+        assert_eq!((found.liqo_cluster_id.as_str(), found.version.as_str()), ("donor", version.number()));
         assert_eq!(own_user_name(&agent).await.unwrap(), AGENT);
         let port = config.cluster_url.port_u16().unwrap();
+        // As Liqo hands it out, and as the certificate carries it.
+        let advertised = clusters.donor.api_server();
+        let ca_pem = std::fs::read_to_string(clusters.donor.ca_path()).unwrap();
         let settings = DonorSettings {
             pod_grace: Duration::from_secs(2),
             patience: Duration::from_secs(120),
-            ..DonorSettings::new(&found.liqo_cluster_id, ForwardTarget::new("127.0.0.1", port))
+            ..DonorSettings::new(&found.liqo_cluster_id, ForwardTarget::new("127.0.0.1", port), (&advertised, &ca_pem))
         };
         let leases = [("lease-7", "origin"), ("lease-8", "origin"), ("lease-9", "other")];
         let grants = Grants(leases.map(|(lease, consumer)| (lease.to_owned(), grant(consumer))).into());
@@ -135,7 +141,27 @@ impl Lab {
         let params = self.liqo.admit_tenant(&self.peer, &request).await.unwrap();
         assert_eq!(self.liqo.admit_tenant(&self.peer, &request).await.unwrap(), params);
         assert_eq!(params.tenant_namespace, TENANT_NAMESPACE);
-        Consumer::new(key, self.config.clone(), &params.signed_crt)
+        let PeerCredential::Certificate(certificate) = &params.credential else { panic!("{params:?}") };
+        Consumer::new(key, self.config.clone(), certificate)
+    }
+
+    /// Lends lease-7 once more.
+    pub(crate) fn lend_again(&self) {
+        self.grants.send_modify(|grants| {
+            let mut more = Grants::clone(grants);
+            more.0.insert("lease-7".to_owned(), grant("origin"));
+            *grants = more.into();
+        });
+    }
+
+    /// By token, twice: the second one is as good as the first, and another.
+    pub(crate) async fn admit_by_token(&self) -> Consumer {
+        let first = self.liqo.mint_token(&self.peer, true, ROTATION_MS).await.unwrap();
+        let second = self.liqo.mint_token(&self.peer, false, ROTATION_MS).await.unwrap();
+        assert_ne!(first.params.credential, second.params.credential);
+        assert_eq!(second.params.tenant_namespace, TENANT_NAMESPACE);
+        let PeerCredential::Token(token) = &second.params.credential else { panic!("{second:?}") };
+        Consumer::by_token(self.config.clone(), token.expose())
     }
 
     pub(crate) async fn stop(self) {

@@ -27,29 +27,28 @@ pub(super) fn provide(
 ) -> Result<(), RealClustersError> {
     private_folder(folder)?;
     private_folder(kept)?;
-    let mut images = vec![
-        ("pause", PAUSE_IMAGE.to_owned(), "/pause".to_owned(), "65535:65535", false),
-        ("probe", PROBE_IMAGE.to_owned(), "/probe".to_owned(), "65532:65532", false),
-    ];
+    let own = |program: &str, name: &str, user: &'static str| {
+        (program.to_owned(), name.to_owned(), format!("/{program}"), user, false)
+    };
+    let mut images = vec![own("pause", PAUSE_IMAGE, "65535:65535"), own("probe", PROBE_IMAGE, "65532:65532")];
     if config.dns {
-        images.push(("coredns", DNS_IMAGE.to_owned(), "/coredns".to_owned(), "65532:65532", false));
+        images.push(own("coredns", DNS_IMAGE, "65532:65532"));
     }
-    if config.liqo.is_some() {
-        let of_liqo = liqo::PROGRAMS.iter().map(|program| {
-            // The names that Liqo's chart gives them, and the paths that it starts. The virtual kubelet writes to /tmp.
-            let file = liqo::name_in_chart(program);
-            (*program, format!("ghcr.io/liqotech/{file}:{}", liqo::TAG), format!("/usr/bin/{file}"), "", true)
-        });
-        images.extend(of_liqo);
+    if let Some(liqo) = &config.liqo {
+        let (version, tag) = (liqo.version, liqo.version.tag());
+        // The names that Liqo's chart gives them, and the paths that it starts. The virtual kubelet writes to /tmp.
+        images.extend(liqo::PROGRAMS.iter().map(|name| {
+            (version.file(name), format!("ghcr.io/liqotech/{name}:{tag}"), format!("/usr/bin/{name}"), "", true)
+        }));
     }
     for (program, name, path, user, tmp) in images {
-        let file = binaries.program(program);
+        let file = binaries.program(&program);
         let image = Image { name: &name, program: &file, path: &path, user, tmp };
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| RealClustersError::Io { path, source }
         };
-        let archive = keep(kept, program, &image).map_err(failed(&file))?;
+        let archive = keep(kept, &program, &image).map_err(failed(&file))?;
         let link = folder.join(format!("{program}.tar"));
         symlink(archive, &link).map_err(failed(&link))?;
     }

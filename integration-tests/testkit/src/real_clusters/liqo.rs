@@ -8,23 +8,12 @@ use serde_json::json;
 
 use super::node_files::{DONOR, NodeSettings, ORIGIN};
 use super::{RealClustersError, Where};
-use crate::binaries::Binaries;
+use crate::binaries::{Binaries, LiqoVersion};
 
-/// The version, as images are tagged.
-pub(super) const TAG: &str = "v1.2.0";
-/// Its programs, as the testkit keeps them.
-pub(super) const PROGRAMS: [&str; 4] =
-    ["liqo-controller-manager", "liqo-crd-replicator", "liqo-webhook", "liqo-virtual-kubelet"];
+/// Its programs, as its chart names them; their files in images have the same names.
+pub(super) const PROGRAMS: [&str; 4] = ["liqo-controller-manager", "crd-replicator", "webhook", "virtual-kubelet"];
 /// Where it is installed.
 pub const LIQO_NAMESPACE: &str = "liqo";
-
-/// A program's name in Liqo's chart, which is its file name in an image too.
-pub(super) fn name_in_chart(program: &str) -> &str {
-    match program {
-        "liqo-controller-manager" => program,
-        other => other.strip_prefix("liqo-").unwrap_or(other),
-    }
-}
 
 /// How Liqo counts what offloaded pods use against what was granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -62,6 +51,8 @@ pub struct LiqoCluster {
 /// Liqo in both clusters, without its network: the clusters' pods reach each other in a way of their own.
 #[derive(Debug, Clone)]
 pub struct LiqoConfig {
+    /// The version of both. Its programs must have been got.
+    pub version: LiqoVersion,
     /// Liqo in the origin.
     pub origin: LiqoCluster,
     /// Liqo in the donor.
@@ -71,10 +62,15 @@ pub struct LiqoConfig {
 }
 
 impl Default for LiqoConfig {
-    /// Each cluster's id is its name and each hands out its node's address. A cluster's own pod addresses are passed on
+    /// The newest version. Each cluster's id is its name and each hands out its node's address. A cluster's own pod addresses are passed on
     /// unchanged, tokens of its ServiceAccounts are not, and a virtual kubelet that is replaced takes over in seconds.
     fn default() -> Self {
-        Self { origin: LiqoCluster::of(&ORIGIN), donor: LiqoCluster::of(&DONOR), limits: LimitsEnforcement::default() }
+        Self {
+            version: LiqoVersion::default(),
+            origin: LiqoCluster::of(&ORIGIN),
+            donor: LiqoCluster::of(&DONOR),
+            limits: LimitsEnforcement::default(),
+        }
     }
 }
 
@@ -105,9 +101,9 @@ impl LiqoCluster {
 
     /// The chart's values: no network, no telemetry, and no metrics agent, whose aggregated API would break discovery
     /// when its pod is not there.
-    fn values(&self, limits: LimitsEnforcement) -> serde_json::Value {
+    fn values(&self, version: LiqoVersion, limits: LimitsEnforcement) -> serde_json::Value {
         json!({
-            "tag": TAG,
+            "tag": version.tag(),
             "networking": {"enabled": false},
             "telemetry": {"enabled": false},
             "proxy": {"enabled": false},
@@ -129,18 +125,18 @@ impl LiqoCluster {
 pub(super) fn render(
     dir: &Path,
     binaries: &Binaries,
+    config: &LiqoConfig,
     cluster: &LiqoCluster,
-    limits: LimitsEnforcement,
 ) -> Result<(), RealClustersError> {
     let io = |path: &Path| {
         let path = path.to_owned();
         move |source| RealClustersError::Io { path, source }
     };
     let values = dir.join("liqo-values.json");
-    fs::write(&values, cluster.values(limits).to_string()).map_err(io(&values))?;
+    fs::write(&values, cluster.values(config.version, config.limits).to_string()).map_err(io(&values))?;
     let renderer = binaries.program("render-chart");
     let output = Command::new(&renderer)
-        .arg(binaries.program("liqo-chart"))
+        .arg(binaries.program(&config.version.file("chart")))
         .arg(LIQO_NAMESPACE)
         .arg(&values)
         .stdin(Stdio::null())
@@ -175,13 +171,14 @@ mod tests {
     #[test]
     fn the_chart_gets_what_the_clusters_are() {
         let config = LiqoConfig { limits: LimitsEnforcement::Hard, ..LiqoConfig::default() };
-        let values = config.origin.values(config.limits);
+        let values = config.origin.values(config.version, config.limits);
+        assert_eq!(values["tag"], "v1.2.0");
         assert_eq!(values["discovery"]["config"]["clusterID"], "origin");
         assert_eq!(values["apiServer"]["address"], "https://198.51.100.10:6443");
         assert_eq!(values["controllerManager"]["config"]["defaultLimitsEnforcement"], "Hard");
         assert_eq!(values["virtualKubelet"]["extra"]["args"][0], "--local-podcidr=10.210.0.0/24");
         assert_eq!(
-            config.donor.values(config.limits)["virtualKubelet"]["extra"]["args"][0],
+            config.donor.values(config.version, config.limits)["virtualKubelet"]["extra"]["args"][0],
             "--local-podcidr=10.220.0.0/24"
         );
     }
@@ -191,11 +188,5 @@ mod tests {
         let item = |version: &str| json!({"apiVersion": version, "kind": "X"});
         let list = json!({"kind": "List", "items": [item("ipam.liqo.io/v1alpha1"), item("v1"), item("networking.liqo.io/v1beta1")]});
         assert_eq!(without_network(list)["items"], json!([item("v1")]));
-    }
-
-    #[test]
-    fn programs_have_the_names_of_the_chart() {
-        let names: Vec<_> = PROGRAMS.iter().map(|program| name_in_chart(program)).collect();
-        assert_eq!(names, ["liqo-controller-manager", "crd-replicator", "webhook", "virtual-kubelet"]);
     }
 }

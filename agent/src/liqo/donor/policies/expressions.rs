@@ -1,6 +1,7 @@
 //! What each policy says, in CEL.
 
 use super::{Policy, PolicySettings, Validation};
+use crate::liqo::donor::token::ACCOUNT as PEER_ACCOUNT;
 
 /// Volumes that stay within the namespace: what Pod Security `restricted` allows.
 const VOLUMES: [&str; 8] =
@@ -38,7 +39,8 @@ fn slice_status(settings: &PolicySettings) -> Policy {
     }
 }
 
-/// A slice, and a renewal, stands for a lease of the consumer in whose tenant namespace it lies.
+/// A slice, and a renewal, stands for a lease of the consumer in whose tenant namespace it lies. Liqo before 1.2 signs whatever
+/// a renewal asks for.
 fn slice_spec(settings: &PolicySettings) -> Policy {
     let mut variables = common_variables();
     variables.extend([
@@ -49,7 +51,10 @@ fn slice_spec(settings: &PolicySettings) -> Policy {
             "oldAnnotations",
             "request.operation == 'UPDATE' && has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {}".to_owned(),
         ),
-        ("key", "'slice.' + variables.peer + '.' + object.metadata.name".to_owned()),
+        (
+            "key",
+            "variables.isSlice ? 'slice.' + variables.peer + '.' + object.metadata.name : (has(object.spec.resourceSliceRef) ? 'slice.' + variables.peer + '.' + (has(object.spec.resourceSliceRef.name) ? object.spec.resourceSliceRef.name : '') : 'peer.' + variables.peer)".to_owned(),
+        ),
         ("csr", "has(object.spec.csr) ? string(object.spec.csr) : ''".to_owned()),
     ]);
     let mut validations = vec![
@@ -68,8 +73,12 @@ fn slice_spec(settings: &PolicySettings) -> Policy {
             "'no lease in force is called ' + object.metadata.name + ' and lent to ' + variables.peer",
         ),
         refuse(
-            "!variables.isSlice || variables.csr == '' || !(variables.key in variables.data) || variables.data[variables.key].split(' ').exists(begin, variables.csr.startsWith(begin))",
-            "'spec.csr must ask for exactly the slice\\'s own name and the consumer\\'s own group, as Liqo writes it'",
+            "variables.isSlice || variables.key in variables.data",
+            "'there is no lease in force that ' + variables.peer + ' could renew its certificate for'",
+        ),
+        refuse(
+            "variables.csr == '' || !(variables.key in variables.data) || variables.data[variables.key].split(' ').exists(begin, variables.csr.startsWith(begin))",
+            "'spec.csr must ask for exactly the ' + (variables.key.startsWith('slice.') ? 'slice\\'s own name and the consumer\\'s own group' : 'consumer\\'s own name and the group liqo.io') + ', as Liqo writes it'",
         ),
     ];
     validations.extend(replica_validations());
@@ -290,7 +299,9 @@ fn objects(settings: &PolicySettings) -> Policy {
     variables.extend([
         (
             "isConsumer",
-            "variables.peer in request.userInfo.groups || 'liqo.io' in request.userInfo.groups || ('user.' + request.userInfo.username) in variables.data".to_owned(),
+            format!(
+                "variables.peer in request.userInfo.groups || 'liqo.io' in request.userInfo.groups || ('user.' + request.userInfo.username) in variables.data || request.userInfo.username == 'system:serviceaccount:liqo-tenant-' + variables.peer + ':{PEER_ACCOUNT}'"
+            ),
         ),
         ("finalizers", "has(object.metadata.finalizers) ? object.metadata.finalizers : []".to_owned()),
         (

@@ -41,7 +41,7 @@ fn the_objects_are_as_reviewed() {
 fn leases_change_the_config_map_only() {
     let (none, some) = (policy_objects(&settings(), &Grants::default()), policy_objects(&settings(), &grants()));
     assert_eq!(none[1..], some[1..]);
-    assert_eq!(none[0]["data"], json!({ "version": "1" }));
+    assert_eq!(none[0]["data"], json!({ "version": "2" }));
     let data = &some[0]["data"];
     assert_eq!(data["user.lease-7-181fdd46fc4a"], "origin");
     assert_eq!(data["selector.lease-7-181fdd46fc4a"], "nvidia.com/gpu.product=SIM-H100");

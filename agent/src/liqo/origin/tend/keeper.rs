@@ -1,4 +1,5 @@
-//! One task for each virtual node: it watches for heartbeats, and helps when they stop.
+//! One task for each virtual node: it watches for heartbeats, and helps when they stop; and it has a virtual-kubelet that keeps
+//! an old certificate begin with the new one.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -24,6 +25,7 @@ use crate::delivery::DeliveryError;
 use crate::delivery::call::{call, call_opt, patching};
 use crate::liqo::origin::LiqoOrigin;
 use crate::liqo::tenant_namespace_of;
+use crate::liqo::version::Version;
 
 /// Namespace of the Leases of nodes.
 const NODE_LEASES: &str = "kube-node-lease";
@@ -31,6 +33,8 @@ const NODE_LEASES: &str = "kube-node-lease";
 const KUBELET: &str = "offloading.liqo.io/component=virtual-kubelet,liqo.io/virtual-node";
 /// Between looks at a node that is in doubt.
 const TICK: Duration = Duration::from_secs(1);
+/// Between looks at the certificate: Liqo renews it when a third of its life is left, four months usually.
+const RENEWAL_TICK: Duration = Duration::from_secs(600);
 /// Pause after a watch broke.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -77,6 +81,8 @@ impl Keeper {
         let mut pulse = Pulse::default();
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut renewal_tick = tokio::time::interval(RENEWAL_TICK);
+        renewal_tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let donor = {
                 let nodes = nodes.borrow_and_update();
@@ -97,6 +103,11 @@ impl Keeper {
                     Some(Err(_)) => tokio::time::sleep(PAUSE).await,
                     None => return,
                 },
+                _ = renewal_tick.tick() => {
+                    if let Err(error) = self.use_renewed_certificate(&donor).await {
+                        tracing::debug!(node = self.name, %error, "cannot tell how old the virtual-kubelet's certificate is");
+                    }
+                }
                 _ = tick.tick() => {
                     if pulse.is_suspect(self.began.elapsed()) {
                         self.look(&mut pulse, &donor).await;
@@ -156,6 +167,27 @@ impl Keeper {
             .map(|_| true)
     }
 
+    /// Starts the virtual-kubelet anew if it began before its certificate was signed, and would keep the one before.
+    async fn use_renewed_certificate(&self, donor: &str) -> Result<(), DeliveryError> {
+        if self.origin.liqo_version().await?.is_some_and(Version::reloads_certificates) {
+            return Ok(());
+        }
+        let signed = self.origin.slice_certificate_since(&self.name, donor).await?;
+        let pods = Api::<Pod>::namespaced(self.origin.client.clone(), &tenant_namespace_of(donor));
+        let of_node = ListParams::default().labels(&format!("{KUBELET}={}", self.name));
+        let operation = format!("look at the virtual-kubelet of {}", self.name);
+        let mut began =
+            call(&operation, pods.list(&of_node)).await?.items.into_iter().filter_map(|pod| pod.status?.start_time);
+        if began.any(|began| keeps_old_certificate(began.0.as_second(), signed)) {
+            tracing::info!(
+                node = self.name,
+                "its certificate was renewed: the virtual-kubelet is started anew to use it"
+            );
+            self.restart_kubelet(donor).await?;
+        }
+        Ok(())
+    }
+
     async fn restart_kubelet(&self, donor: &str) -> Result<(), DeliveryError> {
         let pods = Api::<Pod>::namespaced(self.origin.client.clone(), &tenant_namespace_of(donor));
         let of_node = ListParams::default().labels(&format!("{KUBELET}={}", self.name));
@@ -164,5 +196,27 @@ impl Keeper {
             call_opt(&operation, pods.delete(&pod.name_any(), &DeleteParams::default())).await?;
         }
         Ok(())
+    }
+}
+
+/// Whether a virtual-kubelet that began then has not read a certificate that is valid since then, both in seconds since 1970. One
+/// that has just been signed is valid since some minutes ago, so a new virtual-kubelet is never taken for an old one.
+const fn keeps_old_certificate(began: i64, valid_since: i64) -> bool {
+    began < valid_since
+}
+
+#[cfg(test)]
+mod tests {
+    use super::keeps_old_certificate;
+
+    #[test]
+    fn a_virtual_kubelet_is_started_anew_once_for_a_renewal() {
+        let (first_valid, began) = (1_000 - 300, 1_001);
+        assert!(!keeps_old_certificate(began, first_valid));
+        let renewed_valid = 20_000_000 - 300;
+        assert!(keeps_old_certificate(began, renewed_valid));
+        assert!(!keeps_old_certificate(20_000_030, renewed_valid));
+        // A signer that does not backdate.
+        assert!(!keeps_old_certificate(1_000, 1_000));
     }
 }

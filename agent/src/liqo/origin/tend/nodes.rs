@@ -16,7 +16,7 @@ use crate::observe::mirror::Mirror;
 use crate::observe::pod_request::{Amounts, CPU};
 use crate::observe::quantity;
 
-/// By name, which is the lease's id.
+/// By name. Those that wait for a lease are not among them.
 pub(super) type Nodes = BTreeMap<String, NodeFacts>;
 
 /// What is kept of one.

@@ -1,0 +1,89 @@
+//! Many origins and donors under random failures.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use comity_scenarios::chaos::schedule::Shape;
+use comity_scenarios::chaos::{self, ChaosConfig};
+use comity_scenarios::now_ms;
+
+/// Memory of one control plane with simulated nodes, roughly.
+const CONTROL_PLANE_MIB: usize = 450;
+/// Memory that stays for brokers, agents and everything else.
+const OTHERS_MIB: usize = 4_096;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ChaosArgs {
+    /// Clusters that borrow
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=50))]
+    origins: u32,
+    /// Clusters that lend, with 16 GPUs each; those of the last one are shared in four
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=20))]
+    donors: u32,
+    /// Leases that are wanted at the same time
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=500))]
+    leases: u32,
+    /// How long faults come, in minutes
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1_440))]
+    minutes: u32,
+    /// Repeats the faults of an earlier run [default: the time]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Clusters with a real API server: the donors, then origins [default: as many as fit into the memory]
+    #[arg(long, value_name = "N")]
+    control_planes: Option<u32>,
+    /// Prints one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs and prints.
+///
+/// # Errors
+/// When it cannot be run, or when something was violated.
+pub(crate) async fn run(arguments: &ChaosArgs) -> Result<()> {
+    let (origins, donors) = (arguments.origins as usize, arguments.donors as usize);
+    let control_planes = match arguments.control_planes {
+        Some(wanted) => wanted as usize,
+        None => fitting(&std::fs::read_to_string("/proc/meminfo")?, donors, donors + origins),
+    };
+    let report = chaos::run(ChaosConfig {
+        shape: Shape { donors, origins, control_planes },
+        leases: arguments.leases as usize,
+        length: Duration::from_secs(u64::from(arguments.minutes) * 60),
+        seed: arguments.seed.unwrap_or_else(now_ms),
+    })
+    .await?;
+    if arguments.json {
+        println!("{}", report.figures);
+    } else {
+        println!("{report}");
+    }
+    if !report.violations.is_empty() {
+        bail!("seed {}: {} violations:\n{}", report.seed, report.violations.len(), report.violations.join("\n"));
+    }
+    Ok(())
+}
+
+/// Control planes for which there is memory, by /proc/meminfo.
+fn fitting(meminfo: &str, least: usize, most: usize) -> usize {
+    let available = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse::<usize>().ok());
+    let mib = available.unwrap_or(0) / 1_024;
+    (mib.saturating_sub(OTHERS_MIB) / CONTROL_PLANE_MIB).clamp(least, most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fitting;
+
+    #[test]
+    fn memory_decides_and_each_donor_has_one() {
+        let meminfo = |gib: usize| format!("MemTotal: 1 kB\nMemAvailable:   {} kB\n", gib << 20);
+        assert_eq!(fitting(&meminfo(2), 5, 15), 5);
+        assert_eq!(fitting(&meminfo(8), 5, 15), 9);
+        assert_eq!(fitting(&meminfo(64), 5, 15), 15);
+        assert_eq!(fitting("", 5, 15), 5);
+    }
+}

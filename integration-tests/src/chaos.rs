@@ -1,0 +1,138 @@
+//! Many origins and donors while everything around them fails at random.
+//!
+//! ```text
+//! tenants ─▶ comity ─▶ brokers ═ lines ═ agents ─▶ API servers (real), nodes (simulated)
+//!               │         ▲         ▲       ▲            ▲  │
+//!               │         └─────────┴─ faults, by a seed ┘  │ namespaces, quotas
+//!               └─ leases and requests, by a quorum ──▶ ledger ◀─┘
+//! ```
+//!
+//! The ledger is kept from the outside: it sets what the brokers say beside what the donors' API servers have, and shares no
+//! code with either. Each donor has an API server for that reason; origins have one as far as there are more, and are hosts
+//! with an inventory file otherwise.
+
+mod dice;
+mod figures;
+mod grants;
+mod inject;
+pub mod ledger;
+mod leftovers;
+mod relay;
+pub mod schedule;
+mod tenants;
+mod terms;
+mod view;
+mod world;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+pub use figures::Report;
+
+use dice::Dice;
+use grants::{Books, Grants};
+use inject::Injector;
+use ledger::Ledger;
+use schedule::{Shape, schedule};
+use tenants::{Asked, Tenant};
+use view::Looking;
+use world::World;
+
+/// Leases are wanted for so long before the first fault.
+const CALM: Duration = Duration::from_secs(5);
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+pub struct ChaosConfig {
+    /// How many clusters of which kind.
+    pub shape: Shape,
+    /// Tenants, each of which wants one lease after another.
+    pub leases: usize,
+    /// How long faults come.
+    pub length: Duration,
+    /// Repeats the faults.
+    pub seed: u64,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When it cannot be run. What it finds is in the report.
+pub async fn run(config: ChaosConfig) -> Result<Report> {
+    let ChaosConfig { shape, leases, length, seed } = config;
+    ensure!(
+        (shape.donors..=shape.donors + shape.origins).contains(&shape.control_planes),
+        "{} control planes for {} donors and {} origins: each donor needs one, and no cluster has two",
+        shape.control_planes,
+        shape.donors,
+        shape.origins
+    );
+    eprintln!("seed {seed}");
+    let mut world = World::start(shape).await?;
+    let books = Books::default();
+    let outcome = drive(&mut world, &books, config).await;
+    let report = match outcome {
+        Ok((faults, asked)) => books_closed(&books, |ledger| {
+            Report::new(seed, length, ledger, &faults, asked.accepted.len(), asked.repeated)
+        }),
+        Err(error) => return Err(error.context(world.federation.logs())),
+    };
+    keep_logs(&world, &report);
+    world.stop().await?;
+    eprintln!("{leases} tenants, {} violations", report.violations.len());
+    Ok(report)
+}
+
+async fn drive(world: &mut World, books: &Books, config: ChaosConfig) -> Result<(figures::Faults, Asked)> {
+    let ChaosConfig { shape, leases, length, seed } = config;
+    let mut watches = Vec::new();
+    for plane in world.clusters.iter().take(shape.donors).filter_map(|cluster| cluster.plane.as_ref()) {
+        watches.push(Grants::follow(plane, books).await?);
+    }
+    let comity = world.federation.command();
+    let looking = Looking::start(comity.clone(), books.clone());
+    let asked = Arc::new(Mutex::new(Asked::default()));
+    let until = Instant::now() + CALM + length;
+    let mut dice = Dice::new(seed);
+    let mut tenants = JoinSet::new();
+    for number in 0..leases {
+        let tenant = Tenant {
+            number,
+            dice: dice.split(),
+            comity: comity.clone(),
+            shape,
+            view: looking.view(),
+            books: books.clone(),
+            asked: Arc::clone(&asked),
+            until,
+        };
+        tenants.spawn(tenant.run());
+    }
+    tokio::time::sleep(CALM).await;
+    let faults = Injector::new(world, books.clone()).run(&schedule(seed, shape, length), length).await?;
+    while let Some(tenant) = tenants.join_next().await {
+        if let Err(error) = tenant? {
+            grants::with(books, |ledger| ledger.violated(format!("{error:#}")));
+        }
+    }
+    let asked = std::mem::take(&mut *asked.lock().unwrap_or_else(PoisonError::into_inner));
+    leftovers::look(world, books, &asked.accepted).await?;
+    drop(watches);
+    Ok((faults, asked))
+}
+
+fn books_closed<T>(books: &Books, read: impl FnOnce(&Ledger) -> T) -> T {
+    grants::with(books, |ledger| read(ledger))
+}
+
+/// The logs of a run that found something, where `COMITY_CHAOS_LOGS` says.
+fn keep_logs(world: &World, report: &Report) {
+    let Some(kept) = std::env::var_os("COMITY_CHAOS_LOGS").filter(|_| !report.violations.is_empty()) else { return };
+    if let Err(error) = world.federation.copy_logs(kept.as_ref()) {
+        eprintln!("the logs are not kept: {error:#}");
+    }
+}

@@ -1,0 +1,310 @@
+//! Carries the faults out, and measures how long it takes until all is as before.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use comity_testkit::Component;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use super::figures::Faults;
+use super::grants::{Books, with};
+use super::schedule::{BROKERS, Fault, FaultKind};
+use super::world::World;
+use crate::comity::Comity;
+use crate::process::Process;
+use crate::processes::memory;
+
+/// After a fault all must be as before within this time. It is a limit against hanging; what it took is measured.
+const RECOVERY: Duration = Duration::from_secs(300);
+/// How often processes are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often it is asked whether all is as before.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+/// Memory of a broker or agent: they need some 80 MiB here.
+const MOST_RESIDENT: u64 = 256 << 20;
+/// The last words of an agent that was started while its API server was down.
+const NO_API_SERVER: &str = "as with kubectl get --raw /version";
+
+type Recovery = (FaultKind, Result<Duration>);
+
+/// The faults of a run as they are carried out.
+pub(super) struct Injector<'a> {
+    world: &'a mut World,
+    books: Books,
+    comity: Comity,
+    figures: Faults,
+    recoveries: JoinSet<Recovery>,
+    /// Which broker the current fault of the group hit: there is one at a time.
+    hit: u64,
+}
+
+impl<'a> Injector<'a> {
+    pub(super) fn new(world: &'a mut World, books: Books) -> Self {
+        let comity = world.federation.command();
+        Self { world, books, comity, figures: Faults::default(), recoveries: JoinSet::new(), hit: 0 }
+    }
+
+    /// Carries out all faults, each at its time after now, and waits for `length` to pass and for all recoveries.
+    ///
+    /// # Errors
+    /// When a fault cannot be carried out.
+    pub(super) async fn run(mut self, faults: &[Fault], length: Duration) -> Result<Faults> {
+        let start = Instant::now();
+        let begins = faults.iter().map(|fault| (fault.at, true, *fault));
+        let ends = faults.iter().map(|fault| (fault.at + fault.lasts, false, *fault));
+        let mut moments: Vec<(Duration, bool, Fault)> = begins.chain(ends).collect();
+        moments.sort_by_key(|(at, begins, _)| (*at, *begins));
+        for (at, begins, fault) in moments {
+            self.watch_until(start + at).await?;
+            if begins {
+                eprintln!("{:>7.1} s  {} {}, {:?}", at.as_secs_f64(), fault.kind.name(), fault.target, fault.lasts);
+                self.begin(fault).await.with_context(|| format!("begin {fault:?}"))?;
+            } else {
+                self.end(fault).await.with_context(|| format!("end {fault:?}"))?;
+            }
+        }
+        self.watch_until(start + length).await?;
+        while let Some(recovery) = self.recoveries.join_next().await {
+            self.note(recovery?);
+        }
+        Ok(self.figures)
+    }
+
+    /// Looks after processes and recoveries until it is time.
+    async fn watch_until(&mut self, time: Instant) -> Result<()> {
+        while Instant::now() < time {
+            self.look()?;
+            sleep_until((Instant::now() + LOOK_EVERY).min(time)).await;
+            while let Some(recovery) = self.recoveries.try_join_next() {
+                self.note(recovery?);
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, (kind, took): Recovery) {
+        match took {
+            Ok(took) => self.figures.recovered.entry(kind).or_default().push(took),
+            Err(error) => with(&self.books, |ledger| ledger.violated(format!("after {}: {error:#}", kind.name()))),
+        }
+    }
+
+    /// No process may end by itself; each one's memory is noted.
+    fn look(&mut self) -> Result<()> {
+        let federation = &mut self.world.federation;
+        for id in federation.ended_brokers()? {
+            with(&self.books, |ledger| ledger.violated(format!("broker {id} ended by itself")));
+            federation.start_broker(id)?;
+        }
+        for cluster in federation.ended_agents()? {
+            // An agent that finds no API server when it starts says so and ends; who started it tries again.
+            if !federation.log_of(&cluster)?.trim_end().ends_with(NO_API_SERVER) {
+                with(&self.books, |ledger| ledger.violated(format!("the agent of {cluster} ended by itself")));
+            }
+            federation.start_agent(&cluster)?;
+        }
+        let brokers = federation.broker_pids().into_iter().map(|pid| ("broker", pid));
+        let agents = self.world.clusters.iter().filter_map(|cluster| {
+            let kind = if cluster.plane.is_some() { "agent on Kubernetes" } else { "agent on a file" };
+            Some((kind, federation.agent_pid(&cluster.id)?))
+        });
+        for (kind, pid) in brokers.chain(agents).collect::<Vec<_>>() {
+            // It may have been killed a moment ago.
+            let resident = memory(pid, "VmHWM").unwrap_or(0);
+            let most = self.figures.resident.entry(kind).or_default();
+            *most = resident.max(*most);
+            if resident > MOST_RESIDENT {
+                with(&self.books, |ledger| {
+                    ledger.violated(format!("a {kind} needs more than {} MiB", MOST_RESIDENT >> 20))
+                });
+            }
+        }
+        Ok(())
+    }
+
+    async fn begin(&mut self, fault: Fault) -> Result<()> {
+        *self.figures.count.entry(fault.kind).or_default() += 1;
+        match fault.kind {
+            FaultKind::LeaderKilled | FaultKind::LeaderStopped => {
+                self.hit = leader(&self.comity).await.unwrap_or(fault.target as u64 + 1);
+            }
+            FaultKind::BrokerKilled | FaultKind::BrokerStopped => self.hit = fault.target as u64 + 1,
+            _ => {}
+        }
+        let federation = &mut self.world.federation;
+        match fault.kind {
+            FaultKind::BrokerKilled | FaultKind::LeaderKilled => federation.kill_broker(self.hit).await?,
+            FaultKind::AllBrokersKilled => {
+                for id in 1..=BROKERS as u64 {
+                    federation.kill_broker(id).await?;
+                }
+                return Ok(());
+            }
+            FaultKind::BrokerStopped | FaultKind::LeaderStopped => self.signal_broker("STOP").await?,
+            FaultKind::AgentKilled => federation.kill_agent(&self.world.clusters[fault.target].id).await?,
+            FaultKind::AgentStopped => self.signal_agent(fault, "STOP").await?,
+            FaultKind::AgentCut => self.world.clusters[fault.target].line.set_cut(true),
+            FaultKind::ApiServerKilled => self.plane(fault)?.kill(Component::ApiServer),
+            FaultKind::LocalUse => self.use_locally(fault)?,
+        }
+        if fault.kind <= FaultKind::LeaderStopped {
+            // The others go on: what counts is how long nobody answers.
+            self.recover(fault.kind, answers(self.comity.clone()));
+        }
+        Ok(())
+    }
+
+    async fn end(&mut self, fault: Fault) -> Result<()> {
+        let federation = &mut self.world.federation;
+        match fault.kind {
+            FaultKind::BrokerKilled | FaultKind::LeaderKilled => federation.start_broker(self.hit)?,
+            FaultKind::AllBrokersKilled => {
+                for id in 1..=BROKERS as u64 {
+                    federation.start_broker(id)?;
+                }
+                self.recover(fault.kind, answers(self.comity.clone()));
+            }
+            FaultKind::BrokerStopped | FaultKind::LeaderStopped => self.signal_broker("CONT").await?,
+            FaultKind::AgentKilled => federation.start_agent(&self.world.clusters[fault.target].id)?,
+            FaultKind::AgentStopped => self.signal_agent(fault, "CONT").await?,
+            FaultKind::AgentCut => self.world.clusters[fault.target].line.set_cut(false),
+            FaultKind::ApiServerKilled => {
+                let plane = self.plane(fault)?;
+                plane.restart(Component::ApiServer)?;
+                let client = plane.client();
+                self.recover(fault.kind, serves(client));
+            }
+            FaultKind::LocalUse => {}
+        }
+        if matches!(fault.kind, FaultKind::AgentKilled | FaultKind::AgentStopped | FaultKind::AgentCut) {
+            let id = self.world.clusters[fault.target].id.clone();
+            let socket = self.world.federation.agent_dir(&id).join("agent.sock");
+            self.recover(fault.kind, is_heard(self.comity.clone(), id, socket));
+        }
+        Ok(())
+    }
+
+    fn plane(&self, fault: Fault) -> Result<&comity_testkit::ControlPlane> {
+        self.world.clusters[fault.target].plane.as_ref().context("the schedule names a cluster with an API server")
+    }
+
+    async fn signal_broker(&self, signal: &str) -> Result<()> {
+        let pid = self.world.federation.broker_pid(self.hit).context("the broker runs")?;
+        Process::signal(pid, signal).await
+    }
+
+    async fn signal_agent(&self, fault: Fault, signal: &str) -> Result<()> {
+        let id = &self.world.clusters[fault.target].id;
+        Process::signal(self.world.federation.agent_pid(id).context("the agent runs")?, signal).await
+    }
+
+    /// Measures until `done`; then the invariants are checked on every broker that answers.
+    fn recover(&mut self, kind: FaultKind, done: impl Future<Output = Result<()>> + Send + 'static) {
+        let (comity, books, began) = (self.comity.clone(), self.books.clone(), Instant::now());
+        self.recoveries.spawn(async move {
+            let result = done.await.map(|()| began.elapsed());
+            check_invariants(&comity, &books).await;
+            (kind, result)
+        });
+    }
+
+    /// Takes GPUs of a donor by a pod of its own for a while.
+    fn use_locally(&mut self, fault: Fault) -> Result<()> {
+        let api = Api::<Pod>::namespaced(self.plane(fault)?.client(), "default");
+        let name = format!("local-{}", fault.at.as_millis());
+        let gpus = fault.at.as_millis() % 4 + 1;
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": { "name": name },
+            "spec": {
+                "terminationGracePeriodSeconds": 0,
+                "containers": [{ "name": "work", "image": "registry.example/work:1", "resources": { "limits": { "nvidia.com/gpu": gpus.to_string() } } }],
+            },
+        }))?;
+        self.recoveries.spawn(async move {
+            let worked = borrow_locally(api, pod, name, fault.lasts).await;
+            (fault.kind, worked.map(|()| Duration::ZERO))
+        });
+        Ok(())
+    }
+}
+
+async fn borrow_locally(api: Api<Pod>, pod: Pod, name: String, lasts: Duration) -> Result<()> {
+    // The API server may be down meanwhile.
+    retried("a pod of the donor's own", || async {
+        match api.create(&PostParams::default(), &pod).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(true),
+            result => Ok(result.map(|_| true)?),
+        }
+    })
+    .await?;
+    tokio::time::sleep(lasts).await;
+    retried("the donor's own pod to go", || async {
+        match api.delete(&name, &DeleteParams::default()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(true),
+            result => Ok(result.map(|_| false)?),
+        }
+    })
+    .await
+}
+
+/// A quorum of the brokers answers.
+async fn answers(comity: Comity) -> Result<()> {
+    retried("a quorum to answer", || async { comity.json("alice", &["lease", "list"]).await.map(|_| true) }).await
+}
+
+/// An agent has its stream, and the brokers hear it.
+async fn is_heard(comity: Comity, id: String, socket: PathBuf) -> Result<()> {
+    retried(&format!("{id} to be heard"), || async {
+        if !comity_agent::local_api::fetch_status(&socket).await?.connected {
+            bail!("its agent has no stream");
+        }
+        Ok(comity.json("admin", &["cluster", "show", &id]).await?["connected"] == true)
+    })
+    .await
+}
+
+/// An API server serves.
+async fn serves(client: kube::Client) -> Result<()> {
+    let pods = Api::<Pod>::namespaced(client, "default");
+    let none = kube::api::ListParams::default().limit(1);
+    retried("the API server", || async { Ok(pods.list_metadata(&none).await.map(|_| true)?) }).await
+}
+
+/// Asks until the answer is yes.
+async fn retried<F: Future<Output = Result<bool>> + Send>(what: &str, ask: impl Fn() -> F + Send) -> Result<()> {
+    let began = Instant::now();
+    let mut last = "no".to_owned();
+    while began.elapsed() < RECOVERY {
+        match ask().await {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error) => last = format!("{error:#}"),
+        }
+        tokio::time::sleep(ASK_EVERY).await;
+    }
+    bail!("gave up waiting for {what} after {RECOVERY:?}; last: {last}")
+}
+
+async fn leader(comity: &Comity) -> Result<u64> {
+    let status = comity.json("admin", &["raft", "status"]).await?;
+    let brokers = status["brokers"].as_array().context("a status names brokers")?;
+    let newest = brokers.iter().max_by_key(|broker| broker["term"].as_u64()).context("no broker answers")?;
+    newest["leader"].as_u64().filter(|leader| *leader > 0).context("no leader is known")
+}
+
+/// What the brokers say of their own state.
+pub(super) async fn check_invariants(comity: &Comity, books: &Books) {
+    // With no broker up there is nobody to ask; the next time there is.
+    let Ok(status) = comity.json("admin", &["raft", "status"]).await else { return };
+    for broker in status["brokers"].as_array().into_iter().flatten() {
+        for broken in broker["violations"].as_array().into_iter().flatten() {
+            with(books, |ledger| ledger.violated(format!("broker {}: {broken}", broker["id"])));
+        }
+    }
+}

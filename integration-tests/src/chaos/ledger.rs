@@ -1,0 +1,195 @@
+//! The books kept from the outside: what the brokers say is lent, beside what the donors' API servers really have.
+//!
+//! Pure. What is seen goes in, in the order in which each donor's API server told it; what must never be comes out.
+
+mod facts;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use facts::LeaseFacts;
+
+/// A whole device, in thousandths.
+const WHOLE_MILLI: u64 = 1_000;
+
+/// What one donor's API server has.
+#[derive(Debug, Default)]
+struct Donor {
+    /// GPUs of its nodes, as Kubernetes counts them.
+    capacity: u64,
+    /// Leases with a namespace.
+    namespaces: BTreeSet<String>,
+    /// GPUs in the quotas of leases.
+    quotas: BTreeMap<String, u64>,
+    /// Sets of namespaces that were there at the same time, as long as the placement of one of them is not known.
+    unresolved: BTreeSet<BTreeSet<String>>,
+    /// Most GPUs granted at a time.
+    most: u64,
+}
+
+/// The books of one run.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    donors: BTreeMap<String, Donor>,
+    leases: BTreeMap<String, LeaseFacts>,
+    /// Fencing tokens by donor and number of the lease.
+    tokens: BTreeMap<String, BTreeMap<u64, u64>>,
+    revision: u64,
+    violations: BTreeSet<String>,
+}
+
+impl Ledger {
+    /// What a donor's nodes have.
+    pub fn donor_has(&mut self, donor: &str, gpus: u64) {
+        self.donors.entry(donor.to_owned()).or_default().capacity = gpus;
+    }
+
+    /// Something that must not be.
+    pub fn violated(&mut self, what: String) {
+        if self.violations.insert(what.clone()) {
+            eprintln!("VIOLATED: {what}");
+        }
+    }
+
+    /// All that was violated.
+    #[must_use]
+    pub fn violations(&self) -> &BTreeSet<String> {
+        &self.violations
+    }
+
+    /// All leases ever seen, as they were seen last.
+    pub fn leases(&self) -> impl Iterator<Item = &LeaseFacts> {
+        self.leases.values()
+    }
+
+    /// Most GPUs that a donor had granted at a time, by donor, with what it has.
+    #[must_use]
+    pub fn most_granted(&self) -> BTreeMap<&str, (u64, u64)> {
+        self.donors.iter().map(|(id, donor)| (id.as_str(), (donor.most, donor.capacity))).collect()
+    }
+
+    /// The namespaces of leases that a donor's API server has now.
+    pub fn namespaces_are(&mut self, donor: &str, leases: BTreeSet<String>) {
+        let books = self.donors.entry(donor.to_owned()).or_default();
+        books.namespaces = leases.clone();
+        books.unresolved.insert(leases);
+        self.resolve(donor);
+    }
+
+    /// The GPUs in the quotas of leases that a donor's API server has now.
+    pub fn quotas_are(&mut self, donor: &str, quotas: BTreeMap<String, u64>) {
+        let books = self.donors.entry(donor.to_owned()).or_default();
+        let granted = quotas.values().sum();
+        books.most = books.most.max(granted);
+        books.quotas = quotas;
+        if granted > books.capacity {
+            let text = format!("{donor} has {} GPUs and grants {granted}: {:?}", books.capacity, books.quotas);
+            self.violated(text);
+        }
+        self.compare_quotas(donor);
+    }
+
+    /// Leases as a quorum of the brokers has them at a revision.
+    pub fn leases_are(&mut self, revision: u64, leases: Vec<LeaseFacts>) {
+        if revision < self.revision {
+            self.violated(format!("revision {} was read, and then {revision}", self.revision));
+        }
+        self.revision = self.revision.max(revision);
+        let held = leases.iter().filter(|lease| lease.is_held());
+        for text in overlaps("the brokers lend", held) {
+            self.violated(text);
+        }
+        for lease in leases {
+            self.note(lease);
+        }
+        for donor in self.donors.keys().cloned().collect::<Vec<_>>() {
+            self.resolve(&donor);
+            self.compare_quotas(&donor);
+        }
+    }
+
+    /// Sets of namespaces that could not be judged, for the brokers never told of one of them.
+    #[must_use]
+    pub fn unresolved(&self) -> Vec<String> {
+        let unknown = |(id, donor): (&String, &Donor)| {
+            let leases: BTreeSet<&String> =
+                donor.unresolved.iter().flatten().filter(|lease| !self.leases.contains_key(*lease)).collect();
+            (!leases.is_empty()).then(|| format!("{id} had namespaces of {leases:?}, of which no broker knows"))
+        };
+        self.donors.iter().filter_map(unknown).collect()
+    }
+
+    fn note(&mut self, lease: LeaseFacts) {
+        for text in self.leases.get(&lease.id).map_or_else(Vec::new, |before| before.contradicts(&lease)) {
+            self.violated(text);
+        }
+        let tokens = self.tokens.entry(lease.donor.clone()).or_default();
+        tokens.insert(lease.number, lease.fencing_token);
+        let below = tokens.range(..lease.number).next_back().is_some_and(|(_, token)| *token >= lease.fencing_token);
+        let above = tokens.range(lease.number + 1..).next().is_some_and(|(_, token)| *token <= lease.fencing_token);
+        if below || above {
+            let text = format!("fencing tokens of {} do not rise: {tokens:?}", lease.donor);
+            self.violated(text);
+        }
+        self.leases.insert(lease.id.clone(), lease);
+    }
+
+    /// Judges what was there at the same time, as far as all placements are known.
+    fn resolve(&mut self, donor: &str) {
+        let Some(books) = self.donors.get_mut(donor) else { return };
+        let known = |set: &BTreeSet<String>| set.iter().all(|lease| self.leases.contains_key(lease));
+        let ready: Vec<BTreeSet<String>> = books.unresolved.iter().filter(|set| known(set)).cloned().collect();
+        let mut texts = Vec::new();
+        for set in ready {
+            books.unresolved.remove(&set);
+            let facts: Vec<&LeaseFacts> = set.iter().filter_map(|lease| self.leases.get(lease)).collect();
+            texts.extend(overlaps(&format!("{donor} has namespaces that lend"), facts.iter().copied()));
+            texts.extend(
+                facts
+                    .iter()
+                    .filter(|lease| lease.donor != donor)
+                    .map(|lease| format!("{donor} has a namespace of {}, which is of {}", lease.id, lease.donor)),
+            );
+        }
+        for text in texts {
+            self.violated(text);
+        }
+    }
+
+    /// A quota is of as many GPUs as its lease.
+    fn compare_quotas(&mut self, donor: &str) {
+        let Some(books) = self.donors.get(donor) else { return };
+        let wrong: Vec<String> = books
+            .quotas
+            .iter()
+            .filter_map(|(lease, gpus)| {
+                let count = self.leases.get(lease)?.count;
+                (count != *gpus).then(|| format!("{donor} grants {gpus} GPUs to {lease}, which is of {count}"))
+            })
+            .collect();
+        for text in wrong {
+            self.violated(text);
+        }
+    }
+}
+
+/// Devices of which more than a whole one is lent.
+fn overlaps<'a>(who: &str, leases: impl Iterator<Item = &'a LeaseFacts>) -> Vec<String> {
+    let mut taken: BTreeMap<(&str, &str, u64), (u64, Vec<&str>)> = BTreeMap::new();
+    for lease in leases {
+        for part in &lease.parts {
+            let device = taken.entry((&lease.donor, &part.node, part.device)).or_default();
+            device.0 += part.milli;
+            device.1.push(&lease.id);
+        }
+    }
+    taken
+        .into_iter()
+        .filter(|(_, (milli, _))| *milli > WHOLE_MILLI)
+        .map(|((donor, node, device), (milli, leases))| {
+            format!("{who} device {device} of node {node} of {donor} {milli}/1000: {}", leases.join(", "))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

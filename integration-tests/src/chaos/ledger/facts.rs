@@ -1,0 +1,107 @@
+//! A lease as `comity lease list -o json` tells it.
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+/// A part of one device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Node.
+    pub node: String,
+    /// Number of the device on it.
+    pub device: u64,
+    /// Thousandths.
+    pub milli: u64,
+}
+
+/// What the ledger wants to know of a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseFacts {
+    /// "lease-N".
+    pub id: String,
+    /// N.
+    pub number: u64,
+    /// Its request.
+    pub request: String,
+    /// Its donor.
+    pub donor: String,
+    /// What it takes.
+    pub parts: Vec<Part>,
+    /// How many GPUs that is for Kubernetes.
+    pub count: u64,
+    /// Its fencing token.
+    pub fencing_token: u64,
+    /// Its state.
+    pub state: String,
+    /// Why it ends.
+    pub end_reason: Option<String>,
+    /// Whether it was ever active.
+    pub was_active: bool,
+}
+
+impl LeaseFacts {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// Which field is not there.
+    pub fn read(lease: &Value) -> Result<Self> {
+        let text = |value: &Value, name: &str| value[name].as_str().map(str::to_owned);
+        let id = text(lease, "id").context("a lease has an id")?;
+        let placement = &lease["placement"];
+        let mut parts = Vec::new();
+        for node in placement["nodes"].as_array().into_iter().flatten() {
+            let name = text(node, "node").context("a placement names its nodes")?;
+            for share in node["devices"].as_array().into_iter().flatten() {
+                let device = share["device"].as_u64().context("a share names its device")?;
+                let milli = share["milli"].as_u64().context("a share has a size")?;
+                parts.push(Part { node: name.clone(), device, milli });
+            }
+        }
+        Ok(Self {
+            number: id.strip_prefix("lease-").and_then(|number| number.parse().ok()).context("a lease is numbered")?,
+            request: text(lease, "request").context("a lease has a request")?,
+            donor: text(placement, "donor").context("a lease has a donor")?,
+            count: placement["resourceCount"].as_u64().context("a placement counts its GPUs")?,
+            fencing_token: lease["fencingToken"].as_u64().context("a lease has a fencing token")?,
+            state: text(lease, "state").context("a lease has a state")?,
+            end_reason: text(lease, "endReason"),
+            was_active: lease["activeAtMs"].as_u64().is_some(),
+            parts,
+            id,
+        })
+    }
+
+    /// Whether its GPUs are certainly taken. While it ends the donor may have given them back already.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        !matches!(self.state.as_str(), "ending" | "ended")
+    }
+
+    /// How far it has come. It never goes back.
+    fn progress(&self) -> u8 {
+        match self.state.as_str() {
+            "placed" => 0,
+            "connecting" => 1,
+            "active" | "suspect" => 2,
+            "ending" => 3,
+            _ => 4,
+        }
+    }
+
+    /// What a later look at the same lease cannot be.
+    pub(super) fn contradicts(&self, later: &Self) -> Vec<String> {
+        let mut found = Vec::new();
+        if (&self.donor, &self.parts, self.fencing_token, &self.request)
+            != (&later.donor, &later.parts, later.fencing_token, &later.request)
+        {
+            found.push(format!("{} changed: {self:?}, then {later:?}", self.id));
+        }
+        if later.progress() < self.progress() || (self.was_active && !later.was_active) {
+            found.push(format!("{} went back from {} to {}", self.id, self.state, later.state));
+        }
+        if later.progress() >= 3 && later.end_reason.is_none() {
+            found.push(format!("{} is {} without a reason", later.id, later.state));
+        }
+        found
+    }
+}

@@ -1,0 +1,219 @@
+//! Which faults come when: drawn from a seed before anything runs, so that a run can be repeated.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::dice::Dice;
+
+/// Brokers of the group.
+pub const BROKERS: usize = 3;
+/// Between two faults, in milliseconds.
+const GAP_MS: RangeInclusive<u64> = 800..=4_000;
+/// After a fault its object is left alone for so long, that it has a chance to come back before the next.
+const REST: Duration = Duration::from_secs(4);
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FaultKind {
+    /// A broker gets SIGKILL, and is started again later.
+    BrokerKilled,
+    /// The leader does.
+    LeaderKilled,
+    /// All brokers do.
+    AllBrokersKilled,
+    /// A broker gets SIGSTOP, and SIGCONT later.
+    BrokerStopped,
+    /// The leader does, and wakes up as one that was deposed.
+    LeaderStopped,
+    /// An agent gets SIGKILL, and is started again later.
+    AgentKilled,
+    /// An agent gets SIGSTOP, and SIGCONT later.
+    AgentStopped,
+    /// The line between an agent and all brokers carries nothing, in either direction.
+    AgentCut,
+    /// A cluster's API server gets SIGKILL, and is started again later.
+    ApiServerKilled,
+    /// Pods of the donor's own take GPUs.
+    LocalUse,
+}
+
+/// What a fault befalls: two of one object never overlap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Object {
+    Brokers,
+    Agent(usize),
+    ApiServer(usize),
+    Nodes(usize),
+}
+
+impl FaultKind {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::BrokerKilled,
+        Self::LeaderKilled,
+        Self::AllBrokersKilled,
+        Self::BrokerStopped,
+        Self::LeaderStopped,
+        Self::AgentKilled,
+        Self::AgentStopped,
+        Self::AgentCut,
+        Self::ApiServerKilled,
+        Self::LocalUse,
+    ];
+
+    /// Its name in figures.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::BrokerKilled => "broker-killed",
+            Self::LeaderKilled => "leader-killed",
+            Self::AllBrokersKilled => "all-brokers-killed",
+            Self::BrokerStopped => "broker-stopped",
+            Self::LeaderStopped => "leader-stopped",
+            Self::AgentKilled => "agent-killed",
+            Self::AgentStopped => "agent-stopped",
+            Self::AgentCut => "agent-cut",
+            Self::ApiServerKilled => "api-server-killed",
+            Self::LocalUse => "local-use",
+        }
+    }
+
+    /// How often it is drawn, beside the others.
+    const fn weight(self) -> u64 {
+        match self {
+            Self::AllBrokersKilled => 1,
+            Self::BrokerKilled | Self::BrokerStopped | Self::LeaderKilled | Self::LeaderStopped | Self::LocalUse => 2,
+            Self::ApiServerKilled => 4,
+            Self::AgentStopped | Self::AgentCut => 5,
+            Self::AgentKilled => 6,
+        }
+    }
+
+    /// How long it lasts, in milliseconds. Agents are away for less and for more than the silence that makes them suspect.
+    const fn lasts_ms(self) -> RangeInclusive<u64> {
+        match self {
+            Self::BrokerKilled | Self::LeaderKilled => 200..=8_000,
+            Self::AllBrokersKilled => 200..=5_000,
+            Self::BrokerStopped | Self::LeaderStopped => 1_000..=8_000,
+            Self::AgentKilled => 100..=12_000,
+            Self::AgentStopped | Self::AgentCut => 1_000..=20_000,
+            Self::ApiServerKilled => 100..=8_000,
+            Self::LocalUse => 8_000..=40_000,
+        }
+    }
+}
+
+/// How many there are of what.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Clusters that lend. They are numbered from 0.
+    pub donors: usize,
+    /// Clusters that borrow. They are numbered after the donors.
+    pub origins: usize,
+    /// Clusters with an API server, the first ones.
+    pub control_planes: usize,
+}
+
+/// One fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// When it begins, after the start.
+    pub at: Duration,
+    /// What goes wrong.
+    pub kind: FaultKind,
+    /// Which broker (0 to 2), agent, API server or donor; a leader is looked for when it is time.
+    pub target: usize,
+    /// When it is over, after `at`.
+    pub lasts: Duration,
+}
+
+/// The faults of a run, by time. All of them are over at the end of `length`.
+#[must_use]
+pub fn schedule(seed: u64, shape: Shape, length: Duration) -> Vec<Fault> {
+    let mut dice = Dice::new(seed);
+    let mut free: BTreeMap<Object, Duration> = BTreeMap::new();
+    let mut faults = Vec::new();
+    let mut at = Duration::ZERO;
+    loop {
+        at += dice.time(GAP_MS);
+        if at >= length {
+            return faults;
+        }
+        let (kind, object, target) = draw(&mut dice, shape);
+        let lasts = dice.time(kind.lasts_ms());
+        let busy = free.get(&object).is_some_and(|until| *until > at);
+        if !busy && at + lasts <= length {
+            free.insert(object, at + lasts + REST);
+            faults.push(Fault { at, kind, target, lasts });
+        }
+    }
+}
+
+fn draw(dice: &mut Dice, shape: Shape) -> (FaultKind, Object, usize) {
+    let all: u64 = FaultKind::ALL.iter().map(|kind| kind.weight()).sum();
+    let mut left = dice.within(1..=all);
+    let mut drawn = FaultKind::AgentKilled;
+    for kind in FaultKind::ALL {
+        drawn = kind;
+        if left <= kind.weight() {
+            break;
+        }
+        left -= kind.weight();
+    }
+    match drawn {
+        FaultKind::BrokerKilled
+        | FaultKind::LeaderKilled
+        | FaultKind::AllBrokersKilled
+        | FaultKind::BrokerStopped
+        | FaultKind::LeaderStopped => (drawn, Object::Brokers, dice.index(BROKERS)),
+        FaultKind::AgentKilled | FaultKind::AgentStopped | FaultKind::AgentCut => {
+            let agent = dice.index(shape.donors + shape.origins);
+            (drawn, Object::Agent(agent), agent)
+        }
+        FaultKind::ApiServerKilled => {
+            let plane = dice.index(shape.control_planes);
+            (drawn, Object::ApiServer(plane), plane)
+        }
+        FaultKind::LocalUse => {
+            let donor = dice.index(shape.donors);
+            (drawn, Object::Nodes(donor), donor)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape { donors: 5, origins: 10, control_planes: 8 };
+    const LENGTH: Duration = Duration::from_secs(900);
+
+    #[test]
+    fn a_seed_repeats_its_faults() {
+        assert_eq!(schedule(1, SHAPE, LENGTH), schedule(1, SHAPE, LENGTH));
+        assert_ne!(schedule(1, SHAPE, LENGTH), schedule(2, SHAPE, LENGTH));
+    }
+
+    #[test]
+    fn every_kind_comes_and_all_are_over_at_the_end() {
+        for seed in 0..20 {
+            let faults = schedule(seed, SHAPE, LENGTH);
+            for kind in FaultKind::ALL {
+                assert!(faults.iter().any(|fault| fault.kind == kind), "seed {seed} has no {kind:?}");
+            }
+            assert!(faults.iter().all(|fault| fault.at + fault.lasts <= LENGTH));
+            assert!(faults.is_sorted_by_key(|fault| fault.at));
+        }
+    }
+
+    #[test]
+    fn brokers_are_never_hurt_twice_at_a_time() {
+        let is_broker = |fault: &&Fault| fault.kind <= FaultKind::LeaderStopped;
+        for seed in 0..20 {
+            let faults = schedule(seed, SHAPE, LENGTH);
+            let brokers: Vec<&Fault> = faults.iter().filter(is_broker).collect();
+            assert!(brokers.windows(2).all(|pair| pair[0].at + pair[0].lasts + REST <= pair[1].at), "seed {seed}");
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The `comity` command, driven as a person would.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::federation::{PATIENCE, Place};
+use crate::programs::program;
+
+/// Where the certificate of a user is, in a federation's directory.
+pub(crate) fn identity(dir: &Path, user: &str) -> PathBuf {
+    dir.join(format!("user-{user}"))
+}
+
+/// The command against one federation. Cheap to clone; it works on while brokers come and go.
+#[derive(Clone)]
+pub struct Comity {
+    place: Place,
+    brokers: String,
+    dir: PathBuf,
+}
+
+impl Comity {
+    /// The command for the federation in `dir` with these brokers.
+    pub(crate) fn new(place: Place, brokers: &[String], dir: &Path) -> Self {
+        Self { place, brokers: brokers.join(","), dir: dir.to_owned() }
+    }
+
+    /// Runs `comity -o json ARGS` as `user`; exit code, standard output, standard error.
+    ///
+    /// # Errors
+    /// When it cannot be started or does not end.
+    pub async fn run(&self, user: &str, args: &[&str]) -> Result<(i32, String, String)> {
+        let identity = identity(&self.dir, user);
+        let identity = identity.to_str().context("paths of tests are text")?;
+        let mut words = vec!["--broker", &self.brokers, "--identity", identity, "-o", "json"];
+        words.extend_from_slice(args);
+        let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+        let mut command = (self.place.launch)(&program("comity")?, &words);
+        let output = tokio::time::timeout(PATIENCE, command.kill_on_drop(true).output())
+            .await
+            .context("comity took too long")??;
+        Ok((
+            output.status.code().unwrap_or(-1),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        ))
+    }
+
+    /// What `comity -o json ARGS` prints, as `user`.
+    ///
+    /// # Errors
+    /// When it fails, with what it said.
+    pub async fn json(&self, user: &str, args: &[&str]) -> Result<Value> {
+        let (code, out, err) = self.run(user, args).await?;
+        ensure!(code == 0, "comity {} ended with {code}: {err}", args.join(" "));
+        if out.trim().is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_str(&out).with_context(|| format!("comity {} printed {out:?}", args.join(" ")))
+    }
+}
