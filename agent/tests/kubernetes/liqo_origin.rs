@@ -165,6 +165,7 @@ async fn a_cut_line_is_mended(setting: &Setting, clusters: &RealClusters) {
     let pod_ready = async || setting::pod_is_ready(&pods.get("server").await.unwrap());
     eventually("the server is ready", pod_ready).await;
     let container = setting.container_of("server").await;
+    let history = setting.follow_ready("server", "lease-7");
     clusters.cut_line().await.unwrap();
     tokio::time::sleep(Duration::from_secs(34)).await;
     eventually("the node is in doubt", async || !node_ready().await).await;
@@ -174,7 +175,7 @@ async fn a_cut_line_is_mended(setting: &Setting, clusters: &RealClusters) {
     let node = began.elapsed();
     eventually("the server is ready again", pod_ready).await;
     eprintln!("line back: node ready after {node:?}, pod ready after {:?}", began.elapsed());
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}\n{}", began.elapsed(), history.told());
     // And it stays so.
     for _ in 0..40 {
         tokio::time::sleep(Duration::from_secs(1)).await;

@@ -1,14 +1,19 @@
 //! Clients of both clusters, and the agent's.
 
 use std::path::Path;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use comity_testkit::RealClusters;
 use comity_testkit::real_clusters::PROBE_IMAGE;
+use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client};
+use kube::runtime::watcher::watch_object;
+use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
+use tokio::task::AbortHandle;
 
 const MANIFESTS: [&str; 4] = [
     include_str!("../../../../deploy/agent/rbac.yaml"),
@@ -47,12 +52,58 @@ impl Setting {
         }
     }
 
+    /// Writes down how a pod and its node become ready and not, and who said so, from now on.
+    pub(crate) fn follow_ready(&self, pod: &str, node: &str) -> History {
+        let (lines, began) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
+        let pods = Api::<Pod>::namespaced(self.origin.clone(), "team-a");
+        let nodes = Api::<Node>::all(self.origin.clone());
+        let (pod, node, kept) = (pod.to_owned(), node.to_owned(), Arc::clone(&lines));
+        let task = tokio::spawn(async move {
+            let mut pod_events = pin!(watch_object(pods, &pod));
+            let mut node_events = pin!(watch_object(nodes, &node));
+            loop {
+                let line = tokio::select! {
+                    Some(Ok(Some(pod))) = pod_events.next() => format!("pod {} {:?}", pod_is_ready(&pod), last_writer(&pod)),
+                    Some(Ok(Some(node))) = node_events.next() => format!("node {} {:?}", node_status(&node), last_writer(&node)),
+                    else => return,
+                };
+                kept.lock().unwrap().push(format!("{:?} {line}", began.elapsed()));
+            }
+        });
+        History { lines, task: task.abort_handle() }
+    }
+
     /// Which container the donor runs for a pod.
     pub(crate) async fn container_of(&self, pod: &str) -> String {
         let pod = Api::<Pod>::namespaced(self.donor.clone(), "team-a-origin").get(pod).await.unwrap();
         let container = &pod.status.unwrap().container_statuses.unwrap()[0];
         format!("{:?} {}", container.container_id, container.restart_count)
     }
+}
+
+/// What [`Setting::follow_ready`] saw; ends with it.
+pub(crate) struct History {
+    lines: Arc<Mutex<Vec<String>>>,
+    task: AbortHandle,
+}
+
+impl History {
+    pub(crate) fn told(&self) -> String {
+        self.lines.lock().unwrap().join("\n")
+    }
+}
+
+impl Drop for History {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Who changed an object last, and its labels.
+fn last_writer<K: kube::Resource>(object: &K) -> String {
+    let managers = object.meta().managed_fields.as_deref().unwrap_or_default();
+    let last = managers.iter().max_by_key(|entry| entry.time.as_ref().map(|time| time.0));
+    format!("{:?} {:?}", last.and_then(|entry| entry.manager.as_deref()), object.labels())
 }
 
 async fn client(kubeconfig: Kubeconfig) -> Client {
