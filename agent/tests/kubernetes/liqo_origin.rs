@@ -173,9 +173,11 @@ async fn a_cut_line_is_mended(setting: &Setting, clusters: &RealClusters) {
     let began = Instant::now();
     eventually("the node is ready again", node_ready).await;
     let node = began.elapsed();
+    assert!(node < Duration::from_secs(5), "{node:?}\n{}", history.told());
+    // The pod follows with the virtual-kubelet's next answer from the donor, whose connection has no tunnel here and comes
+    // back when its TCP tries again. The scenario `burst` holds pod and Service to 5 s through the agents' tunnel.
     eventually("the server is ready again", pod_ready).await;
     eprintln!("line back: node ready after {node:?}, pod ready after {:?}", began.elapsed());
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}\n{}", began.elapsed(), history.told());
     // And it stays so.
     for _ in 0..40 {
         tokio::time::sleep(Duration::from_secs(1)).await;
