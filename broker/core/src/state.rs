@@ -241,20 +241,26 @@ impl Derived {
     }
 
     /// Sorts the devices of an offer into classes, once, so that nobody evaluates CEL while matching.
-    pub(crate) fn note_offer(&mut self, id: &ClusterId, offer: Option<&Offer>, policy: Option<&PolicyRecord>) {
+    pub(crate) fn note_offer<'a>(&mut self, id: &ClusterId, offer: Option<&'a Offer>, policy: Option<&PolicyRecord>) {
         let (Some(offer), Some(policy)) = (offer, policy) else {
             self.classes.remove(id);
             self.facts.remove(id);
             return;
         };
         let mut known: BTreeMap<DeviceFacts, Option<ClassName>> = BTreeMap::new();
-        let mut class_of = |device: &Device| {
-            let facts = device.facts();
-            if let Some(class) = known.get(&facts) {
+        let mut last: Option<(&Device, Option<ClassName>)> = None;
+        let mut class_of = |device: &'a Device| {
+            // Devices of a node, and most nodes of a cluster, are alike.
+            if let Some((_, class)) = last.as_ref().filter(|(like, _)| like.is_like(device)) {
                 return class.clone();
             }
-            let class = policy.bundle.class_of(&facts).and_then(|class| ClassName::parse(class, "class").ok());
-            known.insert(facts, class.clone());
+            let facts = device.facts();
+            let class = known.get(&facts).cloned().unwrap_or_else(|| {
+                let class = policy.bundle.class_of(&facts).and_then(|class| ClassName::parse(class, "class").ok());
+                known.insert(facts, class.clone());
+                class
+            });
+            last = Some((device, class.clone()));
             class
         };
         let nodes =

@@ -26,6 +26,7 @@ impl WorkType {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkMix {
     types: BTreeMap<WorkType, u64>,
+    all: u64,
 }
 
 impl WorkMix {
@@ -33,12 +34,14 @@ impl WorkMix {
     pub fn add(&mut self, work: WorkType, times: u64) {
         let count = self.types.entry(work).or_default();
         *count = count.saturating_add(times);
+        self.all = self.all.saturating_add(times);
     }
 
     /// Counts `work` once less.
     pub(crate) fn remove(&mut self, work: &WorkType) {
         if let Some(count) = self.types.get_mut(work) {
             *count = count.saturating_sub(1);
+            self.all = self.all.saturating_sub(1);
             if *count == 0 {
                 self.types.remove(work);
             }
@@ -50,9 +53,9 @@ impl WorkMix {
         self.types.iter().map(|(work, count)| (work, *count))
     }
 
-    /// Whether nothing is known.
+    /// How much work is counted in all.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.types.is_empty()
+    pub fn all(&self) -> u64 {
+        self.all
     }
 }

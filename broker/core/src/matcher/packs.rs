@@ -22,6 +22,8 @@ const PARTS: u64 = 1_024;
 /// It is taken anew when it differs by so many parts: costs are computed anew with it.
 const DRIFT: u64 = 64;
 
+/// One part in so many of the work that is counted must be new before it is looked at again.
+const PATIENCE: u64 = 64;
 /// Kind of nodes without devices.
 const NO_DEVICES: u32 = u32::MAX;
 
@@ -33,6 +35,8 @@ pub(super) struct Packs {
     /// Work that is expected besides the state's.
     known: WorkMix,
     expected: BTreeMap<WorkType, u64>,
+    /// How many requests had been submitted when the state's work was last looked at.
+    looked_at: Option<u64>,
     packs: BTreeMap<ClusterId, Pack>,
     /// Donors that were brought up to date in this plan.
     fresh: BTreeSet<ClusterId>,
@@ -47,8 +51,10 @@ struct Pack {
     shapes: BTreeMap<NodeId, Shape>,
     /// By number.
     kinds: Vec<Kind>,
-    /// What was lent when last looked at.
-    occupied: BTreeMap<NodeId, NodeOccupancy>,
+    /// Changes of what is lent that are taken in.
+    seen: u64,
+    /// Nodes of which the last plan took something, which may not have come to be.
+    taken: Vec<NodeId>,
     /// Classes of devices on nodes that are not in the pool.
     elsewhere: BTreeSet<ClassName>,
 }
@@ -84,6 +90,17 @@ impl Packs {
             self.bundle = bundle.cloned();
         }
         self.packs.retain(|donor, _| view.state.clusters.get(donor).is_some_and(|cluster| cluster.offer.is_some()));
+        self.expect(view);
+    }
+
+    /// Looks at what is asked for lately once enough was submitted to tell.
+    fn expect(&mut self, view: &View<'_>) {
+        let (submitted, counted) = (view.state.next_request, view.state.work().all().saturating_add(self.known.all()));
+        let since = submitted.abs_diff(self.looked_at.unwrap_or(0));
+        if self.looked_at.is_some() && since <= counted / PATIENCE {
+            return;
+        }
+        self.looked_at = Some(submitted);
         let expected = parts(view.state.work(), &self.known);
         if difference(&self.expected, &expected) > DRIFT {
             self.expected = expected;
@@ -138,6 +155,7 @@ impl Packs {
         let Some(pack) = self.packs.get_mut(&placement.donor) else { return };
         for id in placement.nodes.keys() {
             pack.update(view, &placement.donor, id);
+            pack.taken.push(id.clone());
         }
     }
 
@@ -167,6 +185,7 @@ impl Pack {
     fn take_offer(&mut self, view: &View<'_>, donor: &ClusterId, generation: u64) {
         self.generation = generation;
         self.elsewhere.clear();
+        self.taken.clear();
         let mut gone = std::mem::take(&mut self.shapes);
         for (id, node, classes) in view.nodes(donor) {
             let Some(kind) = self.kind_of(node, classes) else {
@@ -186,23 +205,21 @@ impl Pack {
         for id in gone.keys() {
             self.pool.remove(id);
         }
-        self.occupied = view.occupied(donor).map(|(id, lent)| (id.clone(), lent.clone())).collect();
+        self.seen = view.changes(donor).count();
     }
 
     /// Number of the kind that all devices of a node are of.
     fn kind_of(&mut self, node: &Node, classes: &[Option<ClassName>]) -> Option<u32> {
         let Some(first) = node.devices.first() else { return Some(NO_DEVICES) };
         let class = classes.first()?.as_ref()?;
-        let idle = |device: &Device| Device { local_use_milli: 0, healthy: true, ..device.clone() };
-        let first = idle(first);
-        let alike =
-            node.devices.iter().zip(classes).all(|(device, c)| c.as_ref() == Some(class) && idle(device) == first);
-        if !alike || matches!(first.sharing, Sharing::Mig { .. }) {
+        let alike = |(device, c): (&Device, &Option<ClassName>)| c.as_ref() == Some(class) && device.is_like(first);
+        if matches!(first.sharing, Sharing::Mig { .. }) || !node.devices.iter().zip(classes).all(alike) {
             return None;
         }
-        let known = self.kinds.iter().position(|kind| kind.class == *class && kind.device == first);
+        let known = self.kinds.iter().position(|kind| kind.class == *class && kind.device.is_like(first));
         let number = known.unwrap_or_else(|| {
-            self.kinds.push(Kind { class: class.clone(), device: first });
+            let device = Device { local_use_milli: 0, healthy: true, ..first.clone() };
+            self.kinds.push(Kind { class: class.clone(), device });
             self.kinds.len() - 1
         });
         u32::try_from(number).ok()
@@ -213,14 +230,25 @@ impl Pack {
         (wanted.gpus.count == 1 || wanted.topology.same_node) && !self.elsewhere.contains(wanted.class)
     }
 
-    /// Brings all nodes up to date of which something else is lent than before.
+    /// Brings nodes up to date of which something was lent or given back.
     fn catch_up(&mut self, view: &View<'_>, donor: &ClusterId) {
-        let changed = |(id, lent): &(&NodeId, &NodeOccupancy)| self.occupied.get(*id) != Some(*lent);
-        let lent: Vec<NodeId> = view.occupied(donor).filter(changed).map(|(id, _)| id.clone()).collect();
-        let free = self.occupied.keys().filter(|id| view.occupancy(donor, id).is_none()).cloned();
-        for id in lent.into_iter().chain(free.collect::<Vec<_>>()) {
+        for id in std::mem::take(&mut self.taken) {
             self.update(view, donor, &id);
         }
+        let changes = view.changes(donor);
+        match changes.since(self.seen) {
+            Some(recent) => {
+                for id in recent {
+                    self.update(view, donor, id);
+                }
+            }
+            None => {
+                for (id, _, _) in view.nodes(donor) {
+                    self.update(view, donor, id);
+                }
+            }
+        }
+        self.seen = changes.count();
     }
 
     fn update(&mut self, view: &View<'_>, donor: &ClusterId, id: &NodeId) {
@@ -228,10 +256,6 @@ impl Pack {
         let Some(node) = offer.and_then(|offer| offer.nodes.get(id)) else { return };
         let lent = view.occupancy(donor, id);
         self.pool.update(id, free(node, lent));
-        match lent {
-            Some(lent) => self.occupied.insert(id.clone(), lent.clone()),
-            None => self.occupied.remove(id),
-        };
     }
 
     fn expect(&mut self, expected: &BTreeMap<WorkType, u64>) {

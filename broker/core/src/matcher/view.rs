@@ -8,7 +8,7 @@ use comity_policy::{BorrowFacts, Bundle, Decision, LeaseUse, UsageTable};
 use crate::demand::Delivery;
 use crate::id::{ClassName, ClusterId, NodeId};
 use crate::inventory::Node;
-use crate::occupancy::{NodeOccupancy, Occupancy};
+use crate::occupancy::{Changes, NodeOccupancy, Occupancy};
 use crate::placement::Placement;
 use crate::state::State;
 use crate::time::Millis;
@@ -49,9 +49,9 @@ impl<'a> View<'a> {
         taken.or_else(|| self.occupancy.node(donor, node))
     }
 
-    /// What leases take of a donor's nodes, without what this run has placed.
-    pub(super) fn occupied(&self, donor: &ClusterId) -> impl Iterator<Item = (&'a NodeId, &'a NodeOccupancy)> {
-        self.occupancy.nodes(donor)
+    /// Which nodes of a donor leases came to or left, without what this run has placed.
+    pub(super) fn changes(&self, donor: &ClusterId) -> &'a Changes {
+        self.occupancy.changes(donor)
     }
 
     pub(super) fn lent_milli(&self, donor: &ClusterId) -> u64 {
