@@ -25,7 +25,7 @@ pub enum Share {
 }
 
 /// Which devices: those of a class, or those a CEL expression selects.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceChoice {
     /// A GPU class of the policy bundle.
@@ -35,7 +35,7 @@ pub enum DeviceChoice {
 }
 
 /// What GPUs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GpuDemand {
     /// Which devices.
     pub devices: DeviceChoice,
@@ -50,7 +50,7 @@ pub struct GpuDemand {
 }
 
 /// How the shares lie together. All of a request is on one donor (gang).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Topology {
     /// All shares on one node.
     pub same_node: bool,

@@ -201,6 +201,18 @@ impl Device {
         }
     }
 
+    /// Whether nothing but use and health tells them apart.
+    #[must_use]
+    pub fn is_like(&self, other: &Self) -> bool {
+        self.product_name == other.product_name
+            && self.architecture == other.architecture
+            && self.memory_mib == other.memory_mib
+            && self.cuda_compute_capability == other.cuda_compute_capability
+            && self.driver_version == other.driver_version
+            && self.sharing == other.sharing
+            && self.resource_name == other.resource_name
+    }
+
     fn check(&self, field: &str) -> Result<(), Refusal> {
         if self.local_use_milli > WHOLE_MILLI {
             return Err(Refusal::invalid(

@@ -48,6 +48,7 @@ pub mod state;
 pub mod time;
 mod timers;
 mod transition;
+pub mod work;
 
 pub use blob::Blob;
 pub use command::Command;

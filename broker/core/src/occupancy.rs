@@ -1,9 +1,12 @@
 //! What leases take of each donor's devices: derived from the leases, kept at hand for the matcher.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::id::{ClusterId, NodeId};
-use crate::placement::Placement;
+use crate::placement::{NodePlacement, Placement};
+
+/// Changes that are kept for each donor: more than one plan places.
+const MAX_CHANGES: usize = 1_024;
 
 /// What is lent of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,54 +21,123 @@ pub struct NodeOccupancy {
     pub memory_mib: u64,
 }
 
-/// What is lent, by donor and node. A lease counts from its placement until its donor reported clean.
+/// What is lent of one donor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct DonorOccupancy {
+    nodes: BTreeMap<NodeId, NodeOccupancy>,
+    /// Thousandths of devices in all.
+    milli: u64,
+    changes: Changes,
+}
+
+/// Nodes of one donor in the order in which they changed, as far as that is kept.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    count: u64,
+    recent: VecDeque<NodeId>,
+}
+
+/// How a state came about does not tell it from another.
+impl PartialEq for Changes {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Changes {}
+
+impl Changes {
+    /// Changes so far.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Nodes that changed since there were `count` changes; `None` where that is not known any more.
+    #[must_use]
+    pub fn since(&self, count: u64) -> Option<impl Iterator<Item = &NodeId>> {
+        let new = usize::try_from(self.count.checked_sub(count)?).ok()?;
+        Some(self.recent.range(self.recent.len().checked_sub(new)?..))
+    }
+
+    fn note(&mut self, node: &NodeId) {
+        if self.recent.len() >= MAX_CHANGES {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(node.clone());
+        self.count += 1;
+    }
+}
+
+/// What is lent, by donor and node. A lease counts from its placement until its donor reported clean.
+#[derive(Clone, Debug, Default)]
 pub struct Occupancy {
-    donors: BTreeMap<ClusterId, BTreeMap<NodeId, NodeOccupancy>>,
+    donors: BTreeMap<ClusterId, DonorOccupancy>,
+}
+
+/// A donor that lends nothing any more is like one that never did.
+impl PartialEq for Occupancy {
+    fn eq(&self, other: &Self) -> bool {
+        let lends = |(_, donor): &(&ClusterId, &DonorOccupancy)| !donor.nodes.is_empty();
+        self.donors.iter().filter(lends).eq(other.donors.iter().filter(lends))
+    }
+}
+
+impl Eq for Occupancy {}
+
+impl NodeOccupancy {
+    /// Adds what `taken` takes, as instances of `profile` if it is of MIG.
+    pub(crate) fn take(&mut self, taken: &NodePlacement, profile: Option<&str>) {
+        self.cpu_milli = self.cpu_milli.saturating_add(taken.cpu_milli);
+        self.memory_mib = self.memory_mib.saturating_add(taken.memory_mib);
+        for (&index, share) in &taken.devices {
+            let milli = self.devices.entry(index).or_default();
+            *milli = milli.saturating_add(share.milli);
+            if let Some(profile) = profile {
+                let instances = self.profiles.entry((index, profile.to_owned())).or_default();
+                *instances = instances.saturating_add(share.units);
+            }
+        }
+    }
 }
 
 impl Occupancy {
     /// What is lent of `node` of `donor`; `None` if nothing is.
     #[must_use]
     pub fn node(&self, donor: &ClusterId, node: &NodeId) -> Option<&NodeOccupancy> {
-        self.donors.get(donor)?.get(node)
+        self.donors.get(donor)?.nodes.get(node)
+    }
+
+    /// Which nodes of `donor` something was lent of or given back to, lately.
+    #[must_use]
+    pub fn changes(&self, donor: &ClusterId) -> &Changes {
+        const NONE: &Changes = &Changes { count: 0, recent: VecDeque::new() };
+        self.donors.get(donor).map_or(NONE, |donor| &donor.changes)
     }
 
     /// Thousandths of devices that `donor` lends in all.
     #[must_use]
     pub fn lent_milli(&self, donor: &ClusterId) -> u64 {
-        self.donors
-            .get(donor)
-            .into_iter()
-            .flat_map(BTreeMap::values)
-            .flat_map(|node| node.devices.values())
-            .map(|&milli| u64::from(milli))
-            .sum()
+        self.donors.get(donor).map_or(0, |donor| donor.milli)
     }
 
     /// Adds what `placement` takes.
     pub fn take(&mut self, placement: &Placement) {
         let donor = self.donors.entry(placement.donor.clone()).or_default();
+        donor.milli = donor.milli.saturating_add(placement.milli());
         for (id, taken) in &placement.nodes {
-            let node = donor.entry(id.clone()).or_default();
-            node.cpu_milli = node.cpu_milli.saturating_add(taken.cpu_milli);
-            node.memory_mib = node.memory_mib.saturating_add(taken.memory_mib);
-            for (&index, share) in &taken.devices {
-                let milli = node.devices.entry(index).or_default();
-                *milli = milli.saturating_add(share.milli);
-                if let Some(profile) = &placement.profile {
-                    let instances = node.profiles.entry((index, profile.clone())).or_default();
-                    *instances = instances.saturating_add(share.units);
-                }
-            }
+            donor.changes.note(id);
+            donor.nodes.entry(id.clone()).or_default().take(taken, placement.profile.as_deref());
         }
     }
 
     /// Gives back what `placement` took. Entries that become empty go, so that equal states are equal values.
     pub fn give_back(&mut self, placement: &Placement) {
         let Some(donor) = self.donors.get_mut(&placement.donor) else { return };
+        donor.milli = donor.milli.saturating_sub(placement.milli());
         for (id, taken) in &placement.nodes {
-            let Some(node) = donor.get_mut(id) else { continue };
+            donor.changes.note(id);
+            let Some(node) = donor.nodes.get_mut(id) else { continue };
             node.cpu_milli = node.cpu_milli.saturating_sub(taken.cpu_milli);
             node.memory_mib = node.memory_mib.saturating_sub(taken.memory_mib);
             for (index, share) in &taken.devices {
@@ -75,11 +147,8 @@ impl Occupancy {
                 }
             }
             if *node == NodeOccupancy::default() {
-                donor.remove(id);
+                donor.nodes.remove(id);
             }
-        }
-        if donor.is_empty() {
-            self.donors.remove(&placement.donor);
         }
     }
 }

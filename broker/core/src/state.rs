@@ -21,6 +21,7 @@ use crate::settings::Settings;
 use crate::time::{Millis, Timestamp};
 use crate::timers::{Due, Timers};
 use crate::transition::Transition;
+use crate::work::{WorkMix, WorkType};
 
 /// Everything the federation knows. Read freely; only [`State::apply`] changes it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -58,8 +59,11 @@ pub(crate) struct Derived {
     pub(crate) occupancy: Occupancy,
     pub(crate) usage: UsageTable,
     pub(crate) classes: BTreeMap<ClusterId, BTreeMap<NodeId, Vec<Option<ClassName>>>>,
+    /// What devices of classes look like, each once.
+    pub(crate) facts: BTreeMap<ClusterId, BTreeSet<(ClassName, DeviceFacts)>>,
     pub(crate) timers: Timers,
     pub(crate) queued: BTreeSet<RequestId>,
+    pub(crate) work: WorkMix,
     pub(crate) live_leases: BTreeSet<LeaseId>,
     pub(crate) pairs: BTreeMap<(ClusterId, ClusterId), PeeringId>,
     pub(crate) by_cluster: BTreeMap<ClusterId, ClusterIndex>,
@@ -147,6 +151,12 @@ impl State {
         self.derived.queued.len()
     }
 
+    /// What is asked for lately.
+    #[must_use]
+    pub fn work(&self) -> &WorkMix {
+        &self.derived.work
+    }
+
     /// Leases that are not ended, by number.
     pub fn live_leases(&self) -> impl Iterator<Item = (LeaseId, &Lease)> {
         self.derived.live_leases.iter().filter_map(|id| Some((*id, self.leases.get(id)?)))
@@ -208,6 +218,7 @@ impl Derived {
             derived.note_lease(*id, lease);
         }
         for (id, request) in &state.requests {
+            derived.work.add(WorkType::of(request), 1);
             derived.note_request(*id, request);
         }
         for (id, cluster) in &state.clusters {
@@ -230,24 +241,33 @@ impl Derived {
     }
 
     /// Sorts the devices of an offer into classes, once, so that nobody evaluates CEL while matching.
-    pub(crate) fn note_offer(&mut self, id: &ClusterId, offer: Option<&Offer>, policy: Option<&PolicyRecord>) {
+    pub(crate) fn note_offer<'a>(&mut self, id: &ClusterId, offer: Option<&'a Offer>, policy: Option<&PolicyRecord>) {
         let (Some(offer), Some(policy)) = (offer, policy) else {
             self.classes.remove(id);
+            self.facts.remove(id);
             return;
         };
         let mut known: BTreeMap<DeviceFacts, Option<ClassName>> = BTreeMap::new();
-        let mut class_of = |device: &Device| {
-            let facts = device.facts();
-            if let Some(class) = known.get(&facts) {
+        let mut last: Option<(&Device, Option<ClassName>)> = None;
+        let mut class_of = |device: &'a Device| {
+            // Devices of a node, and most nodes of a cluster, are alike.
+            if let Some((_, class)) = last.as_ref().filter(|(like, _)| like.is_like(device)) {
                 return class.clone();
             }
-            let class = policy.bundle.class_of(&facts).and_then(|class| ClassName::parse(class, "class").ok());
-            known.insert(facts, class.clone());
+            let facts = device.facts();
+            let class = known.get(&facts).cloned().unwrap_or_else(|| {
+                let class = policy.bundle.class_of(&facts).and_then(|class| ClassName::parse(class, "class").ok());
+                known.insert(facts, class.clone());
+                class
+            });
+            last = Some((device, class.clone()));
             class
         };
         let nodes =
             offer.nodes.iter().map(|(node, has)| (node.clone(), has.devices.iter().map(&mut class_of).collect()));
         self.classes.insert(id.clone(), nodes.collect());
+        let facts = known.into_iter().filter_map(|(facts, class)| Some((class?, facts)));
+        self.facts.insert(id.clone(), facts.collect());
     }
 
     pub(crate) fn note_request(&mut self, id: RequestId, request: &Request) {

@@ -14,6 +14,7 @@ use crate::settings::{Settings, retry_pause};
 use crate::state::State;
 use crate::time::Timestamp;
 use crate::timers::Due;
+use crate::work::WorkType;
 
 /// An entry being applied.
 pub(crate) struct Transition<'a> {
@@ -70,6 +71,7 @@ impl<'a> Transition<'a> {
         self.state.next_request += 1;
         let id = RequestId(self.state.next_request);
         request.revision = self.revision;
+        self.state.derived.work.add(WorkType::of(&request), 1);
         self.state.derived.note_request(id, &request);
         self.state.requests.insert(id, request);
         self.changes.insert(Change::Request(id));

@@ -6,7 +6,7 @@ use comity_core::Command;
 use comity_core::ReplyBody;
 use comity_core::command::PlaceRequests;
 use comity_core::limits::MAX_PLACEMENTS_PER_COMMAND;
-use comity_core::matcher::{self, Plan};
+use comity_core::matcher::{Plan, Planner};
 
 use crate::context::Context;
 use crate::group::{Consistency, Unavailable};
@@ -19,9 +19,10 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Plans on each change of the state while requests wait.
 pub(super) async fn run(context: &Context) {
     let mut revision = context.group.revision();
+    let mut planner = Planner::default();
     loop {
         revision.mark_unchanged();
-        match place(context).await {
+        match place(context, &mut planner).await {
             Ok(true) => continue,
             Ok(false) => {}
             Err(error) => {
@@ -38,8 +39,8 @@ pub(super) async fn run(context: &Context) {
 }
 
 /// One batch; whether more may be placed at once.
-async fn place(context: &Context) -> Result<bool, Unavailable> {
-    let plan = plan(context).await?;
+async fn place(context: &Context, planner: &mut Planner) -> Result<bool, Unavailable> {
+    let plan = plan(context, planner).await?;
     if plan.placements.is_empty() {
         return Ok(false);
     }
@@ -51,6 +52,9 @@ async fn place(context: &Context) -> Result<bool, Unavailable> {
         Ok(ReplyBody::Placed { leases, refused }) => {
             made = leases.len();
             tracing::info!(leases = ?leases, based_on = plan.based_on, "placed");
+            if !refused.is_empty() {
+                planner.forget();
+            }
             for (request, refusal) in refused {
                 tracing::info!(%request, code = refusal.code.as_str(), reason = %refusal.reason, "placement refused");
             }
@@ -63,13 +67,13 @@ async fn place(context: &Context) -> Result<bool, Unavailable> {
     Ok(made > 0 && (placed == MAX_PLACEMENTS_PER_COMMAND || made < placed || unplaced > 0))
 }
 
-async fn plan(context: &Context) -> Result<Plan, Unavailable> {
+async fn plan(context: &Context, planner: &mut Planner) -> Result<Plan, Unavailable> {
     let began = context.clock.elapsed();
     // Planning looks at the state in place: a copy of a large federation would cost more than the plan.
     let plan = context
         .group
         .read(Consistency::Stale, |state| {
-            if state.queued_len() == 0 { Plan::default() } else { matcher::plan(state, MAX_PLACEMENTS_PER_COMMAND) }
+            if state.queued_len() == 0 { Plan::default() } else { planner.plan(state, MAX_PLACEMENTS_PER_COMMAND) }
         })
         .await?;
     if !plan.placements.is_empty() || !plan.unplaced.is_empty() {

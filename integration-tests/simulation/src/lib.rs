@@ -1,4 +1,4 @@
-//! Replays traces of GPU clusters through Comity's packing, and through the schedulers it is measured against.
+//! Replays traces of GPU clusters through Comity's matcher, and through the schedulers it is measured against.
 //!
 //! ```text
 //! nodes.csv ┐

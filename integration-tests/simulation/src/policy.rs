@@ -1,4 +1,4 @@
-//! Who decides: Comity's packing, and what it is measured against.
+//! Who decides: Comity's matcher, and what it is measured against.
 
 mod best_fit;
 mod comity;
@@ -9,6 +9,7 @@ mod scan;
 use std::fmt;
 use std::str::FromStr;
 
+use comity_core::Refusal;
 use comity_core::packing::Task;
 
 pub use best_fit::BestFit;
@@ -25,12 +26,17 @@ pub trait Policy {
 
     /// Places `task`; false if it fits nowhere.
     fn place(&mut self, task: &Task) -> bool;
+
+    /// What went wrong, so that figures mean nothing.
+    fn fault(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// Which policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyName {
-    /// Comity's packing.
+    /// Comity's matcher and state machine.
     Comity,
     /// Fragmentation gradient descent (Weng et al., USENIX ATC 2023).
     Fgd,
@@ -72,13 +78,15 @@ impl fmt::Display for PolicyName {
 
 impl PolicyName {
     /// The policy over the nodes of `trace`, knowing `history`.
-    #[must_use]
-    pub fn start(self, trace: &Trace, history: &[Task]) -> Box<dyn Policy> {
-        match self {
-            Self::Comity => Box::new(Comity::new(trace, history)),
+    ///
+    /// # Errors
+    /// What Comity's core says to nodes that no cluster may offer.
+    pub fn start(self, trace: &Trace, history: &[Task]) -> Result<Box<dyn Policy>, Refusal> {
+        Ok(match self {
+            Self::Comity => Box::new(Comity::new(trace, history)?),
             Self::Fgd => Box::new(Fgd::new(trace, history)),
             Self::BestFit => Box::new(BestFit::new(trace)),
             Self::Random => Box::new(Arbitrary::new(trace)),
-        }
+        })
     }
 }

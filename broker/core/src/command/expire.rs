@@ -9,6 +9,7 @@ use crate::log::{Change, Reply, ReplyBody};
 use crate::peering::PeeringState;
 use crate::timers::Due;
 use crate::transition::Transition;
+use crate::work::WorkType;
 
 /// Carries out what is due at the entry's log time: ends of holds and terms, deadlines and retries of handshakes, idle
 /// peerings, unread envelopes, join tokens, old answers; and forgets the oldest of what has ended.
@@ -124,7 +125,9 @@ fn forget_ended(transition: &mut Transition<'_>) {
         let ended: Vec<RequestId> =
             state.requests.iter().filter(|(_, request)| request.state.is_final()).map(|(id, _)| *id).collect();
         for id in ended.iter().take(ended.len().saturating_sub(MAX_ENDED_KEPT)) {
-            state.requests.remove(id);
+            if let Some(request) = state.requests.remove(id) {
+                state.derived.work.remove(&WorkType::of(&request));
+            }
         }
     }
     if state.peerings.len() > 2 * MAX_ENDED_KEPT {

@@ -1,5 +1,7 @@
 //! Answers for people: why a request waits, and what would happen to one.
 
+use super::fit::fit;
+use super::packs::Packs;
 use super::plan::{best, donors};
 use super::verdict::{DonorVerdict, ask_donor};
 use super::view::View;
@@ -39,7 +41,7 @@ pub fn explain(state: &State, spec: &RequestSpec) -> Explanation {
     let donors: Vec<DonorVerdict> = donors(state, spec)
         .map(|donor| DonorVerdict {
             donor: donor.clone(),
-            obstacle: ask_donor(&view, spec, donor).err().map(|obstacle| *obstacle),
+            obstacle: ask_donor(&view, spec, donor, &mut fit).err().map(|obstacle| *obstacle),
         })
         .collect();
     let fits: Vec<&str> = donors.iter().filter(|d| d.obstacle.is_none()).map(|d| d.donor.as_str()).collect();
@@ -58,7 +60,11 @@ pub fn explain(state: &State, spec: &RequestSpec) -> Explanation {
 #[must_use]
 pub fn quote(state: &State, spec: &RequestSpec) -> Quote {
     let explanation = explain(state, spec);
-    let candidate = View::new(state).and_then(|view| best(&view, spec, None));
+    let candidate = View::new(state).and_then(|view| {
+        let mut packs = Packs::default();
+        packs.begin(&view);
+        best(&view, &mut packs, spec, None)
+    });
     let Some(candidate) = candidate else { return Quote { placement: None, explanation, price_milli_credits: 0 } };
     let rate = state
         .policy

@@ -20,7 +20,12 @@ struct Candidate<'a> {
 /// How far a demand fits.
 pub(super) enum Fit {
     /// Here is the witness.
-    Fits(Placement),
+    Fits {
+        /// Where.
+        placement: Placement,
+        /// Thousandths of devices that it strands.
+        waste_milli: i64,
+    },
     /// Not now.
     Lacks {
         /// Shares that would fit now, under the same topology.
@@ -50,7 +55,7 @@ pub(super) fn fit(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Fi
     let (mut now, mut ever) = (0, 0);
     for name in &names {
         match fit_resource(view, donor, wanted, name) {
-            Fit::Fits(placement) => return Fit::Fits(placement),
+            fits @ Fit::Fits { .. } => return fits,
             Fit::Lacks { now: n, ever: e } => (now, ever) = (now.max(n), ever.max(e)),
         }
     }
@@ -90,7 +95,22 @@ fn fit_resource(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, name: &
         // Whole nodes may hold enough shares in sum and yet not divide into exactly what is asked.
         return Fit::Lacks { now, ever };
     }
-    Fit::Fits(lay_out(view, donor, wanted, name, &chosen))
+    let placement = lay_out(view, donor, wanted, name, &chosen);
+    let waste_milli = i64::try_from(stranded(view, &placement)).unwrap_or(i64::MAX);
+    Fit::Fits { placement, waste_milli }
+}
+
+/// What stays free on the devices that the placement uses in part.
+fn stranded(view: &View<'_>, placement: &Placement) -> u64 {
+    let mut stranded = 0;
+    for (id, part) in &placement.nodes {
+        let lent = view.occupancy(&placement.donor, id);
+        for (index, share) in &part.devices {
+            let lent = lent.and_then(|node| node.devices.get(index)).copied().unwrap_or(0);
+            stranded += u64::from(crate::limits::WHOLE_MILLI.saturating_sub(lent).saturating_sub(share.milli));
+        }
+    }
+    stranded
 }
 
 /// Nodes to use: the one that is left with least, or else as few as possible; with `whole_node` only nodes used up exactly.

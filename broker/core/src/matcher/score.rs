@@ -1,9 +1,9 @@
 //! Which of several donors: an integer tuple with a written order; the lowest wins.
 
+use super::verdict::Candidate;
 use super::view::View;
 use crate::id::ClusterId;
 use crate::peering::PeeringState;
-use crate::placement::Placement;
 use crate::request::Request;
 
 /// Compared field by field, in this order.
@@ -13,8 +13,8 @@ pub(super) struct Score {
     failed_before: bool,
     /// Fewer nodes: less traffic between them, fewer nodes broken into.
     nodes: usize,
-    /// Thousandths left free on the devices broken into: what the placement strands.
-    stranded_milli: u64,
+    /// Tenths of devices that the placement leaves idle in the end: less than that decides nothing between donors.
+    waste: i64,
     /// A warm peering saves the handshake.
     cold: bool,
     /// Donors that lend less come first.
@@ -23,31 +23,18 @@ pub(super) struct Score {
     donor: ClusterId,
 }
 
-pub(super) fn score(view: &View<'_>, request: Option<&Request>, origin: &ClusterId, placement: &Placement) -> Score {
-    let donor = &placement.donor;
+pub(super) fn score(view: &View<'_>, request: Option<&Request>, origin: &ClusterId, candidate: &Candidate) -> Score {
+    let donor = &candidate.placement.donor;
     let warm = view
         .state
         .peering_between(origin, donor)
         .is_some_and(|(_, peering)| peering.state == PeeringState::Established);
     Score {
         failed_before: request.is_some_and(|request| request.failed_donors.contains(donor)),
-        nodes: placement.nodes.len(),
-        stranded_milli: stranded(view, placement),
+        nodes: candidate.placement.nodes.len(),
+        waste: candidate.waste_milli.div_euclid(100),
         cold: !warm,
         lent_milli: view.lent_milli(donor),
         donor: donor.clone(),
     }
-}
-
-/// What stays free on the devices that the placement uses in part.
-fn stranded(view: &View<'_>, placement: &Placement) -> u64 {
-    let mut stranded = 0;
-    for (id, part) in &placement.nodes {
-        let lent = view.occupancy(&placement.donor, id);
-        for (index, share) in &part.devices {
-            let lent = lent.and_then(|node| node.devices.get(index)).copied().unwrap_or(0);
-            stranded += u64::from(crate::limits::WHOLE_MILLI.saturating_sub(lent).saturating_sub(share.milli));
-        }
-    }
-    stranded
 }

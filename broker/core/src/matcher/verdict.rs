@@ -3,7 +3,7 @@
 use comity_policy::{Decision, Selector, compile_selector};
 use serde::{Deserialize, Serialize};
 
-use super::fit::{Fit, Wanted, fit};
+use super::fit::{Fit, Wanted};
 use super::view::{Ask, View};
 use crate::demand::{Delivery, DeviceChoice, RequestSpec};
 use crate::id::{ClassName, ClusterId};
@@ -36,7 +36,12 @@ pub(super) struct Candidate {
     pub(super) placement: Placement,
     pub(super) class: ClassName,
     pub(super) agreement: Option<String>,
+    /// Thousandths of devices that it leaves idle.
+    pub(super) waste_milli: i64,
 }
+
+/// Finds room at one donor for devices of one class.
+pub(super) type Fitter<'f> = &'f mut dyn FnMut(&View<'_>, &ClusterId, &Wanted<'_>) -> Fit;
 
 fn obstacle(code: &str, reason: String, unblock: impl Into<String>) -> Obstacle {
     Obstacle { code: code.to_owned(), reason, unblock: unblock.into(), by: Vec::new() }
@@ -44,7 +49,12 @@ fn obstacle(code: &str, reason: String, unblock: impl Into<String>) -> Obstacle 
 
 /// Asks one donor. Filters come in the order in which their reasons help most: what the request says, whether the donor
 /// is there, what policy says, what is free.
-pub(super) fn ask_donor(view: &View<'_>, spec: &RequestSpec, donor: &ClusterId) -> Result<Candidate, Box<Obstacle>> {
+pub(super) fn ask_donor(
+    view: &View<'_>,
+    spec: &RequestSpec,
+    donor: &ClusterId,
+    fitter: Fitter<'_>,
+) -> Result<Candidate, Box<Obstacle>> {
     if !spec.allow_donors.is_empty() && !spec.allow_donors.contains(donor) || spec.deny_donors.contains(donor) {
         return Err(Box::new(obstacle(
             "donor-excluded",
@@ -63,7 +73,7 @@ pub(super) fn ask_donor(view: &View<'_>, spec: &RequestSpec, donor: &ClusterId) 
         )));
     }
     match &spec.gpus.devices {
-        DeviceChoice::Class(class) => ask_class(view, spec, donor, class, None),
+        DeviceChoice::Class(class) => ask_class(view, spec, donor, class, None, fitter),
         DeviceChoice::Selector(source) => {
             let selector = compile_selector(source).map_err(|problem| {
                 Box::new(obstacle(
@@ -72,7 +82,7 @@ pub(super) fn ask_donor(view: &View<'_>, spec: &RequestSpec, donor: &ClusterId) 
                     "submit the request with a selector that compiles",
                 ))
             })?;
-            ask_selector(view, spec, donor, &selector)
+            ask_selector(view, spec, donor, &selector, fitter)
         }
     }
 }
@@ -104,16 +114,14 @@ fn ask_selector(
     spec: &RequestSpec,
     donor: &ClusterId,
     selector: &Selector,
+    fitter: Fitter<'_>,
 ) -> Result<Candidate, Box<Obstacle>> {
-    let classes: std::collections::BTreeSet<&ClassName> = view
-        .nodes(donor)
-        .flat_map(|(_, node, classes)| node.devices.iter().zip(classes))
-        .filter(|(device, _)| selector.matches(&device.facts()))
-        .filter_map(|(_, class)| class.as_ref())
-        .collect();
+    let facts = view.state.derived.facts.get(donor).into_iter().flatten();
+    let classes: std::collections::BTreeSet<&ClassName> =
+        facts.filter(|(_, facts)| selector.matches(facts)).map(|(class, _)| class).collect();
     let mut first = None;
     for class in classes {
-        match ask_class(view, spec, donor, class, Some(selector)) {
+        match ask_class(view, spec, donor, class, Some(selector), fitter) {
             Ok(candidate) => return Ok(candidate),
             Err(obstacle) => first = first.or(Some(obstacle)),
         }
@@ -133,6 +141,7 @@ fn ask_class(
     donor: &ClusterId,
     class: &ClassName,
     selector: Option<&Selector>,
+    fitter: Fitter<'_>,
 ) -> Result<Candidate, Box<Obstacle>> {
     let ask = |milli| Ask {
         tenant: spec.tenant.as_str(),
@@ -146,14 +155,14 @@ fn ask_class(
     permitted(view.may_borrow(donor, ask(spec.gpus.nominal_milli())))?;
     delivery_offered(view, spec.delivery, donor)?;
     let wanted = Wanted { class, gpus: &spec.gpus, topology: spec.topology, selector };
-    let placement = match fit(view, donor, &wanted) {
-        Fit::Fits(placement) => placement,
+    let (placement, waste_milli) = match fitter(view, donor, &wanted) {
+        Fit::Fits { placement, waste_milli } => (placement, waste_milli),
         Fit::Lacks { now, ever } => return Err(Box::new(lacks(spec, donor, class, now, ever))),
     };
     // What devices really give may be more than nominal: a slice is rounded up.
     let agreement = permitted(view.may_borrow(donor, ask(placement.milli())))?;
     check_reserve(view, donor, &placement)?;
-    Ok(Candidate { placement, class: class.clone(), agreement })
+    Ok(Candidate { placement, class: class.clone(), agreement, waste_milli })
 }
 
 pub(super) fn permitted(decision: Decision) -> Result<Option<String>, Box<Obstacle>> {

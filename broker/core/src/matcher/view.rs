@@ -1,11 +1,14 @@
 //! What one matching run sees: the state, plus what it has placed so far itself.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
 use comity_policy::{BorrowFacts, Bundle, Decision, LeaseUse, UsageTable};
 
 use crate::demand::Delivery;
 use crate::id::{ClassName, ClusterId, NodeId};
 use crate::inventory::Node;
-use crate::occupancy::{NodeOccupancy, Occupancy};
+use crate::occupancy::{Changes, NodeOccupancy, Occupancy};
 use crate::placement::Placement;
 use crate::state::State;
 use crate::time::Millis;
@@ -14,8 +17,12 @@ use crate::time::Millis;
 pub(super) struct View<'a> {
     pub(super) state: &'a State,
     pub(super) bundle: &'a Bundle,
-    occupancy: Occupancy,
-    usage: UsageTable,
+    occupancy: &'a Occupancy,
+    /// Nodes of which this run has placed something, with all that is lent of them.
+    taken: BTreeMap<ClusterId, BTreeMap<NodeId, NodeOccupancy>>,
+    /// Thousandths that this run has placed, by donor.
+    taken_milli: BTreeMap<ClusterId, u64>,
+    usage: Cow<'a, UsageTable>,
 }
 
 /// Who asks for how much for how long: what policy wants to know besides the donor.
@@ -33,15 +40,22 @@ impl<'a> View<'a> {
     /// `None` while no policy bundle is in force: then nothing may be lent.
     pub(super) fn new(state: &'a State) -> Option<Self> {
         let bundle = &*state.policy.as_ref()?.bundle;
-        Some(Self { state, bundle, occupancy: state.occupancy().clone(), usage: state.usage().clone() })
+        let (occupancy, usage) = (state.occupancy(), Cow::Borrowed(state.usage()));
+        Some(Self { state, bundle, occupancy, taken: BTreeMap::new(), taken_milli: BTreeMap::new(), usage })
     }
 
     pub(super) fn occupancy(&self, donor: &ClusterId, node: &NodeId) -> Option<&NodeOccupancy> {
-        self.occupancy.node(donor, node)
+        let taken = self.taken.get(donor).and_then(|nodes| nodes.get(node));
+        taken.or_else(|| self.occupancy.node(donor, node))
+    }
+
+    /// Which nodes of a donor leases came to or left, without what this run has placed.
+    pub(super) fn changes(&self, donor: &ClusterId) -> &'a Changes {
+        self.occupancy.changes(donor)
     }
 
     pub(super) fn lent_milli(&self, donor: &ClusterId) -> u64 {
-        self.occupancy.lent_milli(donor)
+        self.occupancy.lent_milli(donor).saturating_add(self.taken_milli.get(donor).copied().unwrap_or(0))
     }
 
     /// Nodes of a donor's offer with the class of each device.
@@ -76,9 +90,16 @@ impl<'a> View<'a> {
 
     /// Counts a placement in, so that the next request of this run sees it.
     pub(super) fn take(&mut self, tenant: &str, class: &ClassName, agreement: Option<&str>, placement: &Placement) {
-        self.occupancy.take(placement);
+        let donor = &placement.donor;
+        let taken = self.taken.entry(donor.clone()).or_default();
+        for (id, part) in &placement.nodes {
+            let before = || self.occupancy.node(donor, id).cloned().unwrap_or_default();
+            taken.entry(id.clone()).or_insert_with(before).take(part, placement.profile.as_deref());
+        }
+        let milli = self.taken_milli.entry(donor.clone()).or_default();
+        *milli = milli.saturating_add(placement.milli());
         let institution = self.bundle.tenants.get(tenant).map_or("", |tenant| tenant.spec.institution.as_str());
-        self.usage.add(&LeaseUse {
+        self.usage.to_mut().add(&LeaseUse {
             tenant,
             institution,
             donor: placement.donor.as_str(),
@@ -90,6 +111,6 @@ impl<'a> View<'a> {
 
     /// Counts a lease out: what a renewal is measured against.
     pub(super) fn without(&mut self, lease: &crate::lease::Lease) {
-        self.usage.remove(&lease.as_use());
+        self.usage.to_mut().remove(&lease.as_use());
     }
 }

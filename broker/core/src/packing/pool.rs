@@ -27,6 +27,14 @@ pub struct Choice<N> {
     pub cost: i64,
 }
 
+impl<N> Choice<N> {
+    /// Thousandths of devices that the choice leaves idle in the end, or keeps from it where negative.
+    #[must_use]
+    pub fn idle_milli(&self) -> i64 {
+        self.cost.div_euclid(FUTURES as i64)
+    }
+}
+
 /// A way to put a task on a state: cost, digest of the state, the state, level.
 type Way = (i64, u64, u32, u16);
 

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use comity_core::command::{AdvertiseOffer, MarkClusters, PlaceRequests, ProposedPlacement, RenewLease};
+use comity_core::command::{
+    AdvertiseOffer, LeaseOutcome, MarkClusters, PlaceRequests, ProposedPlacement, ReleaseLease, RenewLease,
+};
 use comity_core::demand::{Delivery, RequestSpec, Share, Topology};
 use comity_core::inventory::{Offer, Sharing};
+use comity_core::matcher::{self, Plan, Planner};
 use comity_core::refusal::Code;
-use comity_core::{Command, Millis, matcher};
+use comity_core::{Command, Millis, ReplyBody};
 
 use super::federation::{Federation, cluster, device, node, offer, spec};
 
@@ -140,7 +143,7 @@ fn a_forged_or_stale_placement_is_refused() {
     federation.ok(Command::AdvertiseOffer(AdvertiseOffer { cluster: cluster("north"), offer: none }));
     let reply = federation.ok(Command::PlaceRequests(PlaceRequests { placements: vec![good] })).reply.unwrap();
     match reply {
-        comity_core::ReplyBody::Placed { leases, refused } => assert_eq!((leases.len(), refused.len()), (0, 1)),
+        ReplyBody::Placed { leases, refused } => assert_eq!((leases.len(), refused.len()), (0, 1)),
         other => panic!("{other:?}"),
     }
     assert_eq!(federation.state.queued_len(), 1);
@@ -216,7 +219,7 @@ fn apply_asks_again_whether_the_delivery_is_offered() {
     assert_eq!(refusal.code, Code::NoCapacity);
     let reply = federation.ok(Command::PlaceRequests(PlaceRequests { placements: vec![planned] })).reply.unwrap();
     match reply {
-        comity_core::ReplyBody::Placed { leases, refused } => assert_eq!((leases.len(), refused.len()), (0, 1)),
+        ReplyBody::Placed { leases, refused } => assert_eq!((leases.len(), refused.len()), (0, 1)),
         other => panic!("{other:?}"),
     }
     // A forged one at a donor whose terms forbid it is refused by policy.
@@ -238,4 +241,57 @@ fn an_ill_donor_keeps_the_leases_it_serves() {
     federation.offer("north", by_namespace_only(2));
     federation.ok(Command::RenewLease(RenewLease { lease, duration: Millis(0) }));
     assert!(federation.state.leases[&lease].state.is_in_force());
+}
+
+/// What a kept planner remembers of a plan that came to nothing, of releases and of offers does not hold requests up.
+#[test]
+fn a_kept_planner_finds_what_a_fresh_one_finds() {
+    let mut federation = Federation::ready();
+    let mut planner = Planner::default();
+    let mut leases = Vec::new();
+    for round in 0..40_u32 {
+        let share = if round % 3 == 0 { Share::Milli(250) } else { Share::Whole };
+        federation.submit(spec(if round % 3 == 0 { 1 } else { 1 + round % 4 }, share, "big"));
+        if round == 5 {
+            // From here on devices of one donor can be shared.
+            let shared = device(81_559, Sharing::Fractional { step_milli: 50 });
+            federation.offer("south", offer(2, &[("s1", 4, shared.clone()), ("s2", 2, shared)]));
+        }
+        // A plan that nobody carries out.
+        let lost = planner.plan(&federation.state, 8);
+        let plan = planner.plan(&federation.state, 8);
+        assert_eq!(lost, plan, "round {round}");
+        let fresh = matcher::plan(&federation.state, 8);
+        let served = |plan: &Plan| plan.placements.iter().map(|placed| placed.request).collect::<Vec<_>>();
+        assert_eq!(served(&plan), served(&fresh), "round {round}");
+        let placed = federation.ok(Command::PlaceRequests(PlaceRequests { placements: plan.placements }));
+        let Ok(ReplyBody::Placed { leases: new, refused }) = placed.reply else { panic!("{placed:?}") };
+        assert!(refused.is_empty(), "round {round}: {refused:?}");
+        leases.extend(new);
+        if round % 2 == 0 && !leases.is_empty() {
+            let lease = leases.remove(0);
+            let donor = federation.state.leases[&lease].placement.donor.to_string();
+            federation.ok(Command::ReleaseLease(ReleaseLease { lease }));
+            federation.report_lease(&donor, lease, LeaseOutcome::Clean);
+        }
+    }
+    assert!(leases.len() > 4);
+}
+
+/// Packing decides which node: a share joins the device that is in part use, and leaves the empty node for gangs.
+#[test]
+fn shares_keep_out_of_the_way_of_the_gangs_that_are_asked_for() {
+    let mut federation = Federation::ready();
+    let shared = device(81_559, Sharing::Fractional { step_milli: 50 });
+    federation.offer("south", offer(2, &[("s1", 4, shared.clone()), ("s2", 2, shared)]));
+    let mut only_south = spec(1, Share::Milli(500), "big");
+    only_south.allow_donors = vec![cluster("south")];
+    for _ in 0..4 {
+        federation.submit(only_south.clone());
+    }
+    let mut gang = spec(4, Share::Whole, "big");
+    gang.topology.same_node = true;
+    gang.allow_donors = vec![cluster("south")];
+    federation.submit(gang);
+    assert_eq!(federation.place().len(), 5, "four halves fill the small node, and the gang has the other");
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use comity_simulation::arrivals::known;
 use comity_simulation::policy::PolicyName;
 use comity_simulation::replay::replay;
@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &PlaceArgs) -> Result<()> {
     };
     let history = known(history, arguments.known_percent);
     ensure!(!history.is_empty(), "{} % of the history are no task; know more of it", arguments.known_percent);
-    let mut policy = arguments.policy.start(&trace, &history);
+    let mut policy = arguments.policy.start(&trace, &history)?;
     if !arguments.json {
         println!("{HEAD}");
     }
@@ -66,7 +66,11 @@ pub(crate) fn run(arguments: &PlaceArgs) -> Result<()> {
         }
         result
     });
-    let report = Report::new(arguments.policy, &trace, seeds.collect());
+    let results = seeds.collect();
+    if let Some(fault) = policy.fault() {
+        bail!("the core refused what it should not have, so these figures mean nothing: {fault}");
+    }
+    let report = Report::new(arguments.policy, &trace, results);
     if arguments.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
