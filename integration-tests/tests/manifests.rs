@@ -122,6 +122,33 @@ fn the_agent_has_its_account_and_nothing_else() {
     comity_agent::config::Config::read(&file).unwrap().check().unwrap();
 }
 
+/// A cluster beside Liqo is given everything by one folder, and its API server finds the webhook where it listens.
+#[test]
+fn beside_liqo_one_folder_has_every_right_and_the_webhook_is_found() {
+    let rights = documents(&deploy().join("agent/Kustomization")).remove(0);
+    let listed: Vec<_> = rights["resources"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    for entry in std::fs::read_dir(deploy().join("agent")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(!name.ends_with(".yaml") || listed.contains(&name.as_str()), "{name} is not in {listed:?}");
+    }
+    let all = documents(&deploy().join("liqo/Kustomization")).remove(0);
+    assert_eq!(all["resources"], json!(["../crds", "../agent", "../agent/tun", "webhook.yaml"]));
+
+    let config = comity_agent::config::Config::read(&deploy().join("liqo/agent.yaml")).unwrap();
+    config.check().unwrap();
+    let webhook = config.burst.webhook.unwrap();
+    let service = webhook.service.unwrap();
+    let shipped = object("liqo/webhook.yaml", "Service", &service.name);
+    assert_eq!(shipped["metadata"]["namespace"], service.namespace.as_str());
+    assert_eq!(shipped["spec"]["ports"][0]["port"], service.port);
+    assert_eq!(shipped["spec"]["ports"][0]["targetPort"], webhook.listen.port());
+    // An API server calls no Service without an address.
+    assert!(shipped["spec"]["clusterIP"].is_null());
+    let deployment = object("agent/netstack/agent.yaml", "Deployment", "comity-agent");
+    let labels = &deployment["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(&shipped["spec"]["selector"], labels);
+}
+
 #[test]
 fn a_gateway_has_one_capability_and_one_device() {
     let patch = object("agent/tun/gateway.yaml", "Deployment", "comity-agent");

@@ -153,8 +153,8 @@ mod tests {
     #[test]
     fn the_host_is_what_the_api_server_connects_to() {
         let of = |url: &str| host(&WebhookSettings { url: Some(url.to_owned()), ..WebhookSettings::default() });
-        assert_eq!(of("https://10.0.0.1:7482/gate").unwrap(), "10.0.0.1");
-        assert_eq!(of("https://[::1]:7482/gate").unwrap(), "::1");
+        assert_eq!(of("https://10.0.0.1:7483/gate").unwrap(), "10.0.0.1");
+        assert_eq!(of("https://[::1]:7483/gate").unwrap(), "::1");
         assert!(of("nonsense path").is_err());
     }
 
