@@ -452,12 +452,7 @@ fn is_true(object: &Value, condition: &str) -> bool {
 async fn install_agent(real: &RealCluster) -> Result<PathBuf> {
     for folder in ["crds", "agent"] {
         let folder = deploy().join(folder);
-        // The namespace is in one file and used in others, so a first pass may meet files out of order.
-        let apply = ["apply", "--server-side", "-f", folder.to_str().context("paths of tests are text")?];
-        until("the agent's objects to be applied", PATIENCE, async || {
-            real.kubectl(&apply).await.map(Some).map_err(Into::into)
-        })
-        .await?;
+        real.kubectl(&["apply", "--server-side", "-k", folder.to_str().context("paths of tests are text")?]).await?;
     }
     let token = real.kubectl(&["-n", "comity-system", "create", "token", "comity-agent", "--duration=24h"]).await?;
     let admin = real.admin_kubeconfig_path();
