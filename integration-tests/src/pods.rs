@@ -59,7 +59,7 @@ impl Pods {
         Ok(pods)
     }
 
-    /// The same beside Liqo: the agents are gateways, and the origin bursts.
+    /// The same beside Liqo: the agents are gateways, the origin bursts, and both clusters have a metrics-server.
     ///
     /// # Errors
     /// When a part does not come up.
@@ -70,6 +70,9 @@ impl Pods {
         let RealClusters { origin, donor, .. } = pods.clusters();
         for (cluster, real) in [(ORIGIN, origin), (DONOR, donor)] {
             pods.agent_beside_liqo(cluster, real).await?;
+        }
+        for real in [origin, donor] {
+            real.add_metrics_server(&pods.burst.binaries).await?;
         }
         pods.all_connected().await?;
         pods.burst.open().await?;
@@ -138,7 +141,7 @@ impl Pods {
         volumes(donor, &["broker-1", "broker-2", "broker-3", "agent"]).await?;
         let founding = self.federation().broker_dir(1);
         let files = ["broker.json", "ca/ca.pem", "ca/ca-key.pem"].map(|file| founding.join(file));
-        self.apply(donor, "broker", "broker", |text| {
+        self.apply(donor, &["broker"], "broker", |text| {
             text.push_str(&secret("comity-broker-founding", BROKERS, &files));
             text.push_str(&format!(
                 "patches:\n- target: {{kind: Service, name: comity-broker-client}}\n  patch: |\n    \
@@ -212,11 +215,16 @@ impl Pods {
             let networks = format!("liqo:\n  enabled: true\n  podCidrs: [{}]\n", real.pod_cidr());
             replace(&mut config, "liqo:\n  enabled: true\n", &networks)?;
             let burst = "burst:\n  enabled: true\n  cooldownSeconds: 3\n  defaultClass: midrange\n";
+            if real.name() == self.clusters().donor.name() {
+                replace(&mut config, "liqo:\n", "liqo:\n  podMetrics: {}\n")?;
+            }
             replace(&mut config, "burst:\n  enabled: true\n", burst)?;
         }
         let file = self.federation().dir().join("agent.yaml");
         std::fs::write(&file, config)?;
-        self.apply(real, base, "agent", |text| {
+        let tells_metrics = base == "liqo" && real.name() == self.clusters().donor.name();
+        let bases = if tells_metrics { &[base, "liqo/pod-metrics"][..] } else { &[base] };
+        self.apply(real, bases, "agent", |text| {
             text.push_str(&format!(
                 "configMapGenerator:\n- name: comity-agent\n  namespace: {AGENT}\n  behavior: replace\n  files: [agent.yaml]\n"
             ));
@@ -243,23 +251,27 @@ impl Pods {
         agent_rolled_out(real).await
     }
 
-    /// `kubectl apply -k` of an overlay over `deploy/BASE`, as a user would write one; `more` adds to its text and names the files that it
+    /// `kubectl apply -k` of an overlay over folders of `deploy/`, as a user would write one; `more` adds to its text and names the files that it
     /// uses.
     async fn apply(
         &self,
         real: &RealCluster,
-        base: &str,
+        bases: &[&str],
         image: &str,
         more: impl FnOnce(&mut String) -> Vec<PathBuf>,
     ) -> Result<()> {
-        let dir = self.federation().dir().join(format!("overlay-{}-{}", real.name(), base.replace('/', "-")));
+        let dir =
+            self.federation().dir().join(format!("overlay-{}-{}", real.name(), bases.join("-").replace('/', "-")));
         std::fs::create_dir(&dir)?;
-        let base = relative(&dir, &deploy().join(base))?;
+        let resources: Vec<String> = bases
+            .iter()
+            .map(|base| Ok(relative(&dir, &deploy().join(base))?.display().to_string()))
+            .collect::<Result<_>>()?;
         let name = image_name(image);
         let (chosen, tag) = name.rsplit_once(':').context("the name has a tag")?;
         let mut text = format!(
             "resources: [{}]\nimages: [{{name: registry.example/comity-{image}, newName: {chosen}, newTag: {tag}}}]\n",
-            base.display()
+            resources.join(", ")
         );
         for file in more(&mut text) {
             std::fs::copy(&file, dir.join(file.file_name().context("it is a file")?))?;

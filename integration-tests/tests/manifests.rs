@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use comity_agent::config::Config;
+use comity_agent::config::{Config, PodMetricsSettings};
 use comity_scenarios::deploy;
 use serde_json::{Value, json};
 
@@ -149,11 +149,16 @@ fn beside_liqo_one_folder_has_every_right_and_the_webhook_is_found() {
     assert_eq!(shipped["metadata"]["namespace"], service.namespace.as_str());
     assert_eq!(shipped["spec"]["ports"][0]["port"], service.port);
     assert_eq!(shipped["spec"]["ports"][0]["targetPort"], webhook.listen.port());
-    // An API server calls no Service without an address.
-    assert!(shipped["spec"]["clusterIP"].is_null());
+    let metrics = PodMetricsSettings::default();
+    let shipped_metrics = object("liqo/pod-metrics/pod-metrics.yaml", "Service", &metrics.service.name);
+    assert_eq!(shipped_metrics["metadata"]["namespace"], metrics.service.namespace.as_str());
+    assert_eq!(shipped_metrics["spec"]["ports"][0]["targetPort"], metrics.listen.port());
     let deployment = object("agent/netstack/agent.yaml", "Deployment", "comity-agent");
-    let labels = &deployment["spec"]["template"]["metadata"]["labels"];
-    assert_eq!(&shipped["spec"]["selector"], labels);
+    for service in [shipped, shipped_metrics] {
+        // An API server calls no Service without an address.
+        assert!(service["spec"]["clusterIP"].is_null());
+        assert_eq!(service["spec"]["selector"], deployment["spec"]["template"]["metadata"]["labels"]);
+    }
 }
 
 #[test]

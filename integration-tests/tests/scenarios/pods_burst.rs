@@ -1,6 +1,7 @@
 //! An untouched Job bursts through Liqo while brokers and agents are pods, from the manifests that ship and with no rights but
 //! those: also while the agents' pods are deleted.
 
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::ensure;
@@ -32,6 +33,9 @@ async fn an_untouched_job_bursts_while_brokers_and_agents_are_pods() {
     it_was_gated_by_the_webhook(&pods).await;
     it_is_reached_from_home(&pods).await;
     let before = or_logs(pods.burst.container("train").await, &pods).await;
+    its_metrics_are_seen_at_home(&pods).await;
+    metrics_are_told_to_nobody_else(&pods).await;
+    said("kubectl top shows the container at home");
 
     nothing_was_forbidden(&pods).await;
 
@@ -98,6 +102,34 @@ async fn it_is_reached_from_home(pods: &Pods) {
         Ok(Some(()))
     });
     or_logs(reached.await, pods).await;
+}
+
+/// `kubectl top` on the origin shows what the container uses on the donor.
+async fn its_metrics_are_seen_at_home(pods: &Pods) {
+    let origin = &pods.clusters().origin;
+    let seen = until("kubectl top to show the pod", PATIENCE, async || {
+        let top = origin.kubectl(&["-n", NAMESPACE, "top", "pod", "-l", "app=train", "--no-headers"]).await?;
+        let [name, cpu, memory] = *top.split_whitespace().collect::<Vec<_>>() else { anyhow::bail!("{top:?}") };
+        ensure!(name.starts_with("train-") && cpu.ends_with('m') && memory.ends_with("Mi"), "{top}");
+        ensure!(memory != "0Mi", "{top}");
+        Ok(Some(top))
+    });
+    println!("{}", or_logs(seen.await, pods).await.trim());
+}
+
+/// Neither by the way that Liqo's virtual-kubelet takes, to anybody but the slice, nor by a connection of one's own.
+async fn metrics_are_told_to_nobody_else(pods: &Pods) {
+    let donor = &pods.clusters().donor;
+    let path = "/apis/metrics.liqo.io/v1beta1/scrape/origin/metrics/resource";
+    let refused = donor.kubectl(&["get", "--raw", path]).await.expect_err("an administrator has no slice");
+    assert!(refused.to_string().contains("no lease in force is this user's"), "{refused}");
+    // Whoever reaches the port shows no certificate of the API server.
+    let server = format!("--server=https://{}:7484", donor.node_ip());
+    let direct = ["get", "--raw", path, &server, "--insecure-skip-tls-verify"];
+    let refused = donor.kubectl_as(Path::new("/dev/null"), &direct, "").await.expect_err("it shows no certificate");
+    let refused = refused.to_string();
+    // The end of the connection may come before its reason.
+    assert!(refused.contains("certificate") || refused.contains("EOF"), "{refused}");
 }
 
 async fn answers(service: &str, pods: &Pods) -> String {
