@@ -168,7 +168,7 @@ impl Agent {
         // Whatever fails from here on ends the tasks that were begun.
         let unfinished = shutdown.token().drop_guard();
         let nodes = match &platform.api {
-            Some(api) => Prepared::look(&config, api, &store, (&platform.salt, clock.as_ref()), &shutdown).await?,
+            Some(api) => Prepared::look(&config, api, &store, (&platform.salt, &clock), &shutdown).await?,
             None => Prepared::none("there is no Kubernetes here"),
         };
         let context = Arc::new(Context {

@@ -24,7 +24,7 @@ mod patch;
 mod plan;
 mod pod;
 mod requests;
-mod settings;
+pub(crate) mod settings;
 mod shell;
 mod slots;
 mod view;

@@ -12,7 +12,7 @@ use comity_runtime::{BrokerEndpoints, IdentityPublicKey, IdentitySignature, LogF
 use serde::{Deserialize, Serialize};
 
 pub use access::AccessSettings;
-pub use liqo::{LiqoAuthentication, LiqoSettings};
+pub use liqo::{LiqoAuthentication, LiqoSettings, PodMetricsSettings};
 
 use crate::burst::BurstSettings;
 use crate::fabric::{DEFAULT_FABRIC_PORT, FabricMode, TunSettings};
@@ -326,6 +326,7 @@ mod tests {
             ("kubernetes: {}\nliqo: {podCidrs: [10.0.0.1/8]}\n", "liqo.podCidrs"),
             ("kubernetes: {}\nliqo: {apiServer: 'https://a:1'}\n", "liqo.apiServer"),
             ("kubernetes: {}\nliqo: {tokenRotationSeconds: 14}\n", "liqo.tokenRotationSeconds"),
+            ("kubernetes: {}\nliqo: {podMetrics: {service: {namespace: a, name: 'B'}}}\n", "liqo.podMetrics.service"),
             ("kubernetes: {}\nburst: {enabled: true}\n", "burst.enabled"),
             ("kubernetes: {}\nburst: {maxGpus: 0}\n", "burst.maxGpus"),
             ("inventoryFile: /a\nfabric: {mode: tun, tun: {mtu: 900}}\n", "fabric.tun.mtu"),

@@ -86,7 +86,7 @@ impl Prepared {
         config: &Config,
         api: &KubernetesApi,
         store: &Store,
-        (salt, clock): (&NodeSalt, &dyn Clock),
+        (salt, clock): (&NodeSalt, &Arc<dyn Clock>),
         shutdown: &Shutdown,
     ) -> Result<Self, StoreError> {
         let settings = &config.liqo;
@@ -98,7 +98,7 @@ impl Prepared {
         if let Err(error) = origin.ensure_virtual_kubelet_options().await {
             tracing::warn!(%error, "cannot set the options of virtual kubelets yet");
         }
-        let Look { network, installation } = match look_at_liqo(config, api, &origin, store, clock).await? {
+        let Look { network, installation } = match look_at_liqo(config, api, &origin, store, clock.as_ref()).await? {
             Ok(look) => look,
             Err(reason) => return Ok(Self::without(&reason)),
         };
@@ -106,7 +106,7 @@ impl Prepared {
         // Complete before anybody reads them: what is not among them is granted nothing.
         let (publish_grants, grants) = watch::channel(Arc::new(Grants::of(&store.records())));
         shutdown.spawn(follow_grants(store.clone(), publish_grants, shutdown.token()));
-        let own = donor::Own { network: &network, installation: &installation, salt };
+        let own = donor::Own { network: &network, installation: &installation, salt, clock };
         let donor = donor::start(config, api, own, grants, shutdown).await;
         let DonorSide { side, health } = match donor {
             Ok(donor) => donor,

@@ -104,6 +104,12 @@ impl Burst {
         Ok(burst)
     }
 
+    /// A burst over clusters whose brokers and agents somebody else started.
+    #[must_use]
+    pub fn over(binaries: Binaries, clusters: Arc<RealClusters>, federation: Federation) -> Self {
+        Self { binaries, clusters, federation: Some(federation) }
+    }
+
     /// Brings the two clusters up, with Liqo, and nothing of Comity.
     ///
     /// # Errors
@@ -158,17 +164,26 @@ impl Burst {
             federation.join(spec).await?;
         }
         federation.all_connected().await?;
+        self.federation = Some(federation);
+        self.open().await
+    }
+
+    /// Waits until the donor offers virtual nodes, and makes the namespace of the workloads.
+    ///
+    /// # Errors
+    /// When the donor does not offer them in time, with what it offers.
+    pub async fn open(&self) -> Result<()> {
         until("the donor to offer virtual nodes", PATIENCE, async || {
-            let offers = federation.comity_as("admin", &["offers"]).await?;
-            Ok(offers.to_string().contains("virtual-node").then_some(()))
+            let offers = self.federation().comity_as("admin", &["offers"]).await?;
+            ensure!(offers.to_string().contains("virtual-node"), "{offers}");
+            Ok(Some(()))
         })
         .await?;
         let namespace = format!(
             "{{\"apiVersion\": \"v1\", \"kind\": \"Namespace\", \"metadata\": {{\"name\": \"{NAMESPACE}\", \
              \"labels\": {{\"comity.dev/offload\": \"true\", \"comity.dev/tenant\": \"poly-ml\"}}}}}}"
         );
-        clusters.origin.kubectl_with_input(&["apply", "-f", "-"], &namespace).await?;
-        self.federation = Some(federation);
+        self.clusters.origin.kubectl_with_input(&["apply", "-f", "-"], &namespace).await?;
         Ok(())
     }
 
@@ -285,6 +300,57 @@ impl Burst {
         self.federation().comity(&["lease", "show", lease]).await
     }
 
+    /// The container that a Job runs on the donor: its id, and how often it was started again.
+    ///
+    /// # Errors
+    /// What kubectl says.
+    pub async fn container(&self, job: &str) -> Result<String> {
+        let path = "jsonpath={.items[0].status.containerStatuses[0].containerID} {.items[0].status.containerStatuses[0].restartCount}";
+        let selector = format!("app={job}");
+        Ok(self.clusters.donor.kubectl(&["get", "pods", "-A", "-l", &selector, "-o", path]).await?)
+    }
+
+    /// Gives the origin a Service for each of these Jobs, and a client that has nothing to do with GPUs.
+    ///
+    /// # Errors
+    /// What kubectl says.
+    pub async fn serve(&self, jobs: &[&str]) -> Result<()> {
+        let mut items = vec![serde_json::json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "client", "namespace": NAMESPACE},
+            "spec": {"containers": [{"name": "work", "image": PROBE_IMAGE, "imagePullPolicy": "IfNotPresent"}]},
+        })];
+        items.extend(jobs.iter().map(|job| {
+            serde_json::json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": {"name": job, "namespace": NAMESPACE},
+                "spec": {"selector": {"app": job}, "ports": [{"port": 80, "targetPort": 8080}]},
+            })
+        }));
+        let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": items});
+        self.clusters.origin.kubectl_with_input(&["apply", "-f", "-"], &list.to_string()).await?;
+        Ok(())
+    }
+
+    /// What a Service of the origin answers to the client, by its name.
+    ///
+    /// # Errors
+    /// What the client says.
+    pub async fn ask(&self, service: &str) -> Result<String> {
+        self.get(service, "").await
+    }
+
+    /// Ends the container behind a Service, which is content to.
+    ///
+    /// # Errors
+    /// What the client says.
+    pub async fn end(&self, service: &str) -> Result<()> {
+        self.get(service, "end").await.map(drop)
+    }
+
+    async fn get(&self, service: &str, path: &str) -> Result<String> {
+        let url = format!("http://{service}.{NAMESPACE}.svc.cluster.local/{path}");
+        Ok(self.clusters.origin.kubectl(&["-n", NAMESPACE, "exec", "client", "--", "/probe", "get", &url]).await?)
+    }
+
     /// Waits until a Job is complete on the origin.
     ///
     /// # Errors
@@ -386,12 +452,7 @@ fn is_true(object: &Value, condition: &str) -> bool {
 async fn install_agent(real: &RealCluster) -> Result<PathBuf> {
     for folder in ["crds", "agent"] {
         let folder = deploy().join(folder);
-        // The namespace is in one file and used in others, so a first pass may meet files out of order.
-        let apply = ["apply", "--server-side", "-f", folder.to_str().context("paths of tests are text")?];
-        until("the agent's objects to be applied", PATIENCE, async || {
-            real.kubectl(&apply).await.map(Some).map_err(Into::into)
-        })
-        .await?;
+        real.kubectl(&["apply", "--server-side", "-k", folder.to_str().context("paths of tests are text")?]).await?;
     }
     let token = real.kubectl(&["-n", "comity-system", "create", "token", "comity-agent", "--duration=24h"]).await?;
     let admin = real.admin_kubeconfig_path();

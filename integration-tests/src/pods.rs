@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use comity_testkit::image::{self, FolderImage, Image};
-use comity_testkit::{Binaries, Needs, RealCluster, RealClusters, RealClustersConfig, Where};
+use comity_testkit::{Binaries, LiqoConfig, LiqoVersion, Needs, RealCluster, RealClusters, RealClustersConfig, Where};
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::burst::{DONOR, ORIGIN, copy_policy, label_devices, place};
+use crate::burst::{Burst, DONOR, NAMESPACE, ORIGIN, copy_policy, label_devices, place};
 use crate::federation::{Federation, FederationConfig, PATIENCE};
 use crate::programs::{deploy, program};
 use crate::wait::until;
@@ -39,20 +39,50 @@ const USER: &str = "65532:65532";
 
 /// Both clusters, with everything of Comity in pods.
 pub struct Pods {
-    /// The two clusters.
-    pub clusters: Arc<RealClusters>,
-    /// The command, driven from between the clusters.
-    pub federation: Federation,
+    /// The two clusters, the command driven from between them, and what Jobs there do.
+    pub burst: Burst,
 }
 
 impl Pods {
-    /// Brings everything up: the donor's cluster has three brokers, four GPUs and an agent, the origin's an agent.
+    /// Brings everything up: the donor's cluster has three brokers, four GPUs and an agent, the origin's an agent. Neither has Liqo,
+    /// and the agents have no privileges.
     ///
     /// # Errors
     /// When a part does not come up.
     pub async fn start() -> Result<Self> {
-        let binaries = Binaries::ensure(Needs::Liqo).await?;
-        let config = RealClustersConfig { donor_gpus: 4, dns: true, ..RealClustersConfig::default() };
+        let pods = Self::with_brokers(LiqoVersion::default(), None).await?;
+        let RealClusters { origin, donor, .. } = pods.clusters();
+        for (cluster, real) in [(ORIGIN, origin), (DONOR, donor)] {
+            pods.agent(cluster, real).await?;
+        }
+        pods.all_connected().await?;
+        Ok(pods)
+    }
+
+    /// The same beside Liqo: the agents are gateways, the origin bursts, and both clusters have a metrics-server.
+    ///
+    /// # Errors
+    /// When a part does not come up.
+    pub async fn start_beside_liqo() -> Result<Self> {
+        let version = LiqoVersion::from_environment()?;
+        let liqo = LiqoConfig { version, ..LiqoConfig::default() };
+        let pods = Self::with_brokers(version, Some(liqo)).await?;
+        let RealClusters { origin, donor, .. } = pods.clusters();
+        for (cluster, real) in [(ORIGIN, origin), (DONOR, donor)] {
+            pods.agent_beside_liqo(cluster, real).await?;
+        }
+        for real in [origin, donor] {
+            real.add_metrics_server(&pods.burst.binaries).await?;
+        }
+        pods.all_connected().await?;
+        pods.burst.open().await?;
+        Ok(pods)
+    }
+
+    /// Both clusters and the brokers.
+    async fn with_brokers(version: LiqoVersion, liqo: Option<LiqoConfig>) -> Result<Self> {
+        let binaries = Binaries::with_liqo(Needs::Liqo, version).await?;
+        let config = RealClustersConfig { donor_gpus: 4, dns: true, liqo, ..RealClustersConfig::default() };
         let clusters = Arc::new(RealClusters::start(&binaries, config).await?);
         let members: Vec<String> = (1..=3)
             .map(|id| {
@@ -62,21 +92,29 @@ impl Pods {
             .collect();
         let router = place(&clusters, Where::Router, clusters.donor.node_ip());
         let federation = Federation::found_elsewhere(router, CLIENT_PORT, &members.join(",")).await?;
-        let pods = Self { clusters, federation };
-        label_devices(&pods.clusters.donor).await?;
-        pods.images(&binaries).await?;
+        let pods = Self { burst: Burst::over(binaries, clusters, federation) };
+        label_devices(&pods.clusters().donor).await?;
+        pods.images().await?;
         pods.brokers().await?;
-        for (cluster, real) in [(ORIGIN, &pods.clusters.origin), (DONOR, &pods.clusters.donor)] {
-            pods.agent(cluster, real).await?;
-        }
-        pods.all_connected().await?;
         Ok(pods)
     }
 
+    /// The two clusters.
+    #[must_use]
+    pub fn clusters(&self) -> &RealClusters {
+        &self.burst.clusters
+    }
+
+    /// The command, driven from between the clusters.
+    #[must_use]
+    pub fn federation(&self) -> &Federation {
+        self.burst.federation()
+    }
+
     /// Makes the images and gives them to the nodes.
-    async fn images(&self, binaries: &Binaries) -> Result<()> {
-        let dir = self.federation.dir();
-        let RealClusters { origin, donor, .. } = &*self.clusters;
+    async fn images(&self) -> Result<()> {
+        let dir = self.federation().dir();
+        let RealClusters { origin, donor, .. } = self.clusters();
         for (name, nodes) in [("broker", &[donor][..]), ("agent", &[origin, donor])] {
             let folder = dir.join(format!("image-{name}"));
             let built = program("comity")?;
@@ -92,18 +130,18 @@ impl Pods {
                 node.import_image(&archive).await?;
             }
         }
-        let (archive, kubectl) = (dir.join("kubectl.tar"), binaries.program("kubectl"));
+        let (archive, kubectl) = (dir.join("kubectl.tar"), self.burst.binaries.program("kubectl"));
         let image = Image { name: KUBECTL_IMAGE, program: &kubectl, path: "/kubectl", user: USER, tmp: true };
         image::write(&image, &archive)?;
         Ok(origin.import_image(&archive).await?)
     }
 
     async fn brokers(&self) -> Result<()> {
-        let donor = &self.clusters.donor;
+        let donor = &self.clusters().donor;
         volumes(donor, &["broker-1", "broker-2", "broker-3", "agent"]).await?;
-        let founding = self.federation.broker_dir(1);
+        let founding = self.federation().broker_dir(1);
         let files = ["broker.json", "ca/ca.pem", "ca/ca-key.pem"].map(|file| founding.join(file));
-        self.apply(donor, "broker", "broker", |text| {
+        self.apply(donor, &["broker"], "broker", |text| {
             text.push_str(&secret("comity-broker-founding", BROKERS, &files));
             text.push_str(&format!(
                 "patches:\n- target: {{kind: Service, name: comity-broker-client}}\n  patch: |\n    \
@@ -113,12 +151,12 @@ impl Pods {
             files.to_vec()
         })
         .await?;
-        let policy = self.federation.dir().join("policy");
+        let policy = self.federation().dir().join("policy");
         std::fs::create_dir(&policy)?;
         copy_policy(&FederationConfig::with_example_policy().policy, &policy, PEERING_IDLE)?;
         let policy = policy.to_str().context("paths of tests are text")?.to_owned();
         until("the policy to be applied", PATIENCE, async || {
-            self.federation.comity_as("admin", &["policy", "apply", &policy]).await.map(Some)
+            self.federation().comity_as("admin", &["policy", "apply", &policy]).await.map(Some)
         })
         .await?;
         self.brokers_ready().await
@@ -138,33 +176,55 @@ impl Pods {
         let level = "pod-security.kubernetes.io/enforce=restricted";
         real.kubectl(&["label", "namespace", AGENT, level]).await?;
 
-        let invitation = self.federation.comity_as("admin", &["cluster", "invite", cluster]).await?;
-        let dir = self.federation.dir().join(cluster);
+        let token = self.invite(cluster).await?;
+        self.agent_of(real, "agent/netstack", FABRIC_PORT, Some(token)).await
+    }
+
+    /// The commands of docs/install.md, which are two.
+    async fn agent_beside_liqo(&self, cluster: &str, real: &RealCluster) -> Result<()> {
+        if cluster == ORIGIN {
+            volumes(real, &["agent"]).await?;
+        }
+        let token = self.invite(cluster).await?;
+        real.kubectl(&["label", "node", &real.node_name(), "comity.dev/gateway=true"]).await?;
+        self.agent_of(real, "liqo", GATEWAY_PORT, Some(token)).await?;
+        agent_rolled_out(real).await
+    }
+
+    /// A join token in a file.
+    async fn invite(&self, cluster: &str) -> Result<PathBuf> {
+        let invitation = self.federation().comity_as("admin", &["cluster", "invite", cluster]).await?;
+        let dir = self.federation().dir().join(cluster);
         std::fs::create_dir(&dir)?;
         let token = dir.join("join.token");
         std::fs::write(&token, invitation["token"].as_str().context("an invitation has a token")?)?;
-        self.agent_in_mode(real, "netstack", FABRIC_PORT, Some(token)).await
+        Ok(token)
     }
 
-    async fn agent_in_mode(
-        &self,
-        real: &RealCluster,
-        mode: &str,
-        fabric_port: u16,
-        token: Option<PathBuf>,
-    ) -> Result<()> {
-        let base = format!("agent/{mode}");
-        let folder = deploy().join(&base);
+    /// The agent of a folder of manifests, with what has to be chosen in its `agent.yaml`.
+    async fn agent_of(&self, real: &RealCluster, base: &str, fabric_port: u16, token: Option<PathBuf>) -> Result<()> {
+        let folder = deploy().join(base);
         let shipped = real.kubectl(&["kustomize", folder.to_str().context("paths of tests are text")?]).await?;
         let mut config = agent_config(&shipped)?;
-        if real.name() == self.clusters.donor.name() {
+        if real.name() == self.clusters().donor.name() {
             let chosen = format!("endpoints: ['{}:{fabric_port}']", real.node_ip());
-            ensure!(config.contains("endpoints: []"), "the manifest's agent.yaml names no endpoints: {config}");
-            config = config.replace("endpoints: []", &chosen);
+            replace(&mut config, "endpoints: []", &chosen)?;
         }
-        let file = self.federation.dir().join("agent.yaml");
+        if base == "liqo" {
+            // These nodes carry no spec.podCIDR: the container network here is a plain bridge.
+            let networks = format!("liqo:\n  enabled: true\n  podCidrs: [{}]\n", real.pod_cidr());
+            replace(&mut config, "liqo:\n  enabled: true\n", &networks)?;
+            let burst = "burst:\n  enabled: true\n  cooldownSeconds: 3\n  defaultClass: midrange\n";
+            if real.name() == self.clusters().donor.name() {
+                replace(&mut config, "liqo:\n", "liqo:\n  podMetrics: {}\n")?;
+            }
+            replace(&mut config, "burst:\n  enabled: true\n", burst)?;
+        }
+        let file = self.federation().dir().join("agent.yaml");
         std::fs::write(&file, config)?;
-        self.apply(real, &base, "agent", |text| {
+        let tells_metrics = base == "liqo" && real.name() == self.clusters().donor.name();
+        let bases = if tells_metrics { &[base, "liqo/pod-metrics"][..] } else { &[base] };
+        self.apply(real, bases, "agent", |text| {
             text.push_str(&format!(
                 "configMapGenerator:\n- name: comity-agent\n  namespace: {AGENT}\n  behavior: replace\n  files: [agent.yaml]\n"
             ));
@@ -187,29 +247,31 @@ impl Pods {
         real.kubectl(&["label", "node", &real.node_name(), "comity.dev/gateway=true"]).await?;
         let level = "pod-security.kubernetes.io/enforce=privileged";
         real.kubectl(&["label", "--overwrite", "namespace", AGENT, level]).await?;
-        self.agent_in_mode(real, "tun", GATEWAY_PORT, None).await?;
-        let timeout = format!("--timeout={}s", ROLLOUT.as_secs());
-        real.kubectl(&["-n", AGENT, "rollout", "status", "deployment/comity-agent", &timeout]).await?;
-        Ok(())
+        self.agent_of(real, "agent/tun", GATEWAY_PORT, None).await?;
+        agent_rolled_out(real).await
     }
 
-    /// `kubectl apply -k` of an overlay over `deploy/BASE`, as a user would write one; `more` adds to its text and names the files that it
+    /// `kubectl apply -k` of an overlay over folders of `deploy/`, as a user would write one; `more` adds to its text and names the files that it
     /// uses.
     async fn apply(
         &self,
         real: &RealCluster,
-        base: &str,
+        bases: &[&str],
         image: &str,
         more: impl FnOnce(&mut String) -> Vec<PathBuf>,
     ) -> Result<()> {
-        let dir = self.federation.dir().join(format!("overlay-{}-{}", real.name(), base.replace('/', "-")));
+        let dir =
+            self.federation().dir().join(format!("overlay-{}-{}", real.name(), bases.join("-").replace('/', "-")));
         std::fs::create_dir(&dir)?;
-        let base = relative(&dir, &deploy().join(base))?;
+        let resources: Vec<String> = bases
+            .iter()
+            .map(|base| Ok(relative(&dir, &deploy().join(base))?.display().to_string()))
+            .collect::<Result<_>>()?;
         let name = image_name(image);
         let (chosen, tag) = name.rsplit_once(':').context("the name has a tag")?;
         let mut text = format!(
             "resources: [{}]\nimages: [{{name: registry.example/comity-{image}, newName: {chosen}, newTag: {tag}}}]\n",
-            base.display()
+            resources.join(", ")
         );
         for file in more(&mut text) {
             std::fs::copy(&file, dir.join(file.file_name().context("it is a file")?))?;
@@ -226,7 +288,7 @@ impl Pods {
     pub async fn brokers_ready(&self) -> Result<()> {
         let timeout = format!("--timeout={}s", ROLLOUT.as_secs());
         let wait = ["-n", BROKERS, "rollout", "status", "statefulset/comity-broker", &timeout];
-        self.clusters.donor.kubectl(&wait).await?;
+        self.clusters().donor.kubectl(&wait).await?;
         Ok(())
     }
 
@@ -236,7 +298,7 @@ impl Pods {
     /// When they are not in time.
     pub async fn all_connected(&self) -> Result<()> {
         until("both agents to be connected", PATIENCE, async || {
-            let clusters = self.federation.comity_as("admin", &["cluster", "list"]).await?;
+            let clusters = self.federation().comity_as("admin", &["cluster", "list"]).await?;
             let items = clusters["items"].as_array().into_iter().flatten();
             let connected = items.filter(|c| c["connected"] == true && c["offerGeneration"] != 0).count();
             ensure!(connected == 2, "{clusters}");
@@ -261,7 +323,7 @@ impl Pods {
     /// When none is known in time.
     pub async fn leader(&self) -> Result<u64> {
         until("a leader", PATIENCE, async || {
-            let status = self.federation.comity_as("admin", &["raft", "status"]).await?;
+            let status = self.federation().comity_as("admin", &["raft", "status"]).await?;
             Ok(Some(status["brokers"][0]["leader"].as_u64().with_context(|| status.to_string())?))
         })
         .await
@@ -270,8 +332,8 @@ impl Pods {
     /// States, events and ends of logs of all of Comity's pods, for a message when a test fails.
     pub async fn logs(&self) -> String {
         let mut logs = String::new();
-        for real in [&self.clusters.donor, &self.clusters.origin] {
-            for namespace in [BROKERS, AGENT, "comity-leases"] {
+        for real in [&self.clusters().donor, &self.clusters().origin] {
+            for namespace in [BROKERS, AGENT, "comity-leases", NAMESPACE] {
                 for args in [
                     &["get", "pods,pvc,endpointslices", "-o", "wide"][..],
                     &["get", "events", "--sort-by=.lastTimestamp"],
@@ -291,12 +353,25 @@ impl Pods {
     /// # Errors
     /// When something stays.
     pub async fn stop(self) -> Result<()> {
-        drop(self.federation);
-        if let Some(clusters) = Arc::into_inner(self.clusters) {
-            clusters.stop().await?;
-        }
-        Ok(())
+        self.burst.stop().await
     }
+}
+
+/// Waits until the agent's pod is ready.
+///
+/// # Errors
+/// When it is not in time.
+pub async fn agent_rolled_out(real: &RealCluster) -> Result<()> {
+    let timeout = format!("--timeout={}s", ROLLOUT.as_secs());
+    real.kubectl(&["-n", AGENT, "rollout", "status", "deployment/comity-agent", &timeout]).await?;
+    Ok(())
+}
+
+/// Replaces what a shipped file must have.
+fn replace(text: &mut String, from: &str, to: &str) -> Result<()> {
+    ensure!(text.contains(from), "{from:?} is not in the manifest's agent.yaml: {text}");
+    *text = text.replace(from, to);
+    Ok(())
 }
 
 fn image_name(name: &str) -> String {

@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
+use comity_agent::config::{Config, PodMetricsSettings};
 use comity_scenarios::deploy;
 use serde_json::{Value, json};
 
@@ -108,6 +109,17 @@ fn brokers_let_in_what_needs_them() {
     }
 }
 
+/// The agent's configuration in a file's ConfigMap, as the agent reads it.
+fn shipped_config(file: &str) -> Config {
+    let map = object(file, "ConfigMap", "comity-agent");
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("agent.yaml");
+    std::fs::write(&path, map["data"]["agent.yaml"].as_str().unwrap()).unwrap();
+    let config = Config::read(&path).unwrap();
+    config.check().unwrap();
+    config
+}
+
 #[test]
 fn the_agent_has_its_account_and_nothing_else() {
     let deployment = object("agent/netstack/agent.yaml", "Deployment", "comity-agent");
@@ -115,11 +127,38 @@ fn the_agent_has_its_account_and_nothing_else() {
     let pod = &deployment["spec"]["template"]["spec"];
     is_restricted(pod);
     assert_eq!(pod["serviceAccountName"], "comity-agent");
-    let config = object("agent/netstack/agent.yaml", "ConfigMap", "comity-agent");
-    let home = tempfile::tempdir().unwrap();
-    let file = home.path().join("agent.yaml");
-    std::fs::write(&file, config["data"]["agent.yaml"].as_str().unwrap()).unwrap();
-    comity_agent::config::Config::read(&file).unwrap().check().unwrap();
+    shipped_config("agent/netstack/agent.yaml");
+}
+
+/// A cluster beside Liqo is given everything by one folder, and its API server finds the webhook where it listens.
+#[test]
+fn beside_liqo_one_folder_has_every_right_and_the_webhook_is_found() {
+    let rights = documents(&deploy().join("agent/Kustomization")).remove(0);
+    let listed: Vec<_> = rights["resources"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    for entry in std::fs::read_dir(deploy().join("agent")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(!name.ends_with(".yaml") || listed.contains(&name.as_str()), "{name} is not in {listed:?}");
+    }
+    let all = documents(&deploy().join("liqo/Kustomization")).remove(0);
+    assert_eq!(all["resources"], json!(["../crds", "../agent", "../agent/tun", "webhook.yaml"]));
+
+    let config = shipped_config("liqo/config.yaml");
+    let webhook = config.burst.webhook.unwrap();
+    let service = webhook.service.unwrap();
+    let shipped = object("liqo/webhook.yaml", "Service", &service.name);
+    assert_eq!(shipped["metadata"]["namespace"], service.namespace.as_str());
+    assert_eq!(shipped["spec"]["ports"][0]["port"], service.port);
+    assert_eq!(shipped["spec"]["ports"][0]["targetPort"], webhook.listen.port());
+    let metrics = PodMetricsSettings::default();
+    let shipped_metrics = object("liqo/pod-metrics/pod-metrics.yaml", "Service", &metrics.service.name);
+    assert_eq!(shipped_metrics["metadata"]["namespace"], metrics.service.namespace.as_str());
+    assert_eq!(shipped_metrics["spec"]["ports"][0]["targetPort"], metrics.listen.port());
+    let deployment = object("agent/netstack/agent.yaml", "Deployment", "comity-agent");
+    for service in [shipped, shipped_metrics] {
+        // An API server calls no Service without an address.
+        assert!(service["spec"]["clusterIP"].is_null());
+        assert_eq!(service["spec"]["selector"], deployment["spec"]["template"]["metadata"]["labels"]);
+    }
 }
 
 #[test]

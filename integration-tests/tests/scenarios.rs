@@ -17,6 +17,8 @@ mod explain;
 mod inventories;
 #[path = "scenarios/pods.rs"]
 mod pods;
+#[path = "scenarios/pods_burst.rs"]
+mod pods_burst;
 #[path = "scenarios/real_kubelets.rs"]
 mod real_kubelets;
 #[path = "scenarios/restart.rs"]

@@ -11,6 +11,8 @@ use crate::dns_label::is_dns_label;
 const MAX_DEBOUNCE_MS: u64 = 5_000;
 /// Longest that an unused lease is kept, and that a pod is held: a day.
 const MAX_SECONDS: u64 = 86_400;
+/// Where the webhook listens. Not the fabric's port for APIs, which a gateway opens on addresses of the same node.
+const DEFAULT_PORT: u16 = 7483;
 
 /// How GPU pods of this cluster become requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,7 +80,7 @@ pub struct WebhookSettings {
 impl Default for WebhookSettings {
     fn default() -> Self {
         Self {
-            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7482)),
+            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, DEFAULT_PORT)),
             url: None,
             service: None,
             secret_namespace: "comity-system".to_owned(),
@@ -187,8 +189,10 @@ mod tests {
         assert!(refused(&|s| s.default_class = "Big".to_owned()).contains("burst.defaultClass \"Big\""));
         assert!(refused(&|s| s.max_requests = 0).contains("burst.maxRequests"));
         assert!(refused(&|s| s.webhook = Some(WebhookSettings::default())).contains("either url"));
-        let plain = WebhookSettings { url: Some("http://agent:7482".to_owned()), ..WebhookSettings::default() };
+        let plain = WebhookSettings { url: Some("http://agent:7483".to_owned()), ..WebhookSettings::default() };
         assert!(refused(&|s| s.webhook = Some(plain.clone())).contains("https://HOST:PORT"));
+        // A gateway has both on its node.
+        assert_ne!(WebhookSettings::default().listen.port(), crate::fabric::API_PORT);
     }
 
     #[test]

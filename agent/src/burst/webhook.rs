@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::settings::WebhookSettings;
 
+pub(crate) use certificate::{Certificates, make as make_certificates};
 pub use configuration::remove as remove_configuration;
 
 /// How often everything is looked at, whatever the watch says.

@@ -1,14 +1,20 @@
 //! The section `liqo` of the agent's configuration.
 
+use std::net::{Ipv4Addr, SocketAddr};
+
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, refused};
+use crate::burst::settings::ServiceName;
+use crate::dns_label::is_dns_label;
 
 /// Pod CIDRs that a key bundle carries, and networks that peers may have.
 const MAX_POD_CIDRS: usize = 8;
 const MAX_PEER_NETWORKS: usize = 64;
 const LONGEST_LABEL: usize = 63;
+/// Beside those of the fabric (7482) and of the webhook (7483).
+const POD_METRICS_PORT: u16 = 7484;
 
 /// Least and most seconds between two tokens of an origin: below, brokers would carry little else; above, a token is no
 /// longer short-lived.
@@ -52,6 +58,28 @@ pub struct LiqoSettings {
     /// Whether an offloaded namespace has the same name on the donor, so that every name of a Service works there; the donor
     /// must have none of that name.
     pub same_namespace_names: bool,
+    /// Metrics of offloaded pods for the clusters that they come from; absent: none. For donors with a metrics-server.
+    pub pod_metrics: Option<PodMetricsSettings>,
+}
+
+/// Where metrics of offloaded pods are served to this cluster's API server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct PodMetricsSettings {
+    /// Where HTTPS is served.
+    pub listen: SocketAddr,
+    /// The Service in front of the agent's pod.
+    pub service: ServiceName,
+}
+
+impl Default for PodMetricsSettings {
+    fn default() -> Self {
+        let (namespace, name) = ("comity-system".to_owned(), "comity-agent-pod-metrics".to_owned());
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, POD_METRICS_PORT)),
+            service: ServiceName { namespace, name, port: 443 },
+        }
+    }
 }
 
 impl Default for LiqoSettings {
@@ -67,6 +95,7 @@ impl Default for LiqoSettings {
             authentication: LiqoAuthentication::default(),
             token_rotation_seconds: 2_400,
             same_namespace_names: false,
+            pod_metrics: None,
         }
     }
 }
@@ -98,6 +127,12 @@ impl LiqoSettings {
             let (least, most) = TOKEN_ROTATION.into_inner();
             let reason = format!("want {least} to {most} seconds");
             return Err(refused("liqo.tokenRotationSeconds", self.token_rotation_seconds, reason));
+        }
+        if let Some(PodMetricsSettings { service, .. }) = &self.pod_metrics
+            && !(is_dns_label(&service.namespace) && is_dns_label(&service.name) && service.port > 0)
+        {
+            let text = format!("{}/{}:{}", service.namespace, service.name, service.port);
+            return Err(refused("liqo.podMetrics.service", text, "write DNS labels and a port from 1 to 65535"));
         }
         let port = self.api_server.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains('/'));
         let port = port.and_then(|(_, port)| port.parse::<u16>().ok()).filter(|port| *port > 0);

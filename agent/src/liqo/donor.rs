@@ -21,6 +21,7 @@ mod installation;
 mod namespaces;
 mod pace;
 mod peer_check;
+pub mod pod_metrics;
 mod policies;
 mod policy_keeper;
 mod removal;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use comity_proto::v1;
-use comity_runtime::Shutdown;
+use comity_runtime::{Clock, Shutdown};
 use tokio::sync::watch;
 
 use super::DonorSide;
@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::delivery::{DeliveryError, Grants, NodeLender, VirtualNodeDonor};
 use crate::kubernetes_api::KubernetesApi;
 use crate::liqo::donor::{
-    ClassController, DonorSettings, Installation, LiqoDonor, NamespaceKeeper, PolicyKeeper, PolicySettings,
+    ClassController, DonorSettings, Installation, LiqoDonor, NamespaceKeeper, PolicyKeeper, PolicySettings, pod_metrics,
 };
 use crate::liqo::own_user_name;
 use crate::observe::NodeSalt;
@@ -23,6 +23,7 @@ pub(super) struct Own<'a> {
     pub(super) network: &'a v1::ClusterNetwork,
     pub(super) installation: &'a Result<Installation, String>,
     pub(super) salt: &'a NodeSalt,
+    pub(super) clock: &'a Arc<dyn Clock>,
 }
 
 /// Puts the donor's side together. What is wrong with the installation keeps it from lending, not from taking down what was
@@ -47,6 +48,14 @@ pub(super) async fn start(
         Ok(_) => keeper.health(),
         Err(reason) => watch::channel(Err(reason.clone())).1,
     };
+    match &config.liqo.pod_metrics {
+        Some(settings) => {
+            let clock = Arc::clone(own.clock);
+            let serving = pod_metrics::run(client.clone(), settings.clone(), grants.clone(), clock, shutdown.token());
+            shutdown.spawn(serving);
+        }
+        None => pod_metrics::remove_registration(&client).await,
+    }
     let stop = shutdown.token();
     shutdown.spawn(async move {
         // The policies stay in the cluster when their keeper ends: what was granted goes on under them.

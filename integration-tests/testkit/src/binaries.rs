@@ -12,13 +12,16 @@ use crate::port::random;
 
 /// The script and the modules it builds from, carried along so that an installed `comity` has them too.
 const SCRIPT: &str = include_str!("../../../scripts/kubernetes-binaries");
-const MODULES: [(&str, &str); 31] = [
+const MODULES: [(&str, &str); 34] = [
     ("kubernetes/go.mod", include_str!("../go/kubernetes/go.mod")),
     ("kubernetes/go.sum", include_str!("../go/kubernetes/go.sum")),
     ("kubernetes/tools.go", include_str!("../go/kubernetes/tools.go")),
     ("etcd/go.mod", include_str!("../go/etcd/go.mod")),
     ("etcd/go.sum", include_str!("../go/etcd/go.sum")),
     ("etcd/tools.go", include_str!("../go/etcd/tools.go")),
+    ("metrics-server/go.mod", include_str!("../go/metrics-server/go.mod")),
+    ("metrics-server/go.sum", include_str!("../go/metrics-server/go.sum")),
+    ("metrics-server/tools.go", include_str!("../go/metrics-server/tools.go")),
     ("kwok/go.mod", include_str!("../go/kwok/go.mod")),
     ("kwok/go.sum", include_str!("../go/kwok/go.sum")),
     ("kwok/tools.go", include_str!("../go/kwok/tools.go")),

@@ -112,6 +112,9 @@ pub enum RealClustersError {
     /// An API server that was started again does not answer.
     #[error("the API server does not answer two minutes after it was started again")]
     Silent(#[source] KubectlError),
+    /// The metrics-server was not applied.
+    #[error("the objects of the metrics-server cannot be applied")]
+    MetricsServer(#[source] KubectlError),
     /// Liqo's chart cannot be rendered.
     #[error("the chart of Liqo cannot be rendered for the cluster '{cluster}': {said}")]
     Chart {

@@ -4,23 +4,9 @@ use std::time::{Duration, Instant};
 
 use comity_scenarios::burst::{Burst, BurstConfig, DONOR, NAMESPACE, ORIGIN};
 use comity_scenarios::{PATIENCE, until};
-use comity_testkit::real_clusters::PROBE_IMAGE;
 use comity_testkit::{RealClusters, Where, requirements};
 
 use crate::{OrLogs as _, is_long};
-
-/// Services before the Jobs' pods, and a client that has nothing to do with GPUs.
-fn services_and_client() -> String {
-    format!(
-        r#"{{"apiVersion": "v1", "kind": "List", "items": [
-  {{"apiVersion": "v1", "kind": "Service", "metadata": {{"name": "train", "namespace": "{NAMESPACE}"}},
-    "spec": {{"selector": {{"app": "train"}}, "ports": [{{"port": 80, "targetPort": 8080}}]}}}},
-  {{"apiVersion": "v1", "kind": "Service", "metadata": {{"name": "steady", "namespace": "{NAMESPACE}"}},
-    "spec": {{"selector": {{"app": "steady"}}, "ports": [{{"port": 80, "targetPort": 8080}}]}}}},
-  {{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "client", "namespace": "{NAMESPACE}"}},
-    "spec": {{"containers": [{{"name": "work", "image": "{PROBE_IMAGE}", "imagePullPolicy": "IfNotPresent"}}]}}}}]}}"#
-    )
-}
 
 /// One pair of clusters serves all parts, for they take half a minute to come up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -29,7 +15,8 @@ async fn an_untouched_job_runs_on_another_institutions_gpus_and_gives_them_back(
         return;
     }
     let mut burst = Burst::start(&BurstConfig::default()).await.unwrap();
-    burst.clusters.origin.kubectl_with_input(&["apply", "-f", "-"], &services_and_client()).await.unwrap();
+    // Services before the Jobs' pods.
+    burst.serve(&["train", "steady"]).await.unwrap();
     an_untouched_job(&burst).await;
     a_request_by_kubectl(&burst).await;
     the_leader_and_both_agents_killed_on_the_way(&mut burst).await;
@@ -44,13 +31,6 @@ async fn an_untouched_job_runs_on_another_institutions_gpus_and_gives_them_back(
     burst.stop().await.unwrap();
 }
 
-/// What a Service of the origin answers to a pod of the origin, by its name.
-async fn ask(burst: &Burst, service: &str) -> anyhow::Result<String> {
-    let url = format!("http://{service}.{NAMESPACE}.svc.cluster.local/");
-    let get = ["-n", NAMESPACE, "exec", "client", "--", "/probe", "get", &url];
-    Ok(burst.clusters.origin.kubectl(&get).await?)
-}
-
 async fn an_untouched_job(burst: &Burst) {
     let federation = burst.federation();
     let cold = burst.run_job("train", 2, &["serve", "45"]).await.or_logs(federation);
@@ -60,7 +40,7 @@ async fn an_untouched_job(burst: &Burst) {
     let log = burst.log("train").await.or_logs(federation);
     assert_eq!(log.lines().filter(|line| line.starts_with("device=")).count(), 2, "{log}");
     // It answers the origin's pods over the fabric, by the Service's name.
-    let answer = until("the Service to answer", PATIENCE, async || Ok(Some(ask(burst, "train").await?)))
+    let answer = until("the Service to answer", PATIENCE, async || Ok(Some(burst.ask("train").await?)))
         .await
         .or_logs(federation);
     assert!(answer.contains("device="), "{answer}");
@@ -126,13 +106,6 @@ async fn the_leader_and_both_agents_killed_on_the_way(burst: &mut Burst) {
     burst.no_lease().await.or_logs(federation);
 }
 
-/// The container that a Job runs on the donor: its id, and how often it was started again.
-async fn container(burst: &Burst, job: &str) -> String {
-    let path = "jsonpath={.items[0].status.containerStatuses[0].containerID} {.items[0].status.containerStatuses[0].restartCount}";
-    let selector = format!("app={job}");
-    burst.clusters.donor.kubectl(&["get", "pods", "-A", "-l", &selector, "-o", path]).await.unwrap()
-}
-
 /// How long every broker is away.
 fn brokers_away() -> Duration {
     Duration::from_secs(if is_long() { 600 } else { 20 })
@@ -194,12 +167,12 @@ async fn teardown_in_wrong_orders(burst: &Burst) {
 async fn the_line_cut_the_donors_api_dead_and_no_broker(burst: &mut Burst) {
     async fn answers(burst: &Burst, what: &str) {
         let back = Instant::now();
-        until(what, PATIENCE, async || Ok(Some(ask(burst, "steady").await?))).await.or_logs(burst.federation());
+        until(what, PATIENCE, async || Ok(Some(burst.ask("steady").await?))).await.or_logs(burst.federation());
         println!("{:>7} ms  {what}", back.elapsed().as_millis());
     }
     burst.run_job("steady", 1, &["serve", "1800"]).await.or_logs(burst.federation());
     answers(burst, "the Service to answer at first").await;
-    let before = container(burst, "steady").await;
+    let before = burst.container("steady").await.unwrap();
 
     burst.clusters.cut_line().await.unwrap();
     tokio::time::sleep(Duration::from_secs(30)).await;
@@ -221,7 +194,7 @@ async fn the_line_cut_the_donors_api_dead_and_no_broker(burst: &mut Burst) {
     }
     tokio::time::sleep(away).await;
     answers(burst, &format!("the Service to answer after {} s without any broker", away.as_secs())).await;
-    assert_eq!(container(burst, "steady").await, before, "the container was started again");
+    assert_eq!(burst.container("steady").await.unwrap(), before, "the container was started again");
     assert!(before.ends_with(" 0"), "{before}");
     for broker in 1..=3 {
         burst.federation_mut().start_broker(broker).unwrap();

@@ -15,11 +15,11 @@ const LEASES: &str = "comity-leases";
 /// An ordinary user, no capability and no way to one, system calls filtered.
 const NOTHING: &str = "65532 0 0 0 0 0 1 2";
 /// Root with `CAP_NET_ADMIN` (bit 12) and no other.
-const GATEWAY: &str = "0 0 1000 1000 1000 0 1 2";
-const AGENTS: &str = "app.kubernetes.io/name=comity-agent";
+pub(crate) const GATEWAY: &str = "0 0 1000 1000 1000 0 1 2";
+pub(crate) const AGENTS: &str = "app.kubernetes.io/name=comity-agent";
 
 /// Fails with what all pods say.
-async fn or_logs<T, E: std::fmt::Display>(result: Result<T, E>, pods: &Pods) -> T {
+pub(crate) async fn or_logs<T, E: std::fmt::Display>(result: Result<T, E>, pods: &Pods) -> T {
     match result {
         Ok(value) => value,
         Err(error) => panic!("{error:#}\n{}", pods.logs().await),
@@ -35,7 +35,7 @@ async fn brokers_and_agents_run_as_pods_and_lend() {
     let said = |what: &str| println!("{:>7} ms  {what}", began.elapsed().as_millis());
     let pods = Pods::start().await.unwrap();
     said("three brokers and both agents are connected, as pods");
-    let RealClusters { origin, donor, .. } = &*pods.clusters;
+    let RealClusters { origin, donor, .. } = pods.clusters();
     assert_eq!(held(donor, "comity-broker", &pods).await, vec![NOTHING; 3]);
     for real in [origin, donor] {
         assert_eq!(held(real, "comity-agent", &pods).await, [NOTHING]);
@@ -52,7 +52,7 @@ async fn brokers_and_agents_run_as_pods_and_lend() {
     donor.kubectl(&["-n", BROKERS, "delete", "secret", "comity-broker-founding"]).await.unwrap();
 
     // The pods that come back do what is to be done for the lease.
-    let federation = &pods.federation;
+    let federation = pods.federation();
     kill_the_agents(&pods).await;
     let request = or_logs(federation.submit(1, "midrange").await, &pods).await;
     let lease = or_logs(federation.lease_of(&request).await, &pods).await;
@@ -90,7 +90,7 @@ async fn brokers_and_agents_run_as_pods_and_lend() {
 
 /// A tenant's pod on the origin starts one on the donor, which sees its GPU.
 async fn work_on(lease: &str, pods: &Pods) {
-    let active = or_logs(pods.federation.lease_in(lease, "active", PATIENCE).await, pods).await;
+    let active = or_logs(pods.federation().lease_in(lease, "active", PATIENCE).await, pods).await;
     let secret = active["donorNamespace"].as_str().unwrap();
     or_logs(a_tenant(pods, secret).await, pods).await;
     let work = pod("work", 1, PROBE_IMAGE);
@@ -104,22 +104,22 @@ async fn work_on(lease: &str, pods: &Pods) {
 }
 
 async fn give_back(lease: &str, pods: &Pods) {
-    or_logs(pods.federation.comity(&["lease", "release", lease]).await, pods).await;
-    or_logs(pods.federation.lease_in(lease, "ended", PATIENCE).await, pods).await;
-    let origin = &pods.clusters.origin;
+    or_logs(pods.federation().comity(&["lease", "release", lease]).await, pods).await;
+    or_logs(pods.federation().lease_in(lease, "ended", PATIENCE).await, pods).await;
+    let origin = &pods.clusters().origin;
     or_logs(origin.kubectl(&["-n", LEASES, "delete", "pod", "tenant"]).await, pods).await;
     or_logs(nothing_left(pods).await, pods).await;
 }
 
-async fn kill_the_agents(pods: &Pods) {
-    for real in [&pods.clusters.origin, &pods.clusters.donor] {
+pub(crate) async fn kill_the_agents(pods: &Pods) {
+    for real in [&pods.clusters().origin, &pods.clusters().donor] {
         or_logs(pods.kill(real, AGENT, AGENTS).await, pods).await;
     }
 }
 
 /// What the kernel says of each process of a name: its user, the sets of capabilities, whether it may get more than it has,
 /// and its filter of system calls.
-async fn held(real: &RealCluster, process: &str, pods: &Pods) -> Vec<String> {
+pub(crate) async fn held(real: &RealCluster, process: &str, pods: &Pods) -> Vec<String> {
     let script = format!("for p in $(pgrep -x {process}); do cat /proc/$p/status; echo; done");
     let status = or_logs(real.exec_in_node(&["sh", "-c", &script]).await, pods).await;
     let fields = ["Uid:", "CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:", "NoNewPrivs:", "Seccomp:"];
@@ -138,7 +138,7 @@ async fn held(real: &RealCluster, process: &str, pods: &Pods) -> Vec<String> {
 
 /// A pod of the origin that has the lease's kubeconfig and kubectl.
 async fn a_tenant(pods: &Pods, secret: &str) -> anyhow::Result<()> {
-    let origin = &pods.clusters.origin;
+    let origin = &pods.clusters().origin;
     let tenant = format!(
         r#"{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "tenant", "namespace": "{LEASES}"}}, "spec": {{
   "automountServiceAccountToken": false, "terminationGracePeriodSeconds": 1,
@@ -155,7 +155,7 @@ async fn a_tenant(pods: &Pods, secret: &str) -> anyhow::Result<()> {
 /// What kubectl says in the tenant's pod, with the leased kubeconfig.
 async fn as_tenant(pods: &Pods, args: &[&str], input: &str) -> anyhow::Result<String> {
     let words = [&["-n", LEASES, "exec", "-i", "tenant", "--", "/kubectl"][..], args].concat();
-    Ok(pods.clusters.origin.kubectl_with_input(&words, input).await?)
+    Ok(pods.clusters().origin.kubectl_with_input(&words, input).await?)
 }
 
 async fn runs(pods: &Pods) {
@@ -168,12 +168,12 @@ async fn runs(pods: &Pods) {
 
 async fn nothing_left(pods: &Pods) -> anyhow::Result<()> {
     until("nothing to be left", PATIENCE, async || {
-        let namespaces = pods.clusters.donor.kubectl(&["get", "namespaces", "-o", "name"]).await?;
+        let namespaces = pods.clusters().donor.kubectl(&["get", "namespaces", "-o", "name"]).await?;
         anyhow::ensure!(!namespaces.contains("comity-lease-"), "the donor has {namespaces}");
-        let secrets = pods.clusters.origin.kubectl(&["-n", LEASES, "get", "secrets", "-o", "name"]).await?;
+        let secrets = pods.clusters().origin.kubectl(&["-n", LEASES, "get", "secrets", "-o", "name"]).await?;
         anyhow::ensure!(secrets.trim().is_empty(), "the origin has {secrets}");
         for cluster in [ORIGIN, DONOR] {
-            let seen = pods.federation.comity_as("admin", &["cluster", "show", cluster]).await?;
+            let seen = pods.federation().comity_as("admin", &["cluster", "show", cluster]).await?;
             anyhow::ensure!(seen["lentMilli"] == 0, "{seen}");
         }
         Ok(Some(()))

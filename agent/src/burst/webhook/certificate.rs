@@ -29,10 +29,10 @@ const SKEW: Duration = Duration::from_secs(24 * 3_600);
 const TOLD_CAS: usize = 2;
 
 /// What the server shows, and what others know it by.
-pub(super) struct Certificates {
-    pub(super) ca_pem: String,
-    pub(super) chain_pem: String,
-    pub(super) key_pem: SecretString,
+pub(crate) struct Certificates {
+    pub(crate) ca_pem: String,
+    pub(crate) chain_pem: String,
+    pub(crate) key_pem: SecretString,
 }
 
 /// Those of the Secret, made anew where there are none, where they end soon, or where the host is another now.
@@ -106,7 +106,8 @@ fn host(settings: &WebhookSettings) -> Result<String, String> {
     host.ok_or_else(|| format!("burst.webhook.url {url:?} names no host"))
 }
 
-fn make(host: &str, old_ca: &str, now: SystemTime) -> Result<Certificates, rcgen::Error> {
+/// A CA of its own, beside the one before, and a certificate for `host`.
+pub(crate) fn make(host: &str, old_ca: &str, now: SystemTime) -> Result<Certificates, rcgen::Error> {
     let validity = |params: &mut CertificateParams| {
         (params.not_before, params.not_after) = ((now - SKEW).into(), (now + LIFE).into());
     };
@@ -153,8 +154,8 @@ mod tests {
     #[test]
     fn the_host_is_what_the_api_server_connects_to() {
         let of = |url: &str| host(&WebhookSettings { url: Some(url.to_owned()), ..WebhookSettings::default() });
-        assert_eq!(of("https://10.0.0.1:7482/gate").unwrap(), "10.0.0.1");
-        assert_eq!(of("https://[::1]:7482/gate").unwrap(), "::1");
+        assert_eq!(of("https://10.0.0.1:7483/gate").unwrap(), "10.0.0.1");
+        assert_eq!(of("https://[::1]:7483/gate").unwrap(), "::1");
         assert!(of("nonsense path").is_err());
     }
 

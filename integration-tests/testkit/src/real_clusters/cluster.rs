@@ -9,9 +9,12 @@ use super::host_port::HostPort;
 use super::node_files::NodeSettings;
 use super::{RealClustersError, in_network, read_pid};
 use crate::binaries::Binaries;
+use crate::image::{self, Image};
 use crate::kubectl::{self, KubectlError};
 use crate::pki::write_private;
 
+const METRICS_SERVER: &str = include_str!("../../kubernetes/metrics-server.yaml");
+const METRICS_IMAGE: &str = "comity.local/metrics-server:1";
 /// How long an API server that was started again may take; 2 s is usual.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
 
@@ -179,6 +182,25 @@ impl RealCluster {
     pub async fn import_image(&self, archive: &Path) -> Result<(), RealClustersError> {
         let archive = archive.to_string_lossy();
         self.exec_in_node(&["ctr", "-n", "k8s.io", "images", "import", &archive]).await.map(drop)
+    }
+
+    /// Gives the cluster a metrics-server, which has nothing to say for its first half minute. Its program must have been got
+    /// for [`Needs::Liqo`](crate::Needs::Liqo).
+    ///
+    /// # Errors
+    ///
+    /// When its image cannot be made or its objects cannot be applied.
+    pub async fn add_metrics_server(&self, binaries: &Binaries) -> Result<(), RealClustersError> {
+        let (archive, program) = (self.dir.join("metrics-server.tar"), binaries.program("metrics-server"));
+        let image =
+            Image { name: METRICS_IMAGE, program: &program, path: "/metrics-server", user: "65532:65532", tmp: true };
+        image::write(&image, &archive).map_err(|source| RealClustersError::Io { path: program.clone(), source })?;
+        self.import_image(&archive).await?;
+        let objects = METRICS_SERVER.replace("@IMAGE@", METRICS_IMAGE);
+        self.kubectl_with_input(&["apply", "--server-side", "-f", "-"], &objects)
+            .await
+            .map(drop)
+            .map_err(RealClustersError::MetricsServer)
     }
 
     /// Sends a daemon of the node a signal: `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`, `containerd`,

@@ -103,6 +103,9 @@ fn certificates(dir: &Path, node: &NodeSettings, authority: &Authority) -> Resul
         let text = kubeconfig::render(node.name, &node.server_url(), authority.ca_pem(), &identity);
         write_private(&authority.path(&format!("{file}.kubeconfig")), &text)?;
     }
+    // Another authority: whoever it signs is believed about who somebody else is.
+    let front_proxy = Authority::open(&authority.path("front-proxy"))?;
+    front_proxy.client("client", "front-proxy-client", None)?;
     let admin = authority.client("admin", "admin", Some("system:masters"))?;
     let text = kubeconfig::render(node.name, &node.server_url(), authority.ca_pem(), &admin);
     write_private(&dir.join("admin.kubeconfig"), &text)?;

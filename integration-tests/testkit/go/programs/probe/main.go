@@ -3,8 +3,8 @@
 //
 // Without arguments it prints what it can see (its environment's NVIDIA_
 // variables and the device nodes /dev/nvidia*), then serves the same over HTTP
-// on $PORT (8080 when unset): / says what it sees, /healthz answers ok, and
-// /bytes?n=N streams N bytes.
+// on $PORT (8080 when unset): / says what it sees, /healthz answers ok,
+// /bytes?n=N streams N bytes, and /end ends it, content.
 //
 // There is no shell in the image, so `kubectl exec` gets a few words instead:
 // env, ls DIR, cat FILE, get URL, resolve NAME, see, and serve SECONDS, which
@@ -191,6 +191,11 @@ func serve(limit time.Duration) {
 	}
 	http.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	http.HandleFunc("/bytes", stream)
+	http.HandleFunc("/end", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "ends")
+		// The answer is to be on its way before.
+		time.AfterFunc(200*time.Millisecond, func() { os.Exit(0) })
+	})
 	http.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		log.Printf("%s %s from %s", r.Method, r.URL.Path, r.RemoteAddr)
 		see(w)
