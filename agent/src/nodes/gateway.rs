@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use ipnet::Ipv4Net;
@@ -22,8 +22,8 @@ use crate::steps::Context;
 
 /// What did not work is tried again this often.
 const RETRY: Duration = Duration::from_secs(5);
-/// Otherwise nothing is due before something changes.
-const IDLE: Duration = Duration::from_secs(600);
+/// Somebody may delete or change the ConfigMap: it is looked at this often.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// Changes are gathered this long: nodes come in groups.
 const GATHER: Duration = Duration::from_millis(100);
 /// Networks of its pods that one node may name: one of each family is usual.
@@ -36,10 +36,10 @@ pub async fn run(context: Arc<Context>, client: Client, namespace: String, stop:
     let mut events = watcher(Api::<Node>::all(client.clone()), config).default_backoff().boxed();
     let own: Vec<Ipv4Net> =
         context.network.iter().flat_map(|network| &network.pod_cidrs).filter_map(|cidr| cidr.parse().ok()).collect();
-    let mut publisher = Publisher { api: Api::namespaced(client, &namespace), written: None, said: None };
+    let mut publisher = Publisher { api: Api::namespaced(client, &namespace), used: false, written: None, said: None };
     let (mut nodes, mut told, mut said) = (Mirror::default(), None, None);
     loop {
-        let mut due = IDLE;
+        let mut due = LOOK_EVERY;
         if nodes.is_complete() {
             let wanted = cluster_nodes(nodes.facts(), &own);
             if told.as_ref() != Some(&wanted) {
@@ -113,11 +113,19 @@ fn cluster_nodes<'a>(nodes: impl Iterator<Item = &'a ClusterNode>, own: &[Ipv4Ne
     nodes
 }
 
+/// What the ConfigMap says, as far as known.
+struct Written {
+    published: Option<Published>,
+    generation: u64,
+    seen: Instant,
+}
+
 /// Keeps the ConfigMap.
 struct Publisher {
     api: Api<ConfigMap>,
-    /// What it says, as far as known, and its generation.
-    written: Option<(Option<Published>, u64)>,
+    /// Whether it was ever needed.
+    used: bool,
+    written: Option<Written>,
     said: Option<String>,
 }
 
@@ -138,16 +146,21 @@ impl Publisher {
     }
 
     async fn try_publish(&mut self, wanted: Option<Published>) -> Result<(), DeliveryError> {
+        // A cluster of one node needs no ConfigMap, nor the right to look for one.
+        self.used |= wanted.is_some();
+        if !self.used {
+            return Ok(());
+        }
         let (seen, generation) = match &self.written {
-            Some(written) => written.clone(),
-            // A cluster of one node needs no ConfigMap, nor the right to look for one.
-            None if wanted.is_none() => return Ok(()),
-            None => {
+            Some(written) if written.seen.elapsed() < LOOK_EVERY => (written.published.clone(), written.generation),
+            _ => {
                 let found = call_opt("read ConfigMap comity-fabric", self.api.get(CONFIG_MAP)).await?;
                 let text = found.and_then(|map| map.data?.remove(KEY));
                 let read = text.and_then(|text| Published::read(&text).ok());
-                let seen = read.map_or((None, 0), |(seen, generation)| (Some(seen), generation));
-                self.written.insert(seen).clone()
+                let (published, generation) =
+                    read.map_or((None, 0), |(published, generation)| (Some(published), generation));
+                self.written = Some(Written { published: published.clone(), generation, seen: Instant::now() });
+                (published, generation)
             }
         };
         let is_nothing = |published: &Option<Published>| published.as_ref().is_none_or(Published::is_empty);
@@ -168,7 +181,8 @@ impl Publisher {
             networks = document.pod_networks.len(),
             "told other nodes what lies beyond the tunnels"
         );
-        self.written = Some((Some(document), generation + 1));
+        let (published, generation) = (Some(document), generation + 1);
+        self.written = Some(Written { published, generation, seen: Instant::now() });
         Ok(())
     }
 }

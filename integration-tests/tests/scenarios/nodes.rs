@@ -7,6 +7,7 @@ use comity_scenarios::pods::{AGENT, image_name, image_of};
 use comity_scenarios::{PATIENCE, deploy, until};
 use comity_testkit::real_clusters::PROBE_IMAGE;
 use comity_testkit::{RealCluster, RealClusters, requirements};
+use serde_json::Value;
 
 use crate::OrLogs as _;
 use crate::control_planes::pod;
@@ -79,6 +80,8 @@ async fn pods_of_every_node_reach_what_was_lent_and_nothing_else() {
 
     only_what_was_lent(&burst, &guest).await;
     said("the donor's own pods are out of reach, and a foreign source ends at the gateway");
+    scribbled(&burst).await;
+    said("what a node cannot read it names and does not follow, and the gateway writes it anew");
     killed(&burst).await;
     said("a killed agent of a node is replaced, and what it left");
 
@@ -218,6 +221,36 @@ async fn only_what_was_lent(burst: &Burst, guest: &str) {
     let undo = inside(&format!("ip route del {lent}/32; ip address del {FOREIGN}/32 dev lo"));
     origin.exec_in_nth_node(2, &["sh", "-c", &undo]).await.unwrap();
     assert!(get(burst, "home", &format!("http://{lent}:8080/")).await.is_ok());
+}
+
+/// Somebody writes nonsense into what the nodes follow.
+async fn scribbled(burst: &Burst) {
+    let origin = &burst.clusters.origin;
+    let read = ["-n", AGENT, "get", "configmap", "comity-fabric", "-o", "json"];
+    let mut map: Value = serde_json::from_str(&origin.kubectl(&read).await.unwrap()).unwrap();
+    let published = map["data"]["fabric.json"].as_str().unwrap().to_owned();
+    let nonsense = published.replace(&format!("\"gateway\":\"{}\"", origin.node_ip()), "\"gateway\":\"nowhere\"");
+    assert_ne!(nonsense, published);
+    map["data"]["fabric.json"] = nonsense.into();
+    origin.kubectl_with_input(&["replace", "-f", "-"], &map.to_string()).await.unwrap();
+    until("the node to say so", PATIENCE, async || {
+        let logs = logs_of_nodes(origin).await;
+        anyhow::ensure!(logs.contains("gateway \\\"nowhere\\\" is refused"), "{logs}");
+        Ok(Some(()))
+    })
+    .await
+    .or_logs(burst.federation());
+    assert!(ask(burst, "home", "train", "").await.is_ok(), "what it had is still there");
+    until("the gateway to write it anew", PATIENCE, async || {
+        let now: Value = serde_json::from_str(&origin.kubectl(&read).await?)?;
+        let now = now["data"]["fabric.json"].as_str().unwrap_or_default();
+        anyhow::ensure!(now.contains(&format!("\"gateway\":\"{}\"", origin.node_ip())), "{now}");
+        Ok(Some(()))
+    })
+    .await
+    .or_logs(burst.federation());
+    let wait = ["-n", AGENT, "rollout", "status", "daemonset/comity-agent-node", "--timeout=110s"];
+    origin.kubectl(&wait).await.or_logs(burst.federation());
 }
 
 /// The pods' way stays while the agent of their node is dead, and the next one begins anew.

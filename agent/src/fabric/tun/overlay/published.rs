@@ -100,8 +100,9 @@ impl Published {
         if text.len() > MAX_BYTES {
             return Err(refused("the document", format!("{} bytes", text.len()), format!("want at most {MAX_BYTES}")));
         }
-        let document: Document = serde_json::from_str(text)
-            .map_err(|error| refused("the document", error, "the gateway's agent writes it anew if it is deleted"))?;
+        let document: Document = serde_json::from_str(text).map_err(|error| {
+            refused("the document", error, "the gateway's agent writes it anew within a minute if it is deleted")
+        })?;
         if document.version != VERSION {
             return Err(refused("version", document.version, agent));
         }
