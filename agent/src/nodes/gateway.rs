@@ -59,7 +59,9 @@ pub async fn run(context: Arc<Context>, client: Client, namespace: String, stop:
             () = stop.cancelled() => return,
             () = changed.notified() => {}
             Some(event) = events.next() => match event {
-                Ok(event) => drop(nodes.take(event, entry)),
+                Ok(event) => if !nodes.take(event, entry) {
+                    continue; // Most are signs of life.
+                },
                 Err(error) => tracing::debug!(%error, "the watch of nodes broke; it begins again"),
             },
             () = tokio::time::sleep(due) => {}

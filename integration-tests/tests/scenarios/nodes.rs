@@ -190,11 +190,12 @@ async fn only_what_was_lent(burst: &Burst, guest: &str) {
     let address = ["-n", NAMESPACE, "get", "pod", guest, "-o", "jsonpath={.status.podIP}"];
     let lent = origin.kubectl(&address).await.unwrap();
     assert!(get(burst, "home", &format!("http://{lent}:8080/")).await.is_ok());
-    for name in ["own-1", "own-2"] {
+    let own = async |name: &str| {
         let address = donor.kubectl(&["get", "pod", name, "-o", "jsonpath={.status.podIP}"]).await.unwrap();
         let answer = get(burst, "home", &format!("http://{address}:8080/")).await;
         assert!(answer.is_err(), "{name} answers: {answer:?}");
-    }
+    };
+    tokio::join!(own("own-1"), own("own-2"));
 
     // Behind the gateway's own rules: what goes into the tunnel.
     let count = format!(
