@@ -11,7 +11,7 @@ use comity_runtime::{
 use tokio::sync::{Notify, watch};
 
 use crate::burst::{self, BrokerRequests, BurstContext};
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, FabricModeName};
 use crate::delivery::{
     DeliveryError, DonorDelivery, EchoDelivery, NamespaceDelivery, OriginDelivery, OriginFile, OriginSecret,
 };
@@ -24,6 +24,7 @@ use crate::kubernetes_api::{KubernetesApi, KubernetesApiError, KubernetesSource}
 use crate::local_api::{self, LocalApiError};
 use crate::metrics::Metrics;
 use crate::node_service::Prepared;
+use crate::nodes::gateway;
 use crate::observe::{self, Inventory, InventorySettings, NodeSalt, NodeSaltError};
 use crate::renew::Renewal;
 use crate::steps::Context;
@@ -196,6 +197,12 @@ impl Agent {
         });
 
         nodes.run(&context, &shutdown);
+        if let (FabricModeName::Tun, true, Some(api)) =
+            (config.fabric.mode, config.fabric.tun.overlay.enabled, &platform.api)
+        {
+            let namespace = config.liqo.agent_namespace.clone();
+            shutdown.spawn(gateway::run(Arc::clone(&context), api.client(), namespace, shutdown.token()));
+        }
         let readiness = Readiness::new();
         let admin = AdminServer::start(
             config.admin_listen,

@@ -1,6 +1,6 @@
 //! `comity-agent`: flags, environment, exit codes.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -11,6 +11,8 @@ use comity_runtime::{IdentityKey, Shutdown, SystemClock, SystemEntropy, atomic_f
 use crate::app::{Agent, AgentError};
 use crate::config::{Config, ConfigError, FabricModeName, KubernetesConfig};
 use crate::join::{JoinError, join_or_load};
+use crate::kubernetes_api::KubernetesSource;
+use crate::nodes::follower::{self, FollowerConfig};
 
 /// `sysexits.h`: the command was used wrongly.
 const USAGE: u8 = 64;
@@ -34,6 +36,34 @@ enum Action {
     Join(Settings),
     /// Makes this agent's identity key where there is none, and prints its public half, for the institution to vouch for.
     IdentityKey(Settings),
+    /// At a node that is not the gateway of fabric mode tun: leads the node's pods to the gateway.
+    Node(NodeSettings),
+}
+
+/// Settings of `comity-agent node`.
+#[derive(Debug, Args)]
+struct NodeSettings {
+    /// Kubeconfig of this cluster; default: the pod's ServiceAccount.
+    #[arg(long, env = "COMITY_AGENT_KUBECONFIG", value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Namespace of the gateway's agent, in which the ConfigMap comity-fabric is.
+    #[arg(long, env = "COMITY_AGENT_NAMESPACE", value_name = "NAME", default_value = "comity-system")]
+    namespace: String,
+    /// Name of the vxlan device.
+    #[arg(long, env = "COMITY_AGENT_OVERLAY_DEVICE", value_name = "NAME", default_value = "comity0v")]
+    device: String,
+    /// This node's InternalIP; default: the address that it uses toward the gateway.
+    #[arg(long, env = "COMITY_AGENT_NODE_IP", value_name = "ADDRESS")]
+    node_ip: Option<Ipv4Addr>,
+    /// Where metrics and probes are served, without authentication.
+    #[arg(long, env = "COMITY_AGENT_ADMIN_LISTEN", value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7481")]
+    admin_listen: SocketAddr,
+    /// text or json.
+    #[arg(long, env = "COMITY_AGENT_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    log_format: LogFormat,
+    /// As in info,comity_agent=debug.
+    #[arg(long, env = "COMITY_AGENT_LOG", value_name = "FILTER", default_value = telemetry::DEFAULT_FILTER)]
+    log: String,
 }
 
 /// Settings over those of the file.
@@ -219,6 +249,7 @@ async fn act(action: Action) -> Result<(), Failure> {
         Action::Run(settings) => (settings, Task::Run),
         Action::Join(settings) => (settings, Task::Join),
         Action::IdentityKey(settings) => (settings, Task::IdentityKey),
+        Action::Node(settings) => return follow(settings).await,
     };
     let (config, dump) = settings.resolve()?;
     if dump {
@@ -257,6 +288,34 @@ async fn run(config: Config) -> Result<(), Failure> {
     shutdown.triggered().await;
     agent.shutdown().await;
     Ok(())
+}
+
+async fn follow(settings: NodeSettings) -> Result<(), Failure> {
+    let is_device = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    if settings.device.is_empty() || settings.device.len() > 15 || !settings.device.chars().all(is_device) {
+        let reason = "want 1 to 15 letters, digits, '-', '_' or '.', as in comity0v".to_owned();
+        return Err(ConfigError::Value { field: "device", value: settings.device, reason }.into());
+    }
+    let _telemetry = telemetry::init(&TelemetryConfig {
+        service: "comity-agent-node".to_owned(),
+        log_format: settings.log_format,
+        filter: settings.log,
+        otlp_endpoint: std::env::var(OTLP_ENDPOINT_VARIABLE).ok().filter(|value| !value.is_empty()),
+    })?;
+    let kubernetes = match settings.kubeconfig {
+        Some(path) => KubernetesSource::Kubeconfig { path, context: None },
+        None => KubernetesSource::InCluster,
+    };
+    let config = FollowerConfig {
+        kubernetes,
+        namespace: settings.namespace,
+        device: settings.device,
+        node_ip: settings.node_ip,
+        admin_listen: settings.admin_listen,
+    };
+    let shutdown = Shutdown::new();
+    shutdown.listen_for_signals().map_err(|error| Failure::System(format!("cannot listen for signals: {error}")))?;
+    Ok(follower::run(config, &shutdown).await?)
 }
 
 fn identity_key(config: &Config) -> Result<IdentityKey, AgentError> {

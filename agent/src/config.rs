@@ -331,6 +331,9 @@ mod tests {
             ("kubernetes: {}\nburst: {maxGpus: 0}\n", "burst.maxGpus"),
             ("inventoryFile: /a\nfabric: {mode: tun, tun: {mtu: 900}}\n", "fabric.tun.mtu"),
             ("inventoryFile: /a\nfabric: {tun: {name: 'a device/name'}}\n", "fabric.tun.name"),
+            ("inventoryFile: /a\nfabric: {tun: {name: comity-fabric-0}}\n", "fabric.tun.name"),
+            ("inventoryFile: /a\nfabric: {tun: {overlay: {vni: 0}}}\n", "fabric.tun.overlay.vni"),
+            ("inventoryFile: /a\nfabric: {tun: {overlay: {port: 0}}}\n", "fabric.tun.overlay.port"),
         ] {
             let error = read(text).unwrap().check().unwrap_err().to_string();
             assert!(error.starts_with(field) && !error.contains('\n'), "{error}");

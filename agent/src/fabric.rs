@@ -52,15 +52,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::net::UdpSocket;
+use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
 pub use address::{FabricAddresses, fabric_addresses};
 pub use error::FabricError;
 pub use forward::{Exposure, ForwardTarget, LocalForward, expose, forward_local, lead_api};
 pub use key::{KEY_BYTES, PresharedKey, WireguardKey, WireguardPublicKey};
-pub use mode::{FabricMode, Reach, TunSettings};
+pub use mode::{FabricMode, OverlaySettings, Reach, TunSettings};
 pub use peer::{PeerConfig, PeerHandle, PeerStatus, Role};
 pub use stream::{TunnelListener, TunnelStream};
+pub use tun::{ClusterNode, MAX_NODES, NodeOverlay, Published, PublishedError, overlay_device};
 pub use tunnel::Handshake;
 
 use peer::Peer;
@@ -227,6 +229,36 @@ impl Fabric {
             Engine::Tun(engine) => engine.set_reachable(peering, reach),
             Engine::Netstack { .. } if self.peer(peering).is_some() => Ok(()),
             Engine::Netstack { .. } => Err(FabricError::Removed { peering: peering.to_owned() }),
+        }
+    }
+
+    /// In mode `tun`: leads pods of the cluster's other nodes to the tunnels and back. `nodes` are all of the cluster's, this
+    /// one too. In mode `netstack` there is nothing to do.
+    ///
+    /// # Errors
+    /// [`FabricError::NoOwnNode`], [`FabricError::Device`], [`FabricError::Network`] or [`FabricError::Firewall`].
+    pub fn set_nodes(&self, nodes: &[ClusterNode]) -> Result<(), FabricError> {
+        match &self.engine {
+            Engine::Tun(engine) => engine.set_nodes(nodes),
+            Engine::Netstack { .. } => Ok(()),
+        }
+    }
+
+    /// What the cluster's other nodes need to know; `None` where there are none, or in mode `netstack`.
+    #[must_use]
+    pub fn published(&self) -> Option<Published> {
+        match &self.engine {
+            Engine::Tun(engine) => engine.published(),
+            Engine::Netstack { .. } => None,
+        }
+    }
+
+    /// Told whenever [`published`](Self::published) may have changed; one task may wait for it. `None` in mode `netstack`.
+    #[must_use]
+    pub fn published_changed(&self) -> Option<Arc<Notify>> {
+        match &self.engine {
+            Engine::Tun(engine) => Some(engine.changed()),
+            Engine::Netstack { .. } => None,
         }
     }
 

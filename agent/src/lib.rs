@@ -33,6 +33,7 @@ pub mod local_api;
 pub mod local_policy;
 pub mod metrics;
 pub mod node_service;
+pub mod nodes;
 pub mod observe;
 pub mod plan;
 pub mod reach;

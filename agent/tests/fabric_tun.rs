@@ -3,6 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[path = "fabric_tun/overlay.rs"]
+mod overlay;
+
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -34,14 +37,14 @@ fn ip(arguments: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Four namespaces, removed in the end.
+/// Four namespaces and those of a further node, removed in the end.
 struct Net {
     prefix: String,
 }
 
 impl Net {
-    fn new() -> Self {
-        let net = Self { prefix: format!("cft{}", std::process::id()) };
+    fn named(test: &str) -> Self {
+        let net = Self { prefix: format!("{test}{}", std::process::id()) };
         for name in ["po", "go", "gd", "pd"] {
             ip(&format!("netns add {}", net.name(name)));
             ip(&format!("-n {} link set lo up", net.name(name)));
@@ -164,7 +167,7 @@ impl Net {
 
 impl Drop for Net {
     fn drop(&mut self) {
-        for name in ["po", "go", "gd", "pd"] {
+        for name in ["po", "go", "gd", "pd", "n2", "p2"] {
             let _ = Command::new("ip").args(["netns", "delete", &self.name(name)]).stderr(Stdio::null()).status();
         }
     }
@@ -242,7 +245,7 @@ fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
     if !comity_testkit::requirements::met("fabric_tun", &missing()) {
         return;
     }
-    let net = Net::new();
+    let net = Net::named("cft");
     let (origin_runtime, donor_runtime) = (runtime(&net, "go"), runtime(&net, "gd"));
     let origin = bind(&net, "go", &origin_runtime).unwrap();
     let donor = bind(&net, "gd", &donor_runtime).unwrap();

@@ -65,10 +65,9 @@ pub fn place(clusters: &Arc<RealClusters>, at: Where, address: &str) -> Place {
 /// # Errors
 /// What kubectl says.
 pub async fn label_devices(donor: &RealCluster) -> Result<()> {
-    let node = donor.node_name();
     let labels: Vec<String> =
         SimulatedNode::l40s("donor", 4).labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    let mut args = vec!["label", "--overwrite", "node", node.as_str()];
+    let mut args = vec!["label", "--overwrite", "node", "--all"];
     args.extend(labels.iter().map(String::as_str));
     donor.kubectl(&args).await?;
     Ok(())
@@ -79,6 +78,8 @@ pub async fn label_devices(donor: &RealCluster) -> Result<()> {
 pub struct BurstConfig {
     /// GPUs of the donor.
     pub donor_gpus: u32,
+    /// Nodes of each cluster. Where there are several, Node objects name the networks of their pods.
+    pub nodes: u32,
     /// How long a peering without leases stays warm, as policy writes it.
     pub peering_idle: &'static str,
     /// Further settings of the donor's section `liqo`, each a line of YAML.
@@ -89,7 +90,7 @@ pub struct BurstConfig {
 
 impl Default for BurstConfig {
     fn default() -> Self {
-        Self { donor_gpus: 4, peering_idle: "20s", donor_liqo: &[], with_liqoctl: false }
+        Self { donor_gpus: 4, nodes: 1, peering_idle: "20s", donor_liqo: &[], with_liqoctl: false }
     }
 }
 
@@ -121,6 +122,9 @@ impl Burst {
         let config = RealClustersConfig {
             origin_gpus: 0,
             donor_gpus: config.donor_gpus,
+            origin_nodes: config.nodes,
+            donor_nodes: config.nodes,
+            names_pod_networks: config.nodes > 1,
             dns: true,
             liqo: Some(LiqoConfig { version, ..LiqoConfig::default() }),
             ..RealClustersConfig::default()
@@ -153,7 +157,7 @@ impl Burst {
                 fabric_mode: "tun",
                 ..AgentSpec::new(cluster, inventory)
             };
-            // These nodes carry no spec.podCIDR: the container network here is a plain bridge.
+            // A cluster's only node carries no spec.podCIDR: the container network here is a plain bridge.
             spec.more = format!("liqo:\n  enabled: true\n  podCidrs: [{}]\n", real.pod_cidr());
             if cluster == DONOR {
                 spec.more.extend(config.donor_liqo.iter().map(|line| format!("  {line}\n")));
@@ -421,7 +425,8 @@ impl Burst {
                 ensure!(left.trim().is_empty(), "{} has {left}", real.name());
             }
             let nodes = self.clusters.origin.kubectl(&["get", "nodes", "-o", "name"]).await?;
-            ensure!(nodes.lines().count() == 1, "the origin has nodes {nodes}");
+            let real = self.clusters.origin.nodes() as usize;
+            ensure!(nodes.lines().count() == real, "the origin has nodes {nodes}");
             let pods = self.clusters.donor.kubectl(&["get", "pods", "-A", "-l", "liqo.io/managed-by=shadowpod", "-o", "name"]).await?;
             ensure!(pods.trim().is_empty(), "the donor has {pods}");
             Ok(Some(()))

@@ -116,16 +116,7 @@ impl Pods {
         let dir = self.federation().dir();
         let RealClusters { origin, donor, .. } = self.clusters();
         for (name, nodes) in [("broker", &[donor][..]), ("agent", &[origin, donor])] {
-            let folder = dir.join(format!("image-{name}"));
-            let built = program("comity")?;
-            let built = built.parent().context("programs are in a folder")?;
-            let made = Command::new(deploy().join("images/tree")).arg(name).arg(built).arg(&folder).output().await?;
-            ensure!(made.status.success(), "images/tree {name}: {}", String::from_utf8_lossy(&made.stderr));
-            let (image, path) = (image_name(name), format!("/usr/bin/comity-{name}"));
-            let archive = dir.join(format!("{name}.tar"));
-            let image = FolderImage { name: &image, folder: &folder, path: &path, user: USER };
-            image::write_folder(&image, &archive)?;
-            std::fs::remove_dir_all(&folder)?;
+            let archive = image_of(name, dir).await?;
             for node in nodes {
                 node.import_image(&archive).await?;
             }
@@ -374,7 +365,27 @@ fn replace(text: &mut String, from: &str, to: &str) -> Result<()> {
     Ok(())
 }
 
-fn image_name(name: &str) -> String {
+/// Makes the image of `broker` or `agent` as an archive in a folder.
+///
+/// # Errors
+/// When a program is not built, or the image cannot be written.
+pub async fn image_of(name: &str, dir: &Path) -> Result<PathBuf> {
+    let folder = dir.join(format!("image-{name}"));
+    let built = program("comity")?;
+    let built = built.parent().context("programs are in a folder")?;
+    let made = Command::new(deploy().join("images/tree")).arg(name).arg(built).arg(&folder).output().await?;
+    ensure!(made.status.success(), "images/tree {name}: {}", String::from_utf8_lossy(&made.stderr));
+    let (image, path) = (image_name(name), format!("/usr/bin/comity-{name}"));
+    let archive = dir.join(format!("{name}.tar"));
+    let image = FolderImage { name: &image, folder: &folder, path: &path, user: USER };
+    image::write_folder(&image, &archive)?;
+    std::fs::remove_dir_all(&folder)?;
+    Ok(archive)
+}
+
+/// The name of that image.
+#[must_use]
+pub fn image_name(name: &str) -> String {
     format!("comity.local/comity-{name}:test")
 }
 

@@ -172,3 +172,39 @@ fn a_gateway_has_one_capability_and_one_device() {
     assert_eq!(agent["securityContext"], json!({"capabilities": {"add": ["NET_ADMIN"]}}));
     assert_eq!(pod["volumes"], json!([{"name": "tun", "hostPath": {"path": "/dev/net/tun", "type": "CharDevice"}}]));
 }
+
+#[test]
+fn the_agent_of_a_node_has_one_capability_and_sees_one_config_map() {
+    let file = "agent/tun/nodes.yaml";
+    let set = object(file, "DaemonSet", "comity-agent-node");
+    let pod = &set["spec"]["template"]["spec"];
+    assert_eq!((&pod["hostNetwork"], &pod["hostPID"]), (&json!(true), &Value::Null));
+    let affinity = &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let elsewhere = json!({"key": "comity.dev/gateway", "operator": "NotIn", "values": ["true"]});
+    assert_eq!(affinity["nodeSelectorTerms"][0]["matchExpressions"][0], elsewhere);
+    assert_eq!(affinity["nodeSelectorTerms"].as_array().unwrap().len(), 1, "terms are alternatives");
+    assert_eq!(pod["securityContext"]["seccompProfile"], json!({"type": "RuntimeDefault"}));
+    let [node] = pod["containers"].as_array().unwrap().as_slice() else { panic!("{pod}") };
+    assert_eq!(
+        node["securityContext"],
+        json!({"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
+            "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN"]}})
+    );
+    assert!(pod["volumes"].is_null() && node["volumeMounts"].is_null(), "{pod}");
+    for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
+        assert_eq!(node[probe]["httpGet"]["host"], "127.0.0.1");
+    }
+
+    for (role, account, verbs) in [
+        ("comity-agent-fabric", "comity-agent", json!(["get", "create", "patch"])),
+        ("comity-agent-node", "comity-agent-node", json!(["get", "list", "watch"])),
+    ] {
+        let one = json!([{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["comity-fabric"], "verbs": verbs}]);
+        assert_eq!(object(file, "Role", role)["rules"], one);
+        let subjects = json!([{"kind": "ServiceAccount", "name": account, "namespace": "comity-system"}]);
+        assert_eq!(object(file, "RoleBinding", role)["subjects"], subjects);
+    }
+    assert_eq!(pod["serviceAccountName"], "comity-agent-node");
+    let kinds: Vec<Value> = documents(&deploy().join(file)).iter().map(|document| document["kind"].clone()).collect();
+    assert_eq!(kinds.len(), 6, "no rights beside these: {kinds:?}");
+}

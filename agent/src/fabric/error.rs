@@ -188,6 +188,38 @@ pub enum FabricError {
         /// By whom.
         other_peering: String,
     },
+    /// A network of other clusters is also one of this node's.
+    #[error(
+        "{theirs} of another cluster overlaps with {own} of this node; one of the two clusters must use other addresses"
+    )]
+    NodeOverlap {
+        /// What the other cluster has.
+        theirs: String,
+        /// What it overlaps with here.
+        own: String,
+    },
+    /// The gateway cannot tell which node it is.
+    #[error(
+        "none of the cluster's {nodes} nodes has one of this machine's IPv4 addresses as its InternalIP: the agent must run in the network of its node (hostNetwork)"
+    )]
+    NoOwnNode {
+        /// How many nodes were looked at.
+        nodes: usize,
+    },
+    /// A node's agent runs where the gateway's does.
+    #[error(
+        "this node is the gateway {gateway}: comity-agent node runs on the other nodes; label this one comity.dev/gateway=true"
+    )]
+    IsGateway {
+        /// The gateway's address.
+        gateway: std::net::Ipv4Addr,
+    },
+    /// This node was given an address that it has not.
+    #[error("this node has no address {address}: give --node-ip its InternalIP, and run in the node's network")]
+    NotOurAddress {
+        /// The address.
+        address: std::net::Ipv4Addr,
+    },
     /// More than a peering needs of something.
     #[error("peering {peering} names {count} {what}; at most {limit} are allowed")]
     TooMany {

@@ -12,7 +12,11 @@ const DEFAULT_MTU: u16 = 1420;
 /// IPv6 needs as much on every link.
 const SMALLEST_MTU: u16 = 1280;
 /// A path with jumbo frames of 9000 bytes.
-pub(super) const LARGEST_MTU: u16 = 8920;
+pub(in crate::fabric) const LARGEST_MTU: u16 = 8920;
+/// A vxlan number has 24 bits.
+pub(in crate::fabric) const MAX_VNI: u32 = 0x00ff_ffff;
+/// Number and UDP port of the overlay when nothing else is said.
+const DEFAULT_OVERLAY: u16 = 51_872;
 /// `IFNAMSIZ` of Linux, less its final zero.
 const LONGEST_NAME: usize = 15;
 /// Own networks that may be named beside those which the routing table shows.
@@ -42,11 +46,36 @@ pub struct TunSettings {
     /// Networks of this cluster that this node's routing table does not show,
     /// as its Services: no other cluster's pods may have addresses in them.
     pub own_networks: Vec<Ipv4Net>,
+    /// The way to this cluster's other nodes.
+    pub overlay: OverlaySettings,
+}
+
+/// The vxlan between the gateway and its cluster's other nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct OverlaySettings {
+    /// False where other nodes have a way to the gateway of their own.
+    pub enabled: bool,
+    /// Its number.
+    pub vni: u32,
+    /// Its UDP port, on every node.
+    pub port: u16,
+}
+
+impl Default for OverlaySettings {
+    fn default() -> Self {
+        Self { enabled: true, vni: u32::from(DEFAULT_OVERLAY), port: DEFAULT_OVERLAY }
+    }
 }
 
 impl Default for TunSettings {
     fn default() -> Self {
-        Self { name: DEFAULT_DEVICE.to_owned(), mtu: DEFAULT_MTU, own_networks: Vec::new() }
+        Self {
+            name: DEFAULT_DEVICE.to_owned(),
+            mtu: DEFAULT_MTU,
+            own_networks: Vec::new(),
+            overlay: OverlaySettings::default(),
+        }
     }
 }
 
@@ -54,14 +83,24 @@ impl TunSettings {
     /// The first field that cannot be: its name, its value and what to write.
     pub(crate) fn check(&self) -> Result<(), (&'static str, String, String)> {
         let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
-        if self.name.is_empty() || self.name.len() > LONGEST_NAME || !self.name.chars().all(plain) {
-            let reason = format!("want 1 to {LONGEST_NAME} letters, digits, '-', '_' or '.', as in {DEFAULT_DEVICE}");
+        // The overlay's device has one letter more.
+        let longest = LONGEST_NAME - usize::from(self.overlay.enabled);
+        if self.name.is_empty() || self.name.len() > longest || !self.name.chars().all(plain) {
+            let reason = format!("want 1 to {longest} letters, digits, '-', '_' or '.', as in {DEFAULT_DEVICE}");
             return Err(("fabric.tun.name", self.name.clone(), reason));
         }
         if !(SMALLEST_MTU..=LARGEST_MTU).contains(&self.mtu) {
             let reason =
                 format!("want {SMALLEST_MTU} to {LARGEST_MTU}: 80 less than the path to other clusters carries");
             return Err(("fabric.tun.mtu", self.mtu.to_string(), reason));
+        }
+        if self.overlay.vni == 0 || self.overlay.vni > MAX_VNI {
+            let reason = format!("want 1 to {MAX_VNI}, and none that another vxlan of the nodes has");
+            return Err(("fabric.tun.overlay.vni", self.overlay.vni.to_string(), reason));
+        }
+        if self.overlay.port == 0 {
+            let reason = "want a UDP port that is free on every node".to_owned();
+            return Err(("fabric.tun.overlay.port", self.overlay.port.to_string(), reason));
         }
         if self.own_networks.len() > MAX_OWN_NETWORKS {
             let reason = format!("name at most {MAX_OWN_NETWORKS}; join neighbours into one");

@@ -16,6 +16,7 @@ mod device;
 mod firewall;
 mod layout;
 mod netlink;
+mod overlay;
 #[cfg(test)]
 mod packets;
 mod ruleset;
@@ -35,18 +36,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
+use tokio::sync::Notify;
 
+pub use overlay::{ClusterNode, MAX_NODES, NodeOverlay, Published, PublishedError, overlay_device};
 pub(super) use sockets::{KernelListener, KernelSide, KernelStream, connect, listen};
 pub(super) use udp::UdpLink;
 
 use super::peer::Peer;
 use super::registry::{Added, SharedRegistry};
-use super::{FabricError, PeerConfig, Reach, TunSettings};
+use super::{FabricError, PeerConfig, Reach, Role, TunSettings};
 use allowed::{RouteTable, SharedRouteTable};
 use device::TunDevice;
 use layout::Layout;
 use netlink::Netlink;
-use ruleset::{PeerRules, Rules};
+use overlay::GatewayOverlay;
+use ruleset::{OverlayRules, PeerRules, Rules};
 use threads::Shared;
 
 /// Networks that one side of a `Reach` may name.
@@ -61,6 +65,7 @@ pub(super) struct TunEngine {
     stop: Arc<OwnedFd>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     stopped: AtomicBool,
+    changed: Arc<Notify>,
     state: Mutex<State>,
     /// The last to go.
     _device: Arc<TunDevice>,
@@ -71,6 +76,8 @@ struct State {
     layout: Layout,
     rules: Rules,
     peers: BTreeMap<String, Arc<Peer>>,
+    /// The way to the cluster's other nodes, if it has some.
+    overlay: Option<GatewayOverlay>,
 }
 
 fn network(what: impl Into<String>) -> impl FnOnce(io::Error) -> FabricError {
@@ -97,8 +104,11 @@ impl TunEngine {
         let index = netlink.link(&name).map_err(failed)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
         sysctl::prepare(&name);
         netlink.raise_link(index, settings.mtu).map_err(failed)?;
-        let rules = Rules { device: name.clone(), peers: BTreeMap::new() };
+        let rules = Rules { device: name.clone(), peers: BTreeMap::new(), overlay: None };
         firewall::load(&rules.script())?;
+        if settings.overlay.enabled {
+            GatewayOverlay::remove_leftovers(&mut netlink, &overlay_device(&name))?;
+        }
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?);
         let table = SharedRouteTable::default();
         let shared = Arc::new(Shared {
@@ -108,10 +118,12 @@ impl TunEngine {
             registry,
             stop: Arc::clone(&stop),
         });
-        let state = Mutex::new(State { netlink, layout: Layout::default(), rules, peers: BTreeMap::new() });
+        let (layout, peers) = (Layout::default(), BTreeMap::new());
+        let state = Mutex::new(State { netlink, layout, rules, peers, overlay: None });
         let threads = Mutex::new(Vec::new());
         let stopped = AtomicBool::new(false);
-        let engine = Self { link, settings, index, table, stop, threads, stopped, state, _device: device };
+        let changed = Arc::default();
+        let engine = Self { link, settings, index, table, stop, threads, stopped, changed, state, _device: device };
         for (name, run) in [("fabric-send", threads::send as fn(&Shared)), ("fabric-receive", threads::receive)] {
             let shared = Arc::clone(&shared);
             let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared));
@@ -195,6 +207,63 @@ impl TunEngine {
         rewritten
     }
 
+    /// Leads pods of the cluster's other nodes to the tunnels and back; `nodes` are all of them, this one too.
+    pub(super) fn set_nodes(&self, nodes: &[ClusterNode]) -> Result<(), FabricError> {
+        if !self.settings.overlay.enabled {
+            return Ok(());
+        }
+        let mut state = self.lock();
+        let State { netlink, rules, overlay, .. } = &mut *state;
+        let (own, others) = GatewayOverlay::tell_apart(netlink, nodes)?;
+        let wanted = (!others.is_empty()).then(|| OverlayRules {
+            device: overlay_device(&self.settings.name),
+            port: self.settings.overlay.port,
+            nodes: others.iter().map(|node| node.address).collect(),
+        });
+        let is_used = wanted.is_some();
+        if rules.overlay != wanted {
+            // The rules come first, so that nothing is open before them.
+            let changed = Rules { overlay: wanted, ..rules.clone() };
+            firewall::load(&changed.script())?;
+            *rules = changed;
+        }
+        if !is_used || overlay.as_ref().is_some_and(|overlay| overlay.own().0 != own) {
+            overlay.take().into_iter().for_each(|overlay| overlay.stop(netlink));
+        }
+        if is_used {
+            let mut running = match overlay.take() {
+                Some(running) => running,
+                None => GatewayOverlay::start(netlink, &self.settings, own)?,
+            };
+            let followed = running.follow(netlink, &self.settings.name, &others);
+            *overlay = Some(running);
+            followed?;
+        }
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// What other nodes need to know; `None` where there are none.
+    pub(super) fn published(&self) -> Option<Published> {
+        let state = self.lock();
+        let (gateway, mtu) = state.overlay.as_ref()?.own();
+        let peers = || state.rules.peers.values();
+        let apis = peers().filter(|peer| peer.role == Role::Origin).filter_map(|peer| peer.remote_api);
+        Some(Published {
+            gateway,
+            vni: self.settings.overlay.vni,
+            port: self.settings.overlay.port,
+            mtu,
+            pod_networks: peers().flat_map(|peer| peer.allowed.routes.iter().copied()).collect(),
+            api_servers: apis.filter_map(|api| if let SocketAddr::V4(api) = api { Some(api) } else { None }).collect(),
+        })
+    }
+
+    /// Told whenever what is published may have changed.
+    pub(super) fn changed(&self) -> Arc<Notify> {
+        Arc::clone(&self.changed)
+    }
+
     fn own_networks(&self, state: &mut State) -> Result<Vec<allowed::OwnNetwork>, FabricError> {
         let mut own = state.netlink.own_networks(self.index).map_err(network("list this node's networks"))?;
         own.extend(self.settings.own_networks.iter().map(|net| allowed::OwnNetwork {
@@ -220,6 +289,7 @@ impl TunEngine {
             }
         }
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
+        self.changed.notify_one();
         Ok(())
     }
 
@@ -237,7 +307,10 @@ impl TunEngine {
             }
         }
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::default();
-        self.lock().peers.clear();
+        let mut state = self.lock();
+        state.peers.clear();
+        let State { netlink, overlay, .. } = &mut *state;
+        overlay.take().into_iter().for_each(|overlay| overlay.stop(netlink));
         firewall::remove();
     }
 }

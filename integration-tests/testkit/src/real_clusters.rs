@@ -4,8 +4,8 @@
 //! origin 198.51.100.10 ── [router 198.51.100.1 │ 203.0.113.1] ── 203.0.113.10 donor
 //! ```
 //!
-//! Each cluster is one node: a set of namespaces in which its control plane, containerd, kubelet, kube-proxy and every
-//! container run. The host's network, mounts and sysctls stay as they are, so a process on the host reaches the
+//! Each cluster is one node, or up to three: a set of namespaces in which containerd, kubelet, kube-proxy and every
+//! container run, and on the first its control plane. The host's network, mounts and sysctls stay as they are, so a process on the host reaches the
 //! clusters only by entering a network: [`RealClusters::command_in`] starts an agent on a node or a broker in the
 //! router, and [`RealCluster::kubectl`] runs kubectl on the cluster's node.
 //!
@@ -31,7 +31,7 @@ use crate::kubectl::KubectlError;
 use crate::pki::PkiError;
 use crate::port::random;
 
-use node_files::{DONOR, NodeSettings, ORIGIN};
+use node_files::{DONOR, MAX_NODES, NodeSettings, ORIGIN};
 use supervisor::Supervisor;
 
 pub use cluster::RealCluster;
@@ -46,10 +46,16 @@ pub const PROBE_IMAGE: &str = "comity.local/probe:1";
 /// What the two clusters should be.
 #[derive(Debug, Clone)]
 pub struct RealClustersConfig {
-    /// GPUs of the origin's node.
+    /// GPUs of each of the origin's nodes.
     pub origin_gpus: u32,
-    /// GPUs of the donor's node. Its node carries the labels of an H100.
+    /// GPUs of each of the donor's nodes. They carry the labels of an H100.
     pub donor_gpus: u32,
+    /// Nodes of the origin, 1 to 3; the first has the control plane.
+    pub origin_nodes: u32,
+    /// Nodes of the donor, likewise.
+    pub donor_nodes: u32,
+    /// Whether Node objects name the networks of their pods (`spec.podCIDRs`).
+    pub names_pod_networks: bool,
     /// Whether both have CoreDNS.
     pub dns: bool,
     /// Liqo for both. The programs must have been got for [`Needs::Liqo`](crate::Needs::Liqo), as for `dns`.
@@ -61,11 +67,14 @@ pub struct RealClustersConfig {
 }
 
 impl Default for RealClustersConfig {
-    /// No GPU for the origin, four for the donor, neither DNS nor Liqo, 20 s of silence, five minutes.
+    /// One node each, no GPU for the origin, four for the donor, neither DNS nor Liqo, 20 s of silence, five minutes.
     fn default() -> Self {
         Self {
             origin_gpus: 0,
             donor_gpus: 4,
+            origin_nodes: 1,
+            donor_nodes: 1,
+            names_pod_networks: false,
             dns: false,
             liqo: None,
             node_monitor_grace: Duration::from_secs(20),
@@ -176,8 +185,14 @@ impl RealClusters {
         let id = format!("{:08x}", random() & 0xffff_ffff);
         let dir = root.join(&id);
         private_folder(&dir)?;
-        let origin = NodeSettings { gpus: config.origin_gpus, ..ORIGIN };
-        let donor = NodeSettings { gpus: config.donor_gpus, ..DONOR };
+        let settings = |cluster: NodeSettings, gpus: u32, nodes: u32| NodeSettings {
+            gpus,
+            nodes: nodes.clamp(1, MAX_NODES),
+            names_pod_networks: config.names_pod_networks,
+            ..cluster
+        };
+        let origin = settings(ORIGIN, config.origin_gpus, config.origin_nodes);
+        let donor = settings(DONOR, config.donor_gpus, config.donor_nodes);
         if let Err(error) = prepare(&dir, &id, binaries, &config, [&origin, &donor]) {
             drop(fs::remove_dir_all(&dir));
             return Err(error);
@@ -262,11 +277,15 @@ fn prepare(
     write(dir.join("real-clusters"), SCRIPT)?;
     let (bin, grace) = (binaries.folder().display(), config.node_monitor_grace.as_secs().max(1));
     let chart = config.liqo.as_ref().map(|liqo| liqo.version.file("chart")).unwrap_or_default();
-    let settings = format!("BIN='{bin}'\nLIQO_CHART='{chart}'\nCGROUP=comity-{id}\nNODE_GRACE={grace}s\n");
+    let first = nodes.iter().map(|cluster| cluster.folder(1));
+    let further = nodes.iter().flat_map(|cluster| (2..=cluster.nodes).map(|number| cluster.folder(number)));
+    let all = first.chain(further).collect::<Vec<_>>().join(" ");
+    let settings =
+        format!("BIN='{bin}'\nLIQO_CHART='{chart}'\nCGROUP=comity-{id}\nNODE_GRACE={grace}s\nNODES='{all}'\n");
     write(dir.join("settings"), &settings)?;
     for (node, place) in nodes.into_iter().zip([Where::Origin, Where::Donor]) {
+        node_files::write(dir, node, cni, config.dns)?;
         let dir = dir.join(node.name);
-        node_files::write(&dir, node, cni, config.dns)?;
         if let Some(liqo) = &config.liqo
             && let Some(cluster) = liqo.at(place)
         {

@@ -189,7 +189,7 @@ fn disjoint(config: &PeerConfig, allowed: &Allowed, other: &PeerConfig) -> Resul
     Ok(())
 }
 
-fn overlap(one: &IpNet, other: &IpNet) -> bool {
+pub(super) fn overlap(one: &IpNet, other: &IpNet) -> bool {
     one.contains(other) || other.contains(one)
 }
 

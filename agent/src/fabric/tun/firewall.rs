@@ -24,6 +24,13 @@ pub(super) fn load(script: &str) -> Result<(), FabricError> {
     Err(failed(message.split_whitespace().collect::<Vec<_>>().join(" ")))
 }
 
+/// Whether there is a table of that name.
+pub(super) fn exists(table: &str) -> bool {
+    let mut nft = Command::new("nft");
+    nft.args(["list", "table", "inet", table]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    nft.status().is_ok_and(|status| status.success())
+}
+
 /// Removes the table, if it is there.
 pub(super) fn remove() {
     if let Err(error) = load(REMOVE) {

@@ -42,7 +42,7 @@ impl Netlink {
         Ok(Self { socket, sequence: 0 })
     }
 
-    fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
+    pub(super) fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut request = NetlinkMessage::from(message);
         request.header.flags = NLM_F_REQUEST | flags;
@@ -75,14 +75,14 @@ impl Netlink {
         }
     }
 
-    fn change(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+    pub(super) fn change(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         match self.request(message, NLM_F_ACK | flags) {
             Err(error) if error.raw_os_error() == Some(EXISTS) => Ok(()),
             result => result.map(drop),
         }
     }
 
-    fn remove(&mut self, message: RouteNetlinkMessage) -> io::Result<()> {
+    pub(super) fn remove(&mut self, message: RouteNetlinkMessage) -> io::Result<()> {
         match self.request(message, NLM_F_ACK) {
             Err(error) if error.raw_os_error().is_some_and(|code| GONE.contains(&code)) => Ok(()),
             result => result.map(drop),
@@ -109,14 +109,20 @@ impl Netlink {
 
     /// Removes a TUN device of that name; another link of that name is an error.
     pub(super) fn remove_tun(&mut self, name: &str) -> io::Result<()> {
+        self.remove_link(name, &InfoKind::Tun, "tun")
+    }
+
+    /// Removes a link of a name and kind; one of another kind is an error.
+    pub(super) fn remove_link(&mut self, name: &str, wanted: &InfoKind, shown: &str) -> io::Result<()> {
         let Some(link) = self.find_link(name)? else { return Ok(()) };
-        let kind = |info: &LinkInfo| *info == LinkInfo::Kind(InfoKind::Tun);
-        let is_tun = link.attributes.iter().any(|attribute| match attribute {
+        let kind = |info: &LinkInfo| matches!(info, LinkInfo::Kind(kind) if kind == wanted);
+        let is_ours = link.attributes.iter().any(|attribute| match attribute {
             LinkAttribute::LinkInfo(infos) => infos.iter().any(kind),
             _ => false,
         });
-        if !is_tun {
-            return Err(io::Error::other("a link of that name exists and is no tun device; name another one"));
+        if !is_ours {
+            let reason = format!("a link of that name exists and is no {shown} device; name another one");
+            return Err(io::Error::other(reason));
         }
         let mut message = LinkMessage::default();
         message.header.index = link.header.index;

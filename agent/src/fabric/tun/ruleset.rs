@@ -5,11 +5,13 @@
 //! which leads it through the tunnel; through the tunnel go only packets between the two sides of a `Reach`,
 //! whether their connection is new or old, so that what is taken away ends at
 //! once; the kubelet's port is shut whatever a `Reach` says; this node itself
-//! answers only echo requests and, on the donor, connections to its API.
+//! answers only echo requests and, on the donor, connections to its API. Pods
+//! of other nodes come and go over the overlay, and are held to the same; only
+//! those nodes speak to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use ipnet::Ipv4Net;
 
@@ -18,7 +20,7 @@ use crate::fabric::API_PORT;
 use crate::fabric::{Reach, Role};
 
 /// The port of every kubelet, and of Liqo's, which asks for no credentials.
-const KUBELET_PORT: u16 = 10250;
+pub(super) const KUBELET_PORT: u16 = 10250;
 
 /// What the table says of one peering.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +38,15 @@ pub(super) struct PeerRules {
 pub(super) struct Rules {
     pub(super) device: String,
     pub(super) peers: BTreeMap<String, PeerRules>,
+    pub(super) overlay: Option<OverlayRules>,
+}
+
+/// What the table says of the way to this cluster's other nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OverlayRules {
+    pub(super) device: String,
+    pub(super) port: u16,
+    pub(super) nodes: BTreeSet<Ipv4Addr>,
 }
 
 /// Removes the table, whether or not it is there.
@@ -52,6 +63,10 @@ impl Rules {
         let mut text = format!("{REMOVE}table inet comity {{\n");
         for peer in self.peers.values() {
             peer.sets(&mut text);
+        }
+        if let Some(overlay) = &self.overlay {
+            let nodes = overlay.nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let _ = writeln!(text, "\tset nodes {{\n\t\ttype ipv4_addr;\n\t\telements = {{ {nodes} }}\n\t}}");
         }
         self.translation(&mut text);
         self.forward(&mut text);
@@ -92,6 +107,9 @@ impl Rules {
                 let (local, remote) = (peer.allowed.local, peer.allowed.remote);
                 rule(format!("oifname \"{device}\" ip daddr {} snat ip to {}", remote.0, local.0));
                 rule(format!("oifname \"{device}\" ip6 daddr {} snat ip6 to {}", remote.1, local.1));
+                // Network plugins would give packets that leave the cluster this node's address.
+                let slot = peer.slot;
+                rule(format!("oifname \"{device}\" ip saddr @local{slot} ip daddr @remote{slot} snat ip to ip saddr"));
             }
         });
     }
@@ -100,6 +118,13 @@ impl Rules {
         let device = &self.device;
         let (enters, leaves) = (format!("oifname \"{device}\""), format!("iifname \"{device}\""));
         self.chain(text, "forward", "filter hook forward priority 0", |rule| {
+            if let Some(OverlayRules { device: overlay, port, .. }) = &self.overlay {
+                // No pod speaks in place of its node.
+                rule(format!("ip daddr @nodes udp dport {port} drop"));
+                rule(format!("iifname \"{overlay}\" oifname != \"{device}\" drop"));
+                rule(format!("oifname \"{overlay}\" iifname != \"{device}\" drop"));
+                rule(format!("oifname \"{overlay}\" tcp flags syn / syn,rst tcp option maxseg size set rt mtu"));
+            }
             rule(format!("iifname != \"{device}\" oifname != \"{device}\" accept"));
             rule(format!("{leaves} {enters} drop"));
             rule(format!("{leaves} tcp dport {KUBELET_PORT} drop"));
@@ -117,6 +142,9 @@ impl Rules {
     fn input(&self, text: &mut String) {
         let device = &self.device;
         self.chain(text, "input", "filter hook input priority 0", |rule| {
+            if let Some(OverlayRules { port, .. }) = &self.overlay {
+                rule(format!("ip saddr != @nodes udp dport {port} drop"));
+            }
             for peer in self.peers.values() {
                 let elsewhere = format!("iifname != \"{device}\" iifname != \"lo\"");
                 if let Some((api, target)) = peer.api() {
@@ -127,6 +155,10 @@ impl Rules {
                 }
                 rule(format!("{elsewhere} ip daddr {} drop", peer.allowed.local.0));
                 rule(format!("{elsewhere} ip6 daddr {} drop", peer.allowed.local.1));
+            }
+            if let Some(OverlayRules { device: overlay, .. }) = &self.overlay {
+                rule(format!("iifname \"{overlay}\" ct state related accept"));
+                rule(format!("iifname \"{overlay}\" drop"));
             }
             rule(format!("iifname != \"{device}\" accept"));
             rule("ct state established,related accept".to_owned());
@@ -185,7 +217,7 @@ impl PeerRules {
 }
 
 /// The same addresses without overlaps, which a set of intervals refuses.
-fn disjoint(nets: &BTreeSet<Ipv4Net>) -> BTreeSet<Ipv4Net> {
+pub(super) fn disjoint(nets: &BTreeSet<Ipv4Net>) -> BTreeSet<Ipv4Net> {
     let nets: Vec<Ipv4Net> = nets.iter().map(Ipv4Net::trunc).collect();
     let mut kept: BTreeSet<Ipv4Net> = BTreeSet::new();
     // Ordered by first address, then widest first: what contains comes before.
@@ -201,7 +233,7 @@ fn disjoint(nets: &BTreeSet<Ipv4Net>) -> BTreeSet<Ipv4Net> {
     kept
 }
 
-fn list(nets: &BTreeSet<Ipv4Net>) -> String {
+pub(super) fn list(nets: &BTreeSet<Ipv4Net>) -> String {
     let shown = |net: &Ipv4Net| match net.prefix_len() {
         32 => net.addr().to_string(),
         _ => net.to_string(),

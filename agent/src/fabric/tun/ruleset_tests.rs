@@ -15,7 +15,7 @@ fn peer(slot: usize, role: Role, api: Option<&str>) -> PeerRules {
 }
 
 fn rules(peering: &str, peer: PeerRules) -> Rules {
-    Rules { device: "comity0".to_owned(), peers: [(peering.to_owned(), peer)].into() }
+    Rules { device: "comity0".to_owned(), peers: [(peering.to_owned(), peer)].into(), overlay: None }
 }
 
 /// `COMITY_BLESS=1` writes what is compared, to be read before it is committed.
@@ -42,8 +42,20 @@ fn the_table_of_a_donor() {
 }
 
 #[test]
+fn the_table_of_a_gateway_with_other_nodes() {
+    let mut peer = peer(1, Role::Origin, Some("203.0.113.10:6443"));
+    peer.reach = Reach { remote: nets(&["10.2.0.7/32"]), local: nets(&["10.1.0.0/16"]) };
+    let overlay = OverlayRules {
+        device: "comity0v".to_owned(),
+        port: 51872,
+        nodes: [[198, 51, 100, 11].into(), [198, 51, 100, 12].into()].into(),
+    };
+    compare("gateway.nft", &Rules { overlay: Some(overlay), ..rules("peering-1", peer) }.script());
+}
+
+#[test]
 fn the_table_without_peerings_shuts_the_device() {
-    compare("empty.nft", &Rules { device: "comity0".to_owned(), peers: BTreeMap::new() }.script());
+    compare("empty.nft", &Rules { device: "comity0".to_owned(), peers: BTreeMap::new(), overlay: None }.script());
 }
 
 #[test]

@@ -48,6 +48,12 @@ enum Kind {
         /// GPUs of the origin's node.
         #[arg(long, default_value_t = 0)]
         origin_gpus: u32,
+        /// Nodes of the origin, 1 to 3.
+        #[arg(long, default_value_t = 1)]
+        origin_nodes: u32,
+        /// Nodes of the donor, 1 to 3.
+        #[arg(long, default_value_t = 1)]
+        donor_nodes: u32,
         /// CoreDNS in both.
         #[arg(long)]
         dns: bool,
@@ -83,11 +89,13 @@ async fn main() -> anyhow::Result<()> {
             interrupted().await?;
             cluster.stop().await?;
         }
-        Kind::Real { gpus, origin_gpus, dns, liqo, node_grace } => {
+        Kind::Real { gpus, origin_gpus, origin_nodes, donor_nodes, dns, liqo, node_grace } => {
             let binaries = Binaries::ensure(if dns || liqo { Needs::Liqo } else { Needs::RealNodes }).await?;
             let config = RealClustersConfig {
                 donor_gpus: gpus,
                 origin_gpus,
+                origin_nodes,
+                donor_nodes,
                 dns: dns || liqo,
                 liqo: liqo.then(LiqoConfig::default),
                 node_monitor_grace: Duration::from_secs(node_grace),

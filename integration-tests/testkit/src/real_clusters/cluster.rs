@@ -24,7 +24,8 @@ pub struct RealCluster {
     settings: NodeSettings,
     dir: PathBuf,
     kubectl: PathBuf,
-    init_pid: u32,
+    /// The first process of each node.
+    init_pids: Vec<u32>,
     liqo_id: Option<String>,
     host_port: HostPort,
 }
@@ -37,12 +38,14 @@ impl RealCluster {
         binaries: &Binaries,
         liqo_id: Option<String>,
     ) -> Result<Self, RealClustersError> {
+        let pid = |node| read_pid(&dir.join(settings.folder(node)).join("init.pid"));
+        let init_pids = (1..=settings.nodes).map(pid).collect::<Result<Vec<_>, _>>()?;
+        let init_pid = init_pids[0];
         let dir = dir.join(settings.name);
-        let init_pid = read_pid(&dir.join("init.pid"))?;
         let probe = binaries.program("probe");
         let host_port = HostPort::open(&probe, init_pid, &settings.api_server())
             .map_err(|source| RealClustersError::Io { path: probe, source })?;
-        let cluster = Self { settings, dir, kubectl: binaries.program("kubectl"), init_pid, liqo_id, host_port };
+        let cluster = Self { settings, dir, kubectl: binaries.program("kubectl"), init_pids, liqo_id, host_port };
         let (inside, outside) = (cluster.admin_kubeconfig_path(), cluster.host_kubeconfig_path());
         let io = |path: &Path| {
             let path = path.to_owned();
@@ -60,13 +63,37 @@ impl RealCluster {
         self.settings.name
     }
 
-    /// The name of its node.
+    /// How many nodes it has.
     #[must_use]
-    pub fn node_name(&self) -> String {
-        self.settings.node_name()
+    pub fn nodes(&self) -> u32 {
+        self.settings.nodes
     }
 
-    /// The address of its node, which the router and the other node reach.
+    /// The name of its first node.
+    #[must_use]
+    pub fn node_name(&self) -> String {
+        self.settings.node_name(1)
+    }
+
+    /// The name of its N-th node, from 1.
+    #[must_use]
+    pub fn nth_node_name(&self, node: u32) -> String {
+        self.settings.node_name(node)
+    }
+
+    /// The address of its N-th node, from 1.
+    #[must_use]
+    pub fn nth_node_ip(&self, node: u32) -> String {
+        self.settings.ip(node).to_string()
+    }
+
+    /// The addresses of the pods of its N-th node, from 1.
+    #[must_use]
+    pub fn nth_pod_cidr(&self, node: u32) -> String {
+        self.settings.pods_of(node)
+    }
+
+    /// The address of its first node, which the router and the other cluster reach.
     #[must_use]
     pub fn node_ip(&self) -> &'static str {
         self.settings.node_ip
@@ -88,7 +115,7 @@ impl RealCluster {
     /// business of who needs one.
     #[must_use]
     pub fn pod_cidr(&self) -> &'static str {
-        self.settings.pod_network
+        self.settings.pods()
     }
 
     /// The addresses of its Services.
@@ -127,10 +154,32 @@ impl RealCluster {
         self.dir.join("pki/ca.crt")
     }
 
-    /// The first process of the node, as the host numbers it.
+    /// The first process of its first node, as the host numbers it.
     #[must_use]
     pub fn init_pid(&self) -> u32 {
-        self.init_pid
+        self.init_pids[0]
+    }
+
+    /// The first process of its N-th node, from 1.
+    ///
+    /// # Panics
+    /// When it has fewer.
+    fn nth_init_pid(&self, node: u32) -> u32 {
+        let index = usize::try_from(node).ok().and_then(|node| node.checked_sub(1));
+        let pid = index.and_then(|index| self.init_pids.get(index));
+        *pid.unwrap_or_else(|| panic!("{} has {} nodes, and no node {node}", self.name(), self.init_pids.len()))
+    }
+
+    /// A command in the network of its N-th node, from 1, as [`RealClusters::command_in`](super::RealClusters::command_in) makes
+    /// one for the first.
+    ///
+    /// # Panics
+    /// When it has fewer.
+    #[must_use]
+    pub fn command_in_nth_node(&self, node: u32, program: &Path, args: &[&str]) -> tokio::process::Command {
+        let mut command = in_network(self.nth_init_pid(node));
+        command.arg(program).args(args);
+        command
     }
 
     /// Runs kubectl on the node as administrator and gives its standard output.
@@ -157,31 +206,46 @@ impl RealCluster {
     ///
     /// As [`RealCluster::kubectl`].
     pub async fn kubectl_as(&self, kubeconfig: &Path, args: &[&str], input: &str) -> Result<String, KubectlError> {
-        let mut command = in_network(self.init_pid);
+        let mut command = in_network(self.init_pid());
         command.arg(&self.kubectl);
         command.env("KUBECONFIG", kubeconfig).env("KUBECACHEDIR", self.dir.join("kubectl-cache"));
         kubectl::run(command, args, input).await
     }
 
-    /// Runs a command on the node, in all its namespaces, and gives its standard output.
+    /// Runs a command on the first node, in all its namespaces, and gives its standard output.
     ///
     /// # Errors
     ///
     /// With the command's exit status and standard error.
     pub async fn exec_in_node(&self, words: &[&str]) -> Result<String, RealClustersError> {
+        self.exec_in_nth_node(1, words).await
+    }
+
+    /// Runs a command on the N-th node, from 1, as [`RealCluster::exec_in_node`] does on the first.
+    ///
+    /// # Errors
+    ///
+    /// With the command's exit status and standard error.
+    ///
+    /// # Panics
+    /// When it has fewer.
+    pub async fn exec_in_nth_node(&self, node: u32, words: &[&str]) -> Result<String, RealClustersError> {
         let mut command = tokio::process::Command::new("nsenter");
-        command.arg("--target").arg(self.init_pid.to_string()).args(["--all", "--"]).args(words);
+        command.arg("--target").arg(self.nth_init_pid(node).to_string()).args(["--all", "--"]).args(words);
         self.output(command, &words.join(" ")).await
     }
 
-    /// Gives the node an image, out of an archive that [`crate::image`] wrote.
+    /// Gives every node an image, out of an archive that [`crate::image`] wrote.
     ///
     /// # Errors
     ///
     /// As [`RealCluster::exec_in_node`].
     pub async fn import_image(&self, archive: &Path) -> Result<(), RealClustersError> {
         let archive = archive.to_string_lossy();
-        self.exec_in_node(&["ctr", "-n", "k8s.io", "images", "import", &archive]).await.map(drop)
+        for node in 1..=self.nodes() {
+            self.exec_in_nth_node(node, &["ctr", "-n", "k8s.io", "images", "import", &archive]).await?;
+        }
+        Ok(())
     }
 
     /// Gives the cluster a metrics-server, which has nothing to say for its first half minute. Its program must have been got

@@ -12,19 +12,31 @@ use crate::simulated_node::H100;
 
 const DNS: &str = include_str!("../../kubernetes/coredns.yaml");
 
+/// Nodes that a cluster may have: its pods' network has room for four.
+pub(super) const MAX_NODES: u32 = 3;
+
 /// One cluster's place in the network. The addresses are from the blocks for documentation (RFC 5737).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NodeSettings {
     pub(super) name: &'static str,
+    /// Of the first node; further ones have the addresses behind it.
     pub(super) node_ip: &'static str,
     pub(super) gateway: &'static str,
+    /// Of the first node, a /24; further ones have the networks behind it.
     pub(super) pod_network: &'static str,
+    /// Of all nodes, where there are several.
+    pub(super) pod_networks: &'static str,
     pub(super) service_network: &'static str,
     /// The first address of the service network: the API server, for pods.
     pub(super) service_ip: Ipv4Addr,
     /// The address of the DNS Service, where the cluster has one.
     pub(super) dns_ip: &'static str,
+    /// Of each node.
     pub(super) gpus: u32,
+    /// How many.
+    pub(super) nodes: u32,
+    /// Whether the Node objects name their pods' networks.
+    pub(super) names_pod_networks: bool,
 }
 
 pub(super) const ORIGIN: NodeSettings = NodeSettings {
@@ -32,10 +44,13 @@ pub(super) const ORIGIN: NodeSettings = NodeSettings {
     node_ip: "198.51.100.10",
     gateway: "198.51.100.1",
     pod_network: "10.210.0.0/24",
+    pod_networks: "10.210.0.0/22",
     service_network: "10.211.0.0/24",
     service_ip: Ipv4Addr::new(10, 211, 0, 1),
     dns_ip: "10.211.0.10",
     gpus: 0,
+    nodes: 1,
+    names_pod_networks: false,
 };
 
 pub(super) const DONOR: NodeSettings = NodeSettings {
@@ -43,15 +58,39 @@ pub(super) const DONOR: NodeSettings = NodeSettings {
     node_ip: "203.0.113.10",
     gateway: "203.0.113.1",
     pod_network: "10.220.0.0/24",
+    pod_networks: "10.220.0.0/22",
     service_network: "10.221.0.0/24",
     service_ip: Ipv4Addr::new(10, 221, 0, 1),
     dns_ip: "10.221.0.10",
     gpus: 0,
+    nodes: 1,
+    names_pod_networks: false,
 };
 
 impl NodeSettings {
-    pub(super) fn node_name(&self) -> String {
-        format!("{}-node", self.name)
+    /// The folder of the N-th node, from 1.
+    pub(super) fn folder(&self, node: u32) -> String {
+        if node < 2 { self.name.to_owned() } else { format!("{}-{node}", self.name) }
+    }
+
+    pub(super) fn node_name(&self, node: u32) -> String {
+        if node < 2 { format!("{}-node", self.name) } else { format!("{}-node-{node}", self.name) }
+    }
+
+    pub(super) fn ip(&self, node: u32) -> Ipv4Addr {
+        let first: Ipv4Addr = self.node_ip.parse().expect("the addresses above are addresses");
+        Ipv4Addr::from_bits(first.to_bits() + node.saturating_sub(1))
+    }
+
+    pub(super) fn pods_of(&self, node: u32) -> String {
+        let (first, length) = self.pod_network.split_once('/').expect("the networks above are networks");
+        let first: Ipv4Addr = first.parse().expect("the networks above are networks");
+        format!("{}/{length}", Ipv4Addr::from_bits(first.to_bits() + 256 * node.saturating_sub(1)))
+    }
+
+    /// The addresses of all its pods.
+    pub(super) fn pods(&self) -> &'static str {
+        if self.nodes < 2 { self.pod_network } else { self.pod_networks }
     }
 
     pub(super) fn server_url(&self) -> String {
@@ -63,43 +102,58 @@ impl NodeSettings {
     }
 }
 
-/// Writes the certificates and configuration of one cluster into `dir`.
-pub(super) fn write(dir: &Path, node: &NodeSettings, cni_folder: &str, dns: bool) -> Result<(), RealClustersError> {
-    let pki = dir.join("pki");
+/// Writes the certificates and configuration of one cluster into folders of `root`, one for each node.
+pub(super) fn write(root: &Path, cluster: &NodeSettings, cni_folder: &str, dns: bool) -> Result<(), RealClustersError> {
+    let pki = root.join(cluster.name).join("pki");
     let authority = Authority::open(&pki)?;
-    certificates(dir, node, &authority)?;
-    let mut files = vec![
-        ("node.env", node_env(node)),
-        ("containerd.toml", containerd(cni_folder)),
-        ("cni.conflist", cni(node)),
-        ("kubelet.yaml", kubelet(node, &pki, dns)),
-        ("kube-proxy.yaml", kube_proxy(node, &pki)),
-    ];
-    if dns {
-        files.push(("coredns.yaml", DNS.replace("@IMAGE@", DNS_IMAGE).replace("@ADDRESS@", node.dns_ip)));
-    }
-    for (name, text) in files {
-        let path = dir.join(name);
-        fs::write(&path, text).map_err(|source| RealClustersError::Io { path, source })?;
+    certificates(&root.join(cluster.name), cluster, &authority)?;
+    for number in 1..=cluster.nodes {
+        let dir = root.join(cluster.folder(number));
+        fs::create_dir_all(&dir).map_err(|source| RealClustersError::Io { path: dir.clone(), source })?;
+        node_certificate(&dir, cluster, number, &authority)?;
+        let mut files = vec![
+            ("node.env", node_env(cluster, number)),
+            ("containerd.toml", containerd(cni_folder)),
+            ("cni.conflist", cni(cluster, number)),
+            ("kubelet.yaml", kubelet(cluster, number, &pki, dns)),
+            ("kube-proxy.yaml", kube_proxy(cluster, number, &pki)),
+        ];
+        if dns && number == 1 {
+            files.push(("coredns.yaml", DNS.replace("@IMAGE@", DNS_IMAGE).replace("@ADDRESS@", cluster.dns_ip)));
+        }
+        for (name, text) in files {
+            let path = dir.join(name);
+            fs::write(&path, text).map_err(|source| RealClustersError::Io { path, source })?;
+        }
     }
     Ok(())
 }
 
+fn node_certificate(
+    dir: &Path,
+    cluster: &NodeSettings,
+    number: u32,
+    authority: &Authority,
+) -> Result<(), RealClustersError> {
+    let user = format!("system:node:{}", cluster.node_name(number));
+    let identity = authority.client(&format!("node-{number}"), &user, Some("system:nodes"))?;
+    let text = kubeconfig::render(cluster.name, &cluster.server_url(), authority.ca_pem(), &identity);
+    write_private(&dir.join("node.kubeconfig"), &text)?;
+    Ok(())
+}
+
 fn certificates(dir: &Path, node: &NodeSettings, authority: &Authority) -> Result<(), RealClustersError> {
-    let node_ip: Ipv4Addr = node.node_ip.parse().expect("the addresses above are addresses");
-    let addresses = [node_ip, Ipv4Addr::LOCALHOST, node.service_ip].map(IpAddr::V4);
+    let addresses = [node.ip(1), Ipv4Addr::LOCALHOST, node.service_ip].map(IpAddr::V4);
     authority.api_server("apiserver", &addresses)?;
     authority.client("etcd", "etcd", None)?;
     authority.client("etcd-client", "kube-apiserver", None)?;
     authority.client("kubelet-client", "kube-apiserver-kubelet-client", Some("system:masters"))?;
-    let node_user = format!("system:node:{}", node.node_name());
-    for (file, user, group) in [
-        ("node", node_user.as_str(), Some("system:nodes")),
-        ("controller-manager", "system:kube-controller-manager", None),
-        ("scheduler", "system:kube-scheduler", None),
-        ("kube-proxy", "system:kube-proxy", None),
+    for (file, user) in [
+        ("controller-manager", "system:kube-controller-manager"),
+        ("scheduler", "system:kube-scheduler"),
+        ("kube-proxy", "system:kube-proxy"),
     ] {
-        let identity = authority.client(file, user, group)?;
+        let identity = authority.client(file, user, None)?;
         let text = kubeconfig::render(node.name, &node.server_url(), authority.ca_pem(), &identity);
         write_private(&authority.path(&format!("{file}.kubeconfig")), &text)?;
     }
@@ -113,20 +167,27 @@ fn certificates(dir: &Path, node: &NodeSettings, authority: &Authority) -> Resul
 }
 
 /// Read by the script `real-clusters`.
-fn node_env(node: &NodeSettings) -> String {
+fn node_env(node: &NodeSettings, number: u32) -> String {
     let labels: Vec<String> = match node.gpus {
         0 => Vec::new(),
         gpus => H100.labels(gpus).into_iter().map(|(key, value)| format!("{key}={value}")).collect(),
     };
-    format!(
-        "NODE_IP={}\nGATEWAY={}\nPOD_NETWORK={}\nSERVICE_NETWORK={}\nGPUS={}\nNODE_LABELS={}\n",
-        node.node_ip,
-        node.gateway,
-        node.pod_network,
-        node.service_network,
-        node.gpus,
-        labels.join(",")
-    )
+    let others = (1..=node.nodes).filter(|other| *other != number);
+    let neighbours: Vec<String> = others.map(|other| format!("{}={}", node.pods_of(other), node.ip(other))).collect();
+    let named = if node.names_pod_networks { node.pods_of(number) } else { String::new() };
+    let values = [
+        ("NODE_NAME", node.node_name(number)),
+        ("NODE_IP", node.ip(number).to_string()),
+        ("GATEWAY", node.gateway.to_owned()),
+        ("POD_NETWORK", node.pods_of(number)),
+        ("NAMED_POD_NETWORK", named),
+        ("SERVICE_NETWORK", node.service_network.to_owned()),
+        ("NODES_OF_CLUSTER", node.nodes.to_string()),
+        ("NEIGHBOURS", neighbours.join(" ")),
+        ("GPUS", node.gpus.to_string()),
+        ("NODE_LABELS", labels.join(",")),
+    ];
+    values.iter().map(|(name, value)| format!("{name}='{value}'\n")).collect()
 }
 
 /// `restrict_oom_score_adj`: without it no pod starts where root lacks `CAP_SYS_RESOURCE`. Version 2 of the format is read by
@@ -158,20 +219,20 @@ state = "/run/containerd"
     )
 }
 
-fn cni(node: &NodeSettings) -> String {
+fn cni(node: &NodeSettings, number: u32) -> String {
     format!(
         r#"{{"cniVersion": "0.4.0", "name": "comity", "plugins": [
  {{"type": "bridge", "bridge": "cni0", "isDefaultGateway": true, "hairpinMode": true, "ipMasq": false,
   "ipam": {{"type": "host-local", "ranges": [[{{"subnet": "{}"}}]], "dataDir": "/run/cni/ipam"}}}},
  {{"type": "portmap", "capabilities": {{"portMappings": true}}}}]}}
 "#,
-        node.pod_network
+        node.pods_of(number)
     )
 }
 
 /// The thresholds: a full disk of the machine must neither evict pods nor delete the images that were imported. The
 /// intervals are short so that tests see changes soon.
-fn kubelet(node: &NodeSettings, pki: &Path, dns: bool) -> String {
+fn kubelet(node: &NodeSettings, number: u32, pki: &Path, dns: bool) -> String {
     let dns_ip = if dns { node.dns_ip } else { "" };
     format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1
@@ -198,12 +259,12 @@ serializeImagePulls: false
 shutdownGracePeriod: 0s
 ",
         pki.join("ca.crt").display(),
-        node.pod_network
+        node.pods_of(number)
     )
 }
 
 /// `conntrack` zeros: otherwise it writes sysctls of the whole machine.
-fn kube_proxy(node: &NodeSettings, pki: &Path) -> String {
+fn kube_proxy(node: &NodeSettings, number: u32, pki: &Path) -> String {
     format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -217,7 +278,7 @@ healthzBindAddress: 127.0.0.1:10256
 metricsBindAddress: 127.0.0.1:10249
 ",
         pki.join("kube-proxy.kubeconfig").display(),
-        node.node_name(),
-        node.pod_network
+        node.node_name(number),
+        node.pods()
     )
 }

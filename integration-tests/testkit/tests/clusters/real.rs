@@ -72,10 +72,11 @@ fn network_of(process: &Path) -> Option<String> {
 
 /// The networks of the processes that the pid files in `dir` name.
 pub(crate) fn networks(dir: &Path) -> BTreeSet<String> {
-    ["origin", "donor", "router"]
-        .iter()
-        .map(|part| {
-            let pid = std::fs::read_to_string(dir.join(part).join("init.pid")).unwrap();
+    let parts = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path().join("init.pid"));
+    parts
+        .filter(|file| file.exists())
+        .map(|file| {
+            let pid = std::fs::read_to_string(file).unwrap();
             network_of(&Path::new("/proc").join(pid.trim())).unwrap()
         })
         .collect()
@@ -211,13 +212,40 @@ async fn what_a_killed_supervisor_leaves_is_swept_by_the_next_start() {
     assert!(dir.exists());
 
     let binaries = Binaries::ensure(Needs::RealNodes).await.unwrap();
-    let clusters =
-        RealClusters::start(&binaries, RealClustersConfig { donor_gpus: 1, ..RealClustersConfig::default() })
-            .await
-            .unwrap();
+    let config =
+        RealClustersConfig { donor_gpus: 1, donor_nodes: 2, names_pod_networks: true, ..RealClustersConfig::default() };
+    let clusters = RealClusters::start(&binaries, config).await.unwrap();
     // Without the networks: the numbers of the old ones may be those of the new ones by now.
     assert_eq!(left(dir, &BTreeSet::new()), BTreeSet::new());
+    a_second_node(&clusters, &binaries).await;
+    let (dir, own) = (clusters.dir().to_owned(), networks(clusters.dir()));
+    assert_eq!(own.len(), 4, "three nodes and a router have a network each");
     clusters.stop().await.unwrap();
+    assert_eq!(left(&dir, &own), BTreeSet::new());
+}
+
+/// The donor's second node runs pods, with its GPUs, which the first reaches.
+async fn a_second_node(clusters: &RealClusters, binaries: &Binaries) {
+    let donor = &clusters.donor;
+    assert_eq!((donor.nodes(), donor.pod_cidr()), (2, "10.220.0.0/22"));
+    for (name, node) in [("first", 1), ("second", 2)] {
+        let name_of_node = donor.nth_node_name(node);
+        let named = ["get", "node", &name_of_node, "-o", "jsonpath={.spec.podCIDR}"];
+        assert_eq!(donor.kubectl(&named).await.unwrap(), donor.nth_pod_cidr(node));
+        let pod = pod(name, 1).replace("spec:\n", &format!("spec:\n  nodeName: {name_of_node}\n"));
+        donor.kubectl_with_input(&["apply", "-f", "-"], &pod).await.unwrap();
+    }
+    donor.kubectl(&["wait", "--for=condition=Ready", "pod/first", "pod/second", "--timeout=60s"]).await.unwrap();
+    let ip = donor.kubectl(&["get", "pod", "second", "-o", "jsonpath={.status.podIP}"]).await.unwrap();
+    assert!(ip.starts_with("10.220.1."), "{ip}");
+    let (probe, url) = (binaries.program("probe"), format!("http://{ip}:8080/"));
+    // From a pod, from the first node, and from the second one itself.
+    let said = donor.kubectl(&["exec", "first", "--", "/probe", "get", &url]).await.unwrap();
+    assert!(said.contains("host=second"), "{said}");
+    for node in [1, 2] {
+        let inside = donor.command_in_nth_node(node, &probe, &["get", &url]).output().await.unwrap();
+        assert!(String::from_utf8_lossy(&inside.stdout).contains("host=second"), "{inside:?}");
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,16 @@
+//! Pods of all nodes reach the tunnels of one, the gateway.
+//!
+//! ```text
+//! Node objects ─▶ gateway ─▶ fabric (vxlan, routes, firewall)
+//!                    │ ConfigMap comity-fabric
+//!                    ▼
+//!                  follower (comity-agent node) ─▶ NodeOverlay, on each other node
+//! ```
+
+pub mod follower;
+pub mod gateway;
+
+/// The one ConfigMap, in the agent's namespace.
+pub const CONFIG_MAP: &str = "comity-fabric";
+/// Its key.
+pub const KEY: &str = "fabric.json";
