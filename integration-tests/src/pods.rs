@@ -22,6 +22,11 @@ pub const BROKERS: &str = "comity-brokers";
 pub const AGENT: &str = "comity-system";
 /// Image with kubectl, for a tenant's pod.
 pub const KUBECTL_IMAGE: &str = "comity.local/kubectl:1";
+/// Namespace of the offloaded pods, on the donor.
+const REMOTE: &str = "team-a-origin";
+/// Namespace of the virtual-kubelets, on the origin, and their label.
+const TENANT: &str = "liqo-tenant-donor";
+const VIRTUAL_KUBELETS: &str = "offloading.liqo.io/component=virtual-kubelet";
 /// Port of every node that leads to the brokers.
 const CLIENT_PORT: u16 = 30743;
 /// Port of the donor's node that leads to its fabric, as the manifest has it.
@@ -324,11 +329,12 @@ impl Pods {
     pub async fn logs(&self) -> String {
         let mut logs = String::new();
         for real in [&self.clusters().donor, &self.clusters().origin] {
-            for namespace in [BROKERS, AGENT, "comity-leases", NAMESPACE] {
+            for namespace in [BROKERS, AGENT, "comity-leases", NAMESPACE, REMOTE, TENANT] {
+                let whose = if namespace == TENANT { VIRTUAL_KUBELETS } else { "app.kubernetes.io/name" };
                 for args in [
                     &["get", "pods,pvc,endpointslices", "-o", "wide"][..],
                     &["get", "events", "--sort-by=.lastTimestamp"],
-                    &["logs", "--prefix", "--tail=40", "--selector=app.kubernetes.io/name", "--all-containers"],
+                    &["logs", "--prefix", "--tail=60", "--timestamps", "--all-containers", "--selector", whose],
                 ] {
                     let said = real.kubectl(&[&["-n", namespace][..], args].concat()).await;
                     let said = said.unwrap_or_else(|error| error.to_string());

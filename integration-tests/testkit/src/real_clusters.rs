@@ -60,14 +60,17 @@ pub struct RealClustersConfig {
     pub dns: bool,
     /// Liqo for both. The programs must have been got for [`Needs::Liqo`](crate::Needs::Liqo), as for `dns`.
     pub liqo: Option<LiqoConfig>,
-    /// How long a node may be silent until it counts as not ready. Kubernetes' own value is 50 s.
-    pub node_monitor_grace: Duration,
+    /// How long a node of the origin may be silent until it counts as not ready. Kubernetes' own value is 50 s.
+    pub origin_node_grace: Duration,
+    /// The same at the donor.
+    pub donor_node_grace: Duration,
     /// How long the start may take; 6 to 15 s is usual, 20 to 30 s with Liqo.
     pub patience: Duration,
 }
 
 impl Default for RealClustersConfig {
-    /// One node each, no GPU for the origin, four for the donor, neither DNS nor Liqo, 20 s of silence, five minutes.
+    /// One node each, no GPU for the origin, four for the donor, neither DNS nor Liqo, 20 s of silence at the origin and 50 s at
+    /// the donor, five minutes.
     fn default() -> Self {
         Self {
             origin_gpus: 0,
@@ -77,7 +80,8 @@ impl Default for RealClustersConfig {
             names_pod_networks: false,
             dns: false,
             liqo: None,
-            node_monitor_grace: Duration::from_secs(20),
+            origin_node_grace: Duration::from_secs(20),
+            donor_node_grace: Duration::from_secs(50),
             patience: Duration::from_secs(300),
         }
     }
@@ -185,14 +189,15 @@ impl RealClusters {
         let id = format!("{:08x}", random() & 0xffff_ffff);
         let dir = root.join(&id);
         private_folder(&dir)?;
-        let settings = |cluster: NodeSettings, gpus: u32, nodes: u32| NodeSettings {
+        let settings = |cluster: NodeSettings, gpus: u32, nodes: u32, grace: Duration| NodeSettings {
             gpus,
             nodes: nodes.clamp(1, MAX_NODES),
             names_pod_networks: config.names_pod_networks,
+            node_grace: grace.as_secs().max(1),
             ..cluster
         };
-        let origin = settings(ORIGIN, config.origin_gpus, config.origin_nodes);
-        let donor = settings(DONOR, config.donor_gpus, config.donor_nodes);
+        let origin = settings(ORIGIN, config.origin_gpus, config.origin_nodes, config.origin_node_grace);
+        let donor = settings(DONOR, config.donor_gpus, config.donor_nodes, config.donor_node_grace);
         if let Err(error) = prepare(&dir, &id, binaries, &config, [&origin, &donor]) {
             drop(fs::remove_dir_all(&dir));
             return Err(error);
@@ -275,13 +280,12 @@ fn prepare(
         |path: PathBuf, text: &str| fs::write(&path, text).map_err(|source| RealClustersError::Io { path, source });
     let cni = machine::cni_folder().unwrap_or("/opt/cni/bin");
     write(dir.join("real-clusters"), SCRIPT)?;
-    let (bin, grace) = (binaries.folder().display(), config.node_monitor_grace.as_secs().max(1));
+    let bin = binaries.folder().display();
     let chart = config.liqo.as_ref().map(|liqo| liqo.version.file("chart")).unwrap_or_default();
     let first = nodes.iter().map(|cluster| cluster.folder(1));
     let further = nodes.iter().flat_map(|cluster| (2..=cluster.nodes).map(|number| cluster.folder(number)));
     let all = first.chain(further).collect::<Vec<_>>().join(" ");
-    let settings =
-        format!("BIN='{bin}'\nLIQO_CHART='{chart}'\nCGROUP=comity-{id}\nNODE_GRACE={grace}s\nNODES='{all}'\n");
+    let settings = format!("BIN='{bin}'\nLIQO_CHART='{chart}'\nCGROUP=comity-{id}\nNODES='{all}'\n");
     write(dir.join("settings"), &settings)?;
     for (node, place) in nodes.into_iter().zip([Where::Origin, Where::Donor]) {
         node_files::write(dir, node, cni, config.dns)?;

@@ -60,7 +60,7 @@ enum Kind {
         /// CoreDNS and Liqo in both.
         #[arg(long)]
         liqo: bool,
-        /// Seconds that a node may be silent until it counts as not ready.
+        /// Seconds that a node of the origin may be silent until it counts as not ready.
         #[arg(long, default_value_t = 20)]
         node_grace: u64,
     },
@@ -98,7 +98,7 @@ async fn main() -> anyhow::Result<()> {
                 donor_nodes,
                 dns: dns || liqo,
                 liqo: liqo.then(LiqoConfig::default),
-                node_monitor_grace: Duration::from_secs(node_grace),
+                origin_node_grace: Duration::from_secs(node_grace),
                 ..RealClustersConfig::default()
             };
             let clusters = RealClusters::start(&binaries, config).await?;

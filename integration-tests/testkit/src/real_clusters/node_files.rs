@@ -37,6 +37,8 @@ pub(super) struct NodeSettings {
     pub(super) nodes: u32,
     /// Whether the Node objects name their pods' networks.
     pub(super) names_pod_networks: bool,
+    /// How long a node may be silent until it counts as not ready, in seconds.
+    pub(super) node_grace: u64,
 }
 
 pub(super) const ORIGIN: NodeSettings = NodeSettings {
@@ -51,6 +53,7 @@ pub(super) const ORIGIN: NodeSettings = NodeSettings {
     gpus: 0,
     nodes: 1,
     names_pod_networks: false,
+    node_grace: 50,
 };
 
 pub(super) const DONOR: NodeSettings = NodeSettings {
@@ -65,6 +68,7 @@ pub(super) const DONOR: NodeSettings = NodeSettings {
     gpus: 0,
     nodes: 1,
     names_pod_networks: false,
+    node_grace: 50,
 };
 
 impl NodeSettings {
@@ -184,6 +188,7 @@ fn node_env(node: &NodeSettings, number: u32) -> String {
         ("SERVICE_NETWORK", node.service_network.to_owned()),
         ("NODES_OF_CLUSTER", node.nodes.to_string()),
         ("NEIGHBOURS", neighbours.join(" ")),
+        ("NODE_GRACE", format!("{}s", node.node_grace)),
         ("GPUS", node.gpus.to_string()),
         ("NODE_LABELS", labels.join(",")),
     ];

@@ -96,7 +96,7 @@ async fn liqo_and_dns_run_in_both_clusters() {
     let config = RealClustersConfig {
         dns: true,
         liqo: Some(LiqoConfig::default()),
-        node_monitor_grace: Duration::from_secs(50),
+        origin_node_grace: Duration::from_secs(50),
         ..RealClustersConfig::default()
     };
     let began = Instant::now();
