@@ -18,6 +18,7 @@ const ACCOUNT: &str = "comity-liqo-peer";
 const ROTATION: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "minutes of its own: ./test long runs it"]
 async fn a_lease_by_token_outlives_its_tokens_and_ends_with_their_account() {
     if !requirements::met("a lease by token through Liqo", &RealClusters::missing()) {
         return;
