@@ -26,12 +26,6 @@ impl Mix {
         *self.types.entry(task).or_default() += weight;
     }
 
-    /// Whether nothing is known.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.types.is_empty()
-    }
-
     /// Types and weights in a fixed order.
     pub fn types(&self) -> impl Iterator<Item = (&Task, u64)> {
         self.types.iter().map(|(task, weight)| (task, *weight))

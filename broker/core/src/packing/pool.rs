@@ -146,12 +146,6 @@ impl<N: Clone + Ord> Pool<N> {
         }
     }
 
-    /// Distinct states that some node is in.
-    #[must_use]
-    pub fn distinct_states(&self) -> usize {
-        self.logs.iter().map(|log| log.live).sum()
-    }
-
     /// Starts over with the states that some node is in: past ones, and what was computed for them, go.
     pub(super) fn forget(&mut self) {
         let past = std::mem::take(&mut self.states);
