@@ -13,7 +13,7 @@ pub(super) struct Score {
     failed_before: bool,
     /// Fewer nodes: less traffic between them, fewer nodes broken into.
     nodes: usize,
-    /// Tenths of devices that the placement leaves idle in the end: less than that decides nothing between donors.
+    /// Tenths of devices that the placement leaves idle in the end, rounded down: what is finer does not decide.
     waste: i64,
     /// A warm peering saves the handshake.
     cold: bool,
