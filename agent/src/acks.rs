@@ -26,6 +26,15 @@ pub fn settle(change: &mut Change<'_>, ack: &v1::Ack) -> Option<ReportKey> {
                 change.put_liqo(record);
             }
         }
+        ReportKey::LiqoNetwork(peering) => {
+            let record = change.records().liqo.get(peering).map(|record| LiqoRecord::clone(record));
+            if let Some(mut record) = record
+                && let Some(sealed) = record.network.as_mut().and_then(|network| network.sealed.as_mut())
+            {
+                sealed.refused = refused;
+                change.put_liqo(record);
+            }
+        }
         ReportKey::Clean(lease) if !refused || is_unknown(ack) => {
             change.change_donor(lease, |record| record.clean_acked = true);
             change.change_origin(lease, |record| record.clean_acked = true);

@@ -188,6 +188,7 @@ impl Agent {
             origin: platform.origin,
             virtual_nodes: nodes.nodes.clone(),
             node_service: nodes.service.clone(),
+            networks: watch::Sender::default(),
             reach_due: Notify::new(),
             clock: Arc::clone(&clock),
             entropy: Arc::clone(&entropy),

@@ -12,7 +12,7 @@ use comity_runtime::{BrokerEndpoints, IdentityPublicKey, IdentitySignature, LogF
 use serde::{Deserialize, Serialize};
 
 pub use access::AccessSettings;
-pub use liqo::{LiqoAuthentication, LiqoSettings, PodMetricsSettings};
+pub use liqo::{LiqoAuthentication, LiqoNetworkName, LiqoSettings, PodMetricsSettings};
 
 use crate::burst::BurstSettings;
 use crate::fabric::{DEFAULT_FABRIC_PORT, FabricMode, TunSettings};
@@ -327,6 +327,16 @@ mod tests {
             ("kubernetes: {}\nliqo: {apiServer: 'https://a:1'}\n", "liqo.apiServer"),
             ("kubernetes: {}\nliqo: {tokenRotationSeconds: 14}\n", "liqo.tokenRotationSeconds"),
             ("kubernetes: {}\nliqo: {podMetrics: {service: {namespace: a, name: 'B'}}}\n", "liqo.podMetrics.service"),
+            ("kubernetes: {}\nliqo: {network: liqo, podCidrs: [10.1.0.0/16]}\n", "liqo.podCidrs"),
+            ("kubernetes: {}\nliqo: {gateway: {port: 0}}\n", "liqo.gateway.port"),
+            ("kubernetes: {}\nliqo: {gateway: {nodePort: 30840}}\n", "liqo.gateway.nodePort"),
+            ("kubernetes: {}\nliqo: {gateway: {serviceType: NodePort, nodePort: 80}}\n", "liqo.gateway.nodePort"),
+            (
+                "kubernetes: {}\nliqo: {gateway: {serviceType: ClusterIP, loadBalancerIp: 192.0.2.1}}\n",
+                "liqo.gateway.loadBalancerIp",
+            ),
+            ("kubernetes: {}\nliqo: {gateway: {mtu: 1279}}\n", "liqo.gateway.mtu"),
+            ("kubernetes: {}\nliqo: {gateway: {serverTemplate: 'A b'}}\n", "liqo.gateway.serverTemplate"),
             ("kubernetes: {}\nburst: {enabled: true}\n", "burst.enabled"),
             ("kubernetes: {}\nburst: {maxGpus: 0}\n", "burst.maxGpus"),
             ("inventoryFile: /a\nfabric: {mode: tun, tun: {mtu: 900}}\n", "fabric.tun.mtu"),

@@ -71,6 +71,7 @@ impl Executor {
     pub async fn run(mut self, stop: CancellationToken) {
         let mut records = self.context.store.subscribe();
         let mut service = self.context.node_service.clone();
+        let mut networks = self.context.networks.subscribe();
         let mut desired = Desired::remembered(self.remembered());
         let mut state = Loop::default();
         let mut tasks: JoinSet<Ended> = JoinSet::new();
@@ -81,6 +82,7 @@ impl Executor {
                 Ok(()) = records.changed() => {}
                 Ok(()) = self.desired.changed() => {}
                 Ok(()) = service.changed() => {}
+                Ok(()) = networks.changed() => {}
                 Some(ended) = tasks.join_next() => self.note(ended, &mut state),
                 () = self.context.clock.sleep(sleep) => {}
             }

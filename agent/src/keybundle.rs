@@ -124,6 +124,10 @@ pub fn canonical(bundle: &v1::KeyBundle) -> Vec<u8> {
     part(network.liqo_cluster_id.as_bytes());
     part(network.liqo_version.as_bytes());
     part(&[u8::from(network.tun)]);
+    // Left out where it is false: so the bundles of agents of before stay good.
+    if network.liqo_network {
+        part(&[1]);
+    }
     bytes
 }
 
@@ -252,6 +256,7 @@ pub fn check_network(cluster: &str, network: &v1::ClusterNetwork) -> Result<Remo
         liqo_cluster_id: network.liqo_cluster_id.clone(),
         liqo_version: network.liqo_version.clone(),
         tun: network.tun,
+        liqo_network: network.liqo_network,
     })
 }
 
@@ -291,6 +296,7 @@ mod tests {
                 liqo_cluster_id: "donor-liqo".into(),
                 liqo_version: "v1.2.0".into(),
                 tun: true,
+                liqo_network: true,
             }),
             ..v1::KeyBundle::default()
         };
@@ -316,7 +322,7 @@ mod tests {
         fn network(bundle: &mut v1::KeyBundle) -> &mut v1::ClusterNetwork {
             bundle.network.as_mut().unwrap()
         }
-        let changes: [fn(&mut v1::KeyBundle); 15] = [
+        let changes: [fn(&mut v1::KeyBundle); 16] = [
             |b| b.peering = "peer-2".into(),
             |b| b.epoch = 3,
             |b| b.cluster = "other".into(),
@@ -332,6 +338,7 @@ mod tests {
             |b| network(b).liqo_cluster_id = "other".into(),
             |b| network(b).liqo_version = "v1.2.1".into(),
             |b| network(b).tun = false,
+            |b| network(b).liqo_network = false,
         ];
         for change in changes {
             let mut changed = bundle.clone();

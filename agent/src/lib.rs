@@ -12,6 +12,7 @@
 //! lend more than its own policy says, whoever asks.
 
 pub mod acks;
+mod api_server_calls;
 pub mod app;
 pub mod burst;
 pub mod command_line;

@@ -1,13 +1,15 @@
 //! Liqo: the data plane of the `virtual-node` delivery. Both sides of its key exchange, driven by messages that two agents
-//! seal for each other; no kubeconfig of an administrator ever crosses.
+//! seal for each other; no kubeconfig of an administrator ever crosses. And of the network between them, where it is Liqo's.
 //!
-//! What a side does on its own cluster is in `donor` and `origin`; here are the names, messages and calls that both share. Liqo's
+//! What a side does on its own cluster is in `donor` and `origin`, of the network in `network`; here are the names, messages and calls that both share. Liqo's
 //! kinds are used as dynamic objects: their schema is Liqo's, checked by the API server that has them.
 
 pub mod donor;
 mod dynamic;
 pub mod messages;
+pub mod network;
 pub mod origin;
+mod own_rights;
 mod own_user;
 mod tenant_namespace;
 mod version;
@@ -87,4 +89,24 @@ kinds! {
     quota = "offloading.liqo.io", "v1beta1", "Quota", "quotas";
     /// `VkOptionsTemplate`: how virtual-kubelets are started, on the origin.
     vk_options_template = "offloading.liqo.io", "v1beta1", "VkOptionsTemplate", "vkoptionstemplates";
+    /// `Configuration`: another cluster's networks, and what this one's Liqo made of them.
+    configuration = "networking.liqo.io", "v1beta1", "Configuration", "configurations";
+    /// `GatewayServer`: the gateway that another cluster's calls, on the donor.
+    gateway_server = "networking.liqo.io", "v1beta1", "GatewayServer", "gatewayservers";
+    /// `GatewayClient`: the gateway that calls another cluster's, on the origin.
+    gateway_client = "networking.liqo.io", "v1beta1", "GatewayClient", "gatewayclients";
+    /// `PublicKey`: the key of another cluster's gateway.
+    public_key = "networking.liqo.io", "v1beta1", "PublicKey", "publickeies";
+    /// `Connection`: what a gateway says of its line.
+    connection = "networking.liqo.io", "v1beta1", "Connection", "connections";
+    /// `WgGatewayServer`: what Liqo makes of a `GatewayServer`.
+    wg_gateway_server = "networking.liqo.io", "v1beta1", "WgGatewayServer", "wggatewayservers";
+    /// `WgGatewayClient`: what Liqo makes of a `GatewayClient`.
+    wg_gateway_client = "networking.liqo.io", "v1beta1", "WgGatewayClient", "wggatewayclients";
+    /// `WgGatewayServerTemplate`: how it does that.
+    gateway_server_template = "networking.liqo.io", "v1beta1", "WgGatewayServerTemplate", "wggatewayservertemplates";
+    /// `WgGatewayClientTemplate`: how it does that.
+    gateway_client_template = "networking.liqo.io", "v1beta1", "WgGatewayClientTemplate", "wggatewayclienttemplates";
+    /// `Network`: a range of addresses in Liqo's IPAM.
+    ipam_network = "ipam.liqo.io", "v1alpha1", "Network", "networks";
 }

@@ -83,6 +83,9 @@ pub struct Status {
     pub lent_gpu_milli: u64,
     /// Tunnels by peering, with their epochs.
     pub tunnels: BTreeMap<String, u32>,
+    /// Networks between Liqos, by peering: "connected", or what they wait for.
+    #[serde(default)]
+    pub networks: BTreeMap<String, String>,
     /// Leases lent, with their namespaces.
     pub lent: BTreeMap<String, String>,
     /// Leases borrowed that can be used here: with the loopback address of the donor's API, or the name of the node.
@@ -157,6 +160,12 @@ async fn status(State(shown): State<Shown>) -> Json<Status> {
         outbox: records.outbox.len(),
         lent_gpu_milli: records.lent_milli(),
         tunnels: running.tunnels.clone(),
+        networks: context
+            .networks
+            .borrow()
+            .iter()
+            .map(|(peering, seen)| (peering.clone(), seen.standing.told()))
+            .collect(),
         lent: lent.map(|record| (record.lease.clone(), record.namespace.clone().unwrap_or_default())).collect(),
         borrowed: borrowed.collect(),
     })

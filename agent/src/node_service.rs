@@ -5,6 +5,7 @@
 //! are lent all the same.
 
 mod donor;
+mod network;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,22 +17,27 @@ use prost::Message as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, FabricModeName, LiqoAuthentication, LiqoSettings};
+use crate::config::{Config, FabricModeName, LiqoAuthentication, LiqoNetworkName, LiqoSettings};
 use crate::delivery::{Authentication, DeliveryError, Grants, NodeService, VirtualNodeDonor, VirtualNodes};
 use crate::fabric::API_PORT;
 use crate::kubernetes_api::KubernetesApi;
 use crate::liqo::donor::{Installation, InstallationSettings, check_installation};
+use crate::liqo::network::{LiqoNetwork, NetworkSettings};
 use crate::liqo::origin::{Line, LiqoOrigin, NamespaceMapping, OriginSettings, TendSettings};
 use crate::observe::NodeSalt;
 use crate::record::{LiqoRecord, Side};
 use crate::steps::Context;
 use crate::store::{Store, StoreError};
 
+pub use network::Networks;
+
 /// How long a cluster that does not answer is asked again at the start.
 const LOOK_FOR: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_secs(2);
 /// How long the other end of a tunnel may take to answer.
 const LINE_PATIENCE: Duration = Duration::from_millis(1_500);
+/// How long Liqo's controllers are given to take something of a network down.
+const NETWORK_PATIENCE: Duration = Duration::from_secs(60);
 /// Name under which the own network is kept: it is signed into every bundle, and must not change because something was not
 /// seen for a moment.
 const KEPT_AS: &str = "own-network";
@@ -59,6 +65,8 @@ pub struct Prepared {
 struct Parts {
     api: KubernetesApi,
     origin: LiqoOrigin,
+    /// Where it carries pods.
+    network: Option<LiqoNetwork>,
     health: watch::Receiver<Result<(), String>>,
 }
 
@@ -102,7 +110,17 @@ impl Prepared {
             Ok(look) => look,
             Err(reason) => return Ok(Self::without(&reason)),
         };
-        let refused = check_mode(config);
+        let liqo_network = LiqoNetwork::new(api.client(), network_settings(settings, &network));
+        let refused = match check_mode(config) {
+            Ok(()) if network.liqo_network => check_network(&liqo_network, clock.as_ref()).await,
+            checked => checked,
+        };
+        if let Err(reason) = &refused {
+            tracing::error!(
+                reason,
+                "this cluster neither lends nor borrows virtual nodes until that is put right and the agent is started again"
+            );
+        }
         // Complete before anybody reads them: what is not among them is granted nothing.
         let (publish_grants, grants) = watch::channel(Arc::new(Grants::of(&store.records())));
         shutdown.spawn(follow_grants(store.clone(), publish_grants, shutdown.token()));
@@ -123,16 +141,21 @@ impl Prepared {
             needs_tun: settings.require_tun,
             peer_networks: settings.peer_networks.clone(),
         });
+        let tended = network.liqo_network.then(|| liqo_network.clone());
         parts.network = Some(network);
-        parts.nodes = Some(VirtualNodes { donor: side, origin: Arc::new(origin.clone()) });
-        parts.parts = Some(Parts { api: api.clone(), origin, health });
+        let nodes = VirtualNodes { donor: side, origin: Arc::new(origin.clone()), network: liqo_network };
+        parts.nodes = Some(nodes);
+        parts.parts = Some(Parts { api: api.clone(), origin, network: tended, health });
         Ok(parts)
     }
 
     /// Starts what virtual nodes need while the agent runs.
     pub fn run(self, context: &Arc<Context>, shutdown: &Shutdown) {
-        let Some(Parts { api, origin, health }) = self.parts else { return };
+        let Some(Parts { api, origin, network, health }) = self.parts else { return };
         let stop = shutdown.token();
+        if let Some(network) = network {
+            shutdown.spawn(network::keep(Arc::clone(context), network, stop.clone()));
+        }
         shutdown.spawn(crate::reach::run(Arc::clone(context), api.client(), stop.clone()));
         let tending = stop.clone();
         let line = Arc::new(Tunnels(Arc::clone(context)));
@@ -209,6 +232,7 @@ fn origin_settings(settings: &LiqoSettings) -> OriginSettings {
     OriginSettings {
         liqo_namespace: settings.namespace.clone(),
         pod_cidrs: settings.pod_cidrs.iter().map(ToString::to_string).collect(),
+        liqo_network: settings.network == LiqoNetworkName::Liqo,
         mapping: match settings.same_namespace_names {
             true => NamespaceMapping::EnforceSameName,
             false => NamespaceMapping::DefaultName,
@@ -217,7 +241,40 @@ fn origin_settings(settings: &LiqoSettings) -> OriginSettings {
     }
 }
 
+fn network_settings(settings: &LiqoSettings, own: &v1::ClusterNetwork) -> NetworkSettings {
+    NetworkSettings {
+        liqo_namespace: settings.namespace.clone(),
+        liqo_version: own.liqo_version.clone(),
+        gateway: settings.gateway.clone(),
+        patience: NETWORK_PATIENCE,
+    }
+}
+
+/// Whether Liqo can connect its network, asked until the cluster answers.
+async fn check_network(network: &LiqoNetwork, clock: &dyn Clock) -> Result<(), String> {
+    let began = clock.elapsed();
+    loop {
+        let error = match network.check_installed().await {
+            Ok(()) => return Ok(()),
+            Err(DeliveryError::Permanent { message, .. }) => return Err(message),
+            Err(error) => error,
+        };
+        if clock.elapsed().saturating_sub(began) >= LOOK_FOR {
+            return Err(error.to_string());
+        }
+        tracing::info!(%error, "cannot look at Liqo's network yet");
+        clock.sleep(PAUSE).await;
+    }
+}
+
 fn check_mode(config: &Config) -> Result<(), String> {
+    if config.liqo.network == LiqoNetworkName::Liqo
+        && config.liqo.require_tun
+        && config.fabric.mode != FabricModeName::Tun
+    {
+        let remedy = "set fabric.mode: tun, or liqo.requireTun: false where API servers of all clusters are reached without a fabric";
+        return Err(format!("fabric.mode is netstack, which leads Liqo to no donor's API server; {remedy}"));
+    }
     if config.liqo.require_tun && config.fabric.mode != FabricModeName::Tun {
         let remedy = "set fabric.mode: tun, or liqo.requireTun: false where pods and API servers of all clusters reach each other without a fabric";
         return Err(format!("fabric.mode is netstack, which carries no pods; {remedy}"));
@@ -268,6 +325,7 @@ async fn look_at_liqo(
         liqo_cluster_id: found.liqo_cluster_id,
         liqo_version: found.liqo_version,
         tun: config.fabric.mode == FabricModeName::Tun,
+        liqo_network: config.liqo.network == LiqoNetworkName::Liqo,
     };
     if let Err(error) = crate::keybundle::check_network("this cluster", &network) {
         return Ok(Err(error.to_string()));

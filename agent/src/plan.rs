@@ -23,11 +23,12 @@ use comity_proto::v1;
 
 use crate::delivery::{DeliveryKind, NodeService};
 use crate::keybundle::Expected;
+use crate::liqo::network::NetworkSeen;
 use crate::local_policy::LocalPolicy;
 use crate::record::{Records, ReportKey, Side};
 
 /// Names of the steps, for metrics, logs and crash points.
-pub const STEP_NAMES: [&str; 27] = [
+pub const STEP_NAMES: [&str; 28] = [
     "make-keys",
     "send-psk",
     "open-psk",
@@ -43,6 +44,7 @@ pub const STEP_NAMES: [&str; 27] = [
     "liqo-mint",
     "liqo-answer",
     "liqo-identity",
+    "liqo-network",
     "liqo-remove",
     "admit-lease",
     "refuse-lease",
@@ -94,7 +96,9 @@ pub enum Step {
     LiqoAnswer { peering: String, epoch: u32, envelope: Option<v1::Envelope> },
     /// Origin: makes its identity at the donor; without an envelope, by what was opened before.
     LiqoIdentity { peering: String, epoch: u32, envelope: Option<v1::Envelope> },
-    /// Removes the tenant, or the identity, and forgets the exchange.
+    /// Keeps what the other side tells of its Liqo's network; without an envelope, tells it what was seen of this side's.
+    LiqoNetwork { peering: String, epoch: u32, envelope: Option<v1::Envelope> },
+    /// Removes the network, the tenant, or the identity, and forgets the exchange.
     LiqoRemove { peering: String },
     /// Donor: takes a lease on. Carried out at once, in order of fencing tokens.
     AdmitLease { lease: String, fencing_token: u64, milli: u64, delivery: DeliveryKind },
@@ -140,6 +144,7 @@ impl Step {
             Self::LiqoMint { .. } => "liqo-mint",
             Self::LiqoAnswer { .. } => "liqo-answer",
             Self::LiqoIdentity { .. } => "liqo-identity",
+            Self::LiqoNetwork { .. } => "liqo-network",
             Self::LiqoRemove { .. } => "liqo-remove",
             Self::AdmitLease { .. } => "admit-lease",
             Self::RefuseLease { .. } => "refuse-lease",
@@ -178,6 +183,7 @@ impl Step {
             | Self::LiqoMint { peering, .. }
             | Self::LiqoAnswer { peering, .. }
             | Self::LiqoIdentity { peering, .. }
+            | Self::LiqoNetwork { peering, .. }
             | Self::LiqoRemove { peering } => return Cow::Owned(format!("{peering}/liqo")),
             Self::SendPsk { expected, .. } | Self::OpenPsk { expected, .. } => &expected.peering,
             Self::MakeKeys { peering, .. }
@@ -224,6 +230,8 @@ pub struct Live {
     pub accepted: BTreeMap<String, LiveLease>,
     /// Reports that were acknowledged a moment ago: the desired state may not show them yet.
     pub settling: BTreeSet<ReportKey>,
+    /// Networks between Liqos, by the peering that carries them.
+    pub networks: BTreeMap<String, NetworkSeen>,
     /// Objects that nobody wants any more, as [`Desired`](crate::desired::Desired) confirmed.
     pub unwanted: BTreeSet<String>,
 }
@@ -346,7 +354,14 @@ fn envelopes_without_use(view: &View<'_>, steps: &mut Vec<Step>) {
             && !view.desired.leases.iter().any(|lease| lease.id == envelope.lease && is_wanted(lease));
         let strange = !matches!(
             envelope.step.as_str(),
-            "psk" | "proof" | "credential" | "liqo-challenge" | "liqo-tenant" | "liqo-identity"
+            "psk"
+                | "proof"
+                | "credential"
+                | "liqo-challenge"
+                | "liqo-tenant"
+                | "liqo-identity"
+                | "liqo-server"
+                | "liqo-client"
         );
         if epoch != Some(envelope.epoch) || lease_gone || strange {
             view.discard(envelope, steps);

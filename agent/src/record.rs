@@ -12,7 +12,7 @@ use comity_proto::v1;
 use comity_runtime::IdentityPublicKey;
 use serde::{Deserialize, Serialize};
 
-pub use liqo::{LiqoFailure, LiqoRecord, MintedToken, SealedMessage};
+pub use liqo::{LiqoFailure, LiqoRecord, MintedToken, NetworkRecord, SealedMessage};
 pub use network::RemoteNetwork;
 pub use secret::{SecretBlob, SecretKey};
 
@@ -26,6 +26,17 @@ pub enum Side {
     Origin,
     /// Lends.
     Donor,
+}
+
+impl Side {
+    /// The one across.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Origin => Self::Donor,
+            Self::Donor => Self::Origin,
+        }
+    }
 }
 
 impl From<Side> for v1::Side {
@@ -276,6 +287,8 @@ pub enum ReportKey {
     Closed(String),
     /// This side's envelope of a peering's Liqo exchange.
     Liqo(String),
+    /// This side's envelope about the network between the two Liqos of a peering.
+    LiqoNetwork(String),
     /// The `credential` envelope of a lease.
     Credential(String),
     /// This side of a lease is ready.
@@ -317,6 +330,16 @@ pub struct Records {
 }
 
 impl Records {
+    /// The peering whose side of things decides how the network to a cluster's Liqo is made. Two clusters that lend to each other
+    /// have two peerings, and their Liqos one network: both sides take the older peering.
+    #[must_use]
+    pub fn network_carrier(&self, liqo_id: &str) -> Option<&String> {
+        let number = |peering: &str| peering.strip_prefix("peer-").and_then(|number| number.parse::<u64>().ok());
+        let of_cluster = |record: &LiqoRecord| record.liqo_id == liqo_id && record.standing_network().is_some();
+        let carriers = self.liqo.iter().filter(|(_, record)| of_cluster(record)).map(|(peering, _)| peering);
+        carriers.min_by_key(|peering| (number(peering), *peering))
+    }
+
     /// The record of one epoch.
     #[must_use]
     pub fn peering(&self, peering: &str, epoch: u32) -> Option<&Arc<PeeringRecord>> {

@@ -32,6 +32,7 @@ use crate::fabric::{Exposure, Fabric, FabricError, LocalForward};
 use crate::fault::CrashPoint;
 use crate::keybundle::PinnedKeys;
 use crate::metrics::Metrics;
+use crate::node_service::Networks;
 use crate::plan::{Live, LiveLease, Step, ack_key, ack_of};
 use crate::record::ReportKey;
 use crate::store::{Change, Store, StoreError};
@@ -137,6 +138,8 @@ pub struct Context {
     pub virtual_nodes: Option<VirtualNodes>,
     /// Whether virtual nodes can be lent and borrowed now.
     pub node_service: watch::Receiver<NodeService>,
+    /// What is seen of the networks between Liqos.
+    pub networks: watch::Sender<Networks>,
     /// Notified when a tunnel was put up: who may talk through it has to be said anew.
     pub reach_due: Notify,
     /// Time.
@@ -168,6 +171,7 @@ impl Context {
             tunnels: running.tunnels.clone(),
             accepted: running.connected.iter().map(|(id, lease)| (id.clone(), lease.lease.clone())).collect(),
             settling: running.settling.keys().cloned().collect(),
+            networks: self.networks.borrow().clone(),
             unwanted: std::collections::BTreeSet::new(),
         }
     }
@@ -243,6 +247,9 @@ pub async fn run(context: &Context, step: &Step) -> Result<(), StepError> {
         }
         Step::LiqoIdentity { peering, epoch, envelope } => {
             liqo::take(context, Turn::Identity, peering, *epoch, envelope.as_ref()).await
+        }
+        Step::LiqoNetwork { peering, epoch, envelope } => {
+            liqo::take_network(context, peering, *epoch, envelope.as_ref()).await
         }
         Step::LiqoMint { peering, epoch } => liqo::take(context, Turn::Mint, peering, *epoch, None).await,
         Step::LiqoRemove { peering } => liqo::remove(context, peering).await,

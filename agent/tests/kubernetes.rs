@@ -17,6 +17,8 @@ mod inventory;
 mod lease_nodes;
 #[path = "kubernetes/liqo_donor.rs"]
 mod liqo_donor;
+#[path = "kubernetes/liqo_network.rs"]
+mod liqo_network;
 #[path = "kubernetes/liqo_origin.rs"]
 mod liqo_origin;
 #[path = "kubernetes/origin.rs"]
@@ -47,6 +49,12 @@ async fn the_agent_works_on_a_real_api_server() {
     replaced.goes_on().await;
     delivery::an_absent_api_server_is_waited_for(&cluster).await;
     cluster.stop().await;
+}
+
+/// Two control planes with Liqo's real controllers; they need no privileges.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_networks_of_two_liqos_are_connected_through_the_agents() {
+    liqo_network::two_liqos_are_connected_and_parted().await;
 }
 
 /// Two clusters with real Liqo; the consumer is played by the test, with the credentials that Liqo gives it.

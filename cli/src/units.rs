@@ -7,4 +7,4 @@ mod time;
 
 pub use amount::{parse_cpu_milli, parse_memory_mib};
 pub use gpus::{GpuAmount, parse_gpus};
-pub use time::{age, format_duration, parse_duration_ms};
+pub use time::{age, format_duration, parse_duration_ms, parse_moment_ms};

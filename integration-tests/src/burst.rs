@@ -474,7 +474,10 @@ async fn install_agent(real: &RealCluster) -> Result<PathBuf> {
 }
 
 /// The example policy with another idle time of peerings.
-pub(crate) fn copy_policy(from: &Path, to: &Path, peering_idle: &str) -> Result<()> {
+///
+/// # Errors
+/// When a file cannot be read or written.
+pub fn copy_policy(from: &Path, to: &Path, peering_idle: &str) -> Result<()> {
     for entry in std::fs::read_dir(from)? {
         let entry = entry?;
         let target = to.join(entry.file_name());

@@ -208,3 +208,25 @@ fn the_agent_of_a_node_has_one_capability_and_sees_one_config_map() {
     let kinds: Vec<Value> = documents(&deploy().join(file)).iter().map(|document| document["kind"].clone()).collect();
     assert_eq!(kinds.len(), 6, "no rights beside these: {kinds:?}");
 }
+
+/// Rights on gateways and their keys are in a role that the agent binds for itself, in namespaces that a policy names.
+#[test]
+fn the_agent_holds_no_right_on_gateways_but_in_tenant_namespaces() {
+    let file = "agent/liqo-network.yaml";
+    let role = object(file, "ClusterRole", "comity-liqo-network");
+    for rule in role["rules"].as_array().unwrap() {
+        assert_eq!(rule["apiGroups"], json!(["rbac.authorization.k8s.io"]));
+        assert_eq!(rule["resourceNames"], json!(["comity-liqo-network-tenant"]));
+    }
+    let tenant = object(file, "ClusterRole", "comity-liqo-network-tenant");
+    let secrets: Vec<&Value> =
+        tenant["rules"].as_array().unwrap().iter().filter(|rule| rule["resources"] == json!(["secrets"])).collect();
+    assert_eq!(secrets.iter().map(|rule| &rule["verbs"]).collect::<Vec<_>>(), [&json!(["get"])]);
+    let bound = documents(&deploy().join(file)).into_iter().filter(|document| {
+        let kind = document["kind"].as_str().unwrap_or_default();
+        kind.ends_with("Binding") && document["roleRef"]["name"] == "comity-liqo-network-tenant"
+    });
+    assert_eq!(bound.count(), 0, "the agent binds it, and only where the policy comity-agent lets it");
+    let policy = object("agent/admission.yaml", "ValidatingAdmissionPolicy", "comity-agent").to_string();
+    assert!(policy.contains("variables.isTenant && request.resource.resource in ['secrets', 'rolebindings']"));
+}

@@ -15,6 +15,8 @@ mod day_two;
 mod explain;
 #[path = "scenarios/inventories.rs"]
 mod inventories;
+#[path = "scenarios/liqo_network.rs"]
+mod liqo_network;
 #[path = "scenarios/nodes.rs"]
 mod nodes;
 #[path = "scenarios/pods.rs"]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::compile;
 use crate::device::DeviceFacts;
-use crate::documents::{Agreement, Cluster, Document, Federation, GpuClass, Institution, Quota, Tenant};
+use crate::documents::{Agreement, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota, Tenant};
 use crate::problem::{Problem, render_problems};
 use crate::roles::Roles;
 use crate::selector::device_context;
@@ -51,6 +51,8 @@ pub struct Bundle {
     pub quotas: BTreeMap<String, Document<Quota>>,
     /// Agreements by name.
     pub agreements: BTreeMap<String, Document<Agreement>>,
+    /// Priority classes by name.
+    pub priorities: BTreeMap<String, Document<PriorityClass>>,
     /// Which institution enrols each cluster.
     pub(crate) owners: BTreeMap<String, String>,
     /// Roles by user id.
@@ -109,6 +111,7 @@ impl Bundle {
             + self.classes.len()
             + self.quotas.len()
             + self.agreements.len()
+            + self.priorities.len()
     }
 
     /// The institution that may enrol a cluster; `None` if nobody may.
@@ -120,6 +123,18 @@ impl Bundle {
     /// All clusters that may be enrolled, with their institutions.
     pub fn enrollable_clusters(&self) -> impl Iterator<Item = (&str, &str)> {
         self.owners.iter().map(|(cluster, institution)| (cluster.as_str(), institution.as_str()))
+    }
+
+    /// The priority class of requests that name none.
+    #[must_use]
+    pub fn default_priority(&self) -> Option<&str> {
+        self.priorities.values().find(|class| class.spec.default).map(|class| class.name.as_str())
+    }
+
+    /// The value of a priority class: 0 for none, and for one that does not exist any more.
+    #[must_use]
+    pub fn priority_value(&self, class: Option<&str>) -> u32 {
+        class.and_then(|class| self.priorities.get(class)).map_or(0, |class| class.spec.value)
     }
 
     /// Notice before a lease on this cluster is reclaimed, in milliseconds.

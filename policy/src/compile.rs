@@ -6,7 +6,8 @@ use sha2::{Digest, Sha256};
 
 use crate::bundle::{Bundle, BundleSource, SourceFile};
 use crate::documents::{
-    Agreement, AgreementSides, Cluster, Document, Federation, GpuClass, Institution, Quota, QuotaSubject, Spec, Tenant,
+    Agreement, AgreementSides, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota,
+    QuotaSubject, Spec, Tenant,
 };
 use crate::fields::{Context, Fields, Reference, UserIdUse, shown};
 use crate::kind::{API_VERSION, Kind};
@@ -32,6 +33,7 @@ pub(crate) struct Draft {
     pub(crate) classes: BTreeMap<String, Document<GpuClass>>,
     pub(crate) quotas: BTreeMap<String, Document<Quota>>,
     pub(crate) agreements: BTreeMap<String, Document<Agreement>>,
+    pub(crate) priorities: BTreeMap<String, Document<PriorityClass>>,
     pub(crate) references: Vec<Reference>,
     pub(crate) user_ids: Vec<UserIdUse>,
 }
@@ -244,6 +246,10 @@ fn read_in_context(node: &Node, draft: &mut Draft, context: &mut Context<'_, '_>
             let read = read_spec(spec, name, place, draft, context);
             keep(&mut draft.agreements, read);
         }
+        Kind::PriorityClass => {
+            let read = read_spec(spec, name, place, draft, context);
+            keep(&mut draft.priorities, read);
+        }
     }
 }
 
@@ -325,6 +331,7 @@ fn assemble(source: BundleSource, draft: Draft) -> Result<Bundle, Vec<Problem>> 
         classes: draft.classes,
         quotas: draft.quotas,
         agreements: draft.agreements,
+        priorities: draft.priorities,
         owners,
         roles,
         quotas_of,

@@ -17,6 +17,7 @@ pub(crate) fn check(draft: &Draft, problems: &mut Problems<'_>) {
     check_references(draft, problems);
     check_user_ids(draft, problems);
     check_signing_keys(draft, problems);
+    check_default_priority(draft, problems);
 }
 
 /// Reports that there is no Federation document.
@@ -159,5 +160,15 @@ fn check_signing_keys(draft: &Draft, problems: &mut Problems<'_>) {
                 problems.at(place, ProblemCode::DuplicateName, message, "every institution has keys of its own");
             }
         }
+    }
+}
+
+/// A request that names no priority class is of one at most.
+fn check_default_priority(draft: &Draft, problems: &mut Problems<'_>) {
+    let mut defaults = draft.priorities.values().filter(|class| class.spec.default);
+    let Some(first) = defaults.next() else { return };
+    for class in defaults {
+        let message = format!("PriorityClass `{}` is a default, and so is `{}`", class.name, first.name);
+        problems.at(class.place_of("default"), ProblemCode::Contradiction, message, "make one of them the default");
     }
 }

@@ -9,6 +9,7 @@ pub use cluster::{Cluster, DeliveryKind, LendTerm};
 pub use federation::{Defaults, Federation, Limits};
 pub use gpu_class::GpuClass;
 pub use institution::Institution;
+pub use priority_class::PriorityClass;
 pub use quota::{Quota, QuotaSubject};
 pub use tenant::{Tenant, TenantRole};
 
@@ -22,6 +23,7 @@ mod cluster;
 mod federation;
 mod gpu_class;
 mod institution;
+mod priority_class;
 mod quota;
 mod tenant;
 

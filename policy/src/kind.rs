@@ -24,11 +24,13 @@ pub enum Kind {
     Quota,
     /// Who may borrow from whom.
     Agreement,
+    /// A rank in the queue.
+    PriorityClass,
 }
 
 impl Kind {
     /// All kinds, in the order in which they are shown.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Federation,
         Self::Institution,
         Self::Cluster,
@@ -36,6 +38,7 @@ impl Kind {
         Self::GpuClass,
         Self::Quota,
         Self::Agreement,
+        Self::PriorityClass,
     ];
 
     /// The kind as documents write it.
@@ -49,6 +52,7 @@ impl Kind {
             Self::GpuClass => "GpuClass",
             Self::Quota => "Quota",
             Self::Agreement => "Agreement",
+            Self::PriorityClass => "PriorityClass",
         }
     }
 }

@@ -54,7 +54,8 @@ fn the_examples_are_a_federation_of_five_institutions() {
     assert_eq!(bundle.federation.spec.trust_domain, "comity.example");
     assert_eq!(bundle.institution_of_cluster("ncc-main"), Some("national-centre"));
     assert_eq!(bundle.hash.len(), 64);
-    assert_eq!(bundle.document_count(), 30);
+    assert_eq!(bundle.document_count(), 33);
+    assert_eq!(bundle.default_priority(), Some("normal"));
     assert_eq!(bundle.reclaim_grace_ms("ncc-main"), HOUR / 2);
     for class in ["frontier", "midrange", "teaching"] {
         assert!(bundle.classes.contains_key(class));
@@ -294,6 +295,36 @@ fn an_unknown_field_suggests_the_one_that_was_meant() {
         problem.to_string(),
         "error[unknown-field]: unknown field `trustDomian` in Federation `f`\n --> one.yaml:6:3\n  |\n6 |   trustDomian: a.example\n  |   ^^^^^^^^^^^\n  = help: did you mean `trustDomain`?"
     );
+}
+
+#[test]
+fn priority_classes_are_ranks_and_at_most_one_is_the_default() {
+    let bundle = example_bundle();
+    assert_eq!(bundle.priority_value(Some("urgent")), 1000);
+    assert_eq!((bundle.priority_value(None), bundle.priority_value(Some("gone"))), (0, 0));
+    let urgent = &bundle.priorities["urgent"].spec;
+    assert!(urgent.serves("poly-courses", "polytechnic") && urgent.serves("hospital-imaging", "hospital-lab"));
+    assert!(!urgent.serves("poly-ml", "polytechnic"));
+
+    let wrong = |text: &str| {
+        let mut files = examples();
+        let text = format!("apiVersion: policy.comity.dev/v1\nkind: PriorityClass\nmetadata: {{name: mine}}\n{text}\n");
+        files.push(SourceFile { path: "mine.yaml".to_owned(), text });
+        load(files).unwrap_err().into_iter().map(|problem| (problem.code, problem.message)).collect::<Vec<_>>()
+    };
+    for (text, code, words) in [
+        ("spec: {value: 5, default: true}", ProblemCode::Contradiction, "so is `mine`"),
+        ("spec: {value: 5000000000}", ProblemCode::InvalidQuantity, "0 to 1000000000"),
+        ("spec: {mayPreempt: true}", ProblemCode::MissingField, "value"),
+        ("spec: {value: 5, usedBy: {}}", ProblemCode::MissingField, "names nobody"),
+        ("spec: {value: 5, usedBy: {tenants: [nobody]}}", ProblemCode::UnknownReference, "nobody"),
+        ("spec: {value: 5, mayPremept: true}", ProblemCode::UnknownField, "mayPremept"),
+    ] {
+        let problems = wrong(text);
+        assert!(problems.len() == 1 && problems[0].0 == code && problems[0].1.contains(words), "{text}: {problems:?}");
+    }
+    let both = wrong("spec: {value: 5, default: true, usedBy: {tenants: [poly-ml]}}");
+    assert!(both.iter().any(|(_, message)| message.contains("keeps some from using it")), "{both:?}");
 }
 
 #[test]

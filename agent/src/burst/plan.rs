@@ -54,7 +54,7 @@ pub struct Submission {
 #[derive(Clone, Debug, PartialEq)]
 pub enum BurstAction {
     /// Ask the broker.
-    Submit(Submission),
+    Submit(Box<Submission>),
     /// Note on a pod which request it waits for.
     Assign {
         /// The pod.

@@ -129,7 +129,7 @@ impl Shell {
             nodes: context.nodes.clone(),
             cluster: Cluster::watch(client.clone(), context.settings.clone()),
             hands: Hands::new(client),
-            worker: Worker::new(Arc::clone(&context.requests)),
+            worker: Worker::new(Arc::clone(&context.requests), Arc::clone(&context.clock)),
             requests: None,
             submitted_ms: BTreeMap::new(),
             ended: BTreeMap::new(),
@@ -178,7 +178,7 @@ impl Shell {
         }
         for action in &actions {
             match action {
-                BurstAction::Submit(submission) => self.worker.submit(submission.clone()),
+                BurstAction::Submit(submission) => self.worker.submit((**submission).clone()),
                 BurstAction::Cancel { request } => self.worker.cancel(request.clone()),
                 BurstAction::GiveBack { lease } => self.worker.give_back(lease.clone()),
                 BurstAction::LookAgain { at_ms } => wake = wake.min((*at_ms).max(now + 1)),
@@ -367,14 +367,11 @@ impl Shell {
             }
             Answer::GivenBack { lease, result: Ok(()) } => tracing::info!(lease, "an idle lease was given back"),
             Answer::JobSize { uid, size } => drop(self.expected.insert(uid, size)),
-            Answer::Listed { result: Err(error), .. }
-            | Answer::Got { result: Err(error), .. }
-            | Answer::Cancelled { result: Err(error), .. }
-            | Answer::GivenBack { result: Err(error), .. } => {
-                tracing::warn!(%error, "a call to the broker failed and is tried again");
-                // The next look is a pause away.
-                self.clock.sleep(Duration::from_millis(100)).await;
-            }
+            // The worker told of it, and waits before it calls again.
+            Answer::Listed { result: Err(_), .. }
+            | Answer::Got { result: Err(_), .. }
+            | Answer::Cancelled { result: Err(_), .. }
+            | Answer::GivenBack { result: Err(_), .. } => {}
         }
     }
 

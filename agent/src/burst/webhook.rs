@@ -4,9 +4,9 @@
 //! certificates are the agent's own: a CA whose key is thrown away as soon as it has signed one server certificate, both in
 //! a Secret, the CA also in the webhook's configuration. They are replaced long before they end.
 
-mod certificate;
 mod configuration;
 mod review;
+mod secret;
 mod server;
 
 use std::sync::Arc;
@@ -17,12 +17,13 @@ use futures::StreamExt as _;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::Api;
 use kube::runtime::{WatchStreamExt as _, watcher};
-use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::settings::WebhookSettings;
+use crate::api_server_calls;
+use server::Webhook;
 
-pub(crate) use certificate::{Certificates, make as make_certificates};
 pub use configuration::remove as remove_configuration;
 
 /// How often everything is looked at, whatever the watch says.
@@ -32,35 +33,30 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// Serves reviews, and keeps certificates and configuration right, until told to stop.
 pub async fn run(client: kube::Client, settings: WebhookSettings, clock: Arc<dyn Clock>, stop: CancellationToken) {
-    let listener = loop {
-        match TcpListener::bind(settings.listen).await {
-            Ok(listener) => break listener,
-            Err(error) => {
-                tracing::warn!(listen = %settings.listen, %error, "the webhook cannot listen; free the port or change burst.webhook.listen");
-            }
-        }
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = clock.sleep(RETRY) => {}
-        }
+    let (show, shown) = watch::channel(None);
+    let served = async {
+        let listener = api_server_calls::listen(settings.listen, "burst.webhook.listen", clock.as_ref()).await;
+        tokio::join!(keep_right(&client, &settings, &show, clock.as_ref()), api_server_calls::serve(listener, shown));
     };
-    let identity = server::Identity::default();
-    let keep = keep_right(&client, &settings, &identity, clock.as_ref());
     tokio::select! {
         () = stop.cancelled() => {}
-        () = keep => {}
-        () = server::serve(listener, identity.clone()) => {}
+        () = served => {}
     }
 }
 
 /// Never ends.
-async fn keep_right(client: &kube::Client, settings: &WebhookSettings, identity: &server::Identity, clock: &dyn Clock) {
+async fn keep_right(
+    client: &kube::Client,
+    settings: &WebhookSettings,
+    show: &watch::Sender<Option<Arc<Webhook>>>,
+    clock: &dyn Clock,
+) {
     let api = Api::<MutatingWebhookConfiguration>::all(client.clone());
     let only = watcher::Config::default().fields(&format!("metadata.name={}", configuration::NAME));
     let mut changes = watcher(api, only).default_backoff().boxed();
     let mut is_said = false;
     loop {
-        let pause = match once(client, settings, identity, clock).await {
+        let pause = match once(client, settings, show, clock).await {
             Ok(()) => {
                 if !is_said {
                     tracing::info!(listen = %settings.listen, "the admission webhook of burst serves");
@@ -83,11 +79,16 @@ async fn keep_right(client: &kube::Client, settings: &WebhookSettings, identity:
 async fn once(
     client: &kube::Client,
     settings: &WebhookSettings,
-    identity: &server::Identity,
+    show: &watch::Sender<Option<Arc<Webhook>>>,
     clock: &dyn Clock,
 ) -> Result<(), String> {
-    let certificates = certificate::ensure(client, settings, clock.now()).await?;
+    let certificates = secret::ensure(client, settings, clock.now()).await?;
     // Whoever connects knows the new CA before the new certificate is shown, and the old one for as long as it is good.
     configuration::ensure(client, settings, &certificates.ca_pem).await?;
-    identity.show(&certificates)
+    if show.borrow().as_ref().is_none_or(|shown| !shown.shows(&certificates)) {
+        let webhook = Webhook::new(&certificates)
+            .map_err(|error| format!("{error}; delete Secret {} to have them made anew", secret::SECRET))?;
+        show.send_replace(Some(Arc::new(webhook)));
+    }
+    Ok(())
 }

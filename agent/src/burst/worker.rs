@@ -2,8 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use comity_proto::v1;
+use comity_runtime::Clock;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::execute::Hands;
@@ -11,8 +14,14 @@ use super::plan::Submission;
 use super::requests::{RequestError, Requests};
 use super::view::InFlight;
 
-/// Calls under way at once.
+/// Calls to the broker at once.
 const MOST_CALLS: usize = 32;
+/// Calls that are under way or wait for their turn.
+const MOST_WAITING: usize = 1_024;
+/// Pause before a call is made again that failed; doubled with each failure.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest such pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// What came back.
 #[expect(clippy::large_enum_variant, reason = "few are under way, and each is taken apart at once")]
@@ -25,17 +34,43 @@ pub(super) enum Answer {
     JobSize { uid: String, size: Option<u32> },
 }
 
+impl Answer {
+    /// What the broker said no with, or why it did not answer. Of a submission its owner says when it is made again.
+    fn failure(&self) -> Option<&RequestError> {
+        match self {
+            Self::Got { result: Err(RequestError::NotFound(_)), .. }
+            | Self::Submitted { .. }
+            | Self::JobSize { .. } => None,
+            Self::Cancelled { result, .. } | Self::GivenBack { result, .. } => result.as_ref().err(),
+            Self::Listed { result, .. } => result.as_ref().err(),
+            Self::Got { result, .. } => result.as_ref().err(),
+        }
+    }
+}
+
 /// Calls under way; none twice.
 pub(super) struct Worker {
     requests: Arc<dyn Requests>,
+    clock: Arc<dyn Clock>,
+    places: Arc<Semaphore>,
+    /// How often in a row a call failed.
+    failures: BTreeMap<String, u32>,
     tasks: JoinSet<(String, Answer)>,
     under_way: BTreeSet<String>,
     in_flight: BTreeMap<String, InFlight>,
 }
 
 impl Worker {
-    pub(super) fn new(requests: Arc<dyn Requests>) -> Self {
-        Self { requests, tasks: JoinSet::new(), under_way: BTreeSet::new(), in_flight: BTreeMap::new() }
+    pub(super) fn new(requests: Arc<dyn Requests>, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            requests,
+            clock,
+            places: Arc::new(Semaphore::new(MOST_CALLS)),
+            failures: BTreeMap::new(),
+            tasks: JoinSet::new(),
+            under_way: BTreeSet::new(),
+            in_flight: BTreeMap::new(),
+        }
     }
 
     pub(super) fn in_flight(&self) -> Vec<InFlight> {
@@ -50,6 +85,7 @@ impl Worker {
                 Some(Ok((key, answer))) => {
                     self.under_way.remove(&key);
                     self.in_flight.remove(&key);
+                    self.note(key, &answer);
                     return answer;
                 }
                 // A task that panicked took its key with it: nothing else is known to be under way.
@@ -64,11 +100,39 @@ impl Worker {
         }
     }
 
+    /// Counts failures, and tells of the first in a row.
+    fn note(&mut self, key: String, answer: &Answer) {
+        let Some(error) = answer.failure() else {
+            self.failures.remove(&key);
+            return;
+        };
+        if self.failures.len() >= MOST_WAITING {
+            // Calls that nobody makes any more.
+            self.failures.clear();
+        }
+        let failed = self.failures.entry(key).or_default();
+        *failed += 1;
+        if *failed == 1 {
+            tracing::warn!(%error, "a call to the broker failed and is tried again");
+        } else {
+            tracing::debug!(%error, failed, "a call to the broker failed again");
+        }
+    }
+
     fn begin(&mut self, key: String, call: impl Future<Output = Answer> + Send + 'static) -> bool {
-        if self.under_way.len() >= MOST_CALLS || !self.under_way.insert(key.clone()) {
+        if self.under_way.len() >= MOST_WAITING || !self.under_way.insert(key.clone()) {
             return false;
         }
-        self.tasks.spawn(async move { (key, call.await) });
+        let pause = pause(self.failures.get(&key).copied().unwrap_or(0));
+        let (places, clock) = (Arc::clone(&self.places), Arc::clone(&self.clock));
+        self.tasks.spawn(async move {
+            if !pause.is_zero() {
+                clock.sleep(pause).await;
+            }
+            // Never closed, so there always is a place some day.
+            let _place = places.acquire_owned().await;
+            (key, call.await)
+        });
         true
     }
 
@@ -123,5 +187,25 @@ impl Worker {
             let size = hands.job_size(&namespace, &name, &uid).await;
             Answer::JobSize { uid, size }
         });
+    }
+}
+
+/// How long a call waits that failed so often in a row.
+fn pause(failed: u32) -> Duration {
+    match failed.checked_sub(1) {
+        None => Duration::ZERO,
+        Some(before) => FIRST_PAUSE.saturating_mul(1 << before.min(16)).min(LONGEST_PAUSE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        let all: Vec<u128> = (0..9).map(|failed| pause(failed).as_millis()).collect();
+        assert_eq!(all, [0, 100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000]);
+        assert_eq!(pause(u32::MAX), LONGEST_PAUSE);
     }
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{ConfigError, refused};
 use crate::burst::settings::ServiceName;
 use crate::dns_label::is_dns_label;
+use crate::liqo::network::GatewaySettings;
 
 /// Pod CIDRs that a key bundle carries, and networks that peers may have.
 const MAX_POD_CIDRS: usize = 8;
@@ -31,6 +32,17 @@ pub enum LiqoAuthentication {
     Token,
 }
 
+/// What carries pods between clusters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LiqoNetworkName {
+    /// The fabric (`fabric.mode: tun`), or a network that all clusters have in common.
+    #[default]
+    Comity,
+    /// The gateways of Liqo's own networking module. It remaps networks that overlap.
+    Liqo,
+}
+
 /// Virtual nodes through Liqo.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -41,13 +53,18 @@ pub struct LiqoSettings {
     pub namespace: String,
     /// Namespace of the agent itself: there it keeps what its admission policies are told.
     pub agent_namespace: String,
-    /// Networks that this cluster's pods have addresses in; empty: those that its nodes name.
+    /// What carries pods between clusters; both sides of a peering must have the same.
+    pub network: LiqoNetworkName,
+    /// With `network: liqo`: how this cluster's gateways are made.
+    pub gateway: GatewaySettings,
+    /// With `network: comity`: networks that this cluster's pods have addresses in; empty: those that its nodes name.
     pub pod_cidrs: Vec<Ipv4Net>,
     /// "host:port" under which Liqo advertises this cluster's API server, by a name that its certificate carries; empty: as
     /// in the kubeconfig.
     pub api_server: String,
     /// Only with clusters whose fabric routes pods, as this one's (`fabric.mode: tun`). False where pods and API servers of
-    /// all clusters reach each other without a fabric.
+    /// all clusters reach each other without a fabric. With `network: liqo` it is this cluster's fabric alone that counts, and
+    /// only for the API servers of donors.
     pub require_tun: bool,
     /// Networks that other clusters' pods may have addresses in; empty: any that this cluster does not use.
     pub peer_networks: Vec<Ipv4Net>,
@@ -88,6 +105,8 @@ impl Default for LiqoSettings {
             enabled: false,
             namespace: "liqo".to_owned(),
             agent_namespace: "comity-system".to_owned(),
+            network: LiqoNetworkName::default(),
+            gateway: GatewaySettings::default(),
             pod_cidrs: Vec::new(),
             api_server: String::new(),
             require_tun: true,
@@ -123,6 +142,11 @@ impl LiqoSettings {
                 return Err(refused(field, bad, format!("bits are set behind the prefix; write {}", bad.trunc())));
             }
         }
+        if self.network == LiqoNetworkName::Liqo && !self.pod_cidrs.is_empty() {
+            let reason = "with network: liqo it is Liqo that knows them (ipam.podCIDR of its chart); leave it out";
+            return Err(refused("liqo.podCidrs", self.pod_cidrs.len(), reason));
+        }
+        self.gateway.check().map_err(|(field, value, reason)| refused(field, value, reason))?;
         if !TOKEN_ROTATION.contains(&self.token_rotation_seconds) {
             let (least, most) = TOKEN_ROTATION.into_inner();
             let reason = format!("want {least} to {most} seconds");

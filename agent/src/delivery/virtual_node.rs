@@ -20,6 +20,7 @@ pub use resources::granted;
 
 use super::{DeliveryError, DonorLease, Grant, OriginLease, VirtualNodeGrant};
 use crate::liqo::donor::Minted;
+use crate::liqo::network::LiqoNetwork;
 use crate::liqo::{Challenge, IdentityParams, LiqoPeer, TenantRequest};
 
 /// What a donor has for the virtual node of a lease.
@@ -173,6 +174,8 @@ pub struct VirtualNodes {
     pub donor: Arc<dyn VirtualNodeDonor>,
     /// As an origin.
     pub origin: Arc<dyn VirtualNodeOrigin>,
+    /// The network between this cluster's Liqo and others', where it carries pods.
+    pub network: LiqoNetwork,
 }
 
 /// How origins prove to a donor's API server who they are.

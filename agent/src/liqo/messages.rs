@@ -108,16 +108,20 @@ pub trait Message: Serialize + DeserializeOwned {
     /// # Errors
     /// [`DeliveryError::Permanent`] with code `bad-liqo-message`; no content is quoted.
     fn decode(bytes: &[u8]) -> Result<Self, DeliveryError> {
-        let bad = |reason: &str| {
-            let text = format!("the other side's {} message {reason}", Self::STEP);
-            DeliveryError::permanent("bad-liqo-message", text)
-        };
-        if bytes.len() > MAX_MESSAGE_BYTES {
-            return Err(bad(&format!("has {} bytes, at most {MAX_MESSAGE_BYTES} are read", bytes.len())));
-        }
-        serde_json::from_slice(bytes)
-            .map_err(|_| bad("cannot be read; run the same version of the agent on both sides"))
+        decode(Self::STEP, bytes)
     }
+}
+
+/// Reads the message of a step; nothing of it is quoted where it cannot be read.
+pub(super) fn decode<M: DeserializeOwned>(step: &str, bytes: &[u8]) -> Result<M, DeliveryError> {
+    let bad = |reason: &str| {
+        let text = format!("the other side's {step} message {reason}");
+        DeliveryError::permanent("bad-liqo-message", text)
+    };
+    if bytes.len() > MAX_MESSAGE_BYTES {
+        return Err(bad(&format!("has {} bytes, at most {MAX_MESSAGE_BYTES} are read", bytes.len())));
+    }
+    serde_json::from_slice(bytes).map_err(|_| bad("cannot be read; run the same version of the agent on both sides"))
 }
 
 impl Message for Challenge {

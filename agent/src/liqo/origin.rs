@@ -16,7 +16,6 @@ mod network;
 mod objects;
 mod offer;
 mod removal;
-mod rights;
 mod signing;
 pub mod tend;
 mod token;
@@ -34,7 +33,7 @@ use tokio::sync::Mutex;
 use crate::delivery::DeliveryError;
 use crate::delivery::call::call;
 use crate::dns_label::is_dns_label;
-use crate::liqo::{MAX_IDLE_SLICES, dynamic};
+use crate::liqo::{MAX_IDLE_SLICES, ORIGIN_ROLE, dynamic, own_rights::TenantRole};
 
 pub use network::{OwnNetwork, own_network};
 pub use tend::{Line, TendSettings};
@@ -43,6 +42,10 @@ pub use virtual_nodes::SliceRequest;
 /// The ConfigMap with this cluster's Liqo id.
 const CLUSTER_ID_MAP: &str = "liqo-clusterid-configmap";
 const CLUSTER_ID_KEY: &str = "CLUSTER_ID";
+
+/// The agent's rights where credentials are.
+const RIGHTS: TenantRole =
+    TenantRole { name: ORIGIN_ROLE, manifest: "deploy/agent/liqo-origin.yaml", gives: ("watch", "", "secrets") };
 
 /// How a namespace is called on the donor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,6 +73,8 @@ pub struct OriginSettings {
     pub liqo_namespace: String,
     /// Pod CIDRs of this cluster; none: those that its nodes name.
     pub pod_cidrs: Vec<String>,
+    /// Whether pods go through Liqo's gateways: then it is Liqo that counts pod CIDRs and remaps them.
+    pub liqo_network: bool,
     /// How namespaces are called on donors.
     pub mapping: NamespaceMapping,
     /// How long a donor that does not answer may hold up a removal before it is counted as gone.
@@ -85,6 +90,7 @@ impl Default for OriginSettings {
         Self {
             liqo_namespace: "liqo".to_owned(),
             pod_cidrs: Vec::new(),
+            liqo_network: false,
             mapping: NamespaceMapping::default(),
             donor_patience: Duration::from_secs(30),
             idle_nodes: MAX_IDLE_SLICES,

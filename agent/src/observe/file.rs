@@ -156,8 +156,30 @@ enum FileSharing {
     Exclusive,
     TimeSlicing { replicas: u32 },
     Mps { shares: u32 },
-    Mig { instances: BTreeMap<String, u32> },
+    Mig(FileMig),
     Fractional { step_milli: u32 },
+}
+
+/// Either how many instances there are, or where they are.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct FileMig {
+    #[serde(default)]
+    instances: BTreeMap<String, u32>,
+    #[serde(default)]
+    layout: Option<Vec<FileInstance>>,
+    /// Whether what no instance in use holds is cut anew as leases need it.
+    #[serde(default)]
+    repartition: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct FileInstance {
+    profile: String,
+    start: u32,
+    #[serde(default)]
+    local: bool,
 }
 
 const fn yes() -> bool {
@@ -268,7 +290,7 @@ fn device(given: &FileGpus) -> Result<v1::Device, Problem> {
     }
     let (mode, is_mig) = match &given.sharing {
         None => (v1::sharing::Mode::Exclusive(v1::sharing::Exclusive {}), false),
-        Some(sharing) => (mode(sharing)?, matches!(sharing.value, FileSharing::Mig { .. })),
+        Some(sharing) => (mode(sharing)?, matches!(sharing.value, FileSharing::Mig(_))),
     };
     let usual_name = if is_mig { "nvidia.com/mig" } else { "nvidia.com/gpu" };
     Ok(v1::Device {
@@ -306,14 +328,55 @@ fn mode(given: &Spanned<FileSharing>) -> Result<v1::sharing::Mode, Problem> {
         FileSharing::Fractional { step_milli } => v1::sharing::Mode::Fractional(v1::sharing::Fractional {
             step_milli: within("stepMilli", *step_milli, 1..=WHOLE_MILLI)?,
         }),
-        FileSharing::Mig { instances } => {
-            within("instances in all", instances.values().copied().fold(0, u32::saturating_add), 1..=8)?;
-            let instances = instances
-                .iter()
-                .map(|(profile, count)| v1::sharing::MigInstances { profile: profile.clone(), count: *count })
-                .collect();
-            v1::sharing::Mode::Mig(v1::sharing::Mig { instances })
-        }
+        FileSharing::Mig(mig) => v1::sharing::Mode::Mig(match &mig.layout {
+            None if mig.repartition => {
+                return Err(Problem(
+                    given.referenced,
+                    "sharing: repartition needs a layout; list the instances that exist, or write layout: []"
+                        .to_owned(),
+                ));
+            }
+            None => {
+                within("instances in all", mig.instances.values().copied().fold(0, u32::saturating_add), 1..=8)?;
+                let count = |(profile, count): (&String, &u32)| v1::sharing::MigInstances {
+                    profile: profile.clone(),
+                    count: *count,
+                };
+                v1::sharing::Mig { instances: mig.instances.iter().map(count).collect(), layout: None }
+            }
+            Some(_) if !mig.instances.is_empty() => {
+                return Err(Problem(
+                    given.referenced,
+                    "sharing: instances and layout say the same; keep one of them".to_owned(),
+                ));
+            }
+            Some(layout) => {
+                within(
+                    "instances in all",
+                    u32::try_from(layout.len()).unwrap_or(u32::MAX),
+                    u32::from(!mig.repartition)..=8,
+                )?;
+                let mut starts = BTreeSet::new();
+                for instance in layout {
+                    within(&format!("start of {}", instance.profile), instance.start, 0..=7)?;
+                    if !starts.insert(instance.start) {
+                        let reason =
+                            format!("sharing: two instances start at {}; each has slots of its own", instance.start);
+                        return Err(Problem(given.referenced, reason));
+                    }
+                }
+                let instance = |instance: &FileInstance| v1::sharing::MigInstance {
+                    profile: instance.profile.clone(),
+                    start: instance.start,
+                    local: instance.local,
+                };
+                let layout = v1::sharing::MigLayout {
+                    instances: layout.iter().map(instance).collect(),
+                    repartition: mig.repartition,
+                };
+                v1::sharing::Mig { instances: Vec::new(), layout: Some(layout) }
+            }
+        }),
     })
 }
 

@@ -192,7 +192,7 @@ fn mig(mut model: Device, counted_by: &str, profile: &str, instances: u64) -> Re
 /// Sharing of a device that holds so many instances of one profile.
 pub(crate) fn mig_sharing(profile: &str, count: u64) -> Sharing {
     let instances = vec![sharing::MigInstances { profile: profile.to_owned(), count: narrow(count) }];
-    Sharing { mode: Some(sharing::Mode::Mig(sharing::Mig { instances })) }
+    Sharing { mode: Some(sharing::Mode::Mig(sharing::Mig { instances, layout: None })) }
 }
 
 /// 1 for "1g.10gb" and "1g.10gb+me", 3 for "3g.40gb", 1 for "1c.3g.20gb", a compute instance.

@@ -36,8 +36,8 @@ const WELL_KNOWN: [&str; 18] = [
     "aliyun.com/gpu-mem",
 ];
 
-/// Profiles that NVIDIA's boards have; the mixed strategy counts each by its own name.
-const MIG_PROFILES: [&str; 24] = [
+/// Profiles that NVIDIA's boards have; the mixed strategy counts each by its own name. Source: MIG User Guide.
+const MIG_PROFILES: [&str; 64] = [
     "1g.5gb",
     "1g.5gb.me",
     "2g.10gb",
@@ -50,18 +50,58 @@ const MIG_PROFILES: [&str; 24] = [
     "2g.20gb",
     "3g.40gb",
     "4g.40gb",
+    "7g.79gb",
     "7g.80gb",
     "1g.6gb",
     "1g.6gb.me",
     "2g.12gb",
+    "2g.12gb.me",
     "4g.24gb",
+    "1g.12gb",
+    "1g.12gb.me",
+    "1g.24gb",
+    "2g.24gb",
+    "3g.47gb",
+    "4g.47gb",
+    "7g.94gb",
+    "3g.48gb",
+    "4g.48gb",
+    "7g.96gb",
     "1g.18gb",
+    "1g.18gb.me",
     "1g.35gb",
     "2g.35gb",
     "3g.71gb",
     "4g.71gb",
     "7g.141gb",
-    "1g.24gb",
+    "1g.23gb",
+    "1g.23gb.me",
+    "1g.45gb",
+    "2g.45gb",
+    "3g.90gb",
+    "4g.90gb",
+    "7g.180gb",
+    "1g.47gb",
+    "2g.47gb",
+    "3g.93gb",
+    "4g.93gb",
+    "7g.186gb",
+    "1g.34gb",
+    "1g.34gb.me",
+    "1g.67gb",
+    "2g.67gb",
+    "3g.135gb",
+    "4g.135gb",
+    "7g.269gb",
+    "1g.35gb.me",
+    "1g.70gb",
+    "2g.70gb",
+    "3g.139gb",
+    "4g.139gb",
+    "7g.278gb",
+    "1g.24gb.me",
+    "2g.48gb",
+    "4g.96gb",
 ];
 
 /// Whether the name is an extended resource: a device that a plugin or an administrator counts.
@@ -103,7 +143,9 @@ mod tests {
         assert!(
             names.contains("amd.com/cpx_nps4")
                 && names.contains("nvidia.com/mig-1g.10gb.shared")
+                && names.contains("nvidia.com/mig-3g.71gb")
                 && !names.contains("cpu")
         );
+        assert!(names.len() < 256, "a quota has room for 512, some of which a cluster's own devices need");
     }
 }

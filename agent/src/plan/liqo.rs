@@ -14,6 +14,15 @@
 //! origin:          └─▶ identity       └─▶ identity
 //! ```
 //!
+//! Where Liqo's own network carries pods, both sides also tell each other of that, whenever it changes: what is seen of it comes from
+//! outside (`Live::networks`), as the tending of its objects found it.
+//!
+//! ```text
+//! donor:  network ─▶ … ──▶ network ─▶ …
+//!            └─▶ liqo-server  ▲ liqo-client
+//! origin:          network ───┘
+//! ```
+//!
 //! A message that came and was not opened is always worked on, whatever is remembered: so a side that lost its memory is
 //! taught by the other. And the newest message of this side is sealed again where it may not have arrived, as long as a
 //! lease waits for it.
@@ -23,8 +32,9 @@ use comity_proto::v1::PeeringState;
 
 use super::{Step, View, is_wanted};
 use crate::delivery::DeliveryKind;
+use crate::liqo::network::{NetworkStanding, NetworkState};
 use crate::liqo::{Challenge, IdentityParams, TenantRequest, messages::Message as _};
-use crate::record::{LiqoRecord, PeeringRecord, ReportKey, Side};
+use crate::record::{LiqoRecord, PeeringRecord, ReportKey, SealedMessage, Side};
 
 /// How long nothing is tried after a failure that would only repeat itself; leases are refused meanwhile.
 const RETRY_AFTER_MS: u64 = 60_000;
@@ -62,13 +72,29 @@ pub(super) fn standing(view: &View<'_>, peering: &str) -> Standing {
         return Standing::Impossible("peer-cannot", reason);
     }
     match view.records.liqo.get(peering) {
-        Some(record) if record.done => Standing::Done,
         Some(record) => match failure(view, record) {
+            _ if record.done && record.network.is_none() => Standing::Done,
             Some(message) => Standing::Impossible("liqo-refused", message.to_owned()),
+            None if record.done => network_standing(view, record),
             None => Standing::Waits,
         },
         None => Standing::Waits,
     }
+}
+
+/// Whether pods of a virtual node would be reached, where that is for Liqo's network to do.
+fn network_standing(view: &View<'_>, record: &LiqoRecord) -> Standing {
+    let carrier = view.records.network_carrier(&record.liqo_id);
+    match carrier.and_then(|carrier| view.live.networks.get(carrier)).map(|seen| &seen.standing) {
+        Some(NetworkStanding::Ready { .. }) => Standing::Done,
+        Some(NetworkStanding::Refused(reason)) => Standing::Impossible("liqo-refused", reason.clone()),
+        Some(NetworkStanding::Waits(_)) | None => Standing::Waits,
+    }
+}
+
+/// Whether this cluster leaves its pods to the gateways of its Liqo.
+fn leaves_pods_to_liqo(view: &View<'_>) -> bool {
+    view.network.is_some_and(|network| network.liqo_network)
 }
 
 /// What the two networks lack, once both are known.
@@ -78,7 +104,21 @@ fn impossible(view: &View<'_>, keys: &PeeringRecord) -> Option<String> {
     if remote.network.liqo_cluster_id.is_empty() {
         return Some(format!("cluster {cluster} has no Liqo that its agent uses; set liqo.enabled there"));
     }
-    if view.service.needs_tun && !remote.network.tun {
+    match (leaves_pods_to_liqo(view), remote.network.liqo_network) {
+        (true, false) => {
+            return Some(format!(
+                "this cluster leaves pods to Liqo's gateways and cluster {cluster} does not; set liqo.network: liqo there, or comity here"
+            ));
+        }
+        (false, true) => {
+            return Some(format!(
+                "cluster {cluster} leaves pods to Liqo's gateways and this cluster does not; set liqo.network: liqo here, or comity there"
+            ));
+        }
+        _ => {}
+    }
+    // Where Liqo carries pods, this cluster's own fabric is enough to reach an API server.
+    if view.service.needs_tun && !remote.network.tun && !remote.network.liqo_network {
         return Some(format!("the fabric of cluster {cluster} routes no pods; set fabric.mode: tun there"));
     }
     let checked = remote.network.check(view.network, &view.service.peer_networks);
@@ -119,8 +159,9 @@ fn exchange(view: &View<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>) {
         return;
     };
     let own_id = view.network.map_or("", |network| network.liqo_cluster_id.as_str());
-    if record.liqo_id != remote.network.liqo_cluster_id || record.own_liqo_id != own_id {
-        // One of the two was installed anew: what was exchanged is of no use, and begins again.
+    let reinstalled = record.liqo_id != remote.network.liqo_cluster_id || record.own_liqo_id != own_id;
+    if reinstalled || record.standing_network().is_some() != leaves_pods_to_liqo(view) {
+        // One of the two was installed anew, or the pods go another way: what was exchanged is of no use, and begins again.
         steps.push(Step::LiqoRemove { peering: keys.peering.clone() });
         return;
     }
@@ -187,12 +228,33 @@ struct Exchange<'a> {
 impl Exchange<'_> {
     fn plan(&self, steps: &mut Vec<Step>) {
         let before = steps.len();
-        match self.keys.side {
-            Side::Donor => self.donor(steps),
-            Side::Origin => self.origin(steps),
+        self.network(steps);
+        if steps.len() == before {
+            match self.keys.side {
+                Side::Donor => self.donor(steps),
+                Side::Origin => self.origin(steps),
+            }
         }
         if steps.len() == before {
             self.acknowledge(steps);
+        }
+    }
+
+    /// The other side's word first; then this side's, where it has changed or may not have arrived.
+    fn network(&self, steps: &mut Vec<Step>) {
+        let Some(network) = self.record.standing_network() else { return };
+        let (peering, epoch) = (self.keys.peering.clone(), self.keys.epoch);
+        if let Some(envelope) = unopened(self.view, self.keys, NetworkState::step(self.keys.side.other())) {
+            steps.push(Step::LiqoNetwork { peering, epoch, envelope: Some(envelope.clone()) });
+            return;
+        }
+        let carries = self.view.records.network_carrier(&self.record.liqo_id) == Some(&peering);
+        let seen = self.view.live.networks.get(&peering).filter(|_| carries);
+        let Some(local) = seen.and_then(|seen| seen.local.as_ref()) else { return };
+        let changed = network.told.as_ref() != Some(local);
+        let in_vain = self.needed && self.may_be_lost(network.sealed.as_ref());
+        if (changed || in_vain) && !self.view.is_reported(&ReportKey::LiqoNetwork(peering.clone())) {
+            steps.push(Step::LiqoNetwork { peering, epoch, envelope: None });
         }
     }
 
@@ -255,14 +317,20 @@ impl Exchange<'_> {
         if !self.needed || self.view.is_reported(&ReportKey::Liqo(self.keys.peering.clone())) {
             return false;
         }
-        self.record.sealed.as_ref().is_none_or(|sealed| {
+        self.may_be_lost(self.record.sealed.as_ref())
+    }
+
+    /// Whether a message cannot be opened, or is not there any more.
+    fn may_be_lost(&self, sealed: Option<&SealedMessage>) -> bool {
+        sealed.is_none_or(|sealed| {
             sealed.epoch != self.keys.epoch || sealed.refused || sealed.expires_at_ms <= self.view.now_ms
         })
     }
 
     /// Says again that an envelope was opened.
     fn acknowledge(&self, steps: &mut Vec<Step>) {
-        for step in [Challenge::STEP, TenantRequest::STEP, IdentityParams::STEP] {
+        let network = NetworkState::step(self.keys.side.other());
+        for step in [Challenge::STEP, TenantRequest::STEP, IdentityParams::STEP, network] {
             for envelope in envelopes(self.view, self.keys, step) {
                 if self.keys.has_opened("", step, envelope.sequence) {
                     self.view.discard(envelope, steps);

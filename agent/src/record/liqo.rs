@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{SecretBlob, Side};
 use crate::liqo::LiqoPeer;
+use crate::liqo::network::NetworkState;
 
 /// The newest message of the exchange that this side sealed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +35,21 @@ pub struct MintedToken {
     pub next_ms: u64,
 }
 
+/// One side of the network between two Liqos.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkRecord {
+    /// The newest that the other side told.
+    pub remote: Option<NetworkState>,
+    /// The newest that this side told.
+    pub told: Option<NetworkState>,
+    /// The envelope with that.
+    pub sealed: Option<SealedMessage>,
+    /// Last sequence sealed, in any epoch.
+    pub last_sequence: u64,
+    /// It is being taken down: nothing is set any more.
+    pub leaving: bool,
+}
+
 /// One side of the exchange. It belongs to the peering and not to an epoch: keys of Liqo outlive the tunnel's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiqoRecord {
@@ -56,6 +72,9 @@ pub struct LiqoRecord {
     /// Donor: the newest token, where the origin comes by token and no keys are exchanged.
     #[serde(default)]
     pub minted: Option<MintedToken>,
+    /// The network of the two Liqos, where that carries their pods.
+    #[serde(default)]
+    pub network: Option<NetworkRecord>,
     /// This side's half stands: the donor's tenant, or the origin's identity.
     pub done: bool,
     /// Last sequence sealed, in any epoch and step.
@@ -80,11 +99,18 @@ impl LiqoRecord {
             request: None,
             identity: None,
             minted: None,
+            network: None,
             done: false,
             last_sequence: 0,
             sealed: None,
             failed: None,
         }
+    }
+
+    /// The network, as long as it is not taken down.
+    #[must_use]
+    pub fn standing_network(&self) -> Option<&NetworkRecord> {
+        self.network.as_ref().filter(|network| !network.leaving)
     }
 
     /// The other side.

@@ -20,6 +20,8 @@ pub struct RemoteNetwork {
     pub liqo_version: String,
     /// Whether its fabric routes pods.
     pub tun: bool,
+    /// Whether its pods reach others through the gateways of its Liqo.
+    pub liqo_network: bool,
 }
 
 impl RemoteNetwork {
@@ -37,6 +39,11 @@ impl RemoteNetwork {
     pub fn check(&self, own: Option<&v1::ClusterNetwork>, allowed: &[Ipv4Net]) -> Result<(), String> {
         let own_cidrs: Vec<Ipv4Net> =
             own.iter().flat_map(|own| &own.pod_cidrs).filter_map(|cidr| cidr.parse().ok()).collect();
+        if let Some(cidr) = self.pod_cidrs.first().filter(|_| self.liqo_network) {
+            return Err(format!(
+                "it names the pod network {cidr} and leaves its pods to Liqo's gateways; run the same version of the agent on both sides"
+            ));
+        }
         for cidr in &self.pod_cidrs {
             if let Some(own) = own_cidrs.iter().find(|own| own.contains(cidr) || cidr.contains(*own)) {
                 return Err(format!(
@@ -93,5 +100,7 @@ mod tests {
             assert!(error.contains(reason), "{cidr} {api}: {error}");
         }
         assert_eq!(remote("192.168.0.0/16", "").check(None, &[]), Ok(()));
+        let both = RemoteNetwork { liqo_network: true, ..remote("10.45.0.0/16", "") };
+        assert!(both.check(Some(&own), &allowed).unwrap_err().contains("Liqo's gateways"));
     }
 }

@@ -2,6 +2,8 @@
 //! exchanged once per peering, so that the origin's Liqo may call the donor's API server. Or the donor makes tokens for it,
 //! `liqo-mint`, one after another.
 
+mod network;
+
 use std::sync::Arc;
 
 use comity_proto::v1;
@@ -11,9 +13,12 @@ use super::{Context, StepError, authenticate, note_opened, peering_report};
 use crate::delivery::{DeliveryError, VirtualNodes};
 use crate::liqo::{Challenge, IdentityParams, LiqoPeer, TenantRequest, messages::Message};
 use crate::record::{
-    LiqoFailure, LiqoRecord, MintedToken, PeeringRecord, RemoteKeys, ReportKey, SealedMessage, SecretBlob, Side,
+    LiqoFailure, LiqoRecord, MintedToken, NetworkRecord, PeeringRecord, RemoteKeys, ReportKey, SealedMessage,
+    SecretBlob, Side,
 };
 use crate::seal::{self, Binding};
+
+pub(super) use network::take as take_network;
 
 /// How long the broker keeps a message of the exchange unread; then it is sealed again, if it is still needed.
 const ENVELOPE_LIFE_MS: u64 = 3_600_000;
@@ -60,12 +65,28 @@ pub(super) async fn remove(context: &Context, peering: &str) -> Result<(), StepE
     let records = context.store.records();
     let Some(record) = records.liqo.get(peering) else { return Ok(()) };
     let nodes = virtual_nodes(context)?;
+    if record.network.is_some() {
+        leave_network(context, record).await?;
+        // The network of two clusters may go on with another peering between them.
+        if context.store.records().network_carrier(&record.liqo_id).is_none() {
+            nodes.network.remove(&record.peer()).await?;
+        }
+    }
     match record.side {
         Side::Donor => nodes.donor.remove_tenant(&record.peer()).await?,
         Side::Origin => nodes.origin.remove_identity(&record.peer()).await?,
     }
     let peering = peering.to_owned();
     Ok(context.store.update(move |change| change.drop_liqo(&peering)).await?)
+}
+
+/// From now on nothing of the network is set for this peering.
+async fn leave_network(context: &Context, record: &LiqoRecord) -> Result<(), StepError> {
+    let mut record = record.clone();
+    if let Some(network) = &mut record.network {
+        network.leaving = true;
+    }
+    Ok(context.store.update(move |change| change.put_liqo(record)).await?)
 }
 
 /// What both sides of virtual nodes are done with.
@@ -102,13 +123,14 @@ impl Exchange {
     fn begin(context: &Context, peering: &str, epoch: u32) -> Result<Self, StepError> {
         let keys = authenticate::record(context, peering, epoch)?;
         let remote = keys.remote.clone().ok_or(StepError::Gone("the other side's keys"))?;
-        let own_id = context.network.as_ref().map_or("", |network| network.liqo_cluster_id.as_str());
+        let own = context.network.clone().unwrap_or_default();
         let record = match context.store.records().liqo.get(peering).map(Arc::as_ref) {
             Some(record) => record.clone(),
             None => {
                 let liqo_id = remote.network.liqo_cluster_id.clone();
                 let peer = LiqoPeer { peering: peering.to_owned(), cluster: remote.cluster.clone(), liqo_id };
-                LiqoRecord::new(keys.side, &peer, own_id)
+                let network = own.liqo_network.then(NetworkRecord::default);
+                LiqoRecord { network, ..LiqoRecord::new(keys.side, &peer, &own.liqo_cluster_id) }
             }
         };
         Ok(Self { nodes: virtual_nodes(context)?, keys, remote, record })
@@ -196,7 +218,7 @@ impl Exchange {
         let sealed = match done {
             Ok(sent) => {
                 self.record.failed = None;
-                sent.map(|(step, content)| self.seal(context, step, &content)).transpose()?
+                sent.map(|(step, content)| self.seal_next(context, step, &content)).transpose()?
             }
             Err(StepError::Delivery(DeliveryError::Permanent { code, message })) => {
                 self.fail(context, code, &message);
@@ -207,31 +229,47 @@ impl Exchange {
         self.keep(context, opened, sealed).await
     }
 
-    fn seal(&mut self, context: &Context, step: &str, content: &[u8]) -> Result<v1::Envelope, StepError> {
+    fn seal_next(&mut self, context: &Context, step: &str, content: &[u8]) -> Result<v1::Envelope, StepError> {
         self.record.last_sequence += 1;
+        let (envelope, sealed) = self.seal(context, step, self.record.last_sequence, content)?;
+        self.record.sealed = Some(sealed);
+        Ok(envelope)
+    }
+
+    fn seal(
+        &self,
+        context: &Context,
+        step: &str,
+        sequence: u64,
+        content: &[u8],
+    ) -> Result<(v1::Envelope, SealedMessage), StepError> {
         let binding = Binding {
             federation: context.federation.clone(),
             peering: self.keys.peering.clone(),
             epoch: self.keys.epoch,
             lease: String::new(),
             step: step.to_owned(),
-            sequence: self.record.last_sequence,
+            sequence,
             from: context.cluster.clone(),
             to: self.remote.cluster.clone(),
         };
         let expires_at_ms = context.clock.unix_ms().saturating_add(ENVELOPE_LIFE_MS);
-        self.record.sealed = Some(SealedMessage { epoch: self.keys.epoch, expires_at_ms, refused: false });
+        let sealed = SealedMessage { epoch: self.keys.epoch, expires_at_ms, refused: false };
         let envelope =
             seal::seal(&binding, content, &self.remote.hpke_public, &context.identity, context.entropy.as_ref());
         let envelope = envelope
             .map_err(|error| DeliveryError::temporary(format!("seal the {step} message"), error.to_string()))?;
-        Ok(v1::Envelope { expires_at_ms, ..envelope })
+        Ok((v1::Envelope { expires_at_ms, ..envelope }, sealed))
+    }
+
+    fn note_failure(&mut self, context: &Context, code: &str, message: &str) {
+        tracing::warn!(peering = self.keys.peering, code, message, "the exchange of the two Liqos cannot go on");
+        let message = super::shortened(&format!("{code}: {message}"));
+        self.record.failed = Some(LiqoFailure { message, at_ms: context.clock.unix_ms() });
     }
 
     fn fail(&mut self, context: &Context, code: &str, message: &str) {
-        tracing::warn!(peering = self.keys.peering, code, message, "the key exchange of Liqo cannot go on");
-        let message = super::shortened(&format!("{code}: {message}"));
-        self.record.failed = Some(LiqoFailure { message, at_ms: context.clock.unix_ms() });
+        self.note_failure(context, code, message);
         if self.record.side == Side::Donor && self.record.request.is_none() {
             // The origin has to answer once more.
             self.record.sealed = None;

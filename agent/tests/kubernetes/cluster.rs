@@ -124,6 +124,7 @@ pub(crate) fn lease(id: &str) -> DonorLease {
             offer_generation: 1,
             resource_name: "nvidia.com/gpu".into(),
             resource_count: 3,
+            mig_profile: String::new(),
         },
         gpus: v1::GpuDemand {
             count: 3,

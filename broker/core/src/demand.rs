@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{ClassName, ClusterId, TenantId, is_dns_label};
+use crate::id::{ClassName, ClusterId, PriorityName, TenantId, is_dns_label};
 use crate::limits::{
     MAX_AMOUNT, MAX_DONOR_LIST, MAX_LEASE_MS, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES, MAX_SHARES_PER_REQUEST,
     MIN_LEASE_MS, MIN_SHARE_MILLI, WHOLE_MILLI,
 };
 use crate::refusal::Refusal;
-use crate::time::Millis;
+use crate::time::{Millis, Timestamp};
 
 /// How much of one device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -109,6 +109,15 @@ pub struct RequestSpec {
     pub target_namespace: String,
     /// Free text.
     pub purpose: String,
+    /// Priority class; `None` takes the federation's default, if it has one.
+    #[serde(default)]
+    pub priority: Option<PriorityName>,
+    /// Not placed before this.
+    #[serde(default)]
+    pub not_before: Option<Timestamp>,
+    /// Placed by this, or not at all.
+    #[serde(default)]
+    pub start_by: Option<Timestamp>,
 }
 
 impl GpuDemand {
@@ -194,6 +203,16 @@ impl RequestSpec {
                 duration,
                 "is out of range",
                 format!("use 0 for the default, or {MIN_LEASE_MS} to {MAX_LEASE_MS}"),
+            ));
+        }
+        if let (Some(not_before), Some(start_by)) = (self.not_before, self.start_by)
+            && start_by <= not_before
+        {
+            return Err(Refusal::invalid(
+                "spec.start_by_ms",
+                start_by.0,
+                "is not after spec.not_before_ms",
+                format!("name a time after {}, or leave one of the two away", not_before.0),
             ));
         }
         for (field, list) in [("spec.allow_donors", &self.allow_donors), ("spec.deny_donors", &self.deny_donors)] {

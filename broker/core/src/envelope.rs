@@ -26,19 +26,31 @@ pub enum Step {
     LiqoTenant,
     /// Donor → origin: the certificate with which the origin's Liqo reaches its tenant namespace.
     LiqoIdentity,
+    /// Donor → origin: the networks of the donor's Liqo, and the key and endpoint of its gateway.
+    LiqoServer,
+    /// Origin → donor: the networks of the origin's Liqo, and the key of its gateway.
+    LiqoClient,
 }
 
 impl Step {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Psk, Self::Proof, Self::Credential, Self::LiqoChallenge, Self::LiqoTenant, Self::LiqoIdentity];
+    pub const ALL: [Self; 8] = [
+        Self::Psk,
+        Self::Proof,
+        Self::Credential,
+        Self::LiqoChallenge,
+        Self::LiqoTenant,
+        Self::LiqoIdentity,
+        Self::LiqoServer,
+        Self::LiqoClient,
+    ];
 
     /// The side that sends it; the other one receives it.
     #[must_use]
     pub fn sender(self) -> Side {
         match self {
-            Self::Psk | Self::Credential | Self::LiqoChallenge | Self::LiqoIdentity => Side::Donor,
-            Self::Proof | Self::LiqoTenant => Side::Origin,
+            Self::Psk | Self::Credential | Self::LiqoChallenge | Self::LiqoIdentity | Self::LiqoServer => Side::Donor,
+            Self::Proof | Self::LiqoTenant | Self::LiqoClient => Side::Origin,
         }
     }
 
@@ -48,7 +60,7 @@ impl Step {
         self == Self::Credential
     }
 
-    /// Whether a peering in `state` takes it. Liqo's key exchange needs both sides' verified keys and nothing of the
+    /// Whether a peering in `state` takes it. What the two Liqos exchange needs both sides' verified keys and nothing of the
     /// tunnel, so it goes on beside it.
     #[must_use]
     pub fn fits(self, state: PeeringState) -> bool {
@@ -56,7 +68,7 @@ impl Step {
         match self {
             Self::Psk | Self::Proof => state == Authenticating,
             Self::Credential => matches!(state, Establishing | Established),
-            Self::LiqoChallenge | Self::LiqoTenant | Self::LiqoIdentity => {
+            Self::LiqoChallenge | Self::LiqoTenant | Self::LiqoIdentity | Self::LiqoServer | Self::LiqoClient => {
                 matches!(state, Authenticating | Establishing | Established)
             }
         }
@@ -72,6 +84,8 @@ impl Step {
             Self::LiqoChallenge => "liqo-challenge",
             Self::LiqoTenant => "liqo-tenant",
             Self::LiqoIdentity => "liqo-identity",
+            Self::LiqoServer => "liqo-server",
+            Self::LiqoClient => "liqo-client",
         }
     }
 

@@ -83,6 +83,9 @@ label_id!(
     /// A GPU class.
     ClassName, "class");
 label_id!(
+    /// A priority class.
+    PriorityName, "priority class");
+label_id!(
     /// A node of an offer: the donor's agent hashes its host name, so any label will do.
     NodeId, "node");
 

@@ -6,6 +6,7 @@ mod derived_follows_from_the_rest;
 mod envelopes_belong_to_their_epoch;
 mod leases_are_delivered_as_asked;
 mod no_gpu_is_lent_twice;
+mod no_mig_slot_is_lent_twice;
 mod peerings_know_their_leases;
 mod revisions_do_not_run_ahead;
 
@@ -22,6 +23,7 @@ pub struct Invariant {
 /// All of them.
 pub const ALL: &[Invariant] = &[
     no_gpu_is_lent_twice::INVARIANT,
+    no_mig_slot_is_lent_twice::INVARIANT,
     a_request_has_one_owner::INVARIANT,
     leases_are_delivered_as_asked::INVARIANT,
     peerings_know_their_leases::INVARIANT,

@@ -1,5 +1,7 @@
 //! What clusters have: devices, nodes, offers.
 
+mod layout;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
@@ -7,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::demand::Delivery;
 use crate::id::{ClusterId, NodeId};
 use crate::limits::{MAX_AMOUNT, MAX_DEVICES_PER_NODE, MAX_NODES_PER_OFFER, WHOLE_MILLI};
+use crate::mig::Board;
 use crate::refusal::Refusal;
 
 /// How a device may be shared.
@@ -29,12 +32,45 @@ pub enum Sharing {
     Mig {
         /// How many instances of each profile exist.
         instances: BTreeMap<String, u32>,
+        /// Where they are; `None`: not known, and they are lent by their number.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        layout: Option<MigLayout>,
     },
     /// Any part of the device (HAMi, GaiaGPU).
     Fractional {
         /// Smallest step in thousandths.
         step_milli: u32,
     },
+}
+
+/// Where the instances of a device are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct MigLayout {
+    /// Whether the donor cuts anew what no instance in use holds, as leases need it.
+    pub repartition: bool,
+    /// Instances that exist, by first slot.
+    #[serde(with = "layout::as_list")]
+    pub instances: BTreeMap<u8, MigInstance>,
+}
+
+/// One instance that exists.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct MigInstance {
+    /// Profile, by its reported name.
+    pub profile: String,
+    /// Whether local work holds it.
+    pub local: bool,
+}
+
+impl MigLayout {
+    /// How many instances of each profile it has.
+    #[must_use]
+    pub fn counts(&self) -> BTreeMap<String, u32> {
+        self.instances.values().fold(BTreeMap::new(), |mut counts, instance| {
+            *counts.entry(instance.profile.clone()).or_default() += 1;
+            counts
+        })
+    }
 }
 
 impl Sharing {
@@ -213,6 +249,22 @@ impl Device {
             && self.resource_name == other.resource_name
     }
 
+    /// The board it is, as MIG cuts it; `None` if its geometry is not known.
+    #[must_use]
+    pub fn board(&self) -> Option<Board> {
+        Board::of(&self.product_name, self.memory_mib)
+    }
+
+    /// The same device with nothing of it in local use, and healthy.
+    #[must_use]
+    pub fn idle(&self) -> Self {
+        let mut idle = Self { local_use_milli: 0, healthy: true, ..self.clone() };
+        if let Sharing::Mig { layout: Some(layout), .. } = &mut idle.sharing {
+            layout.instances.values_mut().for_each(|instance| instance.local = false);
+        }
+        idle
+    }
+
     fn check(&self, field: &str) -> Result<(), Refusal> {
         if self.local_use_milli > WHOLE_MILLI {
             return Err(Refusal::invalid(
@@ -253,7 +305,14 @@ impl Device {
             Sharing::TimeSlicing { replicas } => ("replicas", *replicas, 2, 64),
             Sharing::Mps { shares } => ("shares", *shares, 2, 48),
             Sharing::Fractional { step_milli } => ("step_milli", *step_milli, 1, WHOLE_MILLI),
-            Sharing::Mig { instances } => ("instances", instances.values().copied().fold(0, u32::saturating_add), 1, 8),
+            Sharing::Mig { instances, layout } => {
+                if let Some(layout) = layout {
+                    layout::check(self, instances, layout, &format!("{field}.sharing.mig"))?;
+                }
+                // A device that is cut as leases need it may have none yet.
+                let least = u32::from(!layout.as_ref().is_some_and(|layout| layout.repartition));
+                ("instances", instances.values().copied().fold(0, u32::saturating_add), least, 8)
+            }
         };
         if !(low..=high).contains(&parts) {
             return Err(Refusal::invalid(

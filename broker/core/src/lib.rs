@@ -15,7 +15,9 @@
 //! - [`inventory`], [`demand`], [`placement`]: what there is, what is asked for, and the witness that it fits
 //! - [`request`], [`lease`], [`peering`]: state machines, each with a table of legal moves
 //! - [`command`] and one file per command under it
-//! - [`matcher`]: filter, fit, score, explain
+//! - [`matcher`]: order, filter, fit, score, reserve, explain
+//! - [`fairness`]: what tenants hold, held and lend, and the shares that follow
+//! - [`mig`]: which instances a device can be cut into, and where each may lie
 //! - [`packing`]: the index of node states, and what each is worth under the live mix of work
 //! - [`invariants`]: named sentences, one file each
 //! - [`snapshot`]: the format on disk
@@ -25,6 +27,7 @@ pub mod cluster;
 pub mod command;
 pub mod demand;
 pub mod envelope;
+pub mod fairness;
 pub mod id;
 pub mod idempotency;
 pub mod invariants;
@@ -34,12 +37,14 @@ pub mod lease;
 pub mod limits;
 pub mod log;
 pub mod matcher;
+pub mod mig;
 pub mod network;
 pub mod occupancy;
 pub mod packing;
 pub mod peering;
 pub mod placement;
 pub mod policy_record;
+mod queue;
 pub mod refusal;
 pub mod request;
 pub mod settings;
@@ -52,7 +57,7 @@ pub mod work;
 
 pub use blob::Blob;
 pub use command::Command;
-pub use id::{ClassName, ClusterId, InstitutionId, LeaseId, NodeId, PeeringId, RequestId, TenantId};
+pub use id::{ClassName, ClusterId, InstitutionId, LeaseId, NodeId, PeeringId, PriorityName, RequestId, TenantId};
 pub use log::{Actor, Applied, Change, Idempotency, LogEnvelope, Reply, ReplyBody};
 pub use refusal::Refusal;
 pub use state::State;

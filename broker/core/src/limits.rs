@@ -16,6 +16,10 @@ pub const WHOLE_MILLI: u32 = 1_000;
 pub const MAX_AMOUNT: u64 = 1 << 40;
 /// Longest lease: 90 days.
 pub const MAX_LEASE_MS: u64 = 90 * 24 * 3_600 * 1_000;
+/// How far ahead a request may say when it starts: a year.
+pub const MAX_START_AHEAD_MS: u64 = 366 * 24 * 3_600 * 1_000;
+/// Pasts of tenants and institutions kept before those of whom nothing is left are looked for.
+pub const MAX_PASTS_KEPT: usize = 10_000;
 /// Shortest lease: 10 seconds; shorter ones would end before a handshake is worth its while.
 pub const MIN_LEASE_MS: u64 = 10_000;
 /// Requests that wait at the same time, in the whole federation.

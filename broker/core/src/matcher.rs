@@ -5,24 +5,34 @@
 //!
 //! ```text
 //! queued requests ─▶ order ─▶ for each donor: filter (request, liveness, policy) ─▶ packing, or fit ─▶ score ─▶ best
+//!                                                    what has waited long and fits nowhere ─▶ reserve
 //! ```
 //!
 //! Which node of a donor is a matter of [`packing`](crate::packing), as far as it can say what is asked for: whole devices
 //! of one node, or part of one. What it cannot say (MIG profiles, several shares that may lie on one device, gangs over
-//! several nodes, nodes taken whole) is fitted by looking at each node.
+//! several nodes, nodes taken whole) is fitted by looking at each node; where a MIG device may be cut as leases need it,
+//! `cutting` says at which slots, with the requests that wait behind in view.
 
+mod ahead;
 mod check;
+mod cut;
+mod cutting;
 mod device;
 mod explain;
 mod fit;
+mod no_start;
 mod order;
 mod packs;
 mod plan;
+mod reserve;
 mod score;
+mod standing;
 mod verdict;
 mod view;
 
 pub use check::{Grant, check, check_renewal, check_request};
-pub use explain::{Explanation, Quote, explain, quote};
-pub use plan::{Plan, Planner, plan};
+pub use explain::{Explanation, Quote, Waiting, explain, explain_waiting, quote};
+pub use plan::{OVERDUE_AFTER, Plan, Planner, plan};
+pub use reserve::Reserved;
+pub use standing::Standing;
 pub use verdict::{DonorVerdict, Obstacle};

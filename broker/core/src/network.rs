@@ -25,6 +25,10 @@ pub struct ClusterNetwork {
     pub liqo_version: String,
     /// Whether its agent's fabric routes pods.
     pub tun: bool,
+    /// Whether its pods reach others through the gateways of its Liqo. Left out where it is false, as brokers of before
+    /// write it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub liqo_network: bool,
 }
 
 /// A range of IPv4 addresses that pods can have.
@@ -147,6 +151,7 @@ mod tests {
             liqo_cluster_id: "polytech-campus".to_owned(),
             liqo_version: "v1.2.0".to_owned(),
             tun: true,
+            liqo_network: false,
         }
     }
 

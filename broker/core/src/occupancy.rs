@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::id::{ClusterId, NodeId};
+use crate::mig::Slots;
 use crate::placement::{NodePlacement, Placement};
 
 /// Changes that are kept for each donor: more than one plan places.
@@ -15,6 +16,8 @@ pub struct NodeOccupancy {
     pub devices: BTreeMap<u32, u32>,
     /// MIG instances lent, by device index and profile.
     pub profiles: BTreeMap<(u32, String), u32>,
+    /// MIG slots lent, by device index; of devices whose slots are known.
+    pub slots: BTreeMap<u32, Slots>,
     /// CPU lent, in thousandths of a core.
     pub cpu_milli: u64,
     /// Main memory lent, in MiB.
@@ -97,6 +100,28 @@ impl NodeOccupancy {
                 let instances = self.profiles.entry((index, profile.to_owned())).or_default();
                 *instances = instances.saturating_add(share.units);
             }
+            if !share.slots.is_empty() {
+                let slots = self.slots.entry(index).or_default();
+                *slots = slots.with(share.slots);
+            }
+        }
+    }
+
+    /// Gives back what `taken` took.
+    pub(crate) fn give_back(&mut self, taken: &NodePlacement, profile: Option<&str>) {
+        self.cpu_milli = self.cpu_milli.saturating_sub(taken.cpu_milli);
+        self.memory_mib = self.memory_mib.saturating_sub(taken.memory_mib);
+        for (index, share) in &taken.devices {
+            reduce(&mut self.devices, index, share.milli);
+            if let Some(profile) = profile {
+                reduce(&mut self.profiles, &(*index, profile.to_owned()), share.units);
+            }
+            if let Some(slots) = self.slots.get_mut(index) {
+                *slots = slots.without(share.slots);
+                if slots.is_empty() {
+                    self.slots.remove(index);
+                }
+            }
         }
     }
 }
@@ -138,14 +163,7 @@ impl Occupancy {
         for (id, taken) in &placement.nodes {
             donor.changes.note(id);
             let Some(node) = donor.nodes.get_mut(id) else { continue };
-            node.cpu_milli = node.cpu_milli.saturating_sub(taken.cpu_milli);
-            node.memory_mib = node.memory_mib.saturating_sub(taken.memory_mib);
-            for (index, share) in &taken.devices {
-                reduce(&mut node.devices, index, share.milli);
-                if let Some(profile) = &placement.profile {
-                    reduce(&mut node.profiles, &(*index, profile.clone()), share.units);
-                }
-            }
+            node.give_back(taken, placement.profile.as_deref());
             if *node == NodeOccupancy::default() {
                 donor.nodes.remove(id);
             }

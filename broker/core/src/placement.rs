@@ -5,14 +5,27 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ClusterId, NodeId};
+use crate::mig::Slots;
 
 /// How much of one device a placement takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceShare {
     /// Thousandths of the device.
     pub milli: u32,
     /// Shares of the request that this holds.
     pub units: u32,
+    /// MIG slots that they are, where the donor says which there are.
+    #[serde(default, skip_serializing_if = "Slots::is_empty")]
+    pub slots: Slots,
+}
+
+impl DeviceShare {
+    /// First slots of the MIG instances that it is, lowest first; empty where slots are not known.
+    #[must_use]
+    pub fn starts(&self) -> Vec<u8> {
+        let size = self.slots.count().checked_div(self.units).and_then(|size| u8::try_from(size).ok());
+        size.and_then(|size| self.slots.starts(size)).unwrap_or_default()
+    }
 }
 
 /// What a placement takes of one node.

@@ -61,8 +61,25 @@ pub struct Request {
     pub attempts: u32,
     /// Donors that failed it; not tried again while others may serve.
     pub failed_donors: BTreeSet<ClusterId>,
+    /// Whether its start window has not opened yet: it is not tried before.
+    #[serde(default)]
+    pub early: bool,
     /// For people.
     pub message: String,
     /// Revision that last changed it.
     pub revision: u64,
+}
+
+impl Request {
+    /// Whether it may be placed.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.state == RequestState::Queued && !self.early
+    }
+
+    /// Since when it waits: its submission, or when its start window opened.
+    #[must_use]
+    pub fn waits_since(&self) -> Timestamp {
+        self.spec.not_before.map_or(self.submitted_at, |opened| opened.max(self.submitted_at))
+    }
 }

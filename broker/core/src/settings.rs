@@ -18,6 +18,10 @@ pub struct Settings {
     pub silent_after: Millis,
     /// How long agents go on by themselves after a lease's end while no broker can be reached.
     pub outage_grace: Millis,
+    /// How long a request waits before capacity is reserved for it.
+    pub reserve_after: Millis,
+    /// After how long what a tenant used counts half.
+    pub usage_half_life: Millis,
 }
 
 impl Default for Settings {
@@ -29,6 +33,8 @@ impl Default for Settings {
             peering_idle: Millis::from_mins(10),
             silent_after: Millis::from_secs(30),
             outage_grace: Millis::from_hours(24),
+            reserve_after: Millis::from_hours(1),
+            usage_half_life: Millis::from_hours(24),
         }
     }
 }
@@ -49,6 +55,8 @@ impl Settings {
             peering_idle: Millis(defaults.peering_idle_ms),
             silent_after: Millis(defaults.heartbeat_timeout_ms),
             outage_grace: Millis(defaults.outage_grace_ms),
+            reserve_after: Millis(defaults.reserve_after_ms),
+            usage_half_life: Millis(defaults.usage_half_life_ms),
         }
     }
 

@@ -8,8 +8,10 @@ use crate::state::State;
 /// Version of the format. Readers take this and all earlier ones.
 ///
 /// Format 2 adds `delivery` to leases, `deliveries` to offers and `network` to key bundles. A state of format 1 has leases
-/// by namespace only, from clusters that can deliver nothing else.
-pub const SNAPSHOT_FORMAT: u16 = 2;
+/// by namespace only, from clusters that can deliver nothing else. Format 3 adds `fairness`, `last_overdue`, to requests
+/// priority and start window, to MIG devices `layout`, and `slots` to placements on them: states of earlier formats have kept no
+/// account of what was held, and MIG devices without a layout are lent by number.
+pub const SNAPSHOT_FORMAT: u16 = 3;
 
 #[derive(Serialize)]
 struct Writing<'a> {

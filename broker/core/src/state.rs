@@ -7,15 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, Invite};
 use crate::envelope::{Envelope, EnvelopeKey};
-use crate::id::{ClassName, ClusterId, LeaseId, NodeId, PeeringId, RequestId};
+use crate::fairness::{Amounts, Holdings, Ledger};
+use crate::id::{ClassName, ClusterId, InstitutionId, LeaseId, NodeId, PeeringId, PriorityName, RequestId};
 use crate::idempotency::{self, Record};
 use crate::inventory::{Device, Offer};
 use crate::lease::{Lease, LeaseState};
-use crate::limits::MAX_IDEMPOTENCY_RECORDS;
-use crate::log::{Applied, LogEnvelope};
+use crate::limits::{MAX_IDEMPOTENCY_RECORDS, WHOLE_MILLI};
+use crate::log::{Applied, FAIRNESS_SINCE, LogEnvelope};
 use crate::occupancy::Occupancy;
 use crate::peering::Peering;
 use crate::policy_record::PolicyRecord;
+use crate::queue::Queue;
 use crate::request::{Request, RequestState};
 use crate::settings::Settings;
 use crate::time::{Millis, Timestamp};
@@ -46,6 +48,12 @@ pub struct State {
     pub envelopes: BTreeMap<EnvelopeKey, Envelope>,
     /// Answers kept for repeated calls.
     pub idempotency: BTreeMap<String, Record>,
+    /// What tenants and institutions held before; `None` until the first entry of format 3.
+    #[serde(default)]
+    pub fairness: Option<Ledger>,
+    /// When a request that waited far too long was last placed before its turn.
+    #[serde(default)]
+    pub last_overdue: Timestamp,
     pub(crate) next_request: u64,
     pub(crate) next_lease: u64,
     pub(crate) next_peering: u64,
@@ -63,6 +71,11 @@ pub(crate) struct Derived {
     pub(crate) facts: BTreeMap<ClusterId, BTreeSet<(ClassName, DeviceFacts)>>,
     pub(crate) timers: Timers,
     pub(crate) queued: BTreeSet<RequestId>,
+    pub(crate) queue: Queue,
+    pub(crate) holdings: Holdings,
+    /// What each cluster's offer holds for leases, and all of them together.
+    pub(crate) capacities: BTreeMap<ClusterId, Amounts>,
+    pub(crate) capacity: Amounts,
     pub(crate) work: WorkMix,
     pub(crate) live_leases: BTreeSet<LeaseId>,
     pub(crate) pairs: BTreeMap<(ClusterId, ClusterId), PeeringId>,
@@ -84,6 +97,9 @@ impl State {
         self.log_time = self.log_time.max(entry.time);
         if let Some(reply) = entry.idempotency.as_ref().and_then(|key| idempotency::seen(&self.idempotency, key)) {
             return Applied { reply, revision: self.revision, changes: Vec::new() };
+        }
+        if self.fairness.is_none() && entry.format >= FAIRNESS_SINCE {
+            self.fairness = Some(Ledger::begin(self.log_time, &self.derived.holdings));
         }
         let mut transition = Transition::begin(self, entry, before);
         let reply = entry.command.apply(&mut transition);
@@ -115,6 +131,20 @@ impl State {
     pub(crate) fn forget(&mut self, name: &str) {
         self.idempotency.remove(name);
         self.derived.timers.set(Due::Idempotency(name.to_owned()), None);
+    }
+
+    /// The institution that owns a cluster.
+    pub(crate) fn lender(&self, donor: &ClusterId) -> Option<InstitutionId> {
+        let owner = self.policy.as_ref()?.bundle.institution_of_cluster(donor.as_str())?;
+        InstitutionId::parse(owner, "institution").ok()
+    }
+
+    /// Takes in what everybody held until now; to be called before it is counted otherwise.
+    pub(crate) fn settle_all(&mut self) {
+        let half_life = self.settings().usage_half_life;
+        if let Some(ledger) = &mut self.fairness {
+            ledger.advance_all(self.log_time, &self.derived.holdings, half_life);
+        }
     }
 
     /// Builds what is derived, after the state was read from a snapshot.
@@ -214,12 +244,13 @@ impl Derived {
             if lease.occupies() {
                 derived.occupancy.take(&lease.placement);
                 derived.usage.add(&lease.as_use());
+                derived.holdings.add(lease, state.lender(&lease.placement.donor).as_ref());
             }
             derived.note_lease(*id, lease);
         }
         for (id, request) in &state.requests {
             derived.work.add(WorkType::of(request), 1);
-            derived.note_request(*id, request);
+            derived.note_request(*id, request, state.policy.as_ref());
         }
         for (id, cluster) in &state.clusters {
             derived.note_offer(id, cluster.offer.as_ref(), state.policy.as_ref());
@@ -242,6 +273,7 @@ impl Derived {
 
     /// Sorts the devices of an offer into classes, once, so that nobody evaluates CEL while matching.
     pub(crate) fn note_offer<'a>(&mut self, id: &ClusterId, offer: Option<&'a Offer>, policy: Option<&PolicyRecord>) {
+        self.note_capacity(id, offer);
         let (Some(offer), Some(policy)) = (offer, policy) else {
             self.classes.remove(id);
             self.facts.remove(id);
@@ -270,12 +302,37 @@ impl Derived {
         self.facts.insert(id.clone(), facts.collect());
     }
 
-    pub(crate) fn note_request(&mut self, id: RequestId, request: &Request) {
-        if request.state == RequestState::Queued {
+    /// What an offer holds for leases: that of nodes and devices that may be used, less what local work takes.
+    fn note_capacity(&mut self, id: &ClusterId, offer: Option<&Offer>) {
+        let mut holds = Amounts::default();
+        for node in offer.into_iter().flat_map(|offer| offer.nodes.values()).filter(|node| node.schedulable) {
+            let devices = node.devices.iter().filter(|device| device.healthy);
+            let free = devices.map(|device| u64::from(WHOLE_MILLI.saturating_sub(device.local_use_milli)));
+            holds = holds.plus(Amounts {
+                gpu_milli: free.sum(),
+                cpu_milli: node.cpu_milli.saturating_sub(node.local_cpu_milli),
+                memory_mib: node.memory_mib.saturating_sub(node.local_memory_mib),
+            });
+        }
+        let held = self.capacities.insert(id.clone(), holds).unwrap_or_default();
+        self.capacity = self.capacity.minus(held).plus(holds);
+        if holds.is_zero() {
+            self.capacities.remove(id);
+        }
+    }
+
+    pub(crate) fn note_request(&mut self, id: RequestId, request: &Request, policy: Option<&PolicyRecord>) {
+        let queued = request.state == RequestState::Queued;
+        if queued {
             self.queued.insert(id);
         } else {
             self.queued.remove(&id);
         }
+        let class = request.spec.priority.as_ref().map(PriorityName::as_str);
+        let value = policy.map_or(0, |record| record.bundle.priority_value(class));
+        self.queue.note(id, request, value);
+        let due = if request.early { request.spec.not_before } else { request.spec.start_by };
+        self.timers.set(Due::Request(id), due.filter(|_| queued));
     }
 
     pub(crate) fn note_lease(&mut self, id: LeaseId, lease: &Lease) {

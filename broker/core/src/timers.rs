@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::envelope::EnvelopeKey;
-use crate::id::{LeaseId, PeeringId};
+use crate::id::{LeaseId, PeeringId, RequestId};
 use crate::time::Timestamp;
 
 /// Something with a time.
@@ -11,6 +11,8 @@ use crate::time::Timestamp;
 pub(crate) enum Due {
     /// A hold or a term ends.
     Lease(LeaseId),
+    /// A start window opens or closes.
+    Request(RequestId),
     /// A step's deadline, a retry, or the end of idleness.
     Peering(PeeringId),
     /// An envelope is deleted unread.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::envelope::{Envelope, EnvelopeKey};
-use crate::id::{ClusterId, LeaseId, PeeringId, RequestId};
+use crate::id::{ClusterId, InstitutionId, LeaseId, PeeringId, RequestId};
 use crate::keys::Side;
 use crate::lease::{EndReason, Lease, LeaseState, SideState};
 use crate::limits::MAX_ATTEMPTS;
@@ -72,7 +72,7 @@ impl<'a> Transition<'a> {
         let id = RequestId(self.state.next_request);
         request.revision = self.revision;
         self.state.derived.work.add(WorkType::of(&request), 1);
-        self.state.derived.note_request(id, &request);
+        self.state.derived.note_request(id, &request, self.state.policy.as_ref());
         self.state.requests.insert(id, request);
         self.changes.insert(Change::Request(id));
         id
@@ -88,7 +88,7 @@ impl<'a> Transition<'a> {
                 request.state
             );
             request.revision = self.revision;
-            self.state.derived.note_request(id, request);
+            self.state.derived.note_request(id, request, self.state.policy.as_ref());
             self.changes.insert(Change::Request(id));
         }
     }
@@ -99,6 +99,9 @@ impl<'a> Transition<'a> {
         self.state.next_lease += 1;
         let id = LeaseId(self.state.next_lease);
         lease.revision = self.revision;
+        let lender = self.state.lender(&lease.placement.donor);
+        self.settle(&lease, lender.as_ref());
+        self.state.derived.holdings.add(&lease, lender.as_ref());
         self.state.derived.occupancy.take(&lease.placement);
         self.state.derived.usage.add(&lease.as_use());
         self.state.derived.note_lease(id, &lease);
@@ -120,14 +123,32 @@ impl<'a> Transition<'a> {
             change(lease);
             debug_assert!(before == lease.state || before.may_become(lease.state), "{before:?} → {:?}", lease.state);
             lease.revision = self.revision;
-            if occupied && !lease.occupies() {
-                self.state.derived.occupancy.give_back(&lease.placement);
-                self.state.derived.usage.remove(&lease.as_use());
-            }
+            let given_back = (occupied && !lease.occupies()).then(|| lease.clone());
             self.state.derived.note_lease(id, lease);
             self.changes.insert(Change::Lease(id));
             let (origin, donor) = (lease.origin.clone(), lease.placement.donor.clone());
+            if let Some(lease) = given_back {
+                self.give_back(&lease);
+            }
             self.note_both(&origin, &donor);
+        }
+    }
+
+    /// A lease does not take anything of its donor any more.
+    fn give_back(&mut self, lease: &Lease) {
+        let lender = self.state.lender(&lease.placement.donor);
+        self.settle(lease, lender.as_ref());
+        self.state.derived.holdings.remove(lease, lender.as_ref());
+        self.state.derived.occupancy.give_back(&lease.placement);
+        self.state.derived.usage.remove(&lease.as_use());
+    }
+
+    /// Keeps account of what those of a lease held until now, before that changes.
+    fn settle(&mut self, lease: &Lease, lender: Option<&InstitutionId>) {
+        let State { fairness, derived, .. } = &mut *self.state;
+        if let Some(ledger) = fairness {
+            let lender = lender.filter(|lender| **lender != lease.institution);
+            ledger.advance(lease, lender, (self.now, self.settings.usage_half_life), &derived.holdings);
         }
     }
 

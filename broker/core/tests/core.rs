@@ -11,5 +11,9 @@ mod formats;
 mod handshake;
 #[path = "core/matching.rs"]
 mod matching;
+#[path = "core/mig.rs"]
+mod mig;
+#[path = "core/queue.rs"]
+mod queue;
 #[path = "core/refusals.rs"]
 mod refusals;

@@ -117,6 +117,7 @@ fn network(network: v1::ClusterNetwork) -> Result<ClusterNetwork, Refusal> {
         liqo_cluster_id: network.liqo_cluster_id,
         liqo_version: network.liqo_version,
         tun: network.tun,
+        liqo_network: network.liqo_network,
     })
 }
 
@@ -267,6 +268,7 @@ fn network_to_proto(network: &ClusterNetwork) -> v1::ClusterNetwork {
         liqo_cluster_id: network.liqo_cluster_id.clone(),
         liqo_version: network.liqo_version.clone(),
         tun: network.tun,
+        liqo_network: network.liqo_network,
     }
 }
 
@@ -310,6 +312,7 @@ mod tests {
                 liqo_cluster_id: "campus".into(),
                 liqo_version: "v1.2.0".into(),
                 tun: true,
+                liqo_network: true,
             }),
             ..Default::default()
         }

@@ -71,7 +71,12 @@ pub fn placement_to_proto(placement: &Placement) -> v1::Placement {
         devices: node
             .devices
             .iter()
-            .map(|(device, share)| v1::DeviceShare { device: *device, milli: share.milli, units: share.units })
+            .map(|(device, share)| v1::DeviceShare {
+                device: *device,
+                milli: share.milli,
+                units: share.units,
+                mig_starts: share.starts().into_iter().map(u32::from).collect(),
+            })
             .collect(),
         cpu_milli: node.cpu_milli,
         memory_mib: node.memory_mib,
@@ -82,5 +87,6 @@ pub fn placement_to_proto(placement: &Placement) -> v1::Placement {
         offer_generation: placement.offer_generation,
         resource_name: placement.resource_name.clone(),
         resource_count: placement.resource_count,
+        mig_profile: placement.profile.clone().unwrap_or_default(),
     }
 }

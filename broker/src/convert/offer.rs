@@ -1,5 +1,7 @@
 //! Offers: nodes, devices, sharing.
 
+mod mig;
+
 use std::collections::BTreeMap;
 
 use comity_core::cluster::Cluster;
@@ -9,9 +11,6 @@ use comity_core::{ClusterId, NodeId, Refusal, State};
 use comity_proto::v1;
 
 use super::{delivery, required};
-
-/// MIG profiles of one device: the largest geometry that exists has seven instances.
-const MAX_PROFILES: usize = 8;
 
 /// An offer of `caller`; `Offer::check` has the last word on amounts.
 pub fn parse(offer: v1::Offer, caller: &ClusterId) -> Result<Offer, Refusal> {
@@ -89,9 +88,9 @@ fn device(device: v1::Device, field: &str) -> Result<Device, Refusal> {
         v1::sharing::Mode::TimeSlicing(slicing) => Sharing::TimeSlicing { replicas: slicing.replicas },
         v1::sharing::Mode::Mps(mps) => Sharing::Mps { shares: mps.shares },
         v1::sharing::Mode::Fractional(fractional) => Sharing::Fractional { step_milli: fractional.step_milli },
-        v1::sharing::Mode::Mig(mig) => Sharing::Mig { instances: mig_instances(mig, field)? },
+        v1::sharing::Mode::Mig(mig) => mig::parse(mig, field)?,
     };
-    Ok(Device {
+    let mut device = Device {
         product_name: device.product_name,
         architecture: device.architecture,
         memory_mib: device.memory_mib,
@@ -101,33 +100,9 @@ fn device(device: v1::Device, field: &str) -> Result<Device, Refusal> {
         healthy: device.healthy,
         local_use_milli: device.local_use_milli,
         resource_name: device.resource_name,
-    })
-}
-
-fn mig_instances(mig: v1::sharing::Mig, field: &str) -> Result<BTreeMap<String, u32>, Refusal> {
-    let field = format!("{field}.sharing.mig.instances");
-    if mig.instances.len() > MAX_PROFILES {
-        return Err(Refusal::invalid(
-            &field,
-            mig.instances.len(),
-            "profiles are too many",
-            format!("use at most {MAX_PROFILES}"),
-        ));
-    }
-    let mut instances = BTreeMap::new();
-    for instance in mig.instances {
-        let usable = !instance.profile.is_empty() && instance.profile.len() <= 32 && instance.profile.is_ascii();
-        if !usable || instances.contains_key(&instance.profile) {
-            return Err(Refusal::invalid(
-                &field,
-                &instance.profile,
-                "is not a MIG profile, or comes twice",
-                "use each name as nvidia-smi reports it, such as 1g.10gb",
-            ));
-        }
-        instances.insert(instance.profile, instance.count);
-    }
-    Ok(instances)
+    };
+    mig::count_local_use(&mut device);
+    Ok(device)
 }
 
 /// For the API.
@@ -151,18 +126,13 @@ pub fn to_proto(cluster: &ClusterId, offer: &Offer) -> v1::Offer {
 }
 
 fn device_to_proto(index: u32, device: &Device) -> v1::Device {
-    use v1::sharing::{Exclusive, Fractional, Mig, MigInstances, Mode, Mps, TimeSlicing};
+    use v1::sharing::{Exclusive, Fractional, Mode, Mps, TimeSlicing};
     let mode = match &device.sharing {
         Sharing::Exclusive => Mode::Exclusive(Exclusive {}),
         Sharing::TimeSlicing { replicas } => Mode::TimeSlicing(TimeSlicing { replicas: *replicas }),
         Sharing::Mps { shares } => Mode::Mps(Mps { shares: *shares }),
         Sharing::Fractional { step_milli } => Mode::Fractional(Fractional { step_milli: *step_milli }),
-        Sharing::Mig { instances } => Mode::Mig(Mig {
-            instances: instances
-                .iter()
-                .map(|(profile, count)| MigInstances { profile: profile.clone(), count: *count })
-                .collect(),
-        }),
+        Sharing::Mig { instances, layout } => Mode::Mig(mig::to_proto(instances, layout.as_ref())),
     };
     v1::Device {
         index,

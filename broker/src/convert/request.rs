@@ -2,9 +2,9 @@
 
 use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
 use comity_core::limits::{MAX_DONOR_LIST, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES};
-use comity_core::matcher::{DonorVerdict, Explanation};
+use comity_core::matcher::{DonorVerdict, Explanation, Standing};
 use comity_core::request::{Request, RequestState};
-use comity_core::{ClassName, ClusterId, Millis, Refusal, RequestId, TenantId};
+use comity_core::{ClassName, ClusterId, Millis, PriorityName, Refusal, RequestId, TenantId, Timestamp};
 use comity_proto::v1;
 
 use super::{delivery, required};
@@ -37,9 +37,22 @@ pub fn spec(spec: Option<v1::RequestSpec>) -> Result<RequestSpec, Refusal> {
         delivery,
         target_namespace: target_namespace(spec.target_namespace, delivery)?,
         purpose: spec.purpose,
+        priority: named(&spec.priority).map(|class| PriorityName::parse(class, "spec.priority")).transpose()?,
+        not_before: time(spec.not_before_ms),
+        start_by: time(spec.start_by_ms),
     };
     parsed.check()?;
     Ok(parsed)
+}
+
+/// Empty means none.
+fn named(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
+/// Zero means none.
+fn time(ms: u64) -> Option<Timestamp> {
+    Some(Timestamp(ms)).filter(|time| time.0 > 0)
 }
 
 /// A kubeconfig has a place to go where none is named; whose pods may run on a virtual node has to be said.
@@ -125,6 +138,9 @@ pub fn spec_to_proto(spec: &RequestSpec) -> v1::RequestSpec {
         delivery: delivery::to_proto(spec.delivery),
         target_namespace: spec.target_namespace.clone(),
         purpose: spec.purpose.clone(),
+        priority: spec.priority.as_ref().map_or_else(String::new, ToString::to_string),
+        not_before_ms: spec.not_before.map_or(0, |time| time.0),
+        start_by_ms: spec.start_by.map_or(0, |time| time.0),
     }
 }
 
@@ -180,6 +196,30 @@ pub fn verdicts(explanation: &Explanation) -> Vec<v1::DonorVerdict> {
     explanation.donors.iter().map(verdict).collect()
 }
 
+/// For the API.
+#[must_use]
+pub fn standing_to_proto(standing: &Standing) -> v1::QueueStanding {
+    let reserved = standing.reserved.as_ref();
+    let (earliest_ms, earliest_donor) = earliest(standing.earliest.as_ref());
+    v1::QueueStanding {
+        place: u32::try_from(standing.place).unwrap_or(u32::MAX),
+        waiting: u32::try_from(standing.waiting).unwrap_or(u32::MAX),
+        share_ppm: standing.share_ppm,
+        entitled_ppm: standing.entitled_ppm,
+        reserved_for: reserved.map_or_else(String::new, |reserved| reserved.request.to_string()),
+        reserved_from_ms: reserved.map_or(0, |reserved| reserved.at.0),
+        reserved_donor: reserved.map_or_else(String::new, |reserved| reserved.donor.to_string()),
+        earliest_ms,
+        earliest_donor,
+    }
+}
+
+/// When and where a request could start, as the API has it.
+#[must_use]
+pub fn earliest(earliest: Option<&(Timestamp, ClusterId)>) -> (u64, String) {
+    earliest.map_or_else(Default::default, |(at, donor)| (at.0, donor.to_string()))
+}
+
 fn verdict(verdict: &DonorVerdict) -> v1::DonorVerdict {
     let donor = verdict.donor.to_string();
     match &verdict.obstacle {
@@ -210,6 +250,9 @@ mod tests {
                 ..v1::GpuDemand::default()
             }),
             delivery: v1::Delivery::Namespace.into(),
+            priority: "urgent".to_owned(),
+            not_before_ms: 1_000,
+            start_by_ms: 2_000,
             ..v1::RequestSpec::default()
         }
     }
@@ -249,6 +292,8 @@ mod tests {
             (with(|s| s.delivery = 0), "spec.delivery", "0"),
             (with(|s| s.delivery = 99), "spec.delivery", "99"),
             (with(|s| s.delivery = v1::Delivery::VirtualNode.into()), "spec.target_namespace", ""),
+            (with(|s| s.priority = "Urgent!".into()), "spec.priority", "Urgent!"),
+            (with(|s| s.start_by_ms = 1_000), "spec.start_by_ms", "1000"),
             (with(|s| s.duration_ms = u64::MAX), "spec.duration_ms", "18446744073709551615"),
             (with(|s| s.allow_donors = vec!["ok".into(), "-".into()]), "spec.allow_donors[1]", "-"),
             (with(|s| s.deny_donors = vec!["a".into(); 257]), "spec.deny_donors", "257"),

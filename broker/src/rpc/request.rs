@@ -142,7 +142,7 @@ impl Requests {
             let held = state.requests.get(&id).filter(|held| viewer.sees_request(&held.spec.tenant, &held.spec.origin));
             let held = held.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
             let request = Some(convert::to_proto(id, held));
-            if held.state != comity_core::request::RequestState::Queued {
+            let Some(waiting) = matcher::explain_waiting(state, id) else {
                 // What other donors would say now is beside the point: the request does not wait.
                 let summary = format!("{id} does not wait: {}", held.message);
                 return Ok(v1::ExplainRequestResponse {
@@ -150,14 +150,15 @@ impl Requests {
                     donors: Vec::new(),
                     summary,
                     revision: state.revision,
+                    standing: None,
                 });
-            }
-            let explanation = matcher::explain(state, &held.spec);
+            };
             Ok(v1::ExplainRequestResponse {
                 request,
-                donors: convert::verdicts(&explanation),
-                summary: explanation.summary,
+                donors: convert::verdicts(&waiting.explanation),
+                summary: waiting.explanation.summary,
                 revision: state.revision,
+                standing: waiting.standing.as_ref().map(convert::standing_to_proto),
             })
         };
         self.context.read(v1::Consistency::Linearizable.into(), read).await
@@ -173,11 +174,14 @@ impl Requests {
         let read = |state: &State| {
             let spec = command::check_submission(state, &spec)?;
             let quote = matcher::quote(state, &spec);
+            let (earliest_ms, earliest_donor) = convert::earliest(quote.earliest.as_ref());
             Ok(v1::QuoteRequestResponse {
                 placement: quote.placement.as_ref().map(lease::placement_to_proto),
                 donors: convert::verdicts(&quote.explanation),
                 price_milli_credits: quote.price_milli_credits,
                 summary: quote.explanation.summary,
+                earliest_ms,
+                earliest_donor,
             })
         };
         self.context.read(v1::Consistency::Linearizable.into(), read).await

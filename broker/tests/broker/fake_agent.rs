@@ -196,6 +196,7 @@ impl FakeAgent {
                         liqo_cluster_id: self.cluster.clone(),
                         liqo_version: "v1.2.0".to_owned(),
                         tun: true,
+                        liqo_network: false,
                     }),
                 };
                 all.push((name("keys"), Body::KeyBundle(bundle)));

@@ -15,7 +15,7 @@ macro_rules! examples {
     };
 }
 
-const EXAMPLES: [(&str, &str); 16] = examples![
+const EXAMPLES: [(&str, &str); 17] = examples![
     "agreements/bilateral.yaml",
     "agreements/research-alliance.yaml",
     "classes.yaml",
@@ -30,6 +30,7 @@ const EXAMPLES: [(&str, &str); 16] = examples![
     "institutions/physics-institute.yaml",
     "institutions/polytechnic.yaml",
     "institutions/startup.yaml",
+    "priorities.yaml",
     "tenants/others.yaml",
     "tenants/polytechnic.yaml",
 ];
@@ -151,6 +152,9 @@ mod tests {
     #[test]
     fn the_examples_in_this_binary_are_those_of_the_checkout() {
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../policy/examples");
-        assert_eq!(comity_policy::read_directory(&examples).expect("read"), example_files());
+        let (there, here) = (comity_policy::read_directory(&examples).expect("read"), example_files());
+        let paths = |files: &[SourceFile]| files.iter().map(|file| file.path.clone()).collect::<Vec<_>>();
+        assert_eq!(paths(&here), paths(&there), "name them in EXAMPLES");
+        assert_eq!(here, there);
     }
 }

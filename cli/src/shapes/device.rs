@@ -41,7 +41,9 @@ pub struct Device {
     pub cuda_compute_capability: String,
     /// Driver.
     pub driver_version: Option<String>,
-    /// How it may be shared: `exclusive`, `time-slicing:4`, `mps:8`, `mig:1g.10gb*7`, `fractional`.
+    /// How it may be shared: `exclusive`, `time-slicing:4`, `mps:8`, `mig:1g.10gb*7`, `fractional`. Where the slots of
+    /// MIG instances are known, they are listed by the first one: `mig:1g.10gb@0,3g.40gb@4`, with `repartition` at the end
+    /// where others are made as leases need them.
     pub sharing: String,
     /// Whether it may be given out.
     pub healthy: bool,
@@ -88,10 +90,36 @@ fn sharing(mode: Option<v1::sharing::Mode>) -> String {
         None | Some(Mode::Exclusive(_)) => "exclusive".to_owned(),
         Some(Mode::TimeSlicing(slicing)) => format!("time-slicing:{}", slicing.replicas),
         Some(Mode::Mps(mps)) => format!("mps:{}", mps.shares),
+        Some(Mode::Mig(v1::sharing::Mig { layout: Some(layout), .. })) => {
+            let instances = layout.instances.iter().map(|i| format!("{}@{}", i.profile, i.start));
+            let cut = layout.repartition.then(|| "repartition".to_owned());
+            format!("mig:{}", instances.chain(cut).collect::<Vec<_>>().join(","))
+        }
         Some(Mode::Mig(mig)) => {
             let instances: Vec<_> = mig.instances.iter().map(|i| format!("{}*{}", i.profile, i.count)).collect();
             format!("mig:{}", instances.join(","))
         }
         Some(Mode::Fractional(_)) => "fractional".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mig_is_told_by_number_or_by_first_slots() {
+        use v1::sharing::{Mig, MigInstance, MigInstances, MigLayout, Mode};
+        let instances = vec![MigInstances { profile: "1g.10gb".to_owned(), count: 7 }];
+        assert_eq!(sharing(Some(Mode::Mig(Mig { instances, layout: None }))), "mig:1g.10gb*7");
+        let of = |instances: &[(&str, u32)], repartition| {
+            let instance =
+                |&(profile, start): &(&str, u32)| MigInstance { profile: profile.to_owned(), start, local: false };
+            let layout = MigLayout { instances: instances.iter().map(instance).collect(), repartition };
+            sharing(Some(Mode::Mig(Mig { instances: Vec::new(), layout: Some(layout) })))
+        };
+        assert_eq!(of(&[("1g.10gb", 0), ("3g.40gb", 4)], false), "mig:1g.10gb@0,3g.40gb@4");
+        assert_eq!(of(&[("3g.40gb", 4)], true), "mig:3g.40gb@4,repartition");
+        assert_eq!(of(&[], true), "mig:repartition");
     }
 }

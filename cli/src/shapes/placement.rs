@@ -17,6 +17,9 @@ pub struct Placement {
     pub resource_name: String,
     /// How many of that resource.
     pub resource_count: u64,
+    /// MIG profile of each share; empty for shares of another kind.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub mig_profile: String,
 }
 
 /// The part on one node.
@@ -43,12 +46,19 @@ pub struct DeviceShare {
     pub milli: u32,
     /// Shares of the request.
     pub units: u32,
+    /// First memory slots of the MIG instances that the shares are, where the donor says which there are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mig_starts: Vec<u32>,
 }
 
 impl From<v1::Placement> for Placement {
     fn from(placement: v1::Placement) -> Self {
-        let device =
-            |share: v1::DeviceShare| DeviceShare { device: share.device, milli: share.milli, units: share.units };
+        let device = |share: v1::DeviceShare| DeviceShare {
+            device: share.device,
+            milli: share.milli,
+            units: share.units,
+            mig_starts: share.mig_starts,
+        };
         let node = |node: v1::NodePlacement| NodePlacement {
             node: node.node,
             devices: node.devices.into_iter().map(device).collect(),
@@ -61,18 +71,65 @@ impl From<v1::Placement> for Placement {
             offer_generation: placement.offer_generation,
             resource_name: placement.resource_name,
             resource_count: placement.resource_count,
+            mig_profile: placement.mig_profile,
         }
     }
 }
 
 impl Placement {
-    /// For people: `3 nvidia.com/gpu on ncc-main: 41f0…c2 (0, 1, 2)`.
+    /// For people: `3 nvidia.com/gpu on ncc-main: 41f0…c2 (0, 1, 2)`; MIG instances with their first slots, as in `0 at 4`.
     pub(crate) fn summary(&self) -> String {
         let node = |node: &NodePlacement| {
-            let devices: Vec<_> = node.devices.iter().map(|share| share.device.to_string()).collect();
+            let device = |share: &DeviceShare| {
+                let starts: Vec<_> = share.mig_starts.iter().map(ToString::to_string).collect();
+                if starts.is_empty() {
+                    return share.device.to_string();
+                }
+                format!("{} at {}", share.device, starts.join("+"))
+            };
+            let devices: Vec<_> = node.devices.iter().map(device).collect();
             format!("{} ({})", node.node, devices.join(", "))
         };
         let nodes: Vec<_> = self.nodes.iter().map(node).collect();
         format!("{} {} on {}: {}", self.resource_count, self.resource_name, self.donor, nodes.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instances_of_mig_are_told_with_their_first_slots() {
+        let share = |device, mig_starts: &[u32]| v1::DeviceShare {
+            device,
+            milli: 500,
+            units: 1,
+            mig_starts: mig_starts.to_vec(),
+        };
+        let of = |devices: Vec<v1::DeviceShare>, mig_profile: &str| {
+            let node = v1::NodePlacement { node: "n1".to_owned(), devices, ..v1::NodePlacement::default() };
+            Placement::from(v1::Placement {
+                donor: "lab".to_owned(),
+                nodes: vec![node],
+                resource_name: "nvidia.com/mig-3g.40gb".to_owned(),
+                resource_count: 3,
+                mig_profile: mig_profile.to_owned(),
+                ..v1::Placement::default()
+            })
+        };
+        let cut = of(vec![share(0, &[0, 4]), share(2, &[4])], "3g.40gb");
+        assert_eq!(cut.summary(), "3 nvidia.com/mig-3g.40gb on lab: n1 (0 at 0+4, 2 at 4)");
+        let json = serde_json::to_value(&cut).expect("it is plain data");
+        assert_eq!(
+            (&json["migProfile"], &json["nodes"][0]["devices"][0]["migStarts"]),
+            (&"3g.40gb".into(), &vec![0, 4].into())
+        );
+        // Other placements look as they did.
+        let json = serde_json::to_value(of(vec![share(0, &[])], "")).expect("it is plain data");
+        assert!(
+            json.get("migProfile").is_none() && json["nodes"][0]["devices"][0].get("migStarts").is_none(),
+            "{json}"
+        );
     }
 }

@@ -157,6 +157,9 @@ impl Answer for Request {
             ("Per GPU", per_gpu(spec.gpus.cpu_milli_per_gpu, spec.gpus.memory_mib_per_gpu)),
             ("Together", together.to_owned()),
             ("Duration", duration(spec.duration_ms)),
+            ("Priority", spec.priority.clone().unwrap_or_default()),
+            ("Start after", moment(spec.not_before_ms, now_ms)),
+            ("Start by", moment(spec.start_by_ms, now_ms)),
             ("Donors", spec.allow_donors.join(", ")),
             ("Not donors", spec.deny_donors.join(", ")),
             ("Delivery", self.delivery_text()),
@@ -167,6 +170,10 @@ impl Answer for Request {
             ("Attempts", self.attempts.to_string()),
         ])
     }
+}
+
+fn moment(ms: u64, now_ms: u64) -> String {
+    if ms == 0 { String::new() } else { age(ms, now_ms) }
 }
 
 fn duration(ms: u64) -> String {

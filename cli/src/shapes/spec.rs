@@ -122,6 +122,12 @@ pub struct RequestSpec {
     pub target_namespace: Option<String>,
     /// Free text.
     pub purpose: Option<String>,
+    /// Priority class.
+    pub priority: Option<String>,
+    /// Not tried before this; 0: at once.
+    pub not_before_ms: u64,
+    /// Fails if not placed by this; 0: waits.
+    pub start_by_ms: u64,
 }
 
 impl From<Option<v1::RequestSpec>> for RequestSpec {
@@ -140,6 +146,9 @@ impl From<Option<v1::RequestSpec>> for RequestSpec {
             delivery,
             target_namespace: text(spec.target_namespace),
             purpose: text(spec.purpose),
+            priority: text(spec.priority),
+            not_before_ms: spec.not_before_ms,
+            start_by_ms: spec.start_by_ms,
         }
     }
 }

@@ -5,8 +5,9 @@ use serde::Serialize;
 
 use super::placement::Placement;
 use super::request::Request;
-use super::text;
+use super::{text, time};
 use crate::output::{Answer, columns, fields};
+use crate::units::age;
 
 /// One donor's answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -69,8 +70,82 @@ pub struct Explanation {
     pub summary: String,
     /// By donor.
     pub donors: Vec<DonorVerdict>,
+    /// Where it stands in the queue; none if it does not wait.
+    pub standing: Option<Standing>,
     /// Revision it was computed at.
     pub revision: u64,
+}
+
+/// Where a waiting request stands.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Standing {
+    /// How many are served before it, and itself; 0 while its start window has not opened.
+    pub place: u32,
+    /// How many wait.
+    pub waiting: u32,
+    /// Its tenant's part of what those hold and held who wait or hold something, in millionths.
+    pub share_ppm: u64,
+    /// The part that its tenant is entitled to among the same, in millionths.
+    pub entitled_ppm: u64,
+    /// Request for which room is reserved.
+    pub reserved_for: Option<String>,
+    /// When that can start.
+    pub reserved_from_ms: Option<u64>,
+    /// Where.
+    pub reserved_donor: Option<String>,
+    /// When this request could start under the present ends of leases.
+    pub earliest_ms: Option<u64>,
+    /// Where.
+    pub earliest_donor: Option<String>,
+}
+
+impl From<v1::QueueStanding> for Standing {
+    fn from(standing: v1::QueueStanding) -> Self {
+        Self {
+            place: standing.place,
+            waiting: standing.waiting,
+            share_ppm: standing.share_ppm,
+            entitled_ppm: standing.entitled_ppm,
+            reserved_for: text(standing.reserved_for),
+            reserved_from_ms: time(standing.reserved_from_ms),
+            reserved_donor: text(standing.reserved_donor),
+            earliest_ms: time(standing.earliest_ms),
+            earliest_donor: text(standing.earliest_donor),
+        }
+    }
+}
+
+impl Standing {
+    fn fields(&self, now_ms: u64) -> [(&'static str, String); 4] {
+        let place = match self.place {
+            0 => "not yet: its start window has not opened".to_owned(),
+            place => format!("{place} of {}", self.waiting),
+        };
+        let reserved = self.reserved_for.as_ref().map(|request| {
+            let donor = self.reserved_donor.as_deref().unwrap_or_default();
+            format!("room at {donor} for {request}, free {}", age(self.reserved_from_ms.unwrap_or(0), now_ms))
+        });
+        [
+            ("Place", place),
+            ("Share", format!("{} of {} entitled", percent(self.share_ppm), percent(self.entitled_ppm))),
+            ("Reserved", reserved.unwrap_or_default()),
+            ("Earliest", earliest(self.earliest_ms, self.earliest_donor.as_deref(), now_ms)),
+        ]
+    }
+}
+
+fn percent(ppm: u64) -> String {
+    format!("{}.{} %", ppm / 10_000, ppm % 10_000 / 1_000)
+}
+
+/// When and where a request could start.
+fn earliest(at: Option<u64>, donor: Option<&str>, now_ms: u64) -> String {
+    match (at, donor) {
+        (Some(at), Some(donor)) if at > now_ms => format!("{} at {donor}, unless leases are renewed", age(at, now_ms)),
+        (Some(_), Some(donor)) => format!("now at {donor}"),
+        _ => "no end of leases makes room".to_owned(),
+    }
 }
 
 impl From<v1::ExplainRequestResponse> for Explanation {
@@ -79,20 +154,22 @@ impl From<v1::ExplainRequestResponse> for Explanation {
             request: response.request.unwrap_or_default().into(),
             summary: response.summary,
             donors: response.donors.into_iter().map(DonorVerdict::from).collect(),
+            standing: response.standing.map(Standing::from),
             revision: response.revision,
         }
     }
 }
 
 impl Answer for Explanation {
-    fn table(&self, _now_ms: u64) -> String {
-        let head = fields(&[
+    fn table(&self, now_ms: u64) -> String {
+        let mut head = vec![
             ("Request", self.request.id.clone().unwrap_or_default()),
             ("State", self.request.state.as_str().to_owned()),
             ("GPUs", self.request.spec.gpus.summary()),
             ("Summary", self.summary.clone()),
-        ]);
-        format!("{head}\n{}", donors(&self.donors))
+        ];
+        head.extend(self.standing.iter().flat_map(|standing| standing.fields(now_ms)));
+        format!("{}\n{}", fields(&head), donors(&self.donors))
     }
 }
 
@@ -104,6 +181,10 @@ pub struct Quote {
     pub summary: String,
     /// Where it would be placed.
     pub placement: Option<Placement>,
+    /// When it could start, after those that wait already.
+    pub earliest_ms: Option<u64>,
+    /// Where.
+    pub earliest_donor: Option<String>,
     /// Price for the whole term in thousandths of a credit.
     pub price_milli_credits: u64,
     /// By donor.
@@ -115,6 +196,8 @@ impl From<v1::QuoteRequestResponse> for Quote {
         Self {
             summary: response.summary,
             placement: response.placement.map(Placement::from),
+            earliest_ms: time(response.earliest_ms),
+            earliest_donor: text(response.earliest_donor),
             price_milli_credits: response.price_milli_credits,
             donors: response.donors.into_iter().map(DonorVerdict::from).collect(),
         }
@@ -122,10 +205,11 @@ impl From<v1::QuoteRequestResponse> for Quote {
 }
 
 impl Answer for Quote {
-    fn table(&self, _now_ms: u64) -> String {
+    fn table(&self, now_ms: u64) -> String {
         let head = fields(&[
             ("Summary", self.summary.clone()),
             ("Placement", self.placement.as_ref().map(Placement::summary).unwrap_or_else(|| "nowhere now".to_owned())),
+            ("Earliest", earliest(self.earliest_ms, self.earliest_donor.as_deref(), now_ms)),
             ("Price", format!("{} credits", super::gpus(self.price_milli_credits))),
         ]);
         format!("{head}\n{}", donors(&self.donors))

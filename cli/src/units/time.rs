@@ -36,6 +36,21 @@ pub fn parse_duration_ms(text: &str) -> Result<u64, String> {
     if total == 0 { Err(fail()) } else { Ok(total) }
 }
 
+/// Reads a moment as milliseconds since 1970: `2026-11-23T08:00Z` with any offset, or, from now on, a duration as `2h`.
+///
+/// # Errors
+/// One sentence with the value and what to write.
+pub fn parse_moment_ms(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    if let Ok(ahead) = parse_duration_ms(text) {
+        return Ok(crate::session::now_ms().saturating_add(ahead));
+    }
+    let moment: Option<jiff::Timestamp> = text.parse().ok();
+    moment.and_then(|moment| u64::try_from(moment.as_millisecond()).ok()).filter(|ms| *ms > 0).ok_or_else(|| {
+        format!("{text:?} is not a moment; write a time as 2026-11-23T08:00Z or 2026-11-23T09:00+01:00, or 2h from now")
+    })
+}
+
 /// A duration for people: its two largest units, as in `1h30m`.
 #[must_use]
 pub fn format_duration(ms: u64) -> String {
@@ -82,6 +97,19 @@ mod tests {
         assert_eq!(format_duration(DAY + 5 * MINUTE), "1d");
         for bad in ["", "2", "h", "2x", "1m1h", "1h1h", "-1h", "0s", "1.5h", "99999999999999999999d", "2 h", "é"] {
             assert!(parse_duration_ms(bad).expect_err(bad).contains("1h30m"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn moments_are_times_or_times_from_now() {
+        for text in ["2026-11-23T08:00Z", "2026-11-23T09:00:00+01:00", " 2026-11-23T08:00:00Z "] {
+            assert_eq!(parse_moment_ms(text), Ok(1_795_420_800_000), "{text}");
+        }
+        let before = crate::session::now_ms();
+        let moment = parse_moment_ms("1h30m").expect("good");
+        assert!((before + 90 * MINUTE..=crate::session::now_ms() + 90 * MINUTE).contains(&moment));
+        for bad in ["", "tomorrow", "2026-11-23", "2026-11-23T08:00", "2026-13-01T00:00Z", "1969-01-01T00:00Z", "-2h"] {
+            assert!(parse_moment_ms(bad).expect_err(bad).contains("from now"), "{bad}");
         }
     }
 

@@ -10,6 +10,8 @@
 //! shuffled, then sampled anew until the demand is reached; placed online, for good, in order of arrival.
 
 pub mod arrivals;
+pub mod bound;
+pub mod month;
 pub mod policy;
 pub mod random;
 pub mod replay;

@@ -248,7 +248,7 @@ const CONTROL_PLANE: [&str; 6] =
 const REAL_NODES: [&str; 5] = ["kubelet", "kube-proxy", "pause", "probe", "gpu-plugin"];
 const BESIDE_LIQO: [&str; 2] = ["coredns", "render-chart"];
 /// What there is of each version of Liqo.
-const LIQO: [&str; 5] = ["controller-manager", "crd-replicator", "webhook", "virtual-kubelet", "chart"];
+const LIQO: [&str; 6] = ["controller-manager", "crd-replicator", "webhook", "virtual-kubelet", "ipam", "chart"];
 const BENCHMARK: [&str; 2] = ["liqoctl", "wireguard-go"];
 
 fn cache_folder() -> Option<PathBuf> {

@@ -282,6 +282,11 @@ impl ControlPlane {
         self.client.clone()
     }
 
+    /// The folder with one pid file for each daemon: what is left there is swept up by the next start.
+    pub(crate) fn run_dir(&self) -> PathBuf {
+        self.config.dir.join("run")
+    }
+
     /// The folder with one log for each daemon.
     #[must_use]
     pub fn log_dir(&self) -> PathBuf {

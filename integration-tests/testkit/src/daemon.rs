@@ -24,6 +24,8 @@ pub(crate) struct DaemonSpec {
     pub(crate) name: &'static str,
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<String>,
+    /// Environment beyond that of this process.
+    pub(crate) env: Vec<(&'static str, PathBuf)>,
     pub(crate) log: PathBuf,
     pub(crate) pid_file: PathBuf,
 }
@@ -104,6 +106,7 @@ impl Daemon {
         };
         // A group of its own: Ctrl-C at a terminal reaches the owner only, which still needs the cluster to tidy up.
         command.process_group(0);
+        command.envs(self.spec.env.iter().map(|(name, value)| (name, value)));
         command.args(&self.spec.args).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         Ok(command)
     }

@@ -63,6 +63,7 @@ mod daemon;
 pub mod image;
 mod kubeconfig;
 mod kubectl;
+pub mod liqo_controllers;
 mod pki;
 mod port;
 mod process;
@@ -73,6 +74,7 @@ mod simulated_node;
 pub use binaries::{Binaries, BinariesError, LiqoVersion, Needs};
 pub use control_plane::{Component, ControlPlane, ControlPlaneConfig, ControlPlaneError};
 pub use kubectl::KubectlError;
+pub use liqo_controllers::{LiqoControllers, LiqoControllersConfig, LiqoControllersError};
 pub use pki::PkiError;
 pub use process::{SweepError, sweep_stale};
 pub use real_clusters::{

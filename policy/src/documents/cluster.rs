@@ -128,34 +128,37 @@ fn lend_term(context: &mut Context<'_, '_>, path: &str, node: &Node) -> Option<L
         context.not_empty(&path, node, "name at least one GpuClass");
         context.set(&path, node, |context, path, node| context.reference(path, node, Target::Document(Kind::GpuClass)))
     });
-    let to = fields.optional("to", context).and_then(|(path, node)| {
-        let mut fields = Fields::open(node, &path, context)?;
-        let mut names = |name: &'static str, kind: Kind, context: &mut Context<'_, '_>| {
-            fields
-                .optional(name, context)
-                .map(|(path, node)| {
-                    context
-                        .set(&path, node, |context, path, node| context.reference(path, node, Target::Document(kind)))
-                })
-                .unwrap_or_default()
-        };
-        let institutions = names("institutions", Kind::Institution, context);
-        let tenants = names("tenants", Kind::Tenant, context);
-        fields.finish(context);
-        if institutions.is_empty() && tenants.is_empty() {
-            // Nobody was meant, and an empty `to` would mean everybody.
-            let message = format!("`{path}` of {} names nobody", context.label);
-            context.problems.at(
-                node.place,
-                ProblemCode::MissingField,
-                message,
-                "name institutions or tenants, or leave `to` away",
-            );
-        }
-        Some((institutions, tenants))
-    });
+    let to = fields.optional("to", context).and_then(|(path, node)| named(&path, node, context));
     let max = fields.optional("maxGpus", context).and_then(|(path, node)| context.gpus_milli(&path, node));
     fields.finish(context);
     let (to_institutions, to_tenants) = to.unwrap_or_default();
     Some(LendTerm { classes: classes?, to_institutions, to_tenants, max_gpus_milli: max })
+}
+
+/// Institutions and tenants that a field names: at least one of either.
+pub(super) fn named(
+    path: &str,
+    node: &Node,
+    context: &mut Context<'_, '_>,
+) -> Option<(BTreeSet<String>, BTreeSet<String>)> {
+    let mut fields = Fields::open(node, path, context)?;
+    let mut names = |name: &'static str, kind: Kind, context: &mut Context<'_, '_>| {
+        fields
+            .optional(name, context)
+            .map(|(path, node)| {
+                context.set(&path, node, |context, path, node| context.reference(path, node, Target::Document(kind)))
+            })
+            .unwrap_or_default()
+    };
+    let institutions = names("institutions", Kind::Institution, context);
+    let tenants = names("tenants", Kind::Tenant, context);
+    fields.finish(context);
+    if institutions.is_empty() && tenants.is_empty() {
+        // Nobody was meant, and an empty mapping would mean everybody.
+        let message = format!("`{path}` of {} names nobody", context.label);
+        let field = path.rsplit('.').next().unwrap_or(path);
+        let remedy = format!("name institutions or tenants, or leave `{field}` away");
+        context.problems.at(node.place, ProblemCode::MissingField, message, remedy);
+    }
+    Some((institutions, tenants))
 }

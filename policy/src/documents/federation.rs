@@ -42,6 +42,10 @@ pub struct Defaults {
     pub heartbeat_timeout_ms: u64,
     /// `reclaimGrace`: notice before a reclaimed lease ends, where a cluster names none. 5 min.
     pub reclaim_grace_ms: u64,
+    /// `reserveAfter`: how long a request waits before capacity is reserved for it. 1 h.
+    pub reserve_after_ms: u64,
+    /// `usageHalfLife`: after how long what a tenant used counts half in the order of the queue. 1 d.
+    pub usage_half_life_ms: u64,
 }
 
 impl Default for Defaults {
@@ -56,6 +60,8 @@ impl Default for Defaults {
             outage_grace_ms: 24 * HOUR,
             heartbeat_timeout_ms: 30 * SECOND,
             reclaim_grace_ms: 300 * SECOND,
+            reserve_after_ms: HOUR,
+            usage_half_life_ms: 24 * HOUR,
         }
     }
 }
@@ -125,7 +131,7 @@ impl Spec for Federation {
 
 fn read_defaults(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Defaults {
     let mut defaults = Defaults::default();
-    let targets: [(&'static str, &mut u64); 7] = [
+    let targets: [(&'static str, &mut u64); 9] = [
         ("leaseTerm", &mut defaults.lease_term_ms),
         ("hold", &mut defaults.hold_ms),
         ("peeringIdle", &mut defaults.peering_idle_ms),
@@ -133,6 +139,8 @@ fn read_defaults(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Defa
         ("outageGrace", &mut defaults.outage_grace_ms),
         ("heartbeatTimeout", &mut defaults.heartbeat_timeout_ms),
         ("reclaimGrace", &mut defaults.reclaim_grace_ms),
+        ("reserveAfter", &mut defaults.reserve_after_ms),
+        ("usageHalfLife", &mut defaults.usage_half_life_ms),
     ];
     for (name, target) in targets {
         if let Some((path, node)) = fields.optional(name, context)

@@ -230,7 +230,7 @@ impl<'a> Planner<'a> {
             self.hold(pod);
         }
         let pods = facts.iter().map(|pod| pod.pod.clone()).collect();
-        self.actions.push(BurstAction::Submit(Submission { key, pods, spec }));
+        self.actions.push(BurstAction::Submit(Box::new(Submission { key, pods, spec })));
     }
 
     /// What the namespace may still ask for, after all that it has and all that is on its way or in this plan.
@@ -243,10 +243,10 @@ impl<'a> Planner<'a> {
         self.slots.values().filter(|slot| slot.namespace == namespace).for_each(|slot| count(slot.gpus));
         self.view.in_flight.iter().filter(|flight| flight.namespace == namespace).for_each(|flight| count(flight.gpus));
         for action in &self.actions {
-            if let BurstAction::Submit(Submission { spec, .. }) = action
-                && spec.target_namespace == namespace
+            if let BurstAction::Submit(submission) = action
+                && submission.spec.target_namespace == namespace
             {
-                count(spec.gpus.as_ref().map_or(0, |gpus| gpus.count));
+                count(submission.spec.gpus.as_ref().map_or(0, |gpus| gpus.count));
             }
         }
         Room { gpus: rules.max_gpus.saturating_sub(gpus), requests: rules.max_requests.saturating_sub(requests) }

@@ -5,7 +5,10 @@ use crate::burst::fixtures::{NOW, gated, lease, pending, pod, request, rules, vi
 use crate::burst::view::{EndedRequest, InFlight, Told};
 
 fn submissions(actions: &[BurstAction]) -> Vec<&Submission> {
-    actions.iter().filter_map(|action| if let BurstAction::Submit(one) = action { Some(one) } else { None }).collect()
+    actions
+        .iter()
+        .filter_map(|action| if let BurstAction::Submit(one) = action { Some(&**one) } else { None })
+        .collect()
 }
 
 fn names(pods: &[PodRef]) -> Vec<&str> {

@@ -124,7 +124,7 @@ mod tests {
         };
         let nodes = [node("a", true), node("b", false)];
         assert_eq!(local(&nodes, None, "here"), [BTreeMap::from([("nvidia.com/gpu".to_owned(), 2)])]);
-        let share = v1::DeviceShare { device: 3, milli: 1_000, units: 1 };
+        let share = v1::DeviceShare { device: 3, milli: 1_000, units: 1, mig_starts: Vec::new() };
         let part = v1::NodePlacement { node: "a".to_owned(), devices: vec![share], ..v1::NodePlacement::default() };
         let placement = v1::Placement { donor: "here".to_owned(), nodes: vec![part], ..v1::Placement::default() };
         let lease = v1::Lease { placement: Some(placement), state: LeaseState::Active.into(), ..v1::Lease::default() };

@@ -17,23 +17,22 @@ use std::time::{Duration, SystemTime};
 
 use comity_runtime::Clock;
 use kube::Client;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::Grants;
-use crate::burst::webhook::make_certificates;
+use crate::api_server_calls::{self, LIFE, make_certificates};
 use crate::config::PodMetricsSettings;
 use front_proxy::FrontProxy;
-use server::Served;
+use server::{Answers, MetricsApi};
 
 pub use registration::remove as remove_registration;
 
 /// How often certificates and registration are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(5);
-/// Certificates are good for three times as long.
-const RENEW_AFTER: Duration = Duration::from_secs(30 * 86_400);
+/// Long before they end.
+const RENEW_AFTER: Duration = Duration::from_secs(LIFE.as_secs() / 3);
 
 /// Serves until told to stop. Nothing else depends on it.
 pub async fn run(
@@ -43,24 +42,16 @@ pub async fn run(
     clock: Arc<dyn Clock>,
     stop: CancellationToken,
 ) {
-    let listener = loop {
-        match TcpListener::bind(settings.listen).await {
-            Ok(listener) => break listener,
-            Err(error) => {
-                tracing::warn!(listen = %settings.listen, %error, "pods' metrics cannot be served; free the port or change liqo.podMetrics.listen");
-            }
-        }
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = clock.sleep(RETRY) => {}
-        }
+    let (show, shown) = watch::channel(None);
+    let answers = Arc::new(Answers { client: client.clone(), grants, counters: Mutex::default() });
+    let served = async {
+        let listener = api_server_calls::listen(settings.listen, "liqo.podMetrics.listen", clock.as_ref()).await;
+        let keep = keep_right(&client, &settings, &answers, &show, clock.as_ref());
+        tokio::join!(keep, api_server_calls::serve(listener, shown));
     };
-    let (show, served) = watch::channel(None);
-    let answers = Arc::new(server::Answers { client: client.clone(), grants, counters: Mutex::default() });
     tokio::select! {
         () = stop.cancelled() => {}
-        () = keep_right(&client, &settings, &show, clock.as_ref()) => {}
-        () = server::serve(listener, served, answers) => {}
+        () = served => {}
     }
 }
 
@@ -68,12 +59,13 @@ pub async fn run(
 async fn keep_right(
     client: &Client,
     settings: &PodMetricsSettings,
-    show: &watch::Sender<Option<Arc<Served>>>,
+    answers: &Arc<Answers>,
+    show: &watch::Sender<Option<Arc<MetricsApi>>>,
     clock: &dyn Clock,
 ) {
     let mut shown: Option<Shown> = None;
     loop {
-        let pause = match once(client, settings, &mut shown, show, clock.now()).await {
+        let pause = match once(client, settings, &mut shown, answers, show, clock.now()).await {
             Ok(()) => LOOK_EVERY,
             Err(error) => {
                 tracing::warn!(error, "metrics of offloaded pods are not served yet");
@@ -95,7 +87,8 @@ async fn once(
     client: &Client,
     settings: &PodMetricsSettings,
     shown: &mut Option<Shown>,
-    show: &watch::Sender<Option<Arc<Served>>>,
+    answers: &Arc<Answers>,
+    show: &watch::Sender<Option<Arc<MetricsApi>>>,
     now: SystemTime,
 ) -> Result<(), String> {
     let front_proxy = FrontProxy::read(client).await?;
@@ -105,7 +98,7 @@ async fn once(
         let host = format!("{}.{}.svc", settings.service.name, settings.service.namespace);
         // Its key is nowhere but here: each start makes another, and tells the API server.
         let fresh = make_certificates(&host, "", now).map_err(|error| format!("no certificate for {host}: {error}"))?;
-        let served = Served::new(&fresh, front_proxy.clone())?;
+        let served = MetricsApi::new(&fresh, front_proxy.clone(), Arc::clone(answers))?;
         registration::ensure(client, &settings.service, &fresh.ca_pem).await?;
         show.send_replace(Some(Arc::new(served)));
         *shown = Some(Shown { front_proxy, ca_pem: fresh.ca_pem, since: now });

@@ -8,7 +8,7 @@ use kube::{Api, ResourceExt as _};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroize as _;
 
-use super::{LiqoOrigin, check, objects, signing};
+use super::{LiqoOrigin, RIGHTS, check, objects, signing};
 use crate::delivery::DeliveryError;
 use crate::delivery::call::{apply, call, call_opt, creating};
 use crate::liqo::{
@@ -103,7 +103,7 @@ impl LiqoOrigin {
             }
         }
         apply(&namespaces, &wanted).await?;
-        self.bind_own_rights(&name).await
+        RIGHTS.bind(&self.client, &name).await
     }
 }
 

@@ -23,7 +23,7 @@ const CONTROLLER_MANAGER: &str = "liqo-controller-manager";
 /// This cluster's side of `ClusterNetwork`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnNetwork {
-    /// CIDRs that its pods' addresses are from, IPv4.
+    /// CIDRs that its pods' addresses are from, IPv4; none where Liqo's own network carries its pods.
     pub pod_cidrs: Vec<String>,
     /// Its Liqo cluster id.
     pub liqo_cluster_id: String,
@@ -36,7 +36,9 @@ pub struct OwnNetwork {
 /// # Errors
 /// [`DeliveryError`]; permanent if there are no pod CIDRs, or too many to tell.
 pub async fn own_network(client: &Client, settings: &OriginSettings) -> Result<OwnNetwork, DeliveryError> {
-    let pod_cidrs = if settings.pod_cidrs.is_empty() {
+    let pod_cidrs = if settings.liqo_network {
+        Vec::new()
+    } else if settings.pod_cidrs.is_empty() {
         summarise(nodes_pod_cidrs(client).await?)?
     } else {
         settings.pod_cidrs.clone()

@@ -2,7 +2,8 @@
 //!
 //! - `--enable-apiserver-support=false`: otherwise tokens of this cluster's ServiceAccounts lie on the donor.
 //! - `--local-podcidr`: without Liqo's own network, Services reach pods of this cluster only with it. Before Liqo 1.2 there can
-//!   be only one.
+//!   be only one. With Liqo's own network it would keep addresses from being remapped, so there is none.
+//! - whether a node waits for Liqo's network: without that there is nothing to wait for; with it, Liqo's chart decides.
 //! - short leases and pings: a virtual-kubelet that was replaced takes over within seconds.
 
 use k8s_openapi::api::apps::v1::Deployment;
@@ -59,14 +60,18 @@ impl LiqoOrigin {
             );
             return Err(DeliveryError::permanent("liqo-pod-cidrs", text));
         }
-        let wanted = arguments(&now, &network.pod_cidrs, several);
-        if wanted == now && spec["disableNetworkCheck"] == true {
+        let liqo_network = self.settings.liqo_network;
+        let kept = if liqo_network { without_pod_networks(&now) } else { now.clone() };
+        // Where addresses were passed on unchanged until now, so was the check left out.
+        let unchecked = if !liqo_network { true } else { spec["disableNetworkCheck"] == true && kept == now };
+        let wanted = arguments(&kept, &network.pod_cidrs, several);
+        if wanted == now && spec["disableNetworkCheck"].as_bool().unwrap_or_default() == unchecked {
             return Ok(());
         }
         tracing::info!(namespace, name, arguments = ?wanted, "the virtual-kubelet's options are set");
         let patch = json!({
             "metadata": { "resourceVersion": template.metadata.resource_version },
-            "spec": { "extraArgs": wanted, "disableNetworkCheck": true },
+            "spec": { "extraArgs": wanted, "disableNetworkCheck": unchecked },
         });
         let parameters = patching();
         let operation = format!("set the options in VkOptionsTemplate {namespace}/{name}");
@@ -85,6 +90,14 @@ impl LiqoOrigin {
         });
         Ok(named.next().unwrap_or_else(|| (namespace.clone(), DEFAULT_TEMPLATE.to_owned())))
     }
+}
+
+/// Without networks that are passed on unchanged.
+fn without_pod_networks(now: &[String]) -> Vec<String> {
+    let is_network = |argument: &&String| {
+        argument.strip_prefix(POD_CIDR).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    };
+    now.iter().filter(|argument| !is_network(argument)).cloned().collect()
 }
 
 /// The arguments as they must be: what is there stays, but for what is wrong. With `several`, pod networks of others stay too.
@@ -169,6 +182,14 @@ mod tests {
         assert_eq!(then.iter().filter(|argument| argument.starts_with(POD_CIDR)).count(), 1);
         assert!(!then.contains(&"--enable-apiserver-support".to_owned()), "{then:?}");
         assert!(then.contains(&"--enable-apiserver-support=false".to_owned()));
+    }
+
+    #[test]
+    fn with_liqos_network_no_address_is_passed_on_unchanged() {
+        let now = list(&["--v=4", "--local-podcidr=10.9.0.0/16,10.1.0.0/24", "--local-podcidr=10.2.0.0/16"]);
+        let then = arguments(&without_pod_networks(&now), &[], true);
+        assert!(then.contains(&"--v=4".to_owned()) && !then.iter().any(|argument| argument.starts_with(POD_CIDR)));
+        assert_eq!(without_pod_networks(&then), then);
     }
 
     #[test]

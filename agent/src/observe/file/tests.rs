@@ -59,6 +59,36 @@ fn each_way_of_sharing_can_be_written() {
 }
 
 #[test]
+fn a_mig_layout_says_where_instances_are() {
+    let layout =
+        "{layout: [{profile: 3g.20gb, start: 4}, {profile: 1g.5gb, start: 0, local: true}], repartition: true}";
+    let of = |mig: &str| {
+        let nodes = read(&GOOD.replace("{instances: {1g.5gb: 3, 4g.20gb: 1}}", mig));
+        nodes.map(|nodes| match nodes[0].devices[2].sharing.clone().unwrap().mode {
+            Some(v1::sharing::Mode::Mig(mig)) => mig,
+            other => panic!("{other:?}"),
+        })
+    };
+    let mig = of(layout).unwrap();
+    let given = mig.layout.unwrap();
+    let instances: Vec<_> = given.instances.iter().map(|i| (i.profile.as_str(), i.start, i.local)).collect();
+    assert_eq!(instances, [("3g.20gb", 4, false), ("1g.5gb", 0, true)]);
+    assert!(given.repartition && mig.instances.is_empty());
+    let idle = of("{layout: [], repartition: true}").unwrap().layout.unwrap();
+    assert_eq!((idle.instances.len(), idle.repartition), (0, true));
+    for (mig, part) in [
+        ("{layout: []}", "instances in all 0"),
+        ("{instances: {1g.5gb: 7}, repartition: true}", "repartition needs a layout"),
+        ("{instances: {1g.5gb: 7}, layout: [{profile: 1g.5gb, start: 0}]}", "keep one of them"),
+        ("{layout: [{profile: 1g.5gb, start: 8}]}", "start of 1g.5gb 8 is out of range"),
+        ("{layout: [{profile: 1g.5gb, start: 3}, {profile: 2g.10gb, start: 3}]}", "two instances start at 3"),
+    ] {
+        let error = of(mig).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
 fn errors_say_where_and_what() {
     for (from, to, line, part) in [
         ("localUse:", "localuse:", 5, "localuse"),

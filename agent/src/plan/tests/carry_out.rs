@@ -58,6 +58,7 @@ impl Sim {
             | Step::LiqoMint { .. }
             | Step::LiqoAnswer { .. }
             | Step::LiqoIdentity { .. }
+            | Step::LiqoNetwork { .. }
             | Step::LiqoRemove { .. } => self.carry_out_liqo(step),
             Step::AdmitLease { lease, fencing_token, milli, delivery } => {
                 self.records.fence = self.records.fence.max(*fencing_token);

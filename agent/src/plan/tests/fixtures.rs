@@ -10,6 +10,7 @@ pub(super) fn network(number: u8) -> v1::ClusterNetwork {
         liqo_cluster_id: format!("liqo-{number}"),
         liqo_version: "v1.2.0".into(),
         tun: true,
+        liqo_network: false,
     }
 }
 
@@ -42,6 +43,7 @@ pub(super) fn remote() -> RemoteKeys {
             liqo_cluster_id: "liqo-2".into(),
             liqo_version: "v1.2.0".into(),
             tun: true,
+            liqo_network: false,
         },
     }
 }
@@ -58,7 +60,7 @@ pub(super) fn envelope(step: &str, lease: &str) -> v1::Envelope {
 }
 
 pub(super) fn lease(id: &str, token: u64, state: v1::LeaseState) -> v1::Lease {
-    let devices = vec![v1::DeviceShare { device: 0, milli: 1_000, units: 1 }];
+    let devices = vec![v1::DeviceShare { device: 0, milli: 1_000, units: 1, mig_starts: Vec::new() }];
     let nodes = vec![v1::NodePlacement { node: "n".into(), devices, cpu_milli: 0, memory_mib: 0 }];
     let mut lease = v1::Lease {
         id: id.into(),

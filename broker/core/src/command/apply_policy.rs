@@ -49,6 +49,8 @@ impl ApplyPolicy {
             Actor::Cluster(id) => id.to_string(),
             Actor::Leader(id) => format!("broker {id}"),
         };
+        // What was held until now was held under the terms until now.
+        transition.state.settle_all();
         transition.state.policy = Some(PolicyRecord {
             bundle: Arc::new(bundle),
             source: self.source.clone(),

@@ -4,14 +4,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{LeaseId, PeeringId, RequestId};
 use crate::lease::{EndReason, LeaseState};
-use crate::limits::{MAX_ENDED_KEPT, MAX_EXPIRIES_PER_COMMAND};
+use crate::limits::{MAX_ENDED_KEPT, MAX_EXPIRIES_PER_COMMAND, MAX_PASTS_KEPT};
 use crate::log::{Change, Reply, ReplyBody};
 use crate::peering::PeeringState;
+use crate::request::RequestState;
 use crate::timers::Due;
 use crate::transition::Transition;
 use crate::work::WorkType;
 
-/// Carries out what is due at the entry's log time: ends of holds and terms, deadlines and retries of handshakes, idle
+/// Carries out what is due at the entry's log time: ends of holds and terms, start windows of requests, deadlines and retries of handshakes, idle
 /// peerings, unread envelopes, join tokens, old answers; and forgets the oldest of what has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expire {}
@@ -24,6 +25,7 @@ impl Expire {
             match due {
                 Due::Lease(id) => expire_lease(transition, id),
                 Due::Peering(id) => expire_peering(transition, id),
+                Due::Request(id) => expire_request(transition, id),
                 Due::Envelope(key) => transition.remove_envelope(&key),
                 Due::Invite(hash) => {
                     if let Some(invite) = transition.state.invites.remove(&hash) {
@@ -35,6 +37,9 @@ impl Expire {
             }
         }
         forget_ended(transition);
+        if transition.state.fairness.as_ref().is_some_and(|ledger| ledger.len() > MAX_PASTS_KEPT) {
+            transition.state.settle_all();
+        }
         Ok(ReplyBody::Expired { moved })
     }
 }
@@ -51,6 +56,20 @@ fn expire_lease(transition: &mut Transition<'_>, id: LeaseId) {
         }
         LeaseState::Ending | LeaseState::Ended => {}
     }
+}
+
+/// A start window opens or closes. Being placed in time is enough; a hold that fails after the deadline is not tried again.
+fn expire_request(transition: &mut Transition<'_>, id: RequestId) {
+    let now = transition.now;
+    transition.change_request(id, |request| {
+        request.early = false;
+        if request.spec.start_by.is_some_and(|deadline| deadline <= now) {
+            request.state = RequestState::Failed;
+            "not placed by its start_by: no donor could serve it in time".clone_into(&mut request.message);
+        } else {
+            "waiting for a donor".clone_into(&mut request.message);
+        }
+    });
 }
 
 fn waiting_for(lease: &crate::lease::Lease) -> &'static str {

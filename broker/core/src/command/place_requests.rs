@@ -20,6 +20,9 @@ pub struct ProposedPlacement {
     pub request: RequestId,
     /// Where.
     pub placement: Placement,
+    /// Whether it waited so long that it was served before its turn.
+    #[serde(default)]
+    pub overdue: bool,
 }
 
 /// Makes leases from placements that still hold; the others are named in the reply and their requests stay queued.
@@ -124,5 +127,8 @@ fn place(transition: &mut Transition<'_>, proposed: &ProposedPlacement) -> Resul
         request.attempts = request.attempts.saturating_add(1);
         request.message = format!("placed as {lease}");
     });
+    if proposed.overdue {
+        transition.state.last_overdue = now;
+    }
     Ok(lease)
 }

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::invite_cluster::no_policy;
 use crate::demand::RequestSpec;
-use crate::limits::MAX_QUEUED_REQUESTS;
+use crate::id::PriorityName;
+use crate::limits::{MAX_QUEUED_REQUESTS, MAX_START_AHEAD_MS};
 use crate::log::{Reply, ReplyBody};
 use crate::matcher;
 use crate::refusal::{Code, Refusal};
@@ -27,6 +28,8 @@ pub struct SubmitRequest {
 impl SubmitRequest {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         let spec = check(transition.state, &self.spec)?;
+        let early = spec.not_before.is_some_and(|opens| opens > transition.now);
+        let message = if early { "waiting for its start window" } else { "waiting for a donor" };
         let request = transition.insert_request(Request {
             spec,
             state: RequestState::Queued,
@@ -36,7 +39,8 @@ impl SubmitRequest {
             traceparent: transition.traceparent.to_owned(),
             attempts: 0,
             failed_donors: BTreeSet::new(),
-            message: "waiting for a donor".to_owned(),
+            early,
+            message: message.to_owned(),
             revision: 0,
         });
         Ok(ReplyBody::Request(request))
@@ -52,6 +56,7 @@ pub fn check(state: &State, spec: &RequestSpec) -> Result<RequestSpec, Refusal> 
     if !state.clusters.contains_key(&spec.origin) {
         return Err(Refusal::not_found("spec.origin", &spec.origin, "cluster"));
     }
+    check_start_window(state, spec)?;
     matcher::check_request(state, spec)?;
     if state.queued_len() >= MAX_QUEUED_REQUESTS {
         return Err(Refusal::new(
@@ -64,5 +69,26 @@ pub fn check(state: &State, spec: &RequestSpec) -> Result<RequestSpec, Refusal> 
     if spec.duration == Millis(0) {
         spec.duration = state.settings().lease_term;
     }
+    if spec.priority.is_none() {
+        let default = state.policy.as_ref().and_then(|record| record.bundle.default_priority());
+        spec.priority = default.map(|class| PriorityName::parse(class, "spec.priority")).transpose()?;
+    }
     Ok(spec)
+}
+
+/// A deadline that has passed cannot be met, and one far ahead is a mistake of units.
+fn check_start_window(state: &State, spec: &RequestSpec) -> Result<(), Refusal> {
+    let now = state.log_time;
+    if let Some(start_by) = spec.start_by.filter(|start_by| *start_by <= now) {
+        let remedy = format!("name a time in milliseconds since 1970 that is after {}, or none", now.0);
+        return Err(Refusal::invalid("spec.start_by_ms", start_by.0, "has passed", remedy));
+    }
+    let latest = now.after(Millis(MAX_START_AHEAD_MS));
+    for (field, time) in [("spec.not_before_ms", spec.not_before), ("spec.start_by_ms", spec.start_by)] {
+        if let Some(time) = time.filter(|time| *time > latest) {
+            let remedy = format!("name a time in milliseconds since 1970 of at most {}", latest.0);
+            return Err(Refusal::invalid(field, time.0, "is too far ahead", remedy));
+        }
+    }
+    Ok(())
 }

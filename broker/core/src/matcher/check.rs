@@ -2,13 +2,16 @@
 
 use comity_policy::compile_selector;
 
+use super::cut::cut;
 use super::device::room;
-use super::fit::{Wanted, free_cpu_and_memory, serves};
+use super::fit::{Counted, Wanted, free_cpu_and_memory, serves};
 use super::verdict::{Obstacle, check_reserve, delivery_offered, permitted};
 use super::view::{Ask, View};
-use crate::demand::{DeviceChoice, RequestSpec};
+use crate::demand::{DeviceChoice, RequestSpec, Share};
 use crate::id::{ClassName, ClusterId, LeaseId, NodeId, RequestId};
-use crate::placement::{NodePlacement, Placement};
+use crate::inventory::Device;
+use crate::occupancy::NodeOccupancy;
+use crate::placement::{DeviceShare, NodePlacement, Placement};
 use crate::refusal::{Code, Refusal};
 use crate::state::State;
 use crate::time::Millis;
@@ -37,6 +40,9 @@ pub fn check(state: &State, request: RequestId, placement: &Placement) -> Result
     let spec = &request.spec;
     let view = View::new(state).ok_or_else(crate::command::no_policy)?;
     let donor = &placement.donor;
+    if request.early || spec.start_by.is_some_and(|deadline| deadline <= state.log_time) {
+        return Err(Refusal::new(Code::WrongState, "its start window is not open", "plan again"));
+    }
     if *donor == spec.origin {
         return Err(no_capacity(format!("{donor} cannot lend to itself")));
     }
@@ -56,9 +62,10 @@ pub fn check(state: &State, request: RequestId, placement: &Placement) -> Result
     if spec.topology.same_node && placement.nodes.len() != 1 {
         return Err(no_capacity("the placement is not on one node".to_owned()));
     }
+    let way = Counted { resource: placement.resource_name.clone(), profile: placement.profile.clone() };
     let mut resources = 0;
     for (id, part) in &placement.nodes {
-        resources += check_node(&view, donor, (id, part), &wanted, &placement.resource_name)?;
+        resources += check_node(&view, donor, (id, part), &wanted, &way)?;
     }
     if resources != placement.resource_count {
         return Err(no_capacity(format!(
@@ -100,7 +107,7 @@ fn check_node(
     donor: &ClusterId,
     (id, part): (&NodeId, &NodePlacement),
     wanted: &Wanted<'_>,
-    name: &str,
+    way: &Counted,
 ) -> Result<u64, Refusal> {
     let node = view
         .state
@@ -116,13 +123,15 @@ fn check_node(
         let gone = || no_capacity(format!("device {index} of node {id} of {donor} is not free any more"));
         let at = usize::try_from(index).map_err(|_| gone())?;
         let device = node.devices.get(at).ok_or_else(gone)?;
-        if !serves(device, classes.get(at).and_then(Option::as_ref), wanted, name) {
+        if !serves(device, classes.get(at).and_then(Option::as_ref), wanted, way) {
             return Err(gone());
         }
         let room = room(device, index, lent, &wanted.gpus.share).ok_or_else(gone)?;
         if share.units == 0 || share.units > room.units || share.milli != share.units.saturating_mul(room.milli_each) {
             return Err(gone());
         }
+        check_slots(device, index, lent, &wanted.gpus.share, share)
+            .map_err(|reason| no_capacity(format!("device {index} of node {id} of {donor} {reason}")))?;
         units += u64::from(share.units);
         resources += u64::from(share.units) * u64::from(room.resources_each);
     }
@@ -141,6 +150,25 @@ fn check_node(
         return Err(no_capacity(format!("node {id} of {donor} lacks CPU or memory")));
     }
     Ok(resources)
+}
+
+/// Whether the slots that a share takes are those of so many instances, each where one may begin and nothing else is.
+fn check_slots(
+    device: &Device,
+    index: u32,
+    lent: Option<&NodeOccupancy>,
+    wanted: &Share,
+    share: &DeviceShare,
+) -> Result<(), &'static str> {
+    let Some(cut) = cut(device, wanted) else {
+        return if share.slots.is_empty() { Ok(()) } else { Err("has no slots that are known") };
+    };
+    let free = cut.starts(index, lent);
+    let starts = share.slots.starts(cut.shape.size).ok_or("is not taken in slots that instances have")?;
+    if starts.len() != usize::try_from(share.units).unwrap_or(usize::MAX) {
+        return Err("is not taken in as many instances as it holds shares");
+    }
+    if starts.iter().all(|start| free.contains(start)) { Ok(()) } else { Err("has no free start where it is taken") }
 }
 
 fn selector_of(source: &str) -> Result<comity_policy::Selector, Refusal> {
@@ -185,6 +213,17 @@ pub fn check_request(state: &State, spec: &RequestSpec) -> Result<(), Refusal> {
             if bundle.institution_of_cluster(donor.as_str()).is_none() {
                 return Err(Refusal::not_found(field, donor, "cluster"));
             }
+        }
+    }
+    if let Some(class) = &spec.priority {
+        let found = bundle
+            .priorities
+            .get(class.as_str())
+            .ok_or_else(|| Refusal::not_found("spec.priority", class, "priority class"))?;
+        if !found.spec.serves(tenant.name.as_str(), &tenant.spec.institution) {
+            let reason = format!("tenant {} may not use priority class {class}", spec.tenant);
+            let remedy = "name another one, or none; its PriorityClass document says who may use it";
+            return denied("spec.priority", class.as_str(), reason, remedy);
         }
     }
     let limits = &bundle.federation.spec.limits;

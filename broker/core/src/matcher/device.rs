@@ -1,5 +1,6 @@
 //! How many shares of a demand one device still holds, and what each takes.
 
+use super::cut::cut;
 use crate::demand::Share;
 use crate::inventory::{Device, Sharing};
 use crate::limits::WHOLE_MILLI;
@@ -25,7 +26,14 @@ pub(super) fn room(device: &Device, index: u32, lent: Option<&NodeOccupancy>, sh
         Sharing::TimeSlicing { replicas } => sliced(device, *replicas, share)?,
         Sharing::Mps { shares } => sliced(device, *shares, share)?,
         Sharing::Fractional { step_milli } => fractional(device, *step_milli, share)?,
-        Sharing::Mig { instances } => {
+        Sharing::Mig { layout: Some(layout), .. } => {
+            let cut = cut(device, share)?;
+            if !cut.repartition() && !layout.instances.keys().any(|&start| cut.exists(start)) {
+                return None;
+            }
+            (cut.board.milli(cut.shape), 1, cut.room(index, lent))
+        }
+        Sharing::Mig { instances, layout: None } => {
             let Share::MigProfile(profile) = share else { return None };
             let total: u32 = instances.values().fold(0, |sum, count| sum.saturating_add(*count));
             let of_profile = instances.get(profile).copied().filter(|count| *count > 0)?;
@@ -136,7 +144,8 @@ mod tests {
 
     #[test]
     fn mig_counts_instances_of_the_profile() {
-        let device = device(Sharing::Mig { instances: BTreeMap::from([("1g.5gb".into(), 3), ("4g.20gb".into(), 1)]) });
+        let instances = BTreeMap::from([("1g.5gb".into(), 3), ("4g.20gb".into(), 1)]);
+        let device = device(Sharing::Mig { instances, layout: None });
         assert_eq!(units(&device, &Share::MigProfile("1g.5gb".into())), Some((3, 250)));
         assert_eq!(units(&device, &Share::MigProfile("2g.10gb".into())), None);
         assert_eq!(units(&device, &Share::Whole), None);

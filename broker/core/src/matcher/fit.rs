@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::cut;
+use super::cutting::{Cutting, LaidOut, Worths};
 use super::device::room;
 use super::view::View;
 use crate::demand::{GpuDemand, Share, Topology};
 use crate::id::{ClassName, ClusterId, NodeId};
-use crate::inventory::{Node, Sharing};
+use crate::inventory::{Device, Node};
+use crate::mig::Slots;
 use crate::placement::{DeviceShare, NodePlacement, Placement};
 
 /// A node with room for the demand.
@@ -44,68 +47,173 @@ pub(super) struct Wanted<'a> {
     pub(super) selector: Option<&'a comity_policy::Selector>,
 }
 
-/// Fits `wanted` on `donor`. One placement uses one Kubernetes resource name; names are tried in order.
-pub(super) fn fit(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Fit {
-    let names: BTreeSet<String> = view
+/// How the shares of a placement are counted on the donor: all of one are counted alike.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Counted {
+    /// Kubernetes resource: with MIG's mixed strategy each profile has its own.
+    pub(super) resource: String,
+    /// MIG profile, if that is what the shares are.
+    pub(super) profile: Option<String>,
+}
+
+impl Counted {
+    pub(super) fn of(device: &Device, share: &Share) -> Self {
+        let profile = cut::profile(device, share);
+        let resource = match &profile {
+            Some(profile) if device.resource_name.ends_with("/mig") => {
+                format!("{}-{}", device.resource_name, profile.replace('+', "."))
+            }
+            _ => device.resource_name.clone(),
+        };
+        Self { resource, profile }
+    }
+}
+
+/// Fits `wanted` on `donor`. One placement is counted one way; ways are tried in order. Memory comes in pieces of a
+/// different size with each: the smallest are taken.
+pub(super) fn fit(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, worths: &mut Worths) -> Fit {
+    let ways: BTreeSet<Counted> = view
         .nodes(donor)
         .flat_map(|(_, node, classes)| node.devices.iter().zip(classes))
         .filter(|(_, class)| class.as_ref() == Some(wanted.class))
-        .map(|(device, _)| resource_name(&device.resource_name, &device.sharing, &wanted.gpus.share))
+        .map(|(device, _)| Counted::of(device, &wanted.gpus.share))
         .collect();
-    let (mut now, mut ever) = (0, 0);
-    for name in &names {
-        match fit_resource(view, donor, wanted, name) {
-            fits @ Fit::Fits { .. } => return fits,
-            Fit::Lacks { now: n, ever: e } => (now, ever) = (now.max(n), ever.max(e)),
+    let mut best = Fit::Lacks { now: 0, ever: 0 };
+    for way in &ways {
+        best = best.or_smaller(fit_counted(view, donor, wanted, way, worths));
+        if matches!(best, Fit::Fits { .. }) && !matches!(wanted.gpus.share, Share::MemoryMib(_)) {
+            break;
         }
     }
-    Fit::Lacks { now, ever }
+    best
 }
 
-/// The Kubernetes resource that shares of this kind are counted by: with MIG's mixed strategy each profile has its own.
-pub(super) fn resource_name(device: &str, sharing: &Sharing, share: &Share) -> String {
-    match (sharing, share) {
-        (Sharing::Mig { .. }, Share::MigProfile(profile)) if device.ends_with("/mig") => {
-            format!("{device}-{}", profile.replace('+', "."))
+impl Fit {
+    /// The better of two ways: one that fits, with less taken of devices; of two that do not, the most of each.
+    pub(super) fn or_smaller(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Fits { placement: one, .. }, other @ Self::Fits { .. }) if matches!(&other, Self::Fits { placement, .. } if placement.milli() < one.milli()) => {
+                other
+            }
+            (fits @ Self::Fits { .. }, _) | (Self::Lacks { .. }, fits @ Self::Fits { .. }) => fits,
+            (Self::Lacks { now, ever }, Self::Lacks { now: n, ever: e }) => {
+                Self::Lacks { now: now.max(n), ever: ever.max(e) }
+            }
         }
-        _ => device.to_owned(),
     }
 }
 
-fn fit_resource(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, name: &str) -> Fit {
-    let count = wanted.gpus.count;
+fn fit_counted(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, way: &Counted, worths: &mut Worths) -> Fit {
     let mut candidates: Vec<Candidate<'_>> = Vec::new();
-    let (mut now, mut ever, mut most_now, mut most_ever) = (0_u64, 0_u64, 0_u64, 0_u64);
+    let (mut now, mut most_now) = (0_u64, 0_u64);
     for (id, node, classes) in view.nodes(donor) {
-        let free = node_units(view, donor, (id, node, classes), wanted, name, true);
-        let empty = node_units(view, donor, (id, node, classes), wanted, name, false);
-        now += u64::from(free);
-        ever += u64::from(empty);
-        most_now = most_now.max(u64::from(free));
-        most_ever = most_ever.max(u64::from(empty));
-        if free > 0 {
-            candidates.push(Candidate { id, node, units: free });
+        let units = node_units(view, donor, (id, node, classes), wanted, way, true);
+        now += u64::from(units);
+        most_now = most_now.max(u64::from(units));
+        if units > 0 {
+            candidates.push(Candidate { id, node, units });
         }
     }
-    if wanted.topology.same_node {
-        (now, ever) = (most_now, most_ever);
-    }
-    let chosen = choose(candidates, count, wanted.topology);
-    if chosen.is_empty() {
-        // Whole nodes may hold enough shares in sum and yet not divide into exactly what is asked.
-        return Fit::Lacks { now, ever };
-    }
-    let placement = lay_out(view, donor, wanted, name, &chosen);
-    let waste_milli = i64::try_from(stranded(view, &placement)).unwrap_or(i64::MAX);
-    Fit::Fits { placement, waste_milli }
+    let fits = if let Some(cutting) = Cutting::begin(view, donor, wanted, way, worths) {
+        fit_cut(view, donor, wanted, way, candidates, cutting)
+    } else {
+        fit_as_it_is(view, donor, wanted, way, candidates)
+    };
+    fits.unwrap_or_else(|| {
+        let idle = view.nodes(donor).map(|node| u64::from(node_units(view, donor, node, wanted, way, false)));
+        if wanted.topology.same_node {
+            Fit::Lacks { now: most_now, ever: idle.max().unwrap_or(0) }
+        } else {
+            Fit::Lacks { now, ever: idle.sum() }
+        }
+    })
 }
 
-/// What stays free on the devices that the placement uses in part.
+/// Fits on devices that stay as they are. Whole nodes may hold enough shares in sum and yet not divide into exactly what
+/// is asked.
+fn fit_as_it_is(
+    view: &View<'_>,
+    donor: &ClusterId,
+    wanted: &Wanted<'_>,
+    way: &Counted,
+    candidates: Vec<Candidate<'_>>,
+) -> Option<Fit> {
+    let chosen = choose(candidates, wanted.gpus.count, wanted.topology);
+    if chosen.is_empty() {
+        return None;
+    }
+    let placement = lay_out(view, donor, wanted, way, &chosen);
+    let waste_milli = i64::try_from(stranded(view, &placement)).unwrap_or(i64::MAX);
+    Some(Fit::Fits { placement, waste_milli })
+}
+
+/// Fits where devices are cut: on the node that loses least by it, or else on as few as possible.
+fn fit_cut(
+    view: &View<'_>,
+    donor: &ClusterId,
+    wanted: &Wanted<'_>,
+    way: &Counted,
+    candidates: Vec<Candidate<'_>>,
+    mut cutting: Cutting<'_, '_>,
+) -> Option<Fit> {
+    let count = wanted.gpus.count;
+    let mut tried = BTreeSet::new();
+    let mut best: Option<((super::cutting::Cost, &NodeId), &Node, LaidOut)> = None;
+    for candidate in candidates.iter().filter(|candidate| candidate.units >= count && !wanted.topology.whole_node) {
+        let node = (candidate.id, candidate.node);
+        if tried.insert(cutting.signature(node)) {
+            let laid = cutting.try_out(node, count);
+            let rank = (laid.cost, candidate.id);
+            if best.as_ref().is_none_or(|(least, _, _)| rank < *least) {
+                best = Some((rank, candidate.node, laid));
+            }
+        }
+    }
+    let mut parts = Vec::new();
+    if let Some(((_, id), _, laid)) = best {
+        parts.push((id, count, laid));
+    } else {
+        let mut left = count;
+        for candidate in choose(candidates, count, wanted.topology) {
+            let here = candidate.units.min(left);
+            left -= here;
+            parts.push((candidate.id, here, cutting.lay_out((candidate.id, candidate.node), here)));
+        }
+    }
+    if parts.is_empty() {
+        return None;
+    }
+    let waste_milli = parts.iter().map(|(_, _, laid)| laid.waste_milli).sum();
+    let resource_count = parts.iter().map(|(_, _, laid)| laid.resources).sum();
+    let nodes = parts.into_iter().map(|(id, here, laid)| {
+        let part = NodePlacement {
+            devices: laid.devices,
+            cpu_milli: wanted.gpus.cpu_milli_per_gpu.saturating_mul(u64::from(here)),
+            memory_mib: wanted.gpus.memory_mib_per_gpu.saturating_mul(u64::from(here)),
+        };
+        (id.clone(), part)
+    });
+    let placement = Placement {
+        donor: donor.clone(),
+        nodes: nodes.collect(),
+        offer_generation: offer_generation(view, donor),
+        resource_name: way.resource.clone(),
+        resource_count,
+        profile: way.profile.clone(),
+    };
+    Some(Fit::Fits { placement, waste_milli })
+}
+
+fn offer_generation(view: &View<'_>, donor: &ClusterId) -> u64 {
+    view.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref()).map_or(0, |offer| offer.generation)
+}
+
+/// What stays free on the devices that the placement uses in part. An instance of MIG that stays as it is strands nothing.
 fn stranded(view: &View<'_>, placement: &Placement) -> u64 {
     let mut stranded = 0;
     for (id, part) in &placement.nodes {
         let lent = view.occupancy(&placement.donor, id);
-        for (index, share) in &part.devices {
+        for (index, share) in part.devices.iter().filter(|(_, share)| share.slots.is_empty()) {
             let lent = lent.and_then(|node| node.devices.get(index)).copied().unwrap_or(0);
             stranded += u64::from(crate::limits::WHOLE_MILLI.saturating_sub(lent).saturating_sub(share.milli));
         }
@@ -152,7 +260,7 @@ fn node_units(
     donor: &ClusterId,
     (id, node, classes): (&NodeId, &Node, &[Option<ClassName>]),
     wanted: &Wanted<'_>,
-    name: &str,
+    way: &Counted,
     as_it_is: bool,
 ) -> u32 {
     if as_it_is && !node.schedulable {
@@ -161,10 +269,10 @@ fn node_units(
     let lent = view.occupancy(donor, id).filter(|_| as_it_is);
     let mut units = 0_u32;
     for (index, (device, class)) in (0_u32..).zip(node.devices.iter().zip(classes)) {
-        let found = serves(device, class.as_ref(), wanted, name)
+        let found = serves(device, class.as_ref(), wanted, way)
             .then(|| {
-                let cleared = crate::inventory::Device { local_use_milli: 0, healthy: true, ..device.clone() };
-                room(if as_it_is { device } else { &cleared }, index, lent, &wanted.gpus.share)
+                let share = &wanted.gpus.share;
+                if as_it_is { room(device, index, lent, share) } else { room(&device.idle(), index, lent, share) }
             })
             .flatten();
         let here = found.map_or(0, |room| room.units);
@@ -202,19 +310,20 @@ fn parts(whole: u64, part: u64) -> u32 {
 }
 
 /// Whether a device is one of those asked for.
-pub(super) fn serves(
-    device: &crate::inventory::Device,
-    class: Option<&ClassName>,
-    wanted: &Wanted<'_>,
-    name: &str,
-) -> bool {
+pub(super) fn serves(device: &Device, class: Option<&ClassName>, wanted: &Wanted<'_>, way: &Counted) -> bool {
     class == Some(wanted.class)
-        && resource_name(&device.resource_name, &device.sharing, &wanted.gpus.share) == name
+        && Counted::of(device, &wanted.gpus.share) == *way
         && wanted.selector.is_none_or(|selector| selector.matches(&device.facts()))
 }
 
 /// Spreads the shares over the chosen nodes; on each, devices already in part use come first, so that whole ones stay whole.
-fn lay_out(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, name: &str, chosen: &[Candidate<'_>]) -> Placement {
+fn lay_out(
+    view: &View<'_>,
+    donor: &ClusterId,
+    wanted: &Wanted<'_>,
+    way: &Counted,
+    chosen: &[Candidate<'_>],
+) -> Placement {
     let mut left = wanted.gpus.count;
     let mut nodes = BTreeMap::new();
     let mut resource_count = 0_u64;
@@ -223,7 +332,7 @@ fn lay_out(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, name: &str, 
         let classes = view.state.device_classes(donor, candidate.id);
         let mut rooms: Vec<(u32, u32, super::device::DeviceRoom)> = (0_u32..)
             .zip(candidate.node.devices.iter().zip(classes))
-            .filter(|(_, (device, class))| serves(device, class.as_ref(), wanted, name))
+            .filter(|(_, (device, class))| serves(device, class.as_ref(), wanted, way))
             .filter_map(|(index, (device, _))| {
                 let room = room(device, index, lent, &wanted.gpus.share)?;
                 let lent = lent.and_then(|node| node.devices.get(&index)).copied().unwrap_or(0);
@@ -245,15 +354,21 @@ fn lay_out(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, name: &str, 
             }
             here -= units;
             resource_count += u64::from(units) * u64::from(room.resources_each);
-            part.devices.insert(index, DeviceShare { milli: units * room.milli_each, units });
+            let slots = candidate
+                .node
+                .devices
+                .get(usize::try_from(index).unwrap_or(usize::MAX))
+                .map_or(Slots::NONE, |device| cut::first_slots(device, index, lent, &wanted.gpus.share, units));
+            part.devices.insert(index, DeviceShare { milli: units * room.milli_each, units, slots });
         }
         nodes.insert(candidate.id.clone(), part);
     }
-    let offer_generation =
-        view.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref()).map_or(0, |offer| offer.generation);
-    let profile = match &wanted.gpus.share {
-        Share::MigProfile(profile) => Some(profile.clone()),
-        Share::Whole | Share::Milli(_) | Share::MemoryMib(_) => None,
-    };
-    Placement { donor: donor.clone(), nodes, offer_generation, resource_name: name.to_owned(), resource_count, profile }
+    Placement {
+        donor: donor.clone(),
+        nodes,
+        offer_generation: offer_generation(view, donor),
+        resource_name: way.resource.clone(),
+        resource_count,
+        profile: way.profile.clone(),
+    }
 }

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use comity_policy::{Bundle, compile_selector};
 
+use super::cutting::Worths;
 use super::device::room;
-use super::fit::{Fit, Wanted, fit, free_cpu_and_memory, resource_name};
+use super::fit::{Counted, Fit, Wanted, fit, free_cpu_and_memory};
 use super::view::View;
 use crate::demand::{DeviceChoice, GpuDemand, Share, Topology};
 use crate::id::{ClassName, ClusterId, NodeId};
 use crate::inventory::{Device, Node, Sharing};
 use crate::limits::WHOLE_MILLI;
+use crate::mig::Slots;
 use crate::occupancy::NodeOccupancy;
 use crate::packing::{Mix, NodeState, Pool, Shape, Task};
 use crate::placement::{DeviceShare, NodePlacement, Placement};
@@ -38,6 +40,8 @@ pub(super) struct Packs {
     /// How many requests had been submitted when the state's work was last looked at.
     looked_at: Option<u64>,
     packs: BTreeMap<ClusterId, Pack>,
+    /// What MIG devices are worth that are cut as leases need them.
+    worths: Worths,
     /// Donors that were brought up to date in this plan.
     fresh: BTreeSet<ClusterId>,
 }
@@ -104,6 +108,7 @@ impl Packs {
         let expected = parts(view.state.work(), &self.known);
         if difference(&self.expected, &expected) > DRIFT {
             self.expected = expected;
+            self.worths.expect(&self.expected);
             for pack in self.packs.values_mut() {
                 pack.expect(&self.expected);
             }
@@ -117,11 +122,18 @@ impl Packs {
 
     /// Finds room at `donor`: the place that leaves least idle in the end.
     pub(super) fn fit(&mut self, view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Fit {
-        let Some(pack) = self.pack(view, donor) else { return Fit::Lacks { now: 0, ever: 0 } };
+        if self.pack(view, donor).is_none() {
+            return Fit::Lacks { now: 0, ever: 0 };
+        }
+        let (worths, Some(pack)) = (&mut self.worths, self.packs.get_mut(donor)) else {
+            return Fit::Lacks { now: 0, ever: 0 };
+        };
         let serves = |kind: &Kind| {
             kind.class == *wanted.class && wanted.selector.is_none_or(|selector| selector.matches(&kind.device.facts()))
         };
-        let Some(tasks) = pack.tasks(wanted.gpus, wanted.topology, serves) else { return fit(view, donor, wanted) };
+        let Some(tasks) = pack.tasks(wanted.gpus, wanted.topology, serves) else {
+            return fit(view, donor, wanted, worths);
+        };
         let mut best: Option<(i64, Placement)> = None;
         for (task, served) in &tasks {
             let Some(choice) = pack.pool.choose(task) else { continue };
@@ -132,10 +144,21 @@ impl Packs {
             }
         }
         match best {
+            // Memory may be had in smaller pieces where packing does not look.
+            Some((waste_milli, placement))
+                if matches!(wanted.gpus.share, Share::MemoryMib(_)) && pack.elsewhere.contains(wanted.class) =>
+            {
+                Fit::Fits { placement, waste_milli }.or_smaller(fit(view, donor, wanted, worths))
+            }
             Some((waste_milli, placement)) => Fit::Fits { placement, waste_milli },
             None if pack.is_all(wanted) => Fit::Lacks { now: 0, ever: 0 },
-            None => fit(view, donor, wanted),
+            None => fit(view, donor, wanted, worths),
         }
+    }
+
+    /// Finds room at `donor` by looking at each node as `view` has it.
+    pub(super) fn look(&mut self, view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Fit {
+        fit(view, donor, wanted, &mut self.worths)
     }
 
     /// The node of `donor` that work without GPUs leaves least idle on.
@@ -148,6 +171,11 @@ impl Packs {
     ) -> Option<NodeId> {
         let task = Task { cpu_milli, memory_mib, devices: 0, milli: 0, kinds: Vec::new() };
         Some(self.pack(view, donor)?.pool.choose(&task)?.node)
+    }
+
+    /// Brings a donor up to date as `view` has it, before something is counted in that another view has taken.
+    pub(super) fn make_ready(&mut self, view: &View<'_>, donor: &ClusterId) {
+        self.pack(view, donor);
     }
 
     /// Counts a placement in that `view` has taken.
@@ -300,7 +328,7 @@ impl Pack {
         for (number, kind) in (0..).zip(&self.kinds) {
             if let Some(room) = serves(kind).then(|| room(&kind.device, 0, None, &gpus.share)).flatten() {
                 let served = Served {
-                    resource_name: resource_name(&kind.device.resource_name, &kind.device.sharing, &gpus.share),
+                    resource_name: Counted::of(&kind.device, &gpus.share).resource,
                     milli_each: u16::try_from(room.milli_each).ok()?,
                     resources_each: room.resources_each,
                 };
@@ -368,7 +396,7 @@ fn lay_out(
     let offer = view.state.clusters.get(donor)?.offer.as_ref()?;
     let (node, lent) = (offer.nodes.get(id)?, view.occupancy(donor, id));
     let level = if task.devices > 1 { task.milli } else { level };
-    let share = DeviceShare { milli: u32::from(served.milli_each), units: 1 };
+    let share = DeviceShare { milli: u32::from(served.milli_each), units: 1, slots: Slots::NONE };
     let devices: BTreeMap<u32, DeviceShare> = (0..)
         .zip(&node.devices)
         .filter(|(index, device)| free_of(device, *index, lent) == level)

@@ -1,17 +1,33 @@
 //! The leader's proposal: placements for what waits.
 
-use super::fit::Wanted;
-use super::order::in_order;
+use std::collections::{BTreeMap, BTreeSet};
+
+use comity_policy::LeaseUse;
+
+use super::ahead::Ahead;
+use super::fit::{Fit, Wanted};
+use super::order::Order;
 use super::packs::Packs;
+use super::reserve::{Reserved, Start, earliest, end_if_placed, held};
 use super::score::{Score, score};
 use super::verdict::{Candidate, ask_donor};
-use super::view::View;
+use super::view::{Held, View};
 use crate::command::ProposedPlacement;
-use crate::demand::RequestSpec;
+use crate::demand::{Delivery, GpuDemand, RequestSpec, Topology};
+use crate::fairness::Amounts;
 use crate::id::{ClusterId, NodeId, RequestId};
+use crate::placement::Placement;
 use crate::request::Request;
 use crate::state::State;
+use crate::time::{Millis, Timestamp};
 use crate::work::WorkMix;
+
+/// So many times the time after which capacity is reserved, and a request is served before its turn; one such in as long.
+pub const OVERDUE_AFTER: u64 = 8;
+/// Requests for which one plan looks for a start before it gives up: each takes a look at all that is held.
+const MAX_LOOKED_AT: usize = 16;
+/// How long it is remembered that no end of leases makes room for a request: policy has dates.
+const HOPELESS_FOR: Millis = Millis::from_mins(1);
 
 /// What to propose. It was made from one revision; `apply` checks each placement again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,42 +38,72 @@ pub struct Plan {
     pub placements: Vec<ProposedPlacement>,
     /// Requests that fit nowhere now; [`explain`](super::explain) says why.
     pub unplaced: Vec<RequestId>,
+    /// The request, if there is one, that others pass only if they do not delay it.
+    pub reserved: Option<Reserved>,
 }
 
 /// Plans again and again: what it knows of donors' nodes is kept from one plan to the next.
 #[derive(Clone, Debug, Default)]
 pub struct Planner {
     packs: Packs,
+    hopeless: Hopeless,
+}
+
+/// Requests that nothing that ends makes room for, as long as donors offer the same.
+#[derive(Clone, Debug, Default)]
+struct Hopeless {
+    since: Timestamp,
+    /// By donor: generation of its offer, and whether it is heard.
+    donors: BTreeMap<ClusterId, (u64, bool)>,
+    policy: String,
+    requests: BTreeSet<RequestId>,
+}
+
+impl Hopeless {
+    /// Forgets all if anything is different that could give hope.
+    fn begin(&mut self, state: &State) {
+        let of = |(id, cluster): (&ClusterId, &crate::cluster::Cluster)| {
+            (id.clone(), (cluster.offer.as_ref().map_or(0, |offer| offer.generation), cluster.connected))
+        };
+        let donors: BTreeMap<_, _> = state.clusters.iter().map(of).collect();
+        let policy = state.policy.as_ref().map_or("", |record| record.bundle.hash.as_str());
+        let old = state.log_time.since(self.since) >= HOPELESS_FOR;
+        if old || self.donors != donors || self.policy != policy {
+            *self = Self { since: state.log_time, donors, policy: policy.to_owned(), requests: BTreeSet::new() };
+        }
+    }
 }
 
 impl Planner {
     /// A planner that expects `work` besides what the state holds: what is known from before, or of work that is no request.
     #[must_use]
     pub fn expecting(work: WorkMix) -> Self {
-        Self { packs: Packs::expecting(work) }
+        Self { packs: Packs::expecting(work), hopeless: Hopeless::default() }
     }
 
     /// Places up to `limit` waiting requests.
     #[must_use]
     pub fn plan(&mut self, state: &State, limit: usize) -> Plan {
         let mut plan = Plan { based_on: state.revision, ..Plan::default() };
-        let Some(mut view) = View::new(state) else { return plan };
-        self.packs.begin(&view);
-        for (id, request) in in_order(state) {
-            if plan.placements.len() >= limit {
-                break;
-            }
-            match best(&view, &mut self.packs, &request.spec, Some(request)) {
-                Some(candidate) => {
-                    let tenant = request.spec.tenant.as_str();
-                    view.take(tenant, &candidate.class, candidate.agreement.as_deref(), &candidate.placement);
-                    self.packs.take(&view, &candidate.placement);
-                    plan.placements.push(ProposedPlacement { request: id, placement: candidate.placement });
-                }
-                None => plan.unplaced.push(id),
-            }
+        if let Some(mut run) = self.begin(state) {
+            run.serve(&mut plan, limit);
         }
         plan
+    }
+
+    /// Begins a plan; `None` while no policy is in force.
+    pub(super) fn begin<'a>(&mut self, state: &'a State) -> Option<Run<'a, '_>> {
+        let view = View::new(state)?;
+        self.packs.begin(&view);
+        Some(Run {
+            view,
+            strict: None,
+            packs: &mut self.packs,
+            hopeless: &mut self.hopeless,
+            looked_at: None,
+            placed: Vec::new(),
+            failed: BTreeSet::new(),
+        })
     }
 
     /// The node of `donor` on which work without GPUs, local to it, would be least in the way of what is expected: CPU in
@@ -72,6 +118,7 @@ impl Planner {
     /// Forgets what is known of nodes: what was planned did not hold.
     pub fn forget(&mut self) {
         self.packs.forget();
+        self.hopeless = Hopeless::default();
     }
 }
 
@@ -81,16 +128,236 @@ pub fn plan(state: &State, limit: usize) -> Plan {
     Planner::default().plan(state, limit)
 }
 
+/// One plan being made.
+pub(super) struct Run<'a, 'p> {
+    /// What is lent, and what this plan has placed.
+    view: View<'a>,
+    /// The same with what is reserved taken, and until when those may stay who take of it.
+    strict: Option<(View<'a>, Start)>,
+    packs: &'p mut Packs,
+    hopeless: &'p mut Hopeless,
+    /// Requests for which a start was looked for; `None` before the first.
+    looked_at: Option<usize>,
+    placed: Vec<Placed<'a>>,
+    /// What has failed fails again: within a plan, room only becomes less.
+    failed: BTreeSet<Asked<'a>>,
+}
+
+/// What this plan has placed.
+struct Placed<'a> {
+    spec: &'a RequestSpec,
+    institution: &'a str,
+    candidate: Candidate,
+    end: Timestamp,
+}
+
+/// All of a request that has to do with whether it fits.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Asked<'a> {
+    tenant: &'a str,
+    origin: &'a ClusterId,
+    gpus: &'a GpuDemand,
+    topology: Topology,
+    duration: Millis,
+    delivery: Delivery,
+    allow: &'a [ClusterId],
+    deny: &'a [ClusterId],
+}
+
+impl<'a> Asked<'a> {
+    fn of(spec: &'a RequestSpec) -> Self {
+        Self {
+            tenant: spec.tenant.as_str(),
+            origin: &spec.origin,
+            gpus: &spec.gpus,
+            topology: spec.topology,
+            duration: spec.duration,
+            delivery: spec.delivery,
+            allow: &spec.allow_donors,
+            deny: &spec.deny_donors,
+        }
+    }
+}
+
+impl Placed<'_> {
+    fn amounts(&self) -> Amounts {
+        Amounts::of(&self.candidate.placement)
+    }
+
+    fn held(&self) -> Held<'_> {
+        let counts = LeaseUse {
+            tenant: self.spec.tenant.as_str(),
+            institution: self.institution,
+            donor: self.candidate.placement.donor.as_str(),
+            class: self.candidate.class.as_str(),
+            agreement: self.candidate.agreement.as_deref(),
+            gpus_milli: self.candidate.placement.milli(),
+        };
+        Held { end: self.end, counts, placement: &self.candidate.placement }
+    }
+}
+
+impl<'a> Run<'a, '_> {
+    /// Places up to `limit` waiting requests, in their order.
+    pub(super) fn serve(&mut self, plan: &mut Plan, limit: usize) {
+        let mut order = Order::new(self.view.state, self.view.bundle);
+        let mut ahead = Ahead::new(self.view.state);
+        let overdue = self.overdue(plan, limit);
+        if let (Some((_, request)), Some(placed)) = (overdue, self.placed.last()) {
+            order.placed(request.spec.tenant.as_str(), placed.amounts());
+        }
+        while plan.placements.len() < limit {
+            let Some((id, request)) = order.next() else { break };
+            if overdue.is_some_and(|(served, _)| served == id) {
+                continue;
+            }
+            self.keep_a_place_for(ahead.behind(id, request));
+            if let Some(candidate) = self.best(request) {
+                let placement = self.take(request, candidate);
+                order.placed(request.spec.tenant.as_str(), Amounts::of(&placement));
+                plan.placements.push(ProposedPlacement { request: id, placement, overdue: false });
+                continue;
+            }
+            plan.unplaced.push(id);
+            if self.strict.is_none() && self.has_waited(request, 1) {
+                plan.reserved = self.reserve(id, request);
+            }
+        }
+        self.keep_a_place_for(Vec::new());
+    }
+
+    /// What is placed from now on leaves room for these, where it has a choice.
+    fn keep_a_place_for(&mut self, ahead: Vec<&'a RequestSpec>) {
+        if let Some((strict, _)) = &mut self.strict {
+            strict.ahead.clone_from(&ahead);
+        }
+        self.view.ahead = ahead;
+    }
+
+    /// Whether a request has waited so many times the time after which capacity is reserved.
+    fn has_waited(&self, request: &Request, times: u64) -> bool {
+        let state = self.view.state;
+        state.log_time.since(request.waits_since()).0 >= state.settings().reserve_after.0.saturating_mul(times)
+    }
+
+    /// Serves the request that waits the longest, if that is far too long and the last such is some time ago: it is placed, or
+    /// gets the reservation. So nobody waits for ever, whatever priorities and shares say; and seldom enough that they say
+    /// who is served. The request, if it was placed.
+    fn overdue(&mut self, plan: &mut Plan, limit: usize) -> Option<(RequestId, &'a Request)> {
+        let state = self.view.state;
+        let pause = state.settings().reserve_after.0.saturating_mul(OVERDUE_AFTER);
+        if limit == 0 || state.log_time.since(state.last_overdue).0 < pause {
+            return None;
+        }
+        for (_, id) in &state.derived.queue.by_age {
+            let request = state.requests.get(id)?;
+            if !self.has_waited(request, OVERDUE_AFTER) || self.looked_at.is_some_and(|count| count >= MAX_LOOKED_AT) {
+                return None;
+            }
+            if let Some(candidate) = self.best(request) {
+                let placement = self.take(request, candidate);
+                plan.placements.push(ProposedPlacement { request: *id, placement, overdue: true });
+                return Some((*id, request));
+            }
+            plan.reserved = self.reserve(*id, request);
+            if plan.reserved.is_some() {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// The best placement now that does not delay what has a reservation; what failed before in this plan fails at once.
+    fn best(&mut self, request: &'a Request) -> Option<Candidate> {
+        if self.failed.contains(&Asked::of(&request.spec)) {
+            return None;
+        }
+        let found = self.find(&request.spec, Some(request));
+        if found.is_none() {
+            self.failed.insert(Asked::of(&request.spec));
+        }
+        found
+    }
+
+    /// The best placement now that does not delay what has a reservation.
+    pub(super) fn find(&mut self, spec: &RequestSpec, request: Option<&Request>) -> Option<Candidate> {
+        let packs = &mut *self.packs;
+        let mut packed = |view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>| packs.fit(view, donor, wanted);
+        let Some((strict, start)) = &self.strict else { return best(&self.view, spec, request, &mut packed) };
+        best(strict, spec, request, &mut packed).or_else(|| {
+            if end_if_placed(self.view.state, spec.duration) > start.at {
+                return None;
+            }
+            // It is gone before: what is reserved is free for it. The packs hold that as taken, so there it is fitted.
+            let reserved = &start.candidate.placement.donor;
+            best(&self.view, spec, request, &mut |view, donor, wanted| {
+                if donor == reserved { packs.look(view, donor, wanted) } else { packs.fit(view, donor, wanted) }
+            })
+        })
+    }
+
+    /// The earliest start of `spec` under the ends of leases and of what this plan has placed.
+    pub(super) fn earliest(&self, spec: &RequestSpec) -> Option<Start> {
+        let mut held = held(self.view.state);
+        held.extend(self.placed.iter().map(Placed::held));
+        held.sort_by_key(|held| held.end);
+        earliest(&self.view, &held, spec)
+    }
+
+    /// Counts a placement in.
+    fn take(&mut self, request: &'a Request, candidate: Candidate) -> Placement {
+        let spec = &request.spec;
+        let count_in = |view: &mut View<'a>| {
+            view.take(spec.tenant.as_str(), &candidate.class, candidate.agreement.as_deref(), &candidate.placement);
+        };
+        count_in(&mut self.view);
+        if let Some((strict, _)) = &mut self.strict {
+            count_in(strict);
+        }
+        let view = self.strict.as_ref().map_or(&self.view, |(strict, _)| strict);
+        self.packs.take(view, &candidate.placement);
+        let placement = candidate.placement.clone();
+        let institution = view.bundle.tenants.get(spec.tenant.as_str()).map_or("", |t| t.spec.institution.as_str());
+        let end = end_if_placed(view.state, spec.duration);
+        self.placed.push(Placed { spec, institution, candidate, end });
+        placement
+    }
+
+    /// Reserves the earliest start of a request that does not fit now; `None` if no end makes room for it.
+    fn reserve(&mut self, id: RequestId, request: &'a Request) -> Option<Reserved> {
+        let state = self.view.state;
+        if self.looked_at.is_none() {
+            self.hopeless.begin(state);
+        }
+        let looked_at = self.looked_at.get_or_insert(0);
+        if *looked_at >= MAX_LOOKED_AT || self.hopeless.requests.contains(&id) {
+            return None;
+        }
+        *looked_at += 1;
+        let Some(start) = self.earliest(&request.spec) else {
+            self.hopeless.requests.insert(id);
+            return None;
+        };
+        let mut strict = self.view.clone();
+        let Candidate { placement, class, agreement, .. } = &start.candidate;
+        strict.take(request.spec.tenant.as_str(), class, agreement.as_deref(), placement);
+        self.packs.make_ready(&self.view, &placement.donor);
+        self.packs.take(&strict, placement);
+        let reserved = Reserved { request: id, at: start.at, donor: placement.donor.clone() };
+        self.strict = Some((strict, start));
+        Some(reserved)
+    }
+}
+
 /// The best placement over all donors, if there is any.
-pub(super) fn best(
+fn best(
     view: &View<'_>,
-    packs: &mut Packs,
     spec: &RequestSpec,
     request: Option<&Request>,
+    fitter: &mut dyn FnMut(&View<'_>, &ClusterId, &Wanted<'_>) -> Fit,
 ) -> Option<Candidate> {
-    let mut fitter = |view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>| packs.fit(view, donor, wanted);
     donors(view.state, spec)
-        .filter_map(|donor| ask_donor(view, spec, donor, &mut fitter).ok())
+        .filter_map(|donor| ask_donor(view, spec, donor, fitter).ok())
         .map(|candidate| (score(view, request, &spec.origin, &candidate), candidate))
         .min_by(|(a, _): &(Score, Candidate), (b, _)| a.cmp(b))
         .map(|(_, candidate)| candidate)

@@ -4,6 +4,7 @@ use comity_policy::{Decision, Selector, compile_selector};
 use serde::{Deserialize, Serialize};
 
 use super::fit::{Fit, Wanted};
+use super::no_start::no_start;
 use super::view::{Ask, View};
 use crate::demand::{Delivery, DeviceChoice, RequestSpec};
 use crate::id::{ClassName, ClusterId};
@@ -157,7 +158,18 @@ fn ask_class(
     let wanted = Wanted { class, gpus: &spec.gpus, topology: spec.topology, selector };
     let (placement, waste_milli) = match fitter(view, donor, &wanted) {
         Fit::Fits { placement, waste_milli } => (placement, waste_milli),
-        Fit::Lacks { now, ever } => return Err(Box::new(lacks(spec, donor, class, now, ever))),
+        Fit::Lacks { now, ever } => {
+            let mut lacks = lacks(spec, donor, class, now, ever);
+            // Costly to find out, so only where somebody reads it.
+            if view.explains
+                && now == 0
+                && ever >= u64::from(spec.gpus.count)
+                && let Some((reason, unblock)) = no_start(view, donor, &wanted)
+            {
+                (lacks.reason, lacks.unblock) = (reason, unblock);
+            }
+            return Err(Box::new(lacks));
+        }
     };
     // What devices really give may be more than nominal: a slice is rounded up.
     let agreement = permitted(view.may_borrow(donor, ask(placement.milli())))?;

@@ -5,24 +5,42 @@ use std::collections::BTreeMap;
 
 use comity_policy::{BorrowFacts, Bundle, Decision, LeaseUse, UsageTable};
 
-use crate::demand::Delivery;
+use crate::demand::{Delivery, RequestSpec};
 use crate::id::{ClassName, ClusterId, NodeId};
 use crate::inventory::Node;
 use crate::occupancy::{Changes, NodeOccupancy, Occupancy};
 use crate::placement::Placement;
 use crate::state::State;
-use crate::time::Millis;
+use crate::time::{Millis, Timestamp};
 
 /// A matching run's view.
+#[derive(Clone)]
 pub(super) struct View<'a> {
     pub(super) state: &'a State,
     pub(super) bundle: &'a Bundle,
+    /// Requests that wait behind the one that is being placed and may want MIG instances, the oldest first.
+    pub(super) ahead: Vec<&'a RequestSpec>,
+    /// Whether somebody reads the reasons.
+    pub(super) explains: bool,
     occupancy: &'a Occupancy,
-    /// Nodes of which this run has placed something, with all that is lent of them.
+    /// Nodes of which this run has placed or released something, with all that is lent of them.
     taken: BTreeMap<ClusterId, BTreeMap<NodeId, NodeOccupancy>>,
     /// Thousandths that this run has placed, by donor.
     taken_milli: BTreeMap<ClusterId, u64>,
+    /// Thousandths that this run has released, by donor.
+    released_milli: BTreeMap<ClusterId, u64>,
     usage: Cow<'a, UsageTable>,
+}
+
+/// Something that is held until a known end: a lease, or what this run has placed.
+#[derive(Clone)]
+pub(super) struct Held<'p> {
+    /// When it ends at the latest, unless it is renewed.
+    pub(super) end: Timestamp,
+    /// As it counts against limits.
+    pub(super) counts: LeaseUse<'p>,
+    /// What it takes.
+    pub(super) placement: &'p Placement,
 }
 
 /// Who asks for how much for how long: what policy wants to know besides the donor.
@@ -41,7 +59,17 @@ impl<'a> View<'a> {
     pub(super) fn new(state: &'a State) -> Option<Self> {
         let bundle = &*state.policy.as_ref()?.bundle;
         let (occupancy, usage) = (state.occupancy(), Cow::Borrowed(state.usage()));
-        Some(Self { state, bundle, occupancy, taken: BTreeMap::new(), taken_milli: BTreeMap::new(), usage })
+        Some(Self {
+            state,
+            bundle,
+            ahead: Vec::new(),
+            explains: false,
+            occupancy,
+            taken: BTreeMap::new(),
+            taken_milli: BTreeMap::new(),
+            released_milli: BTreeMap::new(),
+            usage,
+        })
     }
 
     pub(super) fn occupancy(&self, donor: &ClusterId, node: &NodeId) -> Option<&NodeOccupancy> {
@@ -55,7 +83,9 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn lent_milli(&self, donor: &ClusterId) -> u64 {
-        self.occupancy.lent_milli(donor).saturating_add(self.taken_milli.get(donor).copied().unwrap_or(0))
+        let of = |sums: &BTreeMap<ClusterId, u64>| sums.get(donor).copied().unwrap_or(0);
+        let lent = self.occupancy.lent_milli(donor).saturating_add(of(&self.taken_milli));
+        lent.saturating_sub(of(&self.released_milli))
     }
 
     /// Nodes of a donor's offer with the class of each device.
@@ -107,6 +137,19 @@ impl<'a> View<'a> {
             agreement,
             gpus_milli: placement.milli(),
         });
+    }
+
+    /// Counts what is held out, as if its end had come.
+    pub(super) fn release(&mut self, held: &Held<'_>) {
+        let (donor, placement) = (&held.placement.donor, held.placement);
+        let taken = self.taken.entry(donor.clone()).or_default();
+        for (id, part) in &placement.nodes {
+            let before = || self.occupancy.node(donor, id).cloned().unwrap_or_default();
+            taken.entry(id.clone()).or_insert_with(before).give_back(part, placement.profile.as_deref());
+        }
+        let milli = self.released_milli.entry(donor.clone()).or_default();
+        *milli = milli.saturating_add(held.counts.gpus_milli);
+        self.usage.to_mut().remove(&held.counts);
     }
 
     /// Counts a lease out: what a renewal is measured against.

@@ -22,7 +22,7 @@ use super::handshake::{envelope, keys};
 /// Something that may happen; numbers are reduced to what exists, or just beyond it.
 #[derive(Clone, Debug)]
 enum Event {
-    Submit { count: u32, milli: Option<u32>, virtual_node: bool, key: u8 },
+    Submit { count: u32, milli: Option<u32>, virtual_node: bool, key: u8, window: u8 },
     Place,
     Cancel(u64),
     Release(u64),
@@ -41,8 +41,10 @@ enum Event {
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        4 => (1..6_u32, proptest::option::of(50..1_001_u32), any::<bool>(), 0..8_u8)
-            .prop_map(|(count, milli, virtual_node, key)| Event::Submit { count, milli, virtual_node, key }),
+        4 => (1..6_u32, proptest::option::of(50..1_001_u32), any::<bool>(), 0..8_u8, 0..6_u8)
+            .prop_map(|(count, milli, virtual_node, key, window)| {
+                Event::Submit { count, milli, virtual_node, key, window }
+            }),
         5 => Just(Event::Place),
         1 => (0..6_u64).prop_map(Event::Cancel),
         2 => (0..6_u64).prop_map(Event::Release),
@@ -76,10 +78,21 @@ fn side_of(state: &State, peering: PeeringId, side: u8) -> (ClusterId, Side) {
 
 fn command_for(state: &State, event: &Event) -> Command {
     match event {
-        Event::Submit { count, milli, virtual_node, .. } => {
-            let (share, class) = milli.map_or((Share::Whole, "big"), |milli| (Share::Milli(milli), "small"));
+        Event::Submit { count, milli, virtual_node, window, .. } => {
+            let (share, class) = match milli {
+                // Names that A100 boards of 40 GB have: those of class "small" below may be cut.
+                Some(milli) if milli % 3 == 0 => {
+                    let profiles = ["1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb"];
+                    (Share::MigProfile(profiles[*milli as usize / 3 % 6].into()), "small")
+                }
+                Some(milli) => (Share::Milli(*milli), "small"),
+                None => (Share::Whole, "big"),
+            };
             let mut spec = spec(*count, share, class);
             spec.delivery = if *virtual_node { Delivery::VirtualNode } else { Delivery::Namespace };
+            let ahead = |ms: u64| Some(Timestamp(state.log_time.0 + ms));
+            spec.not_before = (window % 3 == 1).then(|| ahead(5_000)).flatten();
+            spec.start_by = (window % 3 > 0).then(|| ahead(90_000)).flatten();
             Command::SubmitRequest(SubmitRequest { spec, submitted_by: "alice".into() })
         }
         Event::Place => Command::PlaceRequests(PlaceRequests { placements: matcher::plan(state, 8).placements }),
@@ -115,6 +128,7 @@ fn command_for(state: &State, event: &Event) -> Command {
                 liqo_cluster_id: by.to_string(),
                 liqo_version: "v1.2.0".into(),
                 tun: true,
+                liqo_network: *network,
             });
             Command::OfferKeys(OfferKeys { bundle })
         }
@@ -144,12 +158,12 @@ fn command_for(state: &State, event: &Event) -> Command {
         Event::Offer { which, gpus, shared, virtual_node } => {
             let name = CLUSTERS[1 + usize::from(*which)];
             let generation = state.clusters[&cluster(name)].offer.as_ref().map_or(1, |offer| offer.generation + 1);
-            let like = if *shared {
-                device(40_960, Sharing::TimeSlicing { replicas: 4 })
+            let (one, other) = if *shared {
+                (device(40_960, Sharing::TimeSlicing { replicas: 4 }), super::mig::a100_that_is_cut())
             } else {
-                device(81_559, Sharing::Exclusive)
+                (device(81_559, Sharing::Exclusive), device(81_559, Sharing::Exclusive))
             };
-            let mut offer = offer(generation, &[("n1", *gpus, like.clone()), ("n2", *gpus, like)]);
+            let mut offer = offer(generation, &[("n1", *gpus, one), ("n2", *gpus, other)]);
             if !virtual_node {
                 offer.deliveries.remove(&Delivery::VirtualNode);
             }
@@ -181,10 +195,10 @@ fn happen(events: &[(Event, u64)]) -> Federation {
         federation.now += pause;
         let command = command_for(&federation.state, event);
         let idempotency = match event {
-            Event::Submit { count, milli, virtual_node, key } => Some(Idempotency {
+            Event::Submit { count, milli, virtual_node, key, window } => Some(Idempotency {
                 caller: "alice".into(),
                 key: key.to_string(),
-                body_sha256: format!("{count} {milli:?} {virtual_node}"),
+                body_sha256: format!("{count} {milli:?} {virtual_node} {window}"),
             }),
             _ => None,
         };

@@ -69,6 +69,63 @@ metadata: {name: loan}
 spec: {borrowers: [western], lenders: [lenders], classes: [big, small]}
 "#;
 
+/// A second borrower, `east`, beside `west`; two more teams; three priorities.
+pub(crate) const RIVALS: &str = r#"
+apiVersion: policy.comity.dev/v1
+kind: Institution
+metadata: {name: eastern}
+spec: {displayName: Eastern, contact: "ops@east.example", homeRegion: eu, clusters: [east]}
+---
+apiVersion: policy.comity.dev/v1
+kind: Cluster
+metadata: {name: east}
+spec: {institution: eastern, lends: [{classes: [big, small]}]}
+---
+apiVersion: policy.comity.dev/v1
+kind: Tenant
+metadata: {name: rivals}
+spec:
+  institution: eastern
+  members: [{id: "spiffe://test.example/user/bob", role: submitter}]
+  classes: [big, small]
+  clusters: [east]
+---
+apiVersion: policy.comity.dev/v1
+kind: Tenant
+metadata: {name: juniors}
+spec:
+  institution: western
+  weight: 50
+  members: [{id: "spiffe://test.example/user/carol", role: submitter}]
+  classes: [big, small]
+  clusters: [west]
+---
+apiVersion: policy.comity.dev/v1
+kind: Agreement
+metadata: {name: rivals-loan}
+spec: {borrowers: [eastern], lenders: [lenders], classes: [big, small]}
+---
+apiVersion: policy.comity.dev/v1
+kind: Agreement
+metadata: {name: neighbours}
+spec: {parties: [western, eastern], classes: [big, small]}
+---
+apiVersion: policy.comity.dev/v1
+kind: PriorityClass
+metadata: {name: normal}
+spec: {value: 10, default: true}
+---
+apiVersion: policy.comity.dev/v1
+kind: PriorityClass
+metadata: {name: low}
+spec: {value: 1}
+---
+apiVersion: policy.comity.dev/v1
+kind: PriorityClass
+metadata: {name: urgent}
+spec: {value: 1000, usedBy: {tenants: [rivals]}}
+"#;
+
 pub(crate) struct Federation {
     pub(crate) state: State,
     pub(crate) log: Vec<LogEnvelope>,
@@ -135,6 +192,9 @@ pub(crate) fn spec(count: u32, share: Share, class: &str) -> RequestSpec {
         delivery: Delivery::Namespace,
         target_namespace: "comity-leases".into(),
         purpose: "a test".into(),
+        priority: None,
+        not_before: None,
+        start_by: None,
     }
 }
 
@@ -144,6 +204,22 @@ impl Federation {
         let mut federation = Self { state: State::default(), log: Vec::new(), now: 1_000_000 };
         let files = vec![SourceFile { path: "all.yaml".into(), text: POLICY.into() }];
         federation.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None } }));
+        federation
+    }
+
+    /// Puts further documents into force beside those of the test federation.
+    pub(crate) fn also(&mut self, documents: &str) {
+        let files = [("all.yaml", POLICY), ("more.yaml", documents)];
+        let files = files.map(|(path, text)| SourceFile { path: path.into(), text: text.into() }).to_vec();
+        self.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None } }));
+    }
+
+    /// As [`Self::ready`], with [`RIVALS`]: `east` joined and heard, offering nothing.
+    pub(crate) fn with_rivals() -> Self {
+        let mut federation = Self::ready();
+        federation.also(RIVALS);
+        federation.join("east");
+        federation.ok(Command::MarkClusters(MarkClusters { heard: vec![cluster("east")], silent: Vec::new() }));
         federation
     }
 

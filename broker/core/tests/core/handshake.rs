@@ -299,13 +299,25 @@ fn liqos_keys_are_exchanged_beside_the_tunnel_once_both_bundles_are_there() {
         federation.ok(Command::OfferKeys(OfferKeys { bundle: keys(peering, 1, name, side) }));
     }
     // Each step goes one way only, for the peering and not for a lease of it.
-    for (ends, step) in [(back, Step::LiqoChallenge), (out, Step::LiqoTenant), (back, Step::LiqoIdentity)] {
+    for (ends, step) in [
+        (back, Step::LiqoChallenge),
+        (out, Step::LiqoTenant),
+        (back, Step::LiqoIdentity),
+        (back, Step::LiqoServer),
+        (out, Step::LiqoClient),
+    ] {
         assert_eq!(federation.refused(relay(ends, None, step, 1)).field, "envelope.to", "{step:?}");
     }
     let of_a_lease = federation.refused(relay(out, Some(lease), Step::LiqoChallenge, 1));
     assert_eq!((of_a_lease.field.as_str(), of_a_lease.value), ("envelope.lease", lease.to_string()));
 
-    for (ends, step) in [(out, Step::LiqoChallenge), (back, Step::LiqoTenant), (out, Step::LiqoIdentity)] {
+    for (ends, step) in [
+        (out, Step::LiqoChallenge),
+        (back, Step::LiqoTenant),
+        (out, Step::LiqoIdentity),
+        (out, Step::LiqoServer),
+        (back, Step::LiqoClient),
+    ] {
         federation.ok(relay(ends, None, step, 1));
         federation.ok(relay(ends, None, step, 3));
         federation.ok(relay(ends, None, step, 2));

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::spec_file;
 use crate::failure::Failure;
-use crate::units::{GpuAmount, parse_cpu_milli, parse_duration_ms, parse_gpus, parse_memory_mib};
+use crate::units::{GpuAmount, parse_cpu_milli, parse_duration_ms, parse_gpus, parse_memory_mib, parse_moment_ms};
 
 const HEADING: &str = "What is asked for";
 
@@ -39,6 +39,7 @@ pub struct SpecArgs {
     #[arg(short, long, value_name = "FILE", conflicts_with_all = [
         "tenant", "origin", "class", "selector", "gpus", "mig", "gpu_memory", "cpu_per_gpu", "memory_per_gpu", "duration",
         "same_node", "whole_node", "donor", "not_donor", "delivery", "namespace", "purpose",
+        "priority", "start_after", "start_by",
     ])]
     pub file: Option<PathBuf>,
     /// Team that asks and is accounted for it
@@ -56,10 +57,10 @@ pub struct SpecArgs {
     /// Whole GPUs (3), a part of one (0.25), or several equal parts (4x0.25) [default: 1]
     #[arg(long, value_name = "AMOUNT", value_parser = parse_gpus, allow_hyphen_values = true, help_heading = HEADING)]
     pub gpus: Option<GpuAmount>,
-    /// MIG profile of each share, as in 1g.10gb; --gpus says how many
+    /// MIG profile of each share, by the name that it has on the donor's boards, as in 1g.10gb; --gpus says how many
     #[arg(long, value_name = "PROFILE", help_heading = HEADING, conflicts_with = "gpu_memory")]
     pub mig: Option<String>,
-    /// Device memory of each share, as in 10Gi; the device may be shared; --gpus says how many
+    /// Device memory of each share, as in 10Gi; the device may be shared, or a MIG instance; --gpus says how many
     #[arg(long, value_name = "MEMORY", value_parser = parse_memory_mib, allow_hyphen_values = true, help_heading = HEADING)]
     pub gpu_memory: Option<u64>,
     /// CPU for each share, as in 8 or 500m
@@ -93,6 +94,15 @@ pub struct SpecArgs {
     /// What it is for, in your words
     #[arg(long, value_name = "TEXT", help_heading = HEADING)]
     pub purpose: Option<String>,
+    /// Priority class [default: the federation's]
+    #[arg(long, value_name = "CLASS", help_heading = HEADING)]
+    pub priority: Option<String>,
+    /// Does not start before this: 2026-11-23T08:00Z, or 2h from now
+    #[arg(long, value_name = "TIME", value_parser = parse_moment_ms, allow_hyphen_values = true, help_heading = HEADING)]
+    pub start_after: Option<u64>,
+    /// Fails unless it has a donor by this: 2026-11-23T08:00Z, or 2h from now
+    #[arg(long, value_name = "TIME", value_parser = parse_moment_ms, allow_hyphen_values = true, help_heading = HEADING)]
+    pub start_by: Option<u64>,
 }
 
 impl SpecArgs {
@@ -134,6 +144,9 @@ impl SpecArgs {
             delivery: v1::Delivery::from(delivery).into(),
             target_namespace: self.namespace.clone().unwrap_or_default(),
             purpose: self.purpose.clone().unwrap_or_default(),
+            priority: self.priority.clone().unwrap_or_default(),
+            not_before_ms: self.start_after.unwrap_or(0),
+            start_by_ms: self.start_by.unwrap_or(0),
         })
     }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::spec_args::{DeliveryArg, SpecArgs};
 use crate::failure::Failure;
-use crate::units::{GpuAmount, parse_cpu_milli, parse_duration_ms, parse_gpus, parse_memory_mib};
+use crate::units::{GpuAmount, parse_cpu_milli, parse_duration_ms, parse_gpus, parse_memory_mib, parse_moment_ms};
 
 /// Largest file that is read; a request is a page at most.
 const MAX_BYTES: u64 = 64 << 10;
@@ -32,6 +32,11 @@ struct SpecFile {
     delivery: Option<DeliveryArg>,
     namespace: Option<String>,
     purpose: Option<String>,
+    priority: Option<String>,
+    #[serde(default, deserialize_with = "moment")]
+    start_after: Option<u64>,
+    #[serde(default, deserialize_with = "moment")]
+    start_by: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -80,6 +85,10 @@ fn cpu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Err
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     parsed(deserializer, parse_duration_ms)
+}
+
+fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    parsed(deserializer, parse_moment_ms)
 }
 
 /// Reads a file, or standard input for `-`.
@@ -149,6 +158,9 @@ fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
         delivery: file.delivery,
         namespace: file.namespace,
         purpose: file.purpose,
+        priority: file.priority,
+        start_after: file.start_after,
+        start_by: file.start_by,
     })
 }
 
@@ -166,6 +178,8 @@ mod tests {
             (Some(8_000), Some(65_536), Some(7_200_000))
         );
         assert!(args.same_node && args.spec().is_ok());
+        assert_eq!(args.priority.as_deref(), Some("urgent"));
+        assert!(args.start_by.is_some_and(|start_by| args.start_after.is_some_and(|after| after < start_by)));
         let by_node = FILE_EXAMPLE.replace("delivery: namespace ", "delivery: virtual-node ");
         let spec = parse("request.yaml", &by_node).and_then(|args| args.spec()).expect("good");
         assert_eq!(spec.delivery(), comity_proto::v1::Delivery::VirtualNode);
@@ -186,6 +200,7 @@ mod tests {
             ("tenant: t\norigin: o\ngpus: {class: c, amount: 2.5}\n", "f:3:", "neither whole GPUs"),
             ("tenant: t\norigin: o\ngpus: {class: c}\nduration: 2\n", "f:4:", "1h30m"),
             ("tenant: t\norigin: o\ngpus: {class: c}\ndelivery: node\n", "f:4:", "virtual-node"),
+            ("tenant: t\norigin: o\ngpus: {class: c}\nstartBy: friday\n", "f:4:", "2026-11-23T08:00Z"),
             ("tenant: [a]\norigin: o\ngpus: {class: c}\n", "f:1:", "tenant"),
             ("tenant: t\ngpus: {class: c}\n", "f", "origin"),
             ("tenant: t\ntenant: u\norigin: o\ngpus: {class: c}\n", "f:2:", "tenant"),

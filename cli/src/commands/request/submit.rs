@@ -29,6 +29,9 @@ pub(super) const FILE_EXAMPLE: &str = "  tenant: poly-ml
   delivery: namespace    # or virtual-node: pods of `namespace` run on the donor, unchanged
   namespace: comity-leases
   purpose: fine-tuning for the spring course
+  priority: urgent       # a PriorityClass of the policy
+  startAfter: 30m        # from now, or a time as 2026-11-23T08:00Z
+  startBy: 8h            # with no donor by then, it fails
 ";
 
 fn examples() -> String {
@@ -40,6 +43,7 @@ Examples:
   comity request submit --tenant poly-ml --origin polytech-campus --class midrange --mig 1g.10gb --gpus 2
   comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 2 --delivery virtual-node --namespace lab
   comity request submit -f request.yaml --wait --timeout 5m -o json
+  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 8 --start-after 2026-11-23T18:00Z --start-by 12h
 
 By default the lease is a namespace on the donor: 'comity lease kubeconfig' opens it. With --delivery virtual-node it is a
 node in your cluster: 'comity lease show' says what pods of that namespace need to run there.

@@ -143,6 +143,9 @@ impl Comity {
             delivery: Delivery::Namespace,
             target_namespace: "comity-leases".to_owned(),
             purpose: String::new(),
+            priority: None,
+            not_before: None,
+            start_by: None,
         };
         let submitted_by = "spiffe://replay.example/user/alice".to_owned();
         let submit = Command::SubmitRequest(SubmitRequest { spec, submitted_by });

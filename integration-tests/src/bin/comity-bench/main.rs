@@ -1,8 +1,10 @@
 //! Measures Comity beside its peers. Figures come from one run on one machine; they are ratios, not records.
 
 mod agent;
+mod bound;
 mod burst;
 mod chaos;
+mod fairness;
 mod place;
 
 use std::process::ExitCode;
@@ -13,7 +15,7 @@ use clap::{Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "Examples:\n  comity-bench burst --runs 5\n  comity-bench burst --runs 5 --json\n  comity-bench agent --nodes 1000 --pods 10000\n  comity-bench chaos --origins 10 --donors 5 --leases 50 --minutes 15 --json\n  comity-bench place --nodes nodes.csv --pods pods.csv --seeds 42..51 --policy comity\n"
+    after_help = "Examples:\n  comity-bench burst --runs 5\n  comity-bench burst --runs 5 --json\n  comity-bench agent --nodes 1000 --pods 10000\n  comity-bench chaos --origins 10 --donors 5 --leases 50 --minutes 15 --json\n  comity-bench place --nodes nodes.csv --pods pods.csv --seeds 42..51 --policy comity\n  comity-bench bound --nodes nodes.csv --pods pods.csv\n  comity-bench fairness --days 30 --plot month.svg\n"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -50,6 +52,20 @@ enum Benchmark {
     /// broker's core; fgd is fragmentation gradient descent (Weng et al., USENIX ATC 2023); best-fit and random are what
     /// they say. Exit code 1 and a sentence if a file cannot be used.
     Place(place::PlaceArgs),
+    /// How much of a cluster's GPUs any policy could get allocated: a bound by linear programming
+    ///
+    /// Prints, for 100 % and 130 % demand, what a scheduler could allocate that takes whatever can be made to fit and may
+    /// move all tasks at any time (work-conserving), and one that may refuse what it likes (free choice). Tasks are divisible
+    /// and come in the trace's proportions, nodes of one shape are one, devices stay whole: what is relaxed only adds room.
+    /// The files are those of `comity-bench place`. A minute or so.
+    Bound(bound::BoundArgs),
+    /// Who gets how much, and who waits how long, in a simulated month of five institutions on all sides of the world
+    ///
+    /// Runs the broker's state machine and planner in log time, with agents that do at once what they are asked. First local
+    /// work and demand follow each institution's day and night: how long requests wait, beside how much each institution
+    /// lends. Then, for a third of the time, all tenants have requests waiting: each tenant's part of the GPU-hours, beside
+    /// the part that weights and reciprocity entitle it to. A seed gives one report. Minutes with a release build.
+    Fairness(fairness::FairnessArgs),
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -59,6 +75,8 @@ async fn main() -> ExitCode {
         Benchmark::Agent(arguments) => agent::run(&arguments).await,
         Benchmark::Chaos(arguments) => chaos::run(&arguments).await,
         Benchmark::Place(arguments) => place::run(&arguments),
+        Benchmark::Bound(arguments) => bound::run(&arguments),
+        Benchmark::Fairness(arguments) => fairness::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -67,6 +67,7 @@ impl Layout<'_> {
             name,
             program: self.binaries.program(name),
             args,
+            env: Vec::new(),
             log: dir.join("log").join(format!("{name}.log")),
             pid_file: dir.join("run").join(format!("{name}.pid")),
         })

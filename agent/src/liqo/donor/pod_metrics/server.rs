@@ -1,63 +1,33 @@
-//! HTTPS for the API server, and for nobody else.
+//! Answers to the API server, and to nobody else.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::body::Incoming;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, ResourceExt as _};
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::CertificateDer;
 use serde_json::json;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use super::super::Grants;
 use super::caller::{Question, Refusal, SCRAPE, question};
 use super::counters::{Counters, Sample, samples};
 use super::front_proxy::FrontProxy;
-use crate::burst::webhook::Certificates;
+use crate::api_server_calls::{Called, Certificates, server_config};
 use crate::kubernetes_api::{CallError, within_limit};
 use crate::liqo::REMOTE_CLUSTER_LABEL;
 
-/// Connections at once: API servers keep a few each.
-const MOST_CONNECTIONS: usize = 64;
-const HANDSHAKE: Duration = Duration::from_secs(2);
-/// Longest life of a connection: certificates change.
-const CONNECTION: Duration = Duration::from_secs(600);
 /// Liqo's label with the user who made an offloaded pod; the policies hold consumers to their own name.
 const CREATOR: &str = "liqo.io/creator-user";
 /// Liqo's annotation with the name that a remote namespace has at home.
 const ORIGINAL_NAME: &str = "liqo.io/original-name";
-
-/// What new connections are served with.
-pub(super) struct Served {
-    tls: Arc<rustls::ServerConfig>,
-    front_proxy: FrontProxy,
-}
-
-impl Served {
-    pub(super) fn new(certificates: &Certificates, front_proxy: FrontProxy) -> Result<Self, String> {
-        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificates.chain_pem.as_bytes()).collect();
-        let key = PrivateKeyDer::from_pem_slice(certificates.key_pem.expose().as_bytes());
-        let tls = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
-            .with_client_cert_verifier(front_proxy.verifier()?)
-            .with_single_cert(chain.map_err(|error| error.to_string())?, key.map_err(|error| error.to_string())?)
-            .map_err(|error| error.to_string())?;
-        Ok(Self { tls: Arc::new(tls), front_proxy })
-    }
-}
 
 /// What answers are made of.
 pub(super) struct Answers {
@@ -66,57 +36,40 @@ pub(super) struct Answers {
     pub(super) counters: Mutex<Counters>,
 }
 
-/// Serves for ever.
-pub(super) async fn serve(listener: TcpListener, served: watch::Receiver<Option<Arc<Served>>>, answers: Arc<Answers>) {
-    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
-    loop {
-        // Never closed, so there always is a place some day.
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "the API of pods' metrics cannot take a connection");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        let served = served.borrow().clone();
-        let answers = Arc::clone(&answers);
-        tokio::spawn(async move {
-            if let Some(served) = served
-                && let Err(error) = connection(stream, served, answers).await
-            {
-                tracing::debug!(error, "a connection to the API of pods' metrics ended badly");
-            }
-            drop(place);
-        });
+/// The API, with one certificate, and for those that this front proxy vouches for.
+pub(super) struct MetricsApi {
+    tls: Arc<rustls::ServerConfig>,
+    front_proxy: FrontProxy,
+    answers: Arc<Answers>,
+}
+
+impl MetricsApi {
+    pub(super) fn new(
+        certificates: &Certificates,
+        front_proxy: FrontProxy,
+        answers: Arc<Answers>,
+    ) -> Result<Self, String> {
+        Ok(Self { tls: server_config(certificates, Some(front_proxy.verifier()?))?, front_proxy, answers })
     }
 }
 
-async fn connection(stream: TcpStream, served: Arc<Served>, answers: Arc<Answers>) -> Result<(), String> {
-    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::clone(&served.tls));
-    let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream))
-        .await
-        .map_err(|_| "no handshake".to_owned())?
-        .map_err(|error| error.to_string())?;
-    let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-    if !shown.is_some_and(|certificate| served.front_proxy.is_one(certificate)) {
-        return Err("a client that is not the API server".to_owned());
+impl Called for MetricsApi {
+    const NAME: &'static str = "the API of pods' metrics";
+
+    fn tls(&self) -> &Arc<rustls::ServerConfig> {
+        &self.tls
     }
-    let respond = service_fn(move |request: Request<hyper::body::Incoming>| {
-        let (served, answers) = (Arc::clone(&served), Arc::clone(&answers));
-        async move {
-            let user = user(request.headers(), &served.front_proxy);
-            let (status, kind, body) = answers.answer(request.method(), request.uri().path(), &user).await;
-            let response = Response::builder().status(status).header(header::CONTENT_TYPE, kind);
-            Ok::<_, Infallible>(response.body(Full::new(Bytes::from(body))).unwrap_or_default())
-        }
-    });
-    let serving = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(CONNECTION)
-        .serve_connection(TokioIo::new(stream), respond);
-    tokio::time::timeout(CONNECTION, serving).await.map_or(Ok(()), |ended| ended.map_err(|error| error.to_string()))
+
+    fn admits(&self, client: Option<&CertificateDer<'_>>) -> bool {
+        client.is_some_and(|certificate| self.front_proxy.is_one(certificate))
+    }
+
+    async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let user = user(request.headers(), &self.front_proxy);
+        let (status, kind, body) = self.answers.answer(request.method(), request.uri().path(), &user).await;
+        let response = Response::builder().status(status).header(header::CONTENT_TYPE, kind);
+        response.body(Full::new(Bytes::from(body))).unwrap_or_default()
+    }
 }
 
 /// For whom the API server passes a call on.

@@ -1,4 +1,4 @@
-//! The webhook's certificates, in a Secret.
+//! The webhook's certificates, kept in a Secret.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,12 +8,10 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-};
 use serde_json::json;
 
 use super::super::settings::WebhookSettings;
+use crate::api_server_calls::{Certificates, LIFE, make_certificates};
 use crate::kubernetes_api::within_limit;
 
 /// Name of the Secret.
@@ -21,20 +19,7 @@ pub(super) const SECRET: &str = "comity-agent-webhook";
 /// When the certificate ends, in seconds since 1970, and for whom it is.
 const ENDS: &str = "comity.dev/certificate-ends";
 const HOST: &str = "comity.dev/certificate-host";
-const LIFE: Duration = Duration::from_secs(90 * 86_400);
 const RENEW_BEFORE: Duration = Duration::from_secs(30 * 86_400);
-/// Clocks of hosts may differ.
-const SKEW: Duration = Duration::from_secs(24 * 3_600);
-/// CA certificates that are told: this one and the one before.
-const TOLD_CAS: usize = 2;
-
-/// What the server shows, and what others know it by.
-pub(crate) struct Certificates {
-    pub(crate) ca_pem: String,
-    pub(crate) chain_pem: String,
-    pub(crate) key_pem: SecretString,
-}
-
 /// Those of the Secret, made anew where there are none, where they end soon, or where the host is another now.
 pub(super) async fn ensure(
     client: &kube::Client,
@@ -56,8 +41,8 @@ pub(super) async fn ensure(
         });
     }
     let old_ca = old.and_then(|(old, _)| old).map(|old| old.ca_pem).unwrap_or_default();
-    let fresh =
-        make(&host, &old_ca, now).map_err(|error| format!("a certificate for {host} cannot be made: {error}"))?;
+    let fresh = make_certificates(&host, &old_ca, now)
+        .map_err(|error| format!("a certificate for {host} cannot be made: {error}"))?;
     let ends = (now + LIFE).duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
@@ -106,50 +91,10 @@ fn host(settings: &WebhookSettings) -> Result<String, String> {
     host.ok_or_else(|| format!("burst.webhook.url {url:?} names no host"))
 }
 
-/// A CA of its own, beside the one before, and a certificate for `host`.
-pub(crate) fn make(host: &str, old_ca: &str, now: SystemTime) -> Result<Certificates, rcgen::Error> {
-    let validity = |params: &mut CertificateParams| {
-        (params.not_before, params.not_after) = ((now - SKEW).into(), (now + LIFE).into());
-    };
-    let mut ca = CertificateParams::default();
-    // Two CAs of one name would be confused with each other.
-    let made = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    ca.distinguished_name.push(DnType::CommonName, format!("comity-agent webhook {made}"));
-    ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    ca.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-    validity(&mut ca);
-    let ca_key = KeyPair::generate()?;
-    let ca_pem = ca.self_signed(&ca_key)?.pem();
-    let issuer = Issuer::new(ca, ca_key);
-
-    let key = KeyPair::generate()?;
-    let mut leaf = CertificateParams::new(vec![host.to_owned()])?;
-    leaf.distinguished_name.push(DnType::CommonName, "comity-agent webhook");
-    leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    validity(&mut leaf);
-    let chain_pem = leaf.signed_by(&key, &issuer)?.pem();
-    let begin = "-----BEGIN CERTIFICATE-----";
-    let told = old_ca.split_inclusive("-----END CERTIFICATE-----").filter(|pem| pem.contains(begin)).take(TOLD_CAS - 1);
-    let ca_pem = told.fold(ca_pem, |all, pem| format!("{all}{}\n", pem.trim()));
-    Ok(Certificates { ca_pem, chain_pem, key_pem: SecretString::new(key.serialize_pem()) })
-}
-
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_new_ca_is_told_beside_the_one_before_and_no_others() {
-        let now = SystemTime::now();
-        let count = |pem: &str| pem.matches("BEGIN CERTIFICATE").count();
-        let first = make("agent.comity-system.svc", "", now).unwrap();
-        let second = make("agent.comity-system.svc", &first.ca_pem, now + LIFE / 2).unwrap();
-        let third = make("agent.comity-system.svc", &second.ca_pem, now + LIFE).unwrap();
-        assert_eq!([count(&first.ca_pem), count(&second.ca_pem), count(&third.ca_pem)], [1, 2, 2]);
-        assert!(second.ca_pem.contains(first.ca_pem.trim()) && !third.ca_pem.contains(first.ca_pem.trim()));
-    }
 
     #[test]
     fn the_host_is_what_the_api_server_connects_to() {
@@ -161,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_certificate_for_another_host_is_not_taken() {
-        let fresh = make("10.0.0.1", "", SystemTime::now()).unwrap();
+        let fresh = make_certificates("10.0.0.1", "", SystemTime::now()).unwrap();
         let data = |text: &str| ByteString(text.as_bytes().to_vec());
         let files = BTreeMap::from([
             ("ca.crt".to_owned(), data(&fresh.ca_pem)),

@@ -1,0 +1,115 @@
+//! When a request that fits nowhere now could start: the earliest end of leases that makes room for it, and where.
+//!
+//! A request that has waited long enough gets that room reserved, and others pass it only if they cannot delay it: they end
+//! before it starts, or take nothing of what is reserved. That is EASY backfilling (Lifka, JSSPP 1995), with one reservation
+//! at a time; Mu'alem and Feitelson (IEEE TPDS 12(6), 2001) compare it with reservations for all.
+
+use std::collections::BTreeSet;
+
+use comity_policy::{AgreementSides, LeaseUse};
+
+use super::cutting::Worths;
+use super::fit::fit;
+use super::plan::donors;
+use super::verdict::{Candidate, ask_donor};
+use super::view::{Held, View};
+use crate::demand::RequestSpec;
+use crate::id::{ClusterId, RequestId};
+use crate::lease::{Lease, LeaseState};
+use crate::state::State;
+use crate::time::{Millis, Timestamp};
+
+/// Capacity that is kept for a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// For which.
+    pub request: RequestId,
+    /// When it can start, if no lease is renewed and no donor takes anything away.
+    pub at: Timestamp,
+    /// Where.
+    pub donor: ClusterId,
+}
+
+/// Where and when a request can start.
+pub(super) struct Start {
+    pub(super) at: Timestamp,
+    pub(super) candidate: Candidate,
+}
+
+/// What leases hold, by end. One that is not yet active may take its hold and then its whole term; one that ends already
+/// ends now.
+pub(super) fn held(state: &State) -> Vec<Held<'_>> {
+    let leases = state.live_leases().map(|(_, lease)| lease).filter(|lease| lease.occupies());
+    let mut held: Vec<Held<'_>> = leases
+        .map(|lease| Held { end: end_of(lease, state.log_time), counts: lease.as_use(), placement: &lease.placement })
+        .collect();
+    held.sort_by_key(|held| held.end);
+    held
+}
+
+fn end_of(lease: &Lease, now: Timestamp) -> Timestamp {
+    let end = match lease.state {
+        LeaseState::Placed | LeaseState::Connecting => lease.hold_until.after(lease.term),
+        LeaseState::Active | LeaseState::Suspect => lease.expires_at.unwrap_or(now),
+        LeaseState::Ending | LeaseState::Ended => now,
+    };
+    end.max(now)
+}
+
+/// When something that is placed now ends at the latest.
+pub(super) fn end_if_placed(state: &State, duration: Millis) -> Timestamp {
+    state.log_time.after(state.settings().hold).after(duration)
+}
+
+/// The earliest start of `spec` under the ends of what is held, which is sorted by them; `None` if no end makes room.
+/// Dates of policy and the state of donors count as they are now.
+pub(super) fn earliest(view: &View<'_>, held: &[Held<'_>], spec: &RequestSpec) -> Option<Start> {
+    let institution = view.bundle.tenants.get(spec.tenant.as_str()).map_or("", |t| t.spec.institution.as_str());
+    let agreements: BTreeSet<&str> = view
+        .bundle
+        .agreements
+        .values()
+        .filter(|agreement| {
+            let (AgreementSides::Mutual(borrowers) | AgreementSides::OneWay { borrowers, .. }) = &agreement.spec.sides;
+            borrowers.contains(institution)
+        })
+        .map(|agreement| agreement.name.as_str())
+        .collect();
+    let mut best: Option<Start> = None;
+    for donor in donors(view.state, spec) {
+        // What is in the way at this donor: what is held of it, and what counts against limits of who asks.
+        let matters = |counts: &LeaseUse<'_>| {
+            counts.donor == donor.as_str()
+                || counts.institution == institution
+                || counts.agreement.is_some_and(|agreement| agreements.contains(agreement))
+        };
+        let in_the_way: Vec<&Held<'_>> = held.iter().filter(|held| matters(&held.counts)).collect();
+        let sooner = |held: &&&Held<'_>| best.as_ref().is_none_or(|best| held.end < best.at);
+        let mut most = in_the_way.iter().take_while(|held| sooner(held)).count();
+        let Some(mut found) = released(view, &in_the_way[..most], spec, donor) else { continue };
+        // More room is never worse: the fewest ends that make room are found by halving.
+        let mut least = 0;
+        while least < most {
+            let middle = least.midpoint(most);
+            match released(view, &in_the_way[..middle], spec, donor) {
+                Some(candidate) => (most, found) = (middle, candidate),
+                None => least = middle + 1,
+            }
+        }
+        let at = most.checked_sub(1).and_then(|last| in_the_way.get(last)).map_or(view.state.log_time, |held| held.end);
+        if best.as_ref().is_none_or(|best| at < best.at) {
+            best = Some(Start { at, candidate: found });
+        }
+    }
+    best
+}
+
+/// Where `spec` fits at `donor` once those are gone.
+fn released(view: &View<'_>, gone: &[&Held<'_>], spec: &RequestSpec, donor: &ClusterId) -> Option<Candidate> {
+    let mut view = view.clone();
+    for held in gone {
+        view.release(held);
+    }
+    let mut worths = Worths::default();
+    ask_donor(&view, spec, donor, &mut |view, donor, wanted| fit(view, donor, wanted, &mut worths)).ok()
+}

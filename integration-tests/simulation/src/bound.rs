@@ -1,0 +1,180 @@
+//! How much of a cluster's GPUs any scheduler could get allocated: a linear programme over fluid tasks.
+//!
+//! ```text
+//! nodes ─▶ shapes: totals of CPU, memory, devices ┐
+//!                                                 ├▶ for each step of demand: which tasks to take, where ─▶ allocated
+//! tasks ─▶ types: how many of each come           ┘      (columns: how shares lie together on one device)
+//! ```
+//!
+//! Tasks are divisible and come in the trace's proportions. Nodes of one shape are one large node, but a device stays a
+//! device: shares lie on it in whole numbers, by patterns whose sum is at most the device (Gilmore and Gomory, "A Linear
+//! Programming Approach to the Cutting-Stock Problem", Operations Research 1961), and patterns are made as they pay. Shares
+//! of less than a tenth of a device fill what patterns leave. What is relaxed only adds room, so the figures are bounds for
+//! whoever decides as they do:
+//!
+//! - *work-conserving*: takes what fits, in steps of demand, as many tasks as possible in each, never gives a task up, and
+//!   may move all tasks between steps.
+//! - *free choice*: may refuse whatever it likes; beyond the capacity this says little.
+
+mod patterns;
+mod programme;
+
+use serde::Serialize;
+
+use crate::trace::Trace;
+use programme::Programme;
+
+/// Why there is no bound.
+#[derive(Debug, thiserror::Error)]
+pub enum BoundError {
+    /// The solver gave up.
+    #[error("the linear programme at {demand_percent} % demand was not solved: {reason}; try another step")]
+    Unsolved {
+        /// Demand at which it did.
+        demand_percent: f64,
+        /// What it says of it.
+        reason: String,
+    },
+    /// More kinds of work than a programme can have.
+    #[error(
+        "the trace has {types} types of task on {shapes} shapes of node; a bound takes at most {most} of their pairs"
+    )]
+    TooLarge {
+        /// Types of task.
+        types: usize,
+        /// Shapes of node.
+        shapes: usize,
+        /// Most pairs.
+        most: usize,
+    },
+}
+
+/// What can be allocated when so much is asked for; percentages are of GPU capacity.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// What has been asked for.
+    pub demand_percent: f64,
+    /// By a scheduler that takes whatever can be made to fit.
+    pub work_conserving_percent: f64,
+    /// By one that may refuse anything.
+    pub free_choice_percent: f64,
+}
+
+/// Bounds over the marks of a replay.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Bound {
+    /// Nodes of the trace.
+    pub nodes: usize,
+    /// Devices of the trace.
+    pub gpus: u64,
+    /// How much is asked for between two decisions of the work-conserving scheduler.
+    pub step_percent: f64,
+    /// At 100 % and 130 % demand.
+    pub marks: Vec<Point>,
+}
+
+/// Demands that a replay reports on, in percent.
+const MARKS: [f64; 2] = [100.0, 130.0];
+
+/// Computes the bounds, telling `progress` the demand after each step.
+///
+/// # Errors
+/// When a programme is too large or is not solved.
+pub fn bound(trace: &Trace, step_percent: f64, mut progress: impl FnMut(f64)) -> Result<Bound, BoundError> {
+    let mut programme = Programme::new(trace)?;
+    let mut marks = Vec::new();
+    let mut accepted = programme.nothing();
+    let mut demand = 0.0;
+    for mark in MARKS {
+        while demand < mark {
+            // The last step before a mark is shorter where steps do not divide it.
+            let next = f64::min(demand + step_percent, mark);
+            let least = accepted.clone();
+            let most = programme.arrived(&accepted, next - demand);
+            accepted = programme.most_tasks(&least, &most).map_err(|reason| unsolved(next, reason))?;
+            demand = next;
+            progress(demand);
+        }
+        let all = programme.arrived(&programme.nothing(), mark);
+        let free = programme.most_devices(&all).map_err(|reason| unsolved(mark, reason))?;
+        marks.push(Point {
+            demand_percent: mark,
+            work_conserving_percent: programme.allocated_percent(&accepted),
+            free_choice_percent: programme.allocated_percent(&free),
+        });
+    }
+    Ok(Bound { nodes: trace.nodes.len(), gpus: trace.capacity_milli() / 1_000, step_percent, marks })
+}
+
+fn unsolved(demand_percent: f64, reason: String) -> BoundError {
+    BoundError::Unsolved { demand_percent, reason }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use comity_core::packing::{Shape, Task};
+
+    use super::*;
+
+    fn trace(nodes: u64, devices: u16, tasks: &[(u64, u16, u16)]) -> Trace {
+        let shape = Shape { cpu_milli: 8_000, memory_mib: 1_000, devices, kind: 0 };
+        let nodes = (0..nodes).map(|index| (format!("node-{index}"), shape.clone())).collect::<BTreeMap<_, _>>();
+        let task = |&(cpu_milli, devices, milli)| Task { cpu_milli, memory_mib: 1, devices, milli, kinds: Vec::new() };
+        Trace { nodes, tasks: tasks.iter().map(task).collect() }
+    }
+
+    fn percents(trace: &Trace) -> Vec<(f64, f64)> {
+        let bound = bound(trace, 5.0, |_| ()).unwrap();
+        let round = |value: f64| (value * 100.0).round() / 100.0;
+        bound.marks.iter().map(|mark| (round(mark.work_conserving_percent), round(mark.free_choice_percent))).collect()
+    }
+
+    #[test]
+    fn whole_devices_can_all_be_given_away() {
+        assert_eq!(percents(&trace(4, 2, &[(1_000, 1, 1_000)])), [(100.0, 100.0), (100.0, 100.0)]);
+    }
+
+    #[test]
+    fn two_shares_of_six_tenths_are_not_one_device() {
+        // One share a device, of which 40 % stay idle.
+        assert_eq!(percents(&trace(10, 1, &[(10, 1, 600)])), [(60.0, 60.0), (60.0, 60.0)]);
+    }
+
+    #[test]
+    fn shares_that_fill_a_device_together_do() {
+        assert_eq!(percents(&trace(10, 1, &[(10, 1, 600), (10, 1, 400)])), [(100.0, 100.0), (100.0, 100.0)]);
+    }
+
+    #[test]
+    fn small_shares_fill_what_patterns_leave() {
+        let tasks = [
+            (10, 1, 600),
+            (10, 1, 50),
+            (10, 1, 50),
+            (10, 1, 50),
+            (10, 1, 50),
+            (10, 1, 50),
+            (10, 1, 50),
+            (10, 1, 50),
+            (10, 1, 50),
+        ];
+        assert_eq!(percents(&trace(10, 1, &tasks))[0], (100.0, 100.0));
+    }
+
+    #[test]
+    fn devices_without_processors_stay_idle() {
+        // Eight cores a node and four for each device: two of four devices.
+        assert_eq!(percents(&trace(5, 4, &[(4_000, 1, 1_000)])), [(50.0, 50.0), (50.0, 50.0)]);
+    }
+
+    #[test]
+    fn who_must_not_refuse_has_less() {
+        // Half of the devices are asked for with all processors of a node, half with none; one may choose the latter only.
+        let found = percents(&trace(10, 4, &[(8_000, 1, 1_000), (1, 1, 1_000), (1, 1, 1_000), (1, 1, 1_000)]));
+        assert!(found[1].0 <= found[1].1, "{found:?}");
+        assert!(found[1].1 > 97.0, "{found:?}");
+    }
+}

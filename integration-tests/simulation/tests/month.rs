@@ -1,0 +1,19 @@
+//! A few days of the simulated month: shares come out as they should, and lending pays.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use comity_simulation::month::{Month, svg};
+
+#[test]
+fn shares_are_as_entitled_and_who_lends_more_waits_less() {
+    let report = Month { seed: 7, peak_days: 2, backlog_days: 2 }.run().unwrap();
+    assert!(report.worst_apart_percent() <= 5.0, "{}", report.table());
+    let [first, _, _, _, last, _] = report.institutions.as_slice() else { panic!("{report:?}") };
+    assert!(first.lent_gpu_hours > last.lent_gpu_hours, "{}", report.table());
+    assert!(first.mean_wait_minutes < last.mean_wait_minutes, "{}", report.table());
+    // Equal weights would give each institution a fifth; lending moves that.
+    let share = |institution: &str| -> f64 {
+        report.tenants.iter().filter(|t| t.institution == institution).map(|t| t.share_percent).sum()
+    };
+    assert!(share("atlas") > share("cassini") && share("cassini") > share("eos"), "{}", report.table());
+    assert!(svg(&report).contains("polyline"));
+}

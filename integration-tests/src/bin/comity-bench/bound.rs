@@ -1,0 +1,52 @@
+//! How much of a cluster's GPUs any policy could get allocated.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use comity_simulation::bound::bound;
+use comity_simulation::trace::Trace;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct BoundArgs {
+    /// CSV of nodes with the columns sn, cpu_milli, memory_mib, gpu (how many) and model
+    #[arg(long, value_name = "CSV")]
+    nodes: PathBuf,
+    /// CSV of pods with the columns cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU) and, where models matter, gpu_spec
+    #[arg(long, value_name = "CSV")]
+    pods: PathBuf,
+    /// Percent of the capacity asked for between two decisions; smaller is slower, and nearer to deciding task by task
+    #[arg(long, default_value_t = 2.0, value_parser = step)]
+    step_percent: f64,
+    /// Prints one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+fn step(text: &str) -> Result<f64, String> {
+    let value = text.parse().ok().filter(|value| (0.1..=50.0).contains(value));
+    value.ok_or_else(|| "write a number from 0.1 to 50, such as 2".to_owned())
+}
+
+/// Computes and prints.
+///
+/// # Errors
+/// When a file cannot be read, or the programme is not solved.
+pub(crate) fn run(arguments: &BoundArgs) -> Result<()> {
+    let trace = Trace::read(&arguments.nodes, &arguments.pods)?;
+    let bound = bound(&trace, arguments.step_percent, |demand| {
+        if !arguments.json {
+            eprint!("\r{demand:>6.1} % demand");
+        }
+    })?;
+    if arguments.json {
+        println!("{}", serde_json::to_string(&bound)?);
+        return Ok(());
+    }
+    eprintln!();
+    println!("demand, %  work-conserving, %  free choice, %");
+    for mark in &bound.marks {
+        let (demand, conserving, free) = (mark.demand_percent, mark.work_conserving_percent, mark.free_choice_percent);
+        println!("{demand:>9.0}{conserving:>20.2}{free:>16.2}");
+    }
+    Ok(())
+}

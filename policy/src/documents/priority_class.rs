@@ -1,0 +1,74 @@
+//! PriorityClass: a named rank in the queue and who may use it.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use super::Spec;
+use super::cluster::named;
+use crate::fields::{Context, Fields};
+use crate::kind::Kind;
+use crate::problem::ProblemCode;
+
+/// The largest `value`; as in Kubernetes, what lies above a billion is not for users.
+const MAX_VALUE: u64 = 1_000_000_000;
+
+/// A rank in the queue: requests of a higher value are served before those of a lower one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PriorityClass {
+    /// `description`: for people; may be empty.
+    pub description: String,
+    /// `value`: the rank, 0 to 1,000,000,000. Requests that are of no class have 0.
+    pub value: u32,
+    /// `mayPreempt`: whether its requests may take the place of others of lower value that can be preempted.
+    pub may_preempt: bool,
+    /// `default`: whether requests that name no class are of this one; at most one class of a bundle is.
+    pub default: bool,
+    /// `usedBy.institutions`: whose tenants may use it. With `used_by_tenants` empty too: everyone.
+    pub used_by_institutions: BTreeSet<String>,
+    /// `usedBy.tenants`: single tenants that may use it.
+    pub used_by_tenants: BTreeSet<String>,
+}
+
+impl PriorityClass {
+    /// Whether everyone may use it.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.used_by_institutions.is_empty() && self.used_by_tenants.is_empty()
+    }
+
+    /// Whether a tenant of an institution may use it.
+    #[must_use]
+    pub fn serves(&self, tenant: &str, institution: &str) -> bool {
+        self.is_open() || self.used_by_tenants.contains(tenant) || self.used_by_institutions.contains(institution)
+    }
+}
+
+impl Spec for PriorityClass {
+    const KIND: Kind = Kind::PriorityClass;
+
+    fn read(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<Self> {
+        let description = fields.optional("description", context).and_then(|(path, node)| context.text(&path, node));
+        let value =
+            fields.required("value", context).and_then(|(path, node)| context.number(&path, node, 0, MAX_VALUE));
+        let may_preempt = fields.optional("mayPreempt", context).and_then(|(path, node)| context.boolean(&path, node));
+        let default = fields.optional("default", context).and_then(|(path, node)| context.boolean(&path, node));
+        let used_by = fields.optional("usedBy", context);
+        if let (Some(true), Some((path, node))) = (default, &used_by) {
+            let message = format!("{} is the default, and its `{path}` keeps some from using it", context.label);
+            let remedy = "leave `usedBy` away, or make another class the default";
+            context.problems.at(node.place, ProblemCode::Contradiction, message, remedy);
+        }
+        let used_by = used_by.and_then(|(path, node)| named(&path, node, context));
+        let (used_by_institutions, used_by_tenants) = used_by.unwrap_or_default();
+        Some(Self {
+            description: description.unwrap_or_default(),
+            value: u32::try_from(value?).ok()?,
+            may_preempt: may_preempt.unwrap_or(false),
+            default: default.unwrap_or(false),
+            used_by_institutions,
+            used_by_tenants,
+        })
+    }
+}
