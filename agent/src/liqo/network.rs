@@ -23,6 +23,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ipnet::Ipv4Net;
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{DynamicObject, ListParams};
 use kube::core::{ApiResource, PartialObjectMeta};
@@ -226,20 +227,22 @@ impl Pass<'_> {
                 "Liqo has not remapped the networks in Configuration {namespace}/{name} yet; does liqo-ipam run?"
             ));
         }
-        let gateway = match (self.side, &remote.endpoint) {
+        let (kind, wanted, others) = match (self.side, &remote.endpoint) {
             (Side::Donor, _) => {
-                self.make_way(&gateway_client()).await?;
-                self.ensure(&gateway_server(), objects::server(self.peer, &self.network.settings)).await?
+                (gateway_server(), objects::server(self.peer, &self.network.settings), gateway_client())
             }
             (Side::Origin, Some(endpoint)) => {
-                self.make_way(&gateway_server()).await?;
-                let client = objects::client(self.peer, &self.network.settings, endpoint);
-                self.ensure(&gateway_client(), client).await?
+                (gateway_client(), objects::client(self.peer, &self.network.settings, endpoint), gateway_server())
             }
             (Side::Origin, None) => {
                 return waits(format!("cluster {cluster} has not told the endpoint of its gateway yet"));
             }
         };
+        self.make_way(&others).await?;
+        if let Some(remains) = self.of_the_gateway_before(&kind).await? {
+            return waits(remains);
+        }
+        let gateway = self.ensure(&kind, wanted).await?;
         self.network.fill_in(&mut local, &gateway).await?;
         self.local = Some(local.clone());
         self.with_gateway(&local, remote).await
@@ -289,6 +292,28 @@ impl Pass<'_> {
             return Err(DeliveryError::temporary(operation, "the one before is still being deleted"));
         }
         rights(dynamic::apply(&api, &object).await)
+    }
+
+    /// What is left of a gateway that was deleted, while there is none. Liqo makes a key and a Deployment only where it finds none of
+    /// that name: beside those of the gateway before, which Kubernetes still has to collect, a new one would stay without.
+    async fn of_the_gateway_before(&self, kind: &ApiResource) -> Result<Option<String>, DeliveryError> {
+        if self.own(kind).await?.is_some() {
+            return Ok(None);
+        }
+        let (namespace, client) = (self.peer.tenant_namespace(), &self.network.client);
+        let name = format!("gw-{}", self.peer.liqo_id);
+        let deployments = Api::<Deployment>::namespaced(client.clone(), &namespace);
+        let secrets = Api::<Secret>::namespaced(client.clone(), &namespace);
+        let (operation, deployment) = (format!("read Deployment {namespace}/{name}"), deployments.get_metadata(&name));
+        let deployment = rights(call_opt(&operation, deployment).await)?;
+        let (operation, secret) = (format!("read Secret {namespace}/{name}"), secrets.get_metadata(&name));
+        let left = match (deployment, rights(call_opt(&operation, secret).await)?) {
+            (None, None) if self.network.has_no_children(kind, self.peer).await? => return Ok(None),
+            (None, None) => "what Liqo made for the gateway before is".to_owned(),
+            (Some(_), _) => format!("Deployment {namespace}/{name} of the gateway before is"),
+            (None, Some(_)) => format!("Secret {namespace}/{name} of the gateway before is"),
+        };
+        Ok(Some(format!("{left} still there; does kube-controller-manager run, which collects it?")))
     }
 
     /// Between two clusters there is one pair of gateways. One of the other role is of a peering that was before.

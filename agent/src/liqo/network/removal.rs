@@ -9,7 +9,7 @@ use super::{LiqoNetwork, RIGHTS, is_ours, rights};
 use crate::delivery::DeliveryError;
 use crate::delivery::call::call_opt;
 use crate::liqo::{
-    LiqoPeer, REMOTE_CLUSTER_LABEL, configuration, dynamic, gateway_client, gateway_server, ipam_network, public_key,
+    LiqoPeer, REMOTE_CLUSTER_LABEL, configuration, gateway_client, gateway_server, ipam_network, public_key,
     waiting::Waiting, wg_gateway_client, wg_gateway_server,
 };
 
@@ -63,22 +63,36 @@ impl LiqoNetwork {
     /// Gateways hold a ClusterRoleBinding, Configurations the ranges that were given to the other cluster: Liqo takes both down with
     /// finalizers of its own.
     async fn await_children(&self, kind: &ApiResource, peer: &LiqoPeer) -> Result<(), DeliveryError> {
-        let children = match kind.kind.as_str() {
-            "GatewayServer" => wg_gateway_server(),
-            "GatewayClient" => wg_gateway_client(),
-            "Configuration" => ipam_network(),
-            _ => return Ok(()),
-        };
-        let namespace = peer.tenant_namespace();
-        let api: Api<DynamicObject> = dynamic::namespaced(&self.client, &children, &namespace);
-        let of_peer = format!("{REMOTE_CLUSTER_LABEL}={}", peer.liqo_id);
-        let operation = format!("wait until the {} of {} are gone", children.plural, peer.liqo_id);
-        let selection = ListParams::default().labels(&of_peer).limit(1);
-        let left = rights(call_opt(&operation, api.list_metadata(&selection)).await)?;
-        if left.is_none_or(|left| left.items.is_empty()) {
+        if self.has_no_children(kind, peer).await? {
             return Ok(());
         }
+        let Some(children) = children_of(kind) else { return Ok(()) };
+        let api: Api<DynamicObject> = self.objects(&children, &peer.tenant_namespace());
+        let operation = format!("wait until the {} of {} are gone", children.plural, peer.liqo_id);
         let waiting = Waiting { operation: &operation, hint: CONTROLLER_HINT, patience: self.settings.patience };
-        waiting.none_left(api, &of_peer).await
+        waiting.none_left(api, &of_peer(peer)).await
+    }
+
+    /// Whether nothing is there, or left, of what Liqo makes of an object of this kind.
+    pub(super) async fn has_no_children(&self, kind: &ApiResource, peer: &LiqoPeer) -> Result<bool, DeliveryError> {
+        let Some(children) = children_of(kind) else { return Ok(true) };
+        let api: Api<DynamicObject> = self.objects(&children, &peer.tenant_namespace());
+        let operation = format!("list the {} of {}", children.plural, peer.liqo_id);
+        let selection = ListParams::default().labels(&of_peer(peer)).limit(1);
+        let left = rights(call_opt(&operation, api.list_metadata(&selection)).await)?;
+        Ok(left.is_none_or(|left| left.items.is_empty()))
+    }
+}
+
+fn of_peer(peer: &LiqoPeer) -> String {
+    format!("{REMOTE_CLUSTER_LABEL}={}", peer.liqo_id)
+}
+
+fn children_of(kind: &ApiResource) -> Option<ApiResource> {
+    match kind.kind.as_str() {
+        "GatewayServer" => Some(wg_gateway_server()),
+        "GatewayClient" => Some(wg_gateway_client()),
+        "Configuration" => Some(ipam_network()),
+        _ => None,
     }
 }

@@ -11,7 +11,7 @@ use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, Simulate
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
 
 /// A donor of the example policy.
@@ -78,6 +78,7 @@ pub(crate) async fn run(arguments: &AgentArgs) -> Result<()> {
     let api = Api::<Pod>::namespaced(cluster.client(), "default");
     eprintln!("{} pods", arguments.pods);
     make_pods(&api, 0..arguments.pods, arguments.nodes).await?;
+    all_run(&api).await?;
 
     let mut federation =
         Federation::start(FederationConfig { brokers: 1, ..FederationConfig::with_example_policy() }).await?;
@@ -193,6 +194,15 @@ async fn make_pods(api: &Api<Pod>, numbers: std::ops::Range<u32>, nodes: u32) ->
         .buffer_unordered(AT_ONCE)
         .try_collect()
         .await
+}
+
+/// Simulated kubelets start pods one by one, and each start is an event for whoever watches.
+async fn all_run(api: &Api<Pod>) -> Result<()> {
+    until("all pods to run", Duration::from_secs(600), async || {
+        let others = ListParams::default().fields("status.phase!=Running").limit(1);
+        Ok(api.list_metadata(&others).await?.items.is_empty().then_some(()))
+    })
+    .await
 }
 
 async fn remove_pods(api: &Api<Pod>, numbers: std::ops::Range<u32>) -> Result<()> {
