@@ -8,6 +8,7 @@ mod fold;
 mod gpu_pool;
 pub(crate) mod gpu_resource;
 pub mod kubernetes;
+mod lean;
 pub(crate) mod mirror;
 mod node_facts;
 mod node_id;
@@ -22,8 +23,6 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use node_id::{NodeSalt, NodeSaltError};
-#[cfg(test)]
-use pod_facts::pod_facts;
 use serde::{Deserialize, Serialize};
 
 /// What stays for local work, on every node: the offer shows it as in use, whether or not it is.

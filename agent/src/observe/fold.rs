@@ -12,6 +12,7 @@ use super::LocalReserve;
 use super::gpu_pool::{self, GpuPool, LeftOut, mig_sharing};
 use super::node_facts::NodeFacts;
 use super::node_id::NodeSalt;
+use super::pod_facts::PodFacts;
 use super::pod_request::{Amounts, CPU, MEMORY};
 
 /// Nodes of one offer, as the broker bounds it.
@@ -20,17 +21,6 @@ const MAX_NODES: usize = 10_000;
 const MAX_DEVICES: usize = 128;
 const WHOLE_MILLI: u32 = 1_000;
 const MIB: u64 = 1 << 20;
-
-/// What is kept of a pod that takes something of a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PodFacts {
-    /// Namespace.
-    pub(crate) namespace: String,
-    /// Node it is bound to, or nominated for.
-    pub(crate) node: String,
-    /// What the scheduler counts for it.
-    pub(crate) requests: Amounts,
-}
 
 /// What one look at the cluster gives.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,11 +40,13 @@ pub(crate) fn fold<'a>(
     reserve: &LocalReserve,
 ) -> Folded {
     let mut used: BTreeMap<&str, Amounts> = BTreeMap::new();
-    for pod in pods.into_iter().filter(|pod| !lent.contains(&pod.namespace)) {
+    for pod in pods.into_iter().filter(|pod| !lent.contains(&*pod.namespace)) {
         let on_node = used.entry(&pod.node).or_default();
         for (name, amount) in &pod.requests {
-            let sum = on_node.entry(name.clone()).or_default();
-            *sum = sum.saturating_add(*amount);
+            match on_node.get_mut(&**name) {
+                Some(sum) => *sum = sum.saturating_add(*amount),
+                None => drop(on_node.insert(name.to_string(), *amount)),
+            }
         }
     }
     let nothing = Amounts::new();

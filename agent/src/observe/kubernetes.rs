@@ -17,11 +17,12 @@ use kube::runtime::watcher::{self, Event};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::fold::{PodFacts, fold};
+use super::fold::fold;
 use super::gpu_pool::LeftOut;
+use super::lean::Lean;
 use super::mirror::Mirror;
 use super::node_facts::NodeFacts;
-use super::pod_facts::pod_facts;
+use super::pod_facts::{Names, PodFacts};
 use super::{Inventory, InventorySettings, Nodes};
 use crate::delivery::LEASE_LABEL;
 use crate::kubernetes_api::KubernetesApi;
@@ -37,9 +38,11 @@ pub fn observe(api: &KubernetesApi, settings: InventorySettings) -> Inventory {
     let (publish, nodes) = watch::channel(None);
     let client = api.client();
     let streams = Streams {
-        nodes: watcher::watcher(Api::<Node>::all(client.clone()), watcher::Config::default()).default_backoff().boxed(),
+        nodes: watcher::watcher(Api::<Lean<Node>>::all(client.clone()), watcher::Config::default())
+            .default_backoff()
+            .boxed(),
         pods: watcher::watcher(
-            Api::<Pod>::all(client.clone()),
+            Api::<Lean<Pod>>::all(client.clone()),
             watcher::Config::default().fields("status.phase!=Succeeded,status.phase!=Failed"),
         )
         .default_backoff()
@@ -71,6 +74,7 @@ struct Streams<N, P, S> {
 struct Seen {
     nodes: Mirror<NodeFacts>,
     pods: Mirror<PodFacts>,
+    names: Names,
     /// Namespaces of leases.
     namespaces: Mirror<String>,
     /// Namespaces that Liqo made for pods of other clusters: what runs there is on a lease too.
@@ -79,8 +83,8 @@ struct Seen {
 
 async fn follow<N, P, S>(mut streams: Streams<N, P, S>, settings: InventorySettings, publish: watch::Sender<Nodes>)
 where
-    N: Stream<Item = Watch<Node>> + Unpin,
-    P: Stream<Item = Watch<Pod>> + Unpin,
+    N: Stream<Item = Watch<Lean<Node>>> + Unpin,
+    P: Stream<Item = Watch<Lean<Pod>>> + Unpin,
     S: Stream<Item = Watch<PartialObjectMeta<Namespace>>> + Unpin,
 {
     let mut seen = Seen::default();
@@ -95,7 +99,7 @@ where
                 None => return,
             },
             event = streams.pods.next() => match event {
-                Some(event) => taken("pods", event).is_some_and(|event| seen.pods.take(event, pod_entry)),
+                Some(event) => taken("pods", event).is_some_and(|event| seen.take_pod(event)),
                 None => return,
             },
             event = streams.namespaces.next() => match event {
@@ -122,13 +126,13 @@ fn taken<T>(what: &str, event: Watch<T>) -> Option<Event<T>> {
     event.inspect_err(|error| tracing::warn!(what, %error, "a watch failed and is begun again; the inventory may be old until then")).ok()
 }
 
-fn node_entry(node: &Node) -> Option<(String, Option<NodeFacts>)> {
+fn node_entry(Lean(node): &Lean<Node>) -> Option<(String, Option<NodeFacts>)> {
     Some((node.metadata.name.clone()?, NodeFacts::of(node)))
 }
 
-fn pod_entry(pod: &Pod) -> Option<(String, Option<PodFacts>)> {
+fn pod_entry(Lean(pod): &Lean<Pod>, names: &mut Names) -> Option<(String, Option<PodFacts>)> {
     let key = format!("{}/{}", pod.metadata.namespace.as_deref()?, pod.metadata.name.as_deref()?);
-    Some((key, pod_facts(pod)))
+    Some((key, names.facts_of(pod)))
 }
 
 /// A namespace is a lease's if label and name agree: the label alone could hide local use.
@@ -145,6 +149,11 @@ fn guest_entry(namespace: &PartialObjectMeta<Namespace>) -> Option<(String, Opti
 }
 
 impl Seen {
+    fn take_pod(&mut self, event: Event<Lean<Pod>>) -> bool {
+        let names = &mut self.names;
+        self.pods.take(event, |pod| pod_entry(pod, names))
+    }
+
     fn is_complete(&self) -> bool {
         self.nodes.is_complete()
             && self.pods.is_complete()

@@ -21,7 +21,11 @@ impl<F> Default for Mirror<F> {
 impl<F: PartialEq> Mirror<F> {
     /// Takes an event in; `reduce` gives the key of an object and what is kept of it, if anything. True if the facts
     /// changed, or became complete.
-    pub(crate) fn take<K>(&mut self, event: Event<K>, reduce: impl Fn(&K) -> Option<(String, Option<F>)>) -> bool {
+    pub(crate) fn take<K>(
+        &mut self,
+        event: Event<K>,
+        mut reduce: impl FnMut(&K) -> Option<(String, Option<F>)>,
+    ) -> bool {
         match event {
             Event::Init => {
                 self.incoming = Some(BTreeMap::new());

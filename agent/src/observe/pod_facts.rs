@@ -1,25 +1,88 @@
-//! What is kept of a Kubernetes pod.
+//! What is kept of a Kubernetes pod: very little, for there may be tens of thousands.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::fold::PodFacts;
 use super::pod_request::effective_request;
 
-/// The facts of a pod; `None` for one that holds nothing: finished, or not yet given to a node.
-pub(crate) fn pod_facts(pod: &Pod) -> Option<PodFacts> {
-    let status = pod.status.as_ref();
-    let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or_default();
-    if matches!(phase, "Succeeded" | "Failed") {
-        return None;
+/// What is kept of a pod that takes something of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PodFacts {
+    /// Namespace.
+    pub(crate) namespace: Arc<str>,
+    /// Node it is bound to, or nominated for.
+    pub(crate) node: Arc<str>,
+    /// What the scheduler counts for it, by resource; in the order of their names.
+    pub(crate) requests: Box<[(Arc<str>, u64)]>,
+}
+
+/// Names of nodes, namespaces and resources, each kept once, however many pods have them.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    names: BTreeSet<Arc<str>>,
+    /// So many were in use when those that nobody has were dropped.
+    in_use: usize,
+}
+
+impl Names {
+    fn share(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.names.get(name) {
+            return Arc::clone(known);
+        }
+        if self.names.len() > self.in_use.saturating_mul(2).max(256) {
+            self.names.retain(|name| Arc::strong_count(name) > 1);
+            self.in_use = self.names.len();
+        }
+        let name: Arc<str> = name.into();
+        self.names.insert(Arc::clone(&name));
+        name
     }
-    // A nominated pod has made room by preemption and will take it.
-    let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-    let node = bound
-        .or_else(|| status.and_then(|status| status.nominated_node_name.as_deref()))
-        .filter(|node| !node.is_empty())?;
-    Some(PodFacts {
-        namespace: pod.metadata.namespace.clone().unwrap_or_default(),
-        node: node.to_owned(),
-        requests: effective_request(pod),
-    })
+
+    /// The facts of a pod; `None` for one that holds nothing: finished, or not yet given to a node.
+    pub(crate) fn facts_of(&mut self, pod: &Pod) -> Option<PodFacts> {
+        let status = pod.status.as_ref();
+        let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or_default();
+        if matches!(phase, "Succeeded" | "Failed") {
+            return None;
+        }
+        // A nominated pod has made room by preemption and will take it.
+        let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        let node = bound
+            .or_else(|| status.and_then(|status| status.nominated_node_name.as_deref()))
+            .filter(|node| !node.is_empty())?;
+        Some(PodFacts {
+            namespace: self.share(pod.metadata.namespace.as_deref().unwrap_or_default()),
+            node: self.share(node),
+            requests: effective_request(pod).iter().map(|(name, amount)| (self.share(name), *amount)).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(node: &str) -> Pod {
+        serde_json::from_value(
+            json!({ "metadata": { "namespace": "ns" }, "spec": { "nodeName": node, "containers": [] } }),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn names_are_kept_once_and_only_while_a_pod_has_them() {
+        let mut names = Names::default();
+        let (one, two) = (names.facts_of(&pod("node-0")).unwrap(), names.facts_of(&pod("node-0")).unwrap());
+        assert!(Arc::ptr_eq(&one.node, &two.node) && Arc::ptr_eq(&one.namespace, &two.namespace));
+        for number in 1..2_000 {
+            names.facts_of(&pod(&format!("node-{number}"))).unwrap();
+        }
+        assert!(names.names.len() <= 258, "{} names of pods that are gone", names.names.len());
+        assert!(Arc::ptr_eq(&one.node, &names.facts_of(&pod("node-0")).unwrap().node));
+    }
 }

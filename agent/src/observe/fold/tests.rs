@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::observe::pod_facts;
+use crate::observe::lean::Lean;
+use crate::observe::pod_facts::Names;
 
 const SALT: NodeSalt = NodeSalt::new([1; 32]);
 
@@ -57,13 +58,19 @@ fn raw_pod(namespace: &str, name: &str, node: &str, resource: &str, count: u32) 
     })
 }
 
+/// As the watches read it.
+fn read<K>(object: &Value) -> K
+where
+    Lean<K>: serde::de::DeserializeOwned,
+{
+    let Lean(object) = serde_json::from_value(object.clone()).unwrap();
+    object
+}
+
 fn look_with(nodes: &[Value], pods: &[Value], lent: &[&str], reserve: &LocalReserve) -> Folded {
-    let nodes: Vec<NodeFacts> = nodes
-        .iter()
-        .filter_map(|node| NodeFacts::of(&serde_json::from_value::<core::Node>(node.clone()).unwrap()))
-        .collect();
-    let pods: Vec<PodFacts> =
-        pods.iter().filter_map(|pod| pod_facts(&serde_json::from_value::<core::Pod>(pod.clone()).unwrap())).collect();
+    let nodes: Vec<NodeFacts> = nodes.iter().filter_map(|node| NodeFacts::of(&read::<core::Node>(node))).collect();
+    let mut names = Names::default();
+    let pods: Vec<PodFacts> = pods.iter().filter_map(|pod| names.facts_of(&read::<core::Pod>(pod))).collect();
     let lent = lent.iter().map(|name| (*name).to_owned()).collect();
     fold(&nodes, &pods, &lent, &SALT, reserve)
 }

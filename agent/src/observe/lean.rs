@@ -1,0 +1,287 @@
+//! Kubernetes objects of which only what the inventory needs is read off the wire.
+//!
+//! A large cluster's agent sees tens of thousands of pods, and most of what it is told of each (who manages which field, volumes,
+//! environments, images) is nothing to it. Here the parser steps over that: nothing is built and thrown away.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    Container, Node, NodeCondition, NodeSpec, NodeStatus, Pod, PodSpec, PodStatus, ResourceRequirements, Taint,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use serde::{Deserialize, Deserializer};
+
+/// An object with only those fields that are read here; the others are as if the API server had not set them.
+#[derive(Clone, Debug)]
+pub(crate) struct Lean<K>(pub(crate) K);
+
+impl<K: Resource> Resource for Lean<K> {
+    type DynamicType = K::DynamicType;
+    type Scope = K::Scope;
+
+    fn kind(dt: &Self::DynamicType) -> Cow<'_, str> {
+        K::kind(dt)
+    }
+
+    fn group(dt: &Self::DynamicType) -> Cow<'_, str> {
+        K::group(dt)
+    }
+
+    fn version(dt: &Self::DynamicType) -> Cow<'_, str> {
+        K::version(dt)
+    }
+
+    fn plural(dt: &Self::DynamicType) -> Cow<'_, str> {
+        K::plural(dt)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        self.0.meta()
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        self.0.meta_mut()
+    }
+}
+
+impl<'de> Deserialize<'de> for Lean<Pod> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        PodRead::deserialize(deserializer).map(|read| Self(read.into()))
+    }
+}
+
+impl<'de> Deserialize<'de> for Lean<Node> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        NodeRead::deserialize(deserializer).map(|read| Self(read.into()))
+    }
+}
+
+type Amounts = Option<BTreeMap<String, Quantity>>;
+
+/// Pods: who they are, on which node, and what they ask for.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodRead {
+    metadata: PodMeta,
+    spec: PodSpecRead,
+    status: PodStatusRead,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodMeta {
+    name: Option<String>,
+    namespace: Option<String>,
+    /// A watch goes on from here.
+    resource_version: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodSpecRead {
+    node_name: Option<String>,
+    containers: Vec<ContainerRead>,
+    init_containers: Option<Vec<ContainerRead>>,
+    resources: Option<ResourcesRead>,
+    overhead: Amounts,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ContainerRead {
+    restart_policy: Option<String>,
+    resources: Option<ResourcesRead>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ResourcesRead {
+    limits: Amounts,
+    requests: Amounts,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodStatusRead {
+    phase: Option<String>,
+    nominated_node_name: Option<String>,
+}
+
+impl From<ResourcesRead> for ResourceRequirements {
+    fn from(read: ResourcesRead) -> Self {
+        Self { limits: read.limits, requests: read.requests, claims: None }
+    }
+}
+
+impl From<ContainerRead> for Container {
+    fn from(read: ContainerRead) -> Self {
+        Self { restart_policy: read.restart_policy, resources: read.resources.map(Into::into), ..Self::default() }
+    }
+}
+
+impl From<PodRead> for Pod {
+    fn from(PodRead { metadata, spec, status }: PodRead) -> Self {
+        let containers = |read: Vec<ContainerRead>| read.into_iter().map(Container::from).collect();
+        Self {
+            metadata: ObjectMeta {
+                name: metadata.name,
+                namespace: metadata.namespace,
+                resource_version: metadata.resource_version,
+                ..ObjectMeta::default()
+            },
+            spec: Some(PodSpec {
+                node_name: spec.node_name,
+                containers: containers(spec.containers),
+                init_containers: spec.init_containers.map(containers),
+                resources: spec.resources.map(Into::into),
+                overhead: spec.overhead,
+                ..PodSpec::default()
+            }),
+            status: Some(PodStatus {
+                phase: status.phase,
+                nominated_node_name: status.nominated_node_name,
+                ..PodStatus::default()
+            }),
+        }
+    }
+}
+
+/// Nodes: what they are called and labelled, whether they take pods, and what they have.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct NodeRead {
+    metadata: NodeMeta,
+    spec: NodeSpecRead,
+    status: NodeStatusRead,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct NodeMeta {
+    name: Option<String>,
+    /// A watch goes on from here.
+    resource_version: Option<String>,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct NodeSpecRead {
+    unschedulable: Option<bool>,
+    taints: Option<Vec<Taint>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct NodeStatusRead {
+    allocatable: Amounts,
+    capacity: Amounts,
+    conditions: Option<Vec<ConditionRead>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ConditionRead {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+}
+
+impl From<NodeRead> for Node {
+    fn from(NodeRead { metadata, spec, status }: NodeRead) -> Self {
+        let condition =
+            |read: ConditionRead| NodeCondition { type_: read.kind, status: read.status, ..NodeCondition::default() };
+        Self {
+            metadata: ObjectMeta {
+                name: metadata.name,
+                resource_version: metadata.resource_version,
+                labels: metadata.labels,
+                annotations: metadata.annotations,
+                ..ObjectMeta::default()
+            },
+            spec: Some(NodeSpec { unschedulable: spec.unschedulable, taints: spec.taints, ..NodeSpec::default() }),
+            status: Some(NodeStatus {
+                allocatable: status.allocatable,
+                capacity: status.capacity,
+                conditions: status.conditions.map(|all| all.into_iter().map(condition).collect()),
+                ..NodeStatus::default()
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::observe::node_facts::NodeFacts;
+    use crate::observe::pod_facts::Names;
+
+    #[test]
+    fn the_same_is_known_of_a_pod_as_if_all_of_it_were_read() {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": "p", "namespace": "ns", "resourceVersion": "7", "uid": "u", "creationTimestamp": null,
+                "managedFields": [{ "manager": "kubectl", "fieldsV1": { "f:spec": {} } }],
+            },
+            "spec": {
+                "nodeName": "node-1", "volumes": [{ "name": "v", "emptyDir": {} }], "overhead": { "cpu": "250m" },
+                "containers": [{ "name": "c", "image": "i", "env": [{ "name": "A", "value": "b" }], "resources": {
+                    "limits": { "nvidia.com/gpu": "2" }, "requests": { "cpu": "1", "memory": "1Gi" },
+                } }],
+                "initContainers": [{ "name": "s", "restartPolicy": "Always", "resources": { "requests": { "cpu": "2" } } }],
+                "resources": { "requests": { "memory": "3Gi" } },
+            },
+            "status": { "phase": "Running", "podIP": "10.0.0.1", "containerStatuses": [] },
+        });
+        let Lean(lean) = serde_json::from_value::<Lean<Pod>>(pod.clone()).unwrap();
+        assert_eq!(lean.metadata.resource_version.as_deref(), Some("7"));
+        let mut names = Names::default();
+        let facts = names.facts_of(&lean).unwrap();
+        assert!(&*facts.node == "node-1" && facts.requests.contains(&("cpu".into(), 3_250)), "{facts:?}");
+        assert_eq!(Some(facts), names.facts_of(&serde_json::from_value(pod).unwrap()));
+
+        let nominated =
+            json!({ "metadata": { "name": "p" }, "status": { "phase": "Pending", "nominatedNodeName": "n" } });
+        let Lean(lean) = serde_json::from_value::<Lean<Pod>>(nominated).unwrap();
+        assert_eq!(&*names.facts_of(&lean).unwrap().node, "n");
+    }
+
+    #[test]
+    fn the_same_is_known_of_a_node_as_if_all_of_it_were_read() {
+        let node = json!({
+            "metadata": {
+                "name": "n", "resourceVersion": "7", "managedFields": [{ "manager": "kubelet" }],
+                "labels": { "nvidia.com/gpu.product": "Tesla-T4", "liqo.io/type": "virtual-node" },
+                "annotations": { "hami.io/node-nvidia-register": "x" },
+            },
+            "spec": { "podCIDR": "10.0.0.0/24", "taints": [{ "key": "nvidia.com/gpu", "effect": "NoSchedule" }] },
+            "status": {
+                "allocatable": { "cpu": "8", "nvidia.com/gpu": "1" }, "capacity": { "cpu": "8", "nvidia.com/gpu": "2" },
+                "conditions": [{ "type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z" }],
+                "images": [{ "names": ["a"], "sizeBytes": 1 }], "nodeInfo": {},
+            },
+        });
+        let Lean(lean) = serde_json::from_value::<Lean<Node>>(node.clone()).unwrap();
+        assert_eq!(lean.metadata.resource_version.as_deref(), Some("7"));
+        let facts = NodeFacts::of(&lean).unwrap();
+        assert!(facts.schedulable && facts.is_virtual && facts.is_hami, "{facts:?}");
+        let mut cordoned = node.clone();
+        cordoned["metadata"]["managedFields"] = json!([]);
+        cordoned["status"]["nodeInfo"] = json!({
+            "architecture": "", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "", "kubeProxyVersion": "",
+            "kubeletVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": "",
+        });
+        assert_eq!(Some(facts), NodeFacts::of(&serde_json::from_value(cordoned.clone()).unwrap()));
+        cordoned["spec"]["unschedulable"] = json!(true);
+        let Lean(lean) = serde_json::from_value::<Lean<Node>>(cordoned).unwrap();
+        assert!(!NodeFacts::of(&lean).unwrap().schedulable);
+    }
+}
