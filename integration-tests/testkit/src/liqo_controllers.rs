@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use crate::binaries::{Binaries, LiqoVersion};
 use crate::control_plane::ControlPlane;
@@ -22,6 +23,8 @@ use crate::real_clusters::LIQO_NAMESPACE;
 /// How long the controllers may take until every range of addresses is theirs: 3 s is usual.
 const PATIENCE: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(250);
+/// Between two looks at whether the programs run.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// The network of Services of every [`ControlPlane`].
 const SERVICE_NETWORK: &str = "10.96.0.0/16";
 /// Objects of the chart that stand for something which is here. Its webhooks would be called, and are not; so what they would complete
@@ -92,11 +95,32 @@ pub enum LiqoControllersError {
 }
 
 /// Running controllers. Dropping them kills them; their objects stay in the cluster.
+///
+/// One that ends is started again, as its Deployment would: Liqo 1.2.0's controller manager ends itself when it missed the deletion
+/// of a gateway ("interface {} is cache.DeletedFinalStateUnknown"), which a slow machine sees now and then.
 #[derive(Debug)]
 pub struct LiqoControllers {
-    /// First, as it asks the other.
-    _manager: Daemon,
-    _ipam: Daemon,
+    supervisor: JoinHandle<()>,
+}
+
+impl Drop for LiqoControllers {
+    fn drop(&mut self) {
+        // It owns the programs.
+        self.supervisor.abort();
+    }
+}
+
+async fn keep_running(daemons: [Daemon; 2]) {
+    loop {
+        tokio::time::sleep(RESTART_PAUSE).await;
+        for daemon in &daemons {
+            let Some(status) = daemon.ended() else { continue };
+            tracing::warn!(daemon = daemon.name(), %status, "it ended and is started again; its log says why");
+            if let Err(error) = daemon.restart() {
+                tracing::warn!(daemon = daemon.name(), %error, "it cannot be started again");
+            }
+        }
+    }
 }
 
 impl LiqoControllers {
@@ -147,7 +171,8 @@ impl LiqoControllers {
         args.extend(["--metrics-address=0", "--health-probe-address=0"].map(str::to_owned));
         let manager = start(CONTROLLER_MANAGER, "controller-manager", args)?;
         wait_for_ranges(plane, config, &manager).await?;
-        Ok(Self { _manager: manager, _ipam: ipam })
+        // The one that asks ends before the one that answers.
+        Ok(Self { supervisor: tokio::spawn(keep_running([manager, ipam])) })
     }
 }
 

@@ -90,7 +90,13 @@ impl LiqoOrigin {
             Some(found) if found.metadata.deletion_timestamp.is_some() => {
                 return Err(DeliveryError::temporary(operation, "the old one is still being deleted"));
             }
-            Some(found) => check_namespace(&found, peer)?,
+            Some(found) => {
+                check_namespace(&found, peer)?;
+                let has = |(key, value)| found.labels().get(key) == Some(value);
+                if wanted.labels().iter().all(has) && RIGHTS.is_in_force(&self.client, &name).await? {
+                    return Ok(());
+                }
+            }
             None => {
                 let parameters = creating();
                 match call(&operation, namespaces.create(&parameters, &wanted)).await {

@@ -55,16 +55,20 @@ impl LiqoOrigin {
         check_lease_id(&request.lease_id)?;
         check_lease_id(&request.slice)?;
         check::target_namespace(&request.target_namespace)?;
-        check::peer(peer, &self.own_id().await?)?;
-        // A donor that is lent from again is not gone, whatever an earlier removal had to assume.
-        self.unmark(&peer.liqo_id).await?;
-        self.ensure_virtual_kubelet_options().await?;
-        self.ensure_target_namespace(&request.target_namespace).await?;
-
         let name = request.slice.as_str();
         let tenant = peer.tenant_namespace();
         let slices = self.namespaced(&tenant, &resource_slice());
-        let found = call_opt(&format!("read ResourceSlice {name}"), slices.get(name)).await?;
+        let read = format!("read ResourceSlice {name}");
+        // Nobody's GPU should wait for one answer of an API server after the other.
+        let (own_id, (), (), (), found) = tokio::try_join!(
+            self.own_id(),
+            // A donor that is lent from again is not gone, whatever an earlier removal had to assume.
+            self.unmark(&peer.liqo_id),
+            self.ensure_virtual_kubelet_options(),
+            self.ensure_target_namespace(&request.target_namespace),
+            call_opt(&read, slices.get(name)),
+        )?;
+        check::peer(peer, &own_id)?;
         match &found {
             Some(found) => check_slice(found, peer, &request.lease_id)?,
             None => check_new(request)?,
@@ -74,10 +78,11 @@ impl LiqoOrigin {
         let was_idle = request.slice != request.lease_id;
         let operation = format!("wait for cluster {} to grant ResourceSlice {name}", peer.liqo_id);
         let waiting = Waiting { operation: &operation, hint: "", patience: GRANT_PATIENCE };
-        waiting.until(&slices, name, |slice| granted(slice, &request.resources, was_idle)).await?;
-
-        // The namespace's offer does not depend on the virtual node, so it is written while Liqo makes that.
-        self.offer_to_namespace(&request.target_namespace, None).await?;
+        // The namespace's offer depends on the slice alone, so it is written while the donor grants that.
+        tokio::try_join!(
+            waiting.until(&slices, name, |slice| granted(slice, &request.resources, was_idle)),
+            self.offer_to_namespace(&request.target_namespace, None),
+        )?;
         let before = found.as_ref().and_then(|found| found.annotations().get(objects::TARGET_LABEL));
         if let Some(before) = before.filter(|before| **before != request.target_namespace) {
             self.begin_to_withdraw_offer(before).await?;
