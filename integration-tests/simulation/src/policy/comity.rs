@@ -1,13 +1,13 @@
 //! Comity itself: the broker's state machine and matcher, with one donor that has the trace's nodes.
 //!
 //! Each task with GPUs is a request that is submitted, planned and placed by the commands that the broker's log holds. Work
-//! without GPUs is no request: it is the donor's own, put where the planner advises, and a new offer says so.
+//! without GPUs is no request: it is the donor's own, put where the planner advises, and a revised offer says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use comity_core::cluster::Cluster;
-use comity_core::command::{AdvertiseOffer, CancelRequest, PlaceRequests, SubmitRequest};
+use comity_core::command::{AdvertiseOffer, CancelRequest, PlaceRequests, ReviseOffer, SubmitRequest};
 use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
 use comity_core::inventory::{Device, Node, Offer, Sharing};
 use comity_core::log::LOG_FORMAT;
@@ -74,8 +74,6 @@ pub struct Comity {
     idle: State,
     state: State,
     planner: Planner,
-    /// Of the last offer.
-    generation: u64,
     refused: Option<String>,
 }
 
@@ -127,7 +125,7 @@ impl Comity {
         let offer = Offer { generation: 1, nodes: nodes?, deliveries: BTreeSet::from([Delivery::Namespace]) };
         apply(&mut idle, Command::AdvertiseOffer(AdvertiseOffer { cluster: names.donor.clone(), offer }))?;
         let planner = Planner::expecting(work);
-        Ok(Self { names, state: idle.clone(), idle, planner, generation: 1, refused: None })
+        Ok(Self { names, state: idle.clone(), idle, planner, refused: None })
     }
 
     fn request(&mut self, task: &Task) -> Result<bool, Refusal> {
@@ -170,16 +168,15 @@ impl Comity {
         let Some(id) = self.planner.advise(&self.state, donor, task.cpu_milli, task.memory_mib) else {
             return Ok(false);
         };
-        let Some(mut offer) = self.state.clusters.get(donor).and_then(|donor| donor.offer.clone()) else {
-            return Ok(false);
-        };
-        self.generation += 1;
-        offer.generation = self.generation;
-        if let Some(node) = offer.nodes.get_mut(&id) {
-            node.local_cpu_milli += task.cpu_milli;
-            node.local_memory_mib += task.memory_mib;
-        }
-        apply(&mut self.state, Command::AdvertiseOffer(AdvertiseOffer { cluster: donor.clone(), offer }))?;
+        let offer = self.state.clusters.get(donor).and_then(|donor| donor.offer.as_ref());
+        let Some((offer, Some(node))) = offer.map(|offer| (offer, offer.nodes.get(&id))) else { return Ok(false) };
+        let mut node = node.clone();
+        node.local_cpu_milli += task.cpu_milli;
+        node.local_memory_mib += task.memory_mib;
+        let (revises, generation) = (offer.generation, offer.generation + 1);
+        let (nodes, gone) = (BTreeMap::from([(id, node)]), BTreeSet::new());
+        let revise = ReviseOffer { cluster: donor.clone(), revises, generation, nodes, gone };
+        apply(&mut self.state, Command::ReviseOffer(revise))?;
         Ok(true)
     }
 }
@@ -209,7 +206,6 @@ impl Names {
 impl Policy for Comity {
     fn restart(&mut self, _seed: u64) {
         self.state.clone_from(&self.idle);
-        self.generation = 1;
         self.planner.forget();
     }
 
