@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{Cluster, Invite};
 use crate::envelope::{Envelope, EnvelopeKey};
 use crate::fairness::{Amounts, Holdings, Ledger};
-use crate::id::{ClassName, ClusterId, InstitutionId, LeaseId, NodeId, PeeringId, PriorityName, RequestId};
+use crate::id::{ClassName, ClusterId, InstitutionId, LeaseId, NodeId, PeeringId, PriorityName, RequestId, TenantId};
 use crate::idempotency::{self, Record};
 use crate::lease::{Lease, LeaseState};
 use crate::limits::MAX_IDEMPOTENCY_RECORDS;
@@ -70,6 +70,8 @@ pub(crate) struct Derived {
     pub(crate) facts: BTreeMap<ClusterId, Looks>,
     pub(crate) timers: Timers,
     pub(crate) queued: BTreeSet<RequestId>,
+    /// How many requests of each tenant wait.
+    pub(crate) queued_by: BTreeMap<TenantId, usize>,
     pub(crate) queue: Queue,
     pub(crate) holdings: Holdings,
     /// What each cluster's offer holds for leases, and all of them together.
@@ -180,6 +182,12 @@ impl State {
         self.derived.queued.len()
     }
 
+    /// How many requests of a tenant wait.
+    #[must_use]
+    pub fn queued_of(&self, tenant: &TenantId) -> usize {
+        self.derived.queued_by.get(tenant).copied().unwrap_or_default()
+    }
+
     /// What is asked for lately.
     #[must_use]
     pub fn work(&self) -> &WorkMix {
@@ -272,10 +280,14 @@ impl Derived {
 
     pub(crate) fn note_request(&mut self, id: RequestId, request: &Request, policy: Option<&PolicyRecord>) {
         let queued = request.state == RequestState::Queued;
-        if queued {
-            self.queued.insert(id);
-        } else {
-            self.queued.remove(&id);
+        let tenant = &request.spec.tenant;
+        if queued && self.queued.insert(id) {
+            *self.queued_by.entry(tenant.clone()).or_default() += 1;
+        } else if !queued && self.queued.remove(&id) {
+            let waiting = self.queued_by.remove(tenant).unwrap_or_default();
+            if waiting > 1 {
+                self.queued_by.insert(tenant.clone(), waiting - 1);
+            }
         }
         let class = request.spec.priority.as_ref().map(PriorityName::as_str);
         let value = policy.map_or(0, |record| record.bundle.priority_value(class));

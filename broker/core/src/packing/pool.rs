@@ -44,15 +44,16 @@ struct Lane {
     /// How much of the shape's log was taken in, and of which generation of it.
     fed: usize,
     generation: u64,
-    /// By slots taken away, whose price changes.
-    ways: BTreeMap<Slots, BinaryHeap<Reverse<Way>>>,
+    /// By number of the slots taken away, whose price changes.
+    ways: Vec<(u32, BinaryHeap<Reverse<Way>>)>,
 }
 
 /// States of one shape that came to have nodes, in the order in which they did.
 #[derive(Clone, Debug, Default)]
 struct Log {
     generation: u64,
-    states: Vec<u32>,
+    /// With the digest by which equal costs are told apart.
+    states: Vec<(u32, u64)>,
     live: usize,
 }
 
@@ -180,17 +181,11 @@ impl<N: Clone + Ord> Pool<N> {
                 continue;
             }
             let lane = lane.get_or_insert_default();
-            lane.feed(
-                &self.logs[shape],
-                self.shapes.digest(shape as u32),
-                task,
-                costs,
-                &mut self.states,
-                &mut self.members,
-            );
+            lane.feed(&self.logs[shape], (number, task), costs, &mut self.states, &mut self.members);
             let price = scarcity[shape] * task.device_milli() * FUTURES as u64 / ONE;
             let price = i64::try_from(price).unwrap_or(i64::MAX);
-            for (slots, heap) in &mut lane.ways {
+            for (loss, heap) in &mut lane.ways {
+                let slots = costs.losses.get(*loss);
                 let slot_price: i64 = slots.iter().zip(slot_prices).map(|(n, price)| i64::from(*n) * price).sum();
                 while let Some(Reverse((_, _, state, _))) = heap.peek()
                     && self.members[*state as usize].is_empty()
@@ -224,7 +219,8 @@ impl<N: Clone + Ord> Pool<N> {
         }
         let members = &mut self.members[state as usize];
         if members.is_empty() {
-            self.logs[shape].states.push(state);
+            let tie = free.digest_with(self.shapes.digest(shape as u32));
+            self.logs[shape].states.push((state, tie));
             self.logs[shape].live += 1;
         }
         members.insert(node.clone());
@@ -266,7 +262,7 @@ impl<N: Clone + Ord> Pool<N> {
             if log.states.len() > 4 * log.live + 64 {
                 log.states.sort_unstable();
                 log.states.dedup();
-                log.states.retain(|&state| !self.members[state as usize].is_empty());
+                log.states.retain(|&(state, _)| !self.members[state as usize].is_empty());
                 log.generation += 1;
             }
         }
@@ -277,8 +273,7 @@ impl Lane {
     fn feed<N: Clone + Ord>(
         &mut self,
         log: &Log,
-        shape: u64,
-        task: &Task,
+        task: (usize, &Task),
         costs: &mut Costs,
         states: &mut States,
         members: &mut Vec<BTreeSet<N>>,
@@ -286,17 +281,25 @@ impl Lane {
         if self.generation != log.generation {
             *self = Self { generation: log.generation, ..Self::default() };
         }
-        for &state in &log.states[self.fed..] {
+        for &(state, tie) in &log.states[self.fed..] {
             if members[state as usize].is_empty() {
                 continue;
             }
-            for way in costs.candidates(states, task, state) {
-                let digest = states.get(state).1.digest_with(shape);
-                self.ways.entry(way.slots).or_default().push(Reverse((way.cost, digest, state, way.level)));
+            for way in costs.ways(states, task, state) {
+                self.of_loss(way.loss).push(Reverse((way.cost, tie, state, way.level)));
             }
-            members.resize(states.len(), BTreeSet::new());
         }
+        members.resize(states.len(), BTreeSet::new());
         self.fed = log.states.len();
+    }
+
+    /// Ways that take those slots away.
+    fn of_loss(&mut self, loss: u32) -> &mut BinaryHeap<Reverse<Way>> {
+        let at = self.ways.iter().position(|(of, _)| *of == loss).unwrap_or_else(|| {
+            self.ways.push((loss, BinaryHeap::new()));
+            self.ways.len() - 1
+        });
+        &mut self.ways[at].1
     }
 }
 
