@@ -155,7 +155,7 @@ fn ask_class(
         duration: spec.duration,
     };
     // Policy first, with the nominal amount: its reasons hold whatever is free.
-    permitted(view.may_borrow(donor, ask(spec.gpus.nominal_milli())))?;
+    let agreement = permitted(view.may_borrow(donor, ask(spec.gpus.nominal_milli())))?;
     delivery_offered(view, spec.delivery, donor)?;
     let wanted = Wanted { class, gpus: &spec.gpus, topology: spec.topology, selector };
     let (placement, waste_milli) = match fitter(view, donor, &wanted) {
@@ -174,7 +174,11 @@ fn ask_class(
         }
     };
     // What devices really give may be more than nominal: a slice is rounded up.
-    let agreement = permitted(view.may_borrow(donor, ask(placement.milli())))?;
+    let agreement = if placement.milli() == spec.gpus.nominal_milli() {
+        agreement
+    } else {
+        permitted(view.may_borrow(donor, ask(placement.milli())))?
+    };
     check_reserve(view, donor, &placement)?;
     Ok(Candidate { placement, class: class.clone(), agreement, waste_milli })
 }

@@ -141,9 +141,12 @@ impl<N: Clone + Ord> Pool<N> {
     pub fn update(&mut self, node: &N, free: NodeState) {
         let Some(&state) = self.nodes.get(node) else { return };
         let next = self.intern(self.states.get(state).0, free);
-        if next != state {
-            self.leave(node);
-            self.join(node.clone(), next);
+        if next != state
+            && let Some(known) = self.nodes.get_mut(node)
+        {
+            *known = next;
+            self.count_out(node, state);
+            self.count_in(node.clone(), next);
         }
     }
 
@@ -185,17 +188,25 @@ impl<N: Clone + Ord> Pool<N> {
             let price = scarcity[shape] * task.device_milli() * FUTURES as u64 / ONE;
             let price = i64::try_from(price).unwrap_or(i64::MAX);
             for (loss, heap) in &mut lane.ways {
-                let slots = costs.losses.get(*loss);
-                let slot_price: i64 = slots.iter().zip(slot_prices).map(|(n, price)| i64::from(*n) * price).sum();
-                while let Some(Reverse((_, _, state, _))) = heap.peek()
-                    && self.members[*state as usize].is_empty()
+                let mut slot_price = None;
+                // Slots only become fewer, and prices are not negative: what costs more without them costs more with them.
+                while let Some(&Reverse((cost, digest, state, level))) = heap.peek()
+                    && best.is_none_or(|best| cost + price <= best.0)
                 {
-                    heap.pop();
-                }
-                let Some(&Reverse((cost, digest, state, level))) = heap.peek() else { continue };
-                let way = (cost + price + slot_price, digest, state, level);
-                if best.is_none_or(|best| way < best) {
+                    let slot_price = *slot_price.get_or_insert_with(|| {
+                        let slots = costs.losses.get(*loss).iter().zip(slot_prices);
+                        slots.map(|(n, price)| i64::from(*n) * price).sum::<i64>()
+                    });
+                    let way = (cost + price + slot_price, digest, state, level);
+                    if best.is_some_and(|best| best <= way) {
+                        break;
+                    }
+                    if self.members[state as usize].is_empty() {
+                        heap.pop();
+                        continue;
+                    }
                     best = Some(way);
+                    break;
                 }
             }
         }
@@ -211,6 +222,11 @@ impl<N: Clone + Ord> Pool<N> {
     }
 
     fn join(&mut self, node: N, state: u32) {
+        self.nodes.insert(node.clone(), state);
+        self.count_in(node, state);
+    }
+
+    fn count_in(&mut self, node: N, state: u32) {
         let (shape, free) = self.states.get(state);
         let shape = *shape as usize;
         self.free_milli[shape] += free.device_milli();
@@ -223,12 +239,16 @@ impl<N: Clone + Ord> Pool<N> {
             self.logs[shape].states.push((state, tie));
             self.logs[shape].live += 1;
         }
-        members.insert(node.clone());
-        self.nodes.insert(node, state);
+        members.insert(node);
     }
 
     fn leave(&mut self, node: &N) -> Option<u32> {
         let state = self.nodes.remove(node)?;
+        self.count_out(node, state);
+        Some(state)
+    }
+
+    fn count_out(&mut self, node: &N, state: u32) {
         let (shape, free) = self.states.get(state);
         let shape = *shape as usize;
         self.free_milli[shape] -= free.device_milli();
@@ -240,7 +260,6 @@ impl<N: Clone + Ord> Pool<N> {
         if members.is_empty() {
             self.logs[shape].live -= 1;
         }
-        Some(state)
     }
 
     /// Computes what went stale, forgets states once they are too many, and shortens logs that are mostly past.
