@@ -236,7 +236,9 @@ impl AgentStream {
             // Repeating a report does no harm: each command takes note of what was said before.
             match self.context.propose(&self.caller, shorter.as_ref().unwrap_or(&command).clone(), None).await {
                 // This broker lagged behind the offer that is held: the whole is said.
-                Ok(Applied { reply: Err(refusal), .. }) if shorter.is_some() && refusal.code == Code::StaleGeneration => {
+                Ok(Applied { reply: Err(refusal), .. })
+                    if shorter.is_some() && refusal.code == Code::StaleGeneration =>
+                {
                     shorter = None;
                     continue;
                 }

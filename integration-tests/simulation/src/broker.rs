@@ -193,12 +193,7 @@ impl Broker {
     ///
     /// # Errors
     /// What the core says to it.
-    pub fn run_locally(
-        &mut self,
-        member: usize,
-        id: &NodeId,
-        change: impl FnOnce(&mut Node),
-    ) -> Result<(), Refusal> {
+    pub fn run_locally(&mut self, member: usize, id: &NodeId, change: impl FnOnce(&mut Node)) -> Result<(), Refusal> {
         let cluster = self.members[member].0.clone();
         let offer = self.state.clusters.get(&cluster).and_then(|cluster| cluster.offer.as_ref());
         let missing = || Refusal::not_found("node", id, "node");

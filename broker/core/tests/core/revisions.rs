@@ -67,7 +67,9 @@ fn a_planner_that_saw_revisions_plans_as_one_that_did_not() {
     let mut federation = Federation::ready();
     let mut planner = Planner::default();
     for (step, offer) in (0..).zip(steps()) {
-        for (count, share, class) in [(1, Share::Whole, "big"), (1, Share::Milli(500), "small"), (2, Share::Whole, "big")] {
+        for (count, share, class) in
+            [(1, Share::Whole, "big"), (1, Share::Milli(500), "small"), (2, Share::Whole, "big")]
+        {
             federation.submit(spec(count + step % 2, share, class));
         }
         let plan = planner.plan(&federation.state, 100);

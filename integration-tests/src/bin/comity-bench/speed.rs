@@ -54,7 +54,9 @@ pub(crate) fn run(arguments: &MatchArgs) -> Result<()> {
                     eprint!("\r\x1b[K{scale} times: {doing}");
                 }
             })
-            .map_err(|refusal| anyhow!("the core refused what it should not have, so there are no figures: {refusal}"))?;
+            .map_err(|refusal| {
+                anyhow!("the core refused what it should not have, so there are no figures: {refusal}")
+            })?;
         if !arguments.json {
             eprint!("\r\x1b[K");
             println!("{}", row(&speed));

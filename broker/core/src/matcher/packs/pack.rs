@@ -217,4 +217,3 @@ impl Pack {
         Some(ways.into_iter().map(task).collect())
     }
 }
-
