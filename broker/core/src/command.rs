@@ -17,6 +17,7 @@ mod release_lease;
 mod renew_lease;
 mod report_lease;
 mod report_peering;
+mod revise_offer;
 mod submit_request;
 
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,7 @@ pub use release_lease::ReleaseLease;
 pub use renew_lease::RenewLease;
 pub use report_lease::{LeaseOutcome, ReportLease};
 pub use report_peering::{PeeringOutcome, ReportPeering};
+pub use revise_offer::ReviseOffer;
 pub use submit_request::{SubmitRequest, check as check_submission};
 
 use crate::log::Reply;
@@ -55,6 +57,7 @@ pub enum Command {
     RecordCertificate(RecordCertificate),
     MarkClusters(MarkClusters),
     AdvertiseOffer(AdvertiseOffer),
+    ReviseOffer(ReviseOffer),
     SubmitRequest(SubmitRequest),
     CancelRequest(CancelRequest),
     PlaceRequests(PlaceRequests),
@@ -79,6 +82,7 @@ impl Command {
             Self::RecordCertificate(command) => command.apply(transition),
             Self::MarkClusters(command) => command.apply(transition),
             Self::AdvertiseOffer(command) => command.apply(transition),
+            Self::ReviseOffer(command) => command.apply(transition),
             Self::SubmitRequest(command) => command.apply(transition),
             Self::CancelRequest(command) => command.apply(transition),
             Self::PlaceRequests(command) => command.apply(transition),
@@ -104,6 +108,7 @@ impl Command {
             Self::RecordCertificate(_) => "record-certificate",
             Self::MarkClusters(_) => "mark-clusters",
             Self::AdvertiseOffer(_) => "advertise-offer",
+            Self::ReviseOffer(_) => "revise-offer",
             Self::SubmitRequest(_) => "submit-request",
             Self::CancelRequest(_) => "cancel-request",
             Self::PlaceRequests(_) => "place-requests",

@@ -165,14 +165,7 @@ impl Offer {
         if self.generation == 0 {
             return Err(Refusal::invalid("offer.generation", 0, "is not a generation", "count from 1"));
         }
-        if self.nodes.len() > MAX_NODES_PER_OFFER {
-            return Err(Refusal::invalid(
-                "offer.nodes",
-                self.nodes.len(),
-                &format!("nodes are more than cluster {cluster} may offer"),
-                format!("offer at most {MAX_NODES_PER_OFFER} nodes"),
-            ));
-        }
+        check_node_count(self.nodes.len(), cluster)?;
         if self.deliveries.is_empty() {
             return Err(Refusal::invalid(
                 "offer.deliveries",
@@ -188,8 +181,21 @@ impl Offer {
     }
 }
 
+/// Checks that a cluster may offer so many nodes.
+pub(crate) fn check_node_count(nodes: usize, cluster: &ClusterId) -> Result<(), Refusal> {
+    if nodes > MAX_NODES_PER_OFFER {
+        return Err(Refusal::invalid(
+            "offer.nodes",
+            nodes,
+            &format!("nodes are more than cluster {cluster} may offer"),
+            format!("offer at most {MAX_NODES_PER_OFFER} nodes"),
+        ));
+    }
+    Ok(())
+}
+
 impl Node {
-    fn check(&self, id: &NodeId) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, id: &NodeId) -> Result<(), Refusal> {
         let field = |name: &str| format!("offer.nodes[{id}].{name}");
         for (name, amount) in [
             ("cpu_milli", self.cpu_milli),

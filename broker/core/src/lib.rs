@@ -40,6 +40,7 @@ pub mod matcher;
 pub mod mig;
 pub mod network;
 pub mod occupancy;
+mod offered;
 pub mod packing;
 pub mod peering;
 pub mod placement;

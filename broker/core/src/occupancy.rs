@@ -33,7 +33,7 @@ struct DonorOccupancy {
     changes: Changes,
 }
 
-/// Nodes of one donor in the order in which they changed, as far as that is kept.
+/// Nodes of one donor in the order in which they changed, as far as that is kept: what is lent of them, or what they are.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     count: u64,
@@ -68,6 +68,12 @@ impl Changes {
             self.recent.pop_front();
         }
         self.recent.push_back(node.clone());
+        self.count += 1;
+    }
+
+    /// Everything may have changed.
+    fn note_all(&mut self) {
+        self.recent.clear();
         self.count += 1;
     }
 }
@@ -133,7 +139,17 @@ impl Occupancy {
         self.donors.get(donor)?.nodes.get(node)
     }
 
-    /// Which nodes of `donor` something was lent of or given back to, lately.
+    /// `donor` made a whole offer: each of its nodes may be another.
+    pub(crate) fn note_offer(&mut self, donor: &ClusterId) {
+        self.donors.entry(donor.clone()).or_default().changes.note_all();
+    }
+
+    /// A node of `donor` is another one than before.
+    pub(crate) fn note_node(&mut self, donor: &ClusterId, node: &NodeId) {
+        self.donors.entry(donor.clone()).or_default().changes.note(node);
+    }
+
+    /// Which nodes of `donor` changed lately: something was lent of them or given back, or its offer was revised.
     #[must_use]
     pub fn changes(&self, donor: &ClusterId) -> &Changes {
         const NONE: &Changes = &Changes { count: 0, recent: VecDeque::new() };

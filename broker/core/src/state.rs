@@ -2,19 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comity_policy::{DeviceFacts, UsageTable};
+use comity_policy::UsageTable;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, Invite};
 use crate::envelope::{Envelope, EnvelopeKey};
 use crate::fairness::{Amounts, Holdings, Ledger};
-use crate::id::{ClassName, ClusterId, InstitutionId, LeaseId, NodeId, PeeringId, PriorityName, RequestId};
+use crate::id::{ClassName, ClusterId, InstitutionId, LeaseId, NodeId, PeeringId, PriorityName, RequestId, TenantId};
 use crate::idempotency::{self, Record};
-use crate::inventory::{Device, Offer};
 use crate::lease::{Lease, LeaseState};
-use crate::limits::{MAX_IDEMPOTENCY_RECORDS, WHOLE_MILLI};
+use crate::limits::MAX_IDEMPOTENCY_RECORDS;
 use crate::log::{Applied, FAIRNESS_SINCE, LogEnvelope};
 use crate::occupancy::Occupancy;
+use crate::offered::Looks;
 use crate::peering::Peering;
 use crate::policy_record::PolicyRecord;
 use crate::queue::Queue;
@@ -67,10 +67,11 @@ pub(crate) struct Derived {
     pub(crate) occupancy: Occupancy,
     pub(crate) usage: UsageTable,
     pub(crate) classes: BTreeMap<ClusterId, BTreeMap<NodeId, Vec<Option<ClassName>>>>,
-    /// What devices of classes look like, each once.
-    pub(crate) facts: BTreeMap<ClusterId, BTreeSet<(ClassName, DeviceFacts)>>,
+    pub(crate) facts: BTreeMap<ClusterId, Looks>,
     pub(crate) timers: Timers,
     pub(crate) queued: BTreeSet<RequestId>,
+    /// How many requests of each tenant wait.
+    pub(crate) queued_by: BTreeMap<TenantId, usize>,
     pub(crate) queue: Queue,
     pub(crate) holdings: Holdings,
     /// What each cluster's offer holds for leases, and all of them together.
@@ -181,6 +182,12 @@ impl State {
         self.derived.queued.len()
     }
 
+    /// How many requests of a tenant wait.
+    #[must_use]
+    pub fn queued_of(&self, tenant: &TenantId) -> usize {
+        self.derived.queued_by.get(tenant).copied().unwrap_or_default()
+    }
+
     /// What is asked for lately.
     #[must_use]
     pub fn work(&self) -> &WorkMix {
@@ -271,62 +278,16 @@ impl Derived {
         derived
     }
 
-    /// Sorts the devices of an offer into classes, once, so that nobody evaluates CEL while matching.
-    pub(crate) fn note_offer<'a>(&mut self, id: &ClusterId, offer: Option<&'a Offer>, policy: Option<&PolicyRecord>) {
-        self.note_capacity(id, offer);
-        let (Some(offer), Some(policy)) = (offer, policy) else {
-            self.classes.remove(id);
-            self.facts.remove(id);
-            return;
-        };
-        let mut known: BTreeMap<DeviceFacts, Option<ClassName>> = BTreeMap::new();
-        let mut last: Option<(&Device, Option<ClassName>)> = None;
-        let mut class_of = |device: &'a Device| {
-            // Devices of a node, and most nodes of a cluster, are alike.
-            if let Some((_, class)) = last.as_ref().filter(|(like, _)| like.is_like(device)) {
-                return class.clone();
-            }
-            let facts = device.facts();
-            let class = known.get(&facts).cloned().unwrap_or_else(|| {
-                let class = policy.bundle.class_of(&facts).and_then(|class| ClassName::parse(class, "class").ok());
-                known.insert(facts, class.clone());
-                class
-            });
-            last = Some((device, class.clone()));
-            class
-        };
-        let nodes =
-            offer.nodes.iter().map(|(node, has)| (node.clone(), has.devices.iter().map(&mut class_of).collect()));
-        self.classes.insert(id.clone(), nodes.collect());
-        let facts = known.into_iter().filter_map(|(facts, class)| Some((class?, facts)));
-        self.facts.insert(id.clone(), facts.collect());
-    }
-
-    /// What an offer holds for leases: that of nodes and devices that may be used, less what local work takes.
-    fn note_capacity(&mut self, id: &ClusterId, offer: Option<&Offer>) {
-        let mut holds = Amounts::default();
-        for node in offer.into_iter().flat_map(|offer| offer.nodes.values()).filter(|node| node.schedulable) {
-            let devices = node.devices.iter().filter(|device| device.healthy);
-            let free = devices.map(|device| u64::from(WHOLE_MILLI.saturating_sub(device.local_use_milli)));
-            holds = holds.plus(Amounts {
-                gpu_milli: free.sum(),
-                cpu_milli: node.cpu_milli.saturating_sub(node.local_cpu_milli),
-                memory_mib: node.memory_mib.saturating_sub(node.local_memory_mib),
-            });
-        }
-        let held = self.capacities.insert(id.clone(), holds).unwrap_or_default();
-        self.capacity = self.capacity.minus(held).plus(holds);
-        if holds.is_zero() {
-            self.capacities.remove(id);
-        }
-    }
-
     pub(crate) fn note_request(&mut self, id: RequestId, request: &Request, policy: Option<&PolicyRecord>) {
         let queued = request.state == RequestState::Queued;
-        if queued {
-            self.queued.insert(id);
-        } else {
-            self.queued.remove(&id);
+        let tenant = &request.spec.tenant;
+        if queued && self.queued.insert(id) {
+            *self.queued_by.entry(tenant.clone()).or_default() += 1;
+        } else if !queued && self.queued.remove(&id) {
+            let waiting = self.queued_by.remove(tenant).unwrap_or_default();
+            if waiting > 1 {
+                self.queued_by.insert(tenant.clone(), waiting - 1);
+            }
         }
         let class = request.spec.priority.as_ref().map(PriorityName::as_str);
         let value = policy.map_or(0, |record| record.bundle.priority_value(class));

@@ -17,3 +17,5 @@ mod mig;
 mod queue;
 #[path = "core/refusals.rs"]
 mod refusals;
+#[path = "core/revisions.rs"]
+mod revisions;

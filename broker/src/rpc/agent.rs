@@ -8,8 +8,10 @@
 use std::pin::Pin;
 use std::time::{Duration, UNIX_EPOCH};
 
+use comity_core::command::{AdvertiseOffer, ReviseOffer};
 use comity_core::log::Applied;
-use comity_core::{ClusterId, Refusal, State};
+use comity_core::refusal::Code;
+use comity_core::{ClusterId, Command, Refusal, State};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_proto::v1::agent_service_server::AgentService;
@@ -228,16 +230,37 @@ impl AgentStream {
             Ok(command) => command,
             Err(refusal) => return Ok(Some(refusal)),
         };
+        let mut shorter = self.shorter(&command).await;
         let mut tried = 1;
         loop {
             // Repeating a report does no harm: each command takes note of what was said before.
-            match self.context.propose(&self.caller, command.clone(), None).await {
+            match self.context.propose(&self.caller, shorter.as_ref().unwrap_or(&command).clone(), None).await {
+                // This broker lagged behind the offer that is held: the whole is said.
+                Ok(Applied { reply: Err(refusal), .. })
+                    if shorter.is_some() && refusal.code == Code::StaleGeneration =>
+                {
+                    shorter = None;
+                    continue;
+                }
                 Ok(Applied { reply, .. }) => return Ok(reply.err()),
                 Err(error) if tried >= TRIES => return Err(error.into()),
                 Err(_) => tried += 1,
             }
             self.context.clock.sleep(PAUSE).await;
         }
+    }
+
+    /// An offer as a revision of the one that is held, where little of it changed: the log is shorter, and brokers take in what
+    /// changed alone.
+    async fn shorter(&self, command: &Command) -> Option<Command> {
+        let Command::AdvertiseOffer(AdvertiseOffer { cluster, offer }) = command else { return None };
+        let between = |state: &State| {
+            let held = state.clusters.get(cluster)?.offer.as_ref()?;
+            (held != offer).then(|| ReviseOffer::between(cluster, held, offer)).flatten()
+        };
+        // Without an answer the whole is said.
+        let revision = self.context.group.read(Consistency::Stale, between).await.ok().flatten();
+        revision.map(Command::ReviseOffer)
     }
 
     async fn acknowledge(&self, message_id: u64, refusal: Option<&Refusal>) -> Result<(), End> {

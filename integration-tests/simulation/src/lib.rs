@@ -11,10 +11,13 @@
 
 pub mod arrivals;
 pub mod bound;
+pub mod broker;
+pub mod federation;
 pub mod month;
 pub mod policy;
 pub mod random;
 pub mod replay;
 pub mod report;
 pub mod seeds;
+pub mod speed;
 pub mod trace;

@@ -8,7 +8,8 @@ use crate::id::RequestId;
 use crate::request::Request;
 use crate::state::State;
 
-/// Waiting requests that MIG instances may serve, the oldest first; those that were served are left out.
+/// Waiting requests that MIG instances may serve, the oldest first; those that were served are left out. They are looked for
+/// when the first such request is served.
 pub(super) struct Ahead<'a> {
     near: VecDeque<(RequestId, &'a RequestSpec)>,
     rest: Box<dyn Iterator<Item = (RequestId, &'a RequestSpec)> + 'a>,
@@ -19,8 +20,7 @@ impl<'a> Ahead<'a> {
     pub(super) fn new(state: &'a State) -> Self {
         let waiting = state.derived.queue.by_age.iter();
         let requests = waiting.filter_map(|(_, id)| Some((*id, &state.requests.get(id)?.spec)));
-        let mut rest = Box::new(requests.filter(|(_, spec)| may_be_slices(spec)));
-        Self { near: rest.by_ref().take(MAX_AHEAD).collect(), rest }
+        Self { near: VecDeque::new(), rest: Box::new(requests.filter(|(_, spec)| may_be_slices(spec))) }
     }
 
     /// Those behind `id`, which is served now. None where it is not itself served by instances: then they are not in its way.
@@ -28,6 +28,7 @@ impl<'a> Ahead<'a> {
         if !may_be_slices(&request.spec) {
             return Vec::new();
         }
+        self.near.extend(self.rest.by_ref().take(MAX_AHEAD - self.near.len()));
         if let Some(at) = self.near.iter().position(|(near, _)| *near == id) {
             self.near.remove(at);
             self.near.extend(self.rest.next());

@@ -245,7 +245,7 @@ pub fn check_request(state: &State, spec: &RequestSpec) -> Result<(), Refusal> {
 
 fn check_queue(state: &State, spec: &RequestSpec, limits: &comity_policy::Limits) -> Result<(), Refusal> {
     let waiting = u64::try_from(state.queued_len()).unwrap_or(u64::MAX);
-    let own = state.queued().filter(|(_, request)| request.spec.tenant == spec.tenant).count();
+    let own = state.queued_of(&spec.tenant);
     let full = |whose: String, limit: u64| {
         Refusal::new(
             Code::LimitReached,

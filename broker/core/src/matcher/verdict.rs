@@ -1,5 +1,7 @@
 //! One donor's answer to one request: a placement, or the first reason against it.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use comity_policy::{Decision, Selector, compile_selector};
 use serde::{Deserialize, Serialize};
 
@@ -117,8 +119,8 @@ fn ask_selector(
     selector: &Selector,
     fitter: Fitter<'_>,
 ) -> Result<Candidate, Box<Obstacle>> {
-    let facts = view.state.derived.facts.get(donor).into_iter().flatten();
-    let classes: std::collections::BTreeSet<&ClassName> =
+    let facts = view.state.derived.facts.get(donor).into_iter().flat_map(BTreeMap::keys);
+    let classes: BTreeSet<&ClassName> =
         facts.filter(|(_, facts)| selector.matches(facts)).map(|(class, _)| class).collect();
     let mut first = None;
     for class in classes {
@@ -153,7 +155,7 @@ fn ask_class(
         duration: spec.duration,
     };
     // Policy first, with the nominal amount: its reasons hold whatever is free.
-    permitted(view.may_borrow(donor, ask(spec.gpus.nominal_milli())))?;
+    let agreement = permitted(view.may_borrow(donor, ask(spec.gpus.nominal_milli())))?;
     delivery_offered(view, spec.delivery, donor)?;
     let wanted = Wanted { class, gpus: &spec.gpus, topology: spec.topology, selector };
     let (placement, waste_milli) = match fitter(view, donor, &wanted) {
@@ -172,7 +174,11 @@ fn ask_class(
         }
     };
     // What devices really give may be more than nominal: a slice is rounded up.
-    let agreement = permitted(view.may_borrow(donor, ask(placement.milli())))?;
+    let agreement = if placement.milli() == spec.gpus.nominal_milli() {
+        agreement
+    } else {
+        permitted(view.may_borrow(donor, ask(placement.milli())))?
+    };
     check_reserve(view, donor, &placement)?;
     Ok(Candidate { placement, class: class.clone(), agreement, waste_milli })
 }
@@ -224,13 +230,7 @@ pub(super) fn check_reserve(view: &View<'_>, donor: &ClusterId, placement: &Plac
     if reserve == 0 {
         return Ok(());
     }
-    let not_local: u64 = view
-        .nodes(donor)
-        .filter(|(_, node, _)| node.schedulable)
-        .flat_map(|(_, node, _)| &node.devices)
-        .filter(|device| device.healthy)
-        .map(|device| u64::from(crate::limits::WHOLE_MILLI.saturating_sub(device.local_use_milli)))
-        .sum();
+    let not_local = view.state.derived.capacities.get(donor).map_or(0, |holds| holds.gpu_milli);
     let free = not_local.saturating_sub(view.lent_milli(donor));
     if free >= placement.milli().saturating_add(reserve) {
         return Ok(());

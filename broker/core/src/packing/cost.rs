@@ -26,15 +26,24 @@ const CPU_PRESSURE: (u128, u128) = (82, 95);
 /// States by number, with their shape.
 pub(super) type States = Interner<(u32, NodeState)>;
 
+/// Ways to put tasks on states that are remembered, and four times as many places where ways begin: 16 bytes each.
+const MAX_WAYS: usize = 1 << 24;
+/// Nobody has asked yet for the ways to put a task on a state.
+const UNKNOWN: u32 = u32::MAX;
+/// A task does not fit on a state.
+const NO_WAY: u32 = u32::MAX - 1;
+
 /// One way to put a task on a state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     /// What it costs, without prices.
     pub(super) cost: i64,
-    /// Slots that it takes away.
-    pub(super) slots: Slots,
+    /// Number of the slots that it takes away.
+    pub(super) loss: u32,
     /// Free thousandths of the device that a share comes from.
     pub(super) level: u16,
+    /// Whether the next one in the table is of another task or state.
+    last: bool,
 }
 
 /// What costs are computed from, and those that are known.
@@ -44,6 +53,12 @@ pub(super) struct Costs {
     pub(super) scarcity: Scarcity,
     pub(super) gangs: Gangs,
     values: Vec<Option<i64>>,
+    /// Slots that ways take away.
+    pub(super) losses: Interner<Slots>,
+    /// By state and number of the task, where its ways begin in `ways`.
+    begins: Vec<Vec<u32>>,
+    begun: usize,
+    ways: Vec<Candidate>,
     scratch: Vec<u16>,
 }
 
@@ -59,8 +74,7 @@ impl Costs {
             futures: futures.collect(),
             scarcity: Scarcity::of(&mix),
             gangs: Gangs::of(&mix, shapes, totals),
-            values: Vec::new(),
-            scratch: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -79,27 +93,61 @@ impl Costs {
         value
     }
 
-    /// All ways to put `task` on `state`.
-    pub(super) fn candidates(&mut self, states: &mut States, task: &Task, state: u32) -> Vec<Candidate> {
+    /// All ways to put `task`, whose number is `number`, on `state`.
+    pub(super) fn ways(&mut self, states: &mut States, (number, task): (usize, &Task), state: u32) -> &[Candidate] {
+        let known = self.begins.get(state as usize).and_then(|begins| begins.get(number)).copied();
+        let begin = match known.unwrap_or(UNKNOWN) {
+            UNKNOWN => self.find_ways(states, (number, task), state),
+            begin => begin,
+        };
+        if begin == NO_WAY {
+            return &[];
+        }
+        let ways = &self.ways[begin as usize..];
+        let count = ways.iter().position(|way| way.last).map_or(ways.len(), |last| last + 1);
+        &ways[..count]
+    }
+
+    /// Computes the ways to put a task on a state, and remembers them; where they begin.
+    fn find_ways(&mut self, states: &mut States, (number, task): (usize, &Task), state: u32) -> u32 {
+        if self.ways.len() + self.begun / 4 > MAX_WAYS {
+            self.ways.clear();
+            self.begins.clear();
+            self.begun = 0;
+        }
+        let begin = self.ways.len();
         let (shape, free) = states.get(state);
         let shape = *shape;
-        if !free.fits(task) {
-            return Vec::new();
-        }
-        let free = free.clone();
-        let (before, slots) = (self.value(states, state), self.gangs.slots(shape, &free));
-        let levels: Vec<u16> = if task.devices == 1 { free.levels(task.milli).collect() } else { vec![0] };
-        let ways = levels.into_iter().filter_map(|level| {
-            let next = free.after(task, level)?;
-            let left = leftover(&next);
-            let mut taken = slots;
-            for (taken, kept) in taken.iter_mut().zip(self.gangs.slots(shape, &next)) {
-                *taken -= kept;
+        if free.fits(task) {
+            let free = free.clone();
+            let (before, slots) = (self.value(states, state), self.gangs.slots(shape, &free));
+            let shares = (task.devices == 1).then(|| free.levels(task.milli));
+            for level in shares.into_iter().flatten().chain((task.devices != 1).then_some(0)) {
+                let Some(next) = free.after(task, level) else { continue };
+                let left = leftover(&next);
+                let mut lost = slots;
+                for (lost, kept) in lost.iter_mut().zip(self.gangs.slots(shape, &next)) {
+                    *lost -= kept;
+                }
+                let after = states.intern((shape, next));
+                let cost = self.value(states, after) - before + left;
+                self.ways.push(Candidate { cost, loss: self.losses.intern(lost), level, last: false });
             }
-            let number = states.intern((shape, next));
-            Some(Candidate { cost: self.value(states, number) - before + left, slots: taken, level })
-        });
-        ways.collect()
+        }
+        let begin = if self.ways.len() == begin { NO_WAY } else { u32::try_from(begin).unwrap_or(NO_WAY) };
+        if let Some(last) = self.ways.last_mut() {
+            last.last = true;
+        }
+        if self.begins.len() <= state as usize {
+            self.begins.resize(states.len(), Vec::new());
+        }
+        let begins = &mut self.begins[state as usize];
+        if begins.len() <= number {
+            self.begun += number + 1 - begins.len();
+            begins.resize(number + 1, UNKNOWN);
+        }
+        begins[number] = begin;
+        begin
     }
 
     /// Prices of slots now.

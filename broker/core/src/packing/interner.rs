@@ -16,6 +16,13 @@ pub(super) fn digest_of(words: impl Iterator<Item = u64>) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
+/// Slots, or a difference of them.
+impl Digest for [i32; 8] {
+    fn digest(&self) -> u64 {
+        digest_of(self.iter().map(|&slots| u64::from(slots.cast_unsigned())))
+    }
+}
+
 /// No value is at this place of the table.
 const FREE: u32 = u32::MAX;
 

@@ -44,15 +44,16 @@ struct Lane {
     /// How much of the shape's log was taken in, and of which generation of it.
     fed: usize,
     generation: u64,
-    /// By slots taken away, whose price changes.
-    ways: BTreeMap<Slots, BinaryHeap<Reverse<Way>>>,
+    /// By number of the slots taken away, whose price changes.
+    ways: Vec<(u32, BinaryHeap<Reverse<Way>>)>,
 }
 
 /// States of one shape that came to have nodes, in the order in which they did.
 #[derive(Clone, Debug, Default)]
 struct Log {
     generation: u64,
-    states: Vec<u32>,
+    /// With the digest by which equal costs are told apart.
+    states: Vec<(u32, u64)>,
     live: usize,
 }
 
@@ -140,9 +141,12 @@ impl<N: Clone + Ord> Pool<N> {
     pub fn update(&mut self, node: &N, free: NodeState) {
         let Some(&state) = self.nodes.get(node) else { return };
         let next = self.intern(self.states.get(state).0, free);
-        if next != state {
-            self.leave(node);
-            self.join(node.clone(), next);
+        if next != state
+            && let Some(known) = self.nodes.get_mut(node)
+        {
+            *known = next;
+            self.count_out(node, state);
+            self.count_in(node.clone(), next);
         }
     }
 
@@ -180,27 +184,29 @@ impl<N: Clone + Ord> Pool<N> {
                 continue;
             }
             let lane = lane.get_or_insert_default();
-            lane.feed(
-                &self.logs[shape],
-                self.shapes.digest(shape as u32),
-                task,
-                costs,
-                &mut self.states,
-                &mut self.members,
-            );
+            lane.feed(&self.logs[shape], (number, task), costs, &mut self.states, &mut self.members);
             let price = scarcity[shape] * task.device_milli() * FUTURES as u64 / ONE;
             let price = i64::try_from(price).unwrap_or(i64::MAX);
-            for (slots, heap) in &mut lane.ways {
-                let slot_price: i64 = slots.iter().zip(slot_prices).map(|(n, price)| i64::from(*n) * price).sum();
-                while let Some(Reverse((_, _, state, _))) = heap.peek()
-                    && self.members[*state as usize].is_empty()
+            for (loss, heap) in &mut lane.ways {
+                let mut slot_price = None;
+                // Slots only become fewer, and prices are not negative: what costs more without them costs more with them.
+                while let Some(&Reverse((cost, digest, state, level))) = heap.peek()
+                    && best.is_none_or(|best| cost + price <= best.0)
                 {
-                    heap.pop();
-                }
-                let Some(&Reverse((cost, digest, state, level))) = heap.peek() else { continue };
-                let way = (cost + price + slot_price, digest, state, level);
-                if best.is_none_or(|best| way < best) {
+                    let slot_price = *slot_price.get_or_insert_with(|| {
+                        let slots = costs.losses.get(*loss).iter().zip(slot_prices);
+                        slots.map(|(n, price)| i64::from(*n) * price).sum::<i64>()
+                    });
+                    let way = (cost + price + slot_price, digest, state, level);
+                    if best.is_some_and(|best| best <= way) {
+                        break;
+                    }
+                    if self.members[state as usize].is_empty() {
+                        heap.pop();
+                        continue;
+                    }
                     best = Some(way);
+                    break;
                 }
             }
         }
@@ -216,6 +222,11 @@ impl<N: Clone + Ord> Pool<N> {
     }
 
     fn join(&mut self, node: N, state: u32) {
+        self.nodes.insert(node.clone(), state);
+        self.count_in(node, state);
+    }
+
+    fn count_in(&mut self, node: N, state: u32) {
         let (shape, free) = self.states.get(state);
         let shape = *shape as usize;
         self.free_milli[shape] += free.device_milli();
@@ -224,15 +235,20 @@ impl<N: Clone + Ord> Pool<N> {
         }
         let members = &mut self.members[state as usize];
         if members.is_empty() {
-            self.logs[shape].states.push(state);
+            let tie = free.digest_with(self.shapes.digest(shape as u32));
+            self.logs[shape].states.push((state, tie));
             self.logs[shape].live += 1;
         }
-        members.insert(node.clone());
-        self.nodes.insert(node, state);
+        members.insert(node);
     }
 
     fn leave(&mut self, node: &N) -> Option<u32> {
         let state = self.nodes.remove(node)?;
+        self.count_out(node, state);
+        Some(state)
+    }
+
+    fn count_out(&mut self, node: &N, state: u32) {
         let (shape, free) = self.states.get(state);
         let shape = *shape as usize;
         self.free_milli[shape] -= free.device_milli();
@@ -244,7 +260,6 @@ impl<N: Clone + Ord> Pool<N> {
         if members.is_empty() {
             self.logs[shape].live -= 1;
         }
-        Some(state)
     }
 
     /// Computes what went stale, forgets states once they are too many, and shortens logs that are mostly past.
@@ -266,7 +281,7 @@ impl<N: Clone + Ord> Pool<N> {
             if log.states.len() > 4 * log.live + 64 {
                 log.states.sort_unstable();
                 log.states.dedup();
-                log.states.retain(|&state| !self.members[state as usize].is_empty());
+                log.states.retain(|&(state, _)| !self.members[state as usize].is_empty());
                 log.generation += 1;
             }
         }
@@ -277,8 +292,7 @@ impl Lane {
     fn feed<N: Clone + Ord>(
         &mut self,
         log: &Log,
-        shape: u64,
-        task: &Task,
+        task: (usize, &Task),
         costs: &mut Costs,
         states: &mut States,
         members: &mut Vec<BTreeSet<N>>,
@@ -286,17 +300,25 @@ impl Lane {
         if self.generation != log.generation {
             *self = Self { generation: log.generation, ..Self::default() };
         }
-        for &state in &log.states[self.fed..] {
+        for &(state, tie) in &log.states[self.fed..] {
             if members[state as usize].is_empty() {
                 continue;
             }
-            for way in costs.candidates(states, task, state) {
-                let digest = states.get(state).1.digest_with(shape);
-                self.ways.entry(way.slots).or_default().push(Reverse((way.cost, digest, state, way.level)));
+            for way in costs.ways(states, task, state) {
+                self.of_loss(way.loss).push(Reverse((way.cost, tie, state, way.level)));
             }
-            members.resize(states.len(), BTreeSet::new());
         }
+        members.resize(states.len(), BTreeSet::new());
         self.fed = log.states.len();
+    }
+
+    /// Ways that take those slots away.
+    fn of_loss(&mut self, loss: u32) -> &mut BinaryHeap<Reverse<Way>> {
+        let at = self.ways.iter().position(|(of, _)| *of == loss).unwrap_or_else(|| {
+            self.ways.push((loss, BinaryHeap::new()));
+            self.ways.len() - 1
+        });
+        &mut self.ways[at].1
     }
 }
 

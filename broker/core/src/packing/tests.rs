@@ -74,9 +74,11 @@ fn by_scan(nodes: &BTreeMap<u32, NodeState>, task: &Task) -> Option<(i64, u32, u
             continue;
         }
         let state = states.intern((number, free.clone()));
-        for way in costs.candidates(&mut states, task, state) {
+        let ways = costs.ways(&mut states, (0, task), state).to_vec();
+        for way in ways {
             let price = scarcity[number as usize] * task.device_milli() * FUTURES as u64 / ONE;
-            let lost: i64 = way.slots.iter().zip(prices).map(|(slots, price)| i64::from(*slots) * price).sum();
+            let lost: i64 =
+                costs.losses.get(way.loss).iter().zip(prices).map(|(slots, price)| i64::from(*slots) * price).sum();
             let tie = free.digest_with(shapes.digest(number));
             let cost = way.cost + i64::try_from(price).unwrap() + lost;
             let found = (cost, tie, *node, way.level);

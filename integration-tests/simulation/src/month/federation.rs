@@ -85,7 +85,7 @@ impl Federation {
 
     /// Requests of a tenant that wait.
     pub(super) fn waiting(&self, tenant: usize) -> usize {
-        self.state.queued().filter(|(_, request)| request.spec.tenant == self.tenants[tenant]).count()
+        self.state.queued_of(&self.tenants[tenant])
     }
 
     /// GPUs that a tenant holds, in thousandths.

@@ -5,7 +5,9 @@ mod bound;
 mod burst;
 mod chaos;
 mod fairness;
+mod federation;
 mod place;
+mod speed;
 
 use std::process::ExitCode;
 
@@ -15,7 +17,7 @@ use clap::{Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "Examples:\n  comity-bench burst --runs 5\n  comity-bench burst --runs 5 --json\n  comity-bench agent --nodes 1000 --pods 10000\n  comity-bench chaos --origins 10 --donors 5 --leases 50 --minutes 15 --json\n  comity-bench place --nodes nodes.csv --pods pods.csv --seeds 42..51 --policy comity\n  comity-bench bound --nodes nodes.csv --pods pods.csv\n  comity-bench fairness --days 30 --plot month.svg\n"
+    after_help = "Examples:\n  comity-bench burst --runs 5\n  comity-bench burst --runs 5 --json\n  comity-bench agent --nodes 1000 --pods 10000\n  comity-bench chaos --origins 10 --donors 5 --leases 50 --minutes 15 --json\n  comity-bench place --nodes nodes.csv --pods pods.csv --seeds 42..51 --policy comity\n  comity-bench match --nodes nodes.csv --pods pods.csv --scale 1,8,64\n  comity-bench federation --nodes nodes.csv --pods pods.csv --clusters 20 --plot federation.svg\n  comity-bench bound --nodes nodes.csv --pods pods.csv\n  comity-bench fairness --days 30 --plot month.svg\n"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -52,6 +54,23 @@ enum Benchmark {
     /// broker's core; fgd is fragmentation gradient descent (Weng et al., USENIX ATC 2023); best-fit and random are what
     /// they say. Exit code 1 and a sentence if a file cannot be used.
     Place(place::PlaceArgs),
+    /// How many placements a second the broker's planner and state machine make, on one core and in memory
+    ///
+    /// Queues the trace's tasks in batches, plans and places each batch: once to fill the tables of node states, then to
+    /// measure, then one request after the other for the percentiles. Nodes and tasks are taken several times over; more
+    /// than 10,000 nodes are several donors. Prints for each scale: placements that the planner finds in a second, leases
+    /// that come of them (each checked again) in a second, the planner's rate while the tables are filled, FGD's rate
+    /// (looking at every node as its authors' simulator does), and the time from a queued request to its lease. Use a
+    /// release build.
+    Match(speed::MatchArgs),
+    /// What institutions gain by lending to each other: a trace's nodes and tasks dealt out to them
+    ///
+    /// Replays the same arrivals three times: each institution keeps to itself; each asks the broker for what does not fit
+    /// at home; all nodes are one cluster. Prints for each institution its GPUs, what its people ask for and what it lends;
+    /// and for each of the three the GPUs of its own that nobody uses in the end (stranded), its tasks that found no place
+    /// (waiting) and the GPUs that those ask for (unplaced). Borrowing goes through the broker's state machine and planner.
+    /// Tasks without GPUs run at home or not at all, but in one cluster. Nothing ends.
+    Federation(federation::FederationArgs),
     /// How much of a cluster's GPUs any policy could get allocated: a bound by linear programming
     ///
     /// Prints, for 100 % and 130 % demand, what a scheduler could allocate that takes whatever can be made to fit and may
@@ -75,6 +94,8 @@ async fn main() -> ExitCode {
         Benchmark::Agent(arguments) => agent::run(&arguments).await,
         Benchmark::Chaos(arguments) => chaos::run(&arguments).await,
         Benchmark::Place(arguments) => place::run(&arguments),
+        Benchmark::Match(arguments) => speed::run(&arguments),
+        Benchmark::Federation(arguments) => federation::run(&arguments),
         Benchmark::Bound(arguments) => bound::run(&arguments),
         Benchmark::Fairness(arguments) => fairness::run(&arguments),
     };

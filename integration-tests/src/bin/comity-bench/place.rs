@@ -38,7 +38,7 @@ pub(crate) struct PlaceArgs {
     json: bool,
 }
 
-fn inflate(text: &str) -> Result<f64, String> {
+pub(crate) fn inflate(text: &str) -> Result<f64, String> {
     let value = text.parse().ok().filter(|value| (0.01..=10.0).contains(value));
     value.ok_or_else(|| "write a number from 0.01 to 10, such as 1.3".to_owned())
 }

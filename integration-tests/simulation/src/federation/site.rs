@@ -1,0 +1,92 @@
+//! The nodes of one institution, and what its own scheduler does with them.
+
+use std::ops::Range;
+
+use comity_core::packing::{Mix, NodeState, Pool, Shape, Task};
+
+/// What one task took.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub(super) node: usize,
+    /// By index.
+    pub(super) devices: Vec<usize>,
+    /// Thousandths of each.
+    pub(super) milli_each: u16,
+    pub(super) cpu_milli: u64,
+    pub(super) memory_mib: u64,
+}
+
+/// What is free on a node.
+#[derive(Clone, Debug)]
+struct Free {
+    cpu_milli: u64,
+    memory_mib: u64,
+    /// Thousandths of each device, by index.
+    devices: Vec<u16>,
+}
+
+/// Nodes by number, packed.
+#[derive(Debug)]
+pub(super) struct Site {
+    pool: Pool<usize>,
+    nodes: Vec<Free>,
+}
+
+impl Site {
+    /// Idle nodes, on which work like `mix` is expected.
+    pub(super) fn new(shapes: &[&Shape], mix: &Mix) -> Self {
+        let mut pool = Pool::default();
+        pool.expect(mix.clone());
+        let mut nodes = Vec::with_capacity(shapes.len());
+        for (number, shape) in shapes.iter().enumerate() {
+            let idle = shape.idle();
+            let (cpu_milli, memory_mib, devices) = (idle.cpu_milli, idle.memory_mib, idle.devices.clone());
+            nodes.push(Free { cpu_milli, memory_mib, devices });
+            pool.set(number, shape, idle);
+        }
+        Self { pool, nodes }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Puts a task where it leaves least idle in the end; `None` if it fits nowhere.
+    pub(super) fn place(&mut self, task: &Task) -> Option<Taken> {
+        let choice = self.pool.choose(task)?;
+        let level = if task.devices > 1 { task.milli } else { choice.level };
+        let free = self.nodes.get(choice.node)?;
+        let fitting = free.devices.iter().enumerate().filter(|(_, free)| **free == level).map(|(index, _)| index);
+        let devices: Vec<usize> = fitting.take(usize::from(task.devices)).collect();
+        let taken = Taken {
+            node: choice.node,
+            devices,
+            milli_each: task.milli,
+            cpu_milli: task.cpu_milli,
+            memory_mib: task.memory_mib,
+        };
+        self.take(&taken);
+        Some(taken)
+    }
+
+    /// Counts in what is taken, by the institution itself or by who borrows of it.
+    pub(super) fn take(&mut self, taken: &Taken) {
+        let Some(free) = self.nodes.get_mut(taken.node) else { return };
+        free.cpu_milli = free.cpu_milli.saturating_sub(taken.cpu_milli);
+        free.memory_mib = free.memory_mib.saturating_sub(taken.memory_mib);
+        for &device in &taken.devices {
+            if let Some(free) = free.devices.get_mut(device) {
+                *free = free.saturating_sub(taken.milli_each);
+            }
+        }
+        let mut devices: Vec<u16> = free.devices.iter().copied().filter(|&milli| milli > 0).collect();
+        devices.sort_unstable();
+        let state = NodeState { cpu_milli: free.cpu_milli, memory_mib: free.memory_mib, devices };
+        self.pool.update(&taken.node, state);
+    }
+
+    /// Free thousandths of devices on some of the nodes.
+    pub(super) fn free_milli(&self, nodes: Range<usize>) -> u64 {
+        self.nodes[nodes].iter().flat_map(|free| &free.devices).map(|&milli| u64::from(milli)).sum()
+    }
+}

@@ -1,0 +1,59 @@
+//! What a federation is good for.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use comity_simulation::federation::{FederationTest, Skew, svg};
+use comity_simulation::trace::Trace;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct FederationArgs {
+    /// CSV of nodes with the columns sn, cpu_milli, memory_mib, gpu (how many) and model
+    #[arg(long, value_name = "CSV")]
+    nodes: PathBuf,
+    /// CSV of pods with the columns cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU) and, where models matter, gpu_spec
+    #[arg(long, value_name = "CSV")]
+    pods: PathBuf,
+    /// Institutions of one cluster each; the nodes are dealt out in order of name
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(2..=100))]
+    clusters: u16,
+    /// How the work falls on them: capacity (by what each has) or zipf (the first asks for twice as much as the second)
+    #[arg(long, default_value = "capacity")]
+    skew: Skew,
+    /// How much is asked for, in parts of the GPU capacity
+    #[arg(long, default_value_t = 1.0, value_parser = super::place::inflate)]
+    inflate: f64,
+    /// Seed of the arrivals, and of whose they are
+    #[arg(long, default_value_t = 42)]
+    seed: u64,
+    /// Writes what is stranded at each institution, and what its people wait for, as an SVG
+    #[arg(long, value_name = "SVG")]
+    plot: Option<PathBuf>,
+    /// Prints one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Replays and prints.
+///
+/// # Errors
+/// When a file cannot be read or written, or the core refuses what it should not.
+pub(crate) fn run(arguments: &FederationArgs) -> Result<()> {
+    let trace = Trace::read(&arguments.nodes, &arguments.pods)?;
+    let test = FederationTest {
+        clusters: usize::from(arguments.clusters),
+        seed: arguments.seed,
+        inflate: arguments.inflate,
+        skew: arguments.skew,
+    };
+    let report = test.run(&trace)?;
+    if let Some(path) = &arguments.plot {
+        std::fs::write(path, svg(&report)).with_context(|| format!("cannot write the plot to {}", path.display()))?;
+    }
+    if arguments.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print!("{}", report.table());
+    }
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! How fast the broker's core places.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, anyhow};
+use comity_simulation::speed::{HEAD, SpeedTest, row};
+use comity_simulation::trace::Trace;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct MatchArgs {
+    /// CSV of nodes with the columns sn, cpu_milli, memory_mib, gpu (how many) and model
+    #[arg(long, value_name = "CSV")]
+    nodes: PathBuf,
+    /// CSV of pods with the columns cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU) and, where models matter, gpu_spec
+    #[arg(long, value_name = "CSV")]
+    pods: PathBuf,
+    /// How many times the nodes and the tasks there are: one run for each
+    #[arg(long, value_delimiter = ',', default_value = "1,8,64", value_name = "TIMES,...", value_parser = clap::value_parser!(u16).range(1..=256))]
+    scale: Vec<u16>,
+    /// Requests that are queued before each plan
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u16).range(1..=512))]
+    batch: u16,
+    /// Most tasks of a run; a broker keeps at most 200,000 leases
+    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..=200_000))]
+    tasks: u32,
+    /// Seed of the arrivals
+    #[arg(long, default_value_t = 42)]
+    seed: u64,
+    /// Prints one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// When a file cannot be read, or the core refuses what it should not.
+pub(crate) fn run(arguments: &MatchArgs) -> Result<()> {
+    let trace = Trace::read(&arguments.nodes, &arguments.pods)?;
+    if !arguments.json {
+        println!("{HEAD}");
+    }
+    let mut scales = Vec::new();
+    for &scale in &arguments.scale {
+        let test = SpeedTest {
+            scale: usize::from(scale),
+            batch: usize::from(arguments.batch),
+            seed: arguments.seed,
+            tasks: usize::try_from(arguments.tasks)?,
+        };
+        let speed = test
+            .run(&trace, |doing| {
+                if !arguments.json {
+                    eprint!("\r\x1b[K{scale} times: {doing}");
+                }
+            })
+            .map_err(|refusal| {
+                anyhow!("the core refused what it should not have, so there are no figures: {refusal}")
+            })?;
+        if !arguments.json {
+            eprint!("\r\x1b[K");
+            println!("{}", row(&speed));
+        }
+        scales.push(speed);
+    }
+    if arguments.json {
+        println!("{}", serde_json::json!({ "scales": scales }));
+    }
+    Ok(())
+}
