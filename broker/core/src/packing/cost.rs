@@ -27,7 +27,7 @@ const CPU_PRESSURE: (u128, u128) = (82, 95);
 pub(super) type States = Interner<(u32, NodeState)>;
 
 /// Ways to put tasks on states that are remembered, and four times as many places where ways begin: 16 bytes each.
-const MAX_WAYS: usize = 1 << 24;
+const MAX_WAYS: usize = 1 << 22;
 /// Nobody has asked yet for the ways to put a task on a state.
 const UNKNOWN: u32 = u32::MAX;
 /// A task does not fit on a state.
