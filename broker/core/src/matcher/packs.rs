@@ -9,6 +9,7 @@ use super::cutting::Worths;
 use super::device::room;
 use super::fit::{Counted, Fit, Wanted, fit, free_cpu_and_memory};
 use super::view::View;
+use super::wired::is_of_a_whole_clique;
 use crate::demand::{DeviceChoice, GpuDemand, Share, Topology};
 use crate::id::{ClassName, ClusterId, NodeId};
 use crate::inventory::{Device, Node, Sharing};
@@ -131,7 +132,8 @@ impl Packs {
         let serves = |kind: &Kind| {
             kind.class == *wanted.class && wanted.selector.is_none_or(|selector| selector.matches(&kind.device.facts()))
         };
-        let Some(tasks) = pack.tasks(wanted.gpus, wanted.topology, serves) else {
+        let alone = wanted.members.is_none();
+        let Some(tasks) = alone.then(|| pack.tasks(wanted.gpus, wanted.topology, serves)).flatten() else {
             return fit(view, donor, wanted, worths);
         };
         let mut best: Option<(i64, Placement)> = None;
@@ -313,7 +315,7 @@ impl Pack {
         topology: Topology,
         serves: impl Fn(&Kind) -> bool,
     ) -> Option<Vec<(Task, Served)>> {
-        if topology.whole_node || matches!(gpus.share, Share::MigProfile(_)) {
+        if topology.whole_node || topology.asks_for_wiring() || matches!(gpus.share, Share::MigProfile(_)) {
             return None;
         }
         let devices = u16::try_from(gpus.count).ok()?;
@@ -397,16 +399,16 @@ fn lay_out(
     let (node, lent) = (offer.nodes.get(id)?, view.occupancy(donor, id));
     let level = if task.devices > 1 { task.milli } else { level };
     let share = DeviceShare { milli: u32::from(served.milli_each), units: 1, slots: Slots::NONE };
-    let devices: BTreeMap<u32, DeviceShare> = (0..)
-        .zip(&node.devices)
-        .filter(|(index, device)| free_of(device, *index, lent) == level)
-        .take(usize::from(task.devices))
-        .map(|(index, _)| (index, share))
-        .collect();
+    let mut free: Vec<(u32, &Device)> =
+        (0..).zip(&node.devices).filter(|(index, device)| free_of(device, *index, lent) == level).collect();
+    free.sort_by_key(|(index, device)| (is_of_a_whole_clique(node, lent, device), *index));
+    let devices: BTreeMap<u32, DeviceShare> =
+        free.into_iter().take(usize::from(task.devices)).map(|(index, _)| (index, share)).collect();
     if devices.len() != usize::from(task.devices) {
         return None;
     }
-    let part = NodePlacement { devices, cpu_milli: task.cpu_milli, memory_mib: task.memory_mib };
+    let part =
+        NodePlacement { devices, cpu_milli: task.cpu_milli, memory_mib: task.memory_mib, ..NodePlacement::default() };
     Some(Placement {
         donor: donor.clone(),
         nodes: BTreeMap::from([(id.clone(), part)]),
