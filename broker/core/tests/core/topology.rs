@@ -11,7 +11,7 @@ use super::boxes::{
     GIB, aligned, asking, devices, dgx_a100, end, federation, hgx_h100, l40s, nvlink, obstacle, offering,
     pcie_in_pairs, placed, refusal, waits,
 };
-use super::federation::{cluster, node};
+use super::federation::node;
 
 #[test]
 fn nvlink_takes_pairs_that_bridges_join() {
