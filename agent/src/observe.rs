@@ -15,6 +15,7 @@ mod node_id;
 mod pod_facts;
 pub(crate) mod pod_request;
 pub(crate) mod quantity;
+mod wiring;
 
 use std::sync::Arc;
 

@@ -9,6 +9,7 @@ pub mod offer;
 pub mod peering;
 pub mod policy;
 pub mod request;
+mod wiring;
 
 use comity_core::{Refusal, Timestamp};
 

@@ -14,6 +14,7 @@ mod raft;
 mod request;
 mod spec;
 mod verdict;
+mod wiring;
 
 pub use cluster::{Cluster, Invitation};
 pub use delivery::{Delivery, VirtualNode};
@@ -26,8 +27,9 @@ pub use placement::{DeviceShare, NodePlacement, Placement};
 pub use policy::{PolicyApplied, PolicyChecked, PolicyFile, PolicyProblem, PolicyShown};
 pub use raft::{RaftBroker, RaftMember, RaftMembers, RaftStatus};
 pub use request::{Request, RequestState};
-pub use spec::{Gpus, RequestSpec, Share, Topology};
+pub use spec::{Gpus, Members, RequestSpec, Share, Topology};
 pub use verdict::{DonorVerdict, Explanation, Quote};
+pub use wiring::{NumaAmounts, RdmaBandwidth};
 
 /// `None` for protobuf's "no time".
 fn time(ms: u64) -> Option<u64> {

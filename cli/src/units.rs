@@ -3,8 +3,10 @@
 mod amount;
 mod decimal;
 mod gpus;
+mod members;
 mod time;
 
 pub use amount::{parse_cpu_milli, parse_memory_mib};
 pub use gpus::{GpuAmount, parse_gpus};
+pub use members::{MemberRange, parse_members};
 pub use time::{age, format_duration, parse_duration_ms, parse_moment_ms};

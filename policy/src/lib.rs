@@ -42,7 +42,7 @@ pub use device::DeviceFacts;
 pub use directory::{ReadError, Scan, read_directory, scan_directory};
 pub use documents::{
     Agreement, AgreementSides, Cluster, Defaults, DeliveryKind, DocRef, Document, Federation, GpuClass, Institution,
-    LendTerm, Limits, Origin, PriorityClass, Quota, QuotaSubject, Tenant, TenantRole,
+    LendTerm, Limits, NodeSharing, NvLinkSharing, Origin, PriorityClass, Quota, QuotaSubject, Tenant, TenantRole,
 };
 pub use kind::{API_VERSION, Kind};
 pub use problem::{Problem, ProblemCode, render_problems};

@@ -79,7 +79,7 @@ pub(super) fn spec(object: &GpuRequest, defaults: &Defaults) -> Result<v1::Reque
             cpu_milli_per_gpu: amount(spec.cpu_milli_per_gpu),
             memory_mib_per_gpu: amount(spec.memory_mib_per_gpu),
         }),
-        topology: Some(v1::Topology { same_node: spec.same_node.unwrap_or(false), whole_node: false }),
+        topology: Some(v1::Topology { same_node: spec.same_node.unwrap_or(false), ..v1::Topology::default() }),
         duration_ms,
         delivery: delivery.into(),
         target_namespace: namespace,

@@ -121,6 +121,11 @@ struct FileNode {
     #[serde(default)]
     local_use: Option<LocalUse>,
     gpus: Vec<FileGpus>,
+    #[serde(default)]
+    numa: BTreeMap<u32, wiring::FileNuma>,
+    /// Gbit/s by network.
+    #[serde(default)]
+    rdma: BTreeMap<String, Spanned<u32>>,
 }
 
 /// What other work takes of the node; devices are taken from the last one down.
@@ -148,6 +153,12 @@ struct FileGpus {
     resource_name: Option<String>,
     #[serde(default = "yes")]
     healthy: bool,
+    /// NUMA node that they are nearest to.
+    #[serde(default)]
+    numa: Option<Spanned<u32>>,
+    /// Clique of devices that NVLink joins, of which they are.
+    #[serde(default)]
+    nvlink: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -266,6 +277,8 @@ fn node(given: &FileNode, salt: &NodeSalt, reserve: &LocalReserve) -> Result<v1:
         local_memory_mib: local.and_then(|local| local.memory.as_ref()).map_or(Ok(0), memory)?.max(reserve.memory_mib),
         devices,
         schedulable: given.schedulable,
+        numa: wiring::numa(given)?,
+        rdma: wiring::rdma(given)?,
     })
 }
 
@@ -304,6 +317,8 @@ fn device(given: &FileGpus) -> Result<v1::Device, Problem> {
         healthy: given.healthy,
         local_use_milli: 0,
         resource_name: given.resource_name.clone().unwrap_or_else(|| usual_name.to_owned()),
+        numa_node: given.numa.as_ref().map(|numa| numa.value),
+        nvlink_clique: given.nvlink.as_ref().map(|clique| clique.value.clone()).unwrap_or_default(),
     })
 }
 
@@ -379,6 +394,8 @@ fn mode(given: &Spanned<FileSharing>) -> Result<v1::sharing::Mode, Problem> {
         }),
     })
 }
+
+mod wiring;
 
 #[cfg(test)]
 mod tests;

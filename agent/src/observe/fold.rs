@@ -14,6 +14,7 @@ use super::node_facts::NodeFacts;
 use super::node_id::NodeSalt;
 use super::pod_facts::PodFacts;
 use super::pod_request::{Amounts, CPU, MEMORY};
+use super::wiring::{self, Wiring};
 
 /// Nodes of one offer, as the broker bounds it.
 const MAX_NODES: usize = 10_000;
@@ -56,7 +57,9 @@ pub(crate) fn fold<'a>(
         folded.left_out.extend(left_out);
         if !pools.is_empty() {
             let local = used.get(facts.name.as_str()).unwrap_or(&nothing);
-            folded.nodes.push(node(facts, &pools, local, salt, reserve));
+            let (node, left_out) = node(facts, &pools, local, salt, reserve);
+            folded.nodes.push(node);
+            folded.left_out.extend(left_out);
         }
     }
     folded.nodes.sort_by(|a, b| a.id.cmp(&b.id));
@@ -65,7 +68,14 @@ pub(crate) fn fold<'a>(
     folded
 }
 
-fn node(facts: &NodeFacts, pools: &[GpuPool], local: &Amounts, salt: &NodeSalt, reserve: &LocalReserve) -> Node {
+/// The node, and why what is written of its wiring is not offered, if it is not.
+fn node(
+    facts: &NodeFacts,
+    pools: &[GpuPool],
+    local: &Amounts,
+    salt: &NodeSalt,
+    reserve: &LocalReserve,
+) -> (Node, Option<LeftOut>) {
     let amount = |amounts: &Amounts, name: &str| amounts.get(name).copied().unwrap_or(0);
     let mut devices = Vec::new();
     let mut reserved = u64::from(reserve.gpus_per_node);
@@ -75,18 +85,36 @@ fn node(facts: &NodeFacts, pools: &[GpuPool], local: &Amounts, salt: &NodeSalt, 
         devices.extend(pool_devices(pool, amount(local, &pool.counted_by).max(held_back)));
     }
     devices.truncate(MAX_DEVICES);
+    for device in devices.iter_mut().filter(|device| !device.nvlink_clique.is_empty()) {
+        device.nvlink_clique = salt.clique_id(&device.nvlink_clique);
+    }
     for (index, device) in (0_u32..).zip(&mut devices) {
         device.index = index;
     }
-    Node {
+    let (cpu_milli, memory_mib) = (amount(&facts.allocatable, CPU), amount(&facts.allocatable, MEMORY) / MIB);
+    let (wiring, left_out) = if facts.wiring.is_empty() {
+        (Wiring::default(), None)
+    } else {
+        match wiring::read(&facts.wiring, &mut devices, (cpu_milli, memory_mib), salt) {
+            Ok(wiring) => (wiring, None),
+            Err(reason) => {
+                let resource = format!("annotation {}", wiring::ANNOTATION);
+                (Wiring::default(), Some(LeftOut { node: facts.name.clone(), resource, reason }))
+            }
+        }
+    };
+    let node = Node {
         id: salt.node_id(&facts.name),
-        cpu_milli: amount(&facts.allocatable, CPU),
-        memory_mib: amount(&facts.allocatable, MEMORY) / MIB,
+        cpu_milli,
+        memory_mib,
         local_cpu_milli: amount(local, CPU).max(reserve.cpu_milli),
         local_memory_mib: amount(local, MEMORY).div_ceil(MIB).max(reserve.memory_mib),
         devices,
         schedulable: facts.schedulable,
-    }
+        numa: wiring.numa,
+        rdma: wiring.rdma,
+    };
+    (node, left_out)
 }
 
 /// Healthy devices, with local use from the last one down, then the unhealthy ones.

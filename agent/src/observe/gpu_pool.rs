@@ -148,6 +148,8 @@ fn nvidia_model(node: &NodeFacts, product: &str, resource: &str) -> Result<Devic
         healthy: true,
         local_use_milli: 0,
         resource_name: resource.to_owned(),
+        numa_node: None,
+        nvlink_clique: label("nvidia.com/gpu.clique").to_owned(),
     })
 }
 

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::gpu_resource;
 use super::pod_request::{Amounts, CPU};
-use super::quantity;
+use super::{quantity, wiring};
 
 /// Label families that describe GPUs.
 const LABEL_PREFIXES: [&str; 3] = ["nvidia.com/", "amd.com/gpu.", "gpu.intel.com/"];
@@ -31,6 +31,8 @@ pub(crate) struct NodeFacts {
     pub(crate) is_virtual: bool,
     /// HAMi shares this node's GPUs.
     pub(crate) is_hami: bool,
+    /// How its parts are joined, as its owner wrote it; empty: nothing is written.
+    pub(crate) wiring: String,
 }
 
 impl NodeFacts {
@@ -54,6 +56,13 @@ impl NodeFacts {
             schedulable: is_schedulable(node, &capacity),
             is_virtual: label("type") == Some("virtual-kubelet") || label("liqo.io/type") == Some("virtual-node"),
             is_hami: node.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(HAMI_ANNOTATION)),
+            wiring: node
+                .metadata
+                .annotations
+                .as_ref()
+                .and_then(|all| all.get(wiring::ANNOTATION))
+                .cloned()
+                .unwrap_or_default(),
             allocatable,
             capacity,
         })

@@ -52,7 +52,17 @@ impl NodeSalt {
     /// The id of a node: 16 lower-case hex digits.
     #[must_use]
     pub fn node_id(&self, name: &str) -> String {
-        let hash = Sha256::new().chain_update(b"comity-node-v1").chain_update(self.0).chain_update(name).finalize();
+        self.id(b"comity-node-v1", name)
+    }
+
+    /// The id of a clique of devices that NVLink joins: as long.
+    #[must_use]
+    pub fn clique_id(&self, name: &str) -> String {
+        self.id(b"comity-clique-v1", name)
+    }
+
+    fn id(&self, of: &[u8], name: &str) -> String {
+        let hash = Sha256::new().chain_update(of).chain_update(self.0).chain_update(name).finalize();
         hex::encode(&hash[..ID_BYTES])
     }
 }

@@ -1,5 +1,7 @@
 //! What is asked for.
 
+mod topology;
+
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ClassName, ClusterId, PriorityName, TenantId, is_dns_label};
@@ -9,6 +11,8 @@ use crate::limits::{
 };
 use crate::refusal::Refusal;
 use crate::time::{Millis, Timestamp};
+
+pub use topology::{Members, Numa, NvLink, Topology};
 
 /// How much of one device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -47,15 +51,6 @@ pub struct GpuDemand {
     pub cpu_milli_per_gpu: u64,
     /// Main memory per share, in MiB.
     pub memory_mib_per_gpu: u64,
-}
-
-/// How the shares lie together. All of a request is on one donor (gang).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Topology {
-    /// All shares on one node.
-    pub same_node: bool,
-    /// Only nodes that the request takes whole.
-    pub whole_node: bool,
 }
 
 /// How a lease reaches the origin.
@@ -97,6 +92,9 @@ pub struct RequestSpec {
     pub gpus: GpuDemand,
     /// How they lie together.
     pub topology: Topology,
+    /// As how many members, each with `gpus`; `None`: `gpus` is all there is, and may lie on several nodes.
+    #[serde(default)]
+    pub members: Option<Members>,
     /// Length of the lease; zero takes the federation's default.
     pub duration: Millis,
     /// Donors that may serve it; empty: any.
@@ -135,6 +133,24 @@ impl GpuDemand {
 }
 
 impl RequestSpec {
+    /// Thousandths of devices that it starts with at least, as [`GpuDemand::nominal_milli`] counts them.
+    #[must_use]
+    pub fn least_milli(&self) -> u64 {
+        self.gpus.nominal_milli().saturating_mul(u64::from(self.members.map_or(1, |members| members.min)))
+    }
+
+    /// Thousandths of devices that it may come to hold, counted so.
+    #[must_use]
+    pub fn most_milli(&self) -> u64 {
+        self.gpus.nominal_milli().saturating_mul(u64::from(self.members.map_or(1, |members| members.desired)))
+    }
+
+    /// Shares without which it does not start.
+    #[must_use]
+    pub fn least_shares(&self) -> u64 {
+        u64::from(self.gpus.count).saturating_mul(u64::from(self.members.map_or(1, |members| members.min)))
+    }
+
     /// Checks every bound; the refusal names field, value and remedy.
     pub fn check(&self) -> Result<(), Refusal> {
         let gpus = &self.gpus;
@@ -195,6 +211,10 @@ impl RequestSpec {
             if amount > MAX_AMOUNT {
                 return Err(Refusal::invalid(field, amount, "is too large", format!("use at most {MAX_AMOUNT}")));
             }
+        }
+        self.topology.check(gpus)?;
+        if let Some(members) = self.members {
+            members.check(gpus)?;
         }
         let duration = self.duration.0;
         if duration != 0 && !(MIN_LEASE_MS..=MAX_LEASE_MS).contains(&duration) {

@@ -7,6 +7,7 @@ mod envelopes_belong_to_their_epoch;
 mod leases_are_delivered_as_asked;
 mod no_gpu_is_lent_twice;
 mod no_mig_slot_is_lent_twice;
+mod no_numa_node_or_link_is_lent_twice;
 mod peerings_know_their_leases;
 mod revisions_do_not_run_ahead;
 
@@ -24,6 +25,7 @@ pub struct Invariant {
 pub const ALL: &[Invariant] = &[
     no_gpu_is_lent_twice::INVARIANT,
     no_mig_slot_is_lent_twice::INVARIANT,
+    no_numa_node_or_link_is_lent_twice::INVARIANT,
     a_request_has_one_owner::INVARIANT,
     leases_are_delivered_as_asked::INVARIANT,
     peerings_know_their_leases::INVARIANT,

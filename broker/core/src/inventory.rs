@@ -1,6 +1,7 @@
 //! What clusters have: devices, nodes, offers.
 
 mod layout;
+mod wiring;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,6 +12,8 @@ use crate::id::{ClusterId, NodeId};
 use crate::limits::{MAX_AMOUNT, MAX_DEVICES_PER_NODE, MAX_NODES_PER_OFFER, WHOLE_MILLI};
 use crate::mig::Board;
 use crate::refusal::Refusal;
+
+pub use wiring::{DeviceWiring, NodeWiring, NumaAmounts};
 
 /// How a device may be shared.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -108,6 +111,9 @@ pub struct Device {
     pub local_use_milli: u32,
     /// Kubernetes resource name it is counted by, as in "nvidia.com/gpu".
     pub resource_name: String,
+    /// Where it sits in its node.
+    #[serde(default)]
+    pub wiring: DeviceWiring,
 }
 
 /// One node of an offer. Devices are numbered by their place in the list.
@@ -125,6 +131,9 @@ pub struct Node {
     pub devices: Vec<Device>,
     /// False: nothing new is placed here.
     pub schedulable: bool,
+    /// How its parts are joined.
+    #[serde(default)]
+    pub wiring: NodeWiring,
 }
 
 /// What one cluster advertises.
@@ -220,8 +229,11 @@ impl Node {
                 format!("offer at most {MAX_DEVICES_PER_NODE}"),
             ));
         }
+        self.wiring.check(self, &format!("offer.nodes[{id}]"))?;
         for (index, device) in self.devices.iter().enumerate() {
-            device.check(&field(&format!("devices[{index}]")))?;
+            let field = field(&format!("devices[{index}]"));
+            device.check(&field)?;
+            device.wiring.check(self, &field)?;
         }
         Ok(())
     }
@@ -243,7 +255,7 @@ impl Device {
         }
     }
 
-    /// Whether nothing but use and health tells them apart.
+    /// Whether nothing but use, health and wiring tells them apart.
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         self.product_name == other.product_name

@@ -6,6 +6,14 @@ pub const MAX_COMMAND_BYTES: usize = 16 << 20;
 pub const MAX_NODES_PER_OFFER: usize = 10_000;
 /// Devices of one node: the largest servers sold hold 16; virtual nodes of pools may group more.
 pub const MAX_DEVICES_PER_NODE: usize = 128;
+/// NUMA nodes of one node: four sockets of today's largest processors, cut in four.
+pub const MAX_NUMA_NODES: usize = 32;
+/// RDMA networks of one node: one for each of its devices would still be few of these.
+pub const MAX_NETWORKS_PER_NODE: usize = 16;
+/// Gbit/s of one node on one network: a hundred times what the fastest servers have.
+pub const MAX_RDMA_GBITS: u32 = 1_000_000;
+/// Bytes of the name of a network or of an NVLink clique.
+pub const MAX_NAME_BYTES: usize = 63;
 /// Shares of one request; policy usually allows less.
 pub const MAX_SHARES_PER_REQUEST: u32 = 4_096;
 /// Smallest fraction of a device, in thousandths: 1/20 of a GPU.

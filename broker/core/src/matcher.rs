@@ -10,17 +10,19 @@
 //!
 //! Which node of a donor is a matter of [`packing`](crate::packing), as far as it can say what is asked for: whole devices
 //! of one node, or part of one. What it cannot say (MIG profiles, several shares that may lie on one device, gangs over
-//! several nodes, nodes taken whole) is fitted by looking at each node; where a MIG device may be cut as leases need it,
+//! several nodes, nodes taken whole, members, NVLink, NUMA, RDMA) is fitted by looking at each node; where a MIG device may be cut as leases need it,
 //! `cutting` says at which slots, with the requests that wait behind in view.
 
 mod ahead;
 mod check;
+mod check_wiring;
 mod cut;
 mod cutting;
 mod device;
 mod explain;
 mod fit;
 mod no_start;
+mod nodes;
 mod order;
 mod packs;
 mod plan;
@@ -29,6 +31,8 @@ mod score;
 mod standing;
 mod verdict;
 mod view;
+mod wired;
+mod wishes;
 
 pub use check::{Grant, check, check_renewal, check_request};
 pub use explain::{Explanation, Quote, Waiting, explain, explain_waiting, quote};

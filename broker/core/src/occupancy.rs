@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::id::{ClusterId, NodeId};
+use crate::inventory::NumaAmounts;
 use crate::mig::Slots;
 use crate::placement::{NodePlacement, Placement};
 
@@ -22,6 +23,10 @@ pub struct NodeOccupancy {
     pub cpu_milli: u64,
     /// Main memory lent, in MiB.
     pub memory_mib: u64,
+    /// What of CPU and memory is lent of each NUMA node, to those who have it of certain ones.
+    pub numa: BTreeMap<u32, NumaAmounts>,
+    /// Gbit/s lent, by RDMA network.
+    pub rdma_gbits: BTreeMap<String, u32>,
 }
 
 /// What is lent of one donor.
@@ -99,6 +104,14 @@ impl NodeOccupancy {
     pub(crate) fn take(&mut self, taken: &NodePlacement, profile: Option<&str>) {
         self.cpu_milli = self.cpu_milli.saturating_add(taken.cpu_milli);
         self.memory_mib = self.memory_mib.saturating_add(taken.memory_mib);
+        for (&number, taken) in taken.numa.iter().filter(|(_, taken)| **taken != NumaAmounts::default()) {
+            let amounts = self.numa.entry(number).or_default();
+            *amounts = amounts.plus(*taken);
+        }
+        for (network, taken) in taken.rdma_gbits.iter().filter(|(_, taken)| **taken > 0) {
+            let gbits = self.rdma_gbits.entry(network.clone()).or_default();
+            *gbits = gbits.saturating_add(*taken);
+        }
         for (&index, share) in &taken.devices {
             let milli = self.devices.entry(index).or_default();
             *milli = milli.saturating_add(share.milli);
@@ -117,6 +130,17 @@ impl NodeOccupancy {
     pub(crate) fn give_back(&mut self, taken: &NodePlacement, profile: Option<&str>) {
         self.cpu_milli = self.cpu_milli.saturating_sub(taken.cpu_milli);
         self.memory_mib = self.memory_mib.saturating_sub(taken.memory_mib);
+        for (number, taken) in &taken.numa {
+            if let Some(amounts) = self.numa.get_mut(number) {
+                *amounts = amounts.less(*taken);
+                if *amounts == NumaAmounts::default() {
+                    self.numa.remove(number);
+                }
+            }
+        }
+        for (network, taken) in &taken.rdma_gbits {
+            reduce(&mut self.rdma_gbits, network, *taken);
+        }
         for (index, share) in &taken.devices {
             reduce(&mut self.devices, index, share.milli);
             if let Some(profile) = profile {

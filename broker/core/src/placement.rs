@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ClusterId, NodeId};
+use crate::inventory::NumaAmounts;
 use crate::mig::Slots;
 
 /// How much of one device a placement takes.
@@ -37,6 +38,12 @@ pub struct NodePlacement {
     pub cpu_milli: u64,
     /// Main memory in MiB.
     pub memory_mib: u64,
+    /// What of that each NUMA node gives, by its number; empty: it may come from any.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub numa: BTreeMap<u32, NumaAmounts>,
+    /// Gbit/s of the node on an RDMA network, by its name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub rdma_gbits: BTreeMap<String, u32>,
 }
 
 /// Donor, nodes and devices chosen for a request.

@@ -1,12 +1,16 @@
 //! The pure heart from outside: whole stories, the matcher's choices, determinism.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[path = "core/boxes.rs"]
+mod boxes;
 #[path = "core/determinism.rs"]
 mod determinism;
 #[path = "core/federation.rs"]
 mod federation;
 #[path = "core/formats.rs"]
 mod formats;
+#[path = "core/gangs.rs"]
+mod gangs;
 #[path = "core/handshake.rs"]
 mod handshake;
 #[path = "core/matching.rs"]
@@ -19,3 +23,5 @@ mod queue;
 mod refusals;
 #[path = "core/revisions.rs"]
 mod revisions;
+#[path = "core/topology.rs"]
+mod topology;

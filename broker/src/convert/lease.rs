@@ -5,9 +5,9 @@ use comity_core::lease::{EndReason, Lease, LeaseState, SideState};
 use comity_core::placement::Placement;
 use comity_proto::v1;
 
-use super::delivery;
 use super::request::demand_to_proto;
 use super::time_or_zero;
+use super::{delivery, wiring};
 
 /// For the API.
 #[must_use]
@@ -80,6 +80,8 @@ pub fn placement_to_proto(placement: &Placement) -> v1::Placement {
             .collect(),
         cpu_milli: node.cpu_milli,
         memory_mib: node.memory_mib,
+        numa: wiring::numa_to_proto(&node.numa),
+        rdma: wiring::rdma_to_proto(&node.rdma_gbits),
     });
     v1::Placement {
         donor: placement.donor.to_string(),

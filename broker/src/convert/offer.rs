@@ -5,12 +5,12 @@ mod mig;
 use std::collections::BTreeMap;
 
 use comity_core::cluster::Cluster;
-use comity_core::inventory::{Device, Node, Offer, Sharing};
+use comity_core::inventory::{Device, DeviceWiring, Node, Offer, Sharing};
 use comity_core::limits::{MAX_DEVICES_PER_NODE, MAX_NODES_PER_OFFER, WHOLE_MILLI};
 use comity_core::{ClusterId, NodeId, Refusal, State};
 use comity_proto::v1;
 
-use super::{delivery, required};
+use super::{delivery, required, wiring};
 
 /// An offer of `caller`; `Offer::check` has the last word on amounts.
 pub fn parse(offer: v1::Offer, caller: &ClusterId) -> Result<Offer, Refusal> {
@@ -67,6 +67,7 @@ fn node(node: v1::Node, field: &str) -> Result<Node, Refusal> {
         }
         devices.push(device(proto, &field)?);
     }
+    let wiring = wiring::node(&node.numa, &node.rdma, field)?;
     Ok(Node {
         cpu_milli: node.cpu_milli,
         memory_mib: node.memory_mib,
@@ -74,6 +75,7 @@ fn node(node: v1::Node, field: &str) -> Result<Node, Refusal> {
         local_memory_mib: node.local_memory_mib,
         devices,
         schedulable: node.schedulable,
+        wiring,
     })
 }
 
@@ -100,6 +102,10 @@ fn device(device: v1::Device, field: &str) -> Result<Device, Refusal> {
         healthy: device.healthy,
         local_use_milli: device.local_use_milli,
         resource_name: device.resource_name,
+        wiring: DeviceWiring {
+            numa: device.numa_node,
+            nvlink: Some(device.nvlink_clique).filter(|clique| !clique.is_empty()),
+        },
     };
     mig::count_local_use(&mut device);
     Ok(device)
@@ -116,6 +122,8 @@ pub fn to_proto(cluster: &ClusterId, offer: &Offer) -> v1::Offer {
         local_memory_mib: node.local_memory_mib,
         devices: node.devices.iter().zip(0..).map(|(device, index)| device_to_proto(index, device)).collect(),
         schedulable: node.schedulable,
+        numa: wiring::numa_to_proto(&node.wiring.numa),
+        rdma: wiring::rdma_to_proto(&node.wiring.rdma_gbits),
     });
     v1::Offer {
         cluster: cluster.to_string(),
@@ -145,6 +153,8 @@ fn device_to_proto(index: u32, device: &Device) -> v1::Device {
         healthy: device.healthy,
         local_use_milli: device.local_use_milli,
         resource_name: device.resource_name.clone(),
+        numa_node: device.wiring.numa,
+        nvlink_clique: device.wiring.nvlink.clone().unwrap_or_default(),
     }
 }
 
@@ -197,12 +207,16 @@ mod tests {
             sharing: Some(v1::Sharing { mode: Some(v1::sharing::Mode::Mps(v1::sharing::Mps { shares: 4 })) }),
             healthy: true,
             resource_name: "nvidia.com/gpu".to_owned(),
+            numa_node: Some(3),
+            nvlink_clique: "a".to_owned(),
             ..v1::Device::default()
         };
         let node = v1::Node {
             id: "0123456789abcdef".to_owned(),
             cpu_milli: 64_000,
             devices: vec![device],
+            numa: vec![v1::NumaAmounts { numa_node: 3, cpu_milli: 32_000, memory_mib: 0 }],
+            rdma: vec![v1::RdmaBandwidth { network: "ib0".to_owned(), gbits: 400 }],
             ..v1::Node::default()
         };
         v1::Offer {
@@ -248,6 +262,13 @@ mod tests {
                 "1001",
             ),
             (with(|o| o.nodes = vec![v1::Node::default(); 10_001]), "offer.nodes", "10001"),
+            (with(|o| o.nodes[0].numa.push(o.nodes[0].numa[0])), "offer.nodes[0].numa[1].numa_node", "3"),
+            (with(|o| o.nodes[0].numa = vec![v1::NumaAmounts::default(); 33]), "offer.nodes[0].numa", "33"),
+            (with(|o| o.nodes[0].rdma.push(o.nodes[0].rdma[0].clone())), "offer.nodes[0].rdma[1].network", "ib0"),
+            (with(|o| o.nodes[0].rdma[0].gbits = 0), "offer.nodes[0123456789abcdef].rdma[ib0].gbits", "0"),
+            (with(|o| o.nodes[0].rdma[0].network = "i b".into()), "offer.nodes[0123456789abcdef].rdma", "i b"),
+            (with(|o| o.nodes[0].numa[0].cpu_milli = 65_000), "offer.nodes[0123456789abcdef].numa", "65000"),
+            (with(|o| o.nodes[0].devices[0].numa_node = Some(4)), "offer.nodes[0123456789abcdef].devices[0].numa", "4"),
             (with(|o| o.deliveries = vec![0]), "offer.deliveries[0]", "0"),
             (with(|o| o.deliveries = vec![1, 99]), "offer.deliveries[1]", "99"),
             (with(|o| o.deliveries = vec![2, 2]), "offer.deliveries[1]", "2"),

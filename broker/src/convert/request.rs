@@ -1,13 +1,13 @@
 //! Requests and what they ask for.
 
-use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
+use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share};
 use comity_core::limits::{MAX_DONOR_LIST, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES};
 use comity_core::matcher::{DonorVerdict, Explanation, Standing};
 use comity_core::request::{Request, RequestState};
 use comity_core::{ClassName, ClusterId, Millis, PriorityName, Refusal, RequestId, TenantId, Timestamp};
 use comity_proto::v1;
 
-use super::{delivery, required};
+use super::{delivery, required, wiring};
 
 /// Where the kubeconfig Secret goes if the request does not say.
 pub const DEFAULT_TARGET_NAMESPACE: &str = "comity-leases";
@@ -25,12 +25,12 @@ pub fn spec(spec: Option<v1::RequestSpec>) -> Result<RequestSpec, Refusal> {
             format!("use at most {MAX_PURPOSE_BYTES} bytes"),
         ));
     }
-    let topology = spec.topology.unwrap_or_default();
     let parsed = RequestSpec {
         tenant: TenantId::parse(&spec.tenant, "spec.tenant")?,
         origin: ClusterId::parse(&spec.origin, "spec.origin")?,
         gpus: demand(gpus)?,
-        topology: Topology { same_node: topology.same_node, whole_node: topology.whole_node },
+        topology: wiring::topology(spec.topology.unwrap_or_default())?,
+        members: spec.members.map(wiring::members),
         duration: Millis(spec.duration_ms),
         allow_donors: donors(&spec.allow_donors, "spec.allow_donors")?,
         deny_donors: donors(&spec.deny_donors, "spec.deny_donors")?,
@@ -131,7 +131,8 @@ pub fn spec_to_proto(spec: &RequestSpec) -> v1::RequestSpec {
         tenant: spec.tenant.to_string(),
         origin: spec.origin.to_string(),
         gpus: Some(demand_to_proto(&spec.gpus)),
-        topology: Some(v1::Topology { same_node: spec.topology.same_node, whole_node: spec.topology.whole_node }),
+        topology: Some(wiring::topology_to_proto(spec.topology)),
+        members: spec.members.map(wiring::members_to_proto),
         duration_ms: spec.duration.0,
         allow_donors: spec.allow_donors.iter().map(ToString::to_string).collect(),
         deny_donors: spec.deny_donors.iter().map(ToString::to_string).collect(),
@@ -247,12 +248,15 @@ mod tests {
                 class: "midrange".to_owned(),
                 share: Some(v1::Share { kind: Some(v1::share::Kind::Milli(500)) }),
                 count: 3,
+                cpu_milli_per_gpu: 4_000,
                 ..v1::GpuDemand::default()
             }),
             delivery: v1::Delivery::Namespace.into(),
             priority: "urgent".to_owned(),
             not_before_ms: 1_000,
             start_by_ms: 2_000,
+            topology: Some(v1::Topology { nvlink: 2, numa: 1, rdma_gbits: 200, ..v1::Topology::default() }),
+            members: Some(v1::Members { min: 2, desired: 4 }),
             ..v1::RequestSpec::default()
         }
     }
@@ -261,7 +265,6 @@ mod tests {
     fn a_good_spec_comes_back_as_it_was() {
         let parsed = spec(Some(good())).expect("it is good");
         let mut expected = good();
-        expected.topology = Some(v1::Topology::default());
         expected.target_namespace = DEFAULT_TARGET_NAMESPACE.to_owned();
         assert_eq!(spec_to_proto(&parsed), expected);
         let virtual_node = v1::RequestSpec {
@@ -298,6 +301,17 @@ mod tests {
             (with(|s| s.allow_donors = vec!["ok".into(), "-".into()]), "spec.allow_donors[1]", "-"),
             (with(|s| s.deny_donors = vec!["a".into(); 257]), "spec.deny_donors", "257"),
             (with(|s| s.target_namespace = "a.b".into()), "spec.target_namespace", "a.b"),
+            (with(|s| s.topology.as_mut().expect("set").nvlink = 9), "spec.topology.nvlink", "9"),
+            (with(|s| s.topology.as_mut().expect("set").numa = 9), "spec.topology.numa", "9"),
+            (
+                with(|s| s.topology.as_mut().expect("set").rdma_gbits = u32::MAX),
+                "spec.topology.rdma_gbits",
+                "4294967295",
+            ),
+            (with(|s| s.members = Some(v1::Members { min: 0, desired: 4 })), "spec.members.min", "0"),
+            (with(|s| s.members = Some(v1::Members { min: 5, desired: 4 })), "spec.members.min", "5"),
+            (with(|s| s.members = Some(v1::Members { min: 1, desired: 2_000 })), "spec.members.desired", "2000"),
+            (gpus(|g| g.cpu_milli_per_gpu = 0), "spec.topology.numa", "aligned"),
             (gpus(|g| g.count = 0), "spec.gpus.count", "0"),
             (gpus(|g| g.count = u32::MAX), "spec.gpus.count", "4294967295"),
             (gpus(|g| g.share = None), "spec.gpus.share", ""),

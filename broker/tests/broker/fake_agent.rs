@@ -88,6 +88,7 @@ impl FakeAgent {
             healthy: true,
             local_use_milli: 0,
             resource_name: "nvidia.com/gpu".to_owned(),
+            ..v1::Device::default()
         };
         let node = |number: usize| v1::Node {
             id: format!("{number:016x}"),

@@ -10,6 +10,7 @@ mod follow;
 mod spec_args;
 mod spec_file;
 mod submit;
+mod wiring_args;
 
 pub use follow::{Change, Followed, Follower};
 pub use spec_args::SpecArgs;

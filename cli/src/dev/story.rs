@@ -108,7 +108,7 @@ async fn submit(alice: &Session, timeline: &mut Timeline) -> Result<Lease, Failu
             memory_mib_per_gpu: 64 << 10,
             ..v1::GpuDemand::default()
         }),
-        topology: Some(v1::Topology { same_node: true, whole_node: false }),
+        topology: Some(v1::Topology { same_node: true, ..v1::Topology::default() }),
         duration_ms: 3_600_000,
         allow_donors: vec![DONOR.to_owned()],
         delivery: v1::Delivery::Namespace.into(),

@@ -4,6 +4,7 @@ use comity_proto::v1;
 use serde::Serialize;
 
 use super::text;
+use super::wiring::{NumaAmounts, RdmaBandwidth};
 
 /// One node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -21,6 +22,12 @@ pub struct Node {
     pub local_cpu_milli: u64,
     /// Memory that local work requests.
     pub local_memory_mib: u64,
+    /// What each NUMA node has, where it is known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub numa: Vec<NumaAmounts>,
+    /// Bandwidth for RDMA, by network.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rdma: Vec<RdmaBandwidth>,
     /// Devices.
     pub devices: Vec<Device>,
 }
@@ -51,6 +58,12 @@ pub struct Device {
     pub local_use_milli: u32,
     /// Kubernetes resource name.
     pub resource_name: String,
+    /// NUMA node that it is nearest to, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<u32>,
+    /// Clique of devices of its node that NVLink joins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nvlink_clique: Option<String>,
 }
 
 impl From<v1::Node> for Node {
@@ -62,6 +75,8 @@ impl From<v1::Node> for Node {
             memory_mib: node.memory_mib,
             local_cpu_milli: node.local_cpu_milli,
             local_memory_mib: node.local_memory_mib,
+            numa: node.numa.into_iter().map(NumaAmounts::from).collect(),
+            rdma: node.rdma.into_iter().map(RdmaBandwidth::from).collect(),
             devices: node.devices.into_iter().map(Device::from).collect(),
         }
     }
@@ -80,6 +95,8 @@ impl From<v1::Device> for Device {
             healthy: device.healthy,
             local_use_milli: device.local_use_milli,
             resource_name: device.resource_name,
+            numa_node: device.numa_node,
+            nvlink_clique: text(device.nvlink_clique),
         }
     }
 }

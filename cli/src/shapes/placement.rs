@@ -3,6 +3,8 @@
 use comity_proto::v1;
 use serde::Serialize;
 
+use super::wiring::{NumaAmounts, RdmaBandwidth};
+
 /// Where a request fits.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -34,6 +36,12 @@ pub struct NodePlacement {
     pub cpu_milli: u64,
     /// Memory taken.
     pub memory_mib: u64,
+    /// What of that each NUMA node gives, where it is asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub numa: Vec<NumaAmounts>,
+    /// Bandwidth taken for RDMA.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rdma: Vec<RdmaBandwidth>,
 }
 
 /// The part of one device.
@@ -64,6 +72,8 @@ impl From<v1::Placement> for Placement {
             devices: node.devices.into_iter().map(device).collect(),
             cpu_milli: node.cpu_milli,
             memory_mib: node.memory_mib,
+            numa: node.numa.into_iter().map(NumaAmounts::from).collect(),
+            rdma: node.rdma.into_iter().map(RdmaBandwidth::from).collect(),
         };
         Self {
             donor: placement.donor,

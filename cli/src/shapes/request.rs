@@ -133,11 +133,19 @@ impl Request {
 impl Answer for Request {
     fn table(&self, now_ms: u64) -> String {
         let spec = &self.spec;
+        let rdma = spec.topology.rdma_gbits;
         let together = match (spec.topology.same_node, spec.topology.whole_node) {
             (_, true) => "whole nodes",
             (true, false) => "one node",
             (false, false) => "any nodes of one donor",
         };
+        let members = spec.members.map_or_else(String::new, |members| {
+            if members.min == members.desired {
+                format!("{}, each on one node", members.min)
+            } else {
+                format!("{} to {}, each on one node", members.min, members.desired)
+            }
+        });
         let per_gpu = |cpu: u64, memory: u64| {
             if cpu == 0 && memory == 0 {
                 String::new()
@@ -155,7 +163,14 @@ impl Answer for Request {
             ("GPUs", spec.gpus.summary()),
             ("Selector", spec.gpus.selector.clone().unwrap_or_default()),
             ("Per GPU", per_gpu(spec.gpus.cpu_milli_per_gpu, spec.gpus.memory_mib_per_gpu)),
+            ("Members", members),
             ("Together", together.to_owned()),
+            ("NVLink", spec.topology.nvlink.unwrap_or_default().to_owned()),
+            ("NUMA", spec.topology.numa.unwrap_or_default().to_owned()),
+            (
+                "RDMA",
+                if rdma == 0 { String::new() } else { format!("{rdma} Gbit/s of each node, where they are several") },
+            ),
             ("Duration", duration(spec.duration_ms)),
             ("Priority", spec.priority.clone().unwrap_or_default()),
             ("Start after", moment(spec.not_before_ms, now_ms)),

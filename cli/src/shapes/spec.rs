@@ -96,6 +96,49 @@ pub struct Topology {
     pub same_node: bool,
     /// Whole nodes only.
     pub whole_node: bool,
+    /// `preferred` or `required`: whether NVLink joins the GPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nvlink: Option<&'static str>,
+    /// `aligned`: CPU and memory of the NUMA node of each GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub numa: Option<&'static str>,
+    /// Gbit/s for RDMA of each node, where there are several.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub rdma_gbits: u32,
+}
+
+/// Members of a gang.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Members {
+    /// So many start together.
+    pub min: u32,
+    /// More start as far as they fit, up to so many.
+    pub desired: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+impl From<v1::Topology> for Topology {
+    fn from(topology: v1::Topology) -> Self {
+        Self {
+            same_node: topology.same_node,
+            whole_node: topology.whole_node,
+            nvlink: match topology.nvlink() {
+                v1::NvLink::Unspecified => None,
+                v1::NvLink::Preferred => Some("preferred"),
+                v1::NvLink::Required => Some("required"),
+            },
+            numa: match topology.numa() {
+                v1::Numa::Unspecified => None,
+                v1::Numa::Aligned => Some("aligned"),
+            },
+            rdma_gbits: topology.rdma_gbits,
+        }
+    }
 }
 
 /// What is asked for.
@@ -110,6 +153,9 @@ pub struct RequestSpec {
     pub gpus: Gpus,
     /// How they lie together.
     pub topology: Topology,
+    /// As how many members, each with `gpus`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub members: Option<Members>,
     /// Length of the lease; 0: the federation's default.
     pub duration_ms: u64,
     /// Donors that may serve it; empty: any.
@@ -139,7 +185,8 @@ impl From<Option<v1::RequestSpec>> for RequestSpec {
             tenant: spec.tenant,
             origin: spec.origin,
             gpus: spec.gpus.into(),
-            topology: Topology { same_node: topology.same_node, whole_node: topology.whole_node },
+            topology: topology.into(),
+            members: spec.members.map(|members| Members { min: members.min, desired: members.desired }),
             duration_ms: spec.duration_ms,
             allow_donors: spec.allow_donors,
             deny_donors: spec.deny_donors,

@@ -12,7 +12,7 @@ use comity_core::command::{
     ReviseOffer, SubmitRequest,
 };
 use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
-use comity_core::inventory::{Device, Node, Offer, Sharing};
+use comity_core::inventory::{Device, DeviceWiring, Node, NodeWiring, Offer, Sharing};
 use comity_core::lease::Lease;
 use comity_core::log::LOG_FORMAT;
 use comity_core::matcher::{Plan, Planner};
@@ -138,6 +138,7 @@ impl Broker {
             origin,
             gpus,
             topology,
+            members: None,
             duration: Millis::from_hours(1),
             allow_donors: Vec::new(),
             deny_donors: Vec::new(),
@@ -222,7 +223,7 @@ impl Broker {
             cpu_milli_per_gpu: task.cpu_milli.div_ceil(u64::from(count.max(1))),
             memory_mib_per_gpu: task.memory_mib.div_ceil(u64::from(count.max(1))),
         };
-        WorkType { gpus, topology: Topology { same_node: count > 1, whole_node: false } }
+        WorkType { gpus, topology: Topology { same_node: count > 1, ..Topology::default() } }
     }
 
     fn apply(&mut self, command: Command) -> Result<ReplyBody, Refusal> {
@@ -292,6 +293,7 @@ fn node(shape: &Shape) -> Node {
         healthy: true,
         local_use_milli: 0,
         resource_name: "nvidia.com/gpu".to_owned(),
+        wiring: DeviceWiring::default(),
     };
     Node {
         cpu_milli: shape.cpu_milli,
@@ -300,5 +302,6 @@ fn node(shape: &Shape) -> Node {
         local_memory_mib: 0,
         devices: vec![device; usize::from(shape.devices)],
         schedulable: true,
+        wiring: NodeWiring::default(),
     }
 }

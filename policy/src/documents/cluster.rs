@@ -32,6 +32,27 @@ pub struct Cluster {
     pub max_lease_duration_ms: Option<u64>,
     /// `delivery`: how it can deliver a lease; `namespace` where not given.
     pub delivery: BTreeSet<DeliveryKind>,
+    /// `nodeSharing`: which requests may share a node with others.
+    pub node_sharing: NodeSharing,
+}
+
+/// `nodeSharing`: what is lent by whole nodes only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeSharing {
+    /// `nvlink`: how several GPUs that NVLink joins are lent; `any` where not given.
+    pub nvlink: NvLinkSharing,
+}
+
+/// How several GPUs that NVLink joins are lent to who asks for such.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NvLinkSharing {
+    /// As many as are asked for.
+    #[default]
+    Any,
+    /// All GPUs of a node together, or none.
+    WholeNodes,
 }
 
 /// One entry of `lends`.
@@ -108,6 +129,8 @@ impl Spec for Cluster {
                 context.word(path, node, &words)
             })
         });
+        let sharing =
+            fields.optional("nodeSharing", context).and_then(|(path, node)| node_sharing(&path, node, context));
         Some(Self {
             institution: institution?,
             region,
@@ -118,8 +141,19 @@ impl Spec for Cluster {
             reclaim_grace_ms: grace,
             max_lease_duration_ms: longest,
             delivery: delivery.unwrap_or_else(|| BTreeSet::from([DeliveryKind::Namespace])),
+            node_sharing: sharing.unwrap_or_default(),
         })
     }
+}
+
+fn node_sharing(path: &str, node: &Node, context: &mut Context<'_, '_>) -> Option<NodeSharing> {
+    let mut fields = Fields::open(node, path, context)?;
+    let nvlink = fields.optional("nvlink", context).and_then(|(path, node)| {
+        let words = [("any", NvLinkSharing::Any), ("whole-nodes", NvLinkSharing::WholeNodes)];
+        context.word(&path, node, &words)
+    });
+    fields.finish(context);
+    Some(NodeSharing { nvlink: nvlink.unwrap_or_default() })
 }
 
 fn lend_term(context: &mut Context<'_, '_>, path: &str, node: &Node) -> Option<LendTerm> {

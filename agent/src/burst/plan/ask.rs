@@ -219,7 +219,7 @@ impl<'a> Planner<'a> {
                 cpu_milli_per_gpu: shape.cpu_milli_per_gpu.max(self.view.least_cpu_milli),
                 memory_mib_per_gpu: shape.memory_mib_per_gpu.max(self.view.least_memory_mib),
             }),
-            topology: Some(v1::Topology { same_node: shape.gpus > 1, whole_node: false }),
+            topology: Some(v1::Topology { same_node: shape.gpus > 1, ..v1::Topology::default() }),
             duration_ms: rules.duration_ms,
             delivery: v1::Delivery::VirtualNode.into(),
             target_namespace: group.namespace.clone(),

@@ -128,3 +128,45 @@ async fn a_change_is_read_and_a_broken_change_is_not() {
     tokio::time::timeout(POLL * 5, nodes.changed()).await.unwrap().unwrap();
     assert_eq!(nodes.borrow().as_ref().unwrap()[0].cpu_milli, 128_000);
 }
+
+/// An HGX box as its owner writes it: two sockets of four GPUs each, all of them one NVLink clique.
+const WIRED: &str = "\
+nodes:
+  - name: hgx
+    cpu: 112
+    memory: 2000Gi
+    numa:
+      0: {cpu: 56, memory: 1000Gi}
+      1: {cpu: 56, memory: 1000Gi}
+    rdma: {ib-fabric: 3200}
+    gpus:
+      - {count: 4, product: H100, memoryMiB: 81559, architecture: hopper, computeCapability: \"9.0\", driverVersion: \"1\", numa: 0, nvlink: all}
+      - {count: 4, product: H100, memoryMiB: 81559, architecture: hopper, computeCapability: \"9.0\", driverVersion: \"1\", numa: 1, nvlink: all}
+";
+
+#[test]
+fn a_file_says_how_a_node_is_wired() {
+    let node = &read(WIRED).unwrap()[0];
+    let numa: Vec<_> = node.numa.iter().map(|has| (has.numa_node, has.cpu_milli, has.memory_mib)).collect();
+    assert_eq!(numa, [(0, 56_000, 1_024_000), (1, 56_000, 1_024_000)]);
+    assert_eq!(node.rdma, [v1::RdmaBandwidth { network: "ib-fabric".to_owned(), gbits: 3_200 }]);
+    let devices: Vec<_> = node.devices.iter().map(|device| device.numa_node).collect();
+    assert_eq!(devices, [[Some(0); 4], [Some(1); 4]].concat());
+    assert!(node.devices.iter().all(|device| device.nvlink_clique == "all"));
+    let plain = &read(GOOD).unwrap()[0];
+    assert!(plain.numa.is_empty() && plain.rdma.is_empty() && plain.devices[0].numa_node.is_none());
+}
+
+#[test]
+fn wiring_that_cannot_be_is_named() {
+    for (from, to, reason) in [
+        ("numa: 1,", "numa: 2,", "numa 2 is no NUMA node of this node"),
+        ("0: {cpu: 56,", "0: {cpu: 57,", "113000 thousandths of a core in all, and the node has 112000"),
+        ("ib-fabric: 3200", "ib-fabric: 0", "ib-fabric has 0 Gbit/s; write 1 to 1000000"),
+        ("nvlink: all", "nvlink: a b", "\"a b\" is not a name"),
+        ("0: {cpu: 56,", "0: {cpu: many,", "cpu \"many\" is not an amount"),
+    ] {
+        let error = read(&WIRED.replacen(from, to, 1)).unwrap_err().to_string();
+        assert!(error.contains(reason) && error.starts_with("inventory.yaml:"), "{error}");
+    }
+}

@@ -61,7 +61,7 @@ pub(super) fn envelope(step: &str, lease: &str) -> v1::Envelope {
 
 pub(super) fn lease(id: &str, token: u64, state: v1::LeaseState) -> v1::Lease {
     let devices = vec![v1::DeviceShare { device: 0, milli: 1_000, units: 1, mig_starts: Vec::new() }];
-    let nodes = vec![v1::NodePlacement { node: "n".into(), devices, cpu_milli: 0, memory_mib: 0 }];
+    let nodes = vec![v1::NodePlacement { node: "n".into(), devices, ..v1::NodePlacement::default() }];
     let mut lease = v1::Lease {
         id: id.into(),
         origin: "origin".into(),

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::demand::GpuDemand;
 use crate::id::{InstitutionId, LeaseId, RequestId};
 use crate::lease::{Lease, LeaseState, SideState};
 use crate::limits::{MAX_LEASES, MAX_PLACEMENTS_PER_COMMAND};
@@ -78,6 +79,8 @@ fn place(transition: &mut Transition<'_>, proposed: &ProposedPlacement) -> Resul
         .transpose()?
         .ok_or_else(crate::command::no_policy)?;
 
+    // What it has in all, over members.
+    let count = u32::try_from(proposed.placement.units()).unwrap_or(request.spec.gpus.count);
     let (spec, placement, now) = (request.spec.clone(), proposed.placement.clone(), transition.now);
     let traceparent = request.traceparent.clone();
     let mut fencing_token = 0;
@@ -100,7 +103,7 @@ fn place(transition: &mut Transition<'_>, proposed: &ProposedPlacement) -> Resul
         class: grant.class,
         institution,
         agreement: grant.agreement,
-        gpus: spec.gpus,
+        gpus: GpuDemand { count, ..spec.gpus },
         topology: spec.topology,
         delivery: spec.delivery,
         term: spec.duration,

@@ -26,9 +26,9 @@ impl Amounts {
     /// What a request asks for, before it is known where.
     #[must_use]
     pub fn asked(spec: &RequestSpec) -> Self {
-        let count = u64::from(spec.gpus.count);
+        let count = spec.least_shares();
         Self {
-            gpu_milli: spec.gpus.nominal_milli(),
+            gpu_milli: spec.least_milli(),
             cpu_milli: spec.gpus.cpu_milli_per_gpu.saturating_mul(count),
             memory_mib: spec.gpus.memory_mib_per_gpu.saturating_mul(count),
         }

@@ -2,6 +2,7 @@
 
 use comity_policy::compile_selector;
 
+use super::check_wiring::{check_count, check_network, check_part};
 use super::cut::cut;
 use super::device::room;
 use super::fit::{Counted, Wanted, free_cpu_and_memory, serves};
@@ -55,10 +56,16 @@ pub fn check(state: &State, request: RequestId, placement: &Placement) -> Result
         DeviceChoice::Class(_) => None,
         DeviceChoice::Selector(source) => Some(selector_of(source)?),
     };
-    let wanted = Wanted { class: &class, gpus: &spec.gpus, topology: spec.topology, selector: selector.as_ref() };
-    if placement.units() != u64::from(spec.gpus.count) {
-        return Err(no_capacity(format!("the placement holds {} of {} shares", placement.units(), spec.gpus.count)));
-    }
+    let wanted = Wanted {
+        class: &class,
+        gpus: &spec.gpus,
+        topology: spec.topology,
+        members: spec.members,
+        selector: selector.as_ref(),
+    };
+    let wanted = wanted.under_terms(&view, donor);
+    check_count(&wanted, placement).map_err(no_capacity)?;
+    check_network(&view, donor, &wanted, placement).map_err(no_capacity)?;
     if spec.topology.same_node && placement.nodes.len() != 1 {
         return Err(no_capacity("the placement is not on one node".to_owned()));
     }
@@ -149,6 +156,7 @@ fn check_node(
     if !right || part.cpu_milli > cpu || part.memory_mib > memory {
         return Err(no_capacity(format!("node {id} of {donor} lacks CPU or memory")));
     }
+    check_part(node, lent, part, wanted).map_err(|reason| no_capacity(format!("node {id} of {donor} {reason}")))?;
     Ok(resources)
 }
 
@@ -227,7 +235,7 @@ pub fn check_request(state: &State, spec: &RequestSpec) -> Result<(), Refusal> {
         }
     }
     let limits = &bundle.federation.spec.limits;
-    let milli = spec.gpus.nominal_milli();
+    let milli = spec.most_milli();
     if milli > limits.max_gpus_per_request_milli {
         let reason = format!(
             "{milli} milli-GPU are more than the {} that one request may ask for",

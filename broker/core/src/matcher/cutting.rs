@@ -353,7 +353,7 @@ fn may_come(view: &View<'_>, donor: &ClusterId, class: &ClassName, device: &Devi
         tenant: spec.tenant.as_str(),
         origin: &spec.origin,
         class,
-        milli: spec.gpus.nominal_milli(),
+        milli: spec.least_milli(),
         delivery: spec.delivery,
         duration: spec.duration,
     };

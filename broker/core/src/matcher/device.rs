@@ -103,6 +103,7 @@ mod tests {
             healthy: true,
             local_use_milli: 0,
             resource_name: "nvidia.com/gpu".into(),
+            wiring: Default::default(),
         }
     }
 

@@ -2,23 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_policy::NvLinkSharing;
+
 use super::cut;
 use super::cutting::{Cutting, LaidOut, Worths};
 use super::device::room;
+use super::nodes::{Candidate, Chosen, choose, reach};
 use super::view::View;
-use crate::demand::{GpuDemand, Share, Topology};
+use super::wired::{Laid, Wired, is_of_a_whole_clique, is_wired};
+use crate::demand::{GpuDemand, Members, NvLink, Share, Topology};
 use crate::id::{ClassName, ClusterId, NodeId};
 use crate::inventory::{Device, Node};
-use crate::mig::Slots;
 use crate::placement::{DeviceShare, NodePlacement, Placement};
-
-/// A node with room for the demand.
-struct Candidate<'a> {
-    id: &'a NodeId,
-    node: &'a Node,
-    /// Shares it holds now, over devices, CPU and memory.
-    units: u32,
-}
 
 /// How far a demand fits.
 pub(super) enum Fit {
@@ -39,12 +34,40 @@ pub(super) enum Fit {
 }
 
 /// What is fitted: devices of one class, and for a selector only those in `selected`.
+#[derive(Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub(super) class: &'a ClassName,
     pub(super) gpus: &'a GpuDemand,
     pub(super) topology: Topology,
+    pub(super) members: Option<Members>,
     /// `None`: all devices of the class.
     pub(super) selector: Option<&'a comity_policy::Selector>,
+}
+
+impl Wanted<'_> {
+    /// As the donor's terms have it: who wants devices that NVLink joins may have to take nodes whole.
+    pub(super) fn under_terms(mut self, view: &View<'_>, donor: &ClusterId) -> Self {
+        let terms = view.bundle.clusters.get(donor.as_str()).map(|terms| &terms.spec.node_sharing);
+        if self.topology.nvlink == NvLink::Required
+            && self.gpus.count > 1
+            && terms.is_some_and(|terms| terms.nvlink == NvLinkSharing::WholeNodes)
+        {
+            self.topology.whole_node = true;
+        }
+        self
+    }
+
+    /// Shares that it may have at most.
+    fn most(&self) -> u32 {
+        self.gpus.count.saturating_mul(self.members.map_or(1, |members| members.desired))
+    }
+
+    /// So many shares it may have, the most first, of those that are within reach.
+    fn sizes(&self, reach: u64) -> impl Iterator<Item = u32> {
+        let (count, members) = (self.gpus.count, self.members.unwrap_or(Members { min: 1, desired: 1 }));
+        let within = u32::try_from(reach / u64::from(count.max(1))).unwrap_or(u32::MAX);
+        (members.min..=members.desired.min(within)).rev().map(move |many| many.saturating_mul(count))
+    }
 }
 
 /// How the shares of a placement are counted on the donor: all of one are counted alike.
@@ -69,9 +92,21 @@ impl Counted {
     }
 }
 
+/// Fits `wanted` on `donor`, on devices that NVLink joins if that is preferred and can be had.
+pub(super) fn fit(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, worths: &mut Worths) -> Fit {
+    if wanted.topology.nvlink == NvLink::Preferred {
+        let joined = Wanted { topology: Topology { nvlink: NvLink::Required, ..wanted.topology }, ..*wanted };
+        let found = fit_any_way(view, donor, &joined.under_terms(view, donor), worths);
+        if matches!(found, Fit::Fits { .. }) {
+            return found;
+        }
+    }
+    fit_any_way(view, donor, &wanted.under_terms(view, donor), worths)
+}
+
 /// Fits `wanted` on `donor`. One placement is counted one way; ways are tried in order. Memory comes in pieces of a
 /// different size with each: the smallest are taken.
-pub(super) fn fit(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, worths: &mut Worths) -> Fit {
+fn fit_any_way(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, worths: &mut Worths) -> Fit {
     let ways: BTreeSet<Counted> = view
         .nodes(donor)
         .flat_map(|(_, node, classes)| node.devices.iter().zip(classes))
@@ -105,27 +140,23 @@ impl Fit {
 
 fn fit_counted(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, way: &Counted, worths: &mut Worths) -> Fit {
     let mut candidates: Vec<Candidate<'_>> = Vec::new();
-    let (mut now, mut most_now) = (0_u64, 0_u64);
     for (id, node, classes) in view.nodes(donor) {
         let units = node_units(view, donor, (id, node, classes), wanted, way, true);
-        now += u64::from(units);
-        most_now = most_now.max(u64::from(units));
         if units > 0 {
-            candidates.push(Candidate { id, node, units });
+            candidates.push(Candidate { id, node, lent: view.occupancy(donor, id), units });
         }
     }
-    let fits = if let Some(cutting) = Cutting::begin(view, donor, wanted, way, worths) {
-        fit_cut(view, donor, wanted, way, candidates, cutting)
-    } else {
-        fit_as_it_is(view, donor, wanted, way, candidates)
+    let rooms = candidates.iter().map(|candidate| (candidate.node, candidate.lent, candidate.units));
+    let now = reach(rooms, wanted.topology);
+    // Which instances make up a member, or lie at which NUMA node, cutting does not look at.
+    let cutting = if is_wired(wanted) { None } else { Cutting::begin(view, donor, wanted, way, worths) };
+    let fits = match cutting {
+        Some(cutting) => fit_cut(view, donor, wanted, way, &candidates, cutting),
+        None => fit_as_it_is(view, donor, wanted, way, &candidates, now),
     };
     fits.unwrap_or_else(|| {
-        let idle = view.nodes(donor).map(|node| u64::from(node_units(view, donor, node, wanted, way, false)));
-        if wanted.topology.same_node {
-            Fit::Lacks { now: most_now, ever: idle.max().unwrap_or(0) }
-        } else {
-            Fit::Lacks { now, ever: idle.sum() }
-        }
+        let idle = view.nodes(donor).map(|node| (node.1, None, node_units(view, donor, node, wanted, way, false)));
+        Fit::Lacks { now, ever: reach(idle, wanted.topology) }
     })
 }
 
@@ -136,13 +167,12 @@ fn fit_as_it_is(
     donor: &ClusterId,
     wanted: &Wanted<'_>,
     way: &Counted,
-    candidates: Vec<Candidate<'_>>,
+    candidates: &[Candidate<'_>],
+    now: u64,
 ) -> Option<Fit> {
-    let chosen = choose(candidates, wanted.gpus.count, wanted.topology);
-    if chosen.is_empty() {
-        return None;
-    }
-    let placement = lay_out(view, donor, wanted, way, &chosen);
+    let of_size = |count| choose(candidates, count, wanted.topology).map(|chosen| (chosen, count));
+    let (chosen, count) = wanted.sizes(now).find_map(of_size)?;
+    let placement = lay_out(view, donor, wanted, way, &chosen, count)?;
     let waste_milli = i64::try_from(stranded(view, &placement)).unwrap_or(i64::MAX);
     Some(Fit::Fits { placement, waste_milli })
 }
@@ -153,7 +183,7 @@ fn fit_cut(
     donor: &ClusterId,
     wanted: &Wanted<'_>,
     way: &Counted,
-    candidates: Vec<Candidate<'_>>,
+    candidates: &[Candidate<'_>],
     mut cutting: Cutting<'_, '_>,
 ) -> Option<Fit> {
     let count = wanted.gpus.count;
@@ -169,12 +199,14 @@ fn fit_cut(
             }
         }
     }
-    let mut parts = Vec::new();
+    let (mut parts, mut network) = (Vec::new(), None);
     if let Some(((_, id), _, laid)) = best {
         parts.push((id, count, laid));
     } else {
         let mut left = count;
-        for candidate in choose(candidates, count, wanted.topology) {
+        let chosen = choose(candidates, count, wanted.topology)?;
+        network = chosen.network;
+        for candidate in chosen.nodes {
             let here = candidate.units.min(left);
             left -= here;
             parts.push((candidate.id, here, cutting.lay_out((candidate.id, candidate.node), here)));
@@ -190,6 +222,8 @@ fn fit_cut(
             devices: laid.devices,
             cpu_milli: wanted.gpus.cpu_milli_per_gpu.saturating_mul(u64::from(here)),
             memory_mib: wanted.gpus.memory_mib_per_gpu.saturating_mul(u64::from(here)),
+            numa: BTreeMap::new(),
+            rdma_gbits: rdma(network, wanted.topology),
         };
         (id.clone(), part)
     });
@@ -221,37 +255,9 @@ fn stranded(view: &View<'_>, placement: &Placement) -> u64 {
     stranded
 }
 
-/// Nodes to use: the one that is left with least, or else as few as possible; with `whole_node` only nodes used up exactly.
-fn choose(mut candidates: Vec<Candidate<'_>>, count: u32, topology: Topology) -> Vec<Candidate<'_>> {
-    if !topology.whole_node
-        && let Some(best) = (0..candidates.len())
-            .filter(|&i| candidates[i].units >= count)
-            .min_by_key(|&i| (candidates[i].units, candidates[i].id))
-    {
-        return vec![candidates.swap_remove(best)];
-    }
-    if topology.whole_node
-        && let Some(best) =
-            (0..candidates.len()).filter(|&i| candidates[i].units == count).min_by_key(|&i| candidates[i].id)
-    {
-        return vec![candidates.swap_remove(best)];
-    }
-    if topology.same_node {
-        return Vec::new();
-    }
-    candidates.sort_by(|a, b| b.units.cmp(&a.units).then(a.id.cmp(b.id)));
-    let (mut left, mut chosen) = (count, Vec::new());
-    for candidate in candidates {
-        if left == 0 {
-            break;
-        }
-        if topology.whole_node && candidate.units > left {
-            continue;
-        }
-        left -= candidate.units.min(left);
-        chosen.push(candidate);
-    }
-    if left == 0 { chosen } else { Vec::new() }
+/// What a node gives for RDMA to a placement on several nodes of `network`.
+fn rdma(network: Option<&str>, topology: Topology) -> BTreeMap<String, u32> {
+    network.map(|network| (network.to_owned(), topology.rdma_gbits)).into_iter().collect()
 }
 
 /// Shares that fit on a node: by devices, CPU and memory. With `whole_node` a node counts only if all of it is free and wanted.
@@ -281,8 +287,13 @@ fn node_units(
         }
         units = units.saturating_add(here);
     }
-    let (cpu, memory) = free_cpu_and_memory(node, lent, as_it_is);
-    units.min(parts(cpu, wanted.gpus.cpu_milli_per_gpu)).min(parts(memory, wanted.gpus.memory_mib_per_gpu))
+    let room = if is_wired(wanted) {
+        Wired::of((node, classes), lent, wanted, way, as_it_is).units(wanted.most())
+    } else {
+        let (cpu, memory) = free_cpu_and_memory(node, lent, as_it_is);
+        units.min(parts(cpu, wanted.gpus.cpu_milli_per_gpu)).min(parts(memory, wanted.gpus.memory_mib_per_gpu))
+    };
+    if wanted.topology.whole_node && room < units { 0 } else { room }
 }
 
 fn used(lent: Option<&crate::occupancy::NodeOccupancy>, index: u32) -> bool {
@@ -322,53 +333,74 @@ fn lay_out(
     donor: &ClusterId,
     wanted: &Wanted<'_>,
     way: &Counted,
-    chosen: &[Candidate<'_>],
-) -> Placement {
-    let mut left = wanted.gpus.count;
+    chosen: &Chosen<'_>,
+    count: u32,
+) -> Option<Placement> {
+    let mut left = count;
     let mut nodes = BTreeMap::new();
     let mut resource_count = 0_u64;
-    for candidate in chosen {
-        let lent = view.occupancy(donor, candidate.id);
-        let classes = view.state.device_classes(donor, candidate.id);
-        let mut rooms: Vec<(u32, u32, super::device::DeviceRoom)> = (0_u32..)
-            .zip(candidate.node.devices.iter().zip(classes))
-            .filter(|(_, (device, class))| serves(device, class.as_ref(), wanted, way))
-            .filter_map(|(index, (device, _))| {
-                let room = room(device, index, lent, &wanted.gpus.share)?;
-                let lent = lent.and_then(|node| node.devices.get(&index)).copied().unwrap_or(0);
-                (room.units > 0).then_some((u32::MAX - lent - device.local_use_milli, index, room))
-            })
-            .collect();
-        rooms.sort_by_key(|(rank, index, _)| (*rank, *index));
-        let mut here = candidate.units.min(left);
+    for candidate in &chosen.nodes {
+        let here = candidate.units.min(left);
         left -= here;
         let mut part = NodePlacement {
             devices: BTreeMap::new(),
             cpu_milli: wanted.gpus.cpu_milli_per_gpu.saturating_mul(u64::from(here)),
             memory_mib: wanted.gpus.memory_mib_per_gpu.saturating_mul(u64::from(here)),
+            numa: BTreeMap::new(),
+            rdma_gbits: rdma(chosen.network, wanted.topology),
         };
-        for (_, index, room) in rooms {
-            let units = room.units.min(here);
-            if units == 0 {
-                break;
-            }
-            here -= units;
+        let classes = view.state.device_classes(donor, candidate.id);
+        let laid = if is_wired(wanted) {
+            Wired::of((candidate.node, classes), candidate.lent, wanted, way, true).lay(here)?
+        } else {
+            lay_on(candidate, classes, wanted, way, here)
+        };
+        part.numa = laid.numa;
+        for (index, (units, room)) in laid.devices {
             resource_count += u64::from(units) * u64::from(room.resources_each);
-            let slots = candidate
-                .node
-                .devices
-                .get(usize::try_from(index).unwrap_or(usize::MAX))
-                .map_or(Slots::NONE, |device| cut::first_slots(device, index, lent, &wanted.gpus.share, units));
+            let device = candidate.node.devices.get(usize::try_from(index).unwrap_or(usize::MAX))?;
+            let slots = cut::first_slots(device, index, candidate.lent, &wanted.gpus.share, units);
             part.devices.insert(index, DeviceShare { milli: units * room.milli_each, units, slots });
         }
         nodes.insert(candidate.id.clone(), part);
     }
-    Placement {
+    Some(Placement {
         donor: donor.clone(),
         nodes,
         offer_generation: offer_generation(view, donor),
         resource_name: way.resource.clone(),
         resource_count,
         profile: way.profile.clone(),
+    })
+}
+
+/// Lays `here` shares on the devices of one node, whatever joins them.
+fn lay_on(
+    candidate: &Candidate<'_>,
+    classes: &[Option<ClassName>],
+    wanted: &Wanted<'_>,
+    way: &Counted,
+    mut here: u32,
+) -> Laid {
+    let mut rooms: Vec<((u32, bool), u32, super::device::DeviceRoom)> = (0_u32..)
+        .zip(candidate.node.devices.iter().zip(classes))
+        .filter(|(_, (device, class))| serves(device, class.as_ref(), wanted, way))
+        .filter_map(|(index, (device, _))| {
+            let room = room(device, index, candidate.lent, &wanted.gpus.share)?;
+            let lent = candidate.lent.and_then(|node| node.devices.get(&index)).copied().unwrap_or(0);
+            let whole = is_of_a_whole_clique(candidate.node, candidate.lent, device);
+            (room.units > 0).then_some(((u32::MAX - lent - device.local_use_milli, whole), index, room))
+        })
+        .collect();
+    rooms.sort_by_key(|(rank, index, _)| (*rank, *index));
+    let mut laid = Laid::default();
+    for (_, index, room) in rooms {
+        let units = room.units.min(here);
+        if units == 0 {
+            break;
+        }
+        here -= units;
+        laid.devices.insert(index, (units, room));
     }
+    laid
 }

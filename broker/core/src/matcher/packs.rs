@@ -95,7 +95,8 @@ impl Packs {
         let serves = |kind: &Kind| {
             kind.class == *wanted.class && wanted.selector.is_none_or(|selector| selector.matches(&kind.device.facts()))
         };
-        let Some(tasks) = pack.tasks(wanted.gpus, wanted.topology, serves) else {
+        let alone = wanted.members.is_none();
+        let Some(tasks) = alone.then(|| pack.tasks(wanted.gpus, wanted.topology, serves)).flatten() else {
             return fit(view, donor, wanted, worths);
         };
         let mut best: Option<(i64, Placement)> = None;

@@ -13,7 +13,7 @@ use super::score::{Score, score};
 use super::verdict::{Candidate, ask_donor};
 use super::view::{Held, View};
 use crate::command::ProposedPlacement;
-use crate::demand::{Delivery, GpuDemand, RequestSpec, Topology};
+use crate::demand::{Delivery, GpuDemand, Members, RequestSpec, Topology};
 use crate::fairness::Amounts;
 use crate::id::{ClusterId, NodeId, RequestId};
 use crate::placement::Placement;
@@ -158,6 +158,7 @@ struct Asked<'a> {
     origin: &'a ClusterId,
     gpus: &'a GpuDemand,
     topology: Topology,
+    members: Option<Members>,
     duration: Millis,
     delivery: Delivery,
     allow: &'a [ClusterId],
@@ -171,6 +172,7 @@ impl<'a> Asked<'a> {
             origin: &spec.origin,
             gpus: &spec.gpus,
             topology: spec.topology,
+            members: spec.members,
             duration: spec.duration,
             delivery: spec.delivery,
             allow: &spec.allow_donors,

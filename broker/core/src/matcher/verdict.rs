@@ -8,14 +8,16 @@ use serde::{Deserialize, Serialize};
 use super::fit::{Fit, Wanted};
 use super::no_start::no_start;
 use super::view::{Ask, View};
-use crate::demand::{Delivery, DeviceChoice, RequestSpec};
+use super::wishes::in_the_way;
+use crate::demand::{Delivery, DeviceChoice, Members, RequestSpec};
 use crate::id::{ClassName, ClusterId};
 use crate::placement::Placement;
 
 /// What stands in the way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Obstacle {
-    /// Stable code: one of policy's, or `donor-excluded`, `donor-silent`, `no-offer`, `delivery-not-offered`, `no-such-devices`, `local-reserve`, `no-capacity`.
+    /// Stable code: one of policy's, or `donor-excluded`, `donor-silent`, `no-offer`, `delivery-not-offered`, `no-such-devices`, `local-reserve`, `no-capacity`,
+    /// `no-nvlink`, `no-numa-alignment`, `no-rdma`, `wiring-together`.
     pub code: String,
     /// For people.
     pub reason: String,
@@ -155,17 +157,22 @@ fn ask_class(
         duration: spec.duration,
     };
     // Policy first, with the nominal amount: its reasons hold whatever is free.
-    let agreement = permitted(view.may_borrow(donor, ask(spec.gpus.nominal_milli())))?;
+    let at_least = permitted(view.may_borrow(donor, ask(spec.least_milli())))?;
     delivery_offered(view, spec.delivery, donor)?;
-    let wanted = Wanted { class, gpus: &spec.gpus, topology: spec.topology, selector };
-    let (placement, waste_milli) = match fitter(view, donor, &wanted) {
+    let wanted = Wanted { class, gpus: &spec.gpus, topology: spec.topology, members: spec.members, selector };
+    let (mut placement, mut waste_milli) = match fitter(view, donor, &wanted) {
         Fit::Fits { placement, waste_milli } => (placement, waste_milli),
         Fit::Lacks { now, ever } => {
+            if view.explains
+                && let Some(wish) = in_the_way(view, donor, &wanted, spec.least_shares())
+            {
+                return Err(Box::new(wish));
+            }
             let mut lacks = lacks(spec, donor, class, now, ever);
             // Costly to find out, so only where somebody reads it.
             if view.explains
                 && now == 0
-                && ever >= u64::from(spec.gpus.count)
+                && ever >= spec.least_shares()
                 && let Some((reason, unblock)) = no_start(view, donor, &wanted)
             {
                 (lacks.reason, lacks.unblock) = (reason, unblock);
@@ -174,12 +181,25 @@ fn ask_class(
         }
     };
     // What devices really give may be more than nominal: a slice is rounded up.
-    let agreement = if placement.milli() == spec.gpus.nominal_milli() {
-        agreement
-    } else {
-        permitted(view.may_borrow(donor, ask(placement.milli())))?
+    let granted = |placement: &Placement| {
+        let agreement = if placement.milli() == spec.least_milli() {
+            at_least.clone()
+        } else {
+            permitted(view.may_borrow(donor, ask(placement.milli())))?
+        };
+        check_reserve(view, donor, placement).map(|()| agreement)
     };
-    check_reserve(view, donor, &placement)?;
+    let mut agreement = granted(&placement);
+    // More members than it needs may be more than policy allows: then it starts with those that it needs.
+    if let (Err(_), Some(members)) = (&agreement, spec.members)
+        && placement.units() > spec.least_shares()
+        && let Fit::Fits { placement: least, waste_milli: waste } =
+            fitter(view, donor, &Wanted { members: Some(Members { desired: members.min, ..members }), ..wanted })
+    {
+        agreement = granted(&least);
+        (placement, waste_milli) = (least, waste);
+    }
+    let agreement = agreement?;
     Ok(Candidate { placement, class: class.clone(), agreement, waste_milli })
 }
 
@@ -196,7 +216,7 @@ pub(super) fn permitted(decision: Decision) -> Result<Option<String>, Box<Obstac
 }
 
 fn lacks(spec: &RequestSpec, donor: &ClusterId, class: &ClassName, now: u64, ever: u64) -> Obstacle {
-    let count = u64::from(spec.gpus.count);
+    let count = spec.least_shares();
     let place = if spec.topology.same_node { "on one node" } else { "in all" };
     if ever == 0 {
         return obstacle(

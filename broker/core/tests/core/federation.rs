@@ -6,7 +6,7 @@ use comity_core::command::{
     AdvertiseOffer, ApplyPolicy, InviteCluster, JoinCluster, MarkClusters, PlaceRequests, SubmitRequest,
 };
 use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
-use comity_core::inventory::{Device, Node, Offer, Sharing};
+use comity_core::inventory::{Device, DeviceWiring, Node, NodeWiring, Offer, Sharing};
 use comity_core::log::LOG_FORMAT;
 use comity_core::{
     Actor, Applied, Blob, ClassName, ClusterId, Command, LeaseId, LogEnvelope, Millis, NodeId, RequestId, State,
@@ -151,6 +151,7 @@ pub(crate) fn device(memory_mib: u64, sharing: Sharing) -> Device {
         healthy: true,
         local_use_milli: 0,
         resource_name: "nvidia.com/gpu".into(),
+        wiring: DeviceWiring::default(),
     }
 }
 
@@ -164,6 +165,7 @@ pub(crate) fn offer(generation: u64, nodes: &[(&str, usize, Device)]) -> Offer {
             local_memory_mib: 0,
             devices: vec![like.clone(); *gpus],
             schedulable: true,
+            wiring: NodeWiring::default(),
         };
         (node(name), has)
     });
@@ -186,6 +188,7 @@ pub(crate) fn spec(count: u32, share: Share, class: &str) -> RequestSpec {
             memory_mib_per_gpu: 16_000,
         },
         topology: Topology::default(),
+        members: None,
         duration: Millis::from_mins(30),
         allow_donors: Vec::new(),
         deny_donors: Vec::new(),
@@ -211,6 +214,12 @@ impl Federation {
     pub(crate) fn also(&mut self, documents: &str) {
         let files = [("all.yaml", POLICY), ("more.yaml", documents)];
         let files = files.map(|(path, text)| SourceFile { path: path.into(), text: text.into() }).to_vec();
+        self.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None } }));
+    }
+
+    /// Puts the test federation's documents into force with other terms: `to` in place of the first `from`.
+    pub(crate) fn with_terms(&mut self, from: &str, to: &str) {
+        let files = vec![SourceFile { path: "all.yaml".into(), text: POLICY.replacen(from, to, 1) }];
         self.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None } }));
     }
 

@@ -59,7 +59,7 @@ fn whole_nodes_are_taken_whole() {
     let mut federation = Federation::ready();
     let whole = |count| {
         let mut spec = spec(count, Share::Whole, "big");
-        spec.topology = Topology { same_node: false, whole_node: true };
+        spec.topology = Topology { whole_node: true, ..Topology::default() };
         spec
     };
     federation.submit(spec(1, Share::Whole, "big"));

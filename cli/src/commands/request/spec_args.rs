@@ -7,8 +7,12 @@ use comity_proto::v1;
 use serde::Deserialize;
 
 use super::spec_file;
+use super::wiring_args::{NumaArg, NvLinkArg};
 use crate::failure::Failure;
-use crate::units::{GpuAmount, parse_cpu_milli, parse_duration_ms, parse_gpus, parse_memory_mib, parse_moment_ms};
+use crate::units::{
+    GpuAmount, MemberRange, parse_cpu_milli, parse_duration_ms, parse_gpus, parse_members, parse_memory_mib,
+    parse_moment_ms,
+};
 
 const HEADING: &str = "What is asked for";
 
@@ -38,7 +42,7 @@ pub struct SpecArgs {
     /// Reads the request from a YAML file; '-' reads standard input. Not together with the flags below
     #[arg(short, long, value_name = "FILE", conflicts_with_all = [
         "tenant", "origin", "class", "selector", "gpus", "mig", "gpu_memory", "cpu_per_gpu", "memory_per_gpu", "duration",
-        "same_node", "whole_node", "donor", "not_donor", "delivery", "namespace", "purpose",
+        "same_node", "whole_node", "nvlink", "numa", "rdma_gbits", "members", "donor", "not_donor", "delivery", "namespace", "purpose",
         "priority", "start_after", "start_by",
     ])]
     pub file: Option<PathBuf>,
@@ -78,6 +82,18 @@ pub struct SpecArgs {
     /// Only nodes whose GPUs are taken whole
     #[arg(long, help_heading = HEADING)]
     pub whole_node: bool,
+    /// Whether NVLink joins the GPUs on each node [default: none]
+    #[arg(long, value_enum, value_name = "WISH", help_heading = HEADING)]
+    pub nvlink: Option<NvLinkArg>,
+    /// Where CPU and memory of each share come from [default: none]
+    #[arg(long, value_enum, value_name = "WISH", help_heading = HEADING)]
+    pub numa: Option<NumaArg>,
+    /// Gbit/s for RDMA that each node gives, on one network, where the GPUs lie on several nodes [default: 0]
+    #[arg(long, value_name = "GBITS", help_heading = HEADING)]
+    pub rdma_gbits: Option<u32>,
+    /// Members of a gang, each with --gpus on one node: 4, or 2-8 to start with 2 and have as many of 8 as fit
+    #[arg(long, value_name = "NUMBER", value_parser = parse_members, allow_hyphen_values = true, help_heading = HEADING)]
+    pub members: Option<MemberRange>,
     /// Only this donor (may be repeated)
     #[arg(long, value_name = "CLUSTER", help_heading = HEADING)]
     pub donor: Vec<String>,
@@ -137,7 +153,14 @@ impl SpecArgs {
                 cpu_milli_per_gpu: self.cpu_per_gpu.unwrap_or(0),
                 memory_mib_per_gpu: self.memory_per_gpu.unwrap_or(0),
             }),
-            topology: Some(v1::Topology { same_node: self.same_node, whole_node: self.whole_node }),
+            topology: Some(v1::Topology {
+                same_node: self.same_node,
+                whole_node: self.whole_node,
+                nvlink: v1::NvLink::from(self.nvlink.unwrap_or_default()).into(),
+                numa: v1::Numa::from(self.numa.unwrap_or_default()).into(),
+                rdma_gbits: self.rdma_gbits.unwrap_or(0),
+            }),
+            members: self.members.map(|members| v1::Members { min: members.min, desired: members.desired }),
             duration_ms: self.duration.unwrap_or(0),
             allow_donors: self.donor.clone(),
             deny_donors: self.not_donor.clone(),
@@ -187,9 +210,16 @@ mod tests {
             gpus: amount("0.25"),
             cpu_per_gpu: Some(8_000),
             same_node: true,
+            nvlink: Some(NvLinkArg::Required),
+            numa: Some(NumaArg::Aligned),
+            rdma_gbits: Some(200),
+            members: parse_members("2-8").ok(),
             ..SpecArgs::default()
         };
         let spec = args.spec().expect("it is good");
+        let topology = spec.topology.expect("set");
+        assert_eq!((topology.nvlink(), topology.numa()), (v1::NvLink::Required, v1::Numa::Aligned));
+        assert_eq!((topology.rdma_gbits, spec.members), (200, Some(v1::Members { min: 2, desired: 8 })));
         let gpus = spec.gpus.expect("set");
         assert_eq!((gpus.count, gpus.cpu_milli_per_gpu, gpus.class.as_str()), (1, 8_000, "midrange"));
         assert_eq!(gpus.share.and_then(|share| share.kind), Some(v1::share::Kind::Milli(250)));

@@ -7,8 +7,12 @@ use std::path::Path;
 use serde::{Deserialize, Deserializer};
 
 use super::spec_args::{DeliveryArg, SpecArgs};
+use super::wiring_args::{NumaArg, NvLinkArg};
 use crate::failure::Failure;
-use crate::units::{GpuAmount, parse_cpu_milli, parse_duration_ms, parse_gpus, parse_memory_mib, parse_moment_ms};
+use crate::units::{
+    GpuAmount, MemberRange, parse_cpu_milli, parse_duration_ms, parse_gpus, parse_members, parse_memory_mib,
+    parse_moment_ms,
+};
 
 /// Largest file that is read; a request is a page at most.
 const MAX_BYTES: u64 = 64 << 10;
@@ -22,6 +26,8 @@ struct SpecFile {
     gpus: Gpus,
     #[serde(default)]
     topology: Topology,
+    #[serde(default, deserialize_with = "members")]
+    members: Option<MemberRange>,
     #[serde(default, deserialize_with = "duration")]
     duration: Option<u64>,
     #[serde(default)]
@@ -60,6 +66,9 @@ struct Gpus {
 struct Topology {
     same_node: bool,
     whole_node: bool,
+    nvlink: Option<NvLinkArg>,
+    numa: Option<NumaArg>,
+    rdma_gbits: Option<u32>,
 }
 
 /// Reads a number or a text as text: `3` and `0.25` need no quotes, and never pass through floating point.
@@ -85,6 +94,10 @@ fn cpu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Err
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     parsed(deserializer, parse_duration_ms)
+}
+
+fn members<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<MemberRange>, D::Error> {
+    parsed(deserializer, parse_members)
 }
 
 fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
@@ -153,6 +166,10 @@ fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
         duration: file.duration,
         same_node: file.topology.same_node,
         whole_node: file.topology.whole_node,
+        nvlink: file.topology.nvlink,
+        numa: file.topology.numa,
+        rdma_gbits: file.topology.rdma_gbits,
+        members: file.members,
         donor: file.donors,
         not_donor: file.not_donors,
         delivery: file.delivery,
@@ -178,6 +195,8 @@ mod tests {
             (Some(8_000), Some(65_536), Some(7_200_000))
         );
         assert!(args.same_node && args.spec().is_ok());
+        assert_eq!((args.nvlink, args.numa), (Some(NvLinkArg::Preferred), Some(NumaArg::Aligned)));
+        assert_eq!(args.members.map(|members| (members.min, members.desired)), Some((2, 4)));
         assert_eq!(args.priority.as_deref(), Some("urgent"));
         assert!(args.start_by.is_some_and(|start_by| args.start_after.is_some_and(|after| after < start_by)));
         let by_node = FILE_EXAMPLE.replace("delivery: namespace ", "delivery: virtual-node ");
@@ -201,6 +220,8 @@ mod tests {
             ("tenant: t\norigin: o\ngpus: {class: c}\nduration: 2\n", "f:4:", "1h30m"),
             ("tenant: t\norigin: o\ngpus: {class: c}\ndelivery: node\n", "f:4:", "virtual-node"),
             ("tenant: t\norigin: o\ngpus: {class: c}\nstartBy: friday\n", "f:4:", "2026-11-23T08:00Z"),
+            ("tenant: t\norigin: o\ngpus: {class: c}\nmembers: 8-2\n", "f:4:", "ends before"),
+            ("tenant: t\norigin: o\ngpus: {class: c}\ntopology: {nvlink: yes}\n", "f:4:", "preferred"),
             ("tenant: [a]\norigin: o\ngpus: {class: c}\n", "f:1:", "tenant"),
             ("tenant: t\ngpus: {class: c}\n", "f", "origin"),
             ("tenant: t\ntenant: u\norigin: o\ngpus: {class: c}\n", "f:2:", "tenant"),

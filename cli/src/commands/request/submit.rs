@@ -24,6 +24,10 @@ pub(super) const FILE_EXAMPLE: &str = "  tenant: poly-ml
     memoryPerGpu: 64Gi
   topology:
     sameNode: true         # or wholeNode: true
+    nvlink: preferred      # or required: NVLink joins the GPUs on each node
+    numa: aligned          # CPU and memory from the NUMA node of each GPU
+    rdmaGbits: 0           # of each node, where the GPUs lie on several
+  members: 2-4             # a gang: each with `gpus` on one node; 2 or nothing, and as many of 4 as fit
   duration: 2h
   donors: []               # only these; notDonors: not these
   delivery: namespace    # or virtual-node: pods of `namespace` run on the donor, unchanged
@@ -42,6 +46,7 @@ Examples:
   comity request submit --tenant poly-ml --origin polytech-campus --class midrange --gpus 0.25 --dry-run
   comity request submit --tenant poly-ml --origin polytech-campus --class midrange --mig 1g.10gb --gpus 2
   comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 2 --delivery virtual-node --namespace lab
+  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 8 --members 2-4 --nvlink required --rdma-gbits 400
   comity request submit -f request.yaml --wait --timeout 5m -o json
   comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 8 --start-after 2026-11-23T18:00Z --start-by 12h
 

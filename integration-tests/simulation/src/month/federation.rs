@@ -7,7 +7,7 @@ use comity_core::command::{
     ReportLease, SubmitRequest,
 };
 use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
-use comity_core::inventory::{Device, Node, Offer, Sharing};
+use comity_core::inventory::{Device, DeviceWiring, Node, NodeWiring, Offer, Sharing};
 use comity_core::lease::LeaseState;
 use comity_core::limits::MAX_PLACEMENTS_PER_COMMAND;
 use comity_core::log::LOG_FORMAT;
@@ -110,7 +110,8 @@ impl Federation {
                 cpu_milli_per_gpu: 4_000,
                 memory_mib_per_gpu: 16_384,
             },
-            topology: Topology { same_node: true, whole_node: false },
+            topology: Topology { same_node: true, ..Topology::default() },
+            members: None,
             duration: Millis(asked.duration_ms),
             allow_donors: Vec::new(),
             deny_donors: Vec::new(),
@@ -229,6 +230,7 @@ fn node() -> Node {
         healthy: true,
         local_use_milli: 0,
         resource_name: "nvidia.com/gpu".to_owned(),
+        wiring: DeviceWiring::default(),
     };
     Node {
         cpu_milli: 128_000,
@@ -237,5 +239,6 @@ fn node() -> Node {
         local_memory_mib: 0,
         devices: vec![device; GPUS_PER_NODE],
         schedulable: true,
+        wiring: NodeWiring::default(),
     }
 }

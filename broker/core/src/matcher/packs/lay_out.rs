@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::fit::free_cpu_and_memory;
 use super::super::view::View;
+use super::super::wired::is_of_a_whole_clique;
 use super::pack::Served;
 use crate::demand::GpuDemand;
 use crate::id::{ClusterId, NodeId};
@@ -47,16 +48,18 @@ pub(super) fn lay_out(
     let (node, lent) = (offer.nodes.get(id)?, view.occupancy(donor, id));
     let level = if task.devices > 1 { task.milli } else { level };
     let share = DeviceShare { milli: u32::from(served.milli_each), units: 1, slots: Slots::NONE };
-    let devices: BTreeMap<u32, DeviceShare> = (0..)
-        .zip(&node.devices)
-        .filter(|(index, device)| free_of(device, *index, lent) == level)
-        .take(usize::from(task.devices))
-        .map(|(index, _)| (index, share))
-        .collect();
+    let mut free: Vec<(u32, &Device)> =
+        (0..).zip(&node.devices).filter(|(index, device)| free_of(device, *index, lent) == level).collect();
+    if free.len() > usize::from(task.devices) {
+        free.sort_by_cached_key(|(index, device)| (is_of_a_whole_clique(node, lent, device), *index));
+    }
+    let devices: BTreeMap<u32, DeviceShare> =
+        free.into_iter().take(usize::from(task.devices)).map(|(index, _)| (index, share)).collect();
     if devices.len() != usize::from(task.devices) {
         return None;
     }
-    let part = NodePlacement { devices, cpu_milli: task.cpu_milli, memory_mib: task.memory_mib };
+    let part =
+        NodePlacement { devices, cpu_milli: task.cpu_milli, memory_mib: task.memory_mib, ..NodePlacement::default() };
     Some(Placement {
         donor: donor.clone(),
         nodes: BTreeMap::from([(id.clone(), part)]),

@@ -186,7 +186,7 @@ impl Pack {
         topology: Topology,
         serves: impl Fn(&Kind) -> bool,
     ) -> Option<Vec<(Task, Served)>> {
-        if topology.whole_node || matches!(gpus.share, Share::MigProfile(_)) {
+        if topology.whole_node || topology.asks_for_wiring() || matches!(gpus.share, Share::MigProfile(_)) {
             return None;
         }
         let devices = u16::try_from(gpus.count).ok()?;

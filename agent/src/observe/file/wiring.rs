@@ -1,0 +1,78 @@
+//! How the parts of a node are joined, as the file says it: checked here as the broker checks it, for a line and a column say
+//! more than a refused offer.
+
+use comity_proto::v1;
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+
+use super::{FileNode, MIB, Problem, amount};
+use crate::observe::quantity;
+use crate::observe::wiring::{MAX_GBITS, MAX_NETWORKS, MAX_NUMA_NODES, check_name};
+
+/// What a NUMA node has for pods.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct FileNuma {
+    cpu: Spanned<String>,
+    memory: Spanned<String>,
+}
+
+/// The NUMA nodes of a node; those that its devices name are among them, and they have no more than the node.
+pub(super) fn numa(given: &FileNode) -> Result<Vec<v1::NumaAmounts>, Problem> {
+    let at = given.name.referenced;
+    if given.numa.len() > MAX_NUMA_NODES {
+        return Err(Problem(
+            at,
+            format!("numa: {} are too many; a node has at most {MAX_NUMA_NODES}", given.numa.len()),
+        ));
+    }
+    let cpu = |given: &Spanned<String>| amount("cpu", given, quantity::milli_floor);
+    let memory = |given: &Spanned<String>| amount("memory", given, quantity::ones_floor).map(|bytes| bytes / MIB);
+    let mut numa = Vec::with_capacity(given.numa.len());
+    for (&numa_node, has) in &given.numa {
+        numa.push(v1::NumaAmounts { numa_node, cpu_milli: cpu(&has.cpu)?, memory_mib: memory(&has.memory)? });
+    }
+    let sum = |amount: fn(&v1::NumaAmounts) -> u64| numa.iter().map(amount).fold(0, u64::saturating_add);
+    for (field, sum, whole, of) in [
+        ("cpu", sum(|has| has.cpu_milli), cpu(&given.cpu)?, "thousandths of a core"),
+        ("memory", sum(|has| has.memory_mib), memory(&given.memory)?, "MiB"),
+    ] {
+        if sum > whole {
+            let reason = format!(
+                "numa: {field} is {sum} {of} in all, and the node has {whole}; give what of each NUMA node pods can have"
+            );
+            return Err(Problem(at, reason));
+        }
+    }
+    for gpus in &given.gpus {
+        if let Some(numa) = gpus.numa.as_ref().filter(|numa| !given.numa.contains_key(&numa.value)) {
+            let reason = format!(
+                "numa {} is no NUMA node of this node; list its NUMA nodes, as in numa: {{0: {{cpu: 56, memory: 900Gi}}}}",
+                numa.value
+            );
+            return Err(Problem(numa.referenced, reason));
+        }
+        if let Some(clique) = &gpus.nvlink {
+            check_name("nvlink", &clique.value).map_err(|reason| Problem(clique.referenced, reason))?;
+        }
+    }
+    Ok(numa)
+}
+
+/// The networks of a node.
+pub(super) fn rdma(given: &FileNode) -> Result<Vec<v1::RdmaBandwidth>, Problem> {
+    if given.rdma.len() > MAX_NETWORKS {
+        let reason = format!("rdma: {} networks are too many; a node has at most {MAX_NETWORKS}", given.rdma.len());
+        return Err(Problem(given.name.referenced, reason));
+    }
+    let mut rdma = Vec::with_capacity(given.rdma.len());
+    for (network, gbits) in &given.rdma {
+        check_name("rdma", network).map_err(|reason| Problem(gbits.referenced, reason))?;
+        if !(1..=MAX_GBITS).contains(&gbits.value) {
+            let reason = format!("rdma: {network} has {} Gbit/s; write 1 to {MAX_GBITS}", gbits.value);
+            return Err(Problem(gbits.referenced, reason));
+        }
+        rdma.push(v1::RdmaBandwidth { network: network.clone(), gbits: gbits.value });
+    }
+    Ok(rdma)
+}

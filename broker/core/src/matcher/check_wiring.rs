@@ -1,0 +1,113 @@
+//! Whether a placement is joined as it was asked for, and takes no more of a NUMA node or a network than is free.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::fit::Wanted;
+use super::nodes::free_gbits;
+use super::view::View;
+use super::wired::{clique, free_numa};
+use crate::demand::{Numa, NvLink};
+use crate::id::ClusterId;
+use crate::inventory::{Device, Node, NumaAmounts};
+use crate::occupancy::NodeOccupancy;
+use crate::placement::{NodePlacement, Placement};
+
+/// The shares in all: as many as are asked for, or those of as many members as may start.
+pub(super) fn check_count(wanted: &Wanted<'_>, placement: &Placement) -> Result<(), String> {
+    let (units, count) = (placement.units(), u64::from(wanted.gpus.count.max(1)));
+    let Some(members) = wanted.members else {
+        return if units == count { Ok(()) } else { Err(format!("the placement holds {units} of {count} shares")) };
+    };
+    let whole = placement.nodes.values().all(|part| units_of(part).is_multiple_of(count));
+    if whole && (u64::from(members.min)..=u64::from(members.desired)).contains(&(units / count)) {
+        return Ok(());
+    }
+    Err(format!(
+        "the placement holds {units} shares, which are not {} to {} members of {count}, each on one node",
+        members.min, members.desired
+    ))
+}
+
+/// On several nodes, each gives what is asked for on the network that they all are on; else nobody gives any.
+pub(super) fn check_network(
+    view: &View<'_>,
+    donor: &ClusterId,
+    wanted: &Wanted<'_>,
+    placement: &Placement,
+) -> Result<(), String> {
+    let gbits = wanted.topology.rdma_gbits;
+    let given: BTreeSet<&BTreeMap<String, u32>> = placement.nodes.values().map(|part| &part.rdma_gbits).collect();
+    if gbits == 0 || placement.nodes.len() < 2 {
+        let none = given.iter().all(|given| given.is_empty());
+        return if none { Ok(()) } else { Err("the placement takes bandwidth that it needs not".to_owned()) };
+    }
+    let network = match Vec::from_iter(given).as_slice() {
+        [one] if one.len() == 1 => one.iter().find(|(_, taken)| **taken == gbits).map(|(network, _)| network),
+        _ => None,
+    };
+    let network =
+        network.ok_or_else(|| format!("the placement does not take {gbits} Gbit/s of each node on one network"))?;
+    let offer = view.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref());
+    for id in placement.nodes.keys() {
+        let node = offer.and_then(|offer| offer.nodes.get(id));
+        if node.is_none_or(|node| free_gbits(node, view.occupancy(donor, id), network) < gbits) {
+            return Err(format!("node {id} of {donor} has not {gbits} Gbit/s free on {network}"));
+        }
+    }
+    Ok(())
+}
+
+/// One node's part: devices of one clique for each member, CPU and memory of the NUMA nodes of its devices.
+pub(super) fn check_part(
+    node: &Node,
+    lent: Option<&NodeOccupancy>,
+    part: &NodePlacement,
+    wanted: &Wanted<'_>,
+) -> Result<(), String> {
+    let device = |index: &u32| usize::try_from(*index).ok().and_then(|at| node.devices.get(at));
+    if wanted.topology.nvlink == NvLink::Required {
+        check_cliques(part, wanted, device)?;
+    }
+    if wanted.topology.numa != Numa::Aligned {
+        let bound = !part.numa.is_empty();
+        return if bound { Err("takes of certain NUMA nodes what may come from any".to_owned()) } else { Ok(()) };
+    }
+    let each = NumaAmounts { cpu_milli: wanted.gpus.cpu_milli_per_gpu, memory_mib: wanted.gpus.memory_mib_per_gpu };
+    let mut needed: BTreeMap<u32, NumaAmounts> = BTreeMap::new();
+    for (index, share) in &part.devices {
+        let numa = device(index).and_then(|device| device.wiring.numa);
+        let numa = numa.ok_or_else(|| format!("does not say at which NUMA node device {index} is"))?;
+        let amounts = needed.entry(numa).or_default();
+        *amounts = amounts.plus(each.times(share.units));
+    }
+    if needed != part.numa {
+        return Err("does not take CPU and memory of the NUMA nodes of its devices".to_owned());
+    }
+    let free = free_numa(node, lent, true);
+    match needed.iter().find(|(number, needed)| free.get(number).is_none_or(|free| free.holds(**needed) == 0)) {
+        Some((number, _)) => Err(format!("lacks CPU or memory of NUMA node {number}")),
+        None => Ok(()),
+    }
+}
+
+fn check_cliques<'d>(
+    part: &NodePlacement,
+    wanted: &Wanted<'_>,
+    device: impl Fn(&u32) -> Option<&'d Device>,
+) -> Result<(), String> {
+    let mut cliques: BTreeMap<&str, u64> = BTreeMap::new();
+    for (index, share) in &part.devices {
+        let clique =
+            device(index).and_then(clique).ok_or_else(|| format!("joins device {index} to nothing by NVLink"))?;
+        *cliques.entry(clique).or_default() += u64::from(share.units);
+    }
+    let piece = if wanted.members.is_some() { u64::from(wanted.gpus.count.max(1)) } else { units_of(part).max(1) };
+    if cliques.values().all(|units| units.is_multiple_of(piece)) {
+        return Ok(());
+    }
+    Err("does not give devices that NVLink joins".to_owned())
+}
+
+fn units_of(part: &NodePlacement) -> u64 {
+    part.devices.values().map(|share| u64::from(share.units)).sum()
+}

@@ -1,0 +1,100 @@
+//! How the parts of nodes are joined, and what requests and placements say of it.
+
+use std::collections::BTreeMap;
+
+use comity_core::Refusal;
+use comity_core::demand::{Members, Numa, NvLink, Topology};
+use comity_core::inventory::{NodeWiring, NumaAmounts};
+use comity_core::limits::{MAX_NETWORKS_PER_NODE, MAX_NUMA_NODES};
+use comity_proto::v1;
+
+/// Wiring of one node of an offer; `Offer::check` has the last word on amounts.
+pub(super) fn node(numa: &[v1::NumaAmounts], rdma: &[v1::RdmaBandwidth], field: &str) -> Result<NodeWiring, Refusal> {
+    for (name, len, most) in [("numa", numa.len(), MAX_NUMA_NODES), ("rdma", rdma.len(), MAX_NETWORKS_PER_NODE)] {
+        if len > most {
+            let field = format!("{field}.{name}");
+            return Err(Refusal::invalid(&field, len, "are too many for one node", format!("list at most {most}")));
+        }
+    }
+    let mut wiring = NodeWiring::default();
+    for (index, has) in numa.iter().enumerate() {
+        let amounts = NumaAmounts { cpu_milli: has.cpu_milli, memory_mib: has.memory_mib };
+        if wiring.numa.insert(has.numa_node, amounts).is_some() {
+            let field = format!("{field}.numa[{index}].numa_node");
+            return Err(Refusal::invalid(&field, has.numa_node, "comes twice", "list each NUMA node once"));
+        }
+    }
+    for (index, has) in rdma.iter().enumerate() {
+        if wiring.rdma_gbits.insert(has.network.clone(), has.gbits).is_some() {
+            let field = format!("{field}.rdma[{index}].network");
+            return Err(Refusal::invalid(&field, &has.network, "comes twice", "list each network once"));
+        }
+    }
+    Ok(wiring)
+}
+
+/// For the API.
+pub(super) fn numa_to_proto(numa: &BTreeMap<u32, NumaAmounts>) -> Vec<v1::NumaAmounts> {
+    let amounts = numa.iter().map(|(&numa_node, has)| v1::NumaAmounts {
+        numa_node,
+        cpu_milli: has.cpu_milli,
+        memory_mib: has.memory_mib,
+    });
+    amounts.collect()
+}
+
+/// For the API.
+pub(super) fn rdma_to_proto(rdma: &BTreeMap<String, u32>) -> Vec<v1::RdmaBandwidth> {
+    rdma.iter().map(|(network, &gbits)| v1::RdmaBandwidth { network: network.clone(), gbits }).collect()
+}
+
+/// How the shares of a request lie together.
+pub(super) fn topology(topology: v1::Topology) -> Result<Topology, Refusal> {
+    let unknown = |field: &str, value: i32, remedy: &str| Refusal::invalid(field, value, "is not known", remedy);
+    let nvlink = match v1::NvLink::try_from(topology.nvlink) {
+        Ok(v1::NvLink::Unspecified) => NvLink::None,
+        Ok(v1::NvLink::Preferred) => NvLink::Preferred,
+        Ok(v1::NvLink::Required) => NvLink::Required,
+        Err(_) => {
+            let remedy = "use 0 for none, 1 for preferred or 2 for required";
+            return Err(unknown("spec.topology.nvlink", topology.nvlink, remedy));
+        }
+    };
+    let numa = match v1::Numa::try_from(topology.numa) {
+        Ok(v1::Numa::Unspecified) => Numa::None,
+        Ok(v1::Numa::Aligned) => Numa::Aligned,
+        Err(_) => return Err(unknown("spec.topology.numa", topology.numa, "use 0 for anywhere or 1 for aligned")),
+    };
+    let v1::Topology { same_node, whole_node, rdma_gbits, .. } = topology;
+    Ok(Topology { same_node, whole_node, nvlink, numa, rdma_gbits })
+}
+
+/// For the API.
+pub(super) fn topology_to_proto(topology: Topology) -> v1::Topology {
+    let nvlink = match topology.nvlink {
+        NvLink::None => v1::NvLink::Unspecified,
+        NvLink::Preferred => v1::NvLink::Preferred,
+        NvLink::Required => v1::NvLink::Required,
+    };
+    let numa = match topology.numa {
+        Numa::None => v1::Numa::Unspecified,
+        Numa::Aligned => v1::Numa::Aligned,
+    };
+    v1::Topology {
+        same_node: topology.same_node,
+        whole_node: topology.whole_node,
+        nvlink: nvlink.into(),
+        numa: numa.into(),
+        rdma_gbits: topology.rdma_gbits,
+    }
+}
+
+/// Members of a gang; `RequestSpec::check` has the last word.
+pub(super) fn members(members: v1::Members) -> Members {
+    Members { min: members.min, desired: members.desired }
+}
+
+/// For the API.
+pub(super) fn members_to_proto(members: Members) -> v1::Members {
+    v1::Members { min: members.min, desired: members.desired }
+}
