@@ -10,8 +10,9 @@ use crate::state::State;
 /// Format 2 adds `delivery` to leases, `deliveries` to offers and `network` to key bundles. A state of format 1 has leases
 /// by namespace only, from clusters that can deliver nothing else. Format 3 adds `fairness`, `last_overdue`, to requests
 /// priority and start window, to MIG devices `layout`, and `slots` to placements on them: states of earlier formats have kept no
-/// account of what was held, and MIG devices without a layout are lent by number.
-pub const SNAPSHOT_FORMAT: u16 = 3;
+/// account of what was held, and MIG devices without a layout are lent by number. Format 4 adds `preemptible` and `room_at` to requests, and to leases their
+/// call back, what they replace or are replaced by, and when their work was saved and their end began.
+pub const SNAPSHOT_FORMAT: u16 = 4;
 
 #[derive(Serialize)]
 struct Writing<'a> {

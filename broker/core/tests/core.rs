@@ -15,5 +15,7 @@ mod matching;
 mod mig;
 #[path = "core/queue.rs"]
 mod queue;
+#[path = "core/reclaim.rs"]
+mod reclaim;
 #[path = "core/refusals.rs"]
 mod refusals;

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fit::{Fit, Wanted};
 use super::no_start::no_start;
+use super::reclaim::check_pools;
 use super::view::{Ask, View};
 use crate::demand::{Delivery, DeviceChoice, RequestSpec};
 use crate::id::{ClassName, ClusterId};
@@ -44,7 +45,7 @@ pub(super) struct Candidate {
 /// Finds room at one donor for devices of one class.
 pub(super) type Fitter<'f> = &'f mut dyn FnMut(&View<'_>, &ClusterId, &Wanted<'_>) -> Fit;
 
-fn obstacle(code: &str, reason: String, unblock: impl Into<String>) -> Obstacle {
+pub(super) fn obstacle(code: &str, reason: String, unblock: impl Into<String>) -> Obstacle {
     Obstacle { code: code.to_owned(), reason, unblock: unblock.into(), by: Vec::new() }
 }
 
@@ -174,6 +175,7 @@ fn ask_class(
     // What devices really give may be more than nominal: a slice is rounded up.
     let agreement = permitted(view.may_borrow(donor, ask(placement.milli())))?;
     check_reserve(view, donor, &placement)?;
+    check_pools(view, &placement)?;
     Ok(Candidate { placement, class: class.clone(), agreement, waste_milli })
 }
 

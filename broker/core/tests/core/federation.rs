@@ -195,6 +195,7 @@ pub(crate) fn spec(count: u32, share: Share, class: &str) -> RequestSpec {
         priority: None,
         not_before: None,
         start_by: None,
+        preemptible: None,
     }
 }
 
@@ -211,6 +212,15 @@ impl Federation {
     pub(crate) fn also(&mut self, documents: &str) {
         let files = [("all.yaml", POLICY), ("more.yaml", documents)];
         let files = files.map(|(path, text)| SourceFile { path: path.into(), text: text.into() }).to_vec();
+        self.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None } }));
+    }
+
+    /// Puts these in the place of the terms on which `north` lends.
+    pub(crate) fn with_terms_of_north(&mut self, terms: &str) {
+        let north = POLICY.split("---").find(|document| document.contains("{name: north}")).unwrap();
+        let text = POLICY
+            .replace(&format!("---{north}"), &if terms.is_empty() { String::new() } else { format!("---{terms}") });
+        let files = vec![SourceFile { path: "all.yaml".into(), text }];
         self.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None } }));
     }
 

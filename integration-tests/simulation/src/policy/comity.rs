@@ -146,6 +146,7 @@ impl Comity {
             priority: None,
             not_before: None,
             start_by: None,
+            preemptible: None,
         };
         let submitted_by = "spiffe://replay.example/user/alice".to_owned();
         let submit = Command::SubmitRequest(SubmitRequest { spec, submitted_by });
