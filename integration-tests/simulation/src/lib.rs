@@ -14,6 +14,7 @@ pub mod bound;
 pub mod month;
 pub mod policy;
 pub mod random;
+pub mod reclaim;
 pub mod replay;
 pub mod report;
 pub mod seeds;
