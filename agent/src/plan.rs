@@ -342,7 +342,11 @@ fn is_past_grace(view: &View<'_>, lease: &v1::Lease) -> bool {
 fn is_wanted(lease: &v1::Lease) -> bool {
     matches!(
         lease.state(),
-        v1::LeaseState::Placed | v1::LeaseState::Connecting | v1::LeaseState::Active | v1::LeaseState::Suspect
+        v1::LeaseState::Placed
+            | v1::LeaseState::Connecting
+            | v1::LeaseState::Active
+            | v1::LeaseState::Suspect
+            | v1::LeaseState::Reclaiming
     )
 }
 

@@ -34,6 +34,7 @@ pub enum Rpc {
     ListLeases,
     ReleaseLease,
     RenewLease,
+    CheckpointLease,
     GetPeering,
     ListPeerings,
     CheckPolicy,
@@ -87,7 +88,7 @@ impl Rpc {
             Self::QuoteRequest => &[Member],
             // A cluster asks for its own pods, and gives back what they no longer need.
             Self::SubmitRequest | Self::CancelRequest | Self::ReleaseLease => &[Cluster, Submitter],
-            Self::RenewLease => &[Submitter],
+            Self::RenewLease | Self::CheckpointLease => &[Submitter],
             Self::CheckPolicy | Self::GetPolicy => &[Member, Admin],
             Self::ApplyPolicy | Self::AddVoter => &[Admin],
             Self::InviteCluster => &[Operator, Admin],

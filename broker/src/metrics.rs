@@ -121,6 +121,7 @@ impl Metrics {
             (LeaseState::Connecting, "connecting"),
             (LeaseState::Active, "active"),
             (LeaseState::Suspect, "suspect"),
+            (LeaseState::Reclaiming, "reclaiming"),
             (LeaseState::Ending, "ending"),
         ];
         for (wanted, name) in states {

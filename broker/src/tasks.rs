@@ -7,6 +7,7 @@ mod begin_term;
 mod expirer;
 mod failure_detector;
 mod matcher_loop;
+mod reclaimer;
 mod survey;
 
 use comity_core::Command;
@@ -76,7 +77,12 @@ impl Term {
 
 async fn lead(context: &Context) {
     begin_term::run(context).await;
-    tokio::join!(matcher_loop::run(context), expirer::run(context), failure_detector::run(context));
+    tokio::join!(
+        matcher_loop::run(context),
+        reclaimer::run(context),
+        expirer::run(context),
+        failure_detector::run(context)
+    );
 }
 
 async fn propose(context: &Context, command: Command) -> Result<Applied, Unavailable> {

@@ -16,3 +16,5 @@ mod federation;
 mod lease_story;
 #[path = "broker/lists_and_watches.rs"]
 mod lists_and_watches;
+#[path = "broker/reclaim_story.rs"]
+mod reclaim_story;

@@ -11,6 +11,7 @@ mod peering;
 mod placement;
 mod policy;
 mod raft;
+mod reclaim;
 mod request;
 mod spec;
 mod verdict;

@@ -70,6 +70,7 @@ pub(super) fn state(state: v1::LeaseState) -> &'static str {
         v1::LeaseState::Connecting => "Connecting",
         v1::LeaseState::Active => "Active",
         v1::LeaseState::Suspect => "Suspect",
+        v1::LeaseState::Reclaiming => "Reclaiming",
         v1::LeaseState::Ending => "Ending",
         v1::LeaseState::Ended => "Ended",
     }
@@ -84,6 +85,9 @@ fn end_reason(reason: v1::EndReason) -> Option<&'static str> {
         v1::EndReason::HoldExpired => Some("HoldExpired"),
         v1::EndReason::DonorFailed => Some("DonorFailed"),
         v1::EndReason::OriginFailed => Some("OriginFailed"),
+        v1::EndReason::Reclaimed => Some("Reclaimed"),
+        v1::EndReason::Preempted => Some("Preempted"),
+        v1::EndReason::NotNeeded => Some("NotNeeded"),
     }
 }
 

@@ -5,12 +5,14 @@ mod advertise_offer;
 mod apply_policy;
 mod begin_term;
 mod cancel_request;
+mod checkpoint_lease;
 mod expire;
 mod invite_cluster;
 mod join_cluster;
 mod mark_clusters;
 mod offer_keys;
 mod place_requests;
+mod reclaim_leases;
 mod record_certificate;
 mod relay_envelope;
 mod release_lease;
@@ -27,6 +29,7 @@ pub use advertise_offer::AdvertiseOffer;
 pub use apply_policy::ApplyPolicy;
 pub use begin_term::BeginTerm;
 pub use cancel_request::CancelRequest;
+pub use checkpoint_lease::CheckpointLease;
 pub use expire::Expire;
 pub use invite_cluster::InviteCluster;
 pub(crate) use invite_cluster::no_policy;
@@ -34,6 +37,7 @@ pub use join_cluster::JoinCluster;
 pub use mark_clusters::MarkClusters;
 pub use offer_keys::OfferKeys;
 pub use place_requests::{PlaceRequests, ProposedPlacement};
+pub use reclaim_leases::{ProposedReclaim, ReclaimLeases};
 pub use record_certificate::RecordCertificate;
 pub use relay_envelope::RelayEnvelope;
 pub use release_lease::ReleaseLease;
@@ -64,6 +68,8 @@ pub enum Command {
     ReleaseLease(ReleaseLease),
     RenewLease(RenewLease),
     ReportLease(ReportLease),
+    ReclaimLeases(ReclaimLeases),
+    CheckpointLease(CheckpointLease),
     OfferKeys(OfferKeys),
     RelayEnvelope(RelayEnvelope),
     AckEnvelope(AckEnvelope),
@@ -89,6 +95,8 @@ impl Command {
             Self::ReleaseLease(command) => command.apply(transition),
             Self::RenewLease(command) => command.apply(transition),
             Self::ReportLease(command) => command.apply(transition),
+            Self::ReclaimLeases(command) => command.apply(transition),
+            Self::CheckpointLease(command) => command.apply(transition),
             Self::OfferKeys(command) => command.apply(transition),
             Self::RelayEnvelope(command) => command.apply(transition),
             Self::AckEnvelope(command) => command.apply(transition),
@@ -115,6 +123,8 @@ impl Command {
             Self::ReleaseLease(_) => "release-lease",
             Self::RenewLease(_) => "renew-lease",
             Self::ReportLease(_) => "report-lease",
+            Self::ReclaimLeases(_) => "reclaim-leases",
+            Self::CheckpointLease(_) => "checkpoint-lease",
             Self::OfferKeys(_) => "offer-keys",
             Self::RelayEnvelope(_) => "relay-envelope",
             Self::AckEnvelope(_) => "ack-envelope",

@@ -9,6 +9,7 @@ use crate::limits::{
     MAX_AMOUNT, MAX_DONOR_LIST, MAX_LEASE_MS, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES, MAX_SHARES_PER_REQUEST,
     MIN_LEASE_MS, MIN_SHARE_MILLI, WHOLE_MILLI,
 };
+use crate::reclaim::Preemptible;
 use crate::refusal::Refusal;
 use crate::time::{Millis, Timestamp};
 
@@ -116,6 +117,9 @@ pub struct RequestSpec {
     /// Placed by this, or not at all.
     #[serde(default)]
     pub start_by: Option<Timestamp>,
+    /// Whether it may be preempted, and how; `None`: it may not.
+    #[serde(default)]
+    pub preemptible: Option<Preemptible>,
 }
 
 impl GpuDemand {
@@ -234,6 +238,9 @@ impl RequestSpec {
                 "is not after spec.not_before_ms",
                 format!("name a time after {}, or leave one of the two away", not_before.0),
             ));
+        }
+        if let Some(preemptible) = &self.preemptible {
+            preemptible.check()?;
         }
         for (field, list) in [("spec.allow_donors", &self.allow_donors), ("spec.deny_donors", &self.deny_donors)] {
             if list.len() > MAX_DONOR_LIST {

@@ -6,10 +6,12 @@ mod derived_follows_from_the_rest;
 mod envelopes_belong_to_their_epoch;
 mod leases_are_delivered_as_asked;
 mod no_gpu_is_lent_twice;
+mod no_lease_stops_before_its_grace;
 mod no_mig_slot_is_lent_twice;
 mod no_numa_node_or_link_is_lent_twice;
 mod peerings_know_their_leases;
 mod revisions_do_not_run_ahead;
+mod what_replaces_a_lease_knows_it;
 
 use crate::state::State;
 
@@ -28,6 +30,8 @@ pub const ALL: &[Invariant] = &[
     no_numa_node_or_link_is_lent_twice::INVARIANT,
     a_request_has_one_owner::INVARIANT,
     leases_are_delivered_as_asked::INVARIANT,
+    no_lease_stops_before_its_grace::INVARIANT,
+    what_replaces_a_lease_knows_it::INVARIANT,
     peerings_know_their_leases::INVARIANT,
     envelopes_belong_to_their_epoch::INVARIANT,
     revisions_do_not_run_ahead::INVARIANT,

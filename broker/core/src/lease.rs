@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::demand::{Delivery, GpuDemand, Topology};
-use crate::id::{ClassName, ClusterId, InstitutionId, PeeringId, RequestId, TenantId};
+use crate::id::{ClassName, ClusterId, InstitutionId, LeaseId, PeeringId, RequestId, TenantId};
 use crate::placement::Placement;
+use crate::reclaim::Reclaim;
 use crate::time::{Millis, Timestamp};
 
 /// Where a lease stands.
@@ -19,6 +20,8 @@ pub enum LeaseState {
     Active,
     /// One side is silent; nothing is torn down because of that.
     Suspect,
+    /// Called back: still in force, until its deadline or until its work is saved.
+    Reclaiming,
     /// Both sides are taking down what they made.
     Ending,
     /// Both sides reported clean.
@@ -29,13 +32,14 @@ impl LeaseState {
     /// The table of legal moves.
     #[must_use]
     pub fn may_become(self, next: Self) -> bool {
-        use LeaseState::{Active, Connecting, Ended, Ending, Placed, Suspect};
+        use LeaseState::{Active, Connecting, Ended, Ending, Placed, Reclaiming, Suspect};
         matches!(
             (self, next),
             (Placed, Connecting | Active | Ending)
                 | (Connecting, Active | Ending)
-                | (Active, Suspect | Ending)
-                | (Suspect, Active | Ending)
+                | (Active, Suspect | Reclaiming | Ending)
+                | (Suspect, Active | Reclaiming | Ending)
+                | (Reclaiming, Active | Suspect | Ending)
                 | (Ending, Ended)
         )
     }
@@ -49,7 +53,7 @@ impl LeaseState {
     /// Whether the tenant may use it.
     #[must_use]
     pub fn is_in_force(self) -> bool {
-        matches!(self, Self::Active | Self::Suspect)
+        matches!(self, Self::Active | Self::Suspect | Self::Reclaiming)
     }
 }
 
@@ -69,13 +73,19 @@ pub enum EndReason {
     DonorFailed,
     /// The origin could not use it.
     OriginFailed,
+    /// Called back for what concerns its donor.
+    Reclaimed,
+    /// Called back for a request of higher priority.
+    Preempted,
+    /// It was to replace one that was called back, and stays after all.
+    NotNeeded,
 }
 
 impl EndReason {
     /// Whether the request goes back to the queue to be tried elsewhere.
     #[must_use]
     pub fn retries(self) -> bool {
-        matches!(self, Self::HoldExpired | Self::DonorFailed)
+        matches!(self, Self::HoldExpired | Self::DonorFailed | Self::Reclaimed | Self::Preempted)
     }
 }
 
@@ -148,6 +158,21 @@ pub struct Lease {
     pub secret_name: String,
     /// W3C traceparent of its request's submission; empty if none.
     pub traceparent: String,
+    /// The call back, from `Reclaiming` on; kept when it ends by it.
+    #[serde(default)]
+    pub reclaim: Option<Reclaim>,
+    /// When its origin last said that its work is saved.
+    #[serde(default)]
+    pub checkpointed_at: Option<Timestamp>,
+    /// The lease of the same request that it replaces.
+    #[serde(default)]
+    pub moved_from: Option<LeaseId>,
+    /// The lease of the same request that replaces it.
+    #[serde(default)]
+    pub moved_to: Option<LeaseId>,
+    /// When its end began.
+    #[serde(default)]
+    pub ending_at: Option<Timestamp>,
     /// For people.
     pub message: String,
     /// Revision that last changed it.
@@ -159,6 +184,20 @@ impl Lease {
     #[must_use]
     pub fn occupies(&self) -> bool {
         self.donor_side != SideState::Clean && self.state != LeaseState::Ended
+    }
+
+    /// When it ends by itself or is ended, if nothing changes; `None` while nothing is set for it.
+    #[must_use]
+    pub fn due(&self) -> Option<Timestamp> {
+        match self.state {
+            LeaseState::Placed | LeaseState::Connecting => Some(self.hold_until),
+            LeaseState::Active | LeaseState::Suspect => self.expires_at,
+            LeaseState::Reclaiming => {
+                let deadline = self.reclaim.as_ref().map(|reclaim| reclaim.deadline);
+                deadline.into_iter().chain(self.expires_at).min()
+            }
+            LeaseState::Ending | LeaseState::Ended => None,
+        }
     }
 
     /// As it counts against policy limits.
@@ -177,11 +216,11 @@ impl Lease {
 
 #[cfg(test)]
 mod tests {
-    use super::LeaseState::{Active, Connecting, Ended, Ending, Placed, Suspect};
+    use super::LeaseState::{Active, Connecting, Ended, Ending, Placed, Reclaiming, Suspect};
 
     #[test]
     fn ended_is_final_and_reached_only_through_ending() {
-        for state in [Placed, Connecting, Active, Suspect, Ending, Ended] {
+        for state in [Placed, Connecting, Active, Suspect, Reclaiming, Ending, Ended] {
             assert!(!Ended.may_become(state));
             assert_eq!(state.may_become(Ended), state == Ending);
         }

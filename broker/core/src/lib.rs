@@ -14,6 +14,7 @@
 //!
 //! - [`inventory`], [`demand`], [`placement`]: what there is, what is asked for, and the witness that it fits
 //! - [`request`], [`lease`], [`peering`]: state machines, each with a table of legal moves
+//! - [`reclaim`]: leases that are called back, and what becomes of their requests
 //! - [`command`] and one file per command under it
 //! - [`matcher`]: order, filter, fit, score, reserve, explain
 //! - [`fairness`]: what tenants hold, held and lend, and the shares that follow
@@ -46,6 +47,7 @@ pub mod peering;
 pub mod placement;
 pub mod policy_record;
 mod queue;
+pub mod reclaim;
 pub mod refusal;
 pub mod request;
 pub mod settings;

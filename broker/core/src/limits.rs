@@ -66,5 +66,9 @@ pub const MAX_ATTEMPTS: u32 = 5;
 pub const MAX_PLACEMENTS_PER_COMMAND: usize = 512;
 /// Objects that one `Expire` may move, so that no single apply takes long.
 pub const MAX_EXPIRIES_PER_COMMAND: usize = 1_000;
+/// Longest notice that a request may ask for before it is preempted: a day.
+pub const MAX_GRACE_MS: u64 = 24 * 3_600 * 1_000;
+/// Leases called back by one command: more are called back by the next one.
+pub const MAX_RECLAIMS_PER_COMMAND: usize = 64;
 /// Bytes of a message that an agent sends for people.
 pub const MAX_MESSAGE_BYTES: usize = 512;

@@ -11,9 +11,9 @@ use crate::time::Timestamp;
 ///
 /// Format 2 adds `deliveries` to offers, delivery `virtual-node` to requests, `network` to key bundles and the steps of
 /// Liqo's key exchange. Format 3 adds priority, `not_before` and `start_by` to requests, `overdue` and `slots` to placements,
-/// and `layout` to MIG devices, and what is held is kept account of. Format 4 adds the command `revise-offer`, wiring to nodes and
-/// devices of offers, to requests what they ask of it and members, and to placements what they take of it. Entries of earlier
-/// formats are read: what they do not say was so for all of them.
+/// and `layout` to MIG devices, and what is held is kept account of. Format 4 adds the commands `revise-offer`, `reclaim-leases` and
+/// `checkpoint-lease`, wiring to nodes and devices of offers, to requests what they ask of it, members and `preemptible`, and to
+/// placements what they take of wiring. Entries of earlier formats are read: what they do not say was so for all of them.
 pub const LOG_FORMAT: u16 = 4;
 /// Format from which on what is held is kept account of: what earlier entries do must not depend on the release that
 /// reads them, for a broker may have them from its log or from a snapshot.
@@ -85,6 +85,15 @@ pub enum ReplyBody {
         leases: Vec<LeaseId>,
         /// Placements that did not fit any more.
         refused: Vec<(RequestId, Refusal)>,
+    },
+    /// Calls back were checked one by one.
+    Reclaimed {
+        /// Leases called back.
+        leases: Vec<LeaseId>,
+        /// Leases that stay after all.
+        spared: Vec<LeaseId>,
+        /// What was not right any more.
+        refused: Vec<(LeaseId, Refusal)>,
     },
     /// Things fell due.
     Expired {

@@ -6,6 +6,8 @@
 //! ```text
 //! queued requests ─▶ order ─▶ for each donor: filter (request, liveness, policy) ─▶ packing, or fit ─▶ score ─▶ best
 //!                                                    what has waited long and fits nowhere ─▶ reserve
+//!                                                    what may preempt and fits nowhere ─▶ reclaim
+//! offers, policy ─▶ reclaim ─▶ leases to call back; a new place for what is called back is found as for what waits
 //! ```
 //!
 //! Which node of a donor is a matter of [`packing`](crate::packing), as far as it can say what is asked for: whole devices
@@ -14,6 +16,7 @@
 //! `cutting` says at which slots, with the requests that wait behind in view.
 
 mod ahead;
+mod called_back;
 mod check;
 mod check_wiring;
 mod cut;
@@ -26,6 +29,7 @@ mod nodes;
 mod order;
 mod packs;
 mod plan;
+mod reclaim;
 mod reserve;
 mod score;
 mod standing;
@@ -37,6 +41,7 @@ mod wishes;
 pub use check::{Grant, check, check_renewal, check_request};
 pub use explain::{Explanation, Quote, Waiting, explain, explain_waiting, quote};
 pub use plan::{OVERDUE_AFTER, Plan, Planner, plan};
+pub use reclaim::{Reclaimer, check_reclaims, is_still_needed, reclaims_at, spared};
 pub use reserve::Reserved;
 pub use standing::Standing;
 pub use verdict::{DonorVerdict, Obstacle};

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::demand::RequestSpec;
 use crate::id::{ClusterId, LeaseId};
+use crate::lease::LeaseState;
+use crate::limits::MAX_ATTEMPTS;
+use crate::state::State;
 use crate::time::Timestamp;
 
 /// Where a request stands.
@@ -64,6 +67,9 @@ pub struct Request {
     /// Whether its start window has not opened yet: it is not tried before.
     #[serde(default)]
     pub early: bool,
+    /// Donor at which leases were called back for it, while it waits.
+    #[serde(default)]
+    pub room_at: Option<ClusterId>,
     /// For people.
     pub message: String,
     /// Revision that last changed it.
@@ -75,6 +81,15 @@ impl Request {
     #[must_use]
     pub fn waits(&self) -> bool {
         self.state == RequestState::Queued && !self.early
+    }
+
+    /// The lease that its next one replaces: one that is called back, and that nothing replaces yet.
+    #[must_use]
+    pub fn replaces(&self, state: &State) -> Option<LeaseId> {
+        let id = self.lease.filter(|_| self.state == RequestState::Matched)?;
+        let lease = state.leases.get(&id)?;
+        let moves = lease.state == LeaseState::Reclaiming && lease.moved_to.is_none() && self.attempts < MAX_ATTEMPTS;
+        moves.then_some(id)
     }
 
     /// Since when it waits: its submission, or when its start window opened.

@@ -11,7 +11,8 @@ use crate::state::State;
 /// by namespace only, from clusters that can deliver nothing else. Format 3 adds `fairness`, `last_overdue`, to requests
 /// priority and start window, to MIG devices `layout`, and `slots` to placements on them: states of earlier formats have kept no
 /// account of what was held, and MIG devices without a layout are lent by number. Format 4 adds wiring to offers, requests and
-/// placements, and members to requests: in states of earlier formats nothing is known of it, and nobody asks for it.
+/// placements, to requests members, `preemptible` and `room_at`, and to leases their call back, what they replace or are replaced
+/// by, and when their work was saved and their end began: of earlier formats nothing is known of all that, and nobody asks for it.
 pub const SNAPSHOT_FORMAT: u16 = 4;
 
 #[derive(Serialize)]

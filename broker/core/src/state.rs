@@ -79,6 +79,10 @@ pub(crate) struct Derived {
     pub(crate) capacity: Amounts,
     pub(crate) work: WorkMix,
     pub(crate) live_leases: BTreeSet<LeaseId>,
+    /// Leases that are called back and still in force.
+    pub(crate) reclaiming: BTreeSet<LeaseId>,
+    /// Waiting requests for which leases are or were called back.
+    pub(crate) room_made: BTreeSet<RequestId>,
     pub(crate) pairs: BTreeMap<(ClusterId, ClusterId), PeeringId>,
     pub(crate) by_cluster: BTreeMap<ClusterId, ClusterIndex>,
 }
@@ -199,6 +203,11 @@ impl State {
         self.derived.live_leases.iter().filter_map(|id| Some((*id, self.leases.get(id)?)))
     }
 
+    /// Leases that are called back and still in force, by number.
+    pub fn reclaiming(&self) -> impl Iterator<Item = (LeaseId, &Lease)> {
+        self.derived.reclaiming.iter().filter_map(|id| Some((*id, self.leases.get(id)?)))
+    }
+
     /// Leases of `cluster`, as origin or donor, that are not ended.
     pub fn leases_of(&self, cluster: &ClusterId) -> impl Iterator<Item = (LeaseId, &Lease)> {
         let index = self.derived.by_cluster.get(cluster);
@@ -289,6 +298,11 @@ impl Derived {
                 self.queued_by.insert(tenant.clone(), waiting - 1);
             }
         }
+        if queued && request.room_at.is_some() {
+            self.room_made.insert(id);
+        } else {
+            self.room_made.remove(&id);
+        }
         let class = request.spec.priority.as_ref().map(PriorityName::as_str);
         let value = policy.map_or(0, |record| record.bundle.priority_value(class));
         self.queue.note(id, request, value);
@@ -297,12 +311,12 @@ impl Derived {
     }
 
     pub(crate) fn note_lease(&mut self, id: LeaseId, lease: &Lease) {
-        let due = match lease.state {
-            LeaseState::Placed | LeaseState::Connecting => Some(lease.hold_until),
-            LeaseState::Active | LeaseState::Suspect => lease.expires_at,
-            LeaseState::Ending | LeaseState::Ended => None,
-        };
-        self.timers.set(Due::Lease(id), due);
+        self.timers.set(Due::Lease(id), lease.due());
+        if lease.state == LeaseState::Reclaiming {
+            self.reclaiming.insert(id);
+        } else {
+            self.reclaiming.remove(&id);
+        }
         let live = lease.state != LeaseState::Ended;
         if live {
             self.live_leases.insert(id);

@@ -168,28 +168,87 @@ impl<'a> Transition<'a> {
             return;
         }
         let (request, donor, peering) = (lease.request, lease.placement.donor.clone(), lease.peering);
+        let (replaces, replaced_by) = (lease.moved_from, lease.moved_to);
+        let now = self.now;
         self.change_lease(id, |lease| {
             lease.state = LeaseState::Ending;
             lease.end_reason = Some(reason);
+            lease.ending_at = Some(now);
             message.clone_into(&mut lease.message);
         });
         self.drop_envelopes(peering, |key| key.lease == Some(id));
+        let next = replaced_by.filter(|next| self.takes_over(*next, reason));
         self.change_request(request, |request| {
-            if request.state != RequestState::Matched || request.lease != Some(id) {
+            if request.state != RequestState::Matched {
+                return;
+            }
+            if request.lease != Some(id) {
+                // It was to replace another one, which still is in force.
+                if reason.retries() {
+                    request.failed_donors.insert(donor);
+                }
+                return;
+            }
+            if let Some(next) = next {
+                request.lease = Some(next);
+                request.message = format!("moved to {next}");
                 return;
             }
             message.clone_into(&mut request.message);
             request.state = match reason {
-                EndReason::Released | EndReason::Expired => RequestState::Completed,
+                EndReason::Released | EndReason::Expired | EndReason::NotNeeded => RequestState::Completed,
                 EndReason::Cancelled => RequestState::Cancelled,
                 EndReason::OriginFailed => RequestState::Failed,
+                EndReason::Reclaimed | EndReason::Preempted => {
+                    // It was served before; only what fails from now on counts.
+                    request.attempts = 0;
+                    if request.spec.start_by.is_some_and(|deadline| deadline <= now) {
+                        request.message = format!("{message}, and it may not start again after its start_by");
+                        RequestState::Failed
+                    } else {
+                        RequestState::Queued
+                    }
+                }
                 EndReason::HoldExpired | EndReason::DonorFailed => {
                     request.failed_donors.insert(donor);
                     if request.attempts < MAX_ATTEMPTS { RequestState::Queued } else { RequestState::Failed }
                 }
             };
         });
+        if let Some(replaces) = replaces
+            && self.state.leases.get(&replaces).is_some_and(|lease| lease.moved_to == Some(id))
+            && self.state.requests.get(&request).is_some_and(|request| request.lease == Some(replaces))
+        {
+            self.change_lease(replaces, |lease| lease.moved_to = None);
+        }
+        if let Some(left) = replaced_by.filter(|_| next.is_none()) {
+            self.end_lease(left, reason, message);
+        }
         self.end_if_clean(id);
+    }
+
+    /// Whether the lease that was to replace one that ends takes its request over: where the donor ends it, and it has not
+    /// failed itself.
+    fn takes_over(&self, next: LeaseId, reason: EndReason) -> bool {
+        let lives = |lease: &Lease| lease.state.is_held() || lease.state.is_in_force();
+        reason.retries() && self.state.leases.get(&next).is_some_and(lives)
+    }
+
+    /// A lease that was called back stays; what was to replace it is not needed.
+    pub(crate) fn keep_lease(&mut self, id: LeaseId) {
+        let Some(lease) = self.state.leases.get(&id).filter(|lease| lease.state == LeaseState::Reclaiming) else {
+            return;
+        };
+        let replaced_by = lease.moved_to;
+        self.change_lease(id, |lease| {
+            lease.state = LeaseState::Active;
+            lease.reclaim = None;
+            lease.moved_to = None;
+            lease.message.clear();
+        });
+        if let Some(next) = replaced_by {
+            self.end_lease(next, EndReason::NotNeeded, &format!("{id} stays, which it was to replace"));
+        }
     }
 
     /// One side of a lease has taken down everything.

@@ -19,6 +19,8 @@ mod matching;
 mod mig;
 #[path = "core/queue.rs"]
 mod queue;
+#[path = "core/reclaim.rs"]
+mod reclaim;
 #[path = "core/refusals.rs"]
 mod refusals;
 #[path = "core/revisions.rs"]

@@ -169,8 +169,9 @@ fn peering_report(report: v1::PeeringReport, caller: &ClusterId) -> Result<Repor
 
 fn lease_report(report: v1::LeaseReport, caller: &ClusterId) -> Result<ReportLease, Refusal> {
     use v1::lease_report::Outcome;
-    let outcome = match required(report.outcome, "lease_report.outcome", "use ready, failed or clean")? {
+    let outcome = match required(report.outcome, "lease_report.outcome", "use ready, failed, clean or checkpointed")? {
         Outcome::Clean(_) => LeaseOutcome::Clean,
+        Outcome::Checkpointed(_) => LeaseOutcome::Checkpointed,
         Outcome::Ready(ready) => {
             bounded("lease_report.ready.namespace", &ready.namespace, MAX_NAME_BYTES)?;
             bounded("lease_report.ready.secret_name", &ready.secret_name, MAX_NAME_BYTES)?;

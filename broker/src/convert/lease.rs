@@ -3,6 +3,7 @@
 use comity_core::LeaseId;
 use comity_core::lease::{EndReason, Lease, LeaseState, SideState};
 use comity_core::placement::Placement;
+use comity_core::reclaim::{Reclaim, ReclaimReason};
 use comity_proto::v1;
 
 use super::request::demand_to_proto;
@@ -38,6 +39,25 @@ pub fn to_proto(id: LeaseId, lease: &Lease) -> v1::Lease {
         secret_name: lease.secret_name.clone(),
         traceparent: lease.traceparent.clone(),
         delivery: delivery::to_proto(lease.delivery),
+        reclaim: lease.reclaim.as_ref().map(reclaim_to_proto),
+        checkpointed_at_ms: time_or_zero(lease.checkpointed_at),
+        moved_from: lease.moved_from.map(|id| id.to_string()).unwrap_or_default(),
+        moved_to: lease.moved_to.map(|id| id.to_string()).unwrap_or_default(),
+    }
+}
+
+fn reclaim_to_proto(reclaim: &Reclaim) -> v1::Reclaim {
+    let (reason, policy_code, by_request) = match &reclaim.reason {
+        ReclaimReason::LocalNeed => (v1::ReclaimReason::LocalNeed, String::new(), String::new()),
+        ReclaimReason::PolicyChanged { code } => (v1::ReclaimReason::PolicyChanged, code.clone(), String::new()),
+        ReclaimReason::Preempted { by } => (v1::ReclaimReason::Preempted, String::new(), by.to_string()),
+    };
+    v1::Reclaim {
+        reason: reason.into(),
+        policy_code,
+        by_request,
+        since_ms: reclaim.since.0,
+        deadline_ms: reclaim.deadline.0,
     }
 }
 
@@ -47,6 +67,7 @@ fn state_to_proto(state: LeaseState) -> v1::LeaseState {
         LeaseState::Connecting => v1::LeaseState::Connecting,
         LeaseState::Active => v1::LeaseState::Active,
         LeaseState::Suspect => v1::LeaseState::Suspect,
+        LeaseState::Reclaiming => v1::LeaseState::Reclaiming,
         LeaseState::Ending => v1::LeaseState::Ending,
         LeaseState::Ended => v1::LeaseState::Ended,
     }
@@ -60,6 +81,9 @@ fn end_reason_to_proto(reason: EndReason) -> v1::EndReason {
         EndReason::HoldExpired => v1::EndReason::HoldExpired,
         EndReason::DonorFailed => v1::EndReason::DonorFailed,
         EndReason::OriginFailed => v1::EndReason::OriginFailed,
+        EndReason::Reclaimed => v1::EndReason::Reclaimed,
+        EndReason::Preempted => v1::EndReason::Preempted,
+        EndReason::NotNeeded => v1::EndReason::NotNeeded,
     }
 }
 

@@ -3,6 +3,7 @@
 use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share};
 use comity_core::limits::{MAX_DONOR_LIST, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES};
 use comity_core::matcher::{DonorVerdict, Explanation, Standing};
+use comity_core::reclaim::Preemptible;
 use comity_core::request::{Request, RequestState};
 use comity_core::{ClassName, ClusterId, Millis, PriorityName, Refusal, RequestId, TenantId, Timestamp};
 use comity_proto::v1;
@@ -40,6 +41,7 @@ pub fn spec(spec: Option<v1::RequestSpec>) -> Result<RequestSpec, Refusal> {
         priority: named(&spec.priority).map(|class| PriorityName::parse(class, "spec.priority")).transpose()?,
         not_before: time(spec.not_before_ms),
         start_by: time(spec.start_by_ms),
+        preemptible: spec.preemptible.map(|it| Preemptible { grace: Millis(it.grace_ms), checkpoint: it.checkpoint }),
     };
     parsed.check()?;
     Ok(parsed)
@@ -142,6 +144,7 @@ pub fn spec_to_proto(spec: &RequestSpec) -> v1::RequestSpec {
         priority: spec.priority.as_ref().map_or_else(String::new, ToString::to_string),
         not_before_ms: spec.not_before.map_or(0, |time| time.0),
         start_by_ms: spec.start_by.map_or(0, |time| time.0),
+        preemptible: spec.preemptible.map(|it| v1::Preemptible { grace_ms: it.grace.0, checkpoint: it.checkpoint }),
     }
 }
 

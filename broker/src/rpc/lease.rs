@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use comity_core::command::{ReleaseLease, RenewLease};
+use comity_core::command::{CheckpointLease, ReleaseLease, RenewLease};
 use comity_core::lease::LeaseState;
 use comity_core::{ClusterId, Command, LeaseId, Millis, Refusal, State, TenantId};
 use comity_proto::v1;
@@ -19,7 +19,7 @@ use crate::group::Consistency;
 use crate::idempotency;
 use crate::paging::Page;
 
-/// Follows, renews and releases leases.
+/// Follows, renews and releases leases, and hears that their work is saved.
 #[derive(Debug, Clone)]
 pub struct Leases {
     /// What it has at hand.
@@ -31,6 +31,7 @@ serve! { LeaseService for Leases {
     list_leases: ListLeasesRequest -> ListLeasesResponse;
     release_lease: ReleaseLeaseRequest -> ReleaseLeaseResponse;
     renew_lease: RenewLeaseRequest -> RenewLeaseResponse;
+    checkpoint_lease: CheckpointLeaseRequest -> CheckpointLeaseResponse;
 } }
 
 impl Leases {
@@ -98,6 +99,21 @@ impl Leases {
         let command = Command::RenewLease(RenewLease { lease: id, duration: Millis(message.duration_ms) });
         let lease = self.context.mutate(&caller, command, Some(idempotency), |state, _| shown(state, id)).await?;
         Ok(v1::RenewLeaseResponse { lease: Some(lease) })
+    }
+
+    async fn checkpoint_lease(
+        &self,
+        request: Request<v1::CheckpointLeaseRequest>,
+    ) -> Result<v1::CheckpointLeaseResponse, RpcError> {
+        let caller = self.context.admit(Rpc::CheckpointLease, &request).await?;
+        let mut message = request.into_inner();
+        let key = std::mem::take(&mut message.idempotency_key);
+        let idempotency = idempotency::of_call(&caller.name(), &key, "CheckpointLease", &message)?;
+        let id = LeaseId::parse(&message.lease, "lease")?;
+        self.owned(&caller, id).await?;
+        let command = Command::CheckpointLease(CheckpointLease { lease: id });
+        let lease = self.context.mutate(&caller, command, Some(idempotency), |state, _| shown(state, id)).await?;
+        Ok(v1::CheckpointLeaseResponse { lease: Some(lease) })
     }
 
     /// Whether the caller may change the lease. What they may not even see does not exist for them.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use comity_core::Command;
 use comity_core::ReplyBody;
-use comity_core::command::PlaceRequests;
+use comity_core::command::{PlaceRequests, ProposedPlacement};
 use comity_core::limits::MAX_PLACEMENTS_PER_COMMAND;
 use comity_core::matcher::{Plan, Planner};
 
@@ -16,7 +16,7 @@ const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 /// After the group could not answer.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Plans on each change of the state while requests wait.
+/// Plans on each change of the state while requests wait, or leases that are called back.
 pub(super) async fn run(context: &Context) {
     let mut revision = context.group.revision();
     let mut planner = Planner::default();
@@ -41,17 +41,30 @@ pub(super) async fn run(context: &Context) {
 /// One batch; whether more may be placed at once.
 async fn place(context: &Context, planner: &mut Planner) -> Result<bool, Unavailable> {
     let plan = plan(context, planner).await?;
-    if plan.placements.is_empty() {
+    let again = carry_out(context, planner, plan.placements, plan.unplaced.len(), plan.based_on).await?;
+    // After the placements, beside which they were found to be needed.
+    super::reclaimer::call_back(context, Vec::new(), plan.reclaims).await?;
+    Ok(again)
+}
+
+async fn carry_out(
+    context: &Context,
+    planner: &mut Planner,
+    placements: Vec<ProposedPlacement>,
+    unplaced: usize,
+    based_on: u64,
+) -> Result<bool, Unavailable> {
+    if placements.is_empty() {
         return Ok(false);
     }
-    let (placed, unplaced) = (plan.placements.len(), plan.unplaced.len());
-    let command = Command::PlaceRequests(PlaceRequests { placements: plan.placements });
+    let placed = placements.len();
+    let command = Command::PlaceRequests(PlaceRequests { placements });
     let applied = super::propose(context, command).await?;
     let mut made = 0;
     match applied.reply {
         Ok(ReplyBody::Placed { leases, refused }) => {
             made = leases.len();
-            tracing::info!(leases = ?leases, based_on = plan.based_on, "placed");
+            tracing::info!(leases = ?leases, based_on, "placed");
             if !refused.is_empty() {
                 planner.forget();
             }
@@ -73,7 +86,8 @@ async fn plan(context: &Context, planner: &mut Planner) -> Result<Plan, Unavaila
     let plan = context
         .group
         .read(Consistency::Stale, |state| {
-            if state.queued_len() == 0 { Plan::default() } else { planner.plan(state, MAX_PLACEMENTS_PER_COMMAND) }
+            let nothing = state.queued_len() == 0 && state.reclaiming().next().is_none();
+            if nothing { Plan::default() } else { planner.plan(state, MAX_PLACEMENTS_PER_COMMAND) }
         })
         .await?;
     if !plan.placements.is_empty() || !plan.unplaced.is_empty() {

@@ -106,6 +106,14 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
             ),
         ),
         (
+            "CheckpointLease",
+            gate(
+                leases
+                    .checkpoint_lease(v1::CheckpointLeaseRequest { lease: "lease-9".into(), idempotency_key: key() })
+                    .await,
+            ),
+        ),
+        (
             "GetPeering",
             gate(peerings.get_peering(v1::GetPeeringRequest { peering: "peer-9".into(), consistency: 0 }).await),
         ),
@@ -166,6 +174,7 @@ fn expected(parts: &[&[&'static str]]) -> Vec<&'static str> {
         "ListLeases",
         "ReleaseLease",
         "RenewLease",
+        "CheckpointLease",
         "GetPeering",
         "ListPeerings",
         "CheckPolicy",
@@ -191,7 +200,11 @@ async fn each_kind_of_caller_gets_what_the_table_says_and_no_more() {
     assert_eq!(let_through(&federation.user("hana")).await, expected(&[&READS, &member, &["QuoteRequest"]]));
     assert_eq!(
         let_through(&federation.user("alice")).await,
-        expected(&[&READS, &member, &["QuoteRequest", "SubmitRequest", "CancelRequest", "ReleaseLease", "RenewLease"]])
+        expected(&[
+            &READS,
+            &member,
+            &["QuoteRequest", "SubmitRequest", "CancelRequest", "ReleaseLease", "RenewLease", "CheckpointLease"]
+        ])
     );
     // An operator of another institution: may not invite the start-up's cluster, may look at the group.
     assert_eq!(let_through(&federation.user("chen")).await, expected(&[&READS, &member, &["GetRaftStatus"]]));

@@ -55,6 +55,11 @@ impl FakeAgent {
         })
     }
 
+    /// Says more while it obeys.
+    pub(crate) fn voice(&self) -> mpsc::Sender<v1::AgentMessage> {
+        self.reports.clone()
+    }
+
     /// The next message of the broker.
     pub(crate) async fn next(&mut self) -> Result<Reply, Status> {
         match self.replies.message().await? {
@@ -265,6 +270,6 @@ impl FakeAgent {
     }
 }
 
-fn message(message_id: u64, body: Body) -> v1::AgentMessage {
+pub(crate) fn message(message_id: u64, body: Body) -> v1::AgentMessage {
     v1::AgentMessage { message_id, body: Some(body), traceparent: String::new() }
 }

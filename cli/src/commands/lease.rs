@@ -37,6 +37,12 @@ Examples:
   comity lease renew lease-7 --duration 8h
 ";
 
+const CHECKPOINTED_EXAMPLES: &str = "\
+Examples:
+  comity lease show lease-7            says whether it is called back, and until when
+  comity lease checkpointed lease-7    nothing would be lost now: it may end, and moves if there is a place
+";
+
 /// `comity lease`.
 #[derive(Debug, Subcommand)]
 #[command(
@@ -55,6 +61,9 @@ pub enum LeaseCommand {
     /// Starts a fresh term from now
     #[command(after_help = RENEW_EXAMPLES)]
     Renew(RenewArgs),
+    /// Says that the work of a lease is saved; one that is called back ends with that
+    #[command(after_help = CHECKPOINTED_EXAMPLES)]
+    Checkpointed(CheckpointedArgs),
     /// Gets the kubeconfig that opens the lease's namespace on the donor
     Kubeconfig(KubeconfigArgs),
 }
@@ -83,6 +92,16 @@ pub struct ShowArgs {
 /// `comity lease release`.
 #[derive(Debug, Args)]
 pub struct ReleaseArgs {
+    /// Lease, as in lease-7
+    lease: String,
+    /// Repeats an earlier call without a second effect
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+}
+
+/// `comity lease checkpointed`.
+#[derive(Debug, Args)]
+pub struct CheckpointedArgs {
     /// Lease, as in lease-7
     lease: String,
     /// Repeats an earlier call without a second effect
@@ -120,6 +139,14 @@ impl LeaseCommand {
                 };
                 let mut client = LeaseServiceClient::new(session.channel()?);
                 call(client.release_lease(request)).await?.lease.unwrap_or_default().into()
+            }
+            Self::Checkpointed(args) => {
+                let request = v1::CheckpointLeaseRequest {
+                    lease: args.lease.clone(),
+                    idempotency_key: idempotency_key(args.idempotency_key.as_deref()),
+                };
+                let mut client = LeaseServiceClient::new(session.channel()?);
+                call(client.checkpoint_lease(request)).await?.lease.unwrap_or_default().into()
             }
             Self::Renew(args) => {
                 let request = v1::RenewLeaseRequest {

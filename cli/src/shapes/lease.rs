@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::delivery::{Delivery, VirtualNode};
 use super::list::Row;
 use super::placement::Placement;
+use super::reclaim::Reclaim;
 use super::spec::Gpus;
 use super::{text, time};
 use crate::output::{Answer, fields};
@@ -25,6 +26,8 @@ pub enum LeaseState {
     Active,
     /// One side is silent.
     Suspect,
+    /// Called back: in force until its deadline.
+    Reclaiming,
     /// Both sides take it down.
     Ending,
     /// Both sides are clean.
@@ -41,6 +44,7 @@ impl LeaseState {
             Self::Connecting => "connecting",
             Self::Active => "active",
             Self::Suspect => "suspect",
+            Self::Reclaiming => "reclaiming",
             Self::Ending => "ending",
             Self::Ended => "ended",
         }
@@ -69,7 +73,8 @@ pub struct Lease {
     pub peering: Option<String>,
     /// Where it stands.
     pub state: LeaseState,
-    /// Why it ends: `released`, `expired`, `cancelled`, `hold-expired`, `donor-failed`, `origin-failed`.
+    /// Why it ends: `released`, `expired`, `cancelled`, `hold-expired`, `donor-failed`, `origin-failed`,
+    /// `reclaimed`, `preempted`, `not-needed`.
     pub end_reason: Option<&'static str>,
     /// What is waited for, or what went wrong.
     pub message: Option<String>,
@@ -99,6 +104,14 @@ pub struct Lease {
     pub expires_at_ms: Option<u64>,
     /// When both sides were clean.
     pub ended_at_ms: Option<u64>,
+    /// Why and until when it is called back.
+    pub reclaim: Option<Reclaim>,
+    /// When its work was last said to be saved.
+    pub checkpointed_at_ms: Option<u64>,
+    /// The lease of the same request that it replaces.
+    pub moved_from: Option<String>,
+    /// The lease of the same request that replaces it.
+    pub moved_to: Option<String>,
     /// Fencing token.
     pub fencing_token: u64,
     /// Revision that last changed it.
@@ -113,6 +126,7 @@ impl From<v1::Lease> for Lease {
             v1::LeaseState::Connecting => LeaseState::Connecting,
             v1::LeaseState::Active => LeaseState::Active,
             v1::LeaseState::Suspect => LeaseState::Suspect,
+            v1::LeaseState::Reclaiming => LeaseState::Reclaiming,
             v1::LeaseState::Ending => LeaseState::Ending,
             v1::LeaseState::Ended => LeaseState::Ended,
         };
@@ -124,6 +138,9 @@ impl From<v1::Lease> for Lease {
             v1::EndReason::HoldExpired => Some("hold-expired"),
             v1::EndReason::DonorFailed => Some("donor-failed"),
             v1::EndReason::OriginFailed => Some("origin-failed"),
+            v1::EndReason::Reclaimed => Some("reclaimed"),
+            v1::EndReason::Preempted => Some("preempted"),
+            v1::EndReason::NotNeeded => Some("not-needed"),
         };
         let delivery = lease.delivery().into();
         let by_node = delivery == Delivery::VirtualNode && !matches!(state, LeaseState::Ending | LeaseState::Ended);
@@ -152,6 +169,10 @@ impl From<v1::Lease> for Lease {
             active_at_ms: time(lease.active_at_ms),
             expires_at_ms: time(lease.expires_at_ms),
             ended_at_ms: time(lease.ended_at_ms),
+            reclaim: lease.reclaim.map(Reclaim::from),
+            checkpointed_at_ms: time(lease.checkpointed_at_ms),
+            moved_from: text(lease.moved_from),
+            moved_to: text(lease.moved_to),
             fencing_token: lease.fencing_token,
             revision: lease.revision,
         }
@@ -215,6 +236,10 @@ impl Answer for Lease {
             ("Lease", self.id.clone()),
             ("State", self.standing()),
             ("Message", self.message.clone().unwrap_or_default()),
+            ("Called back", self.reclaim.as_ref().map(|reclaim| reclaim.summary(now_ms)).unwrap_or_default()),
+            ("Moves to", self.moved_to.clone().unwrap_or_default()),
+            ("Moved from", self.moved_from.clone().unwrap_or_default()),
+            ("Work saved", at(self.checkpointed_at_ms)),
             ("Request", self.request.clone()),
             ("Tenant", self.tenant.clone()),
             ("Origin", format!("{} ({})", self.origin, side(self.origin_ready))),

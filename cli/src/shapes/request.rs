@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::delivery::Delivery;
 use super::list::Row;
-use super::spec::RequestSpec;
+use super::spec::{Preemptible, RequestSpec};
 use super::{text, time};
 use crate::output::{Answer, fields};
 use crate::units::{age, format_duration};
@@ -175,6 +175,7 @@ impl Answer for Request {
             ("Priority", spec.priority.clone().unwrap_or_default()),
             ("Start after", moment(spec.not_before_ms, now_ms)),
             ("Start by", moment(spec.start_by_ms, now_ms)),
+            ("Preemptible", spec.preemptible.map(Preemptible::summary).unwrap_or_default()),
             ("Donors", spec.allow_donors.join(", ")),
             ("Not donors", spec.deny_donors.join(", ")),
             ("Delivery", self.delivery_text()),

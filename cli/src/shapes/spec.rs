@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::delivery::Delivery;
 use super::text;
+use crate::units::format_duration;
 
 /// How much of each device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -174,6 +175,30 @@ pub struct RequestSpec {
     pub not_before_ms: u64,
     /// Fails if not placed by this; 0: waits.
     pub start_by_ms: u64,
+    /// Whether it may be preempted, and how.
+    pub preemptible: Option<Preemptible>,
+}
+
+/// That a request may be preempted.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Preemptible {
+    /// Notice that it needs.
+    pub grace_ms: u64,
+    /// Whether its work says when it has saved itself.
+    pub checkpoint: bool,
+}
+
+impl Preemptible {
+    /// For people: `yes, with 10m of notice; it says when its work is saved`.
+    pub(crate) fn summary(self) -> String {
+        let notice = match self.grace_ms {
+            0 => "the donor's notice".to_owned(),
+            grace => format!("{} of notice", format_duration(grace)),
+        };
+        let saved = if self.checkpoint { "; its work says when it is saved" } else { "" };
+        format!("yes, with {notice}{saved}")
+    }
 }
 
 impl From<Option<v1::RequestSpec>> for RequestSpec {
@@ -196,6 +221,7 @@ impl From<Option<v1::RequestSpec>> for RequestSpec {
             priority: text(spec.priority),
             not_before_ms: spec.not_before_ms,
             start_by_ms: spec.start_by_ms,
+            preemptible: spec.preemptible.map(|it| Preemptible { grace_ms: it.grace_ms, checkpoint: it.checkpoint }),
         }
     }
 }

@@ -148,6 +148,7 @@ impl Broker {
             priority: None,
             not_before: None,
             start_by: None,
+            preemptible: None,
         };
         let submitted_by = "spiffe://replay.example/user/alice".to_owned();
         match self.apply(Command::SubmitRequest(SubmitRequest { spec, submitted_by }))? {

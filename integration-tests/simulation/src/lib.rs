@@ -16,6 +16,7 @@ pub mod federation;
 pub mod month;
 pub mod policy;
 pub mod random;
+pub mod reclaim;
 pub mod replay;
 pub mod report;
 pub mod seeds;

@@ -8,7 +8,7 @@ use crate::log::{Reply, ReplyBody};
 use crate::transition::Transition;
 
 /// The first command of every leader. If nothing was logged for longer than agents take to be called silent, there was
-/// an outage: every lease in force gets a full fresh term and every hold and handshake step its full time, for nobody
+/// an outage: every lease in force gets a full fresh term, and every notice, hold and handshake step its full time, for nobody
 /// could renew or report meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BeginTerm {
@@ -35,6 +35,10 @@ impl BeginTerm {
                     lease.hold_until = now.after(hold);
                 } else {
                     lease.expires_at = Some(now.after(lease.term));
+                }
+                // Nobody could hear of the notice meanwhile, or say that work is saved.
+                if let Some(reclaim) = &mut lease.reclaim {
+                    reclaim.deadline = now.after(reclaim.grace);
                 }
             });
         }

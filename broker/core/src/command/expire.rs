@@ -12,7 +12,7 @@ use crate::timers::Due;
 use crate::transition::Transition;
 use crate::work::WorkType;
 
-/// Carries out what is due at the entry's log time: ends of holds and terms, start windows of requests, deadlines and retries of handshakes, idle
+/// Carries out what is due at the entry's log time: ends of holds, terms and notices, start windows of requests, deadlines and retries of handshakes, idle
 /// peerings, unread envelopes, join tokens, old answers; and forgets the oldest of what has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expire {}
@@ -53,6 +53,13 @@ fn expire_lease(transition: &mut Transition<'_>, id: LeaseId) {
         }
         LeaseState::Active | LeaseState::Suspect => {
             transition.end_lease(id, EndReason::Expired, "its term ran out");
+        }
+        LeaseState::Reclaiming => {
+            let called_back = lease.reclaim.as_ref().filter(|reclaim| reclaim.deadline <= transition.now);
+            match called_back.map(|reclaim| (reclaim.end_reason(), reclaim.reason.to_string())) {
+                Some((reason, why)) => transition.end_lease(id, reason, &format!("called back: {why}")),
+                None => transition.end_lease(id, EndReason::Expired, "its term ran out while it was called back"),
+            }
         }
         LeaseState::Ending | LeaseState::Ended => {}
     }

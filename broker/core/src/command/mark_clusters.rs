@@ -44,7 +44,7 @@ fn mark(transition: &mut Transition<'_>, id: &ClusterId, connected: bool) {
 }
 
 /// A lease in force is active while both its clusters are heard, suspect otherwise.
-fn reconsider(transition: &mut Transition<'_>, id: LeaseId) {
+pub(super) fn reconsider(transition: &mut Transition<'_>, id: LeaseId) {
     let Some(lease) = transition.state.leases.get(&id) else { return };
     let silent: Vec<&str> = [&lease.origin, &lease.placement.donor]
         .into_iter()

@@ -26,7 +26,7 @@ pub struct ProposedPlacement {
     pub overdue: bool,
 }
 
-/// Makes leases from placements that still hold; the others are named in the reply and their requests stay queued.
+/// Makes leases from placements that still hold, for requests that wait and for those whose lease is called back; the others are named in the reply and their requests stay queued.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceRequests {
     /// In the order of the plan.
@@ -60,8 +60,13 @@ fn place(transition: &mut Transition<'_>, proposed: &ProposedPlacement) -> Resul
         .requests
         .get(&proposed.request)
         .ok_or_else(|| Refusal::not_found("request", proposed.request, "request"))?;
-    if request.state != RequestState::Queued {
-        return Err(Refusal::new(Code::WrongState, format!("{} is not queued", proposed.request), "plan again"));
+    let replaces = request.replaces(state);
+    if request.state != RequestState::Queued && replaces.is_none() {
+        return Err(Refusal::new(
+            Code::WrongState,
+            format!("{} neither waits nor has to move", proposed.request),
+            "plan again",
+        ));
     }
     if state.derived.live_leases.len() >= MAX_LEASES {
         return Err(Refusal::new(
@@ -121,15 +126,28 @@ fn place(transition: &mut Transition<'_>, proposed: &ProposedPlacement) -> Resul
         target_namespace: spec.target_namespace,
         secret_name: String::new(),
         traceparent,
+        reclaim: None,
+        checkpointed_at: None,
+        moved_from: replaces,
+        moved_to: None,
+        ending_at: None,
         message: "waiting for the clusters to connect".to_owned(),
         revision: 0,
     });
     transition.change_request(proposed.request, |request| {
-        request.state = RequestState::Matched;
-        request.lease = Some(lease);
         request.attempts = request.attempts.saturating_add(1);
-        request.message = format!("placed as {lease}");
+        request.room_at = None;
+        if let Some(old) = replaces {
+            request.message = format!("{lease} is to replace {old}, which is called back");
+        } else {
+            request.state = RequestState::Matched;
+            request.lease = Some(lease);
+            request.message = format!("placed as {lease}");
+        }
     });
+    if let Some(old) = replaces {
+        transition.change_lease(old, |old| old.moved_to = Some(lease));
+    }
     if proposed.overdue {
         transition.state.last_overdue = now;
     }

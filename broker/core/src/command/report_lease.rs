@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::checkpoint_lease::checkpointed;
 use crate::id::{ClusterId, LeaseId};
 use crate::keys::Side;
 use crate::lease::{EndReason, LeaseState, SideState};
@@ -29,6 +30,8 @@ pub enum LeaseOutcome {
     },
     /// Everything is taken down.
     Clean,
+    /// The work that runs on it is saved; from the origin.
+    Checkpointed,
 }
 
 /// Step of a lease, from one of its two clusters. Reports of another fencing token are refused.
@@ -94,6 +97,19 @@ impl ReportLease {
                     ));
                 }
                 transition.side_clean(self.lease, side);
+            }
+            LeaseOutcome::Checkpointed => {
+                if side == Side::Donor {
+                    return Err(Refusal::new(
+                        Code::PermissionDenied,
+                        format!("{} lends {} and does not know its work", self.cluster, self.lease),
+                        "only the origin can say that it is saved",
+                    ));
+                }
+                // Said too late it does no harm.
+                if state.is_in_force() {
+                    checkpointed(transition, self.lease);
+                }
             }
         }
         Ok(ReplyBody::Done)

@@ -40,6 +40,7 @@ impl SubmitRequest {
             attempts: 0,
             failed_donors: BTreeSet::new(),
             early,
+            room_at: None,
             message: message.to_owned(),
             revision: 0,
         });

@@ -6,6 +6,7 @@ use super::check_wiring::{check_count, check_network, check_part};
 use super::cut::cut;
 use super::device::room;
 use super::fit::{Counted, Wanted, free_cpu_and_memory, serves};
+use super::reclaim::check_pools;
 use super::verdict::{Obstacle, check_reserve, delivery_offered, permitted};
 use super::view::{Ask, View};
 use crate::demand::{DeviceChoice, RequestSpec, Share};
@@ -39,9 +40,13 @@ fn denied(obstacle: &Obstacle) -> Refusal {
 pub fn check(state: &State, request: RequestId, placement: &Placement) -> Result<Grant, Refusal> {
     let request = state.requests.get(&request).ok_or_else(|| Refusal::not_found("request", request, "request"))?;
     let spec = &request.spec;
-    let view = View::new(state).ok_or_else(crate::command::no_policy)?;
+    let mut view = View::new(state).ok_or_else(crate::command::no_policy)?;
     let donor = &placement.donor;
-    if request.early || spec.start_by.is_some_and(|deadline| deadline <= state.log_time) {
+    // What is replaced counts against limits only once.
+    let replaced = request.replaces(state).and_then(|id| state.leases.get(&id));
+    if let Some(lease) = replaced {
+        view.without(lease);
+    } else if request.early || spec.start_by.is_some_and(|deadline| deadline <= state.log_time) {
         return Err(Refusal::new(Code::WrongState, "its start window is not open", "plan again"));
     }
     if *donor == spec.origin {
@@ -90,6 +95,7 @@ pub fn check(state: &State, request: RequestId, placement: &Placement) -> Result
     };
     let agreement = permitted(view.may_borrow(donor, ask)).map_err(|obstacle| denied(&obstacle))?;
     check_reserve(&view, donor, placement).map_err(|obstacle| denied(&obstacle))?;
+    check_pools(&view, placement).map_err(|obstacle| no_capacity(obstacle.reason))?;
     Ok(Grant { class, agreement })
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use comity_policy::LeaseUse;
 
 use super::ahead::Ahead;
+use super::called_back::Fruitless;
 use super::fit::{Fit, Wanted};
 use super::order::Order;
 use super::packs::Packs;
@@ -12,7 +13,7 @@ use super::reserve::{Reserved, Start, earliest, end_if_placed, held};
 use super::score::{Score, score};
 use super::verdict::{Candidate, ask_donor};
 use super::view::{Held, View};
-use crate::command::ProposedPlacement;
+use crate::command::{ProposedPlacement, ProposedReclaim};
 use crate::demand::{Delivery, GpuDemand, Members, RequestSpec, Topology};
 use crate::fairness::Amounts;
 use crate::id::{ClusterId, NodeId, RequestId};
@@ -40,6 +41,8 @@ pub struct Plan {
     pub unplaced: Vec<RequestId>,
     /// The request, if there is one, that others pass only if they do not delay it.
     pub reserved: Option<Reserved>,
+    /// Leases to call back for requests that may preempt and fit nowhere.
+    pub reclaims: Vec<ProposedReclaim>,
 }
 
 /// Plans again and again: what it knows of donors' nodes is kept from one plan to the next.
@@ -47,6 +50,7 @@ pub struct Plan {
 pub struct Planner {
     packs: Packs,
     hopeless: Hopeless,
+    fruitless: Fruitless,
 }
 
 /// Requests that nothing that ends makes room for, as long as donors offer the same.
@@ -78,7 +82,7 @@ impl Planner {
     /// A planner that expects `work` besides what the state holds: what is known from before, or of work that is no request.
     #[must_use]
     pub fn expecting(work: WorkMix) -> Self {
-        Self { packs: Packs::expecting(work), hopeless: Hopeless::default() }
+        Self { packs: Packs::expecting(work), ..Self::default() }
     }
 
     /// Places up to `limit` waiting requests.
@@ -95,11 +99,13 @@ impl Planner {
     pub(super) fn begin<'a>(&mut self, state: &'a State) -> Option<Run<'a, '_>> {
         let view = View::new(state)?;
         self.packs.begin(&view);
+        self.fruitless.begin(state.log_time);
         Some(Run {
             view,
             strict: None,
             packs: &mut self.packs,
             hopeless: &mut self.hopeless,
+            fruitless: &mut self.fruitless,
             looked_at: None,
             placed: Vec::new(),
             failed: BTreeSet::new(),
@@ -131,16 +137,24 @@ pub fn plan(state: &State, limit: usize) -> Plan {
 /// One plan being made.
 pub(super) struct Run<'a, 'p> {
     /// What is lent, and what this plan has placed.
-    view: View<'a>,
-    /// The same with what is reserved taken, and until when those may stay who take of it.
-    strict: Option<(View<'a>, Start)>,
+    pub(super) view: View<'a>,
+    /// The same with what is reserved taken.
+    pub(super) strict: Option<Strict<'a>>,
     packs: &'p mut Packs,
     hopeless: &'p mut Hopeless,
+    pub(super) fruitless: &'p mut Fruitless,
     /// Requests for which a start was looked for; `None` before the first.
     looked_at: Option<usize>,
     placed: Vec<Placed<'a>>,
     /// What has failed fails again: within a plan, room only becomes less.
     failed: BTreeSet<Asked<'a>>,
+}
+
+/// What is free for those who stay.
+pub(super) struct Strict<'a> {
+    pub(super) view: View<'a>,
+    /// What is reserved, and when it is taken: who takes of it must be gone before the first.
+    starts: Vec<Start>,
 }
 
 /// What this plan has placed.
@@ -204,13 +218,16 @@ impl<'a> Run<'a, '_> {
     pub(super) fn serve(&mut self, plan: &mut Plan, limit: usize) {
         let mut order = Order::new(self.view.state, self.view.bundle);
         let mut ahead = Ahead::new(self.view.state);
-        let overdue = self.overdue(plan, limit);
-        if let (Some((_, request)), Some(placed)) = (overdue, self.placed.last()) {
-            order.placed(request.spec.tenant.as_str(), placed.amounts());
+        let mut served = self.enter_rooms(plan, limit);
+        served.extend(self.overdue(plan, limit));
+        for (request, placed) in served.iter().zip(&self.placed) {
+            let tenant = self.view.state.requests.get(request).map(|request| request.spec.tenant.as_str());
+            tenant.into_iter().for_each(|tenant| order.placed(tenant, placed.amounts()));
         }
+        self.move_called_back(plan, limit);
         while plan.placements.len() < limit {
             let Some((id, request)) = order.next() else { break };
-            if overdue.is_some_and(|(served, _)| served == id) {
+            if served.contains(&id) {
                 continue;
             }
             self.keep_a_place_for(ahead.behind(id, request));
@@ -221,7 +238,10 @@ impl<'a> Run<'a, '_> {
                 continue;
             }
             plan.unplaced.push(id);
-            if self.strict.is_none() && self.has_waited(request, 1) {
+            if self.make_room(plan, id, request) {
+                continue;
+            }
+            if plan.reserved.is_none() && self.has_waited(request, 1) {
                 plan.reserved = self.reserve(id, request);
             }
         }
@@ -230,8 +250,8 @@ impl<'a> Run<'a, '_> {
 
     /// What is placed from now on leaves room for these, where it has a choice.
     fn keep_a_place_for(&mut self, ahead: Vec<&'a RequestSpec>) {
-        if let Some((strict, _)) = &mut self.strict {
-            strict.ahead.clone_from(&ahead);
+        if let Some(strict) = &mut self.strict {
+            strict.view.ahead.clone_from(&ahead);
         }
         self.view.ahead = ahead;
     }
@@ -245,21 +265,24 @@ impl<'a> Run<'a, '_> {
     /// Serves the request that waits the longest, if that is far too long and the last such is some time ago: it is placed, or
     /// gets the reservation. So nobody waits for ever, whatever priorities and shares say; and seldom enough that they say
     /// who is served. The request, if it was placed.
-    fn overdue(&mut self, plan: &mut Plan, limit: usize) -> Option<(RequestId, &'a Request)> {
+    fn overdue(&mut self, plan: &mut Plan, limit: usize) -> Option<RequestId> {
         let state = self.view.state;
         let pause = state.settings().reserve_after.0.saturating_mul(OVERDUE_AFTER);
-        if limit == 0 || state.log_time.since(state.last_overdue).0 < pause {
+        if plan.placements.len() >= limit || state.log_time.since(state.last_overdue).0 < pause {
             return None;
         }
         for (_, id) in &state.derived.queue.by_age {
             let request = state.requests.get(id)?;
+            if plan.placements.iter().any(|placed| placed.request == *id) {
+                continue;
+            }
             if !self.has_waited(request, OVERDUE_AFTER) || self.looked_at.is_some_and(|count| count >= MAX_LOOKED_AT) {
                 return None;
             }
             if let Some(candidate) = self.best(request) {
                 let placement = self.take(request, candidate);
                 plan.placements.push(ProposedPlacement { request: *id, placement, overdue: true });
-                return Some((*id, request));
+                return Some(*id);
             }
             plan.reserved = self.reserve(*id, request);
             if plan.reserved.is_some() {
@@ -270,7 +293,7 @@ impl<'a> Run<'a, '_> {
     }
 
     /// The best placement now that does not delay what has a reservation; what failed before in this plan fails at once.
-    fn best(&mut self, request: &'a Request) -> Option<Candidate> {
+    pub(super) fn best(&mut self, request: &'a Request) -> Option<Candidate> {
         if self.failed.contains(&Asked::of(&request.spec)) {
             return None;
         }
@@ -285,15 +308,17 @@ impl<'a> Run<'a, '_> {
     pub(super) fn find(&mut self, spec: &RequestSpec, request: Option<&Request>) -> Option<Candidate> {
         let packs = &mut *self.packs;
         let mut packed = |view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>| packs.fit(view, donor, wanted);
-        let Some((strict, start)) = &self.strict else { return best(&self.view, spec, request, &mut packed) };
-        best(strict, spec, request, &mut packed).or_else(|| {
-            if end_if_placed(self.view.state, spec.duration) > start.at {
+        let Some(strict) = &self.strict else { return best(&self.view, spec, request, &mut packed) };
+        best(&strict.view, spec, request, &mut packed).or_else(|| {
+            let first = strict.starts.iter().map(|start| start.at).min()?;
+            if end_if_placed(self.view.state, spec.duration) > first {
                 return None;
             }
             // It is gone before: what is reserved is free for it. The packs hold that as taken, so there it is fitted.
-            let reserved = &start.candidate.placement.donor;
+            let reserved =
+                |donor: &ClusterId| strict.starts.iter().any(|start| start.candidate.placement.donor == *donor);
             best(&self.view, spec, request, &mut |view, donor, wanted| {
-                if donor == reserved { packs.look(view, donor, wanted) } else { packs.fit(view, donor, wanted) }
+                if reserved(donor) { packs.look(view, donor, wanted) } else { packs.fit(view, donor, wanted) }
             })
         })
     }
@@ -307,16 +332,16 @@ impl<'a> Run<'a, '_> {
     }
 
     /// Counts a placement in.
-    fn take(&mut self, request: &'a Request, candidate: Candidate) -> Placement {
+    pub(super) fn take(&mut self, request: &'a Request, candidate: Candidate) -> Placement {
         let spec = &request.spec;
         let count_in = |view: &mut View<'a>| {
             view.take(spec.tenant.as_str(), &candidate.class, candidate.agreement.as_deref(), &candidate.placement);
         };
         count_in(&mut self.view);
-        if let Some((strict, _)) = &mut self.strict {
-            count_in(strict);
+        if let Some(strict) = &mut self.strict {
+            count_in(&mut strict.view);
         }
-        let view = self.strict.as_ref().map_or(&self.view, |(strict, _)| strict);
+        let view = self.strict.as_ref().map_or(&self.view, |strict| &strict.view);
         self.packs.take(view, &candidate.placement);
         let placement = candidate.placement.clone();
         let institution = view.bundle.tenants.get(spec.tenant.as_str()).map_or("", |t| t.spec.institution.as_str());
@@ -340,14 +365,20 @@ impl<'a> Run<'a, '_> {
             self.hopeless.requests.insert(id);
             return None;
         };
-        let mut strict = self.view.clone();
-        let Candidate { placement, class, agreement, .. } = &start.candidate;
-        strict.take(request.spec.tenant.as_str(), class, agreement.as_deref(), placement);
-        self.packs.make_ready(&self.view, &placement.donor);
-        self.packs.take(&strict, placement);
-        let reserved = Reserved { request: id, at: start.at, donor: placement.donor.clone() };
-        self.strict = Some((strict, start));
+        let reserved = Reserved { request: id, at: start.at, donor: start.candidate.placement.donor.clone() };
+        self.keep_free(request, start);
         Some(reserved)
+    }
+
+    /// Keeps what a request starts on later free of those who stay longer.
+    pub(super) fn keep_free(&mut self, request: &Request, start: Start) {
+        let Candidate { placement, class, agreement, .. } = &start.candidate;
+        let before = self.strict.as_ref().map_or(&self.view, |strict| &strict.view);
+        self.packs.make_ready(before, &placement.donor);
+        let strict = self.strict.get_or_insert_with(|| Strict { view: self.view.clone(), starts: Vec::new() });
+        strict.view.take(request.spec.tenant.as_str(), class, agreement.as_deref(), placement);
+        self.packs.take(&strict.view, placement);
+        strict.starts.push(start);
     }
 }
 

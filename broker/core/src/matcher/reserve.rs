@@ -50,7 +50,7 @@ pub(super) fn held(state: &State) -> Vec<Held<'_>> {
 fn end_of(lease: &Lease, now: Timestamp) -> Timestamp {
     let end = match lease.state {
         LeaseState::Placed | LeaseState::Connecting => lease.hold_until.after(lease.term),
-        LeaseState::Active | LeaseState::Suspect => lease.expires_at.unwrap_or(now),
+        LeaseState::Active | LeaseState::Suspect | LeaseState::Reclaiming => lease.due().unwrap_or(now),
         LeaseState::Ending | LeaseState::Ended => now,
     };
     end.max(now)
@@ -105,7 +105,12 @@ pub(super) fn earliest(view: &View<'_>, held: &[Held<'_>], spec: &RequestSpec) -
 }
 
 /// Where `spec` fits at `donor` once those are gone.
-fn released(view: &View<'_>, gone: &[&Held<'_>], spec: &RequestSpec, donor: &ClusterId) -> Option<Candidate> {
+pub(super) fn released(
+    view: &View<'_>,
+    gone: &[&Held<'_>],
+    spec: &RequestSpec,
+    donor: &ClusterId,
+) -> Option<Candidate> {
     let mut view = view.clone();
     for held in gone {
         view.release(held);

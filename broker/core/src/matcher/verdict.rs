@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fit::{Fit, Wanted};
 use super::no_start::no_start;
+use super::reclaim::check_pools;
 use super::view::{Ask, View};
 use super::wishes::in_the_way;
 use crate::demand::{Delivery, DeviceChoice, Members, RequestSpec};
@@ -48,7 +49,7 @@ pub(super) struct Candidate {
 /// Finds room at one donor for devices of one class.
 pub(super) type Fitter<'f> = &'f mut dyn FnMut(&View<'_>, &ClusterId, &Wanted<'_>) -> Fit;
 
-fn obstacle(code: &str, reason: String, unblock: impl Into<String>) -> Obstacle {
+pub(super) fn obstacle(code: &str, reason: String, unblock: impl Into<String>) -> Obstacle {
     Obstacle { code: code.to_owned(), reason, unblock: unblock.into(), by: Vec::new() }
 }
 
@@ -187,7 +188,8 @@ fn ask_class(
         } else {
             permitted(view.may_borrow(donor, ask(placement.milli())))?
         };
-        check_reserve(view, donor, placement).map(|()| agreement)
+        check_reserve(view, donor, placement)?;
+        check_pools(view, placement).map(|()| agreement)
     };
     let mut agreement = granted(&placement);
     // More members than it needs may be more than policy allows: then it starts with those that it needs.

@@ -8,6 +8,7 @@ use comity_policy::{BorrowFacts, Bundle, Decision, LeaseUse, UsageTable};
 use crate::demand::{Delivery, RequestSpec};
 use crate::id::{ClassName, ClusterId, NodeId};
 use crate::inventory::Node;
+use crate::lease::Lease;
 use crate::occupancy::{Changes, NodeOccupancy, Occupancy};
 use crate::placement::Placement;
 use crate::state::State;
@@ -152,8 +153,13 @@ impl<'a> View<'a> {
         self.usage.to_mut().remove(&held.counts);
     }
 
-    /// Counts a lease out: what a renewal is measured against.
-    pub(super) fn without(&mut self, lease: &crate::lease::Lease) {
+    /// Counts a lease out of what counts against limits: what a renewal is measured against, and what replaces it.
+    pub(super) fn without(&mut self, lease: &Lease) {
         self.usage.to_mut().remove(&lease.as_use());
+    }
+
+    /// Counts it in again.
+    pub(super) fn with_again(&mut self, lease: &Lease) {
+        self.usage.to_mut().add(&lease.as_use());
     }
 }

@@ -1,9 +1,9 @@
 //! Applying the same log twice, or from a snapshot cut at any index, gives the same bytes.
 
 use comity_core::command::{
-    AckEnvelope, AdvertiseOffer, BeginTerm, CancelRequest, Expire, LeaseOutcome, MarkClusters, OfferKeys,
-    PeeringOutcome, PlaceRequests, RecordCertificate, RelayEnvelope, ReleaseLease, RenewLease, ReportLease,
-    ReportPeering, SubmitRequest,
+    AckEnvelope, AdvertiseOffer, BeginTerm, CancelRequest, CheckpointLease, Expire, LeaseOutcome, MarkClusters,
+    OfferKeys, PeeringOutcome, PlaceRequests, ReclaimLeases, RecordCertificate, RelayEnvelope, ReleaseLease,
+    RenewLease, ReportLease, ReportPeering, SubmitRequest,
 };
 use comity_core::demand::{Delivery, Share};
 use comity_core::envelope::Step;
@@ -34,6 +34,9 @@ enum Event {
     Peering { peering: u64, side: u8, outcome: u8, epoch_off: u32 },
     Mark { which: u8, heard: bool },
     Offer { which: u8, gpus: usize, shared: bool, virtual_node: bool },
+    LocalWork { which: u8, devices: usize },
+    Reclaim,
+    Checkpoint(u64),
     Certificate,
     BeginTerm,
     Expire,
@@ -49,7 +52,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0..6_u64).prop_map(Event::Cancel),
         2 => (0..6_u64).prop_map(Event::Release),
         1 => (0..6_u64, 0..3_600_000_u64).prop_map(|(lease, duration)| Event::Renew(lease, duration)),
-        6 => (0..6_u64, 0..3_u8, 0..4_u8).prop_map(|(lease, side, outcome)| Event::Lease { lease, side, outcome }),
+        6 => (0..6_u64, 0..3_u8, 0..6_u8).prop_map(|(lease, side, outcome)| Event::Lease { lease, side, outcome }),
         4 => (0..4_u64, 0..2_u8, any::<bool>())
             .prop_map(|(peering, side, network)| Event::Keys { peering, side, network }),
         4 => (0..4_u64, 0..6_u64, 0..6_u8).prop_map(|(peering, lease, step)| Event::Relay { peering, lease, step }),
@@ -59,6 +62,9 @@ fn event() -> impl Strategy<Value = Event> {
         2 => (0..3_u8, any::<bool>()).prop_map(|(which, heard)| Event::Mark { which, heard }),
         2 => (0..2_u8, 0..6_usize, any::<bool>(), any::<bool>())
             .prop_map(|(which, gpus, shared, virtual_node)| Event::Offer { which, gpus, shared, virtual_node }),
+        3 => (0..2_u8, 0..9_usize).prop_map(|(which, devices)| Event::LocalWork { which, devices }),
+        4 => Just(Event::Reclaim),
+        1 => (0..6_u64).prop_map(Event::Checkpoint),
         1 => Just(Event::Certificate),
         1 => Just(Event::BeginTerm),
         3 => Just(Event::Expire),
@@ -110,8 +116,9 @@ fn command_for(state: &State, event: &Event) -> Command {
                 _ => cluster("west"),
             };
             let outcome = match outcome {
-                0 | 3 => LeaseOutcome::Ready { namespace: "ns".into(), secret_name: "s".into() },
+                0 | 3 | 4 => LeaseOutcome::Ready { namespace: "ns".into(), secret_name: "s".into() },
                 1 => LeaseOutcome::Clean,
+                5 => LeaseOutcome::Checkpointed,
                 _ => LeaseOutcome::Failed { code: "test".into(), message: "planned".into() },
             };
             let fencing_token = held.map_or(1, |held| held.fencing_token);
@@ -169,6 +176,22 @@ fn command_for(state: &State, event: &Event) -> Command {
             }
             Command::AdvertiseOffer(AdvertiseOffer { cluster: cluster(name), offer })
         }
+        Event::LocalWork { which, devices } => {
+            let name = cluster(CLUSTERS[1 + usize::from(*which)]);
+            let mut offer = state.clusters[&name].offer.clone().unwrap_or_else(|| offer(0, &[]));
+            offer.generation += 1;
+            let all = offer.nodes.values_mut().flat_map(|node| node.devices.iter_mut().rev());
+            all.enumerate().for_each(|(at, device)| device.local_use_milli = if at < *devices { 1_000 } else { 0 });
+            Command::AdvertiseOffer(AdvertiseOffer { cluster: name, offer })
+        }
+        Event::Reclaim => Command::ReclaimLeases(ReclaimLeases {
+            spare: matcher::spared(state),
+            reclaims: CLUSTERS
+                .iter()
+                .flat_map(|name| matcher::reclaims_at(state, &cluster(name), state.log_time))
+                .collect(),
+        }),
+        Event::Checkpoint(n) => Command::CheckpointLease(CheckpointLease { lease: LeaseId(*n) }),
         Event::Certificate => Command::RecordCertificate(RecordCertificate {
             cluster: cluster("west"),
             not_after: Timestamp(state.log_time.0 + 1),

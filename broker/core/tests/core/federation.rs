@@ -198,6 +198,7 @@ pub(crate) fn spec(count: u32, share: Share, class: &str) -> RequestSpec {
         priority: None,
         not_before: None,
         start_by: None,
+        preemptible: None,
     }
 }
 
@@ -220,6 +221,15 @@ impl Federation {
     /// Puts the test federation's documents into force with other terms: `to` in place of the first `from`.
     pub(crate) fn with_terms(&mut self, from: &str, to: &str) {
         let files = vec![SourceFile { path: "all.yaml".into(), text: POLICY.replacen(from, to, 1) }];
+        self.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None } }));
+    }
+
+    /// Puts these in the place of the terms on which `north` lends.
+    pub(crate) fn with_terms_of_north(&mut self, terms: &str) {
+        let north = POLICY.split("---").find(|document| document.contains("{name: north}")).unwrap();
+        let text = POLICY
+            .replace(&format!("---{north}"), &if terms.is_empty() { String::new() } else { format!("---{terms}") });
+        let files = vec![SourceFile { path: "all.yaml".into(), text }];
         self.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None } }));
     }
 

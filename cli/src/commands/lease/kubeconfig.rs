@@ -65,7 +65,7 @@ impl KubeconfigArgs {
                     return Err(Failure::new(Exit::Refused, "wrong-state", reason)
                         .remedy(format!("'comity lease show {}' says what its pods need", lease.id)));
                 }
-                if !matches!(lease.state, LeaseState::Active | LeaseState::Suspect) {
+                if !matches!(lease.state, LeaseState::Active | LeaseState::Suspect | LeaseState::Reclaiming) {
                     return Err(Failure::new(
                         Exit::Refused,
                         "wrong-state",

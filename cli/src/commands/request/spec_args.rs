@@ -43,7 +43,7 @@ pub struct SpecArgs {
     #[arg(short, long, value_name = "FILE", conflicts_with_all = [
         "tenant", "origin", "class", "selector", "gpus", "mig", "gpu_memory", "cpu_per_gpu", "memory_per_gpu", "duration",
         "same_node", "whole_node", "nvlink", "numa", "rdma_gbits", "members", "donor", "not_donor", "delivery", "namespace", "purpose",
-        "priority", "start_after", "start_by",
+        "priority", "start_after", "start_by", "preemptible", "grace", "checkpoint",
     ])]
     pub file: Option<PathBuf>,
     /// Team that asks and is accounted for it
@@ -119,6 +119,16 @@ pub struct SpecArgs {
     /// Fails unless it has a donor by this: 2026-11-23T08:00Z, or 2h from now
     #[arg(long, value_name = "TIME", value_parser = parse_moment_ms, allow_hyphen_values = true, help_heading = HEADING)]
     pub start_by: Option<u64>,
+    /// A request of higher priority may take its place, with notice; it then moves to another donor, or waits again
+    #[arg(long, help_heading = HEADING)]
+    pub preemptible: bool,
+    /// With --preemptible: notice that the work needs to save itself [default: the donor's]
+    #[arg(long, value_name = "DURATION", requires = "preemptible", value_parser = parse_duration_ms, allow_hyphen_values = true,
+        help_heading = HEADING)]
+    pub grace: Option<u64>,
+    /// With --preemptible: the work says when it is saved (`comity lease checkpointed`), so that only what came later is lost
+    #[arg(long, requires = "preemptible", help_heading = HEADING)]
+    pub checkpoint: bool,
 }
 
 impl SpecArgs {
@@ -170,6 +180,9 @@ impl SpecArgs {
             priority: self.priority.clone().unwrap_or_default(),
             not_before_ms: self.start_after.unwrap_or(0),
             start_by_ms: self.start_by.unwrap_or(0),
+            preemptible: self
+                .preemptible
+                .then(|| v1::Preemptible { grace_ms: self.grace.unwrap_or(0), checkpoint: self.checkpoint }),
         })
     }
 

@@ -43,6 +43,15 @@ struct SpecFile {
     start_after: Option<u64>,
     #[serde(default, deserialize_with = "moment")]
     start_by: Option<u64>,
+    preemptible: Option<Preemptible>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Preemptible {
+    #[serde(deserialize_with = "duration")]
+    grace: Option<u64>,
+    checkpoint: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -178,6 +187,9 @@ fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
         priority: file.priority,
         start_after: file.start_after,
         start_by: file.start_by,
+        preemptible: file.preemptible.is_some(),
+        grace: file.preemptible.as_ref().and_then(|it| it.grace),
+        checkpoint: file.preemptible.is_some_and(|it| it.checkpoint),
     })
 }
 
@@ -198,6 +210,7 @@ mod tests {
         assert_eq!((args.nvlink, args.numa), (Some(NvLinkArg::Preferred), Some(NumaArg::Aligned)));
         assert_eq!(args.members.map(|members| (members.min, members.desired)), Some((2, 4)));
         assert_eq!(args.priority.as_deref(), Some("urgent"));
+        assert_eq!((args.preemptible, args.grace, args.checkpoint), (true, Some(600_000), true));
         assert!(args.start_by.is_some_and(|start_by| args.start_after.is_some_and(|after| after < start_by)));
         let by_node = FILE_EXAMPLE.replace("delivery: namespace ", "delivery: virtual-node ");
         let spec = parse("request.yaml", &by_node).and_then(|args| args.spec()).expect("good");
@@ -218,6 +231,7 @@ mod tests {
             ("tenant: t\norigin: o\ngpus:\n  class: c\n  amuont: 3\n", "f:5:3", "amuont"),
             ("tenant: t\norigin: o\ngpus: {class: c, amount: 2.5}\n", "f:3:", "neither whole GPUs"),
             ("tenant: t\norigin: o\ngpus: {class: c}\nduration: 2\n", "f:4:", "1h30m"),
+            ("tenant: t\norigin: o\ngpus: {class: c}\npreemptible: {grcae: 1m}\n", "f:4:", "grcae"),
             ("tenant: t\norigin: o\ngpus: {class: c}\ndelivery: node\n", "f:4:", "virtual-node"),
             ("tenant: t\norigin: o\ngpus: {class: c}\nstartBy: friday\n", "f:4:", "2026-11-23T08:00Z"),
             ("tenant: t\norigin: o\ngpus: {class: c}\nmembers: 8-2\n", "f:4:", "ends before"),

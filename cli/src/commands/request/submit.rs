@@ -36,6 +36,9 @@ pub(super) const FILE_EXAMPLE: &str = "  tenant: poly-ml
   priority: urgent       # a PriorityClass of the policy
   startAfter: 30m        # from now, or a time as 2026-11-23T08:00Z
   startBy: 8h            # with no donor by then, it fails
+  preemptible:           # a request of higher priority may take its place
+    grace: 10m           # notice that its work needs
+    checkpoint: true     # its work says when it is saved
 ";
 
 fn examples() -> String {

@@ -121,6 +121,7 @@ impl Federation {
             priority: None,
             not_before: None,
             start_by: None,
+            preemptible: None,
         };
         let submitted_by = format!("spiffe://month.example/user/{}", TENANTS[tenant].0);
         match self.apply(Command::SubmitRequest(SubmitRequest { spec, submitted_by })) {

@@ -7,6 +7,7 @@ mod chaos;
 mod fairness;
 mod federation;
 mod place;
+mod reclaim;
 mod speed;
 
 use std::process::ExitCode;
@@ -17,7 +18,7 @@ use clap::{Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "Examples:\n  comity-bench burst --runs 5\n  comity-bench burst --runs 5 --json\n  comity-bench agent --nodes 1000 --pods 10000\n  comity-bench chaos --origins 10 --donors 5 --leases 50 --minutes 15 --json\n  comity-bench place --nodes nodes.csv --pods pods.csv --seeds 42..51 --policy comity\n  comity-bench match --nodes nodes.csv --pods pods.csv --scale 1,8,64\n  comity-bench federation --nodes nodes.csv --pods pods.csv --clusters 20 --plot federation.svg\n  comity-bench bound --nodes nodes.csv --pods pods.csv\n  comity-bench fairness --days 30 --plot month.svg\n"
+    after_help = "Examples:\n  comity-bench burst --runs 5\n  comity-bench burst --runs 5 --json\n  comity-bench agent --nodes 1000 --pods 10000\n  comity-bench chaos --origins 10 --donors 5 --leases 50 --minutes 15 --json\n  comity-bench place --nodes nodes.csv --pods pods.csv --seeds 42..51 --policy comity\n  comity-bench match --nodes nodes.csv --pods pods.csv --scale 1,8,64\n  comity-bench federation --nodes nodes.csv --pods pods.csv --clusters 20 --plot federation.svg\n  comity-bench bound --nodes nodes.csv --pods pods.csv\n  comity-bench fairness --days 30 --plot month.svg\n  comity-bench reclaim --reclaims 1000 --seed 1 --json\n"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -85,6 +86,14 @@ enum Benchmark {
     /// lends. Then, for a third of the time, all tenants have requests waiting: each tenant's part of the GPU-hours, beside
     /// the part that weights and reciprocity entitle it to. A seed gives one report. Minutes with a release build.
     Fairness(fairness::FairnessArgs),
+    /// Leases called back at random: with notice, no more than needed, and moved where there is a place
+    ///
+    /// Runs the broker's state machine and planner in log time while local work, terms and demand change at random, until so
+    /// many leases were called back. Beside it, by arithmetic of its own, it is checked that none stopped before its notice
+    /// unless its work was saved, that no other set of leases of the donor would have done with less (all sets are tried),
+    /// and that no lease was left where another donor had room for it. Exit code 1 if any of that is wrong. A seed gives one
+    /// report.
+    Reclaim(reclaim::ReclaimArgs),
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -98,6 +107,7 @@ async fn main() -> ExitCode {
         Benchmark::Federation(arguments) => federation::run(&arguments),
         Benchmark::Bound(arguments) => bound::run(&arguments),
         Benchmark::Fairness(arguments) => fairness::run(&arguments),
+        Benchmark::Reclaim(arguments) => reclaim::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

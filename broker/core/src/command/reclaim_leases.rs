@@ -1,0 +1,104 @@
+//! Leases are called back, and some that were are spared.
+
+use serde::{Deserialize, Serialize};
+
+use super::mark_clusters::reconsider;
+use crate::id::LeaseId;
+use crate::lease::{Lease, LeaseState};
+use crate::limits::MAX_RECLAIMS_PER_COMMAND;
+use crate::log::{Reply, ReplyBody};
+use crate::matcher;
+use crate::reclaim::{Reclaim, ReclaimReason};
+use crate::refusal::{Code, Refusal};
+use crate::state::State;
+use crate::time::Millis;
+use crate::transition::Transition;
+
+/// A lease to call back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProposedReclaim {
+    /// Which one.
+    pub lease: LeaseId,
+    /// Why.
+    pub reason: ReclaimReason,
+}
+
+/// Spares leases whose reason has gone away, then calls others back. Each is checked once more, and its deadline follows from
+/// log time and the notice that policy asks for: no proposal can make it shorter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReclaimLeases {
+    /// Leases that are called back and may stay.
+    pub spare: Vec<LeaseId>,
+    /// Leases to call back.
+    pub reclaims: Vec<ProposedReclaim>,
+}
+
+impl ReclaimLeases {
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        let asked = self.reclaims.len().max(self.spare.len());
+        if asked > MAX_RECLAIMS_PER_COMMAND {
+            let remedy = format!("propose at most {MAX_RECLAIMS_PER_COMMAND} of each");
+            return Err(Refusal::invalid("reclaims", asked, "are too many for one command", remedy));
+        }
+        let (mut leases, mut spared, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+        for id in &self.spare {
+            match spare(transition, *id) {
+                Ok(()) => spared.push(*id),
+                Err(refusal) => refused.push((*id, refusal)),
+            }
+        }
+        let checked = matcher::check_reclaims(transition.state, &self.reclaims);
+        for (proposed, checked) in self.reclaims.iter().zip(checked) {
+            match checked {
+                Ok(()) => {
+                    call_back(transition, proposed);
+                    leases.push(proposed.lease);
+                }
+                Err(refusal) => refused.push((proposed.lease, refusal)),
+            }
+        }
+        Ok(ReplyBody::Reclaimed { leases, spared, refused })
+    }
+}
+
+fn spare(transition: &mut Transition<'_>, id: LeaseId) -> Result<(), Refusal> {
+    let called_back = transition.state.leases.get(&id).is_some_and(|lease| lease.state == LeaseState::Reclaiming);
+    if !called_back || matcher::is_still_needed(transition.state, id) {
+        let reason = format!("{id} is not called back, or its reason holds");
+        return Err(Refusal::new(Code::WrongState, reason, "look again").at("lease", id));
+    }
+    transition.keep_lease(id);
+    reconsider(transition, id);
+    Ok(())
+}
+
+fn call_back(transition: &mut Transition<'_>, proposed: &ProposedReclaim) {
+    let Some(lease) = transition.state.leases.get(&proposed.lease) else { return };
+    let (request, donor) = (lease.request, lease.placement.donor.clone());
+    let grace = notice(transition.state, lease, &proposed.reason);
+    let (since, reason) = (transition.now, proposed.reason.clone());
+    transition.change_lease(proposed.lease, |lease| {
+        lease.state = LeaseState::Reclaiming;
+        lease.message = format!("called back: {reason}");
+        lease.reclaim = Some(Reclaim { reason, since, grace, deadline: since.after(grace) });
+    });
+    // It was served: what is tried from now on counts anew.
+    transition.change_request(request, |request| request.attempts = 0);
+    if let ReclaimReason::Preempted { by } = proposed.reason {
+        transition.change_request(by, |request| {
+            request.message = format!("waiting for room at {donor}, where leases are called back for it");
+            request.room_at = Some(donor);
+        });
+    }
+}
+
+/// What the donor's terms give, and for a preemption at least what the request itself asks for.
+fn notice(state: &State, lease: &Lease, reason: &ReclaimReason) -> Millis {
+    let bundle = state.policy.as_ref().map(|record| &record.bundle);
+    let policy = bundle.map_or(0, |bundle| bundle.reclaim_grace_ms(lease.placement.donor.as_str()));
+    let asked = state.requests.get(&lease.request).and_then(|request| request.spec.preemptible);
+    match reason {
+        ReclaimReason::Preempted { .. } => Millis(policy.max(asked.map_or(0, |preemptible| preemptible.grace.0))),
+        ReclaimReason::LocalNeed | ReclaimReason::PolicyChanged { .. } => Millis(policy),
+    }
+}

@@ -1,0 +1,151 @@
+//! What a plan does for leases that are called back and for those who need their room.
+//!
+//! A request for which leases were called back is served first, and what it waits for is kept free of others until they are
+//! gone. A lease that is called back is sought a new place for before anything new begins: its work is further than theirs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::plan::{Plan, Run};
+use super::reclaim::{Room, fits_when_gone, going, room_for};
+use super::reserve::Start;
+use crate::command::{ProposedPlacement, ProposedReclaim};
+use crate::id::{ClusterId, LeaseId, RequestId};
+use crate::lease::Lease;
+use crate::limits::MAX_RECLAIMS_PER_COMMAND;
+use crate::reclaim::ReclaimReason;
+use crate::request::Request;
+use crate::time::{Millis, Timestamp};
+
+/// Requests for which one plan keeps room that is being made.
+const MAX_ROOMS: usize = 16;
+/// Leases that one plan seeks a new place for; those that end first come first.
+const MAX_MOVES: usize = 64;
+/// Requests for which one plan looks whose place they could take: each takes a look at what every donor lends.
+const MAX_LOOKED_AT: usize = 8;
+/// How long it is remembered that nobody can make room for a request.
+const FRUITLESS_FOR: Millis = Millis::from_secs(10);
+
+/// Requests that nobody could make room for, lately.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fruitless {
+    since: BTreeMap<RequestId, Timestamp>,
+    looked_at: usize,
+}
+
+impl Fruitless {
+    /// Begins a plan.
+    pub(super) fn begin(&mut self, now: Timestamp) {
+        self.looked_at = 0;
+        self.since.retain(|_, since| now.since(*since) < FRUITLESS_FOR);
+    }
+
+    /// Whether it is worth looking for `id`.
+    fn try_for(&mut self, id: RequestId) -> bool {
+        if self.looked_at >= MAX_LOOKED_AT || self.since.contains_key(&id) {
+            return false;
+        }
+        self.looked_at += 1;
+        true
+    }
+}
+
+impl<'a> Run<'a, '_> {
+    /// Serves requests for which leases were called back, by priority, and keeps free what the others wait for. Those that
+    /// were placed, in that order.
+    pub(super) fn enter_rooms(&mut self, plan: &mut Plan, limit: usize) -> Vec<RequestId> {
+        let state = self.view.state;
+        let value = |request: &Request| {
+            self.view.bundle.priority_value(request.spec.priority.as_ref().map(crate::PriorityName::as_str))
+        };
+        let waiting = state.derived.room_made.iter().filter_map(|id| Some((*id, state.requests.get(id)?)));
+        let waiting = waiting.filter(|(_, request)| request.waits());
+        let mut waiting: Vec<(RequestId, &Request)> = waiting.collect();
+        waiting.sort_by_key(|(id, request)| (std::cmp::Reverse(value(request)), *id));
+        let mut served = Vec::new();
+        for (id, request) in waiting.into_iter().take(MAX_ROOMS) {
+            if plan.placements.len() >= limit {
+                break;
+            }
+            if let Some(candidate) = self.best(request) {
+                let placement = self.take(request, candidate);
+                plan.placements.push(ProposedPlacement { request: id, placement, overdue: false });
+                served.push(id);
+            } else if let Some(donor) = &request.room_at {
+                let gone: Vec<&Lease> = going(state, donor).map(|(_, lease)| lease).collect();
+                self.keep_room(request, donor, &gone);
+            }
+        }
+        served
+    }
+
+    /// Keeps free what a request gets at `donor` once those are gone; false if it fits not even then.
+    fn keep_room(&mut self, request: &Request, donor: &ClusterId, gone: &[&Lease]) -> bool {
+        let Some(candidate) = fits_when_gone(&self.view, &request.spec, donor, gone.iter().copied()) else {
+            return false;
+        };
+        // Nobody passes, however short: leases are called back only as long as their room is what is missing.
+        let at = self.view.state.log_time;
+        self.keep_free(request, Start { at, candidate });
+        true
+    }
+
+    /// Proposes to call leases back for a request that may preempt and fits nowhere; true if that is done already, or is now.
+    pub(super) fn make_room(&mut self, plan: &mut Plan, id: RequestId, request: &'a Request) -> bool {
+        let state = self.view.state;
+        if let Some(donor) = &request.room_at
+            && going(state, donor).any(|(_, lease)| super::reclaim::for_whom(state, lease) == Some(id))
+        {
+            return true;
+        }
+        if !super::reclaim::preempts(state, request) || !self.fruitless.try_for(id) {
+            return false;
+        }
+        let taken = plan.reclaims.iter().filter_map(|reclaim| state.leases.get(&reclaim.lease));
+        let busy: BTreeSet<&ClusterId> = taken.map(|lease| &lease.placement.donor).collect();
+        let left = MAX_RECLAIMS_PER_COMMAND.saturating_sub(plan.reclaims.len());
+        let room = room_for(&self.view, request, &busy).filter(|room| room.victims.len() <= left);
+        let Some(Room { donor, victims, .. }) = room else {
+            self.fruitless.since.insert(id, state.log_time);
+            return false;
+        };
+        let victims: Vec<(LeaseId, &Lease)> = victims.iter().map(|victim| (victim.id, victim.lease)).collect();
+        let all: Vec<&Lease> =
+            going(state, donor).map(|(_, lease)| lease).chain(victims.iter().map(|(_, lease)| *lease)).collect();
+        self.keep_room(request, donor, &all);
+        let reason = ReclaimReason::Preempted { by: id };
+        plan.reclaims
+            .extend(victims.iter().map(|(lease, _)| ProposedReclaim { lease: *lease, reason: reason.clone() }));
+        true
+    }
+
+    /// Seeks a new place for leases that are called back, those first that end first. What is replaced counts against limits
+    /// only once.
+    pub(super) fn move_called_back(&mut self, plan: &mut Plan, limit: usize) {
+        let state = self.view.state;
+        let mut moving: Vec<(Option<Timestamp>, LeaseId, &'a Lease)> =
+            state.reclaiming().map(|(id, lease)| (lease.due(), id, lease)).collect();
+        moving.sort_by_key(|(due, id, _)| (*due, *id));
+        for (_, id, lease) in moving.into_iter().take(MAX_MOVES) {
+            let Some(request) = state.requests.get(&lease.request).filter(|_| plan.placements.len() < limit) else {
+                continue;
+            };
+            if request.replaces(state) != Some(id) {
+                continue;
+            }
+            self.each_view(|view| view.without(lease));
+            let found = self.find(&request.spec, Some(request));
+            self.each_view(|view| view.with_again(lease));
+            if let Some(candidate) = found {
+                let placement = self.take(request, candidate);
+                plan.placements.push(ProposedPlacement { request: lease.request, placement, overdue: false });
+            }
+        }
+    }
+
+    fn each_view(&mut self, change: impl Fn(&mut super::view::View<'a>)) {
+        change(&mut self.view);
+        if let Some(strict) = &mut self.strict {
+            change(&mut strict.view);
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! Leases that are called back: with notice, no more than needed, and moved where there is a place.
+
+use comity_core::command::{
+    CancelRequest, CheckpointLease, Expire, LeaseOutcome, MarkClusters, PlaceRequests, ProposedReclaim, ReclaimLeases,
+};
+use comity_core::demand::{RequestSpec, Share};
+use comity_core::inventory::{Offer, Sharing};
+use comity_core::lease::{EndReason, LeaseState};
+use comity_core::matcher::{self, Planner, reclaims_at, spared};
+use comity_core::reclaim::{Preemptible, ReclaimReason};
+use comity_core::refusal::Code;
+use comity_core::request::RequestState;
+use comity_core::{Command, LeaseId, Millis, PriorityName, ReplyBody, RequestId, TenantId, Timestamp};
+use proptest::prelude::*;
+
+use super::federation::{Federation, RIVALS, cluster, device, node, offer, spec};
+
+/// `reclaimGrace` where no document says.
+const GRACE: u64 = 5 * 60_000;
+const MINUTE: u64 = 60_000;
+
+fn rivals() -> String {
+    RIVALS.replace("{value: 1000, usedBy", "{value: 1000, mayPreempt: true, usedBy")
+}
+
+/// Preempts others.
+fn urgent(count: u32) -> RequestSpec {
+    RequestSpec {
+        tenant: TenantId::parse("rivals", "tenant").unwrap(),
+        origin: cluster("east"),
+        priority: Some(PriorityName::parse("urgent", "priority").unwrap()),
+        ..spec(count, Share::Whole, "big")
+    }
+}
+
+/// May be preempted.
+fn yielding(count: u32, grace: u64) -> RequestSpec {
+    let preemptible = Some(Preemptible { grace: Millis(grace), checkpoint: true });
+    RequestSpec { preemptible, duration: Millis::from_hours(8), ..spec(count, Share::Whole, "big") }
+}
+
+/// Only from this donor.
+fn at(donor: &str, spec: RequestSpec) -> RequestSpec {
+    RequestSpec { allow_donors: vec![cluster(donor)], ..spec }
+}
+
+/// The offers of [`Federation::ready`], with so many devices of each node in local use.
+fn used(generation: u64, nodes: &[(&str, usize, usize)]) -> Offer {
+    let big = device(81_559, Sharing::Exclusive);
+    let like: Vec<_> = nodes.iter().map(|(name, gpus, _)| (*name, *gpus, big.clone())).collect();
+    let mut offer = offer(generation, &like);
+    for (name, _, local) in nodes {
+        let devices = &mut offer.nodes.get_mut(&node(name)).unwrap().devices;
+        devices.iter_mut().rev().take(*local).for_each(|device| device.local_use_milli = 1_000);
+    }
+    offer
+}
+
+impl Federation {
+    fn with_preemption() -> Self {
+        let mut federation = Self::with_rivals();
+        federation.also(&rivals());
+        federation
+    }
+
+    /// Four GPUs that may be preempted run at `south`; `north` has room only later.
+    fn with_work_at_south(&mut self) -> (RequestId, LeaseId) {
+        self.offer("north", offer(2, &[]));
+        let running = self.running(yielding(4, 0));
+        self.offer("north", Offer { generation: 3, ..used(3, &[("n1", 8, 0), ("n2", 8, 0)]) });
+        running
+    }
+
+    fn run(&mut self, lease: LeaseId) {
+        self.both(lease, &LeaseOutcome::Ready { namespace: "ns".into(), secret_name: "s".into() });
+    }
+
+    fn stop(&mut self, lease: LeaseId) {
+        self.both(lease, &LeaseOutcome::Clean);
+    }
+
+    fn both(&mut self, lease: LeaseId, outcome: &LeaseOutcome) {
+        let held = &self.state.leases[&lease];
+        for name in [held.placement.donor.to_string(), held.origin.to_string()] {
+            self.report_lease(&name, lease, outcome.clone());
+        }
+    }
+
+    /// Submits, places and runs.
+    fn running(&mut self, spec: RequestSpec) -> (RequestId, LeaseId) {
+        let request = self.submit(spec);
+        let leases = self.place();
+        leases.iter().for_each(|lease| self.run(*lease));
+        (request, self.state.requests[&request].lease.unwrap())
+    }
+
+    fn state_of(&self, lease: LeaseId) -> LeaseState {
+        self.state.leases[&lease].state
+    }
+
+    fn needs(&self, donor: &str) -> Vec<ProposedReclaim> {
+        reclaims_at(&self.state, &cluster(donor), self.state.log_time)
+    }
+
+    fn call_back(&mut self, reclaims: Vec<ProposedReclaim>) -> Vec<LeaseId> {
+        match self.ok(Command::ReclaimLeases(ReclaimLeases { spare: spared(&self.state), reclaims })).reply {
+            Ok(ReplyBody::Reclaimed { leases, refused, .. }) => {
+                assert!(refused.is_empty(), "apply refused what was proposed from the same state: {refused:?}");
+                leases
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn expire_at(&mut self, now: u64) {
+        self.now = now;
+        self.ok(Command::Expire(Expire {}));
+    }
+}
+
+fn lost(request: RequestId, lease: LeaseId) -> Vec<ProposedReclaim> {
+    vec![ProposedReclaim { lease, reason: ReclaimReason::Preempted { by: request } }]
+}
+
+#[test]
+fn local_need_gives_notice_and_a_lease_without_another_place_ends_at_its_deadline() {
+    let mut federation = Federation::ready();
+    let (request, lease) = federation.running(at("south", yielding(3, 0)));
+    federation.offer("south", used(2, &[("s1", 4, 1)]));
+    assert!(federation.needs("south").is_empty(), "the fourth was free");
+    federation.offer("south", used(3, &[("s1", 4, 2)]));
+    let proposed = federation.needs("south");
+    assert_eq!(proposed, [ProposedReclaim { lease, reason: ReclaimReason::LocalNeed }]);
+    federation.call_back(proposed);
+    let called_back = federation.state.leases[&lease].reclaim.clone().unwrap();
+    assert_eq!(called_back.deadline.0, federation.now + GRACE);
+    assert!(federation.state.leases[&lease].state.is_in_force());
+    assert!(federation.needs("south").is_empty(), "once is enough");
+    assert!(matcher::plan(&federation.state, 10).placements.is_empty(), "it is allowed nowhere else");
+    let twice = ReclaimLeases {
+        spare: vec![lease],
+        reclaims: vec![ProposedReclaim { lease, reason: ReclaimReason::LocalNeed }],
+    };
+    match federation.ok(Command::ReclaimLeases(twice)).reply.unwrap() {
+        ReplyBody::Reclaimed { leases, spared, refused } => {
+            assert!(leases.is_empty() && spared.is_empty());
+            assert!(refused.iter().all(|(_, refusal)| refusal.code == Code::WrongState), "{refused:?}");
+            assert_eq!(refused.len(), 2);
+        }
+        other => panic!("{other:?}"),
+    }
+
+    federation.expire_at(called_back.deadline.0 - 2);
+    assert_eq!(federation.state_of(lease), LeaseState::Reclaiming, "not before its grace");
+    let submitted = federation.state.requests[&request].submitted_at;
+    federation.expire_at(called_back.deadline.0);
+    let ended = &federation.state.leases[&lease];
+    assert_eq!((ended.state, ended.end_reason), (LeaseState::Ending, Some(EndReason::Reclaimed)));
+    let waiting = &federation.state.requests[&request];
+    assert_eq!((waiting.state, waiting.submitted_at, waiting.attempts), (RequestState::Queued, submitted, 0));
+    federation.stop(lease);
+    assert_eq!(federation.state_of(lease), LeaseState::Ended);
+}
+
+#[test]
+fn a_lease_that_is_called_back_moves_and_its_request_keeps_its_id() {
+    let mut federation = Federation::ready();
+    let (request, lease) = federation.with_work_at_south();
+    federation.offer("south", used(2, &[("s1", 4, 1)]));
+    let proposed = federation.needs("south");
+    federation.call_back(proposed);
+    let next = federation.place()[0];
+    let (old, new) = (&federation.state.leases[&lease], &federation.state.leases[&next]);
+    assert_eq!((old.moved_to, new.moved_from, new.request), (Some(next), Some(lease), request));
+    assert_eq!((&new.placement.donor, old.state), (&cluster("north"), LeaseState::Reclaiming));
+    assert_eq!(federation.state.requests[&request].lease, Some(lease), "until it ends");
+    assert!(matcher::plan(&federation.state, 10).placements.is_empty(), "one new place is enough");
+
+    federation.run(next);
+    assert_eq!(federation.state_of(lease), LeaseState::Reclaiming, "its work is not saved yet");
+    federation.report_lease("west", lease, LeaseOutcome::Checkpointed);
+    let ended = &federation.state.leases[&lease];
+    assert_eq!((ended.state, ended.end_reason), (LeaseState::Ending, Some(EndReason::Reclaimed)));
+    assert!(ended.ending_at.unwrap() < ended.reclaim.as_ref().unwrap().deadline, "saved work need not wait");
+    let moved = &federation.state.requests[&request];
+    assert_eq!((moved.state, moved.lease), (RequestState::Matched, Some(next)));
+    assert_eq!(federation.state_of(next), LeaseState::Active);
+    // What it was to replace is gone: cancelling ends the one that is left.
+    federation.ok(Command::CancelRequest(CancelRequest { request }));
+    assert_eq!(federation.state_of(next), LeaseState::Ending);
+}
+
+#[test]
+fn a_reason_that_goes_away_spares_the_lease_and_ends_what_was_to_replace_it() {
+    let mut federation = Federation::ready();
+    let (request, lease) = federation.with_work_at_south();
+    federation.offer("south", used(2, &[("s1", 4, 1)]));
+    let proposed = federation.needs("south");
+    federation.call_back(proposed);
+    let next = federation.place()[0];
+    assert!(spared(&federation.state).is_empty());
+    federation.ok(Command::MarkClusters(MarkClusters { heard: Vec::new(), silent: vec![cluster("west")] }));
+    assert_eq!(federation.state_of(lease), LeaseState::Reclaiming);
+    federation.offer("south", used(3, &[("s1", 4, 0)]));
+    assert_eq!(spared(&federation.state), [lease]);
+    federation.call_back(Vec::new());
+    assert_eq!(federation.state_of(lease), LeaseState::Suspect, "its origin is silent");
+    assert_eq!(federation.state.leases[&next].end_reason, Some(EndReason::NotNeeded));
+    assert_eq!(federation.state.requests[&request].lease, Some(lease));
+    federation.ok(Command::MarkClusters(MarkClusters { heard: vec![cluster("west")], silent: Vec::new() }));
+    assert_eq!(federation.state_of(lease), LeaseState::Active);
+}
+
+#[test]
+fn the_reserve_and_withdrawn_terms_call_back_what_they_must_and_no_more() {
+    let mut federation = Federation::ready();
+    let (_, first) = federation.running(at("north", yielding(6, 0)));
+    let (_, second) = federation.running(at("north", yielding(2, 0)));
+    let (_, third) = federation.running(at("north", yielding(1, 0)));
+    // 16 − 9 lent − 6 local: one is free, and two are to be.
+    let terms = |extra: &str| {
+        format!(
+            "\napiVersion: policy.comity.dev/v1\nkind: Cluster\nmetadata: {{name: north}}\nspec: {{institution: lenders, lends: [{{classes: [big, small]}}], delivery: [namespace, virtual-node]{extra}}}\n"
+        )
+    };
+    federation.with_terms_of_north(&terms(", localReserveGpus: 2"));
+    federation.offer("north", used(2, &[("n1", 8, 0), ("n2", 8, 6)]));
+    assert_eq!(federation.needs("north"), [ProposedReclaim { lease: third, reason: ReclaimReason::LocalNeed }]);
+    // At most seven may be lent: the smallest that is enough goes.
+    federation.with_terms_of_north(&terms(", maxLentGpus: 7"));
+    let over = ReclaimReason::PolicyChanged { code: "donor-exhausted".into() };
+    assert_eq!(federation.needs("north"), [ProposedReclaim { lease: second, reason: over }]);
+    // Nothing new is a matter of new leases; no terms at all is one of all.
+    federation.with_terms_of_north(&terms(", accepting: false"));
+    assert!(federation.needs("north").is_empty());
+    federation.with_terms_of_north("");
+    let gone = ReclaimReason::PolicyChanged { code: "unknown-donor".into() };
+    let all = [first, second, third].map(|lease| ProposedReclaim { lease, reason: gone.clone() });
+    assert_eq!(federation.needs("north"), all);
+    let reclaims = federation.needs("north");
+    assert_eq!(federation.call_back(reclaims).len(), 3);
+}
+
+#[test]
+fn a_request_that_may_preempt_takes_the_place_that_costs_least_and_gets_it() {
+    let mut federation = Federation::with_preemption();
+    let mut planner = Planner::default();
+    let keeps = RequestSpec { duration: Millis::from_hours(2), ..spec(8, Share::Whole, "big") };
+    let (_, keeps) = federation.running(at("north", keeps));
+    let (_, old) = federation.running(at("north", yielding(4, 20 * MINUTE)));
+    federation.now += 60 * MINUTE;
+    let (_, young) = federation.running(at("north", yielding(4, 20 * MINUTE)));
+    let (_, south) = federation.running(at("south", yielding(4, 0)));
+    federation.ok(Command::CheckpointLease(CheckpointLease { lease: south }));
+    federation.now += 10 * MINUTE;
+    assert!(planner.plan(&federation.state, 10).reclaims.is_empty(), "nobody asks");
+
+    // Six fit only where two leases of four are; of five, one of four does not do.
+    let mut wide = urgent(6);
+    wide.topology.same_node = true;
+    let wide = federation.submit(wide);
+    let plan = planner.plan(&federation.state, 10);
+    let mut taken: Vec<LeaseId> = plan.reclaims.iter().map(|reclaim| reclaim.lease).collect();
+    taken.sort_unstable();
+    assert_eq!(taken, [old, young]);
+    federation.ok(Command::CancelRequest(CancelRequest { request: wide }));
+
+    // Three fit in the place of any one of four: in that of the one that loses least, whose work was saved.
+    let narrow = federation.submit(urgent(3));
+    let plan = planner.plan(&federation.state, 10);
+    assert_eq!(plan.reclaims, lost(narrow, south));
+    federation.call_back(plan.reclaims);
+    assert_eq!(federation.state.requests[&narrow].room_at, Some(cluster("south")));
+    let deadline = federation.state.leases[&south].reclaim.clone().unwrap().deadline;
+    assert_eq!(deadline.0, federation.now + GRACE, "the donor's grace is longer than the request's");
+    // Nobody else is called back for it, and nobody passes it.
+    let passer = federation.submit(at("south", spec(1, Share::Whole, "big")));
+    let plan = planner.plan(&federation.state, 10);
+    assert!(plan.reclaims.is_empty() && plan.placements.is_empty(), "{plan:?}");
+
+    federation.report_lease("west", south, LeaseOutcome::Checkpointed);
+    assert_eq!(federation.state.leases[&south].end_reason, Some(EndReason::Preempted));
+    assert_eq!(federation.place(), [], "its donor has not cleared it");
+    federation.stop(south);
+    let placements = planner.plan(&federation.state, 10).placements;
+    assert_eq!(placements.iter().map(|placed| placed.request).collect::<Vec<_>>(), [narrow, passer]);
+    federation.ok(Command::PlaceRequests(PlaceRequests { placements }));
+    assert_eq!(federation.state.requests[&narrow].room_at, None);
+    assert_eq!(federation.state_of(keeps), LeaseState::Active, "it did not say that it may be preempted");
+}
+
+#[test]
+fn preemption_that_is_not_needed_any_more_spares_and_what_is_not_right_is_refused() {
+    let mut federation = Federation::with_preemption();
+    for _ in 0..2 {
+        federation.running(at("north", spec(8, Share::Whole, "big")));
+    }
+    let (_, lease) = federation.running(at("south", yielding(4, 20 * MINUTE)));
+    let plain = federation.submit(spec(2, Share::Whole, "big"));
+    let waiting = federation.submit(urgent(2));
+    let refused = |federation: &mut Federation, reclaims: Vec<ProposedReclaim>| match federation
+        .ok(Command::ReclaimLeases(ReclaimLeases { spare: Vec::new(), reclaims }))
+        .reply
+        .unwrap()
+    {
+        ReplyBody::Reclaimed { leases, refused, .. } => leases.is_empty() && !refused.is_empty(),
+        other => panic!("{other:?}"),
+    };
+    assert!(refused(&mut federation, lost(plain, lease)), "its class may not preempt");
+    let keeps = federation.state.live_leases().find(|(id, _)| *id != lease).unwrap().0;
+    assert!(refused(&mut federation, lost(waiting, keeps)), "it may not be preempted");
+    let both = [lost(waiting, lease), lost(waiting, keeps)].concat();
+    assert!(refused(&mut federation, both));
+    assert!(refused(&mut federation, vec![ProposedReclaim { lease, reason: ReclaimReason::LocalNeed }]));
+
+    federation.call_back(lost(waiting, lease));
+    let reclaim = federation.state.leases[&lease].reclaim.clone().unwrap();
+    assert_eq!(reclaim.grace, Millis(20 * MINUTE), "the request asks for more than the donor gives");
+    assert!(spared(&federation.state).is_empty());
+    federation.ok(Command::CancelRequest(CancelRequest { request: waiting }));
+    assert_eq!(spared(&federation.state), [lease]);
+    federation.call_back(Vec::new());
+    assert_eq!(federation.state_of(lease), LeaseState::Active);
+    assert_eq!(federation.state.leases[&lease].reclaim, None);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let mut federation = Federation::ready();
+    let much = RequestSpec {
+        preemptible: Some(Preemptible { grace: Millis(u64::MAX), checkpoint: false }),
+        ..spec(1, Share::Whole, "big")
+    };
+    assert_eq!(much.check().unwrap_err().field, "spec.preemptible.grace_ms");
+    let request = federation.submit(yielding(1, 0));
+    let lease = federation.place()[0];
+    let early = federation.refused(Command::CheckpointLease(CheckpointLease { lease }));
+    assert_eq!((early.code, early.field.as_str()), (Code::WrongState, "lease"));
+    assert_eq!(
+        federation.refused(Command::CheckpointLease(CheckpointLease { lease: LeaseId(99) })).code,
+        Code::NotFound
+    );
+    federation.run(lease);
+    let donor = federation.state.leases[&lease].placement.donor.clone();
+    let fencing_token = federation.state.leases[&lease].fencing_token;
+    let outcome = LeaseOutcome::Checkpointed;
+    let report = comity_core::command::ReportLease { cluster: donor, lease, fencing_token, outcome };
+    assert_eq!(federation.refused(Command::ReportLease(report)).code, Code::PermissionDenied);
+    federation.ok(Command::CheckpointLease(CheckpointLease { lease }));
+    assert_eq!(federation.state_of(lease), LeaseState::Active, "nothing ends that is not called back");
+    assert_eq!(federation.state.requests[&request].state, RequestState::Matched);
+    let many = vec![ProposedReclaim { lease, reason: ReclaimReason::LocalNeed }; 65];
+    let refusal = federation.refused(Command::ReclaimLeases(ReclaimLeases { spare: Vec::new(), reclaims: many }));
+    assert_eq!(refusal.value, "65");
+}
+
+#[test]
+fn an_outage_gives_the_whole_notice_again() {
+    let mut federation = Federation::ready();
+    let (_, lease) = federation.with_work_at_south();
+    federation.offer("south", used(2, &[("s1", 4, 4)]));
+    let proposed = federation.needs("south");
+    federation.call_back(proposed);
+    federation.now += GRACE;
+    federation.ok(Command::BeginTerm(comity_core::command::BeginTerm { broker: 1 }));
+    let reclaim = federation.state.leases[&lease].reclaim.clone().unwrap();
+    assert_eq!(reclaim.deadline, Timestamp(federation.now + GRACE));
+}
+
+/// Leases on one node of eight: GPUs, minutes before now at which each began, and whether it may be preempted.
+fn leases() -> impl Strategy<Value = Vec<(u32, u64, bool)>> {
+    prop::collection::vec((1_u32..=3, 1_u64..=400, any::<bool>()), 1..=7)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever runs at a donor, no set of leases with fewer GPUs does what the chosen one does: all sets are tried.
+    #[test]
+    fn no_more_gpus_are_taken_back_than_needed(leases in leases(), local in 0_usize..=8, wants in 1_u32..=8) {
+        let mut federation = Federation::with_preemption();
+        let (big, none) = (device(81_559, Sharing::Exclusive), 0);
+        federation.offer("north", offer(2, &[("n1", 8, big)]));
+        federation.offer("south", offer(2, &[]));
+        let mut running: Vec<(LeaseId, u32, bool)> = Vec::new();
+        let mut sorted = leases.clone();
+        sorted.sort_by_key(|(_, minutes, _)| std::cmp::Reverse(*minutes));
+        let now = federation.now + 400 * MINUTE;
+        let mut taken = none;
+        for (gpus, minutes, preemptible) in sorted.into_iter() {
+            if taken + gpus > 8 {
+                continue;
+            }
+            taken += gpus;
+            federation.now = federation.now.max(now - minutes * MINUTE);
+            let asked = yielding(gpus, 0);
+            let asked = if preemptible { asked } else { RequestSpec { preemptible: None, ..asked } };
+            running.push((federation.running(asked).1, gpus, preemptible));
+        }
+        federation.now = federation.now.max(now);
+        let subsets = |may: &dyn Fn(bool) -> bool, enough: &dyn Fn(u32) -> bool| -> Option<u32> {
+            let free = 8 - taken;
+            (0..1_u32 << running.len())
+                .map(|bits| running.iter().enumerate().filter(move |(at, _)| bits & (1 << at) != 0).map(|(_, lease)| *lease))
+                .filter(|set| set.clone().all(|(_, _, preemptible)| may(preemptible)))
+                .map(|set| set.map(|(_, gpus, _)| gpus).sum::<u32>())
+                .filter(|back| enough(free + back))
+                .min()
+        };
+        let back = |proposed: &[ProposedReclaim]| -> u32 {
+            let gpus = |lease: LeaseId| running.iter().find(|(id, _, _)| *id == lease).map_or(0, |(_, gpus, _)| *gpus);
+            proposed.iter().map(|reclaim| gpus(reclaim.lease)).sum()
+        };
+
+        // A request that takes others' places.
+        let request = federation.submit(urgent(wants));
+        let plan = matcher::plan(&federation.state, 10);
+        let least = subsets(&|preemptible| preemptible, &|free| free >= wants);
+        let fits = !plan.placements.is_empty();
+        prop_assert_eq!(fits.then_some(0).or((!plan.reclaims.is_empty()).then(|| back(&plan.reclaims))), least);
+        federation.call_back(plan.reclaims);
+        federation.ok(Command::CancelRequest(CancelRequest { request }));
+        federation.call_back(Vec::new());
+        prop_assert!(federation.state.reclaiming().next().is_none());
+
+        // Local work that takes what it takes: of those that may be preempted first, and no more than it needs.
+        federation.offer("north", used(3, &[("n1", 8, local)]));
+        let proposed = federation.needs("north");
+        let needs = u32::try_from(local).unwrap();
+        let willing: u32 = running.iter().filter(|(_, _, preemptible)| *preemptible).map(|(_, gpus, _)| gpus).sum();
+        let least = if 8 - taken + willing >= needs {
+            subsets(&|preemptible| preemptible, &|free| free >= needs)
+        } else {
+            Some(back(&proposed))
+        };
+        prop_assert_eq!(Some(back(&proposed)), least);
+        federation.call_back(proposed);
+        prop_assert!(federation.needs("north").is_empty());
+    }
+}

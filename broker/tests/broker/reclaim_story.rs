@@ -1,0 +1,81 @@
+//! A lease that its donor needs back: called back with notice, given up when its work is saved, and served again.
+
+use std::time::Duration;
+
+use comity_proto::v1;
+use comity_proto::v1::agent_message::Body;
+use comity_proto::v1::lease_service_client::LeaseServiceClient;
+use comity_proto::v1::request_service_client::RequestServiceClient;
+use comity_runtime::tls::BrokerChannel;
+use tonic::Code;
+
+use crate::fake_agent::{FakeAgent, message};
+use crate::federation::{Federation, spec, within};
+
+async fn lease(channel: &BrokerChannel, id: &str, state: v1::LeaseState) -> v1::Lease {
+    let mut leases = LeaseServiceClient::new(channel.clone());
+    let wanted = async {
+        loop {
+            let get = v1::GetLeaseRequest { lease: id.to_owned(), consistency: 0 };
+            if let Ok(found) = leases.get_lease(get).await
+                && let Some(found) = found.into_inner().lease.filter(|found| found.state() == state)
+            {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    within(&format!("{id} is {state:?}"), wanted).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_its_donor_needs_is_called_back_and_its_request_served_again() {
+    let federation = Federation::start().await;
+    let (origin, donor) = (federation.join("polytech-campus").await, federation.join("ncc-main").await);
+    let at_origin = FakeAgent::connect(&federation, &origin).await.unwrap();
+    let mut at_donor = FakeAgent::connect(&federation, &donor).await.unwrap();
+    let offers = |local: usize, generation: u64| {
+        let mut offer = at_donor.offer(generation, 2);
+        let devices = offer.nodes.iter_mut().flat_map(|node| &mut node.devices).rev();
+        devices.take(local).for_each(|device| device.local_use_milli = 1_000);
+        Body::Offer(offer)
+    };
+    let (free, used, free_again) = (offers(0, 1), offers(6, 2), offers(0, 3));
+    assert_eq!(at_donor.report(free).await.unwrap(), None);
+    let says = at_donor.voice();
+    let _agents = (tokio::spawn(at_origin.obey()), tokio::spawn(at_donor.obey()));
+    let alice = federation.user("alice");
+    let mut requests = RequestServiceClient::new(alice.clone());
+    let asked = v1::RequestSpec { preemptible: Some(v1::Preemptible { grace_ms: 60_000, checkpoint: true }), ..spec() };
+    let submit = v1::SubmitRequestRequest { spec: Some(asked), idempotency_key: "one".to_owned(), dry_run: false };
+    let submitted = requests.submit_request(submit).await.unwrap().into_inner().request.unwrap();
+    assert_eq!(
+        submitted.spec.and_then(|spec| spec.preemptible).map(|it| (it.grace_ms, it.checkpoint)),
+        Some((60_000, true))
+    );
+    lease(&alice, "lease-1", v1::LeaseState::Active).await;
+
+    // Sixteen, six of them in local use: seven would be free beside the lease, and eight are reserved.
+    says.send(message(1_000, used)).await.unwrap();
+    let called_back = lease(&alice, "lease-1", v1::LeaseState::Reclaiming).await;
+    let reclaim = called_back.reclaim.unwrap();
+    assert_eq!(reclaim.reason(), v1::ReclaimReason::LocalNeed);
+    assert_eq!(reclaim.deadline_ms - reclaim.since_ms, 30 * 60_000, "the donor's notice");
+    assert!(called_back.message.starts_with("called back: "), "{}", called_back.message);
+
+    let saved = v1::CheckpointLeaseRequest { lease: "lease-1".to_owned(), idempotency_key: "saved".to_owned() };
+    let denied = LeaseServiceClient::new(federation.user("hana")).checkpoint_lease(saved.clone()).await.unwrap_err();
+    assert_eq!(denied.code(), Code::PermissionDenied);
+    let ending =
+        LeaseServiceClient::new(alice.clone()).checkpoint_lease(saved).await.unwrap().into_inner().lease.unwrap();
+    assert_eq!(ending.end_reason(), v1::EndReason::Reclaimed);
+    assert!(ending.checkpointed_at_ms > 0);
+    lease(&alice, "lease-1", v1::LeaseState::Ended).await;
+    let get = v1::GetRequestRequest { request: "req-1".to_owned(), consistency: 0 };
+    let waiting = requests.get_request(get).await.unwrap().into_inner().request.unwrap();
+    assert_eq!(waiting.state(), v1::RequestState::Queued, "{}", waiting.message);
+
+    says.send(message(1_001, free_again)).await.unwrap();
+    let again = lease(&alice, "lease-2", v1::LeaseState::Active).await;
+    assert_eq!((again.request.as_str(), again.moved_from.as_str()), ("req-1", ""));
+}

@@ -1,0 +1,50 @@
+//! Leases that are called back.
+
+use comity_proto::v1;
+use serde::Serialize;
+
+use super::{text, time};
+use crate::units::age;
+
+/// Why and until when a lease is called back.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Reclaim {
+    /// `local-need`, `policy-changed`, `preempted`; `unknown` if this version of `comity` does not know it.
+    pub reason: &'static str,
+    /// The code of policy's denial.
+    pub policy_code: Option<String>,
+    /// The request that needs the place.
+    pub by_request: Option<String>,
+    /// When notice was given.
+    pub since_ms: Option<u64>,
+    /// When it ends, unless its work is saved before or the reason goes away.
+    pub deadline_ms: Option<u64>,
+}
+
+impl From<v1::Reclaim> for Reclaim {
+    fn from(reclaim: v1::Reclaim) -> Self {
+        let reason = match reclaim.reason() {
+            v1::ReclaimReason::Unspecified => "unknown",
+            v1::ReclaimReason::LocalNeed => "local-need",
+            v1::ReclaimReason::PolicyChanged => "policy-changed",
+            v1::ReclaimReason::Preempted => "preempted",
+        };
+        Self {
+            reason,
+            policy_code: text(reclaim.policy_code),
+            by_request: text(reclaim.by_request),
+            since_ms: time(reclaim.since_ms),
+            deadline_ms: time(reclaim.deadline_ms),
+        }
+    }
+}
+
+impl Reclaim {
+    /// For people: `preempted (req-9), ends in 4m`.
+    pub(crate) fn summary(&self, now_ms: u64) -> String {
+        let detail = self.policy_code.as_ref().or(self.by_request.as_ref());
+        let detail = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();
+        format!("{}{detail}, deadline {}", self.reason, age(self.deadline_ms.unwrap_or(0), now_ms))
+    }
+}

@@ -1,0 +1,67 @@
+//! Who lends on what terms.
+
+use std::fmt::Write as _;
+
+/// Donors: nodes of four GPUs, and minutes of notice.
+pub(super) const DONORS: [(&str, usize, u64); 4] = [("north", 2, 5), ("east", 2, 30), ("south", 1, 1), ("west", 2, 10)];
+/// Clusters that borrow, with a tenant of the same name.
+pub(super) const ORIGINS: [&str; 2] = ["campus", "clinic"];
+/// GPUs of a node.
+pub(super) const GPUS_PER_NODE: u64 = 4;
+/// Priority classes by value; the last may preempt.
+pub(super) const PRIORITIES: [(&str, u32); 3] = [("low", 1), ("normal", 10), ("urgent", 1_000)];
+
+/// What a donor's terms say now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Terms {
+    /// The most it lends, in GPUs.
+    pub(super) most: Option<u64>,
+    /// Whether it lends nothing any more.
+    pub(super) withdrawn: bool,
+}
+
+/// The policy under these terms. Handshakes are not simulated: a step of one may take as long as it likes.
+pub(super) fn policy(terms: &[Terms; DONORS.len()]) -> String {
+    const HEAD: &str = "apiVersion: policy.comity.dev/v1\n";
+    let members = DONORS.iter().map(|(name, ..)| *name).chain(ORIGINS);
+    let mut text = format!(
+        "{HEAD}kind: Federation\nmetadata: {{name: reclaims}}\nspec:\n  trustDomain: reclaims.example\n  \
+         maintainers: [\"spiffe://reclaims.example/user/admin\"]\n  defaults: {{peeringStep: 3650d}}\n---\n\
+         {HEAD}kind: GpuClass\nmetadata: {{name: gpu}}\nspec: {{selector: 'device.memoryMiB > 0', rank: 1}}\n---\n\
+         {HEAD}kind: GpuClass\nmetadata: {{name: none}}\nspec: {{selector: 'device.memoryMiB < 0', rank: 1}}\n---\n\
+         {HEAD}kind: Agreement\nmetadata: {{name: all}}\nspec: {{parties: [{}], classes: [gpu]}}\n",
+        members.clone().collect::<Vec<_>>().join(", ")
+    );
+    for name in members {
+        let _ = write!(
+            text,
+            "---\n{HEAD}kind: Institution\nmetadata: {{name: {name}}}\n\
+             spec: {{displayName: {name}, contact: ops@{name}.example, clusters: [{name}]}}\n"
+        );
+    }
+    for ((name, _, minutes), terms) in DONORS.iter().zip(terms) {
+        let most = terms.most.map(|most| format!(", maxLentGpus: {most}")).unwrap_or_default();
+        let class = if terms.withdrawn { "none" } else { "gpu" };
+        let _ = write!(
+            text,
+            "---\n{HEAD}kind: Cluster\nmetadata: {{name: {name}}}\n\
+             spec: {{institution: {name}, lends: [{{classes: [{class}]}}], reclaimGrace: {minutes}m{most}}}\n"
+        );
+    }
+    for name in ORIGINS {
+        let _ = write!(
+            text,
+            "---\n{HEAD}kind: Tenant\nmetadata: {{name: {name}}}\nspec:\n  institution: {name}\n  \
+             members: [{{id: \"spiffe://reclaims.example/user/{name}\", role: submitter}}]\n  classes: [gpu]\n  \
+             clusters: [{name}]\n"
+        );
+    }
+    for (name, value) in PRIORITIES {
+        let preempts = value == PRIORITIES[2].1;
+        let _ = write!(
+            text,
+            "---\n{HEAD}kind: PriorityClass\nmetadata: {{name: {name}}}\nspec: {{value: {value}, mayPreempt: {preempts}}}\n"
+        );
+    }
+    text
+}

@@ -1,0 +1,17 @@
+//! Some dozens of leases called back at random: with notice, no more than needed, and moved where there was a place.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use comity_simulation::reclaim::Reclaims;
+
+#[test]
+fn leases_are_called_back_with_notice_no_more_than_needed_and_move() {
+    for seed in [1, 2] {
+        let report = Reclaims { seed, reclaims: 60 }.run().unwrap();
+        assert!(report.holds(), "{}", report.table());
+        assert!(report.called_back() >= 60 && report.sets_checked >= 20, "{}", report.table());
+        assert!(report.for_local_need > 0 && report.for_policy > 0 && report.for_requests > 0, "{}", report.table());
+        assert!(report.moved > 0 && report.waited_again > 0 && report.saved > 0, "{}", report.table());
+    }
+    let short = || Reclaims { seed: 3, reclaims: 8 }.run().unwrap();
+    assert_eq!(short(), short(), "a seed is a run");
+}
