@@ -18,6 +18,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, Resource};
 use serde_json::json;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::gpu_request::GpuRequestStatus;
@@ -35,6 +36,8 @@ const ASK_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_
 const KEEP_DELETED: Duration = Duration::from_secs(600);
 /// A request whose object is not seen is taken back after this time.
 const ORPHANED_AFTER_MS: u64 = 10_000;
+/// After so long a `GpuLease` that was written is looked at again as it is: until then its watch tells of it as it was before.
+const SETTLES_AFTER: Duration = Duration::from_millis(500);
 /// Objects that are worked on at once.
 const AT_ONCE: usize = 8;
 
@@ -62,6 +65,8 @@ type Watch<K> = BoxStream<'static, watcher::Result<Event<K>>>;
 struct Seen {
     requests: Mirror<GpuRequest>,
     leases: Mirror<GpuLease>,
+    /// Leases as they were written last, until they have settled: each change of a lease is written once.
+    written: BTreeMap<String, GpuLease>,
     /// When requests without an object were first seen.
     orphans: BTreeMap<String, u64>,
     /// A watch that fails is said once, not each time: the definitions may not be installed.
@@ -76,12 +81,15 @@ impl Controller {
         let mut seen = Seen::default();
         let mut pause = ASK_EVERY.1;
         let mut dirty = false;
+        let mut settles: Option<Instant> = None;
         loop {
             if dirty && seen.requests.is_complete() && seen.leases.is_complete() {
                 let waits = self.turn(&mut seen).await;
                 pause = if waits { ASK_EVERY.0 } else { ASK_EVERY.1 };
                 dirty = false;
             }
+            // An absent deadline is never waited for: the branch is off.
+            let settled = settles.unwrap_or_else(Instant::now);
             tokio::select! {
                 () = stop.cancelled() => return,
                 Some(event) = requests.next() => {
@@ -90,7 +98,14 @@ impl Controller {
                 }
                 Some(event) = leases.next() => {
                     let event = seen.taken("gpuleases", event);
-                    dirty |= event.is_some_and(|event| seen.leases.take(event, |object| Some((key(object)?, Some(object.clone())))));
+                    if event.is_some_and(|event| seen.leases.take(event, |object| Some((key(object)?, Some(object.clone()))))) {
+                        settles.get_or_insert_with(|| Instant::now() + SETTLES_AFTER);
+                    }
+                }
+                () = tokio::time::sleep_until(settled), if settles.is_some() => {
+                    settles = None;
+                    seen.written.clear();
+                    dirty = true;
                 }
                 Ok(()) = self.desired.changed() => dirty = true,
                 () = self.clock.sleep(pause) => dirty = true,
@@ -313,21 +328,22 @@ impl Controller {
         }
     }
 
-    async fn mirror_leases(&self, seen: &Seen, update: &Update) {
+    async fn mirror_leases(&self, seen: &mut Seen, update: &Update) {
         let Some(state) = update.state.as_deref() else { return };
         let now = self.clock.unix_ms();
+        let Seen { leases, written, .. } = seen;
         let found: BTreeMap<String, &GpuLease> =
-            seen.leases.facts().filter_map(|object| Some((key(object)?, object))).collect();
+            leases.facts().filter_map(|object| Some((key(object)?, object))).collect();
         let mut wanted = Vec::new();
         for lease in state.leases.iter().filter(|lease| lease.state() != v1::LeaseState::Ended) {
-            let named = |object: &&&GpuLease| object.spec.lease == lease.id;
-            let old = found.values().find(named).copied();
-            let Some(object) = lease_mirror::mirror(lease, &self.cluster, old, now) else { continue };
-            wanted.extend(key(&object));
-            let is_same = old
-                .is_some_and(|old| old.spec == object.spec && old.status == object.status && key(old) == key(&object));
-            if !is_same && let Err(reason) = self.write_lease(&object).await {
-                tracing::warn!(lease = lease.id, reason, "a GpuLease cannot be written");
+            let named = |object: &&GpuLease| object.spec.lease == lease.id;
+            let old = written.values().find(named).or_else(|| found.values().copied().find(named)).cloned();
+            let Some(object) = lease_mirror::mirror(lease, &self.cluster, old.as_ref(), now) else { continue };
+            let Some(name) = key(&object) else { continue };
+            wanted.push(name.clone());
+            match self.write_lease(old.filter(|old| key(old) == key(&object)).as_ref(), &object).await {
+                Ok(()) => drop(written.insert(name, object)),
+                Err(reason) => tracing::warn!(lease = lease.id, reason, "a GpuLease cannot be written"),
             }
         }
         if !update.is_live {
@@ -342,22 +358,27 @@ impl Controller {
         }
     }
 
-    async fn write_lease(&self, object: &GpuLease) -> Result<(), String> {
+    /// Writes what differs from what is there.
+    async fn write_lease(&self, old: Option<&GpuLease>, object: &GpuLease) -> Result<(), String> {
         let api = Api::<GpuLease>::namespaced(self.client.clone(), &namespace(object));
         let name = object.metadata.name.clone().unwrap_or_default();
         let apply = PatchParams::apply("comity-agent").force();
-        let head = json!({
-            "apiVersion": GpuLease::api_version(&()), "kind": GpuLease::kind(&()),
-            "metadata": { "name": name, "labels": object.metadata.labels }, "spec": object.spec,
-        });
-        within_limit(api.patch(&name, &apply, &Patch::Apply(&head))).await.map_err(|error| error.to_string())?;
-        let status = json!({
-            "apiVersion": GpuLease::api_version(&()), "kind": GpuLease::kind(&()),
-            "metadata": { "name": name }, "status": object.status,
-        });
-        within_limit(api.patch_status(&name, &apply, &Patch::Apply(&status)))
-            .await
-            .map_err(|error| error.to_string())?;
+        if old.is_none_or(|old| old.spec != object.spec) {
+            let head = json!({
+                "apiVersion": GpuLease::api_version(&()), "kind": GpuLease::kind(&()),
+                "metadata": { "name": name, "labels": object.metadata.labels }, "spec": object.spec,
+            });
+            within_limit(api.patch(&name, &apply, &Patch::Apply(&head))).await.map_err(|error| error.to_string())?;
+        }
+        if old.is_none_or(|old| old.status != object.status) {
+            let status = json!({
+                "apiVersion": GpuLease::api_version(&()), "kind": GpuLease::kind(&()),
+                "metadata": { "name": name }, "status": object.status,
+            });
+            within_limit(api.patch_status(&name, &apply, &Patch::Apply(&status)))
+                .await
+                .map_err(|error| error.to_string())?;
+        }
         Ok(())
     }
 }

@@ -39,8 +39,7 @@ impl LiqoDonor {
         let cluster_wide =
             self.bound::<ClusterRoleBinding>(id, |binding| (&binding.role_ref, binding.subjects.as_deref()));
         let in_namespaces = self.bound::<RoleBinding>(id, |binding| (&binding.role_ref, binding.subjects.as_deref()));
-        let (cluster_wide, in_namespaces) = tokio::try_join!(cluster_wide, in_namespaces)?;
-        match cluster_wide.or(in_namespaces) {
+        match cluster_wide.await?.or(in_namespaces.await?) {
             None => Ok(()),
             Some(binding) => Err(DeliveryError::permanent(
                 "liqo-id-in-rbac",

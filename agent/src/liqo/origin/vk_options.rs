@@ -7,8 +7,8 @@
 //! - short leases and pings: a virtual-kubelet that was replaced takes over within seconds.
 
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::api::{DynamicObject, Patch};
-use kube::{Api, ResourceExt as _};
+use kube::Api;
+use kube::api::Patch;
 use serde_json::json;
 
 use super::LiqoOrigin;
@@ -38,8 +38,10 @@ impl LiqoOrigin {
     /// # Errors
     /// [`DeliveryError`]; permanent with code `liqo-pod-cidrs` if this version of Liqo cannot serve this cluster's pod networks.
     pub async fn ensure_virtual_kubelet_options(&self) -> Result<(), DeliveryError> {
-        let (template, network) = tokio::try_join!(self.options_template(), self.own_network())?;
-        let (namespace, name) = (template.namespace().unwrap_or_default(), template.name_any());
+        let (namespace, name) = self.template_name().await?;
+        let templates = self.namespaced(&namespace, &vk_options_template());
+        let operation = format!("read VkOptionsTemplate {namespace}/{name}");
+        let template = call(&operation, templates.get(&name)).await?;
         let spec = &template.data["spec"];
         let now: Vec<String> = spec["extraArgs"]
             .as_array()
@@ -47,6 +49,7 @@ impl LiqoOrigin {
             .flatten()
             .filter_map(|argument| argument.as_str().map(str::to_owned))
             .collect();
+        let network = self.own_network().await?;
         let version = Version::parse(&network.liqo_version);
         let several = version.is_none_or(Version::takes_several_pod_networks);
         if !several && network.pod_cidrs.len() > 1 {
@@ -72,14 +75,7 @@ impl LiqoOrigin {
         });
         let parameters = patching();
         let operation = format!("set the options in VkOptionsTemplate {namespace}/{name}");
-        let templates = self.namespaced(&namespace, &vk_options_template());
         call(&operation, templates.patch(&name, &parameters, &Patch::Merge(&patch))).await.map(drop)
-    }
-
-    async fn options_template(&self) -> Result<DynamicObject, DeliveryError> {
-        let (namespace, name) = self.template_name().await?;
-        let templates = self.namespaced(&namespace, &vk_options_template());
-        call(&format!("read VkOptionsTemplate {namespace}/{name}"), templates.get(&name)).await
     }
 
     async fn template_name(&self) -> Result<(String, String), DeliveryError> {
