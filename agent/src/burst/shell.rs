@@ -190,7 +190,8 @@ impl Shell {
         let view = self.look(now);
         self.ask_broker(&view);
         let actions = plan(&view);
-        let waits = view.pods.iter().any(|pod| pod.facts.is_gated() || pod.facts.is_unschedulable);
+        let waits =
+            view.pods.iter().any(|pod| pod.facts.is_gated() || pod.facts.is_unschedulable) || !self.moving.is_empty();
         let every = if waits { LIST_EVERY.0 } else { LIST_EVERY.1 };
         let mut wake = self.listed_ms.saturating_add(u64::try_from(every.as_millis()).unwrap_or(u64::MAX));
         if wake <= now {

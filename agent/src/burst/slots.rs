@@ -44,7 +44,8 @@ impl Slot<'_> {
 
     /// Whether pods of the shape and with these wishes could use it, however many; `group` is theirs.
     pub(crate) fn suits(&self, shape: &Shape, wishes: &Wishes, group: &str) -> bool {
-        if self.is_ending() {
+        // What ends is no room, unless its request waits for the next lease.
+        if self.is_ending() && !self.is_queued {
             return false;
         }
         let enough =

@@ -280,6 +280,20 @@ fn events_are_not_repeated() {
 }
 
 #[test]
+fn pods_that_are_made_anew_join_the_request_that_waits_again() {
+    let mut view = view(vec![pending("anew")]);
+    with_request(&mut view, "req-1", request(1, &group()));
+    view.leases.get_or_insert_default().insert("lease-1".to_owned(), lease("req-1", 1, LeaseStage::Ending));
+    let actions = plan(&view);
+    assert!(submissions(&actions).is_empty(), "{actions:?}");
+    let assigned = |action: &BurstAction| matches!(action, BurstAction::Assign { request, .. } if request == "req-1");
+    assert!(actions.iter().any(assigned), "{actions:?}");
+    // One that was given back is no room.
+    view.requests.as_mut().unwrap().get_mut("req-1").unwrap().is_queued = false;
+    assert_eq!(submissions(&plan(&view)).len(), 1);
+}
+
+#[test]
 fn what_nobody_needs_goes_back() {
     let mut view = view(Vec::new());
     with_request(&mut view, "req-1", request(1, &group()));
