@@ -14,6 +14,7 @@ use super::node_facts::NodeFacts;
 use super::node_id::NodeSalt;
 use super::pod_facts::PodFacts;
 use super::pod_request::{Amounts, CPU, MEMORY};
+use super::topology::NodeTopology;
 use super::wiring::{self, Wiring};
 
 /// Nodes of one offer, as the broker bounds it.
@@ -32,11 +33,13 @@ pub(crate) struct Folded {
     pub(crate) left_out: Vec<LeftOut>,
 }
 
-/// Folds what is known of a cluster. `lent` are the namespaces of leases: what runs there is not local use.
+/// Folds what is known of a cluster. `lent` are the namespaces of leases: what runs there is not local use. `topologies` are NUMA
+/// nodes by the name of the node.
 pub(crate) fn fold<'a>(
     nodes: impl IntoIterator<Item = &'a NodeFacts>,
     pods: impl IntoIterator<Item = &'a PodFacts>,
     lent: &BTreeSet<String>,
+    topologies: &BTreeMap<String, NodeTopology>,
     salt: &NodeSalt,
     reserve: &LocalReserve,
 ) -> Folded {
@@ -57,7 +60,8 @@ pub(crate) fn fold<'a>(
         folded.left_out.extend(left_out);
         if !pools.is_empty() {
             let local = used.get(facts.name.as_str()).unwrap_or(&nothing);
-            let (node, left_out) = node(facts, &pools, local, salt, reserve);
+            let topology = topologies.get(&facts.name);
+            let (node, left_out) = node(facts, &pools, topology, local, (salt, reserve));
             folded.nodes.push(node);
             folded.left_out.extend(left_out);
         }
@@ -72,9 +76,9 @@ pub(crate) fn fold<'a>(
 fn node(
     facts: &NodeFacts,
     pools: &[GpuPool],
+    topology: Option<&NodeTopology>,
     local: &Amounts,
-    salt: &NodeSalt,
-    reserve: &LocalReserve,
+    (salt, reserve): (&NodeSalt, &LocalReserve),
 ) -> (Node, Option<LeftOut>) {
     let amount = |amounts: &Amounts, name: &str| amounts.get(name).copied().unwrap_or(0);
     let mut devices = Vec::new();
@@ -92,7 +96,7 @@ fn node(
         device.index = index;
     }
     let (cpu_milli, memory_mib) = (amount(&facts.allocatable, CPU), amount(&facts.allocatable, MEMORY) / MIB);
-    let (wiring, left_out) = if facts.wiring.is_empty() {
+    let (mut wiring, left_out) = if facts.wiring.is_empty() {
         (Wiring::default(), None)
     } else {
         match wiring::read(&facts.wiring, &mut devices, (cpu_milli, memory_mib), salt) {
@@ -103,6 +107,10 @@ fn node(
             }
         }
     };
+    // The owner's own word wins.
+    if let Some(topology) = topology.filter(|_| wiring.numa.is_empty()) {
+        wiring.numa = topology.apply(&mut devices, (cpu_milli, memory_mib));
+    }
     let node = Node {
         id: salt.node_id(&facts.name),
         cpu_milli,
