@@ -25,5 +25,7 @@ mod reclaim;
 mod refusals;
 #[path = "core/revisions.rs"]
 mod revisions;
+#[path = "core/spread.rs"]
+mod spread;
 #[path = "core/topology.rs"]
 mod topology;

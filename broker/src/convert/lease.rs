@@ -84,6 +84,7 @@ fn end_reason_to_proto(reason: EndReason) -> v1::EndReason {
         EndReason::Reclaimed => v1::EndReason::Reclaimed,
         EndReason::Preempted => v1::EndReason::Preempted,
         EndReason::NotNeeded => v1::EndReason::NotNeeded,
+        EndReason::PartFailed => v1::EndReason::PartFailed,
     }
 }
 

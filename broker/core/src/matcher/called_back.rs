@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::plan::{Plan, Run};
 use super::reclaim::{Room, fits_when_gone, going, room_for};
 use super::reserve::Start;
-use crate::command::{ProposedPlacement, ProposedReclaim};
+use crate::command::{Aim, ProposedPlacement, ProposedReclaim};
+use crate::gang::replacing;
 use crate::id::{ClusterId, LeaseId, RequestId};
 use crate::lease::Lease;
 use crate::limits::MAX_RECLAIMS_PER_COMMAND;
@@ -66,9 +67,9 @@ impl<'a> Run<'a, '_> {
             if plan.placements.len() >= limit {
                 break;
             }
-            if let Some(candidate) = self.best(request) {
-                let placement = self.take(request, candidate);
-                plan.placements.push(ProposedPlacement { request: id, placement, overdue: false });
+            if let Some(found) = self.best(request) {
+                let proposed = self.propose(id, request, found);
+                plan.placements.push(proposed);
                 served.push(id);
             } else if let Some(donor) = &request.room_at {
                 let gone: Vec<&Lease> = going(state, donor).map(|(_, lease)| lease).collect();
@@ -85,7 +86,7 @@ impl<'a> Run<'a, '_> {
         };
         // Nobody passes, however short: leases are called back only as long as their room is what is missing.
         let at = self.view.state.log_time;
-        self.keep_free(request, Start { at, candidate });
+        self.keep_free(request, Start { at, found: vec![candidate] });
         true
     }
 
@@ -129,23 +130,14 @@ impl<'a> Run<'a, '_> {
             let Some(request) = state.requests.get(&lease.request).filter(|_| plan.placements.len() < limit) else {
                 continue;
             };
-            if request.replaces(state) != Some(id) {
-                continue;
-            }
             self.each_view(|view| view.without(lease));
-            let found = self.find(&request.spec, Some(request));
+            let places = replacing(state, request, id);
+            let found = places.iter().find_map(|spec| self.find(spec, Some(request)));
             self.each_view(|view| view.with_again(lease));
-            if let Some(candidate) = found {
-                let placement = self.take(request, candidate);
-                plan.placements.push(ProposedPlacement { request: lease.request, placement, overdue: false });
+            if let Some(found) = found {
+                let proposed = self.propose(lease.request, request, found);
+                plan.placements.push(ProposedPlacement { aim: Aim::Replace(id), ..proposed });
             }
-        }
-    }
-
-    fn each_view(&mut self, change: impl Fn(&mut super::view::View<'a>)) {
-        change(&mut self.view);
-        if let Some(strict) = &mut self.strict {
-            change(&mut strict.view);
         }
     }
 }

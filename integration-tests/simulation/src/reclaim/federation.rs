@@ -112,6 +112,7 @@ impl Federation {
             },
             topology: Topology { same_node: random.below(3) > 0, ..Topology::default() },
             members: None,
+            spread_donors: false,
             duration: Millis(30 * MINUTE + random.bits() % (8 * 60 * MINUTE)),
             allow_donors: Vec::new(),
             deny_donors: Vec::new(),
