@@ -137,7 +137,7 @@ pub(crate) fn joining(state: &State, request: &Request) -> Option<RequestSpec> {
 pub(crate) fn replacing(state: &State, request: &Request, id: LeaseId) -> Vec<RequestSpec> {
     let Some(lease) = state.leases.get(&id).filter(|_| request.may_replace(state, id)) else { return Vec::new() };
     if request.parts.is_empty() {
-        return vec![RequestSpec { spread_donors: false, ..request.spec.clone() }];
+        return vec![elsewhere(&request.spec)];
     }
     let many = members_of(&request.spec, lease);
     let mut specs = vec![request.spec.for_members(Members { min: many, desired: many }, home(state, request))];
@@ -145,6 +145,11 @@ pub(crate) fn replacing(state: &State, request: &Request, id: LeaseId) -> Vec<Re
         specs.push(request.spec.clone());
     }
     specs
+}
+
+/// What may replace a lease that is all of its request.
+pub(crate) fn elsewhere(spec: &RequestSpec) -> RequestSpec {
+    RequestSpec { spread_donors: false, ..spec.clone() }
 }
 
 /// The donor that all parts of a gang must be at; empty if it may be spread.

@@ -16,6 +16,7 @@
 //! `cutting` says at which slots, with the requests that wait behind in view.
 
 mod ahead;
+mod asked;
 mod batch;
 mod called_back;
 mod check;
@@ -26,6 +27,7 @@ mod device;
 mod explain;
 mod fit;
 mod grow;
+mod hopeless;
 mod no_start;
 mod nodes;
 mod order;

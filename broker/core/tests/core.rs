@@ -1,6 +1,8 @@
 //! The pure heart from outside: whole stories, the matcher's choices, determinism.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[path = "core/batch.rs"]
+mod batch;
 #[path = "core/boxes.rs"]
 mod boxes;
 #[path = "core/determinism.rs"]
@@ -23,6 +25,8 @@ mod queue;
 mod reclaim;
 #[path = "core/refusals.rs"]
 mod refusals;
+#[path = "core/repair.rs"]
+mod repair;
 #[path = "core/revisions.rs"]
 mod revisions;
 #[path = "core/spread.rs"]

@@ -29,6 +29,7 @@ impl From<v1::Reclaim> for Reclaim {
             v1::ReclaimReason::LocalNeed => "local-need",
             v1::ReclaimReason::PolicyChanged => "policy-changed",
             v1::ReclaimReason::Preempted => "preempted",
+            v1::ReclaimReason::Repair => "repair",
         };
         Self {
             reason,

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan::{Plan, Run};
-use super::reclaim::{Room, fits_when_gone, going, room_for};
+use super::reclaim::{Repair, Room, fits_when_gone, going, repair_for, room_for};
 use super::reserve::Start;
 use crate::command::{Aim, ProposedPlacement, ProposedReclaim};
 use crate::gang::replacing;
@@ -98,22 +98,30 @@ impl<'a> Run<'a, '_> {
         {
             return true;
         }
-        if !super::reclaim::preempts(state, request) || !self.fruitless.try_for(id) {
+        let may_preempt = super::reclaim::preempts(state, request);
+        let may_repair = self.has_waited(request, 1);
+        if !(may_preempt || may_repair) || !self.fruitless.try_for(id) {
             return false;
         }
         let taken = plan.reclaims.iter().filter_map(|reclaim| state.leases.get(&reclaim.lease));
         let busy: BTreeSet<&ClusterId> = taken.map(|lease| &lease.placement.donor).collect();
         let left = MAX_RECLAIMS_PER_COMMAND.saturating_sub(plan.reclaims.len());
-        let room = room_for(&self.view, request, &busy).filter(|room| room.victims.len() <= left);
-        let Some(Room { donor, victims, .. }) = room else {
+        // Nobody loses by a repair, so it comes first.
+        let repair = if may_repair { repair_for(&self.view, &request.spec, &busy) } else { None };
+        let repair = repair.filter(|repair| repair.moves.len() <= left);
+        let room = || room_for(&self.view, request, &busy).filter(|room| room.victims.len() <= left);
+        let (donor, victims, reason) = if let Some(Repair { donor, moves }) = repair {
+            (donor, moves, ReclaimReason::Repair { by: id })
+        } else if let Some(Room { donor, victims, .. }) = room() {
+            let victims = victims.iter().map(|victim| (victim.id, victim.lease)).collect();
+            (donor, victims, ReclaimReason::Preempted { by: id })
+        } else {
             self.fruitless.since.insert(id, state.log_time);
             return false;
         };
-        let victims: Vec<(LeaseId, &Lease)> = victims.iter().map(|victim| (victim.id, victim.lease)).collect();
         let all: Vec<&Lease> =
             going(state, donor).map(|(_, lease)| lease).chain(victims.iter().map(|(_, lease)| *lease)).collect();
         self.keep_room(request, donor, &all);
-        let reason = ReclaimReason::Preempted { by: id };
         plan.reclaims
             .extend(victims.iter().map(|(lease, _)| ProposedReclaim { lease: *lease, reason: reason.clone() }));
         true

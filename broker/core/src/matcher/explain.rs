@@ -1,8 +1,11 @@
 //! Answers for people: why a request waits, and what would happen to one.
 
+use std::collections::BTreeSet;
+
 use super::cutting::Worths;
 use super::fit::{Wanted, fit};
 use super::plan::{Plan, Planner, donors};
+use super::reclaim::{Repair, repair_for};
 use super::spread::{gather, members_in};
 use super::standing::{Standing, standing};
 use super::verdict::{DonorVerdict, ask_donor};
@@ -77,7 +80,9 @@ pub fn explain(state: &State, spec: &RequestSpec) -> Explanation {
         (fits, _) if !spec.spread_donors => format!("fits on {}", fits.join(", ")),
         (_, _) => explain_spread(&view, spec),
     };
-    Explanation { donors, summary }
+    let mut explanation = Explanation { donors, summary };
+    explain_repair(&view, spec, &mut explanation);
+    explanation
 }
 
 /// Why request `id` waits; `None` if it does not.
@@ -102,6 +107,25 @@ pub fn explain_waiting(state: &State, id: RequestId) -> Option<Waiting> {
         _ => {}
     }
     Some(Waiting { explanation, standing })
+}
+
+/// Where nothing fits: whether it would if others moved aside that have another place.
+fn explain_repair(view: &View<'_>, spec: &RequestSpec, explanation: &mut Explanation) {
+    if explanation.donors.iter().any(|donor| donor.obstacle.is_none()) {
+        return;
+    }
+    let Some(Repair { donor, moves }) = repair_for(view, spec, &BTreeSet::new()) else { return };
+    let moves: Vec<String> = moves.iter().map(|(id, _)| id.to_string()).collect();
+    let moves = moves.join(" and ");
+    let verdict = explanation.donors.iter_mut().find(|verdict| verdict.donor == *donor);
+    let obstacle = verdict.and_then(|verdict| verdict.obstacle.as_mut());
+    let after = view.state.settings().reserve_after.0 / 60_000;
+    obstacle.into_iter().for_each(|obstacle| {
+        let wait = format!("; or until it has waited {after} minutes: then {moves} is asked to move aside");
+        obstacle.unblock.push_str(&wait);
+    });
+    let more = format!("; it would fit on {donor} after moving {moves}, for which there is another place");
+    explanation.summary.push_str(&more);
 }
 
 /// Of a gang that may be spread and of which some donor may serve a part: whether that is enough, and where.

@@ -1,13 +1,15 @@
 //! The leader's proposal: placements for what waits.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use comity_policy::LeaseUse;
 
 use super::ahead::Ahead;
+use super::asked::Asked;
 use super::batch::{Batch, MAX_BATCH};
 use super::called_back::Fruitless;
 use super::fit::Wanted;
+use super::hopeless::Hopeless;
 use super::order::Order;
 use super::packs::Packs;
 use super::reserve::{Reserved, Start, earliest, end_if_placed, held};
@@ -16,20 +18,18 @@ use super::spread::{Found, spread};
 use super::verdict::{Candidate, Fitter, ask_donor};
 use super::view::{Held, View};
 use crate::command::{Aim, ProposedPlacement, ProposedReclaim};
-use crate::demand::{Delivery, GpuDemand, Members, RequestSpec, Topology};
+use crate::demand::RequestSpec;
 use crate::id::{ClusterId, NodeId, RequestId};
 use crate::placement::Placement;
 use crate::request::Request;
 use crate::state::State;
-use crate::time::{Millis, Timestamp};
+use crate::time::Timestamp;
 use crate::work::WorkMix;
 
 /// So many times the time after which capacity is reserved, and a request is served before its turn; one such in as long.
 pub const OVERDUE_AFTER: u64 = 8;
 /// Requests for which one plan looks for a start before it gives up: each takes a look at all that is held.
 const MAX_LOOKED_AT: usize = 16;
-/// How long it is remembered that no end of leases makes room for a request: policy has dates.
-const HOPELESS_FOR: Millis = Millis::from_mins(1);
 
 /// What to propose. It was made from one revision; `apply` checks each placement again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,31 +54,6 @@ pub struct Planner {
     fruitless: Fruitless,
     /// The gang for which room for more members was looked for last.
     grown_last: Option<RequestId>,
-}
-
-/// Requests that nothing that ends makes room for, as long as donors offer the same.
-#[derive(Clone, Debug, Default)]
-struct Hopeless {
-    since: Timestamp,
-    /// By donor: generation of its offer, and whether it is heard.
-    donors: BTreeMap<ClusterId, (u64, bool)>,
-    policy: String,
-    requests: BTreeSet<RequestId>,
-}
-
-impl Hopeless {
-    /// Forgets all if anything is different that could give hope.
-    fn begin(&mut self, state: &State) {
-        let of = |(id, cluster): (&ClusterId, &crate::cluster::Cluster)| {
-            (id.clone(), (cluster.offer.as_ref().map_or(0, |offer| offer.generation), cluster.connected))
-        };
-        let donors: BTreeMap<_, _> = state.clusters.iter().map(of).collect();
-        let policy = state.policy.as_ref().map_or("", |record| record.bundle.hash.as_str());
-        let old = state.log_time.since(self.since) >= HOPELESS_FOR;
-        if old || self.donors != donors || self.policy != policy {
-            *self = Self { since: state.log_time, donors, policy: policy.to_owned(), requests: BTreeSet::new() };
-        }
-    }
 }
 
 impl Planner {
@@ -170,38 +145,6 @@ pub(super) struct Placed<'a> {
     end: Timestamp,
 }
 
-/// All of a request that has to do with whether it fits.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Asked<'a> {
-    tenant: &'a str,
-    origin: &'a ClusterId,
-    gpus: &'a GpuDemand,
-    topology: Topology,
-    members: Option<Members>,
-    spread_donors: bool,
-    duration: Millis,
-    delivery: Delivery,
-    allow: &'a [ClusterId],
-    deny: &'a [ClusterId],
-}
-
-impl<'a> Asked<'a> {
-    fn of(spec: &'a RequestSpec) -> Self {
-        Self {
-            tenant: spec.tenant.as_str(),
-            origin: &spec.origin,
-            gpus: &spec.gpus,
-            topology: spec.topology,
-            members: spec.members,
-            spread_donors: spec.spread_donors,
-            duration: spec.duration,
-            delivery: spec.delivery,
-            allow: &spec.allow_donors,
-            deny: &spec.deny_donors,
-        }
-    }
-}
-
 impl Placed<'_> {
     fn held(&self) -> Held<'_> {
         let counts = LeaseUse {
@@ -291,7 +234,7 @@ impl<'a> Run<'a, '_> {
     }
 
     /// Whether a request has waited so many times the time after which capacity is reserved.
-    fn has_waited(&self, request: &Request, times: u64) -> bool {
+    pub(super) fn has_waited(&self, request: &Request, times: u64) -> bool {
         let state = self.view.state;
         state.log_time.since(request.waits_since()).0 >= state.settings().reserve_after.0.saturating_mul(times)
     }
@@ -433,7 +376,12 @@ impl<'a> Run<'a, '_> {
 }
 
 /// The best placement over all donors, if there is any: at one of them, or else as parts at several where that is allowed.
-fn best(view: &View<'_>, spec: &RequestSpec, request: Option<&Request>, fitter: Fitter<'_>) -> Option<Found> {
+pub(super) fn best(
+    view: &View<'_>,
+    spec: &RequestSpec,
+    request: Option<&Request>,
+    fitter: Fitter<'_>,
+) -> Option<Found> {
     let one = donors(view.state, spec)
         .filter_map(|donor| ask_donor(view, spec, donor, fitter).ok())
         .map(|candidate| (score(view, request, &spec.origin, &candidate), candidate))

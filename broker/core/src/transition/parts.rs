@@ -5,12 +5,21 @@ use crate::gang::{self, Fate};
 use crate::id::{LeaseId, RequestId};
 use crate::lease::{EndReason, LeaseState};
 use crate::limits::MAX_ATTEMPTS;
+use crate::reclaim::ReclaimReason;
 use crate::request::RequestState;
 
 impl Transition<'_> {
     /// A lease has become active. The parts of a gang end together: the term of all begins when the last one of those it
     /// starts with is there, and who comes later ends with the others.
     pub(crate) fn lease_began(&mut self, id: LeaseId) {
+        let state = &*self.state;
+        let Some(lease) = state.leases.get(&id) else { return };
+        if let Some(old) = lease.moved_from
+            && let Some((reason, why)) = self.repaired(old)
+        {
+            self.end_lease(old, reason, &why);
+            return;
+        }
         let state = &*self.state;
         let Some(lease) = state.leases.get(&id) else { return };
         let Some(request) = state.requests.get(&lease.request).filter(|request| !request.parts.is_empty()) else {
@@ -30,6 +39,24 @@ impl Transition<'_> {
         for part in all {
             self.change_lease(part, |lease| lease.expires_at = ends.or(lease.expires_at));
         }
+    }
+
+    /// Whether a lease is called back only so that another request fits, and what is to replace it is not usable yet, while its
+    /// term goes on: then it does not end.
+    pub(crate) fn repair_waits(&self, id: LeaseId) -> bool {
+        let Some(lease) = self.state.leases.get(&id) else { return false };
+        let repair = lease.reclaim.as_ref().is_some_and(|it| matches!(it.reason, ReclaimReason::Repair { .. }));
+        let usable = |next: LeaseId| self.state.leases.get(&next).is_some_and(|next| next.state.is_in_force());
+        let runs_out = lease.expires_at.is_some_and(|at| at <= self.now);
+        repair && lease.state == LeaseState::Reclaiming && !runs_out && !lease.moved_to.is_some_and(usable)
+    }
+
+    /// How a lease ends that moves so that another request fits, if its work was saved before its new place was usable.
+    fn repaired(&self, old: LeaseId) -> Option<(EndReason, String)> {
+        let lease = self.state.leases.get(&old).filter(|lease| lease.state == LeaseState::Reclaiming)?;
+        let reclaim = lease.reclaim.as_ref().filter(|it| matches!(it.reason, ReclaimReason::Repair { .. }))?;
+        let saved = lease.checkpointed_at.is_some_and(|at| at >= reclaim.since);
+        saved.then(|| (reclaim.end_reason(), format!("called back: {}; its work was saved", reclaim.reason)))
     }
 
     /// The request of a lease that has begun to end goes on, with `next` if that takes over, or ends with it.

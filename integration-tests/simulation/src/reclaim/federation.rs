@@ -251,7 +251,7 @@ impl Federation {
         match reclaim.reason {
             ReclaimReason::LocalNeed => report.for_local_need += 1,
             ReclaimReason::PolicyChanged { .. } => report.for_policy += 1,
-            ReclaimReason::Preempted { .. } => {
+            ReclaimReason::Preempted { .. } | ReclaimReason::Repair { .. } => {
                 report.for_requests += 1;
                 notice = notice.max(asked.map_or(0, |asked| asked.grace.0));
             }
