@@ -74,7 +74,7 @@ pub struct Lease {
     /// Where it stands.
     pub state: LeaseState,
     /// Why it ends: `released`, `expired`, `cancelled`, `hold-expired`, `donor-failed`, `origin-failed`,
-    /// `reclaimed`, `preempted`, `not-needed`.
+    /// `reclaimed`, `preempted`, `not-needed`, `part-failed`.
     pub end_reason: Option<&'static str>,
     /// What is waited for, or what went wrong.
     pub message: Option<String>,

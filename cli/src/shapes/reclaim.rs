@@ -10,7 +10,7 @@ use crate::units::age;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reclaim {
-    /// `local-need`, `policy-changed`, `preempted`; `unknown` if this version of `comity` does not know it.
+    /// `local-need`, `policy-changed`, `preempted`, `repair`; `unknown` if this version of `comity` does not know it.
     pub reason: &'static str,
     /// The code of policy's denial.
     pub policy_code: Option<String>,

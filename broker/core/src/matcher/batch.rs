@@ -25,19 +25,17 @@ pub(super) struct Batch<'a> {
     first: usize,
     first_placed: usize,
     requests: Vec<(RequestId, &'a Request)>,
-    tries: usize,
 }
 
 impl<'a> Batch<'a> {
     /// Nothing placed since `run` and `plan` stand so.
-    pub(super) fn begin(run: &Run<'a, '_>, plan: &Plan, tries: usize) -> Self {
+    pub(super) fn begin(run: &Run<'a, '_>, plan: &Plan) -> Self {
         Self {
             view: run.view.clone(),
             strict: run.strict.as_ref().map(|strict| strict.view.clone()),
             first: plan.placements.len(),
             first_placed: run.placed.len(),
             requests: Vec::new(),
-            tries,
         }
     }
 
@@ -50,11 +48,6 @@ impl<'a> Batch<'a> {
     pub(super) fn is_full(&self) -> bool {
         self.requests.len() >= MAX_BATCH
     }
-
-    /// So many times one more was tried to be let in.
-    pub(super) fn tries(&self) -> usize {
-        self.tries
-    }
 }
 
 /// Thousandths of devices, of cores, and memory that a request asks for: the largest is placed first.
@@ -65,11 +58,17 @@ fn size(request: &Request) -> (u64, u64, u64) {
 
 impl<'a> Run<'a, '_> {
     /// Places the batch anew, the largest first, together with a request that did not fit behind it; true if that is in now.
-    pub(super) fn let_in(&mut self, plan: &mut Plan, batch: &mut Batch<'a>, more: (RequestId, &'a Request)) -> bool {
-        if batch.requests.is_empty() || batch.tries >= MAX_TRIES {
+    pub(super) fn let_in(
+        &mut self,
+        plan: &mut Plan,
+        batch: &Batch<'a>,
+        more: (RequestId, &'a Request),
+        tries: &mut usize,
+    ) -> bool {
+        if batch.requests.is_empty() || *tries >= MAX_TRIES {
             return false;
         }
-        batch.tries += 1;
+        *tries += 1;
         let mut turn = batch.requests.clone();
         turn.push(more);
         self.place_anew(plan, batch, turn, false)

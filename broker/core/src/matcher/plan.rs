@@ -178,7 +178,7 @@ impl<'a> Run<'a, '_> {
     fn serve_in_order(&mut self, plan: &mut Plan, limit: usize, (order, served): (&mut Order<'a>, &[RequestId])) {
         let mut ahead = Ahead::new(self.view.state);
         let few = self.view.state.queued_len() <= MAX_BATCH;
-        let mut batch = Batch::begin(self, plan, 0);
+        let (mut batch, mut tries): (Option<Batch<'a>>, usize) = (None, 0);
         while plan.placements.len() < limit {
             let Some((id, request)) = order.next() else { break };
             if served.contains(&id) {
@@ -187,42 +187,42 @@ impl<'a> Run<'a, '_> {
             // Where requests behind are looked at, where each lies depends on who is placed when: those are left alone.
             let behind = ahead.behind(id, request);
             let alone = !behind.is_empty();
-            if alone || batch.is_full() {
-                batch = Batch::begin(self, plan, batch.tries());
+            batch = batch.filter(|batch| !alone && !batch.is_full());
+            if !alone && batch.is_none() {
+                batch = Some(Batch::begin(self, plan));
             }
             self.keep_a_place_for(behind);
-            if let Some(found) = self.best(request) {
-                let proposed = self.propose(id, request, found);
-                order.placed(request.spec.tenant.as_str(), proposed.amounts());
-                plan.placements.push(proposed);
-                if alone {
-                    batch = Batch::begin(self, plan, batch.tries());
-                } else {
-                    batch.add(id, request);
+            let placed = match self.best(request) {
+                Some(found) => {
+                    let proposed = self.propose(id, request, found);
+                    plan.placements.push(proposed);
+                    true
                 }
-                continue;
-            }
-            if !alone && self.let_in(plan, &mut batch, (id, request)) {
-                let proposed = plan.placements.iter().find(|proposed| proposed.request == id);
+                None => batch.as_ref().is_some_and(|batch| self.let_in(plan, batch, (id, request), &mut tries)),
+            };
+            if placed {
+                let proposed = plan.placements.iter().rev().find(|proposed| proposed.request == id);
                 proposed.into_iter().for_each(|it| order.placed(request.spec.tenant.as_str(), it.amounts()));
-                batch.add(id, request);
+                batch.iter_mut().for_each(|batch| batch.add(id, request));
                 continue;
             }
             plan.unplaced.push(id);
-            let keeps = |run: &Self| run.strict.as_ref().map_or(0, |strict| strict.starts.len());
-            let kept = keeps(self);
+            let kept = self.kept();
             if !self.make_room(plan, id, request) && plan.reserved.is_none() && self.has_waited(request, 1) {
                 plan.reserved = self.reserve(id, request);
             }
-            if keeps(self) != kept {
-                batch = Batch::begin(self, plan, batch.tries());
-            }
+            batch = batch.filter(|_| self.kept() == kept);
         }
         self.keep_a_place_for(Vec::new());
         // Looking twice at what fits anyhow is for times when there is time.
-        if few {
+        if let Some(batch) = batch.filter(|_| few) {
             self.tidy(plan, &batch);
         }
+    }
+
+    /// For how many something is kept free.
+    fn kept(&self) -> usize {
+        self.strict.as_ref().map_or(0, |strict| strict.starts.len())
     }
 
     /// What is placed from now on leaves room for these, where it has a choice.

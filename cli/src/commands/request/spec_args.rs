@@ -232,11 +232,13 @@ mod tests {
             numa: Some(NumaArg::Aligned),
             rdma_gbits: Some(200),
             members: parse_members("2-8").ok(),
+            spread_donors: true,
             ..SpecArgs::default()
         };
         let spec = args.spec().expect("it is good");
         let topology = spec.topology.expect("set");
         assert_eq!((topology.nvlink(), topology.numa()), (v1::NvLink::Required, v1::Numa::Aligned));
+        assert!(spec.spread_donors);
         assert_eq!((topology.rdma_gbits, spec.members), (200, Some(v1::Members { min: 2, desired: 8 })));
         let gpus = spec.gpus.expect("set");
         assert_eq!((gpus.count, gpus.cpu_milli_per_gpu, gpus.class.as_str()), (1, 8_000, "midrange"));

@@ -189,13 +189,13 @@ impl Federation {
                 self.call_back(Vec::new(), proposed)?;
             }
             let plan = self.planner.plan(&self.state, MAX_PLACEMENTS_PER_COMMAND);
-            let reserved = plan.reserved.map(|reserved| reserved.donor);
+            let reserved = plan.reserved.map_or_else(Vec::new, |reserved| reserved.donors);
             if !plan.placements.is_empty() {
                 self.place(plan.placements)?;
             }
             self.call_back(Vec::new(), plan.reclaims)?;
             if self.state.revision == revision {
-                self.look_who_could_move(reserved.as_ref())?;
+                self.look_who_could_move(&reserved)?;
                 return Ok(());
             }
         }
@@ -260,12 +260,12 @@ impl Federation {
     }
 
     /// No lease stays without a new place where a donor, at which nobody else's room is being made, has one.
-    fn look_who_could_move(&mut self, reserved: Option<&ClusterId>) -> Result<(), Refusal> {
+    fn look_who_could_move(&mut self, reserved: &[ClusterId]) -> Result<(), Refusal> {
         for ((name, ..), terms) in DONORS.iter().zip(self.terms) {
             let id = cluster(name)?;
             let donor = Donor::of(&self.state, &id, terms);
             let kept = self.state.queued().any(|(_, request)| request.room_at.as_ref() == Some(&id));
-            if reserved == Some(&id) || kept || !donor.is_quiet() {
+            if reserved.contains(&id) || kept || !donor.is_quiet() {
                 continue;
             }
             let left = self.state.reclaiming().filter(|(lease, called_back)| {

@@ -155,7 +155,9 @@ fn moves_beside(view: &View<'_>, spec: &RequestSpec, candidate: &Candidate, move
     moves.iter().all(|(_, lease)| {
         let Some(request) = view.state.requests.get(&lease.request) else { return false };
         view.without(lease);
-        let spec = gang::elsewhere(&request.spec);
+        // Who failed it before may fail it again: it would be called back for nothing, over and over.
+        let mut spec = gang::elsewhere(&request.spec);
+        spec.deny_donors.extend(request.failed_donors.iter().cloned());
         let mut fitter =
             |view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>| fit(view, donor, wanted, &mut worths);
         let Some(found) = best(&view, &spec, Some(request), &mut fitter) else { return false };
