@@ -86,9 +86,8 @@ async fn plan(context: &Context, planner: &mut Planner) -> Result<Plan, Unavaila
     let plan = context
         .group
         .read(Consistency::Stale, |state| {
-            let nothing = state.queued_len() == 0
-                && state.reclaiming().next().is_none()
-                && state.growing().next().is_none();
+            let nothing =
+                state.queued_len() == 0 && state.reclaiming().next().is_none() && state.growing().next().is_none();
             if nothing { Plan::default() } else { planner.plan(state, MAX_PLACEMENTS_PER_COMMAND) }
         })
         .await?;
