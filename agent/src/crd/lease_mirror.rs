@@ -117,6 +117,7 @@ fn end_reason(reason: v1::EndReason) -> Option<&'static str> {
         v1::EndReason::Reclaimed => Some("Reclaimed"),
         v1::EndReason::Preempted => Some("Preempted"),
         v1::EndReason::NotNeeded => Some("NotNeeded"),
+        v1::EndReason::PartFailed => Some("PartFailed"),
     }
 }
 

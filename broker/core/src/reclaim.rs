@@ -58,6 +58,11 @@ pub enum ReclaimReason {
         /// Which one.
         by: RequestId,
     },
+    /// A request that fits nowhere fits if this lease moves, and there is another place for it.
+    Repair {
+        /// Which one.
+        by: RequestId,
+    },
 }
 
 impl ReclaimReason {
@@ -68,6 +73,16 @@ impl ReclaimReason {
             Self::LocalNeed => "local-need",
             Self::PolicyChanged { .. } => "policy-changed",
             Self::Preempted { .. } => "preempted",
+            Self::Repair { .. } => "repair",
+        }
+    }
+
+    /// The request that waits for the place, if it is called back for one.
+    #[must_use]
+    pub fn for_request(&self) -> Option<RequestId> {
+        match self {
+            Self::Preempted { by } | Self::Repair { by } => Some(*by),
+            Self::LocalNeed | Self::PolicyChanged { .. } => None,
         }
     }
 }
@@ -78,6 +93,7 @@ impl std::fmt::Display for ReclaimReason {
             Self::LocalNeed => f.write_str("the donor needs it for local work"),
             Self::PolicyChanged { code } => write!(f, "policy does not allow it any more ({code})"),
             Self::Preempted { by } => write!(f, "{by} of higher priority needs its place"),
+            Self::Repair { by } => write!(f, "{by} fits if it moves, and there is another place for it"),
         }
     }
 }
@@ -100,7 +116,9 @@ impl Reclaim {
     #[must_use]
     pub fn end_reason(&self) -> EndReason {
         match self.reason {
-            ReclaimReason::LocalNeed | ReclaimReason::PolicyChanged { .. } => EndReason::Reclaimed,
+            ReclaimReason::LocalNeed | ReclaimReason::PolicyChanged { .. } | ReclaimReason::Repair { .. } => {
+                EndReason::Reclaimed
+            }
             ReclaimReason::Preempted { .. } => EndReason::Preempted,
         }
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::demand::RequestSpec;
 use crate::id::{ClusterId, LeaseId};
-use crate::lease::LeaseState;
+use crate::lease::{Lease, LeaseState};
 use crate::limits::MAX_ATTEMPTS;
 use crate::state::State;
 use crate::time::Timestamp;
@@ -54,6 +54,9 @@ pub struct Request {
     pub state: RequestState,
     /// Its current or last lease.
     pub lease: Option<LeaseId>,
+    /// Further leases of a gang, besides `lease`: at other donors, or members that came later.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub parts: BTreeSet<LeaseId>,
     /// When it was submitted.
     pub submitted_at: Timestamp,
     /// SPIFFE id of who submitted it.
@@ -83,13 +86,19 @@ impl Request {
         self.state == RequestState::Queued && !self.early
     }
 
-    /// The lease that its next one replaces: one that is called back, and that nothing replaces yet.
+    /// Its leases, the first one first; of a request that is not matched, its last one.
+    pub fn leases(&self) -> impl Iterator<Item = LeaseId> {
+        self.lease.into_iter().chain(self.parts.iter().copied())
+    }
+
+    /// Whether its next lease may replace `id`: one that is called back, and that nothing replaces yet.
     #[must_use]
-    pub fn replaces(&self, state: &State) -> Option<LeaseId> {
-        let id = self.lease.filter(|_| self.state == RequestState::Matched)?;
-        let lease = state.leases.get(&id)?;
-        let moves = lease.state == LeaseState::Reclaiming && lease.moved_to.is_none() && self.attempts < MAX_ATTEMPTS;
-        moves.then_some(id)
+    pub fn may_replace(&self, state: &State, id: LeaseId) -> bool {
+        let moves = |lease: &Lease| lease.state == LeaseState::Reclaiming && lease.moved_to.is_none();
+        self.state == RequestState::Matched
+            && self.attempts < MAX_ATTEMPTS
+            && self.leases().any(|own| own == id)
+            && state.leases.get(&id).is_some_and(moves)
     }
 
     /// Since when it waits: its submission, or when its start window opened.

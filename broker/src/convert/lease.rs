@@ -51,6 +51,7 @@ fn reclaim_to_proto(reclaim: &Reclaim) -> v1::Reclaim {
         ReclaimReason::LocalNeed => (v1::ReclaimReason::LocalNeed, String::new(), String::new()),
         ReclaimReason::PolicyChanged { code } => (v1::ReclaimReason::PolicyChanged, code.clone(), String::new()),
         ReclaimReason::Preempted { by } => (v1::ReclaimReason::Preempted, String::new(), by.to_string()),
+        ReclaimReason::Repair { by } => (v1::ReclaimReason::Repair, String::new(), by.to_string()),
     };
     v1::Reclaim {
         reason: reason.into(),
@@ -84,6 +85,7 @@ fn end_reason_to_proto(reason: EndReason) -> v1::EndReason {
         EndReason::Reclaimed => v1::EndReason::Reclaimed,
         EndReason::Preempted => v1::EndReason::Preempted,
         EndReason::NotNeeded => v1::EndReason::NotNeeded,
+        EndReason::PartFailed => v1::EndReason::PartFailed,
     }
 }
 

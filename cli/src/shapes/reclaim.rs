@@ -10,7 +10,7 @@ use crate::units::age;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reclaim {
-    /// `local-need`, `policy-changed`, `preempted`; `unknown` if this version of `comity` does not know it.
+    /// `local-need`, `policy-changed`, `preempted`, `repair`; `unknown` if this version of `comity` does not know it.
     pub reason: &'static str,
     /// The code of policy's denial.
     pub policy_code: Option<String>,
@@ -29,6 +29,7 @@ impl From<v1::Reclaim> for Reclaim {
             v1::ReclaimReason::LocalNeed => "local-need",
             v1::ReclaimReason::PolicyChanged => "policy-changed",
             v1::ReclaimReason::Preempted => "preempted",
+            v1::ReclaimReason::Repair => "repair",
         };
         Self {
             reason,

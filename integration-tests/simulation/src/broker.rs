@@ -139,6 +139,7 @@ impl Broker {
             gpus,
             topology,
             members: None,
+            spread_donors: false,
             duration: Millis::from_hours(1),
             allow_donors: Vec::new(),
             deny_donors: Vec::new(),

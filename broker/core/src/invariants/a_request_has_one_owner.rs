@@ -3,11 +3,11 @@ use std::collections::BTreeMap;
 use super::Invariant;
 use crate::id::LeaseId;
 use crate::lease::LeaseState;
-use crate::request::RequestState;
+use crate::request::{Request, RequestState};
 use crate::state::State;
 
 pub(super) const INVARIANT: Invariant = Invariant {
-    sentence: "a matched request has exactly one lease that does not end, besides the one that is to replace it, and only then",
+    sentence: "a matched request has exactly the leases that it names, besides those that are to replace them, and only then has it any",
     check,
 };
 
@@ -22,7 +22,7 @@ fn check(state: &State) -> Vec<String> {
     for (id, request) in &state.requests {
         let leases = held.remove(id).unwrap_or_default();
         let right = match request.state {
-            RequestState::Matched => request.lease.is_some_and(|lease| is_owner(state, lease, &leases)),
+            RequestState::Matched => request.lease.is_some() && are_its_own(state, request, leases.clone()),
             _ => leases.is_empty(),
         };
         if !right {
@@ -33,11 +33,16 @@ fn check(state: &State) -> Vec<String> {
     violations
 }
 
-/// Whether those are `owner` and what is to replace it, which each knows of the other.
-fn is_owner(state: &State, owner: LeaseId, leases: &[LeaseId]) -> bool {
-    let next = state.leases.get(&owner).and_then(|lease| lease.moved_to);
-    let knows = |next: LeaseId| state.leases.get(&next).is_some_and(|lease| lease.moved_from == Some(owner));
-    leases.iter().all(|lease| *lease == owner || (Some(*lease) == next && knows(*lease)))
-        && leases.contains(&owner)
-        && next.is_none_or(|next| leases.contains(&next))
+/// Whether those are what the request names, and what is to replace one of these, which each knows of the other.
+fn are_its_own(state: &State, request: &Request, mut leases: Vec<LeaseId>) -> bool {
+    let mut own: Vec<LeaseId> = request.leases().collect();
+    let next = own.iter().filter_map(|id| Some((*id, state.leases.get(id)?.moved_to?)));
+    let next: Vec<(LeaseId, LeaseId)> = next.collect();
+    if next.iter().any(|(old, next)| state.leases.get(next).is_none_or(|lease| lease.moved_from != Some(*old))) {
+        return false;
+    }
+    own.extend(next.iter().map(|(_, next)| *next));
+    own.sort_unstable();
+    leases.sort_unstable();
+    own == leases
 }

@@ -1,5 +1,7 @@
 //! Which of several donors: an integer tuple with a written order; the lowest wins.
 
+use std::cmp::Reverse;
+
 use super::verdict::Candidate;
 use super::view::View;
 use crate::id::ClusterId;
@@ -11,6 +13,8 @@ use crate::request::Request;
 pub(super) struct Score {
     /// A donor that failed this request before comes last.
     failed_before: bool,
+    /// More members of a gang; of all else, as many shares as are asked for.
+    shares: Reverse<u64>,
     /// Fewer nodes: less traffic between them, fewer nodes broken into.
     nodes: usize,
     /// Tenths of devices that the placement leaves idle in the end, rounded down: what is finer does not decide.
@@ -31,6 +35,7 @@ pub(super) fn score(view: &View<'_>, request: Option<&Request>, origin: &Cluster
         .is_some_and(|(_, peering)| peering.state == PeeringState::Established);
     Score {
         failed_before: request.is_some_and(|request| request.failed_donors.contains(donor)),
+        shares: Reverse(candidate.placement.units()),
         nodes: candidate.placement.nodes.len(),
         waste: candidate.waste_milli.div_euclid(100),
         cold: !warm,

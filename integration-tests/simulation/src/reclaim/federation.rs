@@ -112,6 +112,7 @@ impl Federation {
             },
             topology: Topology { same_node: random.below(3) > 0, ..Topology::default() },
             members: None,
+            spread_donors: false,
             duration: Millis(30 * MINUTE + random.bits() % (8 * 60 * MINUTE)),
             allow_donors: Vec::new(),
             deny_donors: Vec::new(),
@@ -188,13 +189,13 @@ impl Federation {
                 self.call_back(Vec::new(), proposed)?;
             }
             let plan = self.planner.plan(&self.state, MAX_PLACEMENTS_PER_COMMAND);
-            let reserved = plan.reserved.map(|reserved| reserved.donor);
+            let reserved = plan.reserved.map_or_else(Vec::new, |reserved| reserved.donors);
             if !plan.placements.is_empty() {
                 self.place(plan.placements)?;
             }
             self.call_back(Vec::new(), plan.reclaims)?;
             if self.state.revision == revision {
-                self.look_who_could_move(reserved.as_ref())?;
+                self.look_who_could_move(&reserved)?;
                 return Ok(());
             }
         }
@@ -250,7 +251,7 @@ impl Federation {
         match reclaim.reason {
             ReclaimReason::LocalNeed => report.for_local_need += 1,
             ReclaimReason::PolicyChanged { .. } => report.for_policy += 1,
-            ReclaimReason::Preempted { .. } => {
+            ReclaimReason::Preempted { .. } | ReclaimReason::Repair { .. } => {
                 report.for_requests += 1;
                 notice = notice.max(asked.map_or(0, |asked| asked.grace.0));
             }
@@ -259,12 +260,12 @@ impl Federation {
     }
 
     /// No lease stays without a new place where a donor, at which nobody else's room is being made, has one.
-    fn look_who_could_move(&mut self, reserved: Option<&ClusterId>) -> Result<(), Refusal> {
+    fn look_who_could_move(&mut self, reserved: &[ClusterId]) -> Result<(), Refusal> {
         for ((name, ..), terms) in DONORS.iter().zip(self.terms) {
             let id = cluster(name)?;
             let donor = Donor::of(&self.state, &id, terms);
             let kept = self.state.queued().any(|(_, request)| request.room_at.as_ref() == Some(&id));
-            if reserved == Some(&id) || kept || !donor.is_quiet() {
+            if reserved.contains(&id) || kept || !donor.is_quiet() {
                 continue;
             }
             let left = self.state.reclaiming().filter(|(lease, called_back)| {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::limit;
 use super::need::{Need, gone_for_local_work};
+use super::repair;
 use super::room::{fits_when_gone, for_whom, going, may_be_preempted, preempts_as};
 use super::terms::withdrawn;
 use crate::command::ProposedReclaim;
@@ -45,6 +46,10 @@ pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Resul
                 let asked = proposals.iter().filter(|other| other.reason == proposed.reason).count();
                 asked == set.len() && makes_room(state, *by, donor, &set, proposed.lease)
             }
+            ReclaimReason::Repair { by } => {
+                let asked = proposals.iter().filter(|other| other.reason == proposed.reason).count();
+                asked == set.len() && repair::is_right(state, *by, donor, &set)
+            }
         };
         if holds { Ok(()) } else { Err(not_needed(proposed)) }
     };
@@ -73,7 +78,8 @@ fn others(
     reason: &ReclaimReason,
 ) -> BTreeSet<LeaseId> {
     let comes_before = |other: &ReclaimReason| match (other, reason) {
-        (ReclaimReason::Preempted { .. }, _) | (_, ReclaimReason::Preempted { .. }) => false,
+        (ReclaimReason::Preempted { .. } | ReclaimReason::Repair { .. }, _)
+        | (_, ReclaimReason::Preempted { .. } | ReclaimReason::Repair { .. }) => false,
         (ReclaimReason::PolicyChanged { code }, _) => code != limit::CODE,
         (ReclaimReason::LocalNeed, ReclaimReason::PolicyChanged { code }) => code == limit::CODE,
         (ReclaimReason::LocalNeed, ReclaimReason::LocalNeed) => false,
@@ -139,6 +145,7 @@ pub fn is_still_needed(state: &State, id: LeaseId) -> bool {
             };
             fits(None) && !fits(Some(id))
         }
+        ReclaimReason::Repair { by } => repair::is_still_right(state, *by, (id, lease)),
     }
 }
 
