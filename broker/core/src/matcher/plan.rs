@@ -10,7 +10,7 @@ use super::fit::{Fit, Wanted};
 use super::order::Order;
 use super::packs::Packs;
 use super::reserve::{Reserved, Start, earliest, end_if_placed, held};
-use super::score::{Score, score};
+use super::score::{Score, at_best, score};
 use super::verdict::{Candidate, ask_donor};
 use super::view::{Held, View};
 use crate::command::{ProposedPlacement, ProposedReclaim};
@@ -79,7 +79,8 @@ impl Hopeless {
 }
 
 impl Planner {
-    /// A planner that expects `work` besides what the state holds: what is known from before, or of work that is no request.
+    /// A planner that expects `work`, which is known from before, until what comes says otherwise: it counts as much as it is
+    /// like the work that comes.
     #[must_use]
     pub fn expecting(work: WorkMix) -> Self {
         Self { packs: Packs::expecting(work), ..Self::default() }
@@ -307,9 +308,12 @@ impl<'a> Run<'a, '_> {
     /// The best placement now that does not delay what has a reservation.
     pub(super) fn find(&mut self, spec: &RequestSpec, request: Option<&Request>) -> Option<Candidate> {
         let packs = &mut *self.packs;
+        let view = self.strict.as_ref().map_or(&self.view, |strict| &strict.view);
+        let promises = packs.promises(view, spec, donors(view.state, spec));
         let mut packed = |view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>| packs.fit(view, donor, wanted);
-        let Some(strict) = &self.strict else { return best(&self.view, spec, request, &mut packed) };
-        best(&strict.view, spec, request, &mut packed).or_else(|| {
+        let found = best(view, spec, request, promises, &mut packed);
+        let Some(strict) = &self.strict else { return found };
+        found.or_else(|| {
             let first = strict.starts.iter().map(|start| start.at).min()?;
             if end_if_placed(self.view.state, spec.duration) > first {
                 return None;
@@ -317,7 +321,8 @@ impl<'a> Run<'a, '_> {
             // It is gone before: what is reserved is free for it. The packs hold that as taken, so there it is fitted.
             let reserved =
                 |donor: &ClusterId| strict.starts.iter().any(|start| start.candidate.placement.donor == *donor);
-            best(&self.view, spec, request, &mut |view, donor, wanted| {
+            let all = donors(self.view.state, spec).map(|donor| (donor, None)).collect();
+            best(&self.view, spec, request, all, &mut |view, donor, wanted| {
                 if reserved(donor) { packs.look(view, donor, wanted) } else { packs.fit(view, donor, wanted) }
             })
         })
@@ -382,18 +387,31 @@ impl<'a> Run<'a, '_> {
     }
 }
 
-/// The best placement over all donors, if there is any.
+/// The best placement over all donors, if there is any. Donors come with what they leave idle at least, if that is known:
+/// those that promise most are asked first, and none whose promise is worse than what was found.
 fn best(
     view: &View<'_>,
     spec: &RequestSpec,
     request: Option<&Request>,
+    promises: Vec<(&ClusterId, Option<i64>)>,
     fitter: &mut dyn FnMut(&View<'_>, &ClusterId, &Wanted<'_>) -> Fit,
 ) -> Option<Candidate> {
-    donors(view.state, spec)
-        .filter_map(|donor| ask_donor(view, spec, donor, fitter).ok())
-        .map(|candidate| (score(view, request, &spec.origin, &candidate), candidate))
-        .min_by(|(a, _): &(Score, Candidate), (b, _)| a.cmp(b))
-        .map(|(_, candidate)| candidate)
+    let promised = |(donor, waste)| (at_best(view, request, &spec.origin, donor, waste), donor);
+    let mut order: Vec<(Score, &ClusterId)> = promises.into_iter().map(promised).collect();
+    order.sort_unstable();
+    let mut best: Option<(Score, Candidate)> = None;
+    for (at_best, donor) in order {
+        if best.as_ref().is_some_and(|(found, _)| *found < at_best) {
+            break;
+        }
+        let Ok(candidate) = ask_donor(view, spec, donor, fitter) else { continue };
+        let score = score(view, request, &spec.origin, &candidate);
+        debug_assert!(at_best <= score, "{donor} promised {at_best:?} and keeps {score:?}");
+        if best.as_ref().is_none_or(|(found, _)| score < *found) {
+            best = Some((score, candidate));
+        }
+    }
+    best.map(|(_, candidate)| candidate)
 }
 
 /// Clusters that could lend to `spec`: all members but the origin.

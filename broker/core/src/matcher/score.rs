@@ -24,15 +24,27 @@ pub(super) struct Score {
 }
 
 pub(super) fn score(view: &View<'_>, request: Option<&Request>, origin: &ClusterId, candidate: &Candidate) -> Score {
-    let donor = &candidate.placement.donor;
+    let waste = candidate.waste_milli.div_euclid(100);
+    let nodes = candidate.placement.nodes.len();
+    Score { nodes, waste, ..at_best(view, request, origin, &candidate.placement.donor, None) }
+}
+
+/// The score of a donor at its best: on one node, leaving no less idle than `least_waste_milli`; `None`: nobody knows.
+pub(super) fn at_best(
+    view: &View<'_>,
+    request: Option<&Request>,
+    origin: &ClusterId,
+    donor: &ClusterId,
+    least_waste_milli: Option<i64>,
+) -> Score {
     let warm = view
         .state
         .peering_between(origin, donor)
         .is_some_and(|(_, peering)| peering.state == PeeringState::Established);
     Score {
         failed_before: request.is_some_and(|request| request.failed_donors.contains(donor)),
-        nodes: candidate.placement.nodes.len(),
-        waste: candidate.waste_milli.div_euclid(100),
+        nodes: 1,
+        waste: least_waste_milli.map_or(i64::MIN, |waste| waste.div_euclid(100)),
         cold: !warm,
         lent_milli: view.lent_milli(donor),
         donor: donor.clone(),
