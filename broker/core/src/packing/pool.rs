@@ -37,6 +37,8 @@ impl<N> Choice<N> {
     }
 }
 
+/// What was chosen for a type of task, and after how many changes of the pool.
+type Chosen<N> = (u64, Option<Choice<N>>);
 /// A way to put a task on a state: cost, digest of the state, the state, level.
 type Way = (i64, u64, u32, u16);
 
@@ -78,7 +80,7 @@ pub struct Pool<N> {
     /// Changes so far of what nodes there are and what is free on them.
     changes: u64,
     /// By number of the task: what was chosen last, and after how many changes.
-    chosen: Vec<Option<(u64, Option<Choice<N>>)>>,
+    chosen: Vec<Option<Chosen<N>>>,
 }
 
 impl<N: Clone + Ord> Default for Pool<N> {
