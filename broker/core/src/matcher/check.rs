@@ -168,7 +168,7 @@ fn check_part_of(view: &View<'_>, spec: &RequestSpec, placement: &Placement) -> 
     let agreement = permitted(view.may_borrow(donor, ask)).map_err(|obstacle| denied(&obstacle))?;
     check_reserve(view, donor, placement).map_err(|obstacle| denied(&obstacle))?;
     check_pools(view, placement).map_err(|obstacle| no_capacity(obstacle.reason))?;
-    Ok(Grant { class, agreement })
+    Ok(Grant { class, agreement: agreement.map(str::to_owned) })
 }
 
 /// The class that all devices of a placement belong to.

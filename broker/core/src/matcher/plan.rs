@@ -13,7 +13,7 @@ use super::hopeless::Hopeless;
 use super::order::Order;
 use super::packs::Packs;
 use super::reserve::{Reserved, Start, earliest, end_if_placed, held};
-use super::score::{Score, score};
+use super::score::{Score, at_best, score};
 use super::spread::{Found, spread};
 use super::verdict::{Candidate, Fitter, ask_donor};
 use super::view::{Held, View};
@@ -57,7 +57,8 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// A planner that expects `work` besides what the state holds: what is known from before, or of work that is no request.
+    /// A planner that expects `work`, which is known from before, until what comes says otherwise: it counts as much as it is
+    /// like the work that comes.
     #[must_use]
     pub fn expecting(work: WorkMix) -> Self {
         Self { packs: Packs::expecting(work), ..Self::default() }
@@ -284,9 +285,12 @@ impl<'a> Run<'a, '_> {
     /// The best placement now that does not delay what has a reservation.
     pub(super) fn find(&mut self, spec: &RequestSpec, request: Option<&Request>) -> Option<Found> {
         let packs = &mut *self.packs;
+        let view = self.strict.as_ref().map_or(&self.view, |strict| &strict.view);
+        let promises = packs.promises(view, spec, donors(view.state, spec));
         let mut packed = |view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>| packs.fit(view, donor, wanted);
-        let Some(strict) = &self.strict else { return best(&self.view, spec, request, &mut packed) };
-        best(&strict.view, spec, request, &mut packed).or_else(|| {
+        let found = best(view, spec, request, promises, &mut packed);
+        let Some(strict) = &self.strict else { return found };
+        found.or_else(|| {
             let first = strict.starts.iter().map(|start| start.at).min()?;
             if end_if_placed(self.view.state, spec.duration) > first {
                 return None;
@@ -296,7 +300,8 @@ impl<'a> Run<'a, '_> {
                 let parts = strict.starts.iter().flat_map(|start| &start.found);
                 parts.into_iter().any(|part| part.placement.donor == *donor)
             };
-            best(&self.view, spec, request, &mut |view, donor, wanted| {
+            let all = promising_nothing(self.view.state, spec);
+            best(&self.view, spec, request, all, &mut |view, donor, wanted| {
                 if reserved(donor) { packs.look(view, donor, wanted) } else { packs.fit(view, donor, wanted) }
             })
         })
@@ -375,17 +380,42 @@ impl<'a> Run<'a, '_> {
     }
 }
 
+/// A donor, and what it leaves idle at least, in thousandths of a device, if that is known.
+pub(super) type Promise<'a> = (&'a ClusterId, Option<i64>);
+
+/// All donors, of which nothing is known before they are asked.
+pub(super) fn promising_nothing<'a>(state: &'a State, spec: &'a RequestSpec) -> Vec<Promise<'a>> {
+    donors(state, spec).map(|donor| (donor, None)).collect()
+}
+
 /// The best placement over all donors, if there is any: at one of them, or else as parts at several where that is allowed.
+/// Those that promise most are asked first, and none whose promise is worse than what was found.
 pub(super) fn best(
     view: &View<'_>,
     spec: &RequestSpec,
     request: Option<&Request>,
+    promises: Vec<Promise<'_>>,
     fitter: Fitter<'_>,
 ) -> Option<Found> {
-    let one = donors(view.state, spec)
-        .filter_map(|donor| ask_donor(view, spec, donor, fitter).ok())
-        .map(|candidate| (score(view, request, &spec.origin, &candidate), candidate))
-        .min_by(|(a, _): &(Score, Candidate), (b, _)| a.cmp(b));
+    let promised = |promise: Promise<'_>| at_best(view, request, &spec.origin, promise);
+    let mut order: Vec<(Score, &ClusterId)> =
+        promises.into_iter().map(|promise| (promised(promise), promise.0)).collect();
+    order.sort_unstable();
+    let mut one: Option<(Score, Candidate)> = None;
+    // How many shares a donor has room for is not promised: a gang asks all of them.
+    let gang = spec.members.is_some();
+    for (at_best, donor) in order {
+        let surpassed = |(found, _): &(Score, Candidate)| found.with_most_shares() < at_best;
+        if !gang && one.as_ref().is_some_and(surpassed) {
+            break;
+        }
+        let Ok(candidate) = ask_donor(view, spec, donor, fitter) else { continue };
+        let score = score(view, request, &spec.origin, &candidate);
+        debug_assert!(at_best <= score, "{donor} promised {at_best:?} and keeps {score:?}");
+        if one.as_ref().is_none_or(|(found, _)| score < *found) {
+            one = Some((score, candidate));
+        }
+    }
     match one {
         Some((_, candidate)) => Some(vec![candidate]),
         None => spread(view, spec, request, fitter),

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use comity_policy::{BorrowFacts, Bundle, Decision, LeaseUse, UsageTable};
+use comity_policy::{BorrowFacts, Bundle, Denial, LeaseUse, UsageTable};
 
 use crate::demand::{Delivery, RequestSpec};
 use crate::id::{ClassName, ClusterId, NodeId};
@@ -103,10 +103,10 @@ impl<'a> View<'a> {
             .map(move |(id, node)| (id, node, state.device_classes(&donor, id)))
     }
 
-    /// What policy says to `ask` at `donor`.
-    pub(super) fn may_borrow(&self, donor: &ClusterId, ask: Ask<'_>) -> Decision {
+    /// What policy says to `ask` at `donor`: the agreement, or the reason against it.
+    pub(super) fn may_borrow(&self, donor: &ClusterId, ask: Ask<'_>) -> Result<Option<&'a str>, Box<Denial>> {
         let institution = self.bundle.tenants.get(ask.tenant).map_or("", |tenant| tenant.spec.institution.as_str());
-        self.bundle.may_borrow(&BorrowFacts {
+        self.bundle.may_borrow_under(&BorrowFacts {
             tenant: ask.tenant,
             origin_cluster: ask.origin.as_str(),
             donor_cluster: donor.as_str(),

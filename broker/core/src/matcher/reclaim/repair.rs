@@ -16,7 +16,7 @@ use crate::id::{ClusterId, LeaseId, RequestId};
 use crate::lease::{Lease, LeaseState};
 use crate::matcher::cutting::Worths;
 use crate::matcher::fit::{Wanted, fit};
-use crate::matcher::plan::{best, donors};
+use crate::matcher::plan::{best, donors, promising_nothing};
 use crate::matcher::verdict::Candidate;
 use crate::matcher::view::View;
 use crate::state::State;
@@ -160,7 +160,7 @@ fn moves_beside(view: &View<'_>, spec: &RequestSpec, candidate: &Candidate, move
         spec.deny_donors.extend(request.failed_donors.iter().cloned());
         let mut fitter =
             |view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>| fit(view, donor, wanted, &mut worths);
-        let Some(found) = best(&view, &spec, Some(request), &mut fitter) else { return false };
+        let Some(found) = best(&view, &spec, Some(request), promising_nothing(view.state, &spec), &mut fitter) else { return false };
         for part in &found {
             view.take(spec.tenant.as_str(), &part.class, part.agreement.as_deref(), &part.placement);
         }
