@@ -212,7 +212,7 @@ fn what_cannot_be_spread_is_refused() {
 /// What happens next to a federation of gangs.
 #[derive(Clone, Debug)]
 enum Event {
-    Submit(RequestSpec),
+    Submit(Box<RequestSpec>),
     Place,
     /// A lease becomes active; picked by number.
     Run(usize),
@@ -232,7 +232,7 @@ fn any_gang() -> impl Strategy<Value = RequestSpec> {
 
 fn any_event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        3 => any_gang().prop_map(Event::Submit),
+        3 => any_gang().prop_map(|gang| Event::Submit(Box::new(gang))),
         3 => Just(Event::Place),
         6 => any::<usize>().prop_map(Event::Run),
         1 => any::<usize>().prop_map(Event::Fail),
@@ -251,7 +251,7 @@ impl Federation {
     fn happen(&mut self, event: Event) {
         let lives = |state: LeaseState| state.is_held() || state.is_in_force();
         match event {
-            Event::Submit(spec) => drop(self.submit(spec)),
+            Event::Submit(spec) => drop(self.submit(*spec)),
             Event::Place => drop(self.place()),
             Event::Run(number) => {
                 self.pick(number, LeaseState::is_held).into_iter().for_each(|(lease, _)| self.run(lease));

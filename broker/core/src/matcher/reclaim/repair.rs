@@ -160,7 +160,9 @@ fn moves_beside(view: &View<'_>, spec: &RequestSpec, candidate: &Candidate, move
         spec.deny_donors.extend(request.failed_donors.iter().cloned());
         let mut fitter =
             |view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>| fit(view, donor, wanted, &mut worths);
-        let Some(found) = best(&view, &spec, Some(request), promising_nothing(view.state, &spec), &mut fitter) else { return false };
+        let Some(found) = best(&view, &spec, Some(request), promising_nothing(view.state, &spec), &mut fitter) else {
+            return false;
+        };
         for part in &found {
             view.take(spec.tenant.as_str(), &part.class, part.agreement.as_deref(), &part.placement);
         }
