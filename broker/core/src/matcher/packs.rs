@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use comity_policy::Bundle;
 
-use self::expected::{difference, parts};
+use self::expected::Expected;
 use self::lay_out::lay_out;
 use self::pack::Pack;
 use super::cutting::Worths;
@@ -21,8 +21,6 @@ use crate::packing::Task;
 use crate::placement::Placement;
 use crate::work::{WorkMix, WorkType};
 
-/// Expected work is taken anew when it differs by so many parts of 1,024: costs are computed anew with it.
-const DRIFT: u64 = 64;
 /// One part in so many of the work that is counted must be new before it is looked at again.
 const PATIENCE: u64 = 64;
 /// Work without GPUs that is counted; what is older counts half.
@@ -39,7 +37,7 @@ pub(super) struct Packs {
     local: WorkMix,
     /// How often that was.
     advised: u64,
-    expected: BTreeMap<WorkType, u64>,
+    expected: Expected,
     /// How many requests had been submitted, and how often advice was given, when work was last looked at.
     looked_at: Option<u64>,
     packs: BTreeMap<ClusterId, Pack>,
@@ -78,10 +76,10 @@ impl Packs {
         self.looked_at = Some(came);
         let mut lately = view.state.work().clone();
         self.local.types().for_each(|(work, times)| lately.add(work.clone(), times));
-        let expected = parts(&lately, &self.known);
-        if difference(&self.expected, &expected) > DRIFT {
+        let expected = Expected::of(&lately, &self.known);
+        if self.expected.is_far_from(&expected) {
             self.expected = expected;
-            self.worths.expect(&self.expected);
+            self.worths.expect(&self.expected.parts);
             for pack in self.packs.values_mut() {
                 pack.expect(&self.expected);
             }

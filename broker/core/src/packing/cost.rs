@@ -64,6 +64,7 @@ pub(super) struct Costs {
 
 impl Costs {
     pub(super) fn new(mix: &Mix, shapes: &[Shape], totals: &[ShapeTotal]) -> Self {
+        let unseen_part = mix.unseen_part();
         let mix = mix.over(shapes);
         let milli_per_core = milli_per_core(&mix, totals);
         let futures = deal(&mix, totals).into_iter().map(|weights| {
@@ -73,7 +74,7 @@ impl Costs {
         Self {
             futures: futures.collect(),
             scarcity: Scarcity::of(&mix),
-            gangs: Gangs::of(&mix, shapes, totals),
+            gangs: Gangs::of(&mix, shapes, totals, unseen_part),
             ..Self::default()
         }
     }

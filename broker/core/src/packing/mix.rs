@@ -5,10 +5,15 @@ use std::collections::BTreeMap;
 use super::node_state::Shape;
 use super::task::Task;
 
+/// As so many tasks everything counts that is known from fewer: a first task tells little.
+const LEAST_KNOWN: u64 = 128;
+
 /// Types of task with how often each was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mix {
     types: BTreeMap<Task, u64>,
+    /// Tasks that tell so.
+    known_from: u64,
 }
 
 /// One type of task and the shapes that could run it.
@@ -21,6 +26,12 @@ pub(super) struct TypeInMix<'a> {
 }
 
 impl Mix {
+    /// An empty mix that so many tasks will have told of: the fewer, the more may come that none of them was like.
+    #[must_use]
+    pub fn known_from(tasks: u64) -> Self {
+        Self { types: BTreeMap::new(), known_from: tasks }
+    }
+
     /// Counts `task` once more, or `weight` times.
     pub fn add(&mut self, task: Task, weight: u64) {
         *self.types.entry(task).or_default() += weight;
@@ -29,6 +40,12 @@ impl Mix {
     /// Types and weights in a fixed order.
     pub fn types(&self) -> impl Iterator<Item = (&Task, u64)> {
         self.types.iter().map(|(task, weight)| (task, *weight))
+    }
+
+    /// One part in so many of the tasks is expected to be of a kind that was not seen, by Laplace's rule of succession. At
+    /// most one in [`LEAST_KNOWN`].
+    pub(super) fn unseen_part(&self) -> u64 {
+        self.known_from.max(LEAST_KNOWN).saturating_add(1)
     }
 
     /// Those types that some shape could run.

@@ -10,9 +10,12 @@ use super::task::{Task, WHOLE};
 /// Sorts of gang that have slots: those with most demand.
 pub(super) const SORTS: usize = 8;
 
-/// One part in so many of the demand is expected as gangs that fill a node, whether any were seen or not: history is short,
-/// and such a gang finds no place any more once every node is broken into.
+/// One part in so many of the demand is expected as gangs that fill a node, whether any were seen or not, and more where few
+/// tasks are known: history is short, and such a gang finds no place any more once every node is broken into.
 const UNSEEN: u128 = 500;
+
+/// One gang more than expected may come, in the unit of what is expected: where hardly any is, that is most of what to fear.
+const ONE_MORE: u128 = 1 << 10;
 
 /// Slots of a node, or a difference of them, by sort.
 pub(super) type Slots = [i32; SORTS];
@@ -23,8 +26,10 @@ struct Sort {
     devices: u16,
     /// For each shape, whether it could run them.
     shapes: Vec<bool>,
-    /// Mean CPU of such a task, in thousandths of a core.
+    /// CPU that a node must have for each of them, in thousandths of a core: somewhat less than they ask for on average.
     cpu_milli: u64,
+    /// Main memory likewise, in MiB.
+    memory_mib: u64,
     /// Such tasks for 2^32 thousandths of devices asked for.
     rate: u64,
 }
@@ -36,32 +41,40 @@ pub(super) struct Gangs {
 }
 
 impl Gangs {
-    pub(super) fn of(mix: &[TypeInMix<'_>], shapes: &[Shape], totals: &[ShapeTotal]) -> Self {
+    /// Of a mix; one task in `unseen_part` is expected that it does not tell of.
+    pub(super) fn of(mix: &[TypeInMix<'_>], shapes: &[Shape], totals: &[ShapeTotal], unseen_part: u64) -> Self {
+        let tasks: u128 = mix.iter().map(|of| u128::from(of.weight)).sum();
         let demand: u128 = mix.iter().map(|of| u128::from(of.weight) * u128::from(of.task.device_milli())).sum();
         // In 2^16ths of a task, so that the unseen ones need not be whole.
-        let mut by_sort: BTreeMap<(u16, Vec<bool>), (u128, u128)> = BTreeMap::new();
+        let mut by_sort: BTreeMap<(u16, Vec<bool>), (u128, u128, u128)> = BTreeMap::new();
         for of in mix.iter().filter(|of| of.task.devices > 1) {
-            let (tasks, cpu) = by_sort.entry((of.task.devices, of.shapes.clone())).or_default();
-            *tasks += u128::from(of.weight) << 16;
-            *cpu += (u128::from(of.weight) << 16) * u128::from(of.task.cpu_milli);
+            let (tasks, cpu, memory) = by_sort.entry((of.task.devices, of.shapes.clone())).or_default();
+            let weight = u128::from(of.weight) << 16;
+            *tasks += weight;
+            // Gangs that ask for less than the mean come too.
+            *cpu += weight * u128::from(of.task.cpu_milli) * 10 / 11;
+            *memory += weight * u128::from(of.task.memory_mib) * 10 / 11;
         }
         let capacity: u128 = totals.iter().map(|total| u128::from(total.device_milli)).sum();
         for (shape, total) in shapes.iter().zip(totals).filter(|(shape, _)| shape.devices > 1) {
             let gang = whole_node(shape);
             let open = shapes.iter().map(|other| other.could_run(&gang)).collect();
-            let part = (demand << 16) * u128::from(total.device_milli) / (UNSEEN * capacity.max(1));
-            let unseen = part / u128::from(gang.device_milli());
-            let (tasks, cpu) = by_sort.entry((shape.devices, open)).or_default();
+            let at_least = (demand << 16) / (UNSEEN * u128::from(gang.device_milli()));
+            let unseen = at_least.max((tasks << 16) / u128::from(unseen_part.max(1)));
+            let unseen = unseen * u128::from(total.device_milli) / capacity.max(1);
+            let (tasks, cpu, memory) = by_sort.entry((shape.devices, open)).or_default();
             *tasks += unseen;
             *cpu += unseen * u128::from(gang.cpu_milli);
+            *memory += unseen * u128::from(gang.memory_mib);
         }
         let small = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
         let mut sorts: Vec<Sort> = by_sort
             .into_iter()
-            .map(|((devices, shapes), (tasks, cpu))| Sort {
+            .map(|((devices, shapes), (tasks, cpu, memory))| Sort {
                 devices,
                 shapes,
                 cpu_milli: small(cpu / tasks.max(1)),
+                memory_mib: small(memory / tasks.max(1)),
                 rate: small((tasks << 16) / demand.max(1)),
             })
             .collect();
@@ -70,14 +83,14 @@ impl Gangs {
         Self { sorts }
     }
 
-    /// Slots of a node of `shape` in `state`. CPU counts as a tenth more than there is: gangs that ask for less than the
-    /// mean come too.
+    /// Slots of a node of `shape` in `state`.
     pub(super) fn slots(&self, shape: u32, state: &NodeState) -> Slots {
         let whole = u64::try_from(state.whole_devices()).unwrap_or(u64::MAX);
         let mut slots = Slots::default();
         for (slots, sort) in slots.iter_mut().zip(&self.sorts).filter(|(_, sort)| sort.shapes[shape as usize]) {
-            let by_cpu = (state.cpu_milli * 11).checked_div(sort.cpu_milli * 10).unwrap_or(u64::MAX);
-            *slots = i32::try_from((whole / u64::from(sort.devices)).min(by_cpu)).unwrap_or(i32::MAX);
+            let by_cpu = state.cpu_milli.checked_div(sort.cpu_milli).unwrap_or(u64::MAX);
+            let by_memory = state.memory_mib.checked_div(sort.memory_mib).unwrap_or(u64::MAX);
+            *slots = i32::try_from((whole / u64::from(sort.devices)).min(by_cpu).min(by_memory)).unwrap_or(i32::MAX);
         }
         slots
     }
@@ -88,7 +101,7 @@ impl Gangs {
         for ((price, left), sort) in prices.iter_mut().zip(left).zip(&self.sorts) {
             let expected = (u128::from(sort.rate) * u128::from(free_milli)) >> 22;
             let left = u128::try_from((*left).max(1)).unwrap_or(1);
-            let pressure = i64::try_from((expected / left).min(2 << 10)).unwrap_or(0);
+            let pressure = i64::try_from(((expected + ONE_MORE) / left).min(2 << 10)).unwrap_or(0);
             *price = (weight * i64::from(sort.devices) * pressure) >> 10;
         }
         prices
@@ -99,7 +112,7 @@ impl Gangs {
 fn whole_node(shape: &Shape) -> Task {
     Task {
         cpu_milli: shape.cpu_milli * 15 / 16,
-        memory_mib: shape.memory_mib * 3 / 4,
+        memory_mib: shape.memory_mib * 15 / 16,
         devices: shape.devices,
         milli: WHOLE,
         kinds: Vec::new(),

@@ -13,10 +13,38 @@ const WEIGHT_BITS: u32 = 20;
 /// Larger gangs weigh as much as one of so many devices.
 const LARGEST_GANG: u32 = 1 << 10;
 
-/// What came lately and what was known before together, as parts of [`PARTS`]. What was known counts as
-/// [`belief`] says.
-pub(super) fn parts(lately: &WorkMix, known: &WorkMix) -> BTreeMap<WorkType, u64> {
-    let each = (belief(lately, known) << WEIGHT_BITS) / u128::from(known.all().max(1));
+/// Expected work is taken anew when it differs by so many of [`PARTS`]: costs are computed anew with it.
+const DRIFT: u64 = 64;
+
+/// From how many tasks on more of them tell nothing more of what is unknown.
+const FEW: u64 = 1 << 12;
+
+/// The work that is expected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Expected {
+    /// Its types, as parts of [`PARTS`].
+    pub(super) parts: BTreeMap<WorkType, u64>,
+    /// The number of tasks that tell so: the fewer, the more is unknown.
+    pub(super) tasks: u64,
+}
+
+impl Expected {
+    /// What came lately and what was known before together. What was known counts as [`belief`] says.
+    pub(super) fn of(lately: &WorkMix, known: &WorkMix) -> Self {
+        let belief = belief(lately, known);
+        let tasks = u64::try_from(belief.saturating_add(u128::from(lately.all()))).unwrap_or(u64::MAX);
+        Self { parts: parts(lately, known, belief), tasks }
+    }
+
+    /// Whether `other` is so far from this that costs are worth computing anew.
+    pub(super) fn is_far_from(&self, other: &Self) -> bool {
+        let few = |tasks: u64| tasks.min(FEW).checked_ilog2();
+        difference(&self.parts, &other.parts) > DRIFT || few(self.tasks) != few(other.tasks)
+    }
+}
+
+fn parts(lately: &WorkMix, known: &WorkMix, belief: u128) -> BTreeMap<WorkType, u64> {
+    let each = (belief << WEIGHT_BITS) / u128::from(known.all().max(1));
     let mut counts: BTreeMap<&WorkType, u128> = BTreeMap::new();
     for (work, count) in lately.types() {
         *counts.entry(work).or_default() += u128::from(count) << WEIGHT_BITS;
@@ -86,7 +114,7 @@ fn shrunk<'c>(groups: impl Iterator<Item = (&'c Compared, u32)>, all: Compared, 
 }
 
 /// Parts by which two mixes differ.
-pub(super) fn difference(one: &BTreeMap<WorkType, u64>, other: &BTreeMap<WorkType, u64>) -> u64 {
+fn difference(one: &BTreeMap<WorkType, u64>, other: &BTreeMap<WorkType, u64>) -> u64 {
     let of = |mix: &BTreeMap<WorkType, u64>, work: &WorkType| mix.get(work).copied().unwrap_or(0);
     let both: BTreeSet<&WorkType> = one.keys().chain(other.keys()).collect();
     both.into_iter().map(|work| of(one, work).abs_diff(of(other, work))).sum()
@@ -122,7 +150,7 @@ mod tests {
         let foreign = work(100, 10, 800);
         let counts: Vec<u128> = [1, 2, 10, 100].map(|times| belief(&work(0, 10, times), &foreign)).to_vec();
         assert!(counts.is_sorted_by(|a, b| a >= b) && counts[0] < 200 && counts[3] < 10, "{counts:?}");
-        let expected = parts(&work(0, 10, 10), &foreign);
+        let expected = Expected::of(&work(0, 10, 10), &foreign).parts;
         assert!(part(&expected, 0) > 90 && part(&expected, 100) <= 8, "{expected:?}");
     }
 
@@ -149,15 +177,24 @@ mod tests {
     #[test]
     fn a_thin_history_counts_as_what_it_is() {
         assert_eq!(belief(&work(0, 2, 300), &work(0, 2, 10)), 20);
-        let expected = parts(&work(0, 4, 75), &work(0, 2, 10));
-        assert!((250..=256).contains(&part(&expected, 3)), "{expected:?}");
+        let expected = Expected::of(&work(0, 4, 75), &work(0, 2, 10));
+        assert!((250..=256).contains(&part(&expected.parts, 3)), "{expected:?}");
+        assert!((300..=320).contains(&expected.tasks), "{}", expected.tasks);
     }
 
     #[test]
     fn the_largest_counts_are_no_trouble() {
         let (one, other) = (work(0, 1, u64::MAX), work(1, 1, u64::MAX));
-        assert_eq!(part(&parts(&one, &one), 0), 1_024);
-        assert_eq!(part(&parts(&one, &other), 0), 1_024);
-        assert_eq!(parts(&WorkMix::default(), &WorkMix::default()), BTreeMap::new());
+        assert_eq!(part(&Expected::of(&one, &one).parts, 0), 1_024);
+        assert_eq!(part(&Expected::of(&one, &other).parts, 0), 1_024);
+        assert_eq!(Expected::of(&WorkMix::default(), &WorkMix::default()), Expected::default());
+    }
+
+    #[test]
+    fn twice_as_much_known_is_worth_looking_at_again() {
+        let (few, more) =
+            (Expected::of(&work(0, 4, 10), &WorkMix::default()), Expected::of(&work(0, 4, 20), &WorkMix::default()));
+        assert_eq!(few.parts, more.parts);
+        assert!(few.is_far_from(&more) && !few.is_far_from(&Expected::of(&work(0, 4, 11), &WorkMix::default())));
     }
 }

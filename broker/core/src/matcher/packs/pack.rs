@@ -8,13 +8,13 @@ use comity_policy::compile_selector;
 use super::super::device::room;
 use super::super::fit::{Counted, Wanted};
 use super::super::view::View;
+use super::expected::Expected;
 use super::lay_out::free;
 use crate::demand::{DeviceChoice, GpuDemand, Share, Topology};
 use crate::id::{ClassName, ClusterId, NodeId};
 use crate::inventory::{Device, Node, Sharing};
 use crate::limits::WHOLE_MILLI;
 use crate::packing::{Mix, Pool, Shape, Task};
-use crate::work::WorkType;
 
 /// Demands of which it is remembered what they are as tasks.
 const MAX_ANSWERS: usize = 4_096;
@@ -66,7 +66,7 @@ pub(super) struct Served {
 
 impl Pack {
     /// A pack that knows no node yet.
-    pub(super) fn expecting(expected: &BTreeMap<WorkType, u64>) -> Self {
+    pub(super) fn expecting(expected: &Expected) -> Self {
         let mut pack = Self::default();
         pack.expect(expected);
         pack
@@ -74,7 +74,7 @@ impl Pack {
 
     /// Brings nodes up to date that changed since the last time: those of which something was lent or given back, or that
     /// the donor offers otherwise.
-    pub(super) fn catch_up(&mut self, view: &View<'_>, donor: &ClusterId, expected: &BTreeMap<WorkType, u64>) {
+    pub(super) fn catch_up(&mut self, view: &View<'_>, donor: &ClusterId, expected: &Expected) {
         let Some(offer) = view.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref()) else { return };
         let changes = view.changes(donor);
         let kinds = self.kinds.len();
@@ -173,9 +173,9 @@ impl Pack {
     }
 
     /// Expects such work from now on.
-    pub(super) fn expect(&mut self, expected: &BTreeMap<WorkType, u64>) {
-        let mut mix = Mix::default();
-        for (work, weight) in expected {
+    pub(super) fn expect(&mut self, expected: &Expected) {
+        let mut mix = Mix::known_from(expected.tasks);
+        for (work, weight) in &expected.parts {
             let selector = match &work.gpus.devices {
                 DeviceChoice::Class(_) => None,
                 DeviceChoice::Selector(source) => compile_selector(source).ok(),
