@@ -29,6 +29,7 @@ pub mod command;
 pub mod demand;
 pub mod envelope;
 pub mod fairness;
+pub mod health;
 pub mod id;
 pub mod idempotency;
 pub mod invariants;
@@ -56,6 +57,7 @@ pub mod state;
 pub mod time;
 mod timers;
 mod transition;
+mod usable;
 pub mod work;
 
 pub use blob::Blob;

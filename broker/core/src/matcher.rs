@@ -33,6 +33,7 @@ mod reclaim;
 mod reserve;
 mod score;
 mod standing;
+mod unwell;
 mod verdict;
 mod view;
 mod wired;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::demand::RequestSpec;
 use crate::id::{ClusterId, LeaseId};
 use crate::lease::LeaseState;
-use crate::limits::MAX_ATTEMPTS;
+use crate::limits::{MAX_ATTEMPTS, MAX_REPLACED};
 use crate::state::State;
 use crate::time::Timestamp;
 
@@ -83,12 +83,21 @@ impl Request {
         self.state == RequestState::Queued && !self.early
     }
 
+    /// Its lease, then the one that is to replace it, then, where that one is called back itself, the one that is to replace
+    /// that, and so on. Empty if it has none that is not about to end.
+    #[must_use]
+    pub fn chain(&self, state: &State) -> Vec<LeaseId> {
+        let first = self.lease.filter(|_| self.state == RequestState::Matched);
+        let next = |id: &LeaseId| state.leases.get(id)?.moved_to;
+        std::iter::successors(first, next).take(MAX_REPLACED + 1).collect()
+    }
+
     /// The lease that its next one replaces: one that is called back, and that nothing replaces yet.
     #[must_use]
     pub fn replaces(&self, state: &State) -> Option<LeaseId> {
-        let id = self.lease.filter(|_| self.state == RequestState::Matched)?;
-        let lease = state.leases.get(&id)?;
-        let moves = lease.state == LeaseState::Reclaiming && lease.moved_to.is_none() && self.attempts < MAX_ATTEMPTS;
+        let chain = self.chain(state);
+        let id = *chain.last().filter(|_| chain.len() <= MAX_REPLACED)?;
+        let moves = state.leases.get(&id)?.state == LeaseState::Reclaiming && self.attempts < MAX_ATTEMPTS;
         moves.then_some(id)
     }
 

@@ -5,6 +5,8 @@
 mod boxes;
 #[path = "core/determinism.rs"]
 mod determinism;
+#[path = "core/failures.rs"]
+mod failures;
 #[path = "core/federation.rs"]
 mod federation;
 #[path = "core/formats.rs"]

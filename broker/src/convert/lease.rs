@@ -51,6 +51,9 @@ fn reclaim_to_proto(reclaim: &Reclaim) -> v1::Reclaim {
         ReclaimReason::LocalNeed => (v1::ReclaimReason::LocalNeed, String::new(), String::new()),
         ReclaimReason::PolicyChanged { code } => (v1::ReclaimReason::PolicyChanged, code.clone(), String::new()),
         ReclaimReason::Preempted { by } => (v1::ReclaimReason::Preempted, String::new(), by.to_string()),
+        ReclaimReason::DeviceFailed { .. } => (v1::ReclaimReason::DeviceFailed, String::new(), String::new()),
+        ReclaimReason::NodeFailed { .. } => (v1::ReclaimReason::NodeFailed, String::new(), String::new()),
+        ReclaimReason::DonorSilent => (v1::ReclaimReason::DonorSilent, String::new(), String::new()),
     };
     v1::Reclaim {
         reason: reason.into(),
@@ -58,6 +61,7 @@ fn reclaim_to_proto(reclaim: &Reclaim) -> v1::Reclaim {
         by_request,
         since_ms: reclaim.since.0,
         deadline_ms: reclaim.deadline.0,
+        failed: if reclaim.reason.is_failure() { reclaim.reason.to_string() } else { String::new() },
     }
 }
 
@@ -84,6 +88,9 @@ fn end_reason_to_proto(reason: EndReason) -> v1::EndReason {
         EndReason::Reclaimed => v1::EndReason::Reclaimed,
         EndReason::Preempted => v1::EndReason::Preempted,
         EndReason::NotNeeded => v1::EndReason::NotNeeded,
+        EndReason::DeviceLost => v1::EndReason::DeviceLost,
+        EndReason::NodeLost => v1::EndReason::NodeLost,
+        EndReason::DonorLost => v1::EndReason::DonorLost,
     }
 }
 

@@ -141,6 +141,9 @@ impl From<v1::Lease> for Lease {
             v1::EndReason::Reclaimed => Some("reclaimed"),
             v1::EndReason::Preempted => Some("preempted"),
             v1::EndReason::NotNeeded => Some("not-needed"),
+            v1::EndReason::DeviceLost => Some("device-lost"),
+            v1::EndReason::NodeLost => Some("node-lost"),
+            v1::EndReason::DonorLost => Some("donor-lost"),
         };
         let delivery = lease.delivery().into();
         let by_node = delivery == Delivery::VirtualNode && !matches!(state, LeaseState::Ending | LeaseState::Ended);

@@ -266,6 +266,7 @@ fn joined(institution: InstitutionId) -> Cluster {
         connected: true,
         since: Timestamp::default(),
         offer: None,
+        health: comity_core::health::Health::default(),
         last_fencing_token: 0,
         revision: 0,
     }
@@ -292,6 +293,7 @@ fn node(shape: &Shape) -> Node {
         driver_version: "550.107.02".to_owned(),
         sharing: Sharing::Fractional { step_milli: 1 },
         healthy: true,
+        fault: None,
         local_use_milli: 0,
         resource_name: "nvidia.com/gpu".to_owned(),
         wiring: DeviceWiring::default(),
@@ -303,6 +305,7 @@ fn node(shape: &Shape) -> Node {
         local_memory_mib: 0,
         devices: vec![device; usize::from(shape.devices)],
         schedulable: true,
+        ready: true,
         wiring: NodeWiring::default(),
     }
 }

@@ -3,11 +3,11 @@ use std::collections::BTreeMap;
 use super::Invariant;
 use crate::id::LeaseId;
 use crate::lease::LeaseState;
-use crate::request::RequestState;
+use crate::request::{Request, RequestState};
 use crate::state::State;
 
 pub(super) const INVARIANT: Invariant = Invariant {
-    sentence: "a matched request has exactly one lease that does not end, besides the one that is to replace it, and only then",
+    sentence: "a matched request has exactly one lease that does not end, besides those that are to replace it one after the other, and only then",
     check,
 };
 
@@ -22,7 +22,7 @@ fn check(state: &State) -> Vec<String> {
     for (id, request) in &state.requests {
         let leases = held.remove(id).unwrap_or_default();
         let right = match request.state {
-            RequestState::Matched => request.lease.is_some_and(|lease| is_owner(state, lease, &leases)),
+            RequestState::Matched => are_a_chain(state, request, &leases),
             _ => leases.is_empty(),
         };
         if !right {
@@ -33,11 +33,11 @@ fn check(state: &State) -> Vec<String> {
     violations
 }
 
-/// Whether those are `owner` and what is to replace it, which each knows of the other.
-fn is_owner(state: &State, owner: LeaseId, leases: &[LeaseId]) -> bool {
-    let next = state.leases.get(&owner).and_then(|lease| lease.moved_to);
-    let knows = |next: LeaseId| state.leases.get(&next).is_some_and(|lease| lease.moved_from == Some(owner));
-    leases.iter().all(|lease| *lease == owner || (Some(*lease) == next && knows(*lease)))
-        && leases.contains(&owner)
-        && next.is_none_or(|next| leases.contains(&next))
+/// Whether those are the request's lease and what is to replace it, and that, which each knows of the one before.
+fn are_a_chain(state: &State, request: &Request, leases: &[LeaseId]) -> bool {
+    let chain = request.chain(state);
+    let knows = |pair: &[LeaseId]| state.leases.get(&pair[1]).is_some_and(|next| next.moved_from == Some(pair[0]));
+    let mut sorted = chain.clone();
+    sorted.sort_unstable();
+    !chain.is_empty() && sorted == leases && chain.windows(2).all(knows)
 }

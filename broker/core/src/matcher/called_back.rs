@@ -132,9 +132,9 @@ impl<'a> Run<'a, '_> {
             if request.replaces(state) != Some(id) {
                 continue;
             }
-            self.each_view(|view| view.without(lease));
+            self.each_view(|view| view.without_all(state, request));
             let found = self.find(&request.spec, Some(request));
-            self.each_view(|view| view.with_again(lease));
+            self.each_view(|view| view.with_all_again(state, request));
             if let Some(candidate) = found {
                 let placement = self.take(request, candidate);
                 plan.placements.push(ProposedPlacement { request: lease.request, placement, overdue: false });

@@ -43,9 +43,8 @@ pub fn check(state: &State, request: RequestId, placement: &Placement) -> Result
     let mut view = View::new(state).ok_or_else(crate::command::no_policy)?;
     let donor = &placement.donor;
     // What is replaced counts against limits only once.
-    let replaced = request.replaces(state).and_then(|id| state.leases.get(&id));
-    if let Some(lease) = replaced {
-        view.without(lease);
+    if request.replaces(state).is_some() {
+        view.without_all(state, request);
     } else if request.early || spec.start_by.is_some_and(|deadline| deadline <= state.log_time) {
         return Err(Refusal::new(Code::WrongState, "its start window is not open", "plan again"));
     }
@@ -123,10 +122,7 @@ fn check_node(
     way: &Counted,
 ) -> Result<u64, Refusal> {
     let node = view
-        .state
-        .clusters
-        .get(donor)
-        .and_then(|cluster| cluster.offer.as_ref()?.nodes.get(id))
+        .node(donor, id)
         .filter(|node| node.schedulable)
         .ok_or_else(|| no_capacity(format!("node {id} of {donor} is not there any more")))?;
     let classes = view.state.device_classes(donor, id);

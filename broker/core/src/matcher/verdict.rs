@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::fit::{Fit, Wanted};
 use super::no_start::no_start;
 use super::reclaim::check_pools;
+use super::unwell::unwell;
 use super::view::{Ask, View};
 use super::wishes::in_the_way;
 use crate::demand::{Delivery, DeviceChoice, Members, RequestSpec};
@@ -18,7 +19,7 @@ use crate::placement::Placement;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Obstacle {
     /// Stable code: one of policy's, or `donor-excluded`, `donor-silent`, `no-offer`, `delivery-not-offered`, `no-such-devices`, `local-reserve`, `no-capacity`,
-    /// `no-nvlink`, `no-numa-alignment`, `no-rdma`, `wiring-together`.
+    /// `no-nvlink`, `no-numa-alignment`, `no-rdma`, `wiring-together`, `unhealthy`, `quarantined`.
     pub code: String,
     /// For people.
     pub reason: String,
@@ -164,6 +165,11 @@ fn ask_class(
     let (mut placement, mut waste_milli) = match fitter(view, donor, &wanted) {
         Fit::Fits { placement, waste_milli } => (placement, waste_milli),
         Fit::Lacks { now, ever } => {
+            if view.explains
+                && let Some(ill) = unwell(view, donor, &wanted, (now, spec.least_shares()))
+            {
+                return Err(Box::new(ill));
+            }
             if view.explains
                 && let Some(wish) = in_the_way(view, donor, &wanted, spec.least_shares())
             {

@@ -30,8 +30,8 @@ fn log_and_snapshot_of_format_1_give_the_same_state() {
 #[test]
 fn what_is_written_says_its_format_and_a_later_one_is_refused() {
     let bytes = snapshot::encode(&State::default()).unwrap();
-    assert!(bytes.starts_with(br#"{"format":4,"#));
-    let later = String::from_utf8(bytes).unwrap().replacen("4", "5", 1);
+    assert!(bytes.starts_with(br#"{"format":5,"#));
+    let later = String::from_utf8(bytes).unwrap().replacen("5", "6", 1);
     let error = snapshot::decode(later.as_bytes()).unwrap_err().to_string();
-    assert!(error.contains("format 5") && error.contains("newer release"), "{error}");
+    assert!(error.contains("format 6") && error.contains("newer release"), "{error}");
 }

@@ -20,10 +20,8 @@ pub(super) fn pooled(one: &Device, other: &Device) -> bool {
 /// another one of its pool that local work has: such a lease would be called back as soon as it is placed.
 pub(crate) fn check_pools(view: &View<'_>, placement: &Placement) -> Result<(), Box<Obstacle>> {
     let donor = &placement.donor;
-    let offer = view.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref());
     for (id, part) in &placement.nodes {
-        let node = offer.and_then(|offer| offer.nodes.get(id));
-        let (Some(node), Some(lent)) = (node, view.occupancy(donor, id)) else { continue };
+        let (Some(node), Some(lent)) = (view.node(donor, id), view.occupancy(donor, id)) else { continue };
         let first = part.devices.keys().next().and_then(|index| node.devices.get(usize::try_from(*index).ok()?));
         let Some(first) = first else { continue };
         let (mut free, mut twice) = (0_u64, 0_u64);
