@@ -52,6 +52,7 @@ pub fn settle(change: &mut Change<'_>, ack: &v1::Ack) -> Option<ReportKey> {
         | ReportKey::Established(..)
         | ReportKey::PeeringFailed(..)
         | ReportKey::Ready(_)
+        | ReportKey::Checkpointed(_)
         | ReportKey::LeaseFailed(_)
         | ReportKey::EnvelopeAck(..) => {}
     }

@@ -189,6 +189,7 @@ impl Agent {
             virtual_nodes: nodes.nodes.clone(),
             node_service: nodes.service.clone(),
             networks: watch::Sender::default(),
+            saved: watch::Sender::default(),
             reach_due: Notify::new(),
             clock: Arc::clone(&clock),
             entropy: Arc::clone(&entropy),
@@ -246,6 +247,7 @@ impl Agent {
                 desired: desired.clone(),
                 records: context.store.subscribe(),
                 nodes: platform.inventory.nodes(),
+                saved: context.saved.clone(),
                 clock: Arc::clone(&clock),
             };
             shutdown.spawn(burst::run(burst, shutdown.token()));

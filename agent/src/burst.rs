@@ -15,7 +15,7 @@
 
 mod broker;
 mod demand;
-mod execute;
+pub(crate) mod execute;
 mod group;
 mod mirror;
 mod namespace;
@@ -29,6 +29,7 @@ mod shell;
 mod slots;
 mod view;
 pub mod webhook;
+mod wishes;
 mod worker;
 
 #[cfg(test)]
@@ -52,6 +53,16 @@ pub const OFFLOAD_LABEL: &str = "comity.dev/offload";
 pub const TENANT_LABEL: &str = "comity.dev/tenant";
 /// Label or annotation of a namespace, and annotation of a pod: the GPU class that is asked for.
 pub const CLASS: &str = "comity.dev/class";
+/// Annotation of a pod: priority class that is asked for.
+pub const PRIORITY_CLASS: &str = "comity.dev/priority-class";
+/// Annotation of a pod: its lease may be preempted, with so much notice, as in "10m".
+pub const PREEMPTIBLE_GRACE: &str = "comity.dev/preemptible-grace";
+/// Annotation of a pod that may be preempted: "true" if it says when it has saved itself.
+pub const CHECKPOINTS: &str = "comity.dev/preemptible-checkpoint";
+/// Annotation of a pod: "Preferred" or "Required", whether NVLink joins its GPUs.
+pub const NVLINK: &str = "comity.dev/nvlink";
+/// Annotation of a pod: "Aligned" for CPU and memory from the NUMA nodes of its GPUs.
+pub const NUMA: &str = "comity.dev/numa";
 /// Annotation of a namespace: GPUs that its requests may hold at once.
 pub const MAX_GPUS: &str = "comity.dev/max-gpus";
 /// Annotation of a namespace: requests that it may have at once.

@@ -7,8 +7,10 @@
 mod controller;
 mod gpu_lease;
 mod gpu_request;
+mod lease_keeper;
 mod lease_mirror;
 mod reconcile;
+mod wishes;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
@@ -18,6 +20,7 @@ use serde::{Deserialize, Serialize};
 pub use controller::Controller;
 pub use gpu_lease::{GpuLease, GpuLeaseSpec, GpuLeaseStatus, Side};
 pub use gpu_request::{DeliveryKind, GpuRequest, GpuRequestSpec, GpuRequestStatus};
+pub use wishes::{Members, Numa, NvLink, Preemptible, Topology, Window};
 
 /// Keeps a `GpuRequest` until its request has been taken back.
 pub const FINALIZER: &str = "comity.dev/request";
@@ -55,7 +58,7 @@ pub fn yaml(definition: &CustomResourceDefinition) -> anyhow::Result<String> {
 }
 
 /// Milliseconds since 1970 in RFC 3339; `None` for 0.
-fn time(ms: u64) -> Option<String> {
+pub(crate) fn time(ms: u64) -> Option<String> {
     let seconds = i64::try_from(ms / 1_000).ok().filter(|seconds| *seconds > 0)?;
     Some(k8s_openapi::jiff::Timestamp::from_second(seconds).ok()?.to_string())
 }
@@ -69,6 +72,17 @@ fn conditions(old: &[Condition], new: Vec<Condition>) -> Vec<Condition> {
         condition
     };
     new.into_iter().map(keep).collect()
+}
+
+/// "PolicyDenied" for "policy-denied".
+fn camel(code: &str) -> String {
+    let mut text = String::new();
+    for word in code.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty()) {
+        let mut letters = word.chars();
+        text.extend(letters.next().map(|first| first.to_ascii_uppercase()));
+        text.push_str(letters.as_str());
+    }
+    if text.is_empty() { "Refused".to_owned() } else { text }
 }
 
 #[cfg(test)]

@@ -72,6 +72,7 @@ impl Executor {
         let mut records = self.context.store.subscribe();
         let mut service = self.context.node_service.clone();
         let mut networks = self.context.networks.subscribe();
+        let mut saved = self.context.saved.subscribe();
         let mut desired = Desired::remembered(self.remembered());
         let mut state = Loop::default();
         let mut tasks: JoinSet<Ended> = JoinSet::new();
@@ -83,6 +84,7 @@ impl Executor {
                 Ok(()) = self.desired.changed() => {}
                 Ok(()) = service.changed() => {}
                 Ok(()) = networks.changed() => {}
+                Ok(()) = saved.changed() => {}
                 Some(ended) = tasks.join_next() => self.note(ended, &mut state),
                 () = self.context.clock.sleep(sleep) => {}
             }

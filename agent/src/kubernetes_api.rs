@@ -3,6 +3,8 @@
 //! Opening it proves that the server answers: a kubeconfig that points nowhere is one sentence at the start, not a
 //! silent agent. Nothing here waits without an end.
 
+mod lanes;
+
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -122,7 +124,7 @@ impl KubernetesApi {
         }
         let named = config.tls_server_name.clone().unwrap_or_else(|| host.clone());
         let tls_server_name = tls_server_name((&host, port), &roots, &named).await.map_err(unreachable)?;
-        let client = kube::Client::try_from(config).map_err(|error| unusable(error.to_string()))?;
+        let client = lanes::client(config).map_err(|error| unusable(error.to_string()))?;
         match tokio::time::timeout(CALL_TIMEOUT, client.apiserver_version()).await {
             Err(_) => return Err(unreachable(format!("no answer within {} s", CALL_TIMEOUT.as_secs()))),
             Ok(Err(kube::Error::Api(status))) => {

@@ -38,6 +38,7 @@ pub mod nodes;
 pub mod observe;
 pub mod plan;
 pub mod reach;
+pub mod reclaim;
 pub mod record;
 pub mod renew;
 pub mod seal;

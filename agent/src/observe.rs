@@ -16,6 +16,8 @@ mod node_id;
 mod pod_facts;
 pub(crate) mod pod_request;
 pub(crate) mod quantity;
+mod topology;
+mod topology_watch;
 mod wiring;
 
 use std::sync::Arc;

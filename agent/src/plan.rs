@@ -28,7 +28,7 @@ use crate::local_policy::LocalPolicy;
 use crate::record::{Records, ReportKey, Side};
 
 /// Names of the steps, for metrics, logs and crash points.
-pub const STEP_NAMES: [&str; 28] = [
+pub const STEP_NAMES: [&str; 29] = [
     "make-keys",
     "send-psk",
     "open-psk",
@@ -52,6 +52,7 @@ pub const STEP_NAMES: [&str; 28] = [
     "seal-credential",
     "renew-credential",
     "report-lease",
+    "report-checkpointed",
     "open-credential",
     "accept-credential",
     "probe",
@@ -110,6 +111,8 @@ pub enum Step {
     SealCredential { lease: Box<v1::Lease>, ends_at_ms: u64, epoch: u32, renewal: bool },
     /// Reports again that this side is ready.
     ReportLease { lease: String, fencing_token: u64 },
+    /// Origin: reports that the work of a lease that is called back is saved.
+    ReportCheckpointed { lease: String, fencing_token: u64 },
     /// Origin: opens a credential and keeps it.
     OpenCredential { lease: String, fencing_token: u64, envelope: v1::Envelope },
     /// Origin: opens the loopback port and writes the kubeconfig.
@@ -152,6 +155,7 @@ impl Step {
             Self::SealCredential { renewal: false, .. } => "seal-credential",
             Self::SealCredential { renewal: true, .. } => "renew-credential",
             Self::ReportLease { .. } => "report-lease",
+            Self::ReportCheckpointed { .. } => "report-checkpointed",
             Self::OpenCredential { .. } => "open-credential",
             Self::AcceptCredential { .. } => "accept-credential",
             Self::Probe { .. } => "probe",
@@ -201,6 +205,7 @@ impl Step {
             Self::AdmitLease { lease, .. }
             | Self::RefuseLease { lease, .. }
             | Self::ReportLease { lease, .. }
+            | Self::ReportCheckpointed { lease, .. }
             | Self::OpenCredential { lease, .. }
             | Self::RemoveLease { lease, .. }
             | Self::ForgetLease { lease } => lease,
@@ -230,6 +235,8 @@ pub struct Live {
     pub accepted: BTreeMap<String, LiveLease>,
     /// Reports that were acknowledged a moment ago: the desired state may not show them yet.
     pub settling: BTreeSet<ReportKey>,
+    /// Leases that are called back and whose work says that it is saved.
+    pub saved: BTreeSet<String>,
     /// Networks between Liqos, by the peering that carries them.
     pub networks: BTreeMap<String, NetworkSeen>,
     /// Objects that nobody wants any more, as [`Desired`](crate::desired::Desired) confirmed.

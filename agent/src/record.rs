@@ -295,6 +295,8 @@ pub enum ReportKey {
     Ready(String),
     /// This side of a lease cannot go on.
     LeaseFailed(String),
+    /// The work of a lease that is called back is saved.
+    Checkpointed(String),
     /// This side of a lease is taken down.
     Clean(String),
     /// An envelope may be deleted: peering, epoch, lease, step, sequence.

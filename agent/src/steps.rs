@@ -34,6 +34,7 @@ use crate::keybundle::PinnedKeys;
 use crate::metrics::Metrics;
 use crate::node_service::Networks;
 use crate::plan::{Live, LiveLease, Step, ack_key, ack_of};
+use crate::reclaim::Saved;
 use crate::record::ReportKey;
 use crate::store::{Change, Store, StoreError};
 
@@ -140,6 +141,8 @@ pub struct Context {
     pub node_service: watch::Receiver<NodeService>,
     /// What is seen of the networks between Liqos.
     pub networks: watch::Sender<Networks>,
+    /// Leases that are called back and whose work says that it is saved.
+    pub saved: watch::Sender<Saved>,
     /// Notified when a tunnel was put up: who may talk through it has to be said anew.
     pub reach_due: Notify,
     /// Time.
@@ -172,6 +175,7 @@ impl Context {
             accepted: running.connected.iter().map(|(id, lease)| (id.clone(), lease.lease.clone())).collect(),
             settling: running.settling.keys().cloned().collect(),
             networks: self.networks.borrow().clone(),
+            saved: self.saved.borrow().leases(),
             unwanted: std::collections::BTreeSet::new(),
         }
     }
@@ -264,6 +268,9 @@ pub async fn run(context: &Context, step: &Step) -> Result<(), StepError> {
             seal_credential::run(context, lease, *ends_at_ms, *epoch).await
         }
         Step::ReportLease { lease, fencing_token } => lease_report::donor_ready(context, lease, *fencing_token).await,
+        Step::ReportCheckpointed { lease, fencing_token } => {
+            lease_report::checkpointed(context, lease, *fencing_token).await
+        }
         Step::OpenCredential { lease, fencing_token, envelope } => {
             open_credential::run(context, lease, *fencing_token, envelope).await
         }

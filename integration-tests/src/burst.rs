@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::federation::{AgentSpec, Donor, Federation, FederationConfig, PATIENCE, Place};
 use crate::programs::deploy;
 use crate::wait::until;
-use crate::watch::{Watch, now_ms};
+use crate::watch::{Seen, Watch, now_ms};
 
 /// Cluster that bursts, in the example policy.
 pub const ORIGIN: &str = "polytech-campus";
@@ -38,6 +38,12 @@ pub struct Phases(pub Vec<(&'static str, u64)>);
 impl Phases {
     /// The phase that users wait for.
     pub const STARTED: &'static str = "container started on the donor";
+
+    /// When that was, in milliseconds after the pod was created.
+    #[must_use]
+    pub fn started_ms(&self) -> Option<u64> {
+        self.0.iter().find(|(name, _)| *name == Self::STARTED).map(|(_, ms)| *ms)
+    }
 }
 
 impl std::fmt::Display for Phases {
@@ -256,6 +262,9 @@ impl Burst {
             })
             .await?
             .at_ms;
+        // Asking for the log over and over meanwhile would take the processors from what is measured.
+        let runs = |seen: &Seen| matches!(seen.object["status"]["phase"].as_str(), Some("Running" | "Succeeded"));
+        pods.first("the pod to run", PATIENCE, runs).await?;
         let started = self.started_ms(name).await?;
         let lease = self.lease_on(&node).await?;
         let request =

@@ -230,3 +230,22 @@ fn the_agent_holds_no_right_on_gateways_but_in_tenant_namespaces() {
     let policy = object("agent/admission.yaml", "ValidatingAdmissionPolicy", "comity-agent").to_string();
     assert!(policy.contains("variables.isTenant && request.resource.resource in ['secrets', 'rolebindings']"));
 }
+
+/// People answer a call back on a GpuLease, and write no status; objects about NUMA nodes are read and nothing else.
+#[test]
+fn call_backs_and_numa_nodes_take_no_more_rights_than_they_need() {
+    let edit = object("agent/burst.yaml", "ClusterRole", "comity-edit");
+    let on_leases: Vec<&Value> = edit["rules"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|rule| rule["resources"].to_string().contains("gpuleases"))
+        .collect();
+    assert_eq!(on_leases, [&json!({"apiGroups": ["comity.dev"], "resources": ["gpuleases"], "verbs": ["patch"]})]);
+    let read = object("agent/node-topology.yaml", "ClusterRole", "comity-node-topology");
+    let only = json!({"apiGroups": ["topology.node.k8s.io"], "resources": ["noderesourcetopologies"], "verbs": ["get", "list", "watch"]});
+    assert_eq!(read["rules"], json!([only]));
+    // Of pods where nobody opted in only those on a lease's node, and their annotations.
+    let policy = object("agent/admission.yaml", "ValidatingAdmissionPolicy", "comity-agent-burst").to_string();
+    assert!(policy.contains("oldObject.spec.nodeName.matches('^lease-[0-9]+$')"), "{policy}");
+}

@@ -3,6 +3,8 @@
 
 #[path = "scenarios/burst.rs"]
 mod burst;
+#[path = "scenarios/called_back.rs"]
+mod called_back;
 #[path = "scenarios/chaos.rs"]
 mod chaos;
 #[path = "scenarios/control_planes.rs"]

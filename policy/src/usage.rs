@@ -40,10 +40,10 @@ impl UsageTable {
     /// Counts a lease in.
     pub fn add(&mut self, lease: &LeaseUse<'_>) {
         let milli = lease.gpus_milli;
-        grow(self.by_tenant.entry(lease.tenant.to_owned()).or_default(), lease.class, milli);
-        grow(self.by_institution.entry(lease.institution.to_owned()).or_default(), lease.class, milli);
-        let donor = self.by_donor.entry(lease.donor.to_owned()).or_default();
-        grow(donor.entry(lease.tenant.to_owned()).or_default(), lease.class, milli);
+        let grow_class = |by_class: &mut ByClass| grow(by_class, lease.class, milli);
+        with(&mut self.by_tenant, lease.tenant, grow_class);
+        with(&mut self.by_institution, lease.institution, grow_class);
+        with(&mut self.by_donor, lease.donor, |donor| with(donor, lease.tenant, grow_class));
         if let Some(agreement) = lease.agreement {
             grow(&mut self.by_agreement, agreement, milli);
         }
@@ -85,9 +85,16 @@ impl UsageTable {
     }
 }
 
+/// Changes what is kept for a name. A name that is known is not copied.
+fn with<T: Default>(sums: &mut BTreeMap<String, T>, key: &str, change: impl FnOnce(&mut T)) {
+    match sums.get_mut(key) {
+        Some(known) => change(known),
+        None => change(sums.entry(key.to_owned()).or_default()),
+    }
+}
+
 fn grow(sums: &mut BTreeMap<String, u64>, key: &str, milli: u64) {
-    let sum = sums.entry(key.to_owned()).or_default();
-    *sum = sum.saturating_add(milli);
+    with(sums, key, |sum: &mut u64| *sum = sum.saturating_add(milli));
 }
 
 fn shrink(sums: &mut BTreeMap<String, u64>, key: &str, milli: u64) {

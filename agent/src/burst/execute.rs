@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use json_patch::Patch as JsonPatch;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use serde::Serialize;
 
 use super::GATE;
 use super::patch;
@@ -21,7 +21,7 @@ const NOTE_BYTES: usize = 1_000;
 
 /// How an action ended.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// The pod is now so.
     Changed(Box<PodFacts>),
     /// Done.
@@ -34,13 +34,13 @@ pub(super) enum Outcome {
 
 /// Carries out what concerns pods.
 #[derive(Clone)]
-pub(super) struct Hands {
+pub(crate) struct Hands {
     client: kube::Client,
     recorder: Recorder,
 }
 
 impl Hands {
-    pub(super) fn new(client: kube::Client) -> Self {
+    pub(crate) fn new(client: kube::Client) -> Self {
         let reporter = Reporter { controller: "comity-agent".to_owned(), instance: None };
         Self { recorder: Recorder::new(client.clone(), reporter), client }
     }
@@ -70,19 +70,19 @@ impl Hands {
                 patch::release(facts)
             }
             BurstAction::Replace { pod, .. } => return self.delete(pod).await,
-            BurstAction::Tell { pod, note } => return self.tell(pod, note).await,
+            BurstAction::Tell { pod, note } => return self.tell(pod, note, "Burst").await,
             _ => return Outcome::Done,
         };
-        match self.patch(&facts.pod, patch).await {
+        match self.patch(&facts.pod, &Patch::Json::<()>(patch)).await {
             Outcome::Done => Outcome::Changed(Box::new(after)),
             other => other,
         }
     }
 
-    async fn patch(&self, pod: &PodRef, patch: JsonPatch) -> Outcome {
+    /// Changes a pod. The patch says itself which one it is for.
+    pub(crate) async fn patch<P: Serialize + std::fmt::Debug + Sync>(&self, pod: &PodRef, patch: &Patch<P>) -> Outcome {
         let api = Api::<Pod>::namespaced(self.client.clone(), &pod.namespace);
-        let patch = Patch::Json::<()>(patch);
-        limited(api.patch(&pod.name, &PatchParams::default(), &patch)).await
+        limited(api.patch(&pod.name, &PatchParams::default(), patch)).await
     }
 
     async fn delete(&self, pod: &PodRef) -> Outcome {
@@ -91,7 +91,8 @@ impl Hands {
         limited(api.delete(&pod.name, &DeleteParams { preconditions: Some(same), ..DeleteParams::default() })).await
     }
 
-    async fn tell(&self, pod: &PodRef, note: &Note) -> Outcome {
+    /// Writes an event about a pod; `action` is what it is about, in CamelCase.
+    pub(crate) async fn tell(&self, pod: &PodRef, note: &Note, action: &str) -> Outcome {
         let reference = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Pod".to_owned()),
@@ -108,7 +109,7 @@ impl Hands {
             type_: if note.is_warning { EventType::Warning } else { EventType::Normal },
             reason: note.reason.to_owned(),
             note: Some(text),
-            action: "Burst".to_owned(),
+            action: action.to_owned(),
             secondary: None,
         };
         limited(self.recorder.publish(&event, &reference)).await
@@ -130,8 +131,11 @@ async fn limited<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Outco
         Err(_) => Outcome::Failed(format!("no answer within {} s", CALL_LIMIT.as_secs())),
         Ok(Ok(_)) => Outcome::Done,
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Outcome::Outdated,
-        // A test of the patch did not hold. Anything else is a refusal, with its reason.
-        Ok(Err(kube::Error::Api(status))) if status.code == 422 && status.message.contains("testing value") => {
+        // A test of the patch did not hold, or the pod of this name is another one. Anything else is a refusal, with its reason.
+        Ok(Err(kube::Error::Api(status)))
+            if status.code == 422
+                && ["testing value", "metadata.uid"].iter().any(|mark| status.message.contains(mark)) =>
+        {
             Outcome::Outdated
         }
         Ok(Err(kube::Error::Api(status))) => Outcome::Failed(format!("the API server says: {}", status.message)),

@@ -30,6 +30,7 @@ pub(crate) fn pod(name: &str) -> PodView {
                 cpu_milli_per_gpu: 1_000,
                 memory_mib_per_gpu: 1_024,
             }),
+            wishes: super::wishes::Wishes::default(),
             obstacle: None,
             opted_out: false,
             class: None,

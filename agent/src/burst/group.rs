@@ -6,33 +6,41 @@ use sha2::{Digest as _, Sha256};
 
 use super::demand::Shape;
 use super::pod::PodFacts;
+use super::wishes::Wishes;
 
 /// Longest name that a purpose repeats: a purpose has at most 256 bytes.
 const NAME_CHARS: usize = 80;
 
-/// Pods of one owner, one shape and one class: they may share a request.
+/// Pods of one owner, one shape, one class and the same wishes: they may share a request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Group {
     pub(crate) namespace: String,
     pub(crate) class: String,
     pub(crate) shape: Shape,
     pub(crate) owner_uid: String,
+    pub(crate) wishes: Wishes,
 }
 
 impl Group {
     /// A short name that is the same after every restart.
     pub(crate) fn id(&self) -> String {
         let shape = &self.shape;
-        digest(&[
+        let amounts =
+            [u64::from(shape.gpus), shape.cpu_milli_per_gpu, shape.memory_mib_per_gpu].map(|it| it.to_string());
+        let wishes = self.wishes.name();
+        let mut parts = vec![
             "group",
             &self.namespace,
             &self.owner_uid,
             &self.class,
             &shape.resource,
-            &shape.gpus.to_string(),
-            &shape.cpu_milli_per_gpu.to_string(),
-            &shape.memory_mib_per_gpu.to_string(),
-        ])
+            &amounts[0],
+            &amounts[1],
+            &amounts[2],
+        ];
+        // Without wishes it is what it was before pods could have any.
+        parts.extend(Some(wishes.as_str()).filter(|wishes| !wishes.is_empty()));
+        digest(&parts)
     }
 }
 
@@ -111,7 +119,13 @@ mod tests {
             cpu_milli_per_gpu: 1,
             memory_mib_per_gpu: 2,
         };
-        Group { namespace: "team-a".to_owned(), class: "frontier".to_owned(), shape, owner_uid: "o".to_owned() }
+        Group {
+            namespace: "team-a".to_owned(),
+            class: "frontier".to_owned(),
+            shape,
+            owner_uid: "o".to_owned(),
+            wishes: Wishes::default(),
+        }
     }
 
     #[test]
@@ -140,5 +154,7 @@ mod tests {
         let mut other = group();
         other.shape.gpus = 1;
         assert_ne!(id, other.id());
+        let wishes = Wishes { priority: "urgent".to_owned(), ..Wishes::default() };
+        assert_ne!(id, Group { wishes, ..group() }.id());
     }
 }

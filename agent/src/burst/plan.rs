@@ -192,6 +192,7 @@ impl<'a> Planner<'a> {
             class,
             shape: shape.clone(),
             owner_uid: facts.owner.uid.clone(),
+            wishes: facts.wishes.clone(),
         };
         self.wants.entry(group).or_default().push(pod);
     }

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::demand::{Shape, shape};
 use super::offload::obstacle;
+use super::wishes::Wishes;
 use super::{CLASS, GATE, LEASE, LIQO_TAINT, OFFLOAD_LABEL, REQUEST};
 use crate::observe::pod_request::effective_request;
 
@@ -49,6 +50,7 @@ pub struct PodFacts {
     /// Whether something would make it anew.
     pub has_controller: bool,
     pub(crate) shape: Result<Shape, String>,
+    pub(crate) wishes: Wishes,
     /// Why it must stay here.
     pub obstacle: Option<String>,
     /// It says itself that it stays here.
@@ -109,13 +111,18 @@ impl PodFacts {
             scheduled.filter(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
         let reference =
             PodRef { namespace: metadata.namespace.clone()?, name: metadata.name.clone()?, uid: metadata.uid.clone()? };
+        let (wishes, unreadable) = match Wishes::of(annotations) {
+            Ok(wishes) => (wishes, None),
+            Err(problem) => (Wishes::default(), Some(problem)),
+        };
         let created = metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_millisecond());
         Some(Self {
             created_ms: u64::try_from(created).unwrap_or(0),
             owner: owner(pod, &reference, labels, annotations),
             has_controller: metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true)),
             shape,
-            obstacle: obstacle(pod),
+            wishes,
+            obstacle: obstacle(pod).or(unreadable),
             opted_out: [labels, annotations]
                 .iter()
                 .any(|map| map.get(OFFLOAD_LABEL).is_some_and(|text| text == "false")),
@@ -230,6 +237,17 @@ mod tests {
         let group = json!({ "labels": { "scheduling.x-k8s.io/pod-group": "ring" } });
         let group = facts(group, json!({}), json!({})).unwrap().owner;
         assert!(group.is_gang && group.uid == "ring");
+    }
+
+    #[test]
+    fn a_pod_whose_wishes_cannot_be_read_stays_here() {
+        let with = |grace: &str| {
+            let annotations = json!({ "annotations": { crate::burst::PREEMPTIBLE_GRACE: grace } });
+            facts(annotations, json!({}), json!({})).unwrap()
+        };
+        assert_eq!(with("10m").wishes.preemptible_grace_ms, Some(600_000));
+        let obstacle = with("soon").obstacle.unwrap();
+        assert!(obstacle.contains("comity.dev/preemptible-grace") && obstacle.contains("soon"), "{obstacle}");
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comity_proto::v1;
 use comity_runtime::Clock;
 use futures::StreamExt as _;
 use tokio::sync::watch;
@@ -14,16 +13,18 @@ use super::execute::{Hands, Outcome, pod_of};
 use super::mirror::Cluster;
 use super::plan::{BurstAction, plan};
 use super::pod::PodFacts;
-use super::requests::{RequestError, Requests};
+use super::requests::Requests;
 use super::settings::BurstSettings;
 use super::slots;
 use super::view::{BurstView, EndedRequest, PodView, RequestFacts, Told};
-use super::worker::{Answer, Worker};
+use super::worker::Worker;
 use crate::desired::Update;
 use crate::kubernetes_api::KubernetesApi;
 use crate::observe::Nodes;
+use crate::reclaim::{self, ReclaimContext, Saved};
 use crate::record::Records;
 
+mod answers;
 mod broker_facts;
 
 /// Calls to the API server at once.
@@ -34,8 +35,9 @@ const LIST_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from
 const BELIEVED_FOR_MS: u64 = 5_000;
 /// After a failure.
 const RETRY_MS: u64 = 1_000;
-/// How long a refused submission is not repeated.
-const REFUSED_FOR_MS: u64 = 30_000;
+/// How long a request that lost its lease to a call back waits for pods: a Job makes them anew after ten seconds, later if they
+/// failed before.
+const MOVES_FOR_MS: u64 = 60_000;
 
 /// What burst is given.
 pub struct BurstContext {
@@ -53,12 +55,14 @@ pub struct BurstContext {
     pub records: watch::Receiver<Arc<Records>>,
     /// What this cluster has.
     pub nodes: watch::Receiver<Nodes>,
+    /// Told of leases that are called back and whose work is saved.
+    pub saved: watch::Sender<Saved>,
     /// Time.
     pub clock: Arc<dyn Clock>,
 }
 
-/// Runs until told to stop: pods, the webhook where there is one, `GpuRequest`s and `GpuLease`s. Nothing that was made is
-/// taken away when it stops.
+/// Runs until told to stop: pods, the webhook where there is one, `GpuRequest`s and `GpuLease`s, and what they hear of leases
+/// that are called back. Nothing that was made is taken away when it stops.
 pub async fn run(context: BurstContext, stop: CancellationToken) {
     let custom = crate::crd::Controller {
         cluster: context.cluster.clone(),
@@ -68,6 +72,15 @@ pub async fn run(context: BurstContext, stop: CancellationToken) {
         clock: Arc::clone(&context.clock),
         default_class: context.settings.default_class.clone(),
         default_tenant: context.settings.default_tenant.clone(),
+        saved: context.saved.clone(),
+    };
+    let called_back = ReclaimContext {
+        cluster: context.cluster.clone(),
+        kubernetes: context.kubernetes.clone(),
+        desired: context.desired.clone(),
+        records: context.records.clone(),
+        saved: context.saved.clone(),
+        clock: Arc::clone(&context.clock),
     };
     let webhook = async {
         match &context.settings.webhook {
@@ -83,7 +96,12 @@ pub async fn run(context: BurstContext, stop: CancellationToken) {
             None => super::webhook::remove_configuration(&context.kubernetes.client()).await,
         }
     };
-    tokio::join!(Shell::new(&context).run(stop.clone()), webhook, custom.run(stop.clone()));
+    tokio::join!(
+        Shell::new(&context).run(stop.clone()),
+        webhook,
+        custom.run(stop.clone()),
+        reclaim::run(called_back, stop.clone())
+    );
 }
 
 /// What a pod became by an action, until a watch shows it.
@@ -114,6 +132,8 @@ struct Shell {
     expected: BTreeMap<String, Option<u32>>,
     short_since: BTreeMap<String, u64>,
     idle_since: BTreeMap<String, u64>,
+    /// Requests whose lease was called back, and until when they are kept for pods that are made anew.
+    moving: BTreeMap<String, u64>,
     listed_ms: u64,
 }
 
@@ -140,6 +160,7 @@ impl Shell {
             expected: BTreeMap::new(),
             short_since: BTreeMap::new(),
             idle_since: BTreeMap::new(),
+            moving: BTreeMap::new(),
             listed_ms: 0,
         }
     }
@@ -169,7 +190,8 @@ impl Shell {
         let view = self.look(now);
         self.ask_broker(&view);
         let actions = plan(&view);
-        let waits = view.pods.iter().any(|pod| pod.facts.is_gated() || pod.facts.is_unschedulable);
+        let waits =
+            view.pods.iter().any(|pod| pod.facts.is_gated() || pod.facts.is_unschedulable) || !self.moving.is_empty();
         let every = if waits { LIST_EVERY.0 } else { LIST_EVERY.1 };
         let mut wake = self.listed_ms.saturating_add(u64::try_from(every.as_millis()).unwrap_or(u64::MAX));
         if wake <= now {
@@ -234,6 +256,13 @@ impl Shell {
             least_cpu_milli: self.settings.cpu_milli_per_gpu,
             least_memory_mib: self.settings.memory_mib_per_gpu,
         };
+        for lease in update.state.iter().flat_map(|state| &state.leases).filter(|lease| lease.reclaim.is_some()) {
+            self.moving.insert(lease.request.clone(), now.saturating_add(MOVES_FOR_MS));
+        }
+        self.moving.retain(|_, until| *until > now);
+        for (id, request) in view.requests.iter_mut().flatten() {
+            request.kept_until_ms = self.moving.get(id).copied().unwrap_or(0);
+        }
         self.note_unused(&mut view);
         view
     }
@@ -318,73 +347,5 @@ impl Shell {
         // What was planned by a belief still stands for what the watch showed before it.
         let before = self.believed.remove(&uid).map_or(before, |earlier| earlier.before);
         self.believed.insert(uid, Believed { before, after, until_ms });
-    }
-
-    async fn take(&mut self, answer: Answer) {
-        let now = self.clock.unix_ms();
-        match answer {
-            Answer::Submitted { submission, result: Ok(request) } => {
-                tracing::info!(
-                    request = request.id,
-                    pods = submission.pods.len(),
-                    purpose = submission.spec.purpose,
-                    "pods became a request"
-                );
-                let facts = self.cluster.pods();
-                for pod in submission.pods.iter().filter_map(|pod| facts.get(&pod.uid)) {
-                    let mut after = self.believed.get(&pod.pod.uid).map_or_else(|| pod.clone(), |b| b.after.clone());
-                    after.request = Some(request.id.clone());
-                    self.believe(pod.clone(), after, now);
-                }
-                self.submitted_ms.insert(request.id.clone(), now);
-                self.note_request(&request, now);
-                let view = self.look(now);
-                let assign =
-                    |pod: &super::PodRef| BurstAction::Assign { pod: pod.clone(), request: request.id.clone() };
-                self.act(&view, submission.pods.iter().map(assign).collect()).await;
-            }
-            Answer::Submitted { submission, result: Err(error) } => {
-                tracing::warn!(%error, purpose = submission.spec.purpose, "the broker did not take a request");
-                let until = now + if matches!(error, RequestError::Unavailable(_)) { RETRY_MS } else { REFUSED_FOR_MS };
-                self.refused.insert(submission.key, (error.to_string(), until));
-            }
-            Answer::Listed { began_ms, result: Ok(list) } => {
-                let known = self.requests.take().unwrap_or_default();
-                self.submitted_ms.retain(|_, at| *at >= began_ms);
-                self.requests = Some(known.into_iter().filter(|(id, _)| self.submitted_ms.contains_key(id)).collect());
-                list.iter().for_each(|request| self.note_request(request, now));
-                self.listed_ms = now;
-            }
-            Answer::Got { result: Ok(request), .. } => self.note_request(&request, now),
-            Answer::Got { request, result: Err(RequestError::NotFound(message)) } => {
-                self.ended.insert(request, EndedRequest { has_failed: false, message, at_ms: now });
-            }
-            Answer::Cancelled { request, result: Ok(()) } => {
-                if let Some(requests) = &mut self.requests {
-                    requests.remove(&request);
-                }
-                self.submitted_ms.remove(&request);
-            }
-            Answer::GivenBack { lease, result: Ok(()) } => tracing::info!(lease, "an idle lease was given back"),
-            Answer::JobSize { uid, size } => drop(self.expected.insert(uid, size)),
-            // The worker told of it, and waits before it calls again.
-            Answer::Listed { result: Err(_), .. }
-            | Answer::Got { result: Err(_), .. }
-            | Answer::Cancelled { result: Err(_), .. }
-            | Answer::GivenBack { result: Err(_), .. } => {}
-        }
-    }
-
-    fn note_request(&mut self, request: &v1::Request, now: u64) {
-        match broker_facts::request(request) {
-            Some(facts) => {
-                self.requests.get_or_insert_default().insert(request.id.clone(), facts);
-            }
-            None => {
-                let has_failed = request.state() == v1::RequestState::Failed;
-                let ended = EndedRequest { has_failed, message: request.message.clone(), at_ms: now };
-                self.ended.insert(request.id.clone(), ended);
-            }
-        }
     }
 }

@@ -6,6 +6,7 @@ use super::demand::Shape;
 use super::group::Purpose;
 use super::pod::PodFacts;
 use super::view::{BurstView, LeaseFacts, LeaseStage};
+use super::wishes::Wishes;
 
 /// A request with its lease, as room for pods. Its key is the request's id.
 #[derive(Clone, Debug)]
@@ -20,8 +21,11 @@ pub(crate) struct Slot<'a> {
     pub(crate) is_queued: bool,
     pub(crate) lease: Option<(&'a str, &'a LeaseFacts)>,
     pub(crate) purpose: Option<&'a Purpose>,
+    /// What was asked for; `None` where only the lease is known.
+    wishes: Option<&'a Wishes>,
     pub(crate) message: &'a str,
     pub(crate) short_since_ms: Option<u64>,
+    pub(crate) kept_until_ms: u64,
 }
 
 impl Slot<'_> {
@@ -38,9 +42,10 @@ impl Slot<'_> {
         self.lease.is_some_and(|(_, lease)| lease.stage == LeaseStage::Ending)
     }
 
-    /// Whether pods of the shape could use it, however many; `group` is theirs.
-    pub(crate) fn suits(&self, shape: &Shape, group: &str) -> bool {
-        if self.is_ending() {
+    /// Whether pods of the shape and with these wishes could use it, however many; `group` is theirs.
+    pub(crate) fn suits(&self, shape: &Shape, wishes: &Wishes, group: &str) -> bool {
+        // What ends is no room, unless its request waits for the next lease.
+        if self.is_ending() && !self.is_queued {
             return false;
         }
         let enough =
@@ -57,7 +62,10 @@ impl Slot<'_> {
             Some(_) => true,
             None => self.lease.is_some(),
         };
-        enough && together && same_kind && theirs
+        // People may put pods that wish for nothing beside any lease of theirs.
+        let as_wished = self.wishes.is_some_and(|asked| wishes.are_met_by(asked))
+            || (self.purpose.is_none() && *wishes == Wishes::default());
+        enough && together && same_kind && theirs && as_wished
     }
 }
 
@@ -78,8 +86,10 @@ pub(crate) fn slots(view: &BurstView) -> BTreeMap<&str, Slot<'_>> {
                 is_queued: request.is_queued,
                 lease: None,
                 purpose: request.purpose.as_ref(),
+                wishes: Some(&request.wishes),
                 message: &request.message,
                 short_since_ms: request.short_since_ms,
+                kept_until_ms: request.kept_until_ms,
             },
         );
     }
@@ -95,12 +105,14 @@ pub(crate) fn slots(view: &BurstView) -> BTreeMap<&str, Slot<'_>> {
             is_queued: false,
             lease: None,
             purpose: None,
+            wishes: None,
             message: "",
             short_since_ms: None,
+            kept_until_ms: 0,
         });
         slot.is_queued &= lease.stage == LeaseStage::Ending;
-        // A request that is placed anew has an ending lease beside its next one.
-        if slot.lease.is_none_or(|(_, other)| other.stage == LeaseStage::Ending) {
+        // A request that is placed anew has a lease that is called back, or ends, beside its next one.
+        if slot.lease.is_none_or(|(_, other)| lease.stage.rank() < other.stage.rank()) {
             slot.lease = Some((id, lease));
         }
     }
@@ -149,6 +161,25 @@ pub(crate) fn unused(view: &BurstView) -> (BTreeSet<String>, BTreeSet<String>) {
 mod tests {
     use super::*;
     use crate::burst::fixtures::lease;
+
+    #[test]
+    fn pods_of_a_request_that_moves_wait_for_its_next_lease() {
+        for (next, waits_for) in
+            [(None, "lease-9"), (Some(LeaseStage::Coming), "lease-10"), (Some(LeaseStage::Active), "lease-10")]
+        {
+            let mut leases = BTreeMap::from([("lease-9".to_owned(), lease("req-1", 1, LeaseStage::CalledBack))]);
+            leases.extend(next.map(|stage| ("lease-10".to_owned(), lease("req-1", 1, stage))));
+            let view = BurstView { leases: Some(leases), ..BurstView::default() };
+            let slots = slots(&view);
+            assert_eq!(slots.get("req-1").and_then(|slot| slot.lease).map(|(id, _)| id), Some(waits_for));
+            let runs_on = (next == Some(LeaseStage::Active)).then_some("lease-10");
+            assert_eq!(
+                slots.get("req-1").and_then(Slot::active).map(|(id, _)| id),
+                runs_on,
+                "nothing new goes to lease-9"
+            );
+        }
+    }
 
     #[test]
     fn a_node_serves_the_lease_that_took_it_over() {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::namespace::Rules;
 use super::plan::Note;
 use super::pod::PodFacts;
+use super::wishes::Wishes;
 
 /// A pod, and what this process knows of it beyond the cluster.
 #[derive(Clone, Debug)]
@@ -38,6 +39,9 @@ pub struct RequestFacts {
     pub message: String,
     /// Since when pods want less than it asks for.
     pub short_since_ms: Option<u64>,
+    /// Until when it is kept though no pod wants it: its lease was called back, and pods that saved themselves are made anew.
+    pub kept_until_ms: u64,
+    pub(crate) wishes: Wishes,
     /// What this agent wrote into it, if it made it for pods.
     pub purpose: Option<super::group::Purpose>,
 }
@@ -60,8 +64,22 @@ pub enum LeaseStage {
     Coming,
     /// Pods can run.
     Active,
+    /// Its pods run on, and no others are sent there: it is called back.
+    CalledBack,
     /// It is being taken down.
     Ending,
+}
+
+impl LeaseStage {
+    /// Of two leases of one request, pods wait for that of the lower rank: a request that moves has both for a while.
+    pub(crate) const fn rank(self) -> u8 {
+        match self {
+            Self::Active => 0,
+            Self::Coming => 1,
+            Self::CalledBack => 2,
+            Self::Ending => 3,
+        }
+    }
 }
 
 /// An own lease by virtual node.

@@ -10,7 +10,7 @@ use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::events::{Event as Record, EventType, Recorder, Reporter};
@@ -23,11 +23,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::gpu_request::GpuRequestStatus;
 use super::reconcile::{self, Defaults};
-use super::{FINALIZER, GpuLease, GpuRequest, lease_mirror};
+use super::{FINALIZER, GpuLease, GpuRequest, camel};
 use crate::burst::{CLASS, RequestError, Requests, TENANT_LABEL};
 use crate::desired::Update;
 use crate::kubernetes_api::within_limit;
 use crate::observe::mirror::Mirror;
+use crate::reclaim::Saved;
 
 /// How often the broker is asked while a request waits, and while none does.
 const ASK_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
@@ -57,16 +58,18 @@ pub struct Controller {
     pub default_class: String,
     /// Tenant where the namespace names none.
     pub default_tenant: String,
+    /// Told of leases of which a `GpuLease` says that the work is saved.
+    pub saved: watch::Sender<Saved>,
 }
 
 type Watch<K> = BoxStream<'static, watcher::Result<Event<K>>>;
 
 #[derive(Default)]
-struct Seen {
+pub(super) struct Seen {
     requests: Mirror<GpuRequest>,
-    leases: Mirror<GpuLease>,
+    pub(super) leases: Mirror<GpuLease>,
     /// Leases as they were written last, until they have settled: each change of a lease is written once.
-    written: BTreeMap<String, GpuLease>,
+    pub(super) written: BTreeMap<String, GpuLease>,
     /// When requests without an object were first seen.
     orphans: BTreeMap<String, u64>,
     /// A watch that fails is said once, not each time: the definitions may not be installed.
@@ -312,7 +315,13 @@ impl Controller {
         Ok(())
     }
 
-    async fn tell(&self, object: &GpuRequest, type_: EventType, reason: &str, text: String) {
+    pub(super) async fn tell(
+        &self,
+        object: &impl Resource<DynamicType = ()>,
+        type_: EventType,
+        reason: &str,
+        text: String,
+    ) {
         let reporter = Reporter { controller: "comity-agent".to_owned(), instance: None };
         let recorder = Recorder::new(self.client.clone(), reporter);
         let reference: ObjectReference = object.object_ref(&());
@@ -326,60 +335,6 @@ impl Controller {
         if let Err(error) = within_limit(recorder.publish(&event, &reference)).await {
             tracing::debug!(%error, reason, "an event cannot be written");
         }
-    }
-
-    async fn mirror_leases(&self, seen: &mut Seen, update: &Update) {
-        let Some(state) = update.state.as_deref() else { return };
-        let now = self.clock.unix_ms();
-        let Seen { leases, written, .. } = seen;
-        let found: BTreeMap<String, &GpuLease> =
-            leases.facts().filter_map(|object| Some((key(object)?, object))).collect();
-        let mut wanted = Vec::new();
-        for lease in state.leases.iter().filter(|lease| lease.state() != v1::LeaseState::Ended) {
-            let named = |object: &&GpuLease| object.spec.lease == lease.id;
-            let old = written.values().find(named).or_else(|| found.values().copied().find(named)).cloned();
-            let Some(object) = lease_mirror::mirror(lease, &self.cluster, old.as_ref(), now) else { continue };
-            let Some(name) = key(&object) else { continue };
-            wanted.push(name.clone());
-            match self.write_lease(old.filter(|old| key(old) == key(&object)).as_ref(), &object).await {
-                Ok(()) => drop(written.insert(name, object)),
-                Err(reason) => tracing::warn!(lease = lease.id, reason, "a GpuLease cannot be written"),
-            }
-        }
-        if !update.is_live {
-            return;
-        }
-        for (_, gone) in found.iter().filter(|(key, _)| !wanted.contains(key)) {
-            let api = Api::<GpuLease>::namespaced(self.client.clone(), &namespace(*gone));
-            let name = gone.metadata.name.clone().unwrap_or_default();
-            if let Err(error) = within_limit(api.delete(&name, &DeleteParams::default())).await {
-                tracing::debug!(lease = name, %error, "a GpuLease is not removed yet");
-            }
-        }
-    }
-
-    /// Writes what differs from what is there.
-    async fn write_lease(&self, old: Option<&GpuLease>, object: &GpuLease) -> Result<(), String> {
-        let api = Api::<GpuLease>::namespaced(self.client.clone(), &namespace(object));
-        let name = object.metadata.name.clone().unwrap_or_default();
-        let apply = PatchParams::apply("comity-agent").force();
-        if old.is_none_or(|old| old.spec != object.spec) {
-            let head = json!({
-                "apiVersion": GpuLease::api_version(&()), "kind": GpuLease::kind(&()),
-                "metadata": { "name": name, "labels": object.metadata.labels }, "spec": object.spec,
-            });
-            within_limit(api.patch(&name, &apply, &Patch::Apply(&head))).await.map_err(|error| error.to_string())?;
-        }
-        if old.is_none_or(|old| old.status != object.status) {
-            let status = json!({
-                "apiVersion": GpuLease::api_version(&()), "kind": GpuLease::kind(&()),
-                "metadata": { "name": name }, "status": object.status,
-            });
-            within_limit(api.patch_status(&name, &apply, &Patch::Apply(&status)))
-                .await
-                .map_err(|error| error.to_string())?;
-        }
-        Ok(())
     }
 }
 
@@ -402,11 +357,11 @@ where
     watcher::watcher(Api::<K>::all(client.clone()), watcher::Config::default()).default_backoff().boxed()
 }
 
-fn key(object: &impl Resource) -> Option<String> {
+pub(super) fn key(object: &impl Resource) -> Option<String> {
     Some(format!("{}/{}", object.meta().namespace.as_deref()?, object.meta().name.as_deref()?))
 }
 
-fn namespace(object: &impl Resource) -> String {
+pub(super) fn namespace(object: &impl Resource) -> String {
     object.meta().namespace.clone().unwrap_or_default()
 }
 
@@ -414,15 +369,4 @@ fn namespace(object: &impl Resource) -> String {
 fn is_final(object: &GpuRequest) -> bool {
     let state = object.status.as_ref().and_then(|status| status.state.as_deref());
     matches!(state, Some("Completed" | "Cancelled" | "Failed"))
-}
-
-/// "PolicyDenied" for "policy-denied".
-fn camel(code: &str) -> String {
-    let mut text = String::new();
-    for word in code.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty()) {
-        let mut letters = word.chars();
-        text.extend(letters.next().map(|first| first.to_ascii_uppercase()));
-        text.push_str(letters.as_str());
-    }
-    if text.is_empty() { "Refused".to_owned() } else { text }
 }

@@ -27,6 +27,7 @@ use super::Condition;
     printcolumn(name = "GPUs", type_ = "integer", json_path = ".spec.gpus"),
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "Expires", type_ = "string", json_path = ".status.expiresAt"),
+    printcolumn(name = "Reclaim", type_ = "string", json_path = ".status.reclaimAt"),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = "1"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
@@ -65,7 +66,7 @@ pub enum Side {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuLeaseStatus {
-    /// Placed, Connecting, Active, Suspect, Ending or Ended.
+    /// Placed, Connecting, Active, Suspect, Reclaiming, Ending or Ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// Why it ends.
@@ -74,10 +75,13 @@ pub struct GpuLeaseStatus {
     /// When it ends unless renewed, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
+    /// When it ends because it is called back, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reclaim_at: Option<String>,
     /// What is waited for, or what went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// DonorReady, OriginReady and Active.
+    /// DonorReady, OriginReady, Active and Reclaiming.
     #[serde(default)]
     pub conditions: Vec<Condition>,
 }

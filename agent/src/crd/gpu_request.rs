@@ -6,7 +6,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Condition;
+use super::{Condition, Members, Preemptible, Topology, Window};
 
 /// Asks other clusters for GPUs. It cannot be changed: delete it and create another.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -34,7 +34,11 @@ use super::Condition;
 #[x_kube(
     validation = Rule::new("self == oldSelf").message("a GpuRequest cannot be changed: delete it and create another"),
     validation = Rule::new("!(has(self.class) && has(self.selector))").message("give either class or selector, not both"),
-    validation = Rule::new("[has(self.milli), has(self.migProfile), has(self.memoryMib)].filter(given, given).size() <= 1").message("give at most one of milli, migProfile and memoryMib: each says how much of a GPU one share is")
+    validation = Rule::new("[has(self.milli), has(self.migProfile), has(self.memoryMib)].filter(given, given).size() <= 1").message("give at most one of milli, migProfile and memoryMib: each says how much of a GPU one share is"),
+    validation = Rule::new("!(has(self.sameNode) && has(self.topology) && has(self.topology.sameNode))").message("give either sameNode or topology.sameNode, not both: they are the same"),
+    validation = Rule::new("!has(self.members) || self.members.desired * self.gpus <= 4096").message("members.desired times gpus must be at most 4096: each member has that many GPUs"),
+    validation = Rule::new("!(has(self.migProfile) && has(self.topology) && has(self.topology.nvlink) && self.topology.nvlink == 'Required')").message("NVLink does not join MIG instances: leave topology.nvlink out, or ask for whole GPUs"),
+    validation = Rule::new("!(has(self.topology) && has(self.topology.numa)) || (has(self.cpuMilliPerGpu) && self.cpuMilliPerGpu > 0) || (has(self.memoryMibPerGpu) && self.memoryMibPerGpu > 0)").message("topology.numa aligns CPU and memory: say how much with cpuMilliPerGpu or memoryMibPerGpu")
 )]
 pub struct GpuRequestSpec {
     /// Tenant that is accounted. Absent: the namespace's label comity.dev/tenant, or the agent's default; it may not differ from those.
@@ -51,7 +55,7 @@ pub struct GpuRequestSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub selector: Option<String>,
-    /// How many GPUs, or shares of GPUs.
+    /// How many GPUs, or shares of GPUs; where there are members, of each of them.
     #[x_kube(validation = Rule::new("self >= 1 && self <= 4096").message("gpus must be from 1 to 4096"))]
     pub gpus: i32,
     /// Thousandths of a GPU that one share is. Absent: a whole one.
@@ -74,7 +78,7 @@ pub struct GpuRequestSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self >= 0 && self <= 1099511627776").message("memoryMibPerGpu must not be negative"))]
     pub memory_mib_per_gpu: Option<i64>,
-    /// All shares on one node.
+    /// All shares on one node; as topology.sameNode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_node: Option<bool>,
     /// Length of the lease, as in "2h"; absent: the federation's default.
@@ -82,6 +86,23 @@ pub struct GpuRequestSpec {
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,6}[smhd]$')").message("duration must be a number and one of s, m, h, d, as in 90s, 30m, 2h or 1d"))]
     #[schemars(length(max = 8))]
     pub duration: Option<String>,
+    /// How the GPUs lie together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<Topology>,
+    /// A gang of members, each with `gpus` GPUs on one node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub members: Option<Members>,
+    /// Priority class of the policy bundle. Absent: the federation's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("priorityClass must be a DNS label: lower-case letters, digits and '-'"))]
+    #[schemars(length(max = 63))]
+    pub priority_class: Option<String>,
+    /// It may be preempted by requests of higher priority. Absent: it may not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preemptible: Option<Preemptible>,
+    /// When it may start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<Window>,
     /// How the GPUs arrive. Absent: VirtualNode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivery: Option<DeliveryKind>,
@@ -104,7 +125,7 @@ pub struct GpuRequestStatus {
     /// Generation that this is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Refused, Submitting, Queued, Placed, Connecting, Active, Suspect, Ending, Completed, Cancelled or Failed.
+    /// Refused, Submitting, Queued, Placed, Connecting, Active, Suspect, Reclaiming, Ending, Completed, Cancelled or Failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// The broker's request.
@@ -119,6 +140,9 @@ pub struct GpuRequestStatus {
     /// When the lease ends unless renewed, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
+    /// When the lease ends because it is called back, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reclaim_at: Option<String>,
     /// Why it waits, or what went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,

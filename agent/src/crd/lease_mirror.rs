@@ -4,7 +4,8 @@ use comity_proto::v1;
 
 use super::gpu_lease::{GpuLease, GpuLeaseSpec, GpuLeaseStatus, Side};
 use super::reconcile::condition;
-use super::{DeliveryKind, conditions, time};
+use super::{Condition, DeliveryKind, camel, conditions, time};
+use crate::reclaim::{CHECKPOINTED, CalledBack, RECLAIM_AT, RECLAIM_REASON};
 
 /// Where leases are shown that have no namespace of their own here.
 const SYSTEM_NAMESPACE: &str = "comity-system";
@@ -39,6 +40,10 @@ pub(super) fn mirror(lease: &v1::Lease, cluster: &str, old: Option<&GpuLease>, n
     object.metadata.namespace = Some(namespace.to_owned());
     let marks = [("app.kubernetes.io/managed-by", "comity-agent")];
     object.metadata.labels = Some(marks.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+    let called_back = CalledBack::of(lease);
+    object.metadata.annotations = called_back.as_ref().map(|it| {
+        [(RECLAIM_AT, &it.at), (RECLAIM_REASON, &it.reason)].map(|(key, text)| (key.to_owned(), text.clone())).into()
+    });
     let before = old.and_then(|old| old.status.as_ref()).map(|status| status.conditions.clone()).unwrap_or_default();
     let state_now = state(lease.state());
     let is_active = lease.state() == v1::LeaseState::Active;
@@ -49,6 +54,7 @@ pub(super) fn mirror(lease: &v1::Lease, cluster: &str, old: Option<&GpuLease>, n
         state: Some(state_now.to_owned()),
         end_reason: end_reason(lease.end_reason()).map(str::to_owned),
         expires_at: time(lease.expires_at_ms),
+        reclaim_at: called_back.as_ref().map(|called_back| called_back.at.clone()),
         message: Some(lease.message.clone()).filter(|message| !message.is_empty()),
         conditions: conditions(
             &before,
@@ -56,10 +62,33 @@ pub(super) fn mirror(lease: &v1::Lease, cluster: &str, old: Option<&GpuLease>, n
                 ready("DonorReady", lease.donor_ready),
                 ready("OriginReady", lease.origin_ready),
                 condition("Active", is_active, state_now, &lease.message, now_ms),
+                reclaiming(called_back.as_ref(), now_ms),
             ],
         ),
     });
     Some(object)
+}
+
+/// Whether it is called back: why, until when, and where its request goes on.
+fn reclaiming(called_back: Option<&CalledBack>, now_ms: u64) -> Condition {
+    let Some(CalledBack { at, reason, message, moved_to, .. }) = called_back else {
+        return condition("Reclaiming", false, "NotCalledBack", "", now_ms);
+    };
+    let goes_on =
+        if moved_to.is_empty() { "another place is sought".to_owned() } else { format!("it goes on as {moved_to}") };
+    condition("Reclaiming", true, &camel(reason), &format!("{message}; it ends at {at}; {goes_on}"), now_ms)
+}
+
+/// What a `GpuLease` says of its call back.
+pub(super) fn marks(object: &GpuLease) -> [Option<&String>; 2] {
+    let annotations = object.metadata.annotations.as_ref();
+    [RECLAIM_AT, RECLAIM_REASON].map(|key| annotations.and_then(|all| all.get(key)))
+}
+
+/// Whether somebody says on a `GpuLease` that the work is saved.
+pub(super) fn is_answered(object: &GpuLease) -> bool {
+    let annotations = object.metadata.annotations.as_ref();
+    annotations.and_then(|all| all.get(CHECKPOINTED)).is_some_and(|text| text == "true")
 }
 
 /// The state, as users read it.
@@ -88,6 +117,7 @@ fn end_reason(reason: v1::EndReason) -> Option<&'static str> {
         v1::EndReason::Reclaimed => Some("Reclaimed"),
         v1::EndReason::Preempted => Some("Preempted"),
         v1::EndReason::NotNeeded => Some("NotNeeded"),
+        v1::EndReason::PartFailed => Some("PartFailed"),
         v1::EndReason::DeviceLost => Some("DeviceLost"),
         v1::EndReason::NodeLost => Some("NodeLost"),
         v1::EndReason::DonorLost => Some("DonorLost"),
@@ -117,5 +147,40 @@ mod tests {
         assert!(mirror(&lease, "elsewhere", None, 1_000).is_none());
         // Looked at again, nothing changes.
         assert_eq!(mirror(&lease, "here", Some(&origin), 9_000).unwrap(), origin);
+        assert_eq!(marks(&origin), [None, None]);
+        assert_eq!(origin.status.unwrap().reclaim_at, None);
+    }
+
+    #[test]
+    fn a_call_back_is_shown_with_its_reason_and_its_end() {
+        let mut lease = v1::Lease {
+            id: "lease-4".to_owned(),
+            origin: "here".to_owned(),
+            state: v1::LeaseState::Reclaiming.into(),
+            message: "called back: the donor needs it for local work".to_owned(),
+            moved_to: "lease-9".to_owned(),
+            reclaim: Some(v1::Reclaim {
+                reason: v1::ReclaimReason::LocalNeed.into(),
+                deadline_ms: 86_400_000,
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let mut shown = mirror(&lease, "here", None, 1_000).unwrap();
+        let at = "1970-01-02T00:00:00Z".to_owned();
+        assert_eq!(marks(&shown), [Some(&at), Some(&"local-need".to_owned())]);
+        let status = shown.status.clone().unwrap();
+        assert_eq!((status.state.as_deref(), status.reclaim_at.as_ref()), (Some("Reclaiming"), Some(&at)));
+        let condition = status.conditions.iter().find(|one| one.type_ == "Reclaiming").unwrap();
+        assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("True", "LocalNeed"));
+        for part in ["for local work", &at, "goes on as lease-9"] {
+            assert!(condition.message.contains(part), "{part}: {}", condition.message);
+        }
+        assert!(!is_answered(&shown));
+        shown.metadata.annotations.as_mut().unwrap().insert(CHECKPOINTED.to_owned(), "true".to_owned());
+        assert!(is_answered(&shown));
+        // What ends by its call back is not called back any more.
+        lease.set_state(v1::LeaseState::Ending);
+        assert_eq!(marks(&mirror(&lease, "here", Some(&shown), 2_000).unwrap()), [None, None]);
     }
 }

@@ -2,10 +2,12 @@
 
 use comity_proto::v1;
 use comity_proto::v1::share::{Kind, Whole};
+use k8s_openapi::jiff::Timestamp;
 
-use super::gpu_request::{DeliveryKind, GpuRequest, GpuRequestStatus};
-use super::{Condition, conditions, time};
+use super::gpu_request::{DeliveryKind, GpuRequest, GpuRequestSpec, GpuRequestStatus};
+use super::{Condition, Numa, NvLink, conditions, time};
 use crate::burst::{CLASS, TENANT_LABEL};
+use crate::reclaim::CalledBack;
 
 /// What a `GpuRequest` does not say itself.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +64,7 @@ pub(super) fn spec(object: &GpuRequest, defaults: &Defaults) -> Result<v1::Reque
         Some(text) => crate::burst::duration_ms(text)
             .ok_or_else(|| format!("spec.duration is {text:?}: write 90s, 30m, 2h or at most 90d"))?,
     };
+    let window = spec.window.clone().unwrap_or_default();
     let amount = |given: Option<i64>| u64::try_from(given.unwrap_or(0)).unwrap_or(0);
     let delivery = match spec.delivery.unwrap_or_default() {
         DeliveryKind::VirtualNode => v1::Delivery::VirtualNode,
@@ -75,17 +78,57 @@ pub(super) fn spec(object: &GpuRequest, defaults: &Defaults) -> Result<v1::Reque
             class: if spec.selector.is_some() { String::new() } else { class },
             selector: spec.selector.clone().unwrap_or_default(),
             share: Some(v1::Share { kind: Some(kind) }),
-            count: u32::try_from(spec.gpus).unwrap_or(0),
+            count: count(spec.gpus),
             cpu_milli_per_gpu: amount(spec.cpu_milli_per_gpu),
             memory_mib_per_gpu: amount(spec.memory_mib_per_gpu),
         }),
-        topology: Some(v1::Topology { same_node: spec.same_node.unwrap_or(false), ..v1::Topology::default() }),
+        topology: Some(topology(spec)),
+        members: spec.members.as_ref().map(|it| v1::Members { min: count(it.min), desired: count(it.desired) }),
+        priority: spec.priority_class.clone().unwrap_or_default(),
+        preemptible: spec.preemptible.as_ref().map(|it| v1::Preemptible {
+            grace_ms: u64::from(count(it.grace_seconds.unwrap_or(0))).saturating_mul(1_000),
+            checkpoint: it.checkpoint.unwrap_or(false),
+        }),
+        not_before_ms: unix_ms("spec.window.notBefore", window.not_before.as_deref())?,
+        start_by_ms: unix_ms("spec.window.startBy", window.start_by.as_deref())?,
         duration_ms,
         delivery: delivery.into(),
         target_namespace: namespace,
         purpose: format!("{PURPOSE}{name} #{}", metadata.uid.as_deref().unwrap_or_default()),
         ..v1::RequestSpec::default()
     })
+}
+
+/// The definition lets nothing negative in.
+fn count(given: i32) -> u32 {
+    u32::try_from(given).unwrap_or(0)
+}
+
+fn topology(spec: &GpuRequestSpec) -> v1::Topology {
+    let wished = spec.topology.clone().unwrap_or_default();
+    v1::Topology {
+        same_node: wished.same_node.or(spec.same_node).unwrap_or(false),
+        whole_node: wished.whole_node.unwrap_or(false),
+        nvlink: match wished.nvlink {
+            None => v1::NvLink::Unspecified,
+            Some(NvLink::Preferred) => v1::NvLink::Preferred,
+            Some(NvLink::Required) => v1::NvLink::Required,
+        }
+        .into(),
+        numa: match wished.numa {
+            None => v1::Numa::Unspecified,
+            Some(Numa::Aligned) => v1::Numa::Aligned,
+        }
+        .into(),
+        rdma_gbits: count(wished.rdma_gbits.unwrap_or(0)),
+    }
+}
+
+/// A time of RFC 3339 in milliseconds since 1970; 0 for none.
+fn unix_ms(field: &str, given: Option<&str>) -> Result<u64, String> {
+    let Some(text) = given else { return Ok(0) };
+    let time = text.parse::<Timestamp>().ok().and_then(|time| u64::try_from(time.as_millisecond()).ok());
+    time.filter(|ms| *ms > 0).ok_or_else(|| format!("{field} is {text:?}: write a time such as 2026-03-01T20:00:00Z"))
 }
 
 /// A status with one sentence about what was not done.
@@ -137,6 +180,7 @@ pub(super) fn status(
         lease: Some(request.lease.clone()).filter(|lease| !lease.is_empty()),
         donor: donor.or(old.donor),
         expires_at: lease.and_then(|lease| time(lease.expires_at_ms)),
+        reclaim_at: lease.and_then(CalledBack::of).map(|called_back| called_back.at),
         message: Some(message).filter(|message| !message.is_empty()),
         conditions: conditions(&old.conditions, fresh),
     }
@@ -156,7 +200,7 @@ pub(super) fn condition(type_: &str, holds: bool, reason: &str, message: &str, n
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::crd::GpuRequestSpec;
+    use crate::crd::{Members, Preemptible, Topology, Window};
 
     fn object(spec: GpuRequestSpec) -> GpuRequest {
         let mut object = GpuRequest::new("train", spec);
@@ -180,6 +224,37 @@ mod tests {
         assert_eq!(gpus.share.unwrap().kind, Some(Kind::Milli(250)));
         assert_eq!(uid_in(&asked.purpose), Some("u-1"));
         assert_eq!(uid_in("burst of job/x 1x nvidia.com/gpu #u-1"), None);
+    }
+
+    #[test]
+    fn a_request_says_how_and_when_as_the_object_does() {
+        let mut given = GpuRequestSpec {
+            gpus: 4,
+            same_node: Some(true),
+            topology: Some(Topology {
+                nvlink: Some(NvLink::Required),
+                numa: Some(Numa::Aligned),
+                rdma_gbits: Some(400),
+                whole_node: Some(true),
+                same_node: None,
+            }),
+            members: Some(Members { min: 2, desired: 8 }),
+            priority_class: Some("urgent".to_owned()),
+            preemptible: Some(Preemptible { grace_seconds: Some(600), checkpoint: Some(true) }),
+            window: Some(Window { not_before: None, start_by: Some("2026-03-01T20:00:00Z".to_owned()) }),
+            ..Default::default()
+        };
+        let asked = spec(&object(given.clone()), &defaults()).unwrap();
+        let topology = asked.topology.unwrap();
+        assert!(topology.same_node && topology.whole_node && topology.rdma_gbits == 400);
+        assert_eq!((topology.nvlink(), topology.numa()), (v1::NvLink::Required, v1::Numa::Aligned));
+        assert_eq!(asked.members, Some(v1::Members { min: 2, desired: 8 }));
+        assert_eq!(asked.preemptible, Some(v1::Preemptible { grace_ms: 600_000, checkpoint: true }));
+        assert_eq!((asked.priority.as_str(), asked.not_before_ms), ("urgent", 0));
+        assert_eq!(asked.start_by_ms, 1_772_395_200_000);
+        given.window = Some(Window { not_before: Some("tonight".to_owned()), start_by: None });
+        let error = spec(&object(given), &defaults()).unwrap_err();
+        assert!(error.contains("spec.window.notBefore") && error.contains("tonight"), "{error}");
     }
 
     #[test]

@@ -28,7 +28,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OnceCell};
 
 use crate::delivery::DeliveryError;
 use crate::delivery::call::call;
@@ -106,6 +106,8 @@ pub struct LiqoOrigin {
     settings: OriginSettings,
     /// Held while the offer to a namespace is worked out and written: leases for one namespace may come and go at once.
     offers: Arc<Mutex<()>>,
+    /// Liqo never changes it: every object of a peering carries it.
+    own_id: Arc<OnceCell<String>>,
 }
 
 impl std::fmt::Debug for LiqoOrigin {
@@ -118,7 +120,7 @@ impl LiqoOrigin {
     /// Works on the cluster behind `client`.
     #[must_use]
     pub fn new(client: Client, settings: OriginSettings) -> Self {
-        Self { client, settings, offers: Arc::default() }
+        Self { client, settings, offers: Arc::default(), own_id: Arc::default() }
     }
 
     fn namespaced(&self, namespace: &str, kind: &ApiResource) -> Api<DynamicObject> {
@@ -130,8 +132,9 @@ impl LiqoOrigin {
     }
 
     /// This cluster's Liqo id.
-    async fn own_id(&self) -> Result<String, DeliveryError> {
-        own_id(&self.client, &self.settings.liqo_namespace).await
+    async fn own_id(&self) -> Result<&str, DeliveryError> {
+        let read = || own_id(&self.client, &self.settings.liqo_namespace);
+        self.own_id.get_or_try_init(read).await.map(String::as_str)
     }
 }
 

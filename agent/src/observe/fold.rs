@@ -15,6 +15,7 @@ use super::node_facts::NodeFacts;
 use super::node_id::NodeSalt;
 use super::pod_facts::PodFacts;
 use super::pod_request::{Amounts, CPU, MEMORY};
+use super::topology::NodeTopology;
 use super::wiring::{self, Wiring};
 
 /// Nodes of one offer, as the broker bounds it.
@@ -33,11 +34,13 @@ pub(crate) struct Folded {
     pub(crate) left_out: Vec<LeftOut>,
 }
 
-/// Folds what is known of a cluster. `lent` are the namespaces of leases: what runs there is not local use.
+/// Folds what is known of a cluster. `lent` are the namespaces of leases: what runs there is not local use. `topologies` are NUMA
+/// nodes by the name of the node.
 pub(crate) fn fold<'a>(
     nodes: impl IntoIterator<Item = &'a NodeFacts>,
     pods: impl IntoIterator<Item = &'a PodFacts>,
     lent: &BTreeSet<String>,
+    topologies: &BTreeMap<String, NodeTopology>,
     salt: &NodeSalt,
     reserve: &LocalReserve,
 ) -> Folded {
@@ -58,7 +61,8 @@ pub(crate) fn fold<'a>(
         folded.left_out.extend(left_out);
         if !pools.is_empty() {
             let local = used.get(facts.name.as_str()).unwrap_or(&nothing);
-            let (node, left_out) = node(facts, &pools, local, salt, reserve);
+            let topology = topologies.get(&facts.name);
+            let (node, left_out) = node(facts, &pools, topology, local, (salt, reserve));
             folded.nodes.push(node);
             folded.left_out.extend(left_out);
         }
@@ -73,9 +77,9 @@ pub(crate) fn fold<'a>(
 fn node(
     facts: &NodeFacts,
     pools: &[GpuPool],
+    topology: Option<&NodeTopology>,
     local: &Amounts,
-    salt: &NodeSalt,
-    reserve: &LocalReserve,
+    (salt, reserve): (&NodeSalt, &LocalReserve),
 ) -> (Node, Vec<LeftOut>) {
     let amount = |amounts: &Amounts, name: &str| amounts.get(name).copied().unwrap_or(0);
     let mut devices = Vec::new();
@@ -103,7 +107,7 @@ fn node(
     {
         leave_out(health::ANNOTATION, reason);
     }
-    let wiring = if facts.wiring.is_empty() {
+    let mut wiring = if facts.wiring.is_empty() {
         Wiring::default()
     } else {
         match wiring::read(&facts.wiring, &mut devices, (cpu_milli, memory_mib), salt) {
@@ -114,6 +118,10 @@ fn node(
             }
         }
     };
+    // The owner's own word wins.
+    if let Some(topology) = topology.filter(|_| wiring.numa.is_empty()) {
+        wiring.numa = topology.apply(&mut devices, (cpu_milli, memory_mib));
+    }
     let node = Node {
         id: salt.node_id(&facts.name),
         cpu_milli,

@@ -1,4 +1,4 @@
-//! The inventory of a Kubernetes cluster: nodes, pods, and which namespaces are leases', watched.
+//! The inventory of a Kubernetes cluster: nodes, pods, and which namespaces are leases', watched; and NUMA nodes where objects tell.
 //!
 //! Of each object only what the fold needs is kept; pods that finished are not even sent. A watch that fails is begun
 //! again with growing pauses, and what was known stays published meanwhile: a silent API server must not look like an
@@ -23,6 +23,7 @@ use super::lean::Lean;
 use super::mirror::Mirror;
 use super::node_facts::NodeFacts;
 use super::pod_facts::{Names, PodFacts};
+use super::topology_watch::{self, Topologies};
 use super::{Inventory, InventorySettings, Nodes};
 use crate::delivery::LEASE_LABEL;
 use crate::kubernetes_api::KubernetesApi;
@@ -54,13 +55,21 @@ pub fn observe(api: &KubernetesApi, settings: InventorySettings) -> Inventory {
         .default_backoff()
         .boxed(),
         guests: watcher::watcher(
-            Api::<PartialObjectMeta<Namespace>>::all(client),
+            Api::<PartialObjectMeta<Namespace>>::all(client.clone()),
             watcher::Config::default().labels(&format!("{REMOTE_CLUSTER_LABEL},!{TENANT_NAMESPACE_LABEL}")),
         )
         .default_backoff()
         .boxed(),
     };
-    Inventory::new(nodes, tokio::spawn(follow(streams, settings, publish)))
+    let (tell, topologies) = watch::channel(None);
+    let task = async move {
+        tokio::select! {
+            () = follow(streams, topologies, settings, publish) => {}
+            // It ends with its listener alone.
+            () = topology_watch::follow(client, tell) => {}
+        }
+    };
+    Inventory::new(nodes, tokio::spawn(task))
 }
 
 struct Streams<N, P, S> {
@@ -79,10 +88,15 @@ struct Seen {
     namespaces: Mirror<String>,
     /// Namespaces that Liqo made for pods of other clusters: what runs there is on a lease too.
     guests: Mirror<String>,
+    topologies: Topologies,
 }
 
-async fn follow<N, P, S>(mut streams: Streams<N, P, S>, settings: InventorySettings, publish: watch::Sender<Nodes>)
-where
+async fn follow<N, P, S>(
+    mut streams: Streams<N, P, S>,
+    mut topologies: watch::Receiver<Topologies>,
+    settings: InventorySettings,
+    publish: watch::Sender<Nodes>,
+) where
     N: Stream<Item = Watch<Lean<Node>>> + Unpin,
     P: Stream<Item = Watch<Lean<Pod>>> + Unpin,
     S: Stream<Item = Watch<PartialObjectMeta<Namespace>>> + Unpin,
@@ -110,6 +124,10 @@ where
                 Some(event) => taken("guests", event).is_some_and(|event| seen.guests.take(event, guest_entry)),
                 None => return,
             },
+            Ok(()) = topologies.changed() => {
+                seen.topologies.clone_from(&topologies.borrow_and_update());
+                true
+            }
             () = tokio::time::sleep_until(fold_at), if due.is_some() => {
                 due = None;
                 seen.publish(&settings, &publish, &mut told);
@@ -159,11 +177,14 @@ impl Seen {
             && self.pods.is_complete()
             && self.namespaces.is_complete()
             && self.guests.is_complete()
+            && self.topologies.is_some()
     }
 
     fn publish(&self, settings: &InventorySettings, publish: &watch::Sender<Nodes>, told: &mut Vec<LeftOut>) {
         let lent: BTreeSet<String> = self.namespaces.facts().chain(self.guests.facts()).cloned().collect();
-        let folded = fold(self.nodes.facts(), self.pods.facts(), &lent, &settings.salt, &settings.reserve);
+        let topologies = self.topologies.clone().unwrap_or_default();
+        let (salt, reserve) = (&settings.salt, &settings.reserve);
+        let folded = fold(self.nodes.facts(), self.pods.facts(), &lent, &topologies, salt, reserve);
         if folded.left_out != *told {
             for left in &folded.left_out {
                 tracing::warn!(

@@ -6,6 +6,7 @@ use super::lease::{Held, ends, refuse};
 use super::liqo::{Standing, standing};
 use super::{LiveLease, Step, View};
 use crate::delivery::DeliveryKind;
+use crate::reclaim::called_back;
 use crate::record::{OriginRecord, ReportKey, Side};
 
 pub(super) fn plan(view: &View<'_>, lease: &v1::Lease, steps: &mut Vec<Step>) {
@@ -32,6 +33,10 @@ pub(super) fn plan(view: &View<'_>, lease: &v1::Lease, steps: &mut Vec<Step>) {
             steps.push(refuse(lease, code, reason));
             return;
         }
+    }
+    let reported = ReportKey::Checkpointed(lease.id.clone());
+    if called_back(lease).is_some() && view.live.saved.contains(&lease.id) && !view.is_reported(&reported) {
+        steps.push(Step::ReportCheckpointed { lease: lease.id.clone(), fencing_token: lease.fencing_token });
     }
     open(view, lease, steps);
     if let Some(record) = record {

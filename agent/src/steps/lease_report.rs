@@ -1,4 +1,4 @@
-//! Steps `refuse-lease` and `report-lease`: what the broker is told of one side of a lease.
+//! Steps `refuse-lease`, `report-lease` and `report-checkpointed`: what the broker is told of one side of a lease.
 
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
@@ -34,6 +34,16 @@ pub(super) async fn donor_ready(context: &Context, lease: &str, fencing_token: u
         }
     });
     Ok(update.await?)
+}
+
+pub(super) async fn checkpointed(context: &Context, lease: &str, fencing_token: u64) -> Result<(), StepError> {
+    let report = v1::LeaseReport {
+        lease: lease.to_owned(),
+        fencing_token,
+        outcome: Some(v1::lease_report::Outcome::Checkpointed(v1::lease_report::Checkpointed {})),
+    };
+    let key = ReportKey::Checkpointed(lease.to_owned());
+    Ok(context.store.update(move |change| change.send(key, Body::LeaseReport(report))).await?)
 }
 
 pub(super) fn send_ready(

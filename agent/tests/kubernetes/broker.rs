@@ -102,6 +102,38 @@ impl Broker {
         lease_id
     }
 
+    /// Lends without having been asked; the lease is active at once.
+    pub(crate) fn lend(&self, lease: &str, namespace: &str) {
+        let lease = v1::Lease {
+            id: lease.to_owned(),
+            request: lease.replace("lease-", "req-"),
+            origin: "polytechnic".to_owned(),
+            placement: Some(v1::Placement { donor: "institute".to_owned(), ..v1::Placement::default() }),
+            state: v1::LeaseState::Active.into(),
+            target_namespace: namespace.to_owned(),
+            delivery: v1::Delivery::VirtualNode.into(),
+            ..v1::Lease::default()
+        };
+        self.state().leases.insert(lease.id.clone(), lease);
+        self.publish();
+    }
+
+    /// Calls a lease back until then, or, with `None`, spares it.
+    pub(crate) fn call_back(&self, lease: &str, deadline_ms: Option<u64>) {
+        if let Some(lease) = self.state().leases.get_mut(lease) {
+            lease.reclaim = deadline_ms.map(|deadline_ms| v1::Reclaim {
+                reason: v1::ReclaimReason::LocalNeed.into(),
+                since_ms: deadline_ms - 600_000,
+                deadline_ms,
+                ..v1::Reclaim::default()
+            });
+            lease.set_state(if deadline_ms.is_some() { v1::LeaseState::Reclaiming } else { v1::LeaseState::Active });
+            lease.message =
+                deadline_ms.map_or_else(String::new, |_| "called back: the donor needs it for local work".to_owned());
+        }
+        self.publish();
+    }
+
     fn end(&self, id: &str, final_state: v1::RequestState) {
         {
             let mut state = self.state();

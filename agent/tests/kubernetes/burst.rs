@@ -5,6 +5,7 @@ use std::sync::Arc;
 use comity_agent::burst::{self, BurstContext, BurstSettings, GATE, LEASE, REQUEST, WebhookSettings};
 use comity_agent::crd::{GpuLease, GpuRequest};
 use comity_agent::observe::Nodes;
+use comity_agent::reclaim::Saved;
 use comity_proto::v1;
 use comity_runtime::SystemClock;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -20,13 +21,15 @@ use crate::broker::Broker;
 use crate::cluster::{Cluster, eventually, pod, refusal};
 
 /// A running burst.
-struct Running {
+pub(crate) struct Running {
     stop: CancellationToken,
     task: JoinHandle<()>,
+    /// What it says of leases whose work is saved.
+    pub(crate) saved: watch::Sender<Saved>,
 }
 
 impl Running {
-    fn start(cluster: &Cluster, broker: &Broker, nodes: &watch::Sender<Nodes>, port: Option<u16>) -> Self {
+    pub(crate) fn start(cluster: &Cluster, broker: &Broker, nodes: &watch::Sender<Nodes>, port: Option<u16>) -> Self {
         let webhook = port.map(|port| WebhookSettings {
             listen: ([127, 0, 0, 1], port).into(),
             url: Some(format!("https://127.0.0.1:{port}/gate")),
@@ -34,6 +37,7 @@ impl Running {
         });
         let settings = BurstSettings { enabled: true, webhook, ..BurstSettings::default() };
         settings.check().unwrap();
+        let saved = watch::Sender::default();
         let context = BurstContext {
             cluster: "polytechnic".to_owned(),
             kubernetes: cluster.agent.clone(),
@@ -42,14 +46,15 @@ impl Running {
             desired: broker.desired(),
             records: watch::channel(Arc::default()).1,
             nodes: nodes.subscribe(),
+            saved: saved.clone(),
             clock: Arc::new(SystemClock::new()),
         };
         let stop = CancellationToken::new();
         let task = tokio::spawn(burst::run(context, stop.clone()));
-        Self { stop, task }
+        Self { stop, task, saved }
     }
 
-    async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.stop.cancel();
         self.task.await.unwrap();
     }
@@ -74,7 +79,7 @@ fn is_gated(pod: &Pod) -> bool {
     pod.spec.as_ref().unwrap().scheduling_gates.iter().flatten().any(|gate| gate.name == GATE)
 }
 
-fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+pub(crate) fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
@@ -83,7 +88,7 @@ fn node_of(pod: &Pod) -> Option<&str> {
 }
 
 /// The node that Liqo would make for a lease: simulated, with the lease's label and taint, and Liqo's taint.
-async fn virtual_node(cluster: &Cluster, lease: &str, gpus: u32) {
+pub(crate) async fn virtual_node(cluster: &Cluster, lease: &str, gpus: u32) {
     let amounts = json!({ "cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": gpus.to_string() });
     let node = json!({
         "metadata": {
@@ -101,7 +106,7 @@ async fn virtual_node(cluster: &Cluster, lease: &str, gpus: u32) {
     api.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
 }
 
-async fn events_say(cluster: &Cluster, namespace: &str, reason: &str) -> bool {
+pub(crate) async fn events_say(cluster: &Cluster, namespace: &str, reason: &str) -> bool {
     let arguments = ["get", "events", "-n", namespace, "-o", "jsonpath={.items[*].reason}"];
     cluster.plane().kubectl(&arguments).await.unwrap().split(' ').any(|found| found == reason)
 }
@@ -342,10 +347,32 @@ pub(crate) async fn definitions_refuse_what_cannot_be(cluster: &Cluster) {
         (json!({ "gpus": 1, "milli": 500, "migProfile": "1g.10gb" }), "at most one of milli"),
         (json!({ "gpus": 1, "duration": "a week" }), "duration must be a number"),
         (json!({ "gpus": 1, "gpuz": 1 }), "unknown field"),
+        (json!({ "gpus": 1, "members": { "min": 3, "desired": 2 } }), "members.min must not be more"),
+        (json!({ "gpus": 1_024, "members": { "min": 1, "desired": 8 } }), "at most 4096"),
+        (json!({ "gpus": 2, "topology": { "nvlink": "required" } }), "Unsupported value"),
+        (json!({ "gpus": 2, "topology": { "numa": "Aligned" } }), "cpuMilliPerGpu or memoryMibPerGpu"),
+        (json!({ "gpus": 2, "migProfile": "1g.10gb", "topology": { "nvlink": "Required" } }), "does not join MIG"),
+        (json!({ "gpus": 2, "sameNode": true, "topology": { "sameNode": true } }), "either sameNode or topology"),
+        (json!({ "gpus": 2, "topology": { "rdmaGbits": 0 } }), "topology.rdmaGbits must be"),
+        (json!({ "gpus": 2, "priorityClass": "Very High" }), "priorityClass must be a DNS label"),
+        (json!({ "gpus": 2, "preemptible": { "graceSeconds": 90_000 } }), "a day"),
+        (json!({ "gpus": 2, "window": { "startBy": "tonight" } }), "date-time"),
+        (
+            json!({ "gpus": 2, "window": { "notBefore": "2026-03-02T00:00:00Z", "startBy": "2026-03-01T00:00:00Z" } }),
+            "startBy must be after",
+        ),
     ] {
         let error = apply(spec.clone()).await.unwrap_err().to_string();
         assert!(error.contains(message), "{spec}: {error}");
     }
+    let all = json!({
+        "gpus": 2, "cpuMilliPerGpu": 4_000, "members": { "min": 1, "desired": 2 },
+        "topology": { "nvlink": "Required", "numa": "Aligned", "rdmaGbits": 400, "sameNode": false, "wholeNode": true },
+        "priorityClass": "urgent", "preemptible": { "graceSeconds": 600, "checkpoint": true },
+        "window": { "notBefore": "2026-03-01T00:00:00Z", "startBy": "2026-03-02T00:00:00+01:00" },
+    });
+    apply(all).await.unwrap();
+    cluster.plane().kubectl(&["delete", "gpurequest", "bad", "-n", "default"]).await.unwrap();
     apply(json!({ "gpus": 1 })).await.unwrap();
     let error = apply(json!({ "gpus": 2 })).await.unwrap_err().to_string();
     assert!(error.contains("cannot be changed"), "{error}");

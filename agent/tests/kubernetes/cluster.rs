@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use serde_json::json;
 
-const MANIFESTS: [&str; 10] = [
+const MANIFESTS: [&str; 12] = [
     // Slices of earlier leases are looked for; there are none.
     r#"{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "resourceslices.authentication.liqo.io"},
@@ -20,6 +20,15 @@ const MANIFESTS: [&str; 10] = [
           "names": {"plural": "resourceslices", "singular": "resourceslice", "kind": "ResourceSlice", "listKind": "ResourceSliceList"},
           "versions": [{"name": "v1beta1", "served": true, "storage": true,
             "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}}"#,
+    // NUMA nodes, as Node Feature Discovery tells of them.
+    r#"{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "noderesourcetopologies.topology.node.k8s.io",
+          "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes/enhancements/pull/1870"}},
+        "spec": {"group": "topology.node.k8s.io", "scope": "Cluster",
+          "names": {"plural": "noderesourcetopologies", "singular": "noderesourcetopology", "kind": "NodeResourceTopology", "listKind": "NodeResourceTopologyList"},
+          "versions": [{"name": "v1alpha2", "served": true, "storage": true,
+            "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}}"#,
+    include_str!("../../../deploy/agent/node-topology.yaml"),
     // Where Liqo would be: some rights are within it.
     "{apiVersion: v1, kind: Namespace, metadata: {name: liqo}}",
     include_str!("../../../deploy/crds/gpurequests.yaml"),

@@ -22,6 +22,24 @@ pub(crate) async fn nodes_pods_and_leases_become_an_offer(cluster: &Cluster) {
     })
     .await;
     let first = nodes.borrow().clone().unwrap();
+    assert!(first.iter().all(|node| node.numa.is_empty()), "nothing tells of NUMA nodes");
+    let zone = |number: u32| {
+        serde_json::json!({ "name": format!("node-{number}"), "type": "Node", "resources": [
+            { "name": "cpu", "capacity": "32", "allocatable": "32", "available": "32" },
+            { "name": "memory", "capacity": "64Gi", "allocatable": "64Gi", "available": "64Gi" },
+            { "name": "nvidia.com/gpu", "capacity": "4", "allocatable": "4", "available": "4" },
+        ] })
+    };
+    let topology = serde_json::json!({
+        "apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology",
+        "metadata": { "name": "gpu-1" }, "topologyPolicies": ["SingleNUMANodePodLevel"], "zones": [zone(0), zone(1)],
+    });
+    cluster.plane().kubectl_with_input(&["apply", "-f", "-"], &topology.to_string()).await.unwrap();
+    wait_for(&nodes, "the NUMA nodes of gpu-1", |nodes| {
+        let gpu_1 = nodes.iter().find(|node| node.id == salt.node_id("gpu-1"));
+        gpu_1.is_some_and(|node| node.numa.len() == 2 && node.devices[4].numa_node == Some(1))
+    })
+    .await;
     assert!(first.iter().any(|node| node.id == salt.node_id("gpu-1")));
     let device = &first[0].devices[0];
     assert_eq!(

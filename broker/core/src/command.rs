@@ -36,7 +36,7 @@ pub(crate) use invite_cluster::no_policy;
 pub use join_cluster::JoinCluster;
 pub use mark_clusters::MarkClusters;
 pub use offer_keys::OfferKeys;
-pub use place_requests::{PlaceRequests, ProposedPlacement};
+pub use place_requests::{Aim, PlaceRequests, ProposedPlacement};
 pub use reclaim_leases::{ProposedReclaim, ReclaimLeases};
 pub use record_certificate::RecordCertificate;
 pub use relay_envelope::RelayEnvelope;

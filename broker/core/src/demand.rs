@@ -96,6 +96,9 @@ pub struct RequestSpec {
     /// As how many members, each with `gpus`; `None`: `gpus` is all there is, and may lie on several nodes.
     #[serde(default)]
     pub members: Option<Members>,
+    /// Whether its members may lie on several donors, as one lease for each.
+    #[serde(default)]
+    pub spread_donors: bool,
     /// Length of the lease; zero takes the federation's default.
     pub duration: Millis,
     /// Donors that may serve it; empty: any.
@@ -153,6 +156,50 @@ impl RequestSpec {
     #[must_use]
     pub fn least_shares(&self) -> u64 {
         u64::from(self.gpus.count).saturating_mul(u64::from(self.members.map_or(1, |members| members.min)))
+    }
+
+    /// Shares that it may come to hold.
+    #[must_use]
+    pub fn most_shares(&self) -> u64 {
+        u64::from(self.gpus.count).saturating_mul(u64::from(self.members.map_or(1, |members| members.desired)))
+    }
+
+    /// The same for so many of its members, at these donors; empty: at any that it allows.
+    #[must_use]
+    pub(crate) fn for_members(&self, members: Members, donors: Vec<ClusterId>) -> Self {
+        let mut part = Self { members: self.members.map(|_| members), ..self.clone() };
+        if !donors.is_empty() {
+            part.deny_donors.extend(donors.iter().filter(|donor| !self.allows(donor)).cloned());
+            part.allow_donors = donors;
+        }
+        part
+    }
+
+    /// Whether it lets this donor serve it.
+    #[must_use]
+    pub fn allows(&self, donor: &ClusterId) -> bool {
+        (self.allow_donors.is_empty() || self.allow_donors.contains(donor)) && !self.deny_donors.contains(donor)
+    }
+
+    /// Only members are spread, and nothing that joins them reaches from donor to donor.
+    fn check_spread(&self) -> Result<(), Refusal> {
+        if !self.spread_donors {
+            return Ok(());
+        }
+        let refused = |problem: &str, remedy: &str| {
+            Err(Refusal::invalid("spec.spread_donors", self.spread_donors, problem, remedy))
+        };
+        if self.members.is_none() {
+            return refused("is asked for without spec.members", "say of how many members it is, or leave it out");
+        }
+        if self.topology.same_node {
+            return refused("contradicts spec.topology.same_node", "leave one of the two out");
+        }
+        if self.topology.rdma_gbits > 0 {
+            let remedy = "leave one of the two out: there is no RDMA from donor to donor";
+            return refused("contradicts spec.topology.rdma_gbits", remedy);
+        }
+        Ok(())
     }
 
     /// Checks every bound; the refusal names field, value and remedy.
@@ -220,6 +267,7 @@ impl RequestSpec {
         if let Some(members) = self.members {
             members.check(gpus)?;
         }
+        self.check_spread()?;
         let duration = self.duration.0;
         if duration != 0 && !(MIN_LEASE_MS..=MAX_LEASE_MS).contains(&duration) {
             return Err(Refusal::invalid(

@@ -1,7 +1,8 @@
-//! Ids. Parse, don't validate: a value of these types is well formed.
+//! Ids. Parse, don't validate: a value of these types is well formed. Names are shared, not copied, by those who hold them.
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -23,15 +24,14 @@ pub fn is_dns_label(text: &str) -> bool {
 macro_rules! label_id {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-        #[serde(transparent)]
-        pub struct $name(String);
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
 
         impl $name {
             /// Parses a DNS label; `field` names it in the refusal.
             pub fn parse(text: &str, field: &str) -> Result<Self, Refusal> {
                 if is_dns_label(text) {
-                    return Ok(Self(text.to_owned()));
+                    return Ok(Self(text.into()));
                 }
                 Err(Refusal::invalid(
                     field,
@@ -58,6 +58,12 @@ macro_rules! label_id {
             type Err = Refusal;
             fn from_str(text: &str) -> Result<Self, Refusal> {
                 Self::parse(text, $what)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
             }
         }
 

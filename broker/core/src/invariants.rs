@@ -1,6 +1,7 @@
 //! Named sentences that hold after every applied entry. One file each; checked in debug builds after every apply, by
 //! tests everywhere, and by an admin call.
 
+mod a_gang_stands_or_falls_together;
 mod a_request_has_one_owner;
 mod derived_follows_from_the_rest;
 mod envelopes_belong_to_their_epoch;
@@ -31,6 +32,7 @@ pub const ALL: &[Invariant] = &[
     no_numa_node_or_link_is_lent_twice::INVARIANT,
     nothing_is_placed_on_what_is_unwell::INVARIANT,
     a_request_has_one_owner::INVARIANT,
+    a_gang_stands_or_falls_together::INVARIANT,
     leases_are_delivered_as_asked::INVARIANT,
     no_lease_stops_before_its_grace::INVARIANT,
     what_replaces_a_lease_knows_it::INVARIANT,

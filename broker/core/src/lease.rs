@@ -79,6 +79,8 @@ pub enum EndReason {
     Preempted,
     /// It was to replace one that was called back, and stays after all.
     NotNeeded,
+    /// Another part of its gang failed, without which the gang does not start or go on.
+    PartFailed,
     /// A device of it is gone, or failed before it was in force.
     DeviceLost,
     /// A node of it is gone, or failed before it was in force.
@@ -182,6 +184,9 @@ pub struct Lease {
     /// The lease of the same request that replaces it.
     #[serde(default)]
     pub moved_to: Option<LeaseId>,
+    /// Whether it brings members to a gang that ran already. Until it is active itself, its end concerns nobody else.
+    #[serde(default)]
+    pub joins: bool,
     /// When its end began.
     #[serde(default)]
     pub ending_at: Option<Timestamp>,

@@ -29,6 +29,7 @@ pub mod command;
 pub mod demand;
 pub mod envelope;
 pub mod fairness;
+mod gang;
 pub mod health;
 pub mod id;
 pub mod idempotency;

@@ -16,6 +16,8 @@
 //! `cutting` says at which slots, with the requests that wait behind in view.
 
 mod ahead;
+mod asked;
+mod batch;
 mod called_back;
 mod check;
 mod check_wiring;
@@ -24,6 +26,8 @@ mod cutting;
 mod device;
 mod explain;
 mod fit;
+mod grow;
+mod hopeless;
 mod no_start;
 mod nodes;
 mod order;
@@ -32,6 +36,7 @@ mod plan;
 mod reclaim;
 mod reserve;
 mod score;
+mod spread;
 mod standing;
 mod unwell;
 mod verdict;
@@ -39,6 +44,7 @@ mod view;
 mod wired;
 mod wishes;
 
+pub(crate) use check::check_proposed;
 pub use check::{Grant, check, check_renewal, check_request};
 pub use explain::{Explanation, Quote, Waiting, explain, explain_waiting, quote};
 pub use plan::{OVERDUE_AFTER, Plan, Planner, plan};

@@ -61,6 +61,11 @@ pub enum ReclaimReason {
         /// Which one.
         by: RequestId,
     },
+    /// A request that fits nowhere fits if this lease moves, and there is another place for it.
+    Repair {
+        /// Which one.
+        by: RequestId,
+    },
     /// A device of it failed.
     DeviceFailed {
         /// Its node.
@@ -89,9 +94,23 @@ impl ReclaimReason {
             Self::LocalNeed => "local-need",
             Self::PolicyChanged { .. } => "policy-changed",
             Self::Preempted { .. } => "preempted",
+            Self::Repair { .. } => "repair",
             Self::DeviceFailed { .. } => "device-failed",
             Self::NodeFailed { .. } => "node-failed",
             Self::DonorSilent => "donor-silent",
+        }
+    }
+
+    /// The request that waits for the place, if it is called back for one.
+    #[must_use]
+    pub fn for_request(&self) -> Option<RequestId> {
+        match self {
+            Self::Preempted { by } | Self::Repair { by } => Some(*by),
+            Self::LocalNeed
+            | Self::PolicyChanged { .. }
+            | Self::DeviceFailed { .. }
+            | Self::NodeFailed { .. }
+            | Self::DonorSilent => None,
         }
     }
 
@@ -111,7 +130,7 @@ impl ReclaimReason {
     #[must_use]
     pub fn ends_at_once(&self) -> EndReason {
         match self {
-            Self::LocalNeed | Self::PolicyChanged { .. } => EndReason::Reclaimed,
+            Self::LocalNeed | Self::PolicyChanged { .. } | Self::Repair { .. } => EndReason::Reclaimed,
             Self::Preempted { .. } => EndReason::Preempted,
             Self::DeviceFailed { .. } => EndReason::DeviceLost,
             Self::NodeFailed { .. } => EndReason::NodeLost,
@@ -126,6 +145,7 @@ impl std::fmt::Display for ReclaimReason {
             Self::LocalNeed => f.write_str("the donor needs it for local work"),
             Self::PolicyChanged { code } => write!(f, "policy does not allow it any more ({code})"),
             Self::Preempted { by } => write!(f, "{by} of higher priority needs its place"),
+            Self::Repair { by } => write!(f, "{by} fits if it moves, and there is another place for it"),
             Self::DeviceFailed { node, device, class } => {
                 let how = match class {
                     FaultClass::Lost => "is gone",

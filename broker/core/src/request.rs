@@ -54,6 +54,9 @@ pub struct Request {
     pub state: RequestState,
     /// Its current or last lease.
     pub lease: Option<LeaseId>,
+    /// Further leases of a gang, besides `lease`: at other donors, or members that came later.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub parts: BTreeSet<LeaseId>,
     /// When it was submitted.
     pub submitted_at: Timestamp,
     /// SPIFFE id of who submitted it.
@@ -83,22 +86,32 @@ impl Request {
         self.state == RequestState::Queued && !self.early
     }
 
-    /// Its lease, then the one that is to replace it, then, where that one is called back itself, the one that is to replace
-    /// that, and so on. Empty if it has none that is not about to end.
-    #[must_use]
-    pub fn chain(&self, state: &State) -> Vec<LeaseId> {
-        let first = self.lease.filter(|_| self.state == RequestState::Matched);
-        let next = |id: &LeaseId| state.leases.get(id)?.moved_to;
-        std::iter::successors(first, next).take(MAX_REPLACED + 1).collect()
+    /// Its leases, the first one first; of a request that is not matched, its last one.
+    pub fn leases(&self) -> impl Iterator<Item = LeaseId> {
+        self.lease.into_iter().chain(self.parts.iter().copied())
     }
 
-    /// The lease that its next one replaces: one that is called back, and that nothing replaces yet.
+    /// For each of its leases, in the order of [`leases`](Self::leases), how it is replaced: the lease, then the one that is to
+    /// replace it, then, where that one is called back itself, the one that is to replace that, and so on,
+    /// [`MAX_REPLACED`] at most. None if the request is not matched.
+    pub fn chains<'s>(&'s self, state: &'s State) -> impl Iterator<Item = Vec<LeaseId>> + use<'s> {
+        let next = |id: &LeaseId| state.leases.get(id)?.moved_to;
+        let chain = move |id| std::iter::successors(Some(id), next).take(MAX_REPLACED + 1).collect();
+        self.leases().filter(|_| self.state == RequestState::Matched).map(chain)
+    }
+
+    /// The one of its chains in which `id` is; empty if it is in none.
     #[must_use]
-    pub fn replaces(&self, state: &State) -> Option<LeaseId> {
-        let chain = self.chain(state);
-        let id = *chain.last().filter(|_| chain.len() <= MAX_REPLACED)?;
-        let moves = state.leases.get(&id)?.state == LeaseState::Reclaiming && self.attempts < MAX_ATTEMPTS;
-        moves.then_some(id)
+    pub fn chain_of(&self, state: &State, id: LeaseId) -> Vec<LeaseId> {
+        self.chains(state).find(|chain| chain.contains(&id)).unwrap_or_default()
+    }
+
+    /// Whether its next lease may replace `id`: one that is called back, and that nothing replaces yet.
+    #[must_use]
+    pub fn may_replace(&self, state: &State, id: LeaseId) -> bool {
+        let is_called_back = state.leases.get(&id).is_some_and(|lease| lease.state == LeaseState::Reclaiming);
+        let chain = self.chain_of(state, id);
+        is_called_back && self.attempts < MAX_ATTEMPTS && chain.last() == Some(&id) && chain.len() <= MAX_REPLACED
     }
 
     /// Since when it waits: its submission, or when its start window opened.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{Cluster, Invite};
 use crate::envelope::{Envelope, EnvelopeKey};
 use crate::fairness::{Amounts, Holdings, Ledger};
+use crate::gang;
 use crate::id::{ClassName, ClusterId, InstitutionId, LeaseId, NodeId, PeeringId, PriorityName, RequestId, TenantId};
 use crate::idempotency::{self, Record};
 use crate::lease::{Lease, LeaseState};
@@ -85,6 +86,8 @@ pub(crate) struct Derived {
     pub(crate) reclaiming: BTreeSet<LeaseId>,
     /// Waiting requests for which leases are or were called back.
     pub(crate) room_made: BTreeSet<RequestId>,
+    /// Gangs that run with fewer members than they would have.
+    pub(crate) growing: BTreeSet<RequestId>,
     pub(crate) pairs: BTreeMap<(ClusterId, ClusterId), PeeringId>,
     pub(crate) by_cluster: BTreeMap<ClusterId, ClusterIndex>,
 }
@@ -210,6 +213,11 @@ impl State {
         self.derived.reclaiming.iter().filter_map(|id| Some((*id, self.leases.get(id)?)))
     }
 
+    /// Gangs that run with fewer members than they would have, by number.
+    pub fn growing(&self) -> impl Iterator<Item = (RequestId, &Request)> {
+        self.derived.growing.iter().filter_map(|id| Some((*id, self.requests.get(id)?)))
+    }
+
     /// Leases of `cluster`, as origin or donor, that are not ended.
     pub fn leases_of(&self, cluster: &ClusterId) -> impl Iterator<Item = (LeaseId, &Lease)> {
         let index = self.derived.by_cluster.get(cluster);
@@ -269,6 +277,9 @@ impl Derived {
         for (id, request) in &state.requests {
             derived.work.add(WorkType::of(request), 1);
             derived.note_request(*id, request, state.policy.as_ref());
+            if gang::missing(state, request) > 0 {
+                derived.growing.insert(*id);
+            }
         }
         for (id, cluster) in &state.clusters {
             derived.note_offer(id, cluster, state.policy.as_ref());

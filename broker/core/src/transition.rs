@@ -2,17 +2,18 @@
 
 mod failures;
 mod moves;
+mod parts;
 
 use std::collections::BTreeSet;
 
 use crate::envelope::{Envelope, EnvelopeKey};
+use crate::gang;
 use crate::id::{ClusterId, InstitutionId, LeaseId, PeeringId, RequestId};
 use crate::keys::Side;
 use crate::lease::{EndReason, Lease, LeaseState, SideState};
-use crate::limits::MAX_ATTEMPTS;
 use crate::log::{Actor, Change, HEALTH_SINCE, LogEnvelope};
 use crate::peering::{Peering, PeeringState};
-use crate::request::{Request, RequestState};
+use crate::request::Request;
 use crate::settings::{Settings, retry_pause};
 use crate::state::State;
 use crate::time::Timestamp;
@@ -96,6 +97,17 @@ impl<'a> Transition<'a> {
             request.revision = self.revision;
             self.state.derived.note_request(id, request, self.state.policy.as_ref());
             self.changes.insert(Change::Request(id));
+            self.note_growth(id);
+        }
+    }
+
+    /// Keeps at hand whether members of a gang may come later.
+    fn note_growth(&mut self, id: RequestId) {
+        let grows = self.state.requests.get(&id).is_some_and(|request| gang::missing(self.state, request) > 0);
+        if grows {
+            self.state.derived.growing.insert(id);
+        } else {
+            self.state.derived.growing.remove(&id);
         }
     }
 
@@ -132,10 +144,11 @@ impl<'a> Transition<'a> {
             let given_back = (occupied && !lease.occupies()).then(|| lease.clone());
             self.state.derived.note_lease(id, lease);
             self.changes.insert(Change::Lease(id));
-            let (origin, donor) = (lease.origin.clone(), lease.placement.donor.clone());
+            let (request, origin, donor) = (lease.request, lease.origin.clone(), lease.placement.donor.clone());
             if let Some(lease) = given_back {
                 self.give_back(&lease);
             }
+            self.note_growth(request);
             self.note_both(&origin, &donor);
         }
     }
@@ -173,7 +186,7 @@ impl<'a> Transition<'a> {
         if !lease.state.may_become(LeaseState::Ending) {
             return;
         }
-        let (request, donor, peering) = (lease.request, lease.placement.donor.clone(), lease.peering);
+        let (request, peering, was) = (lease.request, lease.peering, lease.state);
         let (replaces, replaced_by) = (lease.moved_from, lease.moved_to);
         let now = self.now;
         self.change_lease(id, |lease| {
@@ -184,47 +197,7 @@ impl<'a> Transition<'a> {
         });
         self.drop_envelopes(peering, |key| key.lease == Some(id));
         let next = replaced_by.filter(|next| self.takes_over(*next, reason));
-        self.change_request(request, |request| {
-            if request.state != RequestState::Matched {
-                return;
-            }
-            if request.lease != Some(id) {
-                // It was to replace another one, which still is in force.
-                if matches!(reason, EndReason::HoldExpired | EndReason::DonorFailed) {
-                    request.failed_donors.insert(donor);
-                }
-                return;
-            }
-            if let Some(next) = next {
-                request.lease = Some(next);
-                request.message = format!("moved to {next}");
-                return;
-            }
-            message.clone_into(&mut request.message);
-            request.state = match reason {
-                EndReason::Released | EndReason::Expired | EndReason::NotNeeded => RequestState::Completed,
-                EndReason::Cancelled => RequestState::Cancelled,
-                EndReason::OriginFailed => RequestState::Failed,
-                EndReason::Reclaimed
-                | EndReason::Preempted
-                | EndReason::DeviceLost
-                | EndReason::NodeLost
-                | EndReason::DonorLost => {
-                    // It was served before; only what fails from now on counts.
-                    request.attempts = 0;
-                    if request.spec.start_by.is_some_and(|deadline| deadline <= now) {
-                        request.message = format!("{message}, and it may not start again after its start_by");
-                        RequestState::Failed
-                    } else {
-                        RequestState::Queued
-                    }
-                }
-                EndReason::HoldExpired | EndReason::DonorFailed => {
-                    request.failed_donors.insert(donor);
-                    if request.attempts < MAX_ATTEMPTS { RequestState::Queued } else { RequestState::Failed }
-                }
-            };
-        });
+        self.leave_request(request, id, (was, next), message);
         self.unlink(id, replaces, next);
         if let Some(left) = replaced_by.filter(|_| next.is_none()) {
             self.end_lease(left, reason, message);

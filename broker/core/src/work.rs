@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::demand::{GpuDemand, Topology};
+use crate::demand::{DeviceChoice, GpuDemand, Share, Topology};
 use crate::request::Request;
 
 /// What a request asks for, as far as placing it goes. Equal ones are one type of work.
@@ -19,6 +19,19 @@ impl WorkType {
     #[must_use]
     pub fn of(request: &Request) -> Self {
         Self { gpus: request.spec.gpus.clone(), topology: request.spec.topology }
+    }
+
+    /// Work of CPU (in thousandths of a core) and main memory (in MiB) alone.
+    #[must_use]
+    pub fn without_gpus(cpu_milli: u64, memory_mib: u64) -> Self {
+        let gpus = GpuDemand {
+            devices: DeviceChoice::Selector(String::new()),
+            share: Share::Whole,
+            count: 0,
+            cpu_milli_per_gpu: cpu_milli,
+            memory_mib_per_gpu: memory_mib,
+        };
+        Self { gpus, topology: Topology::default() }
     }
 }
 
@@ -46,6 +59,15 @@ impl WorkMix {
                 self.types.remove(work);
             }
         }
+    }
+
+    /// Counts all work half as often; what came once is forgotten.
+    pub(crate) fn halve(&mut self) {
+        self.types.retain(|_, count| {
+            *count /= 2;
+            *count > 0
+        });
+        self.all = self.types.values().fold(0, |all, count| all.saturating_add(*count));
     }
 
     /// Types and how often each occurs, in a fixed order.

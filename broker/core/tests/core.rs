@@ -1,8 +1,12 @@
 //! The pure heart from outside: whole stories, the matcher's choices, determinism.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[path = "core/batch.rs"]
+mod batch;
 #[path = "core/boxes.rs"]
 mod boxes;
+#[path = "core/chains.rs"]
+mod chains;
 #[path = "core/determinism.rs"]
 mod determinism;
 #[path = "core/failures.rs"]
@@ -25,7 +29,11 @@ mod queue;
 mod reclaim;
 #[path = "core/refusals.rs"]
 mod refusals;
+#[path = "core/repair.rs"]
+mod repair;
 #[path = "core/revisions.rs"]
 mod revisions;
+#[path = "core/spread.rs"]
+mod spread;
 #[path = "core/topology.rs"]
 mod topology;

@@ -32,6 +32,7 @@ pub fn spec(spec: Option<v1::RequestSpec>) -> Result<RequestSpec, Refusal> {
         gpus: demand(gpus)?,
         topology: wiring::topology(spec.topology.unwrap_or_default())?,
         members: spec.members.map(wiring::members),
+        spread_donors: spec.spread_donors,
         duration: Millis(spec.duration_ms),
         allow_donors: donors(&spec.allow_donors, "spec.allow_donors")?,
         deny_donors: donors(&spec.deny_donors, "spec.deny_donors")?,
@@ -135,6 +136,7 @@ pub fn spec_to_proto(spec: &RequestSpec) -> v1::RequestSpec {
         gpus: Some(demand_to_proto(&spec.gpus)),
         topology: Some(wiring::topology_to_proto(spec.topology)),
         members: spec.members.map(wiring::members_to_proto),
+        spread_donors: spec.spread_donors,
         duration_ms: spec.duration.0,
         allow_donors: spec.allow_donors.iter().map(ToString::to_string).collect(),
         deny_donors: spec.deny_donors.iter().map(ToString::to_string).collect(),
@@ -191,6 +193,11 @@ pub fn to_proto(id: RequestId, request: &Request) -> v1::Request {
         attempts: request.attempts,
         message: request.message.clone(),
         revision: request.revision,
+        leases: if request.state == RequestState::Matched {
+            request.leases().map(|lease| lease.to_string()).collect()
+        } else {
+            Vec::new()
+        },
     }
 }
 
@@ -212,7 +219,7 @@ pub fn standing_to_proto(standing: &Standing) -> v1::QueueStanding {
         entitled_ppm: standing.entitled_ppm,
         reserved_for: reserved.map_or_else(String::new, |reserved| reserved.request.to_string()),
         reserved_from_ms: reserved.map_or(0, |reserved| reserved.at.0),
-        reserved_donor: reserved.map_or_else(String::new, |reserved| reserved.donor.to_string()),
+        reserved_donor: reserved.map_or_else(String::new, |reserved| names(&reserved.donors)),
         earliest_ms,
         earliest_donor,
     }
@@ -220,8 +227,12 @@ pub fn standing_to_proto(standing: &Standing) -> v1::QueueStanding {
 
 /// When and where a request could start, as the API has it.
 #[must_use]
-pub fn earliest(earliest: Option<&(Timestamp, ClusterId)>) -> (u64, String) {
-    earliest.map_or_else(Default::default, |(at, donor)| (at.0, donor.to_string()))
+pub fn earliest(earliest: Option<&(Timestamp, Vec<ClusterId>)>) -> (u64, String) {
+    earliest.map_or_else(Default::default, |(at, donors)| (at.0, names(donors)))
+}
+
+fn names(donors: &[ClusterId]) -> String {
+    donors.iter().map(ClusterId::as_str).collect::<Vec<_>>().join(", ")
 }
 
 fn verdict(verdict: &DonorVerdict) -> v1::DonorVerdict {
@@ -260,6 +271,7 @@ mod tests {
             start_by_ms: 2_000,
             topology: Some(v1::Topology { nvlink: 2, numa: 1, rdma_gbits: 200, ..v1::Topology::default() }),
             members: Some(v1::Members { min: 2, desired: 4 }),
+            spread_donors: false,
             ..v1::RequestSpec::default()
         }
     }
@@ -270,6 +282,9 @@ mod tests {
         let mut expected = good();
         expected.target_namespace = DEFAULT_TARGET_NAMESPACE.to_owned();
         assert_eq!(spec_to_proto(&parsed), expected);
+        let topology = Some(v1::Topology { rdma_gbits: 0, ..good().topology.expect("set") });
+        let spread = v1::RequestSpec { spread_donors: true, topology, ..expected.clone() };
+        assert_eq!(spec_to_proto(&spec(Some(spread.clone())).expect("it is good")), spread);
         let virtual_node = v1::RequestSpec {
             delivery: v1::Delivery::VirtualNode.into(),
             target_namespace: "lab".to_owned(),
@@ -314,6 +329,7 @@ mod tests {
             (with(|s| s.members = Some(v1::Members { min: 0, desired: 4 })), "spec.members.min", "0"),
             (with(|s| s.members = Some(v1::Members { min: 5, desired: 4 })), "spec.members.min", "5"),
             (with(|s| s.members = Some(v1::Members { min: 1, desired: 2_000 })), "spec.members.desired", "2000"),
+            (with(|s| s.spread_donors = true), "spec.spread_donors", "true"),
             (gpus(|g| g.cpu_milli_per_gpu = 0), "spec.topology.numa", "aligned"),
             (gpus(|g| g.count = 0), "spec.gpus.count", "0"),
             (gpus(|g| g.count = u32::MAX), "spec.gpus.count", "4294967295"),

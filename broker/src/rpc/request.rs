@@ -176,7 +176,8 @@ impl Requests {
             let quote = matcher::quote(state, &spec);
             let (earliest_ms, earliest_donor) = convert::earliest(quote.earliest.as_ref());
             Ok(v1::QuoteRequestResponse {
-                placement: quote.placement.as_ref().map(lease::placement_to_proto),
+                placement: quote.placements.first().map(lease::placement_to_proto),
+                more_placements: quote.placements.iter().skip(1).map(lease::placement_to_proto).collect(),
                 donors: convert::verdicts(&quote.explanation),
                 price_milli_credits: quote.price_milli_credits,
                 summary: quote.explanation.summary,

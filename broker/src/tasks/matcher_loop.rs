@@ -16,7 +16,7 @@ const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 /// After the group could not answer.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Plans on each change of the state while requests wait, or leases that are called back.
+/// Plans on each change of the state while requests wait, leases are called back, or gangs lack members.
 pub(super) async fn run(context: &Context) {
     let mut revision = context.group.revision();
     let mut planner = Planner::default();
@@ -86,7 +86,8 @@ async fn plan(context: &Context, planner: &mut Planner) -> Result<Plan, Unavaila
     let plan = context
         .group
         .read(Consistency::Stale, |state| {
-            let nothing = state.queued_len() == 0 && state.reclaiming().next().is_none();
+            let nothing =
+                state.queued_len() == 0 && state.reclaiming().next().is_none() && state.growing().next().is_none();
             if nothing { Plan::default() } else { planner.plan(state, MAX_PLACEMENTS_PER_COMMAND) }
         })
         .await?;

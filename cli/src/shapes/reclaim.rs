@@ -10,7 +10,8 @@ use crate::units::age;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reclaim {
-    /// `local-need`, `policy-changed`, `preempted`, `device-failed`, `node-failed`, `donor-silent`; `unknown` if this version of `comity` does not know it.
+    /// `local-need`, `policy-changed`, `preempted`, `repair`, `device-failed`, `node-failed`, `donor-silent`; `unknown` if this version of
+    /// `comity` does not know it.
     pub reason: &'static str,
     /// The code of policy's denial.
     pub policy_code: Option<String>,
@@ -31,6 +32,7 @@ impl From<v1::Reclaim> for Reclaim {
             v1::ReclaimReason::LocalNeed => "local-need",
             v1::ReclaimReason::PolicyChanged => "policy-changed",
             v1::ReclaimReason::Preempted => "preempted",
+            v1::ReclaimReason::Repair => "repair",
             v1::ReclaimReason::DeviceFailed => "device-failed",
             v1::ReclaimReason::NodeFailed => "node-failed",
             v1::ReclaimReason::DonorSilent => "donor-silent",

@@ -61,6 +61,8 @@ pub struct Request {
     pub state: RequestState,
     /// Its current or last lease.
     pub lease: Option<String>,
+    /// All leases that it has now: of a gang there may be several.
+    pub leases: Vec<String>,
     /// When it was submitted.
     pub submitted_at_ms: Option<u64>,
     /// Who submitted it.
@@ -88,6 +90,7 @@ impl From<v1::Request> for Request {
             spec: request.spec.into(),
             state,
             lease: text(request.lease),
+            leases: request.leases,
             submitted_at_ms: time(request.submitted_at_ms),
             submitted_by: text(request.submitted_by),
             attempts: request.attempts,
@@ -111,7 +114,7 @@ impl Row for Request {
             self.spec.delivery.as_str().to_owned(),
             duration(self.spec.duration_ms),
             self.state.as_str().to_owned(),
-            self.lease.clone().unwrap_or_else(|| "-".to_owned()),
+            self.leases_text().unwrap_or_else(|| "-".to_owned()),
             age(self.submitted_at_ms.unwrap_or(0), now_ms),
             self.message.clone().unwrap_or_default(),
         ]]
@@ -119,6 +122,11 @@ impl Row for Request {
 }
 
 impl Request {
+    /// Its leases, or its last one.
+    fn leases_text(&self) -> Option<String> {
+        if self.leases.len() > 1 { Some(self.leases.join(", ")) } else { self.lease.clone() }
+    }
+
     /// How the workload will get there, in words.
     fn delivery_text(&self) -> String {
         let how = match self.spec.delivery {
@@ -134,10 +142,12 @@ impl Answer for Request {
     fn table(&self, now_ms: u64) -> String {
         let spec = &self.spec;
         let rdma = spec.topology.rdma_gbits;
-        let together = match (spec.topology.same_node, spec.topology.whole_node) {
-            (_, true) => "whole nodes",
-            (true, false) => "one node",
-            (false, false) => "any nodes of one donor",
+        let together = match (spec.topology.same_node, spec.topology.whole_node, spec.spread_donors) {
+            (_, true, false) => "whole nodes",
+            (_, true, true) => "whole nodes, of several donors where one has not enough",
+            (true, false, _) => "one node",
+            (false, false, false) => "any nodes of one donor",
+            (false, false, true) => "any nodes, of several donors where one has not enough",
         };
         let members = spec.members.map_or_else(String::new, |members| {
             if members.min == members.desired {
@@ -157,7 +167,7 @@ impl Answer for Request {
             ("Request", self.id.clone().unwrap_or_else(|| "(dry run: nothing was submitted)".to_owned())),
             ("State", self.state.as_str().to_owned()),
             ("Message", self.message.clone().unwrap_or_default()),
-            ("Lease", self.lease.clone().unwrap_or_default()),
+            ("Lease", self.leases_text().unwrap_or_default()),
             ("Tenant", spec.tenant.clone()),
             ("Origin", spec.origin.clone()),
             ("GPUs", spec.gpus.summary()),

@@ -157,6 +157,8 @@ pub struct RequestSpec {
     /// As how many members, each with `gpus`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub members: Option<Members>,
+    /// Whether they may lie on several donors.
+    pub spread_donors: bool,
     /// Length of the lease; 0: the federation's default.
     pub duration_ms: u64,
     /// Donors that may serve it; empty: any.
@@ -212,6 +214,7 @@ impl From<Option<v1::RequestSpec>> for RequestSpec {
             gpus: spec.gpus.into(),
             topology: topology.into(),
             members: spec.members.map(|members| Members { min: members.min, desired: members.desired }),
+            spread_donors: spec.spread_donors,
             duration_ms: spec.duration_ms,
             allow_donors: spec.allow_donors,
             deny_donors: spec.deny_donors,

@@ -139,6 +139,7 @@ impl Broker {
             gpus,
             topology,
             members: None,
+            spread_donors: false,
             duration: Millis::from_hours(1),
             allow_donors: Vec::new(),
             deny_donors: Vec::new(),
@@ -209,6 +210,9 @@ impl Broker {
 
     /// What a task is as a request.
     fn work(&self, task: &Task) -> WorkType {
+        if task.devices == 0 {
+            return WorkType::without_gpus(task.cpu_milli, task.memory_mib);
+        }
         let count = u32::from(task.devices);
         let devices = if task.kinds.is_empty() {
             DeviceChoice::Class(self.class.clone())
@@ -221,8 +225,8 @@ impl Broker {
             devices,
             share,
             count,
-            cpu_milli_per_gpu: task.cpu_milli.div_ceil(u64::from(count.max(1))),
-            memory_mib_per_gpu: task.memory_mib.div_ceil(u64::from(count.max(1))),
+            cpu_milli_per_gpu: task.cpu_milli.div_ceil(u64::from(count)),
+            memory_mib_per_gpu: task.memory_mib.div_ceil(u64::from(count)),
         };
         WorkType { gpus, topology: Topology { same_node: count > 1, ..Topology::default() } }
     }

@@ -99,9 +99,7 @@ impl SpeedTest {
     #[expect(clippy::cast_precision_loss, reason = "thousandths of GPUs are far below 2^52")]
     pub fn run(&self, trace: &Trace, mut progress: impl FnMut(&str)) -> Result<Speed, Refusal> {
         let members = members(trace, self.scale);
-        // Work without GPUs is no request: were it expected, the mix would drift for as long as requests alone come.
-        let history: Vec<Task> = trace.tasks.iter().filter(|task| task.devices > 0).cloned().collect();
-        let mut broker = Broker::new(&members, &history)?;
+        let mut broker = Broker::new(&members, &trace.tasks)?;
         let tasks = self.arrivals(trace);
         progress("filling the tables");
         let cold = pass(&mut broker, &tasks, self.batch)?;

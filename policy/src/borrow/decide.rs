@@ -4,15 +4,39 @@ use super::agreements::find_agreement;
 use super::{Allowance, BorrowFacts, Decision, Denial, DenyCode};
 use crate::amounts::{show_duration, show_gpus};
 use crate::bundle::Bundle;
-use crate::documents::{Cluster, DocRef, Document, Quota, QuotaSubject, Tenant};
+use crate::documents::{Agreement, Cluster, DocRef, Document, Quota, QuotaSubject, Tenant};
 
 impl Bundle {
     /// Whether a tenant may borrow. Total: every input has an answer. A denial names the first reason and what would unblock it.
     #[must_use]
     pub fn may_borrow(&self, facts: &BorrowFacts<'_>) -> Decision {
-        match decide(self, facts) {
-            Ok(allowance) => Decision::Allow(allowance),
+        let mut because = Because(Some(Vec::with_capacity(8)));
+        match decide(self, facts, &mut because) {
+            Ok(agreement) => {
+                let agreement = agreement.map(|agreement| agreement.name.clone());
+                Decision::Allow(Allowance { agreement, because: because.0.unwrap_or_default() })
+            }
             Err(denial) => Decision::Deny(*denial),
+        }
+    }
+
+    /// The same answer for who asks often: without the documents behind a yes, the agreement alone; `None` within one
+    /// institution.
+    ///
+    /// # Errors
+    /// The denial.
+    pub fn may_borrow_under(&self, facts: &BorrowFacts<'_>) -> Result<Option<&str>, Box<Denial>> {
+        Ok(decide(self, facts, &mut Because(None))?.map(|agreement| agreement.name.as_str()))
+    }
+}
+
+/// The documents behind a yes; `None`: nobody wants to know.
+struct Because(Option<Vec<DocRef>>);
+
+impl Because {
+    fn push(&mut self, document: impl FnOnce() -> DocRef) {
+        if let Some(documents) = &mut self.0 {
+            documents.push(document());
         }
     }
 }
@@ -24,7 +48,11 @@ pub(super) fn deny<T>(code: DenyCode, message: String, unblock: impl Into<String
     Err(Box::new(Denial { code, message, unblock: unblock.into(), by }))
 }
 
-fn decide(bundle: &Bundle, facts: &BorrowFacts<'_>) -> Checked<Allowance> {
+fn decide<'b>(
+    bundle: &'b Bundle,
+    facts: &BorrowFacts<'_>,
+    because: &mut Because,
+) -> Checked<Option<&'b Document<Agreement>>> {
     if facts.gpus_milli == 0 || facts.duration_ms == 0 {
         let message = "a request needs GPUs and a duration above zero".to_owned();
         return deny(
@@ -34,22 +62,23 @@ fn decide(bundle: &Bundle, facts: &BorrowFacts<'_>) -> Checked<Allowance> {
             Vec::new(),
         );
     }
-    let mut because = Vec::with_capacity(8);
-    let tenant = check_tenant(bundle, facts, &mut because)?;
+    let tenant = check_tenant(bundle, facts, because)?;
     check_federation_limits(bundle, facts)?;
-    let donor = check_donor(bundle, facts, &mut because)?;
+    let donor = check_donor(bundle, facts, because)?;
     check_terms_exist(bundle, facts, tenant, donor)?;
     let agreement = find_agreement(bundle, facts, &tenant.spec.institution, &donor.spec.institution)?;
-    because.extend(agreement.map(|agreement| agreement.at("classes")));
-    check_quotas(bundle, facts, tenant, &mut because)?;
-    check_what_is_lent(bundle, facts, tenant, donor, &mut because)?;
-    Ok(Allowance { agreement: agreement.map(|agreement| agreement.name.clone()), because })
+    if let Some(agreement) = agreement {
+        because.push(|| agreement.at("classes"));
+    }
+    check_quotas(bundle, facts, tenant, because)?;
+    check_what_is_lent(bundle, facts, tenant, donor, because)?;
+    Ok(agreement)
 }
 
 fn check_tenant<'b>(
     bundle: &'b Bundle,
     facts: &BorrowFacts<'_>,
-    because: &mut Vec<DocRef>,
+    because: &mut Because,
 ) -> Checked<&'b Document<Tenant>> {
     let Some(tenant) = bundle.tenants.get(facts.tenant) else {
         let message = format!("there is no tenant `{}`", facts.tenant);
@@ -89,7 +118,7 @@ fn check_tenant<'b>(
             vec![by],
         );
     }
-    because.push(tenant.at("classes"));
+    because.push(|| tenant.at("classes"));
     Ok(tenant)
 }
 
@@ -122,7 +151,7 @@ fn too_long<T>(who: &str, asked_ms: u64, most_ms: u64, by: DocRef) -> Checked<T>
 fn check_donor<'b>(
     bundle: &'b Bundle,
     facts: &BorrowFacts<'_>,
-    because: &mut Vec<DocRef>,
+    because: &mut Because,
 ) -> Checked<&'b Document<Cluster>> {
     if facts.donor_cluster == facts.origin_cluster {
         let message = format!("`{}` does not borrow from itself", facts.origin_cluster);
@@ -160,7 +189,7 @@ fn check_donor<'b>(
         let by = donor.at("maxLeaseDuration");
         return too_long(&format!("`{}` grants leases", donor.name), facts.duration_ms, most, by);
     }
-    because.push(donor.at("accepting"));
+    because.push(|| donor.at("accepting"));
     Ok(donor)
 }
 
@@ -205,13 +234,13 @@ fn check_quotas(
     bundle: &Bundle,
     facts: &BorrowFacts<'_>,
     tenant: &Document<Tenant>,
-    because: &mut Vec<DocRef>,
+    because: &mut Because,
 ) -> Checked<()> {
     let names = bundle.quotas_of.get(&tenant.name).map_or(&[][..], Vec::as_slice);
     let quotas = names.iter().filter_map(|name| bundle.quotas.get(name));
     for quota in quotas.filter(|quota| quota.spec.class.as_deref().is_none_or(|class| class == facts.class)) {
         check_quota(facts, quota)?;
-        because.push(quota.at("maxConcurrentGpus"));
+        because.push(|| quota.at("maxConcurrentGpus"));
     }
     Ok(())
 }
@@ -284,23 +313,22 @@ fn check_what_is_lent(
     facts: &BorrowFacts<'_>,
     tenant: &Document<Tenant>,
     donor: &Document<Cluster>,
-    because: &mut Vec<DocRef>,
+    because: &mut Because,
 ) -> Checked<()> {
     let institution_of =
         |tenant: &str| bundle.tenants.get(tenant).map_or("", |tenant| tenant.spec.institution.as_str());
-    let mut outcome = None;
+    let (mut covering, mut exhausted_term) = (None, None);
     for (index, term) in donor.spec.lends.iter().enumerate() {
         if !term.classes.contains(facts.class) || !term.covers(&tenant.name, &tenant.spec.institution) {
             continue;
         }
-        let path = format!("lends[{index}]");
         let room = match term.max_gpus_milli {
             None => Ok(()),
             Some(most) => {
                 let used = facts.in_use.lent_by_donor_where(|borrower, class| {
                     term.classes.contains(class) && term.covers(borrower, institution_of(borrower))
                 });
-                let by = donor.at(&format!("{path}.maxGpus"));
+                let by = donor.at(&format!("lends[{index}].maxGpus"));
                 exhausted(
                     DenyCode::DonorExhausted,
                     &format!("`{}`, by this term,", donor.name),
@@ -313,14 +341,18 @@ fn check_what_is_lent(
         };
         match room {
             Ok(()) => {
-                outcome = Some(Ok(donor.at(&path)));
+                covering = Some(index);
                 break;
             }
-            Err(denial) => outcome = outcome.or(Some(Err(denial))),
+            Err(denial) => exhausted_term = exhausted_term.or(Some(denial)),
         }
     }
     // That a term covers the request was checked before; without one, nothing is lent.
-    because.extend(outcome.transpose()?);
+    match (covering, exhausted_term) {
+        (Some(index), _) => because.push(|| donor.at(&format!("lends[{index}]"))),
+        (None, Some(denial)) => return Err(denial),
+        (None, None) => {}
+    }
     if let Some(most) = donor.spec.max_lent_gpus_milli {
         let used = facts.in_use.lent_by_donor_milli();
         exhausted(

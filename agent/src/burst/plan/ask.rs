@@ -109,7 +109,7 @@ impl<'a> Planner<'a> {
                 && slot.tenant == rules.tenant
                 && slot.class == group.class
                 && slot.free() >= needed
-                && slot.suits(&group.shape, id)
+                && slot.suits(&group.shape, &group.wishes, id)
         };
         let rank = |slot: &Slot<'_>| (slot.active().is_none(), slot.is_queued, slot.free());
         let candidates = self.slots.iter().filter(|(_, slot)| suits(slot));
@@ -208,7 +208,7 @@ impl<'a> Planner<'a> {
             return;
         }
         let shape = &group.shape;
-        let spec = v1::RequestSpec {
+        let mut spec = v1::RequestSpec {
             tenant: rules.tenant.clone(),
             origin: self.view.cluster.clone(),
             gpus: Some(v1::GpuDemand {
@@ -226,6 +226,7 @@ impl<'a> Planner<'a> {
             purpose: Purpose::of(&first.facts, group).to_string(),
             ..v1::RequestSpec::default()
         };
+        group.wishes.ask(&mut spec);
         for pod in pods {
             self.hold(pod);
         }

@@ -17,6 +17,7 @@ impl Planner<'_> {
             }
             if slot.is_queued && slot.used < slot.gpus {
                 let settled = slot.short_since_ms.unwrap_or(self.view.now_ms).saturating_add(SETTLED_AFTER_MS);
+                let settled = settled.max(slot.kept_until_ms);
                 if settled <= self.view.now_ms {
                     actions.push(BurstAction::Cancel { request: (*request).to_owned() });
                 } else {

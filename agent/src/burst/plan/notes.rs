@@ -47,6 +47,10 @@ pub(super) fn waits(request: &str, slot: &Slot<'_>) -> Note {
         Some((lease, facts)) if facts.stage == LeaseStage::Ending => {
             note("ComityWaiting", format!("waits for {request} to be placed again: {lease} at {} ends", facts.donor))
         }
+        Some((lease, facts)) if facts.stage == LeaseStage::CalledBack => {
+            let why = format!("{lease} at {} is called back", facts.donor);
+            note("ComityWaiting", format!("waits for {request} to be placed again: {why}"))
+        }
         Some((lease, facts)) => {
             let until = if facts.hold_until_ms == 0 {
                 String::new()

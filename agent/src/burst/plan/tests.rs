@@ -63,6 +63,29 @@ fn pods_of_one_owner_become_one_request() {
 }
 
 #[test]
+fn wishes_are_asked_for_and_never_met_by_room_of_others() {
+    let mut view = view(vec![pending("a"), pending("b")]);
+    view.pods[1].facts.wishes.preemptible_grace_ms = Some(600_000);
+    let actions = plan(&view);
+    let asked = submissions(&actions);
+    assert_eq!(asked.len(), 2);
+    let preemptible: Vec<_> = asked.iter().map(|one| (names(&one.pods), one.spec.preemptible)).collect();
+    let wished = Some(v1::Preemptible { grace_ms: 600_000, checkpoint: false });
+    assert!(preemptible.contains(&(vec!["a"], None)) && preemptible.contains(&(vec!["b"], wished)), "{preemptible:?}");
+    // A lease that may be preempted, with room for all: only for the one that said so.
+    with_lease(&mut view, "lease-1", 2, LeaseStage::Active);
+    let facts = view.requests.as_mut().unwrap().get_mut("req-1").unwrap();
+    facts.wishes.preemptible_grace_ms = Some(600_000);
+    let actions = plan(&view);
+    let sent = actions.iter().filter_map(|action| match action {
+        BurstAction::Rescue { pod, lease, .. } => Some((pod.name.as_str(), lease.as_str())),
+        _ => None,
+    });
+    assert_eq!(sent.collect::<Vec<_>>(), [("b", "lease-1")]);
+    assert_eq!(names(&submissions(&actions)[0].pods), ["a"]);
+}
+
+#[test]
 fn pods_that_still_come_are_waited_for_and_a_pod_alone_is_not_delayed() {
     let mut fresh = view(vec![pending("a")]);
     fresh.pods[0].seen_ms = NOW - 100;
@@ -257,6 +280,20 @@ fn events_are_not_repeated() {
 }
 
 #[test]
+fn pods_that_are_made_anew_join_the_request_that_waits_again() {
+    let mut view = view(vec![pending("anew")]);
+    with_request(&mut view, "req-1", request(1, &group()));
+    view.leases.get_or_insert_default().insert("lease-1".to_owned(), lease("req-1", 1, LeaseStage::Ending));
+    let actions = plan(&view);
+    assert!(submissions(&actions).is_empty(), "{actions:?}");
+    let assigned = |action: &BurstAction| matches!(action, BurstAction::Assign { request, .. } if request == "req-1");
+    assert!(actions.iter().any(assigned), "{actions:?}");
+    // One that was given back is no room.
+    view.requests.as_mut().unwrap().get_mut("req-1").unwrap().is_queued = false;
+    assert_eq!(submissions(&plan(&view)).len(), 1);
+}
+
+#[test]
 fn what_nobody_needs_goes_back() {
     let mut view = view(Vec::new());
     with_request(&mut view, "req-1", request(1, &group()));
@@ -264,6 +301,9 @@ fn what_nobody_needs_goes_back() {
     assert_eq!(plan(&view), [BurstAction::Cancel { request: "req-1".to_owned() }]);
     view.requests.as_mut().unwrap().get_mut("req-1").unwrap().short_since_ms = Some(NOW - 1_000);
     assert_eq!(plan(&view), [BurstAction::LookAgain { at_ms: NOW + 4_000 }]);
+    // Its lease was called back, and its pods are made anew a little later.
+    view.requests.as_mut().unwrap().get_mut("req-1").unwrap().kept_until_ms = NOW + 60_000;
+    assert_eq!(plan(&view), [BurstAction::LookAgain { at_ms: NOW + 60_000 }]);
 
     view.requests = Some(BTreeMap::new());
     with_lease(&mut view, "lease-3", 2, LeaseStage::Active);

@@ -7,6 +7,7 @@ use comity_proto::v1::sharing::Mode;
 
 use crate::burst::group::Purpose;
 use crate::burst::view::{LeaseFacts, LeaseStage, RequestFacts};
+use crate::burst::wishes::Wishes;
 use crate::record::Records;
 
 /// A request for a virtual node that has not ended, or another live one, whose room is not for pods; `None` once it ended.
@@ -27,6 +28,8 @@ pub(super) fn request(request: &v1::Request) -> Option<RequestFacts> {
         lease: Some(request.lease.clone()).filter(|lease| !lease.is_empty()),
         message: request.message.clone(),
         short_since_ms: None,
+        kept_until_ms: 0,
+        wishes: Wishes::asked(&spec),
         purpose: Purpose::parse(&spec.purpose).filter(|_| spec.delivery() == v1::Delivery::VirtualNode),
     })
 }
@@ -58,6 +61,7 @@ fn facts(lease: &v1::Lease) -> LeaseFacts {
         memory_mib_per_gpu: gpus.memory_mib_per_gpu,
         stage: match lease.state() {
             v1::LeaseState::Active => LeaseStage::Active,
+            v1::LeaseState::Reclaiming => LeaseStage::CalledBack,
             v1::LeaseState::Ending | v1::LeaseState::Ended => LeaseStage::Ending,
             // A silent side may come back: nothing new is sent there meanwhile.
             _ => LeaseStage::Coming,

@@ -32,14 +32,14 @@ impl LiqoOrigin {
     /// [`DeliveryError`]; no part of the key is quoted.
     pub async fn answer(&self, peer: &LiqoPeer, challenge: &Challenge) -> Result<TenantRequest, DeliveryError> {
         let own_id = self.own_id().await?;
-        check::peer(peer, &own_id)?;
+        check::peer(peer, own_id)?;
         self.ensure_tenant_namespace(peer).await?;
         let namespace = &self.settings.liqo_namespace;
         let secrets = Api::<Secret>::namespaced(self.client.clone(), namespace);
         let operation = format!("read Secret {namespace}/{KEYS_SECRET}, which Liqo makes");
         let mut data = call(&operation, secrets.get(KEYS_SECRET)).await?.data.unwrap_or_default();
         let key = data.get(PRIVATE_KEY).map(|key| key.0.as_slice()).unwrap_or_default();
-        let answer = signing::answer(challenge, key, &own_id);
+        let answer = signing::answer(challenge, key, own_id);
         data.values_mut().for_each(|value| value.0.zeroize());
         answer
     }
@@ -56,8 +56,8 @@ impl LiqoOrigin {
         params: &IdentityParams,
     ) -> Result<(), DeliveryError> {
         let own_id = self.own_id().await?;
-        check::peer(peer, &own_id)?;
-        check::identity(params, signed_api_server, &own_id)?;
+        check::peer(peer, own_id)?;
+        check::identity(params, signed_api_server, own_id)?;
         let certificate = match &params.credential {
             PeerCredential::Certificate(certificate) => certificate,
             PeerCredential::Token(token) => return self.use_token(peer, params, token).await,

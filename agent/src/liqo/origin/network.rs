@@ -36,18 +36,19 @@ pub struct OwnNetwork {
 /// # Errors
 /// [`DeliveryError`]; permanent if there are no pod CIDRs, or too many to tell.
 pub async fn own_network(client: &Client, settings: &OriginSettings) -> Result<OwnNetwork, DeliveryError> {
-    let pod_cidrs = if settings.liqo_network {
-        Vec::new()
-    } else if settings.pod_cidrs.is_empty() {
-        summarise(nodes_pod_cidrs(client).await?)?
-    } else {
-        settings.pod_cidrs.clone()
+    let pod_cidrs = async {
+        if settings.liqo_network {
+            Ok(Vec::new())
+        } else if settings.pod_cidrs.is_empty() {
+            summarise(nodes_pod_cidrs(client).await?)
+        } else {
+            Ok(settings.pod_cidrs.clone())
+        }
     };
-    Ok(OwnNetwork {
-        pod_cidrs,
-        liqo_cluster_id: own_id(client, &settings.liqo_namespace).await?,
-        liqo_version: liqo_version(client, &settings.liqo_namespace).await?,
-    })
+    let namespace = &settings.liqo_namespace;
+    let (pod_cidrs, liqo_cluster_id, liqo_version) =
+        tokio::try_join!(pod_cidrs, own_id(client, namespace), liqo_version(client, namespace))?;
+    Ok(OwnNetwork { pod_cidrs, liqo_cluster_id, liqo_version })
 }
 
 impl LiqoOrigin {

@@ -154,7 +154,7 @@ impl LiqoOrigin {
     /// # Errors
     /// [`DeliveryError`].
     pub async fn remove_identity(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
-        check::peer(peer, &self.own_id().await?)?;
+        check::peer(peer, self.own_id().await?)?;
         let tenant = peer.tenant_namespace();
         let namespaces = Api::<Namespace>::all(self.client.clone());
         let operation = format!("read namespace {tenant}");

@@ -55,17 +55,18 @@ impl LiqoOrigin {
         check_lease_id(&request.lease_id)?;
         check_lease_id(&request.slice)?;
         check::target_namespace(&request.target_namespace)?;
-        // One after the other: at once they would take a connection each, and the handshakes of those cost more time than is saved.
-        check::peer(peer, &self.own_id().await?)?;
-        // A donor that is lent from again is not gone, whatever an earlier removal had to assume.
-        self.unmark(&peer.liqo_id).await?;
-        self.ensure_virtual_kubelet_options().await?;
-        self.ensure_target_namespace(&request.target_namespace).await?;
-
+        check::peer(peer, self.own_id().await?)?;
         let name = request.slice.as_str();
         let tenant = peer.tenant_namespace();
         let slices = self.namespaced(&tenant, &resource_slice());
-        let found = call_opt(&format!("read ResourceSlice {name}"), slices.get(name)).await?;
+        let operation = format!("read ResourceSlice {name}");
+        let (found, (), (), ()) = tokio::try_join!(
+            call_opt(&operation, slices.get(name)),
+            // A donor that is lent from again is not gone, whatever an earlier removal had to assume.
+            self.unmark(&peer.liqo_id),
+            self.ensure_virtual_kubelet_options(),
+            self.ensure_target_namespace(&request.target_namespace),
+        )?;
         match &found {
             Some(found) => check_slice(found, peer, &request.lease_id)?,
             None => check_new(request)?,

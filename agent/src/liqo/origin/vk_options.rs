@@ -38,7 +38,7 @@ impl LiqoOrigin {
     /// # Errors
     /// [`DeliveryError`]; permanent with code `liqo-pod-cidrs` if this version of Liqo cannot serve this cluster's pod networks.
     pub async fn ensure_virtual_kubelet_options(&self) -> Result<(), DeliveryError> {
-        let (namespace, name) = self.template_name().await?;
+        let ((namespace, name), network) = tokio::try_join!(self.template_name(), self.own_network())?;
         let templates = self.namespaced(&namespace, &vk_options_template());
         let operation = format!("read VkOptionsTemplate {namespace}/{name}");
         let template = call(&operation, templates.get(&name)).await?;
@@ -49,7 +49,6 @@ impl LiqoOrigin {
             .flatten()
             .filter_map(|argument| argument.as_str().map(str::to_owned))
             .collect();
-        let network = self.own_network().await?;
         let version = Version::parse(&network.liqo_version);
         let several = version.is_none_or(Version::takes_several_pod_networks);
         if !several && network.pod_cidrs.len() > 1 {

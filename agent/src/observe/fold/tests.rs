@@ -72,7 +72,7 @@ fn look_with(nodes: &[Value], pods: &[Value], lent: &[&str], reserve: &LocalRese
     let mut names = Names::default();
     let pods: Vec<PodFacts> = pods.iter().filter_map(|pod| names.facts_of(&read::<core::Pod>(pod))).collect();
     let lent = lent.iter().map(|name| (*name).to_owned()).collect();
-    fold(&nodes, &pods, &lent, &SALT, reserve)
+    fold(&nodes, &pods, &lent, &BTreeMap::new(), &SALT, reserve)
 }
 
 fn look(nodes: &[Value], pods: &[Value]) -> Vec<Node> {
@@ -319,4 +319,32 @@ proptest! {
         prop_assert!(used.iter().all(|milli| *milli <= 1_000));
         prop_assert_eq!(used.iter().sum::<u32>(), counts.iter().sum::<u32>().min(8) * 1_000);
     }
+}
+
+#[test]
+fn numa_nodes_come_from_topology_objects_unless_the_owner_wrote_them() {
+    let zone = |number: u32| {
+        json!({ "name": format!("node-{number}"), "type": "Node", "resources": [
+            { "name": "cpu", "capacity": "56", "allocatable": "56", "available": "56" },
+            { "name": "memory", "capacity": "1Ti", "allocatable": "1Ti", "available": "1Ti" },
+            { "name": "nvidia.com/gpu", "capacity": "4", "allocatable": "4", "available": "4" },
+        ] })
+    };
+    let topology = NodeTopology::read(&json!([zone(0), zone(1)])).unwrap();
+    let topologies = BTreeMap::from([("a".to_owned(), topology)]);
+    let with = |wiring: Option<&str>| {
+        let mut raw = raw_node("a");
+        raw["metadata"]["annotations"] =
+            json!(wiring.map(|text| [(wiring::ANNOTATION, text)]).into_iter().flatten().collect::<BTreeMap<_, _>>());
+        let facts = [NodeFacts::of(&read::<core::Node>(&raw)).unwrap()];
+        fold(&facts, &[], &BTreeSet::new(), &topologies, &SALT, &LocalReserve::default()).nodes.remove(0)
+    };
+    let told = with(None);
+    assert_eq!((told.numa.len(), told.numa[1].cpu_milli), (2, 56_000));
+    assert_eq!((told.devices[3].numa_node, told.devices[4].numa_node), (Some(0), Some(1)));
+    // What the owner leaves out is taken from the objects.
+    let beside = with(Some("{rdma: {ib: 400}}"));
+    assert_eq!((beside.numa.len(), beside.rdma.len()), (2, 1));
+    let own = with(Some("{numa: {0: {cpu: '100', memory: 1Ti}}}"));
+    assert_eq!((own.numa.len(), own.devices[4].numa_node), (1, None));
 }

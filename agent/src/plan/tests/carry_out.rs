@@ -94,6 +94,7 @@ impl Sim {
                 self.report(ReportKey::Credential(lease.id.clone()));
                 self.report(ReportKey::Ready(lease.id.clone()));
             }
+            Step::ReportCheckpointed { lease, .. } => self.report(ReportKey::Checkpointed(lease.clone())),
             Step::ReportLease { lease, .. } => self.report(ReportKey::Ready(lease.clone())),
             Step::OpenCredential { lease, fencing_token, envelope } => {
                 let mut record = OriginRecord::new(lease, *fencing_token, DeliveryKind::Namespace);

@@ -41,6 +41,23 @@ fn a_lease_goes_from_credential_to_its_end_on_the_origin() {
 }
 
 #[test]
+fn saved_work_is_reported_once_and_only_where_it_was_asked_for() {
+    let mut sim = connected_origin();
+    sim.desired.leases = vec![lease("lease-1", 7, v1::LeaseState::Active)];
+    sim.live.saved = BTreeSet::from(["lease-1".to_owned()]);
+    assert_eq!(sim.settle(), [""; 0], "nobody asked");
+    sim.desired.leases[0].set_state(v1::LeaseState::Reclaiming);
+    sim.desired.leases[0].reclaim = Some(v1::Reclaim::default());
+    assert_eq!(sim.settle(), ["report-checkpointed"]);
+    // Acknowledged, and the desired state does not show it yet.
+    sim.records.outbox.clear();
+    sim.live.settling.insert(ReportKey::Checkpointed("lease-1".into()));
+    assert_eq!(sim.settle(), [""; 0]);
+    sim.restart();
+    assert_eq!(sim.settle(), ["configure-fabric"], "what runs is looked at again before anything is said");
+}
+
+#[test]
 fn a_credential_is_renewed_after_two_thirds_of_its_life_and_sealed_anew_in_a_new_epoch() {
     let mut sim = connected_donor();
     sim.desired.leases = vec![lease("lease-1", 7, v1::LeaseState::Connecting)];

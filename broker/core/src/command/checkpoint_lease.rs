@@ -33,6 +33,9 @@ impl CheckpointLease {
 pub(super) fn checkpointed(transition: &mut Transition<'_>, id: LeaseId) {
     let now = transition.now;
     transition.change_lease(id, |lease| lease.checkpointed_at = Some(now));
+    if transition.repair_waits(id) {
+        return;
+    }
     let reclaim = transition.state.leases.get(&id).and_then(|lease| lease.reclaim.as_ref());
     if let Some((reason, why)) = reclaim.map(|reclaim| (reclaim.end_reason(), reclaim.reason.to_string())) {
         transition.end_lease(id, reason, &format!("called back: {why}; its work was saved"));

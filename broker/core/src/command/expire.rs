@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::mark_clusters::reconsider;
 use crate::id::{LeaseId, PeeringId, RequestId};
 use crate::lease::{EndReason, LeaseState};
 use crate::limits::{MAX_ENDED_KEPT, MAX_EXPIRIES_PER_COMMAND, MAX_PASTS_KEPT};
@@ -54,6 +55,11 @@ fn expire_lease(transition: &mut Transition<'_>, id: LeaseId) {
         }
         LeaseState::Active | LeaseState::Suspect => {
             transition.end_lease(id, EndReason::Expired, "its term ran out");
+        }
+        LeaseState::Reclaiming if transition.repair_waits(id) => {
+            // It was to move for another one's sake, and has nowhere to go on.
+            transition.keep_lease(id);
+            reconsider(transition, id);
         }
         LeaseState::Reclaiming => {
             let called_back = lease.reclaim.as_ref().filter(|reclaim| reclaim.deadline <= transition.now);

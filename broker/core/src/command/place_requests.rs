@@ -3,15 +3,17 @@
 use serde::{Deserialize, Serialize};
 
 use crate::demand::GpuDemand;
+use crate::fairness::Amounts;
+use crate::gang::{self, Role};
 use crate::id::{InstitutionId, LeaseId, RequestId};
 use crate::lease::{Lease, LeaseState, SideState};
 use crate::limits::{MAX_LEASES, MAX_PLACEMENTS_PER_COMMAND};
 use crate::log::{Reply, ReplyBody};
-use crate::matcher;
+use crate::matcher::{self, Grant};
 use crate::peering::PeeringState;
 use crate::placement::Placement;
 use crate::refusal::{Code, Refusal};
-use crate::request::RequestState;
+use crate::request::{Request, RequestState};
 use crate::transition::Transition;
 
 /// One placement of a plan.
@@ -21,12 +23,51 @@ pub struct ProposedPlacement {
     pub request: RequestId,
     /// Where.
     pub placement: Placement,
+    /// Where else: of a gang that lies on several donors, its parts at the others. All of them are made, or none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more: Vec<Placement>,
+    /// What it is for.
+    #[serde(default)]
+    pub aim: Aim,
     /// Whether it waited so long that it was served before its turn.
     #[serde(default)]
     pub overdue: bool,
 }
 
-/// Makes leases from placements that still hold, for requests that wait and for those whose lease is called back; the others are named in the reply and their requests stay queued.
+/// What a placement is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Aim {
+    /// A request that waits; or, as before format 5, one whose lease is called back.
+    #[default]
+    Serve,
+    /// A new place for this lease, which is called back.
+    Replace(LeaseId),
+    /// More members for a gang that runs.
+    Join,
+}
+
+impl ProposedPlacement {
+    /// All of a request in one place, in its turn.
+    #[must_use]
+    pub fn alone(request: RequestId, placement: Placement) -> Self {
+        Self { request, placement, more: Vec::new(), aim: Aim::Serve, overdue: false }
+    }
+
+    /// All of its parts.
+    pub fn parts(&self) -> impl Iterator<Item = &Placement> {
+        std::iter::once(&self.placement).chain(&self.more)
+    }
+
+    /// What it takes in all.
+    #[must_use]
+    pub fn amounts(&self) -> Amounts {
+        self.parts().map(Amounts::of).fold(Amounts::default(), Amounts::plus)
+    }
+}
+
+/// Makes leases from placements that still hold: for requests that wait, for leases that are called back, and for gangs that
+/// lack members. The others are named in the reply, and of them nothing is made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceRequests {
     /// In the order of the plan.
@@ -46,7 +87,7 @@ impl PlaceRequests {
         let (mut leases, mut refused) = (Vec::new(), Vec::new());
         for proposed in &self.placements {
             match place(transition, proposed) {
-                Ok(lease) => leases.push(lease),
+                Ok(made) => leases.extend(made),
                 Err(refusal) => refused.push((proposed.request, refusal)),
             }
         }
@@ -54,28 +95,21 @@ impl PlaceRequests {
     }
 }
 
-fn place(transition: &mut Transition<'_>, proposed: &ProposedPlacement) -> Result<LeaseId, Refusal> {
+fn place(transition: &mut Transition<'_>, proposed: &ProposedPlacement) -> Result<Vec<LeaseId>, Refusal> {
     let state = &*transition.state;
     let request = state
         .requests
         .get(&proposed.request)
         .ok_or_else(|| Refusal::not_found("request", proposed.request, "request"))?;
-    let replaces = request.replaces(state);
-    if request.state != RequestState::Queued && replaces.is_none() {
-        return Err(Refusal::new(
-            Code::WrongState,
-            format!("{} neither waits nor has to move", proposed.request),
-            "plan again",
-        ));
-    }
-    if state.derived.live_leases.len() >= MAX_LEASES {
+    let role = gang::role(state, request, proposed)?;
+    if state.derived.live_leases.len() + proposed.more.len() >= MAX_LEASES {
         return Err(Refusal::new(
             Code::LimitReached,
             format!("{MAX_LEASES} leases are in force"),
             "wait until some end",
         ));
     }
-    let grant = matcher::check(state, proposed.request, &proposed.placement)?;
+    let grants = matcher::check_proposed(state, proposed, role)?;
     let institution = state
         .policy
         .as_ref()
@@ -83,11 +117,30 @@ fn place(transition: &mut Transition<'_>, proposed: &ProposedPlacement) -> Resul
         .map(|tenant| InstitutionId::parse(&tenant.spec.institution, "institution"))
         .transpose()?
         .ok_or_else(crate::command::no_policy)?;
+    let request = request.clone();
+    let made = proposed.parts().zip(grants);
+    let made: Vec<LeaseId> = made
+        .map(|(part, grant)| make(transition, proposed.request, &request, (role, &institution), part, grant))
+        .collect();
+    note(transition, proposed.request, role, &made);
+    if proposed.overdue {
+        transition.state.last_overdue = transition.now;
+    }
+    Ok(made)
+}
 
+/// Makes the lease of one part.
+fn make(
+    transition: &mut Transition<'_>,
+    id: RequestId,
+    request: &Request,
+    (role, institution): (Role, &InstitutionId),
+    placement: &Placement,
+    grant: Grant,
+) -> LeaseId {
+    let (spec, placement, now) = (request.spec.clone(), placement.clone(), transition.now);
     // What it has in all, over members.
-    let count = u32::try_from(proposed.placement.units()).unwrap_or(request.spec.gpus.count);
-    let (spec, placement, now) = (request.spec.clone(), proposed.placement.clone(), transition.now);
-    let traceparent = request.traceparent.clone();
+    let count = u32::try_from(placement.units()).unwrap_or(spec.gpus.count);
     let mut fencing_token = 0;
     transition.change_cluster(&placement.donor, |donor| {
         donor.last_fencing_token += 1;
@@ -99,14 +152,14 @@ fn place(transition: &mut Transition<'_>, proposed: &ProposedPlacement) -> Resul
         .peerings
         .get(&peering)
         .is_some_and(|peering| !matches!(peering.state, PeeringState::Proposed | PeeringState::Failed));
-    let lease = transition.insert_lease(Lease {
-        request: proposed.request,
+    transition.insert_lease(Lease {
+        request: id,
         tenant: spec.tenant,
         origin: spec.origin,
         placement,
         peering,
         class: grant.class,
-        institution,
+        institution: institution.clone(),
         agreement: grant.agreement,
         gpus: GpuDemand { count, ..spec.gpus },
         topology: spec.topology,
@@ -125,31 +178,43 @@ fn place(transition: &mut Transition<'_>, proposed: &ProposedPlacement) -> Resul
         donor_namespace: String::new(),
         target_namespace: spec.target_namespace,
         secret_name: String::new(),
-        traceparent,
+        traceparent: request.traceparent.clone(),
         reclaim: None,
         checkpointed_at: None,
-        moved_from: replaces,
+        moved_from: if let Role::Replaces(old) = role { Some(old) } else { None },
         moved_to: None,
+        joins: role == Role::Joins,
         ending_at: None,
         message: "waiting for the clusters to connect".to_owned(),
         revision: 0,
-    });
-    transition.change_request(proposed.request, |request| {
-        request.attempts = request.attempts.saturating_add(1);
+    })
+}
+
+/// The request, and what is replaced, know of the new leases.
+fn note(transition: &mut Transition<'_>, id: RequestId, role: Role, made: &[LeaseId]) {
+    let names: Vec<String> = made.iter().map(ToString::to_string).collect();
+    let names = names.join(", ");
+    transition.change_request(id, |request| {
         request.room_at = None;
-        if let Some(old) = replaces {
-            request.message = format!("{lease} is to replace {old}, which is called back");
-        } else {
-            request.state = RequestState::Matched;
-            request.lease = Some(lease);
-            request.message = format!("placed as {lease}");
+        match role {
+            Role::Starts => {
+                request.attempts = request.attempts.saturating_add(1);
+                request.state = RequestState::Matched;
+                request.lease = made.first().copied();
+                request.parts = made.iter().skip(1).copied().collect();
+                request.message = format!("placed as {names}");
+            }
+            Role::Replaces(old) => {
+                request.attempts = request.attempts.saturating_add(1);
+                request.message = format!("{names} is to replace {old}, which is called back");
+            }
+            Role::Joins => {
+                request.parts.extend(made);
+                request.message = format!("more members are to join as {names}");
+            }
         }
     });
-    if let Some(old) = replaces {
-        transition.change_lease(old, |old| old.moved_to = Some(lease));
+    if let Role::Replaces(old) = role {
+        transition.change_lease(old, |old| old.moved_to = made.first().copied());
     }
-    if proposed.overdue {
-        transition.state.last_overdue = now;
-    }
-    Ok(lease)
 }

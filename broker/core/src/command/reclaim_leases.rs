@@ -94,7 +94,7 @@ fn call_back(transition: &mut Transition<'_>, proposed: &ProposedReclaim) {
     });
     // It was served: what is tried from now on counts anew.
     transition.change_request(request, |request| request.attempts = 0);
-    if let ReclaimReason::Preempted { by } = proposed.reason {
+    if let Some(by) = proposed.reason.for_request() {
         transition.change_request(by, |request| {
             request.message = format!("waiting for room at {donor}, where leases are called back for it");
             request.room_at = Some(donor);
@@ -108,7 +108,13 @@ fn notice(state: &State, lease: &Lease, reason: &ReclaimReason) -> Millis {
     let policy = bundle.map_or(0, |bundle| bundle.reclaim_grace_ms(lease.placement.donor.as_str()));
     let asked = state.requests.get(&lease.request).and_then(|request| request.spec.preemptible);
     match reason {
-        ReclaimReason::Preempted { .. } => Millis(policy.max(asked.map_or(0, |preemptible| preemptible.grace.0))),
-        _ => Millis(policy),
+        ReclaimReason::Preempted { .. } | ReclaimReason::Repair { .. } => {
+            Millis(policy.max(asked.map_or(0, |preemptible| preemptible.grace.0)))
+        }
+        ReclaimReason::LocalNeed
+        | ReclaimReason::PolicyChanged { .. }
+        | ReclaimReason::DeviceFailed { .. }
+        | ReclaimReason::NodeFailed { .. }
+        | ReclaimReason::DonorSilent => Millis(policy),
     }
 }

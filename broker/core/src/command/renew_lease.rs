@@ -2,15 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::gang;
 use crate::id::LeaseId;
 use crate::limits::{MAX_LEASE_MS, MIN_LEASE_MS};
 use crate::log::{Reply, ReplyBody};
 use crate::matcher;
 use crate::refusal::{Code, Refusal};
+use crate::state::State;
 use crate::time::Millis;
 use crate::transition::Transition;
 
-/// Starts a fresh term from now, if policy allows one of that length.
+/// Starts a fresh term from now, if policy allows one of that length; of a gang, for all of its leases.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenewLease {
     /// Which one.
@@ -40,12 +42,26 @@ impl RenewLease {
                 format!("use 0, or {MIN_LEASE_MS} to {MAX_LEASE_MS}"),
             ));
         }
-        matcher::check_renewal(transition.state, self.lease, term)?;
         let now = transition.now;
-        transition.change_lease(self.lease, |lease| {
-            lease.term = term;
-            lease.expires_at = Some(now.after(term));
-        });
+        let all = all_of(transition.state, self.lease);
+        for id in &all {
+            matcher::check_renewal(transition.state, *id, term)?;
+        }
+        for id in all {
+            transition.change_lease(id, |lease| {
+                lease.term = term;
+                lease.expires_at = Some(now.after(term));
+            });
+        }
         Ok(ReplyBody::Lease(self.lease))
     }
+}
+
+/// The lease, and the other parts of its gang that are in force: they end together, so they are renewed together.
+fn all_of(state: &State, id: LeaseId) -> Vec<LeaseId> {
+    let request = state.leases.get(&id).and_then(|lease| state.requests.get(&lease.request));
+    let gang = request.filter(|request| request.leases().any(|own| own == id));
+    let parts = gang.into_iter().flat_map(|request| gang::parts(state, request));
+    let others = parts.filter(|(other, lease)| *other != id && lease.state.is_in_force()).map(|(other, _)| other);
+    std::iter::once(id).chain(others).collect()
 }

@@ -117,6 +117,10 @@ impl ReportLease {
 
     fn ready(&self, transition: &mut Transition<'_>, side: Side, namespace: &str, secret_name: &str) {
         let now = transition.now;
+        let held = |transition: &Transition<'_>| {
+            transition.state.leases.get(&self.lease).is_some_and(|lease| lease.state.is_held())
+        };
+        let waited = held(transition);
         transition.change_lease(self.lease, |lease| {
             match side {
                 Side::Donor => {
@@ -142,5 +146,8 @@ impl ReportLease {
                 };
             }
         });
+        if waited && !held(transition) {
+            transition.lease_began(self.lease);
+        }
     }
 }

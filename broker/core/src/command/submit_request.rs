@@ -34,6 +34,7 @@ impl SubmitRequest {
             spec,
             state: RequestState::Queued,
             lease: None,
+            parts: BTreeSet::new(),
             submitted_at: transition.now,
             submitted_by: self.submitted_by.clone(),
             traceparent: transition.traceparent.to_owned(),

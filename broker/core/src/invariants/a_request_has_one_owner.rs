@@ -7,7 +7,7 @@ use crate::request::{Request, RequestState};
 use crate::state::State;
 
 pub(super) const INVARIANT: Invariant = Invariant {
-    sentence: "a matched request has exactly one lease that does not end, besides those that are to replace it one after the other, and only then",
+    sentence: "a matched request has exactly the leases that it names, besides those that are to replace them one after the other, and only then has it any",
     check,
 };
 
@@ -20,9 +20,9 @@ fn check(state: &State) -> Vec<String> {
     }
     let mut violations = Vec::new();
     for (id, request) in &state.requests {
-        let leases = held.remove(id).unwrap_or_default();
+        let leases: Vec<LeaseId> = held.remove(id).unwrap_or_default();
         let right = match request.state {
-            RequestState::Matched => are_a_chain(state, request, &leases),
+            RequestState::Matched => request.lease.is_some() && are_its_chains(state, request, &leases),
             _ => leases.is_empty(),
         };
         if !right {
@@ -33,11 +33,11 @@ fn check(state: &State) -> Vec<String> {
     violations
 }
 
-/// Whether those are the request's lease and what is to replace it, and that, which each knows of the one before.
-fn are_a_chain(state: &State, request: &Request, leases: &[LeaseId]) -> bool {
-    let chain = request.chain(state);
+/// Whether those are what the request names, what is to replace one of these, and what that, each of which knows the one before.
+fn are_its_chains(state: &State, request: &Request, leases: &[LeaseId]) -> bool {
     let knows = |pair: &[LeaseId]| state.leases.get(&pair[1]).is_some_and(|next| next.moved_from == Some(pair[0]));
-    let mut sorted = chain.clone();
-    sorted.sort_unstable();
-    !chain.is_empty() && sorted == leases && chain.windows(2).all(knows)
+    let chains: Vec<Vec<LeaseId>> = request.chains(state).collect();
+    let mut own: Vec<LeaseId> = chains.concat();
+    own.sort_unstable();
+    own == leases && chains.iter().all(|chain| chain.windows(2).all(knows))
 }

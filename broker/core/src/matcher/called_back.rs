@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan::{Plan, Run};
-use super::reclaim::{Room, fits_when_gone, going, room_for};
+use super::reclaim::{Repair, Room, fits_when_gone, going, repair_for, room_for};
 use super::reserve::Start;
-use crate::command::{ProposedPlacement, ProposedReclaim};
+use crate::command::{Aim, ProposedPlacement, ProposedReclaim};
+use crate::gang::replacing;
 use crate::id::{ClusterId, LeaseId, RequestId};
 use crate::lease::Lease;
 use crate::limits::MAX_RECLAIMS_PER_COMMAND;
@@ -66,9 +67,9 @@ impl<'a> Run<'a, '_> {
             if plan.placements.len() >= limit {
                 break;
             }
-            if let Some(candidate) = self.best(request) {
-                let placement = self.take(request, candidate);
-                plan.placements.push(ProposedPlacement { request: id, placement, overdue: false });
+            if let Some(found) = self.best(request) {
+                let proposed = self.propose(id, request, found);
+                plan.placements.push(proposed);
                 served.push(id);
             } else if let Some(donor) = &request.room_at {
                 let gone: Vec<&Lease> = going(state, donor).map(|(_, lease)| lease).collect();
@@ -85,7 +86,7 @@ impl<'a> Run<'a, '_> {
         };
         // Nobody passes, however short: leases are called back only as long as their room is what is missing.
         let at = self.view.state.log_time;
-        self.keep_free(request, Start { at, candidate });
+        self.keep_free(request, Start { at, found: vec![candidate] });
         true
     }
 
@@ -97,22 +98,30 @@ impl<'a> Run<'a, '_> {
         {
             return true;
         }
-        if !super::reclaim::preempts(state, request) || !self.fruitless.try_for(id) {
+        let may_preempt = super::reclaim::preempts(state, request);
+        let may_repair = self.has_waited(request, 1);
+        if !(may_preempt || may_repair) || !self.fruitless.try_for(id) {
             return false;
         }
         let taken = plan.reclaims.iter().filter_map(|reclaim| state.leases.get(&reclaim.lease));
         let busy: BTreeSet<&ClusterId> = taken.map(|lease| &lease.placement.donor).collect();
         let left = MAX_RECLAIMS_PER_COMMAND.saturating_sub(plan.reclaims.len());
-        let room = room_for(&self.view, request, &busy).filter(|room| room.victims.len() <= left);
-        let Some(Room { donor, victims, .. }) = room else {
+        // Nobody loses by a repair, so it comes first.
+        let repair = if may_repair { repair_for(&self.view, &request.spec, &busy) } else { None };
+        let repair = repair.filter(|repair| repair.moves.len() <= left);
+        let room = || room_for(&self.view, request, &busy).filter(|room| room.victims.len() <= left);
+        let (donor, victims, reason) = if let Some(Repair { donor, moves }) = repair {
+            (donor, moves, ReclaimReason::Repair { by: id })
+        } else if let Some(Room { donor, victims, .. }) = room() {
+            let victims = victims.iter().map(|victim| (victim.id, victim.lease)).collect();
+            (donor, victims, ReclaimReason::Preempted { by: id })
+        } else {
             self.fruitless.since.insert(id, state.log_time);
             return false;
         };
-        let victims: Vec<(LeaseId, &Lease)> = victims.iter().map(|victim| (victim.id, victim.lease)).collect();
         let all: Vec<&Lease> =
             going(state, donor).map(|(_, lease)| lease).chain(victims.iter().map(|(_, lease)| *lease)).collect();
         self.keep_room(request, donor, &all);
-        let reason = ReclaimReason::Preempted { by: id };
         plan.reclaims
             .extend(victims.iter().map(|(lease, _)| ProposedReclaim { lease: *lease, reason: reason.clone() }));
         true
@@ -129,23 +138,18 @@ impl<'a> Run<'a, '_> {
             let Some(request) = state.requests.get(&lease.request).filter(|_| plan.placements.len() < limit) else {
                 continue;
             };
-            if request.replaces(state) != Some(id) {
+            if !request.may_replace(state, id) {
                 continue;
             }
-            self.each_view(|view| view.without_all(state, request));
-            let found = self.find(&request.spec, Some(request));
-            self.each_view(|view| view.with_all_again(state, request));
-            if let Some(candidate) = found {
-                let placement = self.take(request, candidate);
-                plan.placements.push(ProposedPlacement { request: lease.request, placement, overdue: false });
+            let chain = request.chain_of(state, id);
+            self.each_view(|view| view.without_chain(&chain));
+            let places = replacing(state, request, id);
+            let found = places.iter().find_map(|spec| self.find(spec, Some(request)));
+            self.each_view(|view| view.with_chain_again(&chain));
+            if let Some(found) = found {
+                let proposed = self.propose(lease.request, request, found);
+                plan.placements.push(ProposedPlacement { aim: Aim::Replace(id), ..proposed });
             }
-        }
-    }
-
-    fn each_view(&mut self, change: impl Fn(&mut super::view::View<'a>)) {
-        change(&mut self.view);
-        if let Some(strict) = &mut self.strict {
-            change(&mut strict.view);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What is asked before anything is believed: of a request at its door, of a placement in `apply`, of a renewal.
 
+use std::collections::BTreeSet;
+
 use comity_policy::compile_selector;
 
 use super::check_wiring::{check_count, check_network, check_part};
@@ -9,12 +11,16 @@ use super::fit::{Counted, Wanted, free_cpu_and_memory, serves};
 use super::reclaim::check_pools;
 use super::verdict::{Obstacle, check_reserve, delivery_offered, permitted};
 use super::view::{Ask, View};
-use crate::demand::{DeviceChoice, RequestSpec, Share};
+use crate::command::ProposedPlacement;
+use crate::demand::{DeviceChoice, Members, RequestSpec, Share};
+use crate::gang::{self, Role};
 use crate::id::{ClassName, ClusterId, LeaseId, NodeId, RequestId};
 use crate::inventory::Device;
+use crate::limits::MAX_PARTS;
 use crate::occupancy::NodeOccupancy;
 use crate::placement::{DeviceShare, NodePlacement, Placement};
 use crate::refusal::{Code, Refusal};
+use crate::request::Request;
 use crate::state::State;
 use crate::time::Millis;
 
@@ -35,27 +41,94 @@ fn denied(obstacle: &Obstacle) -> Refusal {
     Refusal::new(Code::PolicyDenied, format!("{} ({})", obstacle.reason, obstacle.code), &obstacle.unblock)
 }
 
-/// Whether `placement` for `request` still holds: the delivery; every device there, healthy, of the class and free; CPU
-/// and memory; topology; policy. The plan it came from is not trusted.
+/// Whether `placement` alone still holds for `request`, as [`apply`](State::apply) asks it of each placement of a plan.
+///
+/// # Errors
+/// What has changed since, or what policy says to it.
 pub fn check(state: &State, request: RequestId, placement: &Placement) -> Result<Grant, Refusal> {
-    let request = state.requests.get(&request).ok_or_else(|| Refusal::not_found("request", request, "request"))?;
-    let spec = &request.spec;
+    let proposed = ProposedPlacement::alone(request, placement.clone());
+    let found = state.requests.get(&request).ok_or_else(|| Refusal::not_found("request", request, "request"))?;
+    let grants = check_proposed(state, &proposed, gang::role(state, found, &proposed)?)?;
+    grants.into_iter().next().ok_or_else(|| no_capacity("nothing is proposed".to_owned()))
+}
+
+/// Whether what is proposed still holds, part by part: the delivery; every device there, healthy, of the class and free; CPU
+/// and memory; topology; policy. The plan it came from is not trusted.
+pub(crate) fn check_proposed(state: &State, proposed: &ProposedPlacement, role: Role) -> Result<Vec<Grant>, Refusal> {
+    let id = proposed.request;
+    let request = state.requests.get(&id).ok_or_else(|| Refusal::not_found("request", id, "request"))?;
     let mut view = View::new(state).ok_or_else(crate::command::no_policy)?;
-    let donor = &placement.donor;
     // What is replaced counts against limits only once.
-    if request.replaces(state).is_some() {
-        view.without_all(state, request);
-    } else if request.early || spec.start_by.is_some_and(|deadline| deadline <= state.log_time) {
+    if let Role::Replaces(old) = role {
+        view.without_chain(&request.chain_of(state, old));
+    } else if role == Role::Starts
+        && (request.early || request.spec.start_by.is_some_and(|deadline| deadline <= state.log_time))
+    {
         return Err(Refusal::new(Code::WrongState, "its start window is not open", "plan again"));
     }
+    if !proposed.more.is_empty() {
+        return check_parts(&mut view, request, proposed, role);
+    }
+    let mut refusal = None;
+    let specs = match role {
+        Role::Starts => vec![request.spec.clone()],
+        Role::Replaces(old) => gang::replacing(state, request, old),
+        Role::Joins => gang::joining(state, request).into_iter().collect(),
+    };
+    for spec in specs {
+        match check_part_of(&view, &spec, &proposed.placement) {
+            Ok(grant) => return Ok(vec![grant]),
+            Err(reason) => refusal = refusal.or(Some(reason)),
+        }
+    }
+    Err(refusal.unwrap_or_else(|| no_capacity(format!("nothing may be placed for {id} now"))))
+}
+
+/// The parts of a gang that starts on several donors: each holds beside the others, and together they are enough.
+fn check_parts(
+    view: &mut View<'_>,
+    request: &Request,
+    proposed: &ProposedPlacement,
+    role: Role,
+) -> Result<Vec<Grant>, Refusal> {
+    let spec = &request.spec;
+    let donors: BTreeSet<&ClusterId> = proposed.parts().map(|part| &part.donor).collect();
+    let parts = proposed.more.len() + 1;
+    let Some(members) = spec.members.filter(|_| spec.spread_donors && role == Role::Starts) else {
+        return Err(no_capacity(format!("{} may not lie on several donors", proposed.request)));
+    };
+    if donors.len() != parts || parts > MAX_PARTS {
+        return Err(no_capacity(format!("{parts} parts are too many, or not one for each donor")));
+    }
+    let one = spec.for_members(Members { min: 1, ..members }, Vec::new());
+    let (mut grants, mut units) = (Vec::new(), 0);
+    for part in proposed.parts() {
+        let grant = check_part_of(view, &one, part)?;
+        view.take(spec.tenant.as_str(), &grant.class, grant.agreement.as_deref(), part);
+        units += part.units();
+        grants.push(grant);
+    }
+    if !(spec.least_shares()..=spec.most_shares()).contains(&units) {
+        let reason = format!("the parts hold {units} shares, not {} to {}", spec.least_shares(), spec.most_shares());
+        return Err(no_capacity(reason));
+    }
+    Ok(grants)
+}
+
+/// One placement.
+fn check_part_of(view: &View<'_>, spec: &RequestSpec, placement: &Placement) -> Result<Grant, Refusal> {
+    let (state, donor) = (view.state, &placement.donor);
     if *donor == spec.origin {
         return Err(no_capacity(format!("{donor} cannot lend to itself")));
+    }
+    if !spec.allows(donor) {
+        return Err(no_capacity(format!("{donor} is not one of the donors that may serve it")));
     }
     if !state.clusters.get(donor).is_some_and(|cluster| cluster.connected) {
         return Err(no_capacity(format!("{donor} is not connected")));
     }
-    delivery_offered(&view, spec.delivery, donor).map_err(|obstacle| no_capacity(obstacle.reason))?;
-    let class = class_of(&view, spec, placement)?;
+    delivery_offered(view, spec.delivery, donor).map_err(|obstacle| no_capacity(obstacle.reason))?;
+    let class = class_of(view, spec, placement)?;
     let selector = match &spec.gpus.devices {
         DeviceChoice::Class(_) => None,
         DeviceChoice::Selector(source) => Some(selector_of(source)?),
@@ -67,16 +140,16 @@ pub fn check(state: &State, request: RequestId, placement: &Placement) -> Result
         members: spec.members,
         selector: selector.as_ref(),
     };
-    let wanted = wanted.under_terms(&view, donor);
+    let wanted = wanted.under_terms(view, donor);
     check_count(&wanted, placement).map_err(no_capacity)?;
-    check_network(&view, donor, &wanted, placement).map_err(no_capacity)?;
+    check_network(view, donor, &wanted, placement).map_err(no_capacity)?;
     if spec.topology.same_node && placement.nodes.len() != 1 {
         return Err(no_capacity("the placement is not on one node".to_owned()));
     }
     let way = Counted { resource: placement.resource_name.clone(), profile: placement.profile.clone() };
     let mut resources = 0;
     for (id, part) in &placement.nodes {
-        resources += check_node(&view, donor, (id, part), &wanted, &way)?;
+        resources += check_node(view, donor, (id, part), &wanted, &way)?;
     }
     if resources != placement.resource_count {
         return Err(no_capacity(format!(
@@ -93,9 +166,9 @@ pub fn check(state: &State, request: RequestId, placement: &Placement) -> Result
         duration: spec.duration,
     };
     let agreement = permitted(view.may_borrow(donor, ask)).map_err(|obstacle| denied(&obstacle))?;
-    check_reserve(&view, donor, placement).map_err(|obstacle| denied(&obstacle))?;
-    check_pools(&view, placement).map_err(|obstacle| no_capacity(obstacle.reason))?;
-    Ok(Grant { class, agreement })
+    check_reserve(view, donor, placement).map_err(|obstacle| denied(&obstacle))?;
+    check_pools(view, placement).map_err(|obstacle| no_capacity(obstacle.reason))?;
+    Ok(Grant { class, agreement: agreement.map(str::to_owned) })
 }
 
 /// The class that all devices of a placement belong to.

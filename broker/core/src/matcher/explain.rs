@@ -1,13 +1,17 @@
 //! Answers for people: why a request waits, and what would happen to one.
 
+use std::collections::BTreeSet;
+
 use super::cutting::Worths;
 use super::fit::{Wanted, fit};
 use super::plan::{Plan, Planner, donors};
+use super::reclaim::{Repair, repair_for};
+use super::spread::{gather, members_in};
 use super::standing::{Standing, standing};
 use super::verdict::{DonorVerdict, ask_donor};
 use super::view::View;
-use crate::demand::RequestSpec;
-use crate::id::{ClusterId, RequestId};
+use crate::demand::{Members, RequestSpec};
+use crate::id::{ClassName, ClusterId, RequestId};
 use crate::limits::MAX_PLACEMENTS_PER_COMMAND;
 use crate::placement::Placement;
 use crate::request::RequestState;
@@ -35,12 +39,12 @@ pub struct Explanation {
 /// What would happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quote {
-    /// Where it would be placed.
-    pub placement: Option<Placement>,
+    /// Where it would be placed; several of a gang that would be spread, none if it fits nowhere.
+    pub placements: Vec<Placement>,
     /// Each donor's answer.
     pub explanation: Explanation,
     /// When and where it could start under the present ends of leases, after those that wait already and fit now.
-    pub earliest: Option<(Timestamp, ClusterId)>,
+    pub earliest: Option<(Timestamp, Vec<ClusterId>)>,
     /// Price of one term in thousandths of a credit.
     pub price_milli_credits: u64,
 }
@@ -57,10 +61,13 @@ pub fn explain(state: &State, spec: &RequestSpec) -> Explanation {
     view.explains = true;
     let mut worths = Worths::default();
     let mut fitter = |view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>| fit(view, donor, wanted, &mut worths);
+    // Of a gang that may be spread, a donor may serve a part.
+    let part = |members: Members| spec.for_members(Members { min: 1, ..members }, Vec::new());
+    let asked = spec.members.filter(|_| spec.spread_donors).map_or_else(|| spec.clone(), part);
     let donors: Vec<DonorVerdict> = donors(state, spec)
         .map(|donor| DonorVerdict {
             donor: donor.clone(),
-            obstacle: ask_donor(&view, spec, donor, &mut fitter).err().map(|obstacle| *obstacle),
+            obstacle: ask_donor(&view, &asked, donor, &mut fitter).err().map(|obstacle| *obstacle),
         })
         .collect();
     let fits: Vec<&str> = donors.iter().filter(|d| d.obstacle.is_none()).map(|d| d.donor.as_str()).collect();
@@ -70,9 +77,12 @@ pub fn explain(state: &State, spec: &RequestSpec) -> Explanation {
             only.obstacle.as_ref().map_or_else(String::new, |obstacle| format!("not placed: {}", obstacle.reason))
         }
         ([], all) => format!("not placed: none of {} donors can serve it now", all.len()),
-        (fits, _) => format!("fits on {}", fits.join(", ")),
+        (fits, _) if !spec.spread_donors => format!("fits on {}", fits.join(", ")),
+        (_, _) => explain_spread(&view, spec),
     };
-    Explanation { donors, summary }
+    let mut explanation = Explanation { donors, summary };
+    explain_repair(&view, spec, &mut explanation);
+    explanation
 }
 
 /// Why request `id` waits; `None` if it does not.
@@ -86,16 +96,60 @@ pub fn explain_waiting(state: &State, id: RequestId) -> Option<Waiting> {
     }
     match standing.as_ref().and_then(|standing| standing.reserved.as_ref()) {
         Some(own) if own.request == id => {
-            explanation.summary = format!("{}; room at {} is reserved for it", explanation.summary, own.donor);
+            let donors = names(&own.donors);
+            explanation.summary = format!("{}; room at {donors} is reserved for it", explanation.summary);
         }
         Some(other) if explanation.donors.iter().any(|donor| donor.obstacle.is_none()) => {
-            let (donor, behind) = (&other.donor, other.request);
+            let (donors, behind) = (names(&other.donors), other.request);
             explanation.summary =
-                format!("{}; it must not delay {behind}, which has room at {donor} reserved", explanation.summary);
+                format!("{}; it must not delay {behind}, which has room at {donors} reserved", explanation.summary);
         }
         _ => {}
     }
     Some(Waiting { explanation, standing })
+}
+
+/// Where nothing fits: whether it would if others moved aside that have another place.
+fn explain_repair(view: &View<'_>, spec: &RequestSpec, explanation: &mut Explanation) {
+    if explanation.donors.iter().any(|donor| donor.obstacle.is_none()) {
+        return;
+    }
+    let Some(Repair { donor, moves }) = repair_for(view, spec, &BTreeSet::new()) else { return };
+    let moves: Vec<String> = moves.iter().map(|(id, _)| id.to_string()).collect();
+    let moves = moves.join(" and ");
+    let verdict = explanation.donors.iter_mut().find(|verdict| verdict.donor == *donor);
+    let obstacle = verdict.and_then(|verdict| verdict.obstacle.as_mut());
+    let after = view.state.settings().reserve_after.0 / 60_000;
+    obstacle.into_iter().for_each(|obstacle| {
+        let wait = format!("; or until it has waited {after} minutes: then {moves} is asked to move aside");
+        obstacle.unblock.push_str(&wait);
+    });
+    let more = format!("; it would fit on {donor} after moving {moves}, for which there is another place");
+    explanation.summary.push_str(&more);
+}
+
+/// Of a gang that may be spread and of which some donor may serve a part: whether that is enough, and where.
+fn explain_spread(view: &View<'_>, spec: &RequestSpec) -> String {
+    let mut worths = Worths::default();
+    let mut fitter = |view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>| fit(view, donor, wanted, &mut worths);
+    let whole = donors(view.state, spec).filter(|donor| ask_donor(view, spec, donor, &mut fitter).is_ok());
+    let whole: Vec<&str> = whole.map(ClusterId::as_str).collect();
+    if !whole.is_empty() {
+        return format!("fits on {}", whole.join(", "));
+    }
+    let parts = gather(view, spec, None, &mut fitter);
+    let held: u32 = parts.iter().map(|part| members_in(spec, part)).sum();
+    let needed = spec.members.map_or(1, |members| members.min);
+    let each = parts.iter().map(|part| format!("{} at {}", members_in(spec, part), part.placement.donor));
+    let each = each.collect::<Vec<_>>().join(", ");
+    if held >= needed {
+        return format!("fits on several donors together: {each}");
+    }
+    format!("not placed: donors together have room for {held} of the {needed} members that must start: {each}")
+}
+
+fn names(donors: &[ClusterId]) -> String {
+    donors.iter().map(ClusterId::as_str).collect::<Vec<_>>().join(" and ")
 }
 
 /// Where `spec` would be placed now, after those that wait already, and for how much.
@@ -104,21 +158,22 @@ pub fn quote(state: &State, spec: &RequestSpec) -> Quote {
     let explanation = explain(state, spec);
     let mut planner = Planner::default();
     let Some(mut run) = planner.begin(state) else {
-        return Quote { placement: None, explanation, earliest: None, price_milli_credits: 0 };
+        return Quote { placements: Vec::new(), explanation, earliest: None, price_milli_credits: 0 };
     };
     run.serve(&mut Plan::default(), MAX_PLACEMENTS_PER_COMMAND);
-    let Some(candidate) = run.find(spec, None) else {
-        let earliest = run.earliest(spec).map(|start| (start.at, start.candidate.placement.donor));
-        return Quote { placement: None, explanation, earliest, price_milli_credits: 0 };
+    let Some(found) = run.find(spec, None) else {
+        let earliest = run.earliest(spec).map(|start| (start.at, start.donors()));
+        return Quote { placements: Vec::new(), explanation, earliest, price_milli_credits: 0 };
     };
-    let earliest = Some((state.log_time, candidate.placement.donor.clone()));
-    let rate = state
-        .policy
-        .as_ref()
-        .and_then(|record| record.bundle.classes.get(candidate.class.as_str()))
-        .map_or(0, |class| class.spec.price_credits_milli_per_gpu_hour);
-    let price_milli_credits = price(rate, candidate.placement.milli(), spec.duration.0);
-    Quote { placement: Some(candidate.placement), explanation, earliest, price_milli_credits }
+    let donors = found.iter().map(|part| part.placement.donor.clone()).collect();
+    let rate = |class: &ClassName| {
+        let class = state.policy.as_ref().and_then(|record| record.bundle.classes.get(class.as_str()));
+        class.map_or(0, |class| class.spec.price_credits_milli_per_gpu_hour)
+    };
+    let prices = found.iter().map(|part| price(rate(&part.class), part.placement.milli(), spec.duration.0));
+    let price_milli_credits = prices.fold(0, u64::saturating_add);
+    let placements = found.into_iter().map(|part| part.placement).collect();
+    Quote { placements, explanation, earliest: Some((state.log_time, donors)), price_milli_credits }
 }
 
 /// Rate in thousandths of a credit per GPU-hour × thousandths of a GPU × milliseconds, rounded up; saturates.

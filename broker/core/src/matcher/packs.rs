@@ -11,11 +11,11 @@ use comity_policy::Bundle;
 
 use self::expected::{difference, parts};
 use self::lay_out::lay_out;
-use self::pack::{Kind, Pack};
+use self::pack::Pack;
 use super::cutting::Worths;
 use super::fit::{Fit, Wanted, fit};
 use super::view::View;
-use crate::demand::Share;
+use crate::demand::{DeviceChoice, RequestSpec, Share};
 use crate::id::{ClusterId, NodeId};
 use crate::packing::Task;
 use crate::placement::Placement;
@@ -25,16 +25,22 @@ use crate::work::{WorkMix, WorkType};
 const DRIFT: u64 = 64;
 /// One part in so many of the work that is counted must be new before it is looked at again.
 const PATIENCE: u64 = 64;
+/// Work without GPUs that is counted; what is older counts half.
+const MAX_LOCAL: u64 = 1 << 14;
 
 /// Packing for all donors.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Packs {
     /// By whose classes the devices are sorted.
     bundle: Option<Arc<Bundle>>,
-    /// Work that is expected besides the state's.
+    /// What is known from before.
     known: WorkMix,
+    /// Work without GPUs that was advised lately: local to donors, so that the state does not hold it.
+    local: WorkMix,
+    /// How often that was.
+    advised: u64,
     expected: BTreeMap<WorkType, u64>,
-    /// How many requests had been submitted when the state's work was last looked at.
+    /// How many requests had been submitted, and how often advice was given, when work was last looked at.
     looked_at: Option<u64>,
     packs: BTreeMap<ClusterId, Pack>,
     /// What MIG devices are worth that are cut as leases need them.
@@ -44,7 +50,7 @@ pub(super) struct Packs {
 }
 
 impl Packs {
-    /// Expects `work` besides the state's.
+    /// Expects `work` until what comes says otherwise.
     pub(super) fn expecting(work: WorkMix) -> Self {
         Self { known: work, ..Self::default() }
     }
@@ -63,13 +69,16 @@ impl Packs {
 
     /// Looks at what is asked for lately once enough was submitted to tell.
     fn expect(&mut self, view: &View<'_>) {
-        let (submitted, counted) = (view.state.next_request, view.state.work().all().saturating_add(self.known.all()));
-        let since = submitted.abs_diff(self.looked_at.unwrap_or(0));
-        if self.looked_at.is_some() && since <= counted / PATIENCE {
+        let came = view.state.next_request.saturating_add(self.advised);
+        let since = came.abs_diff(self.looked_at.unwrap_or(0));
+        let counted = [view.state.work(), &self.known, &self.local].map(WorkMix::all);
+        if self.looked_at.is_some() && since <= counted.into_iter().fold(0, u64::saturating_add) / PATIENCE {
             return;
         }
-        self.looked_at = Some(submitted);
-        let expected = parts(view.state.work(), &self.known);
+        self.looked_at = Some(came);
+        let mut lately = view.state.work().clone();
+        self.local.types().for_each(|(work, times)| lately.add(work.clone(), times));
+        let expected = parts(&lately, &self.known);
         if difference(&self.expected, &expected) > DRIFT {
             self.expected = expected;
             self.worths.expect(&self.expected);
@@ -84,6 +93,30 @@ impl Packs {
         *self = Self::expecting(std::mem::take(&mut self.known));
     }
 
+    /// What each donor leaves idle at least if it serves `spec`, in thousandths of devices; `None` where that is not known
+    /// before it is asked. Donors that have no room are left out.
+    pub(super) fn promises<'d>(
+        &mut self,
+        view: &View<'_>,
+        spec: &RequestSpec,
+        donors: impl Iterator<Item = &'d ClusterId>,
+    ) -> Vec<(&'d ClusterId, Option<i64>)> {
+        let DeviceChoice::Class(class) = &spec.gpus.devices else { return donors.map(|donor| (donor, None)).collect() };
+        let wanted = Wanted { class, gpus: &spec.gpus, topology: spec.topology, members: spec.members, selector: None };
+        donors.filter_map(|donor| Some((donor, self.promise(view, donor, &wanted)?))).collect()
+    }
+
+    /// What a donor leaves idle at least: not known if packing does not look everywhere. `None`: it has no room.
+    fn promise(&mut self, view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Option<Option<i64>> {
+        let pack = self.pack(view, donor)?;
+        if wanted.members.is_some() || !pack.is_all(wanted) {
+            return Some(None);
+        }
+        let Some(tasks) = pack.tasks_of(wanted) else { return Some(None) };
+        let least = tasks.iter().filter_map(|(task, _)| pack.pool.choose(task)).map(|choice| choice.idle_milli()).min();
+        least.map(Some)
+    }
+
     /// Finds room at `donor`: the place that leaves least idle in the end.
     pub(super) fn fit(&mut self, view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Fit {
         if self.pack(view, donor).is_none() {
@@ -92,15 +125,12 @@ impl Packs {
         let (worths, Some(pack)) = (&mut self.worths, self.packs.get_mut(donor)) else {
             return Fit::Lacks { now: 0, ever: 0 };
         };
-        let serves = |kind: &Kind| {
-            kind.class == *wanted.class && wanted.selector.is_none_or(|selector| selector.matches(&kind.device.facts()))
-        };
         let alone = wanted.members.is_none();
-        let Some(tasks) = alone.then(|| pack.tasks(wanted.gpus, wanted.topology, serves)).flatten() else {
+        let Some(tasks) = alone.then(|| pack.tasks_of(wanted)).flatten() else {
             return fit(view, donor, wanted, worths);
         };
         let mut best: Option<(i64, Placement)> = None;
-        for (task, served) in &tasks {
+        for (task, served) in tasks.iter() {
             let Some(choice) = pack.pool.choose(task) else { continue };
             if best.as_ref().is_none_or(|(waste, _)| choice.idle_milli() < *waste)
                 && let Some(placement) = lay_out(view, donor, &choice.node, choice.level, (task, served), wanted.gpus)
@@ -126,7 +156,7 @@ impl Packs {
         fit(view, donor, wanted, &mut self.worths)
     }
 
-    /// The node of `donor` that work without GPUs leaves least idle on.
+    /// The node of `donor` that work without GPUs leaves least idle on. Such work is expected as often as it comes here.
     pub(super) fn advise(
         &mut self,
         view: &View<'_>,
@@ -134,6 +164,11 @@ impl Packs {
         cpu_milli: u64,
         memory_mib: u64,
     ) -> Option<NodeId> {
+        if self.local.all() >= MAX_LOCAL {
+            self.local.halve();
+        }
+        self.local.add(WorkType::without_gpus(cpu_milli, memory_mib), 1);
+        self.advised = self.advised.saturating_add(1);
         let task = Task { cpu_milli, memory_mib, devices: 0, milli: 0, kinds: Vec::new() };
         Some(self.pack(view, donor)?.pool.choose(&task)?.node)
     }

@@ -1,34 +1,35 @@
 //! The leader's proposal: placements for what waits.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use comity_policy::LeaseUse;
 
 use super::ahead::Ahead;
+use super::asked::Asked;
+use super::batch::{Batch, MAX_BATCH};
 use super::called_back::Fruitless;
-use super::fit::{Fit, Wanted};
+use super::fit::Wanted;
+use super::hopeless::Hopeless;
 use super::order::Order;
 use super::packs::Packs;
 use super::reserve::{Reserved, Start, earliest, end_if_placed, held};
-use super::score::{Score, score};
-use super::verdict::{Candidate, ask_donor};
+use super::score::{Score, at_best, score};
+use super::spread::{Found, spread};
+use super::verdict::{Candidate, Fitter, ask_donor};
 use super::view::{Held, View};
-use crate::command::{ProposedPlacement, ProposedReclaim};
-use crate::demand::{Delivery, GpuDemand, Members, RequestSpec, Topology};
-use crate::fairness::Amounts;
+use crate::command::{Aim, ProposedPlacement, ProposedReclaim};
+use crate::demand::RequestSpec;
 use crate::id::{ClusterId, NodeId, RequestId};
 use crate::placement::Placement;
 use crate::request::Request;
 use crate::state::State;
-use crate::time::{Millis, Timestamp};
+use crate::time::Timestamp;
 use crate::work::WorkMix;
 
 /// So many times the time after which capacity is reserved, and a request is served before its turn; one such in as long.
 pub const OVERDUE_AFTER: u64 = 8;
 /// Requests for which one plan looks for a start before it gives up: each takes a look at all that is held.
 const MAX_LOOKED_AT: usize = 16;
-/// How long it is remembered that no end of leases makes room for a request: policy has dates.
-const HOPELESS_FOR: Millis = Millis::from_mins(1);
 
 /// What to propose. It was made from one revision; `apply` checks each placement again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,35 +52,13 @@ pub struct Planner {
     packs: Packs,
     hopeless: Hopeless,
     fruitless: Fruitless,
-}
-
-/// Requests that nothing that ends makes room for, as long as donors offer the same.
-#[derive(Clone, Debug, Default)]
-struct Hopeless {
-    since: Timestamp,
-    /// By donor: generation of its offer, and whether it is heard.
-    donors: BTreeMap<ClusterId, (u64, bool)>,
-    policy: String,
-    requests: BTreeSet<RequestId>,
-}
-
-impl Hopeless {
-    /// Forgets all if anything is different that could give hope.
-    fn begin(&mut self, state: &State) {
-        let of = |(id, cluster): (&ClusterId, &crate::cluster::Cluster)| {
-            (id.clone(), (cluster.offer.as_ref().map_or(0, |offer| offer.generation), cluster.connected))
-        };
-        let donors: BTreeMap<_, _> = state.clusters.iter().map(of).collect();
-        let policy = state.policy.as_ref().map_or("", |record| record.bundle.hash.as_str());
-        let old = state.log_time.since(self.since) >= HOPELESS_FOR;
-        if old || self.donors != donors || self.policy != policy {
-            *self = Self { since: state.log_time, donors, policy: policy.to_owned(), requests: BTreeSet::new() };
-        }
-    }
+    /// The gang for which room for more members was looked for last.
+    grown_last: Option<RequestId>,
 }
 
 impl Planner {
-    /// A planner that expects `work` besides what the state holds: what is known from before, or of work that is no request.
+    /// A planner that expects `work`, which is known from before, until what comes says otherwise: it counts as much as it is
+    /// like the work that comes.
     #[must_use]
     pub fn expecting(work: WorkMix) -> Self {
         Self { packs: Packs::expecting(work), ..Self::default() }
@@ -106,6 +85,7 @@ impl Planner {
             packs: &mut self.packs,
             hopeless: &mut self.hopeless,
             fruitless: &mut self.fruitless,
+            grown_last: &mut self.grown_last,
             looked_at: None,
             placed: Vec::new(),
             failed: BTreeSet::new(),
@@ -140,14 +120,15 @@ pub(super) struct Run<'a, 'p> {
     pub(super) view: View<'a>,
     /// The same with what is reserved taken.
     pub(super) strict: Option<Strict<'a>>,
-    packs: &'p mut Packs,
+    pub(super) packs: &'p mut Packs,
     hopeless: &'p mut Hopeless,
     pub(super) fruitless: &'p mut Fruitless,
+    pub(super) grown_last: &'p mut Option<RequestId>,
     /// Requests for which a start was looked for; `None` before the first.
     looked_at: Option<usize>,
-    placed: Vec<Placed<'a>>,
+    pub(super) placed: Vec<Placed<'a>>,
     /// What has failed fails again: within a plan, room only becomes less.
-    failed: BTreeSet<Asked<'a>>,
+    pub(super) failed: BTreeSet<Asked<'a>>,
 }
 
 /// What is free for those who stay.
@@ -158,48 +139,14 @@ pub(super) struct Strict<'a> {
 }
 
 /// What this plan has placed.
-struct Placed<'a> {
+pub(super) struct Placed<'a> {
     spec: &'a RequestSpec,
     institution: &'a str,
-    candidate: Candidate,
+    pub(super) candidate: Candidate,
     end: Timestamp,
 }
 
-/// All of a request that has to do with whether it fits.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Asked<'a> {
-    tenant: &'a str,
-    origin: &'a ClusterId,
-    gpus: &'a GpuDemand,
-    topology: Topology,
-    members: Option<Members>,
-    duration: Millis,
-    delivery: Delivery,
-    allow: &'a [ClusterId],
-    deny: &'a [ClusterId],
-}
-
-impl<'a> Asked<'a> {
-    fn of(spec: &'a RequestSpec) -> Self {
-        Self {
-            tenant: spec.tenant.as_str(),
-            origin: &spec.origin,
-            gpus: &spec.gpus,
-            topology: spec.topology,
-            members: spec.members,
-            duration: spec.duration,
-            delivery: spec.delivery,
-            allow: &spec.allow_donors,
-            deny: &spec.deny_donors,
-        }
-    }
-}
-
 impl Placed<'_> {
-    fn amounts(&self) -> Amounts {
-        Amounts::of(&self.candidate.placement)
-    }
-
     fn held(&self) -> Held<'_> {
         let counts = LeaseUse {
             tenant: self.spec.tenant.as_str(),
@@ -217,35 +164,66 @@ impl<'a> Run<'a, '_> {
     /// Places up to `limit` waiting requests, in their order.
     pub(super) fn serve(&mut self, plan: &mut Plan, limit: usize) {
         let mut order = Order::new(self.view.state, self.view.bundle);
-        let mut ahead = Ahead::new(self.view.state);
         let mut served = self.enter_rooms(plan, limit);
         served.extend(self.overdue(plan, limit));
-        for (request, placed) in served.iter().zip(&self.placed) {
-            let tenant = self.view.state.requests.get(request).map(|request| request.spec.tenant.as_str());
-            tenant.into_iter().for_each(|tenant| order.placed(tenant, placed.amounts()));
+        for proposed in &plan.placements {
+            let request = self.view.state.requests.get(&proposed.request);
+            request.into_iter().for_each(|request| order.placed(request.spec.tenant.as_str(), proposed.amounts()));
         }
         self.move_called_back(plan, limit);
+        self.serve_in_order(plan, limit, (&mut order, &served));
+        self.grow(plan, limit);
+    }
+
+    /// Places those that wait as the order has them, in batches.
+    fn serve_in_order(&mut self, plan: &mut Plan, limit: usize, (order, served): (&mut Order<'a>, &[RequestId])) {
+        let mut ahead = Ahead::new(self.view.state);
+        let few = self.view.state.queued_len() <= MAX_BATCH;
+        let (mut batch, mut tries): (Option<Batch<'a>>, usize) = (None, 0);
         while plan.placements.len() < limit {
             let Some((id, request)) = order.next() else { break };
             if served.contains(&id) {
                 continue;
             }
-            self.keep_a_place_for(ahead.behind(id, request));
-            if let Some(candidate) = self.best(request) {
-                let placement = self.take(request, candidate);
-                order.placed(request.spec.tenant.as_str(), Amounts::of(&placement));
-                plan.placements.push(ProposedPlacement { request: id, placement, overdue: false });
+            // Where requests behind are looked at, where each lies depends on who is placed when: those are left alone.
+            let behind = ahead.behind(id, request);
+            let alone = !behind.is_empty();
+            batch = batch.filter(|batch| !alone && !batch.is_full());
+            if !alone && batch.is_none() {
+                batch = Some(Batch::begin(self, plan));
+            }
+            self.keep_a_place_for(behind);
+            let placed = match self.best(request) {
+                Some(found) => {
+                    let proposed = self.propose(id, request, found);
+                    plan.placements.push(proposed);
+                    true
+                }
+                None => batch.as_ref().is_some_and(|batch| self.let_in(plan, batch, (id, request), &mut tries)),
+            };
+            if placed {
+                let proposed = plan.placements.iter().rev().find(|proposed| proposed.request == id);
+                proposed.into_iter().for_each(|it| order.placed(request.spec.tenant.as_str(), it.amounts()));
+                batch.iter_mut().for_each(|batch| batch.add(id, request));
                 continue;
             }
             plan.unplaced.push(id);
-            if self.make_room(plan, id, request) {
-                continue;
-            }
-            if plan.reserved.is_none() && self.has_waited(request, 1) {
+            let kept = self.kept();
+            if !self.make_room(plan, id, request) && plan.reserved.is_none() && self.has_waited(request, 1) {
                 plan.reserved = self.reserve(id, request);
             }
+            batch = batch.filter(|_| self.kept() == kept);
         }
         self.keep_a_place_for(Vec::new());
+        // Looking twice at what fits anyhow is for times when there is time.
+        if let Some(batch) = batch.filter(|_| few) {
+            self.tidy(plan, &batch);
+        }
+    }
+
+    /// For how many something is kept free.
+    fn kept(&self) -> usize {
+        self.strict.as_ref().map_or(0, |strict| strict.starts.len())
     }
 
     /// What is placed from now on leaves room for these, where it has a choice.
@@ -257,7 +235,7 @@ impl<'a> Run<'a, '_> {
     }
 
     /// Whether a request has waited so many times the time after which capacity is reserved.
-    fn has_waited(&self, request: &Request, times: u64) -> bool {
+    pub(super) fn has_waited(&self, request: &Request, times: u64) -> bool {
         let state = self.view.state;
         state.log_time.since(request.waits_since()).0 >= state.settings().reserve_after.0.saturating_mul(times)
     }
@@ -279,9 +257,9 @@ impl<'a> Run<'a, '_> {
             if !self.has_waited(request, OVERDUE_AFTER) || self.looked_at.is_some_and(|count| count >= MAX_LOOKED_AT) {
                 return None;
             }
-            if let Some(candidate) = self.best(request) {
-                let placement = self.take(request, candidate);
-                plan.placements.push(ProposedPlacement { request: *id, placement, overdue: true });
+            if let Some(found) = self.best(request) {
+                let proposed = self.propose(*id, request, found);
+                plan.placements.push(ProposedPlacement { overdue: true, ..proposed });
                 return Some(*id);
             }
             plan.reserved = self.reserve(*id, request);
@@ -293,7 +271,7 @@ impl<'a> Run<'a, '_> {
     }
 
     /// The best placement now that does not delay what has a reservation; what failed before in this plan fails at once.
-    pub(super) fn best(&mut self, request: &'a Request) -> Option<Candidate> {
+    pub(super) fn best(&mut self, request: &'a Request) -> Option<Found> {
         if self.failed.contains(&Asked::of(&request.spec)) {
             return None;
         }
@@ -305,19 +283,25 @@ impl<'a> Run<'a, '_> {
     }
 
     /// The best placement now that does not delay what has a reservation.
-    pub(super) fn find(&mut self, spec: &RequestSpec, request: Option<&Request>) -> Option<Candidate> {
+    pub(super) fn find(&mut self, spec: &RequestSpec, request: Option<&Request>) -> Option<Found> {
         let packs = &mut *self.packs;
+        let view = self.strict.as_ref().map_or(&self.view, |strict| &strict.view);
+        let promises = packs.promises(view, spec, donors(view.state, spec));
         let mut packed = |view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>| packs.fit(view, donor, wanted);
-        let Some(strict) = &self.strict else { return best(&self.view, spec, request, &mut packed) };
-        best(&strict.view, spec, request, &mut packed).or_else(|| {
+        let found = best(view, spec, request, promises, &mut packed);
+        let Some(strict) = &self.strict else { return found };
+        found.or_else(|| {
             let first = strict.starts.iter().map(|start| start.at).min()?;
             if end_if_placed(self.view.state, spec.duration) > first {
                 return None;
             }
             // It is gone before: what is reserved is free for it. The packs hold that as taken, so there it is fitted.
-            let reserved =
-                |donor: &ClusterId| strict.starts.iter().any(|start| start.candidate.placement.donor == *donor);
-            best(&self.view, spec, request, &mut |view, donor, wanted| {
+            let reserved = |donor: &ClusterId| {
+                let parts = strict.starts.iter().flat_map(|start| &start.found);
+                parts.into_iter().any(|part| part.placement.donor == *donor)
+            };
+            let all = promising_nothing(self.view.state, spec);
+            best(&self.view, spec, request, all, &mut |view, donor, wanted| {
                 if reserved(donor) { packs.look(view, donor, wanted) } else { packs.fit(view, donor, wanted) }
             })
         })
@@ -331,16 +315,19 @@ impl<'a> Run<'a, '_> {
         earliest(&self.view, &held, spec)
     }
 
+    /// Counts what was found for a request in, and proposes it.
+    pub(super) fn propose(&mut self, id: RequestId, request: &'a Request, found: Found) -> ProposedPlacement {
+        let mut parts: Vec<Placement> = found.into_iter().map(|part| self.take(request, part)).collect();
+        let placement = parts.remove(0);
+        ProposedPlacement { request: id, placement, more: parts, aim: Aim::Serve, overdue: false }
+    }
+
     /// Counts a placement in.
-    pub(super) fn take(&mut self, request: &'a Request, candidate: Candidate) -> Placement {
+    fn take(&mut self, request: &'a Request, candidate: Candidate) -> Placement {
         let spec = &request.spec;
-        let count_in = |view: &mut View<'a>| {
+        self.each_view(|view| {
             view.take(spec.tenant.as_str(), &candidate.class, candidate.agreement.as_deref(), &candidate.placement);
-        };
-        count_in(&mut self.view);
-        if let Some(strict) = &mut self.strict {
-            count_in(&mut strict.view);
-        }
+        });
         let view = self.strict.as_ref().map_or(&self.view, |strict| &strict.view);
         self.packs.take(view, &candidate.placement);
         let placement = candidate.placement.clone();
@@ -348,6 +335,14 @@ impl<'a> Run<'a, '_> {
         let end = end_if_placed(view.state, spec.duration);
         self.placed.push(Placed { spec, institution, candidate, end });
         placement
+    }
+
+    /// Changes what is seen, with and without what is reserved.
+    pub(super) fn each_view(&mut self, change: impl Fn(&mut View<'a>)) {
+        change(&mut self.view);
+        if let Some(strict) = &mut self.strict {
+            change(&mut strict.view);
+        }
     }
 
     /// Reserves the earliest start of a request that does not fit now; `None` if no end makes room for it.
@@ -365,35 +360,66 @@ impl<'a> Run<'a, '_> {
             self.hopeless.requests.insert(id);
             return None;
         };
-        let reserved = Reserved { request: id, at: start.at, donor: start.candidate.placement.donor.clone() };
+        let reserved = Reserved { request: id, at: start.at, donors: start.donors() };
         self.keep_free(request, start);
         Some(reserved)
     }
 
     /// Keeps what a request starts on later free of those who stay longer.
     pub(super) fn keep_free(&mut self, request: &Request, start: Start) {
-        let Candidate { placement, class, agreement, .. } = &start.candidate;
-        let before = self.strict.as_ref().map_or(&self.view, |strict| &strict.view);
-        self.packs.make_ready(before, &placement.donor);
-        let strict = self.strict.get_or_insert_with(|| Strict { view: self.view.clone(), starts: Vec::new() });
-        strict.view.take(request.spec.tenant.as_str(), class, agreement.as_deref(), placement);
-        self.packs.take(&strict.view, placement);
-        strict.starts.push(start);
+        for Candidate { placement, class, agreement, .. } in &start.found {
+            let before = self.strict.as_ref().map_or(&self.view, |strict| &strict.view);
+            self.packs.make_ready(before, &placement.donor);
+            let strict = self.strict.get_or_insert_with(|| Strict { view: self.view.clone(), starts: Vec::new() });
+            strict.view.take(request.spec.tenant.as_str(), class, agreement.as_deref(), placement);
+            self.packs.take(&strict.view, placement);
+        }
+        if let Some(strict) = &mut self.strict {
+            strict.starts.push(start);
+        }
     }
 }
 
-/// The best placement over all donors, if there is any.
-fn best(
+/// A donor, and what it leaves idle at least, in thousandths of a device, if that is known.
+pub(super) type Promise<'a> = (&'a ClusterId, Option<i64>);
+
+/// All donors, of which nothing is known before they are asked.
+pub(super) fn promising_nothing<'a>(state: &'a State, spec: &'a RequestSpec) -> Vec<Promise<'a>> {
+    donors(state, spec).map(|donor| (donor, None)).collect()
+}
+
+/// The best placement over all donors, if there is any: at one of them, or else as parts at several where that is allowed.
+/// Those that promise most are asked first, and none whose promise is worse than what was found.
+pub(super) fn best(
     view: &View<'_>,
     spec: &RequestSpec,
     request: Option<&Request>,
-    fitter: &mut dyn FnMut(&View<'_>, &ClusterId, &Wanted<'_>) -> Fit,
-) -> Option<Candidate> {
-    donors(view.state, spec)
-        .filter_map(|donor| ask_donor(view, spec, donor, fitter).ok())
-        .map(|candidate| (score(view, request, &spec.origin, &candidate), candidate))
-        .min_by(|(a, _): &(Score, Candidate), (b, _)| a.cmp(b))
-        .map(|(_, candidate)| candidate)
+    promises: Vec<Promise<'_>>,
+    fitter: Fitter<'_>,
+) -> Option<Found> {
+    let promised = |promise: Promise<'_>| at_best(view, request, &spec.origin, promise);
+    let mut order: Vec<(Score, &ClusterId)> =
+        promises.into_iter().map(|promise| (promised(promise), promise.0)).collect();
+    order.sort_unstable();
+    let mut one: Option<(Score, Candidate)> = None;
+    // How many shares a donor has room for is not promised: a gang asks all of them.
+    let gang = spec.members.is_some();
+    for (at_best, donor) in order {
+        let surpassed = |(found, _): &(Score, Candidate)| found.with_most_shares() < at_best;
+        if !gang && one.as_ref().is_some_and(surpassed) {
+            break;
+        }
+        let Ok(candidate) = ask_donor(view, spec, donor, fitter) else { continue };
+        let score = score(view, request, &spec.origin, &candidate);
+        debug_assert!(at_best <= score, "{donor} promised {at_best:?} and keeps {score:?}");
+        if one.as_ref().is_none_or(|(found, _)| score < *found) {
+            one = Some((score, candidate));
+        }
+    }
+    match one {
+        Some((_, candidate)) => Some(vec![candidate]),
+        None => spread(view, spec, request, fitter),
+    }
 }
 
 /// Clusters that could lend to `spec`: all members but the origin.

@@ -11,6 +11,7 @@ use comity_policy::{AgreementSides, LeaseUse};
 use super::cutting::Worths;
 use super::fit::fit;
 use super::plan::donors;
+use super::spread::{Found, spread};
 use super::verdict::{Candidate, ask_donor};
 use super::view::{Held, View};
 use crate::demand::RequestSpec;
@@ -26,14 +27,21 @@ pub struct Reserved {
     pub request: RequestId,
     /// When it can start, if no lease is renewed and no donor takes anything away.
     pub at: Timestamp,
-    /// Where.
-    pub donor: ClusterId,
+    /// Where; several of a gang that is spread.
+    pub donors: Vec<ClusterId>,
 }
 
 /// Where and when a request can start.
 pub(super) struct Start {
     pub(super) at: Timestamp,
-    pub(super) candidate: Candidate,
+    pub(super) found: Found,
+}
+
+impl Start {
+    /// At which donors.
+    pub(super) fn donors(&self) -> Vec<ClusterId> {
+        self.found.iter().map(|part| part.placement.donor.clone()).collect()
+    }
 }
 
 /// What leases hold, by end. One that is not yet active may take its hold and then its whole term; one that ends already
@@ -75,7 +83,7 @@ pub(super) fn earliest(view: &View<'_>, held: &[Held<'_>], spec: &RequestSpec) -
         })
         .map(|agreement| agreement.name.as_str())
         .collect();
-    let mut best: Option<Start> = None;
+    let mut best = earliest_spread(view, held, spec);
     for donor in donors(view.state, spec) {
         // What is in the way at this donor: what is held of it, and what counts against limits of who asks.
         let matters = |counts: &LeaseUse<'_>| {
@@ -98,10 +106,34 @@ pub(super) fn earliest(view: &View<'_>, held: &[Held<'_>], spec: &RequestSpec) -
         }
         let at = most.checked_sub(1).and_then(|last| in_the_way.get(last)).map_or(view.state.log_time, |held| held.end);
         if best.as_ref().is_none_or(|best| at < best.at) {
-            best = Some(Start { at, candidate: found });
+            best = Some(Start { at, found: vec![found] });
         }
     }
     best
+}
+
+/// The earliest start on several donors, where that is allowed.
+fn earliest_spread(view: &View<'_>, held: &[Held<'_>], spec: &RequestSpec) -> Option<Start> {
+    let mut worths = Worths::default();
+    let mut after = |many: usize| {
+        let mut view = view.clone();
+        held[..many].iter().for_each(|held| view.release(held));
+        spread(&view, spec, None, &mut |view, donor, wanted| fit(view, donor, wanted, &mut worths))
+    };
+    if !spec.spread_donors {
+        return None;
+    }
+    let (mut least, mut most) = (0, held.len());
+    let mut found = after(most)?;
+    while least < most {
+        let middle = least.midpoint(most);
+        match after(middle) {
+            Some(sooner) => (most, found) = (middle, sooner),
+            None => least = middle + 1,
+        }
+    }
+    let at = most.checked_sub(1).and_then(|last| held.get(last)).map_or(view.state.log_time, |held| held.end);
+    Some(Start { at, found })
 }
 
 /// Where `spec` fits at `donor` once those are gone.

@@ -32,7 +32,7 @@ pub struct Standing {
     pub reserved: Option<Reserved>,
     /// When and where it could start under the present ends of leases, were it alone; now, if it fits now. `None`: no end of
     /// leases makes room.
-    pub earliest: Option<(Timestamp, ClusterId)>,
+    pub earliest: Option<(Timestamp, Vec<ClusterId>)>,
 }
 
 /// Where `id` stands; `None` if it does not wait, or no policy is in force.
@@ -51,7 +51,7 @@ pub(super) fn standing(state: &State, id: RequestId) -> Option<Standing> {
         share_ppm,
         entitled_ppm,
         reserved: plan.reserved,
-        earliest: earliest(&view, &held(state), &request.spec).map(|start| (start.at, start.candidate.placement.donor)),
+        earliest: earliest(&view, &held(state), &request.spec).map(|start| (start.at, start.donors())),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comity_policy::{Decision, Selector, compile_selector};
+use comity_policy::{Denial, Selector, compile_selector};
 use serde::{Deserialize, Serialize};
 
 use super::fit::{Fit, Wanted};
@@ -190,7 +190,7 @@ fn ask_class(
     // What devices really give may be more than nominal: a slice is rounded up.
     let granted = |placement: &Placement| {
         let agreement = if placement.milli() == spec.least_milli() {
-            at_least.clone()
+            at_least
         } else {
             permitted(view.may_borrow(donor, ask(placement.milli())))?
         };
@@ -207,20 +207,19 @@ fn ask_class(
         agreement = granted(&least);
         (placement, waste_milli) = (least, waste);
     }
-    let agreement = agreement?;
+    let agreement = agreement?.map(str::to_owned);
     Ok(Candidate { placement, class: class.clone(), agreement, waste_milli })
 }
 
-pub(super) fn permitted(decision: Decision) -> Result<Option<String>, Box<Obstacle>> {
-    match decision {
-        Decision::Allow(allowance) => Ok(allowance.agreement),
-        Decision::Deny(denial) => Err(Box::new(Obstacle {
+pub(super) fn permitted(answer: Result<Option<&str>, Box<Denial>>) -> Result<Option<&str>, Box<Obstacle>> {
+    answer.map_err(|denial| {
+        Box::new(Obstacle {
             code: denial.code.as_str().to_owned(),
+            by: denial.by.iter().map(ToString::to_string).collect(),
             reason: denial.message,
             unblock: denial.unblock,
-            by: denial.by.iter().map(ToString::to_string).collect(),
-        })),
-    }
+        })
+    })
 }
 
 fn lacks(spec: &RequestSpec, donor: &ClusterId, class: &ClassName, now: u64, ever: u64) -> Obstacle {

@@ -3,15 +3,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use comity_policy::{BorrowFacts, Bundle, Decision, LeaseUse, UsageTable};
+use comity_policy::{BorrowFacts, Bundle, Denial, LeaseUse, UsageTable};
 
 use crate::demand::{Delivery, RequestSpec};
-use crate::id::{ClassName, ClusterId, NodeId};
+use crate::id::{ClassName, ClusterId, LeaseId, NodeId};
 use crate::inventory::Node;
 use crate::lease::Lease;
 use crate::occupancy::{Changes, NodeOccupancy, Occupancy};
 use crate::placement::Placement;
-use crate::request::Request;
 use crate::state::State;
 use crate::time::{Millis, Timestamp};
 use crate::usable::Usable;
@@ -123,10 +122,10 @@ impl<'a> View<'a> {
         instead.or_else(|| self.state.clusters.get(donor)?.offer.as_ref()?.nodes.get(id))
     }
 
-    /// What policy says to `ask` at `donor`.
-    pub(super) fn may_borrow(&self, donor: &ClusterId, ask: Ask<'_>) -> Decision {
+    /// What policy says to `ask` at `donor`: the agreement, or the reason against it.
+    pub(super) fn may_borrow(&self, donor: &ClusterId, ask: Ask<'_>) -> Result<Option<&'a str>, Box<Denial>> {
         let institution = self.bundle.tenants.get(ask.tenant).map_or("", |tenant| tenant.spec.institution.as_str());
-        self.bundle.may_borrow(&BorrowFacts {
+        self.bundle.may_borrow_under(&BorrowFacts {
             tenant: ask.tenant,
             origin_cluster: ask.origin.as_str(),
             donor_cluster: donor.as_str(),
@@ -178,14 +177,16 @@ impl<'a> View<'a> {
         self.usage.to_mut().remove(&lease.as_use());
     }
 
-    /// The same of all leases of a request: the last of them is replaced, and the others are by that.
-    pub(super) fn without_all(&mut self, state: &State, request: &Request) {
-        request.chain(state).iter().filter_map(|id| state.leases.get(id)).for_each(|lease| self.without(lease));
+    /// The same of a whole chain of a request: the last lease of it is to be replaced, and the others are by that.
+    pub(super) fn without_chain(&mut self, chain: &[LeaseId]) {
+        let state = self.state;
+        chain.iter().filter_map(|id| state.leases.get(id)).for_each(|lease| self.without(lease));
     }
 
     /// Counts them in again.
-    pub(super) fn with_all_again(&mut self, state: &State, request: &Request) {
-        request.chain(state).iter().filter_map(|id| state.leases.get(id)).for_each(|lease| self.with_again(lease));
+    pub(super) fn with_chain_again(&mut self, chain: &[LeaseId]) {
+        let state = self.state;
+        chain.iter().filter_map(|id| state.leases.get(id)).for_each(|lease| self.with_again(lease));
     }
 
     /// Counts it in again.

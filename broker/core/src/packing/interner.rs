@@ -43,19 +43,37 @@ impl<T> Default for Interner<T> {
 impl<T: Digest + Eq> Interner<T> {
     /// The number of `value`, a new one if it was never seen.
     pub(super) fn intern(&mut self, value: T) -> u32 {
+        let digest = value.digest();
+        self.find(&value, digest).unwrap_or_else(|place| self.put(place, digest, value))
+    }
+
+    /// The same for a value that is only copied if it was never seen.
+    pub(super) fn intern_ref(&mut self, value: &T) -> u32
+    where
+        T: Clone,
+    {
+        let digest = value.digest();
+        self.find(value, digest).unwrap_or_else(|place| self.put(place, digest, value.clone()))
+    }
+
+    /// The number of `value`, or the place for it. There is one: at most half are in use.
+    fn find(&mut self, value: &T, digest: u64) -> Result<u32, usize> {
         if self.places.len() <= 2 * self.values.len() {
             self.grow();
         }
-        let digest = value.digest();
         let mask = self.places.len() - 1;
         let mut place = usize::try_from(digest).unwrap_or(0) & mask;
         while self.places[place] != FREE {
             let number = self.places[place];
-            if self.digests[number as usize] == digest && self.values[number as usize] == value {
-                return number;
+            if self.digests[number as usize] == digest && self.values[number as usize] == *value {
+                return Ok(number);
             }
             place = (place + 1) & mask;
         }
+        Err(place)
+    }
+
+    fn put(&mut self, place: usize, digest: u64, value: T) -> u32 {
         let number = u32::try_from(self.values.len()).unwrap_or(FREE);
         self.places[place] = number;
         self.values.push(value);

@@ -15,6 +15,8 @@ use super::task::Task;
 
 /// States that are remembered, past ones among them; a state with eight devices takes about 200 bytes.
 const MAX_STATES: usize = 1 << 21;
+/// Types of task that are remembered.
+const MAX_TASKS: usize = 1 << 14;
 
 /// Where to put a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +37,8 @@ impl<N> Choice<N> {
     }
 }
 
+/// What was chosen for a type of task, and after how many changes of the pool.
+type Chosen<N> = (u64, Option<Choice<N>>);
 /// A way to put a task on a state: cost, digest of the state, the state, level.
 type Way = (i64, u64, u32, u16);
 
@@ -73,6 +77,10 @@ pub struct Pool<N> {
     costs: Option<Costs>,
     tasks: Interner<Task>,
     lanes: Vec<Vec<Option<Lane>>>,
+    /// Changes so far of what nodes there are and what is free on them.
+    changes: u64,
+    /// By number of the task: what was chosen last, and after how many changes.
+    chosen: Vec<Option<Chosen<N>>>,
 }
 
 impl<N: Clone + Ord> Default for Pool<N> {
@@ -90,6 +98,8 @@ impl<N: Clone + Ord> Default for Pool<N> {
             costs: None,
             tasks: Interner::default(),
             lanes: Vec::new(),
+            changes: 0,
+            chosen: Vec::new(),
         }
     }
 }
@@ -106,7 +116,7 @@ impl<N: Clone + Ord> Pool<N> {
     /// Adds `node`, or replaces what is known of it.
     pub fn set(&mut self, node: N, shape: &Shape, free: NodeState) {
         self.remove(&node);
-        let shape_number = self.shapes.intern(shape.clone());
+        let shape_number = self.shapes.intern_ref(shape);
         let at = shape_number as usize;
         if self.totals.len() <= at {
             self.totals.push(ShapeTotal::default());
@@ -169,13 +179,26 @@ impl<N: Clone + Ord> Pool<N> {
     /// The cheapest place for `task`; `None` if it fits nowhere.
     pub fn choose(&mut self, task: &Task) -> Option<Choice<N>> {
         self.prepare();
+        let number = self.tasks.intern_ref(task) as usize;
+        if self.lanes.len() <= number {
+            self.lanes.resize(number + 1, Vec::new());
+            self.chosen.resize(number + 1, None);
+        }
+        if let Some((changes, chosen)) = &self.chosen[number]
+            && *changes == self.changes
+        {
+            return chosen.clone();
+        }
+        let choice = self.search(task, number);
+        self.chosen[number] = Some((self.changes, choice.clone()));
+        choice
+    }
+
+    /// The cheapest place for `task`, whose number is `number`.
+    fn search(&mut self, task: &Task, number: usize) -> Option<Choice<N>> {
         let costs = self.costs.as_mut()?;
         let scarcity = costs.scarcity.of_shapes(&self.free_milli);
         let slot_prices = costs.slot_prices(self.free_milli.iter().sum(), &self.slots);
-        let number = self.tasks.intern(task.clone()) as usize;
-        if self.lanes.len() <= number {
-            self.lanes.resize(number + 1, Vec::new());
-        }
         let lanes = &mut self.lanes[number];
         lanes.resize(self.shapes.len(), None);
         let mut best: Option<Way> = None;
@@ -227,6 +250,7 @@ impl<N: Clone + Ord> Pool<N> {
     }
 
     fn count_in(&mut self, node: N, state: u32) {
+        self.changes += 1;
         let (shape, free) = self.states.get(state);
         let shape = *shape as usize;
         self.free_milli[shape] += free.device_milli();
@@ -262,8 +286,12 @@ impl<N: Clone + Ord> Pool<N> {
         }
     }
 
-    /// Computes what went stale, forgets states once they are too many, and shortens logs that are mostly past.
+    /// Computes what went stale, forgets states and tasks once they are too many, and shortens logs that are mostly past.
     fn prepare(&mut self) {
+        if self.tasks.len() > MAX_TASKS {
+            self.tasks = Interner::default();
+            self.costs = None;
+        }
         if self.states.len() > MAX_STATES.max(4 * self.nodes.len()) {
             self.forget();
         }
@@ -276,6 +304,7 @@ impl<N: Clone + Ord> Pool<N> {
             }
             self.costs = Some(costs);
             self.lanes.clear();
+            self.chosen.clear();
         }
         for log in &mut self.logs {
             if log.states.len() > 4 * log.live + 64 {

@@ -297,7 +297,7 @@ fn a_device_that_fails_again_and_again_is_kept_out_twice_as_long_each_time() {
         assert_eq!(story.state().occupancy().lent_milli(&cluster("north")), 2_000);
         story.pass(kept_out);
         assert_eq!(until(&story), None);
-        assert!(matcher::quote(story.state(), &all).placement.is_some());
+        assert!(!matcher::quote(story.state(), &all).placements.is_empty());
         for _ in 0..3 {
             story.offers(ill);
             story.offers(well);
@@ -340,7 +340,7 @@ fn what_is_remembered_of_failures_is_in_snapshots_and_revisions_count_as_offers_
     assert_eq!(read.clusters[&cluster("north")].health, offered.state().clusters[&cluster("north")].health);
     assert_eq!(read.next_due(), offered.state().next_due());
     let seven = RequestSpec { allow_donors: vec![cluster("north")], ..spec(6, Share::Whole, "big") };
-    assert!(matcher::quote(&read, &seven).placement.is_none());
+    assert!(matcher::quote(&read, &seven).placements.is_empty());
 }
 
 #[test]

@@ -191,6 +191,7 @@ pub(crate) fn spec(count: u32, share: Share, class: &str) -> RequestSpec {
         },
         topology: Topology::default(),
         members: None,
+        spread_donors: false,
         duration: Millis::from_mins(30),
         allow_donors: Vec::new(),
         deny_donors: Vec::new(),

@@ -194,7 +194,7 @@ fn a_donor_whose_agent_cannot_deliver_now_says_so_and_is_not_chosen() {
     let mut federation = Federation::ready();
     federation.offer("north", by_namespace_only(2));
     let quote = matcher::quote(&federation.state, &by_virtual_node(1));
-    assert!(quote.placement.is_none());
+    assert!(quote.placements.is_empty());
     let north = quote.explanation.donors[0].obstacle.as_ref().unwrap();
     assert_eq!((quote.explanation.donors[0].donor.as_str(), north.code.as_str()), ("north", "delivery-not-offered"));
     assert_eq!(north.reason, "the agent of north does not offer delivery virtual-node now");

@@ -220,7 +220,7 @@ fn apply_believes_no_slots_that_are_not_free() {
     }
     // The same place proposed for two requests in one command is given once.
     let second = submit(&mut federation, 1, "2g.20gb");
-    let twice = vec![good.clone(), ProposedPlacement { request: second, placement: good.placement, overdue: false }];
+    let twice = vec![good.clone(), ProposedPlacement { request: second, ..good }];
     match federation.ok(Command::PlaceRequests(PlaceRequests { placements: twice })).reply.unwrap() {
         ReplyBody::Placed { leases, refused } => assert_eq!((leases.len(), refused.len()), (1, 1)),
         other => panic!("{other:?}"),
@@ -261,7 +261,7 @@ fn the_reason_says_which_start_is_nearest_and_what_holds_it() {
     assert_eq!(remedy, "wait until that instance is given back");
     // It is exact: once that one is back there is a start.
     end(&mut federation, small);
-    assert!(matcher::quote(&federation.state, &spec(1, profile("3g.40gb"), "big")).placement.is_some());
+    assert!(!matcher::quote(&federation.state, &spec(1, profile("3g.40gb"), "big")).placements.is_empty());
 
     let (reason, remedy) = words(&federation, "7g.80gb");
     let held = "slots 0-7 of device 0 of node s1, taken by 2g.20gb at 0 of local work and 2g.20gb at 2 of local work";

@@ -207,7 +207,7 @@ fn a_gang_that_waited_long_gets_its_room_and_others_pass_only_in_time() {
     let end = left.unwrap().1.expires_at.unwrap();
     let before = matcher::plan(&federation.state, 10);
     let reserved = before.reserved.clone().unwrap();
-    assert_eq!((reserved.request, &reserved.donor), (gang, &cluster("north")));
+    assert_eq!((reserved.request, reserved.donors.as_slice()), (gang, [cluster("north")].as_slice()));
     assert_eq!(reserved.at, end, "exactly when the first node is empty");
 
     let stays = federation.submit(RequestSpec { duration: Millis::from_hours(2), ..spec(1, Share::Whole, "big") });
@@ -247,11 +247,11 @@ fn a_waiting_request_knows_its_place_its_share_and_when_it_could_start() {
     assert!(standing.share_ppm.abs_diff(800_000) < 100, "{standing:?}");
     let mut ends: Vec<Timestamp> = federation.state.leases.values().filter_map(|lease| lease.expires_at).collect();
     ends.sort_unstable();
-    assert_eq!(standing.earliest, Some((ends[1], cluster("north"))), "12 at north need both of its leases gone");
-    assert_eq!(waiting(first).standing.unwrap().earliest, Some((ends[0], cluster("north"))));
+    assert_eq!(standing.earliest, Some((ends[1], vec![cluster("north")])), "12 at north need both of its leases gone");
+    assert_eq!(waiting(first).standing.unwrap().earliest, Some((ends[0], vec![cluster("north")])));
     assert_eq!(standing.reserved, None, "nobody has waited long");
     let quote = matcher::quote(&federation.state, &of("rivals", 4));
-    assert_eq!((quote.placement, quote.earliest), (None, Some((ends[0], cluster("north")))));
+    assert_eq!((quote.placements, quote.earliest), (Vec::new(), Some((ends[0], vec![cluster("north")]))));
     let too_many = federation.submit(of("team", 17));
     assert_eq!(matcher::explain_waiting(&federation.state, too_many).unwrap().standing.unwrap().earliest, None);
 
@@ -292,6 +292,8 @@ fn windows_open_and_close_by_log_time() {
             assert_eq!(plan.placements[0].request, twin);
             plan.placements[0].placement.clone()
         },
+        more: Vec::new(),
+        aim: comity_core::command::Aim::Serve,
         overdue: false,
     };
     let refusal = matcher::check(&federation.state, late, &early.placement).unwrap_err();

@@ -71,15 +71,15 @@ impl Federation {
         running
     }
 
-    fn run(&mut self, lease: LeaseId) {
+    pub(crate) fn run(&mut self, lease: LeaseId) {
         self.both(lease, &LeaseOutcome::Ready { namespace: "ns".into(), secret_name: "s".into() });
     }
 
-    fn stop(&mut self, lease: LeaseId) {
+    pub(crate) fn stop(&mut self, lease: LeaseId) {
         self.both(lease, &LeaseOutcome::Clean);
     }
 
-    fn both(&mut self, lease: LeaseId, outcome: &LeaseOutcome) {
+    pub(crate) fn both(&mut self, lease: LeaseId, outcome: &LeaseOutcome) {
         let held = &self.state.leases[&lease];
         for name in [held.placement.donor.to_string(), held.origin.to_string()] {
             self.report_lease(&name, lease, outcome.clone());
@@ -87,7 +87,7 @@ impl Federation {
     }
 
     /// Submits, places and runs.
-    fn running(&mut self, spec: RequestSpec) -> (RequestId, LeaseId) {
+    pub(crate) fn running(&mut self, spec: RequestSpec) -> (RequestId, LeaseId) {
         let request = self.submit(spec);
         let leases = self.place();
         leases.iter().for_each(|lease| self.run(*lease));
@@ -102,7 +102,7 @@ impl Federation {
         reclaims_at(&self.state, &cluster(donor), self.state.log_time)
     }
 
-    fn call_back(&mut self, reclaims: Vec<ProposedReclaim>) -> Vec<LeaseId> {
+    pub(crate) fn call_back(&mut self, reclaims: Vec<ProposedReclaim>) -> Vec<LeaseId> {
         match self.ok(Command::ReclaimLeases(ReclaimLeases { spare: spared(&self.state), reclaims })).reply {
             Ok(ReplyBody::Reclaimed { leases, refused, .. }) => {
                 assert!(refused.is_empty(), "apply refused what was proposed from the same state: {refused:?}");
@@ -112,7 +112,7 @@ impl Federation {
         }
     }
 
-    fn expire_at(&mut self, now: u64) {
+    pub(crate) fn expire_at(&mut self, now: u64) {
         self.now = now;
         self.ok(Command::Expire(Expire {}));
     }

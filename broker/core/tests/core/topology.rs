@@ -1,7 +1,7 @@
 //! NVLink, NUMA and RDMA on nodes as they are sold.
 
 use comity_core::Command;
-use comity_core::command::{PlaceRequests, ProposedPlacement};
+use comity_core::command::{Aim, PlaceRequests, ProposedPlacement};
 use comity_core::demand::{Members, NvLink, RequestSpec, Topology};
 use comity_core::inventory::{Node, NodeWiring, NumaAmounts};
 use comity_core::matcher;
@@ -78,6 +78,8 @@ fn a_donor_may_lend_what_nvlink_joins_by_whole_nodes_only() {
     let mut forged = ProposedPlacement {
         request,
         placement: federation.state.leases.values().last().unwrap().placement.clone(),
+        more: Vec::new(),
+        aim: Aim::Serve,
         overdue: false,
     };
     let part = forged.placement.nodes.values_mut().next().unwrap();

@@ -194,8 +194,11 @@ impl Follower {
         let request = self.request.clone()?;
         // The lease of an earlier attempt is not this request's.
         let lease = request.lease.as_ref().and_then(|id| self.leases.get(id)).cloned();
+        // Of a gang all leases, so that its members can begin.
+        let active = |id: &String| self.leases.get(id).is_some_and(|lease| lease.state == LeaseState::Active);
+        let all = request.leases.iter().all(active);
         let followed = Followed { request, lease };
-        (followed.request.state.is_final() || followed.is_active()).then_some(followed)
+        (followed.request.state.is_final() || all && followed.is_active()).then_some(followed)
     }
 }
 
@@ -290,6 +293,20 @@ mod tests {
         assert!(follower.take(lease(15, "lease-2", v1::LeaseState::Active)).is_some());
         assert!(follower.take(lease(15, "lease-2", v1::LeaseState::Active)).is_none(), "each change is told once");
         assert!(follower.finished().expect("active").into_result().is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_gang_is_active_when_all_of_its_leases_are() {
+        let mut follower = follower();
+        let mut gang = request(20, v1::RequestState::Matched, "lease-2");
+        if let Some(v1::watch_event::Object::Request(request)) = &mut gang.object {
+            request.leases = vec!["lease-2".to_owned(), "lease-3".to_owned()];
+        }
+        follower.take(gang);
+        follower.take(lease(21, "lease-2", v1::LeaseState::Active));
+        assert_eq!(follower.finished(), None);
+        follower.take(lease(22, "lease-3", v1::LeaseState::Active));
+        assert!(follower.finished().is_some());
     }
 
     #[tokio::test]

@@ -42,7 +42,8 @@ pub struct SpecArgs {
     /// Reads the request from a YAML file; '-' reads standard input. Not together with the flags below
     #[arg(short, long, value_name = "FILE", conflicts_with_all = [
         "tenant", "origin", "class", "selector", "gpus", "mig", "gpu_memory", "cpu_per_gpu", "memory_per_gpu", "duration",
-        "same_node", "whole_node", "nvlink", "numa", "rdma_gbits", "members", "donor", "not_donor", "delivery", "namespace", "purpose",
+        "same_node", "whole_node", "nvlink", "numa", "rdma_gbits", "members", "spread_donors", "donor", "not_donor",
+        "delivery", "namespace", "purpose",
         "priority", "start_after", "start_by", "preemptible", "grace", "checkpoint",
     ])]
     pub file: Option<PathBuf>,
@@ -94,6 +95,9 @@ pub struct SpecArgs {
     /// Members of a gang, each with --gpus on one node: 4, or 2-8 to start with 2 and have as many of 8 as fit
     #[arg(long, value_name = "NUMBER", value_parser = parse_members, allow_hyphen_values = true, help_heading = HEADING)]
     pub members: Option<MemberRange>,
+    /// With --members: where no donor has room for as many as must start, they may lie on several; one lease for each
+    #[arg(long, help_heading = HEADING)]
+    pub spread_donors: bool,
     /// Only this donor (may be repeated)
     #[arg(long, value_name = "CLUSTER", help_heading = HEADING)]
     pub donor: Vec<String>,
@@ -171,6 +175,7 @@ impl SpecArgs {
                 rdma_gbits: self.rdma_gbits.unwrap_or(0),
             }),
             members: self.members.map(|members| v1::Members { min: members.min, desired: members.desired }),
+            spread_donors: self.spread_donors,
             duration_ms: self.duration.unwrap_or(0),
             allow_donors: self.donor.clone(),
             deny_donors: self.not_donor.clone(),
@@ -227,11 +232,13 @@ mod tests {
             numa: Some(NumaArg::Aligned),
             rdma_gbits: Some(200),
             members: parse_members("2-8").ok(),
+            spread_donors: true,
             ..SpecArgs::default()
         };
         let spec = args.spec().expect("it is good");
         let topology = spec.topology.expect("set");
         assert_eq!((topology.nvlink(), topology.numa()), (v1::NvLink::Required, v1::Numa::Aligned));
+        assert!(spec.spread_donors);
         assert_eq!((topology.rdma_gbits, spec.members), (200, Some(v1::Members { min: 2, desired: 8 })));
         let gpus = spec.gpus.expect("set");
         assert_eq!((gpus.count, gpus.cpu_milli_per_gpu, gpus.class.as_str()), (1, 8_000, "midrange"));

@@ -28,6 +28,8 @@ struct SpecFile {
     topology: Topology,
     #[serde(default, deserialize_with = "members")]
     members: Option<MemberRange>,
+    #[serde(default)]
+    spread_donors: bool,
     #[serde(default, deserialize_with = "duration")]
     duration: Option<u64>,
     #[serde(default)]
@@ -179,6 +181,7 @@ fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
         numa: file.topology.numa,
         rdma_gbits: file.topology.rdma_gbits,
         members: file.members,
+        spread_donors: file.spread_donors,
         donor: file.donors,
         not_donor: file.not_donors,
         delivery: file.delivery,

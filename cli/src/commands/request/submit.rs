@@ -28,6 +28,7 @@ pub(super) const FILE_EXAMPLE: &str = "  tenant: poly-ml
     numa: aligned          # CPU and memory from the NUMA node of each GPU
     rdmaGbits: 0           # of each node, where the GPUs lie on several
   members: 2-4             # a gang: each with `gpus` on one node; 2 or nothing, and as many of 4 as fit
+  spreadDonors: false      # true: members may lie on several donors (needs members)
   duration: 2h
   donors: []               # only these; notDonors: not these
   delivery: namespace    # or virtual-node: pods of `namespace` run on the donor, unchanged
@@ -50,6 +51,7 @@ Examples:
   comity request submit --tenant poly-ml --origin polytech-campus --class midrange --mig 1g.10gb --gpus 2
   comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 2 --delivery virtual-node --namespace lab
   comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 8 --members 2-4 --nvlink required --rdma-gbits 400
+  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 1 --members 6-12 --spread-donors
   comity request submit -f request.yaml --wait --timeout 5m -o json
   comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 8 --start-after 2026-11-23T18:00Z --start-by 12h
 

@@ -9,7 +9,7 @@ use comity_core::command::{
 use comity_core::demand::{Delivery, RequestSpec};
 use comity_core::inventory::{FaultClass, Node, Offer};
 use comity_core::lease::{EndReason, LeaseState};
-use comity_core::limits::{MAX_ATTEMPTS, MAX_PLACEMENTS_PER_COMMAND, MAX_RECLAIMS_PER_COMMAND};
+use comity_core::limits::{MAX_PLACEMENTS_PER_COMMAND, MAX_RECLAIMS_PER_COMMAND};
 use comity_core::log::LOG_FORMAT;
 use comity_core::matcher::{Planner, reclaims_at, spared};
 use comity_core::reclaim::ReclaimReason;
@@ -21,7 +21,7 @@ use comity_policy::{BundleSource, SourceFile};
 
 use super::MINUTE;
 use super::report::FailuresReport;
-use super::truth::{Broken, Place, Truth};
+use super::truth::{Broken, DONOR_LOST_AFTER, Place, Truth};
 use crate::random::Random;
 use crate::reclaim::{DONORS, ORIGINS, Terms, node, policy, request};
 
@@ -29,7 +29,6 @@ use crate::reclaim::{DONORS, ORIGINS, Terms, node, policy, request};
 const BACKLOG: usize = 6;
 /// Donors that may be silent at a time: of more the brokers would think that it is they who hear badly.
 const MOST_SILENT: usize = 2;
-const DONOR_LOST_AFTER: u64 = 30 * MINUTE;
 
 /// A federation in log time.
 pub(super) struct Federation {
@@ -207,20 +206,22 @@ impl Federation {
 
     /// Calls back, spares, places and moves until nothing more happens, as the leader's loops do; then looks at what is left.
     pub(super) fn settle(&mut self) -> Result<(), Refusal> {
-        loop {
+        for rounds in 1_u64.. {
+            self.report.most_rounds = self.report.most_rounds.max(rounds);
             let revision = self.state.revision;
             self.call_back()?;
             let plan = self.planner.plan(&self.state, MAX_PLACEMENTS_PER_COMMAND);
-            let reserved = plan.reserved.map(|reserved| reserved.donor);
+            let reserved = plan.reserved.map_or_else(Vec::new, |reserved| reserved.donors);
             if !plan.placements.is_empty() {
                 self.place(plan.placements)?;
             }
             self.clear()?;
             if self.state.revision == revision {
-                self.look(reserved.as_ref())?;
-                return Ok(());
+                self.look(&reserved)?;
+                break;
             }
         }
+        Ok(())
     }
 
     fn call_back(&mut self) -> Result<(), Refusal> {
@@ -252,6 +253,7 @@ impl Federation {
 
     fn note_call(&mut self, id: LeaseId, reason: &ReclaimReason, notice: u64) {
         let Some(lease) = self.state.leases.get(&id) else { return };
+        self.report.for_nothing += u64::from(!self.truth.fails(lease, reason, self.now));
         self.hit.insert(lease.request);
         let ended = lease.state == LeaseState::Ending;
         let report = &mut self.report;
@@ -308,9 +310,12 @@ impl Federation {
     }
 
     /// Nothing is left to be done that could be.
-    fn look(&mut self, reserved: Option<&ClusterId>) -> Result<(), Refusal> {
+    fn look(&mut self, reserved: &[ClusterId]) -> Result<(), Refusal> {
         let missed = self.state.live_leases().filter(|(_, lease)| self.is_missed(lease)).count();
         self.report.missed += missed as u64;
+        let chains = self.state.requests.values().flat_map(|request| request.chains(&self.state));
+        self.report.longest_chain =
+            self.report.longest_chain.max(chains.map(|chain| chain.len() as u64).max().unwrap_or(0));
         let mut quarantined = 0;
         for (name, count, _) in DONORS {
             let donor = cluster(name)?;
@@ -327,7 +332,7 @@ impl Federation {
                 quarantined +=
                     (0..4).filter(|index| self.truth.is_quarantined(&place, *index, self.now)).count() as u64;
             }
-            if reserved == Some(&donor) {
+            if reserved.contains(&donor) {
                 continue;
             }
             let fits = |spec: &RequestSpec| {
@@ -336,8 +341,9 @@ impl Federation {
             };
             let lacks = |id: &&RequestId| {
                 let Some(request) = self.state.requests.get(id) else { return false };
-                let seeks = request.waits() || request.replaces(&self.state).is_some();
-                seeks && request.attempts < MAX_ATTEMPTS && fits(&request.spec)
+                let moves =
+                    || request.chains(&self.state).flatten().any(|lease| request.may_replace(&self.state, lease));
+                (request.waits() || moves()) && fits(&request.spec)
             };
             self.report.could_have_gone_on += self.hit.iter().filter(lacks).count() as u64;
         }

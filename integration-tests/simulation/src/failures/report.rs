@@ -29,8 +29,14 @@ pub struct FailuresReport {
     pub waited_again: u64,
     /// Most devices and nodes that were left alone at a time for failing too often.
     pub most_quarantined: u64,
+    /// Most leases of one request that replaced one another at a time.
+    pub longest_chain: u64,
+    /// Most rounds of the leader's loops until nothing more happened.
+    pub most_rounds: u64,
     /// Placements on what was ill, left alone, gone or silent. Must be none.
     pub placed_on_unwell: u64,
+    /// Leases called back for what they did not have, or what had not failed. Must be none.
+    pub for_nothing: u64,
     /// Looks at which a lease lay on what had failed and was neither called back nor ended. Must be none.
     pub missed: u64,
     /// Looks at which a request that was hit had no place though there was one. Must be none.
@@ -45,8 +51,14 @@ impl FailuresReport {
     /// Whether everything that must be none is none.
     #[must_use]
     pub fn holds(&self) -> bool {
-        let wrong =
-            [self.placed_on_unwell, self.missed, self.could_have_gone_on, self.stopped_before_grace, self.refused];
+        let wrong = [
+            self.placed_on_unwell,
+            self.for_nothing,
+            self.missed,
+            self.could_have_gone_on,
+            self.stopped_before_grace,
+            self.refused,
+        ];
         wrong.iter().all(|count| *count == 0)
     }
 
@@ -64,7 +76,10 @@ impl FailuresReport {
             ("requests that went on elsewhere", self.went_on),
             ("requests that waited again", self.waited_again),
             ("most in quarantine at a time", self.most_quarantined),
+            ("most leases that replace one another", self.longest_chain),
+            ("most rounds until nothing happened", self.most_rounds),
             ("placed on what was not well", self.placed_on_unwell),
+            ("called back for nothing", self.for_nothing),
             ("left on what had failed", self.missed),
             ("left without a place there was", self.could_have_gone_on),
             ("stopped before their grace", self.stopped_before_grace),

@@ -3,11 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use comity_core::inventory::{Fault, FaultClass};
+use comity_core::lease::Lease;
+use comity_core::reclaim::ReclaimReason;
 use comity_core::{ClusterId, NodeId};
 
 const MINUTE: u64 = 60_000;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
+/// A donor that is silent for so long is given up.
+pub(super) const DONOR_LOST_AFTER: u64 = 30 * MINUTE;
 
 /// A donor's node.
 pub(super) type Place = (ClusterId, NodeId);
@@ -102,5 +106,29 @@ impl Truth {
             && !self.not_ready.contains(place)
             && !self.gone.contains_key(place)
             && !self.silent.contains_key(&place.0)
+    }
+
+    /// Whether a lease has what is said to have failed, and that did fail.
+    pub(super) fn fails(&self, lease: &Lease, reason: &ReclaimReason, now: u64) -> bool {
+        let donor = &lease.placement.donor;
+        match reason {
+            ReclaimReason::DeviceFailed { node, device, .. } => {
+                let (place, index) = ((donor.clone(), node.clone()), *device as usize);
+                let has = lease.placement.nodes.get(node).is_some_and(|part| part.devices.contains_key(device));
+                has && (self.is_ill(&place, index) || self.is_quarantined(&place, index, now))
+            }
+            ReclaimReason::NodeFailed { node, gone } => {
+                let place = (donor.clone(), node.clone());
+                let is_gone = || self.gone.get(&place).is_some_and(|since| now - since >= MINUTE);
+                let kept_out = || self.node_falls.get(&place).is_some_and(|falls| now < falls.until);
+                let fails = if *gone { is_gone() } else { self.not_ready.contains(&place) || kept_out() };
+                lease.placement.nodes.contains_key(node) && fails
+            }
+            ReclaimReason::DonorSilent => self.silent.get(donor).is_some_and(|since| now - since >= DONOR_LOST_AFTER),
+            ReclaimReason::LocalNeed
+            | ReclaimReason::PolicyChanged { .. }
+            | ReclaimReason::Preempted { .. }
+            | ReclaimReason::Repair { .. } => false,
+        }
     }
 }

@@ -112,6 +112,7 @@ impl Federation {
             },
             topology: Topology { same_node: true, ..Topology::default() },
             members: None,
+            spread_donors: false,
             duration: Millis(asked.duration_ms),
             allow_donors: Vec::new(),
             deny_donors: Vec::new(),

@@ -1,5 +1,7 @@
 //! Fragmentation gradient descent, as its authors' simulator does it.
 
+use std::collections::BTreeMap;
+
 use comity_core::packing::{NodeState, Shape, Task};
 
 use super::Policy;
@@ -11,19 +13,35 @@ use crate::trace::Trace;
 const TYPICAL: f64 = 0.95;
 
 /// "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): the steepest descent of the expected fragmentation. Scores are
-/// whole numbers from 0 to 100 and ties go to the lowest name, as in hkust-adsl/kubernetes-scheduler-simulator.
+/// whole numbers from 0 to 100 and ties go to the lowest name, as in hkust-adsl/kubernetes-scheduler-simulator. It looks at
+/// every node for each task; what a type of task scores on a node is remembered until the node changes.
 #[derive(Debug)]
 pub struct Fgd {
     nodes: Vec<ScannedNode>,
     fragmentation: Vec<f64>,
+    /// How often each node changed.
+    changes: Vec<u64>,
     typical: Vec<(Task, f64)>,
+    /// By type of task, for each node.
+    scores: BTreeMap<Task, Vec<Scored>>,
+}
+
+/// What a type of task scores on a node.
+#[derive(Clone, Copy, Debug, Default)]
+struct Scored {
+    /// Changes of the node when this was computed, and one: zero is never.
+    as_of: u64,
+    /// Score, and free thousandths of the device that a share comes from; `None` if it does not fit.
+    best: Option<(i64, u16)>,
 }
 
 impl Fgd {
     /// Over idle nodes, expecting work like `history`.
     #[must_use]
     pub fn new(trace: &Trace, history: &[Task]) -> Self {
-        Self { nodes: nodes(trace), fragmentation: Vec::new(), typical: typical(history) }
+        let nodes = nodes(trace);
+        let changes = vec![0; nodes.len()];
+        Self { nodes, fragmentation: Vec::new(), changes, typical: typical(history), scores: BTreeMap::new() }
     }
 }
 
@@ -64,29 +82,51 @@ fn fragmentation(typical: &[(Task, f64)], shape: &Shape, free: &NodeState) -> f6
     typical.iter().map(|(task, part)| part * as_float(of(task))).sum()
 }
 
+/// The best way to put a task on a node: the score, and the level of the device that a share comes from.
+fn best(typical: &[(Task, f64)], node: &ScannedNode, before: f64, task: &Task) -> Option<(i64, u16)> {
+    let mut best: Option<(i64, u16)> = None;
+    for level in if node.fits(task) { node.levels(task) } else { Vec::new() } {
+        let Some(next) = node.free.after(task, level) else { continue };
+        let after = fragmentation(typical, &node.shape, &next);
+        #[expect(clippy::cast_possible_truncation, reason = "0 to 100")]
+        let score = (100.0 / (1.0 + (-(before - after) / 1_000.0).exp())) as i64;
+        if best.is_none_or(|best| score > best.0) {
+            best = Some((score, level));
+        }
+    }
+    best
+}
+
 impl Policy for Fgd {
     fn restart(&mut self, _seed: u64) {
         clear(&mut self.nodes);
+        self.changes.iter_mut().for_each(|changes| *changes += 1);
         self.fragmentation =
             (self.nodes.iter()).map(|node| fragmentation(&self.typical, &node.shape, &node.free)).collect();
     }
 
     fn place(&mut self, task: &Task) -> bool {
-        let mut best: Option<(i64, usize, NodeState, f64)> = None;
-        for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.fits(task)) {
-            for level in node.levels(task) {
-                let Some(next) = node.free.after(task, level) else { continue };
-                let after = fragmentation(&self.typical, &node.shape, &next);
-                #[expect(clippy::cast_possible_truncation, reason = "0 to 100")]
-                let score = (100.0 / (1.0 + (-(self.fragmentation[index] - after) / 1_000.0).exp())) as i64;
-                if best.as_ref().is_none_or(|best| score > best.0) {
-                    best = Some((score, index, next, after));
-                }
+        if !self.scores.contains_key(task) {
+            self.scores.insert(task.clone(), vec![Scored::default(); self.nodes.len()]);
+        }
+        let Some(scores) = self.scores.get_mut(task) else { return false };
+        let mut chosen: Option<(i64, usize, u16)> = None;
+        for (index, scored) in scores.iter_mut().enumerate() {
+            if scored.as_of != self.changes[index] + 1 {
+                let best = best(&self.typical, &self.nodes[index], self.fragmentation[index], task);
+                *scored = Scored { as_of: self.changes[index] + 1, best };
+            }
+            if let Some((score, level)) = scored.best
+                && chosen.is_none_or(|chosen| score > chosen.0)
+            {
+                chosen = Some((score, index, level));
             }
         }
-        let Some((_, index, next, after)) = best else { return false };
+        let Some((_, index, level)) = chosen else { return false };
+        let Some(next) = self.nodes[index].free.after(task, level) else { return false };
+        self.fragmentation[index] = fragmentation(&self.typical, &self.nodes[index].shape, &next);
         self.nodes[index].free = next;
-        self.fragmentation[index] = after;
+        self.changes[index] += 1;
         true
     }
 }

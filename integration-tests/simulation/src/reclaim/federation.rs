@@ -163,7 +163,7 @@ impl Federation {
                 self.call_back(Vec::new(), proposed)?;
             }
             let plan = self.planner.plan(&self.state, MAX_PLACEMENTS_PER_COMMAND);
-            let reserved = plan.reserved.map(|reserved| reserved.donor);
+            let reserved = plan.reserved.map_or_else(Vec::new, |reserved| reserved.donors);
             let placed = if plan.placements.is_empty() { Vec::new() } else { self.place(plan.placements)? };
             // A plan is proposed as a whole before any agent has prepared what it placed.
             self.call_back(Vec::new(), plan.reclaims)?;
@@ -171,7 +171,7 @@ impl Federation {
                 self.tell(lease, &LeaseOutcome::Ready { namespace: "n".to_owned(), secret_name: "s".to_owned() })?;
             }
             if self.state.revision == revision {
-                self.look_who_could_move(reserved.as_ref())?;
+                self.look_who_could_move(&reserved)?;
                 return Ok(());
             }
         }
@@ -228,7 +228,7 @@ impl Federation {
             ReclaimReason::PolicyChanged { .. } => report.for_policy += 1,
             // Nothing fails here.
             ReclaimReason::DeviceFailed { .. } | ReclaimReason::NodeFailed { .. } | ReclaimReason::DonorSilent => {}
-            ReclaimReason::Preempted { .. } => {
+            ReclaimReason::Preempted { .. } | ReclaimReason::Repair { .. } => {
                 report.for_requests += 1;
                 notice = notice.max(asked.map_or(0, |asked| asked.grace.0));
             }
@@ -237,12 +237,12 @@ impl Federation {
     }
 
     /// No lease stays without a new place where a donor, at which nobody else's room is being made, has one.
-    fn look_who_could_move(&mut self, reserved: Option<&ClusterId>) -> Result<(), Refusal> {
+    fn look_who_could_move(&mut self, reserved: &[ClusterId]) -> Result<(), Refusal> {
         for ((name, ..), terms) in DONORS.iter().zip(self.terms) {
             let id = cluster(name)?;
             let donor = Donor::of(&self.state, &id, terms);
             let kept = self.state.queued().any(|(_, request)| request.room_at.as_ref() == Some(&id));
-            if reserved == Some(&id) || kept || !donor.is_quiet() {
+            if reserved.contains(&id) || kept || !donor.is_quiet() {
                 continue;
             }
             let left = self.state.reclaiming().filter(|(lease, called_back)| {
@@ -374,6 +374,7 @@ pub(crate) fn request(random: &mut Random) -> Result<RequestSpec, Refusal> {
         },
         topology: Topology { same_node: random.below(3) > 0, ..Topology::default() },
         members: None,
+        spread_donors: false,
         duration: Millis(30 * MINUTE + random.bits() % (8 * 60 * MINUTE)),
         allow_donors: Vec::new(),
         deny_donors: Vec::new(),

@@ -35,6 +35,8 @@ pub struct LeaseFacts {
     pub state: String,
     /// Why it ends.
     pub end_reason: Option<String>,
+    /// Why it was called back.
+    pub reclaim_reason: Option<String>,
     /// Whether it was ever active.
     pub was_active: bool,
 }
@@ -65,6 +67,7 @@ impl LeaseFacts {
             fencing_token: lease["fencingToken"].as_u64().context("a lease has a fencing token")?,
             state: text(lease, "state").context("a lease has a state")?,
             end_reason: text(lease, "endReason"),
+            reclaim_reason: text(&lease["reclaim"], "reason"),
             was_active: lease["activeAtMs"].as_u64().is_some(),
             parts,
             id,
@@ -77,14 +80,16 @@ impl LeaseFacts {
         !matches!(self.state.as_str(), "ending" | "ended")
     }
 
-    /// How far it has come. It never goes back.
-    fn progress(&self) -> u8 {
+    /// How far it has come; it never goes back. `None` for a state that this ledger does not know.
+    fn progress(&self) -> Option<u8> {
         match self.state.as_str() {
-            "placed" => 0,
-            "connecting" => 1,
-            "active" | "suspect" => 2,
-            "ending" => 3,
-            _ => 4,
+            "placed" => Some(0),
+            "connecting" => Some(1),
+            // What is called back is still in force, and stays if the reason for it goes away.
+            "active" | "suspect" | "reclaiming" => Some(2),
+            "ending" => Some(3),
+            "ended" => Some(4),
+            _ => None,
         }
     }
 
@@ -96,10 +101,17 @@ impl LeaseFacts {
         {
             found.push(format!("{} changed: {self:?}, then {later:?}", self.id));
         }
+        if later.progress().is_none() {
+            found.push(format!("{} is {}, a state that is not known", later.id, later.state));
+        }
         if later.progress() < self.progress() || (self.was_active && !later.was_active) {
             found.push(format!("{} went back from {} to {}", self.id, self.state, later.state));
         }
-        if later.progress() >= 3 && later.end_reason.is_none() {
+        let needs_reason = match later.state.as_str() {
+            "reclaiming" => later.reclaim_reason.is_none(),
+            _ => later.progress() >= Some(3) && later.end_reason.is_none(),
+        };
+        if needs_reason {
             found.push(format!("{} is {} without a reason", later.id, later.state));
         }
         found

@@ -15,6 +15,7 @@ fn lease(number: u64, devices: &[(u64, u64)]) -> LeaseFacts {
         fencing_token: number,
         state: "active".to_owned(),
         end_reason: None,
+        reclaim_reason: None,
         was_active: true,
     }
 }
@@ -88,4 +89,24 @@ fn tokens_revisions_and_states_never_go_back() {
         .leases_are(1, vec![LeaseFacts { state: "ended".into(), end_reason: Some("expired".into()), ..lease(1, &[]) }]);
     ledger.leases_are(2, vec![lease(1, &[])]);
     one_violation(&ledger, "lease-1 went back from ended to active");
+}
+
+#[test]
+fn what_is_called_back_says_why_and_may_stay() {
+    let called_back = |reason: Option<&str>| LeaseFacts {
+        state: "reclaiming".into(),
+        reclaim_reason: reason.map(str::to_owned),
+        ..lease(1, &[])
+    };
+    let mut ledger = Ledger::default();
+    for (revision, lease) in [lease(1, &[]), called_back(Some("local-need")), lease(1, &[])].into_iter().enumerate() {
+        ledger.leases_are(revision as u64 + 1, vec![lease]);
+    }
+    assert!(ledger.violations().is_empty(), "{:?}", ledger.violations());
+    ledger.leases_are(4, vec![called_back(None)]);
+    one_violation(&ledger, "lease-1 is reclaiming without a reason");
+    let mut ledger = Ledger::default();
+    ledger.leases_are(1, vec![lease(1, &[])]);
+    ledger.leases_are(2, vec![LeaseFacts { state: "lost".into(), ..lease(1, &[]) }]);
+    assert!(ledger.violations().iter().any(|text| text.contains("a state that is not known")));
 }

@@ -1,6 +1,7 @@
 //! One donor's nodes, brought up to date by what changed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use comity_policy::compile_selector;
 
@@ -15,6 +16,8 @@ use crate::limits::WHOLE_MILLI;
 use crate::packing::{Mix, Pool, Shape, Task};
 use crate::work::WorkType;
 
+/// Demands of which it is remembered what they are as tasks.
+const MAX_ANSWERS: usize = 4_096;
 /// Kind of nodes without devices.
 const NO_DEVICES: u32 = u32::MAX;
 
@@ -33,14 +36,24 @@ pub(super) struct Pack {
     taken: BTreeSet<NodeId>,
     /// Classes of devices on nodes that are not in the pool, by node.
     elsewhere: BTreeMap<NodeId, BTreeSet<ClassName>>,
+    /// What demands are as tasks, as long as there are the same kinds.
+    answers: BTreeMap<GpuDemand, Vec<Answer>>,
+}
+
+/// What a demand is as tasks, for devices of one class.
+#[derive(Clone, Debug)]
+struct Answer {
+    topology: Topology,
+    class: ClassName,
+    tasks: Option<Arc<[(Task, Served)]>>,
 }
 
 /// Devices that requests cannot tell apart.
 #[derive(Clone, Debug)]
-pub(super) struct Kind {
-    pub(super) class: ClassName,
+struct Kind {
+    class: ClassName,
     /// An idle, healthy one.
-    pub(super) device: Device,
+    device: Device,
 }
 
 /// How a share is had of a kind.
@@ -135,6 +148,7 @@ impl Pack {
         let number = known.unwrap_or_else(|| {
             let device = Device { local_use_milli: 0, healthy: true, fault: None, ..first.clone() };
             self.kinds.push(Kind { class: class.clone(), device });
+            self.answers.clear();
             self.kinds.len() - 1
         });
         u32::try_from(number).ok()
@@ -177,8 +191,28 @@ impl Pack {
         self.pool.expect(mix);
     }
 
-    /// What is asked for as tasks, one for each way in which kinds serve it; `None` if packing cannot say it.
-    pub(super) fn tasks(
+    /// What is wanted as tasks, one for each way in which kinds serve it; `None` if packing cannot say it. The answer is
+    /// remembered: a selector is asked about each kind once.
+    pub(super) fn tasks_of(&mut self, wanted: &Wanted<'_>) -> Option<Arc<[(Task, Served)]>> {
+        let known = self.answers.get(wanted.gpus).into_iter().flatten();
+        let mut same = known.filter(|answer| answer.topology == wanted.topology && answer.class == *wanted.class);
+        if let Some(answer) = same.next() {
+            return answer.tasks.clone();
+        }
+        let serves = |kind: &Kind| {
+            kind.class == *wanted.class && wanted.selector.is_none_or(|selector| selector.matches(&kind.device.facts()))
+        };
+        let tasks = self.tasks(wanted.gpus, wanted.topology, serves).map(Arc::from);
+        if self.answers.len() >= MAX_ANSWERS {
+            self.answers.clear();
+        }
+        let answer = Answer { topology: wanted.topology, class: wanted.class.clone(), tasks: tasks.clone() };
+        self.answers.entry(wanted.gpus.clone()).or_default().push(answer);
+        tasks
+    }
+
+    /// What is asked for as tasks.
+    fn tasks(
         &self,
         gpus: &GpuDemand,
         topology: Topology,

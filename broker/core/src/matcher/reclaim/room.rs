@@ -11,7 +11,6 @@ use crate::matcher::plan::donors;
 use crate::matcher::reserve::released;
 use crate::matcher::verdict::Candidate;
 use crate::matcher::view::{Held, View};
-use crate::reclaim::ReclaimReason;
 use crate::request::Request;
 use crate::state::State;
 use crate::time::Timestamp;
@@ -39,8 +38,8 @@ pub(crate) fn going<'a>(state: &'a State, donor: &'a ClusterId) -> impl Iterator
 
 /// The waiting request that a lease makes room for.
 pub(crate) fn for_whom(state: &State, lease: &Lease) -> Option<RequestId> {
-    let ReclaimReason::Preempted { by } = &lease.reclaim.as_ref()?.reason else { return None };
-    state.requests.get(by).filter(|request| request.room_at.is_some() && request.waits()).map(|_| *by)
+    let by = lease.reclaim.as_ref()?.reason.for_request()?;
+    state.requests.get(&by).filter(|request| request.room_at.is_some() && request.waits()).map(|_| by)
 }
 
 /// Where `spec` fits at `donor` once those are gone.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::failed::{failing, may_fail};
 use super::limit;
 use super::need::{Need, gone_for_local_work};
+use super::repair;
 use super::room::{fits_when_gone, for_whom, going, may_be_preempted, preempts_as};
 use super::terms::withdrawn;
 use crate::command::ProposedReclaim;
@@ -49,6 +50,10 @@ pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Resul
                 let asked = proposals.iter().filter(|other| other.reason == proposed.reason).count();
                 asked == set.len() && makes_room(state, *by, donor, &set, proposed.lease)
             }
+            ReclaimReason::Repair { by } => {
+                let asked = proposals.iter().filter(|other| other.reason == proposed.reason).count();
+                asked == set.len() && repair::is_right(state, *by, donor, &set)
+            }
         };
         if holds { Ok(()) } else { Err(not_needed(proposed)) }
     };
@@ -87,7 +92,8 @@ fn others(
     reason: &ReclaimReason,
 ) -> BTreeSet<LeaseId> {
     let comes_before = |other: &ReclaimReason| match (other, reason) {
-        (ReclaimReason::Preempted { .. }, _) | (_, ReclaimReason::Preempted { .. }) => false,
+        (ReclaimReason::Preempted { .. } | ReclaimReason::Repair { .. }, _)
+        | (_, ReclaimReason::Preempted { .. } | ReclaimReason::Repair { .. }) => false,
         (other, reason) if other.is_failure() || reason.is_failure() => !reason.is_failure(),
         (ReclaimReason::PolicyChanged { code }, _) => code != limit::CODE,
         (ReclaimReason::LocalNeed, ReclaimReason::PolicyChanged { code }) => code == limit::CODE,
@@ -157,6 +163,7 @@ pub fn is_still_needed(state: &State, id: LeaseId) -> bool {
             };
             fits(None) && !fits(Some(id))
         }
+        ReclaimReason::Repair { by } => repair::is_still_right(state, *by, (id, lease)),
     }
 }
 

@@ -1,0 +1,85 @@
+//! Parts of a `GpuRequest`: how its GPUs lie together, as how many members, when it may start and whether it may be preempted.
+#![expect(unreachable_pub, reason = "the schema derive copies the types into functions")]
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How many members a gang has. Each has `spec.gpus` GPUs, all on one node.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("self.min <= self.desired").message("members.min must not be more than members.desired"))]
+pub struct Members {
+    /// So many start together, or none.
+    #[x_kube(validation = Rule::new("self >= 1 && self <= 4096").message("members.min must be from 1 to 4096"))]
+    pub min: i32,
+    /// More start with them as far as they fit, up to so many.
+    #[x_kube(validation = Rule::new("self >= 1 && self <= 4096").message("members.desired must be from 1 to 4096"))]
+    pub desired: i32,
+}
+
+/// How the GPUs lie together.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Topology {
+    /// All shares on one node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_node: Option<bool>,
+    /// Only nodes whose GPUs the request takes whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whole_node: Option<bool>,
+    /// Whether NVLink joins the GPUs that the request, or each member, has on a node. Absent: as it comes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvlink: Option<NvLink>,
+    /// Where CPU and main memory come from. Absent: anywhere on the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa: Option<Numa>,
+    /// Gbit/s for RDMA that each node gives where the request lies on several. Absent: none are asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self >= 1 && self <= 1000000").message("topology.rdmaGbits must be from 1 to 1000000"))]
+    pub rdma_gbits: Option<i32>,
+}
+
+/// Whether NVLink joins the GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum NvLink {
+    /// At a donor that has such GPUs free.
+    Preferred,
+    /// Or the request does not fit.
+    Required,
+}
+
+/// Where CPU and main memory come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum Numa {
+    /// From the NUMA node of the share's GPU.
+    Aligned,
+}
+
+/// That requests of higher priority may take the place, and how.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Preemptible {
+    /// Notice that the work needs to save itself, in seconds; the donor's own, if that is longer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 86400").message("preemptible.graceSeconds must be from 0 to 86400, a day"))]
+    pub grace_seconds: Option<i32>,
+    /// The work says when it has saved itself: then only what came later counts as lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<bool>,
+}
+
+/// When the request may start.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("!(has(self.notBefore) && has(self.startBy)) || self.notBefore < self.startBy").message("window.startBy must be after window.notBefore"))]
+pub struct Window {
+    /// It is not tried before this. Absent: at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub not_before: Option<String>,
+    /// It fails if it is not placed by this. Absent: it waits until it is deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub start_by: Option<String>,
+}

@@ -1,0 +1,199 @@
+//! NUMA nodes of Kubernetes nodes, from NodeResourceTopology objects (`topology.node.k8s.io/v1alpha2`).
+//!
+//! They are written by node agents such as NFD's topology updater, where a cluster has their definition; most have not. What a
+//! node's owner wrote in the annotation [`comity.dev/wiring`](super::wiring::ANNOTATION) wins over them.
+//! Source: k8stopologyawareschedwg/noderesourcetopology-api, pkg/apis/topology/v1alpha2.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use comity_proto::v1::{Device, NumaAmounts, sharing};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::pod_request::{CPU, MEMORY};
+use super::quantity;
+use super::wiring::MAX_NUMA_NODES;
+
+const MIB: u64 = 1 << 20;
+/// Longest list of resources of one NUMA node that is read.
+const MAX_RESOURCES: usize = 256;
+
+/// NUMA nodes of a node, in order of their numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NodeTopology {
+    zones: Vec<Zone>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Zone {
+    number: u32,
+    cpu_milli: u64,
+    memory_mib: u64,
+    /// Other resources that pods can have, by name.
+    devices: BTreeMap<String, u64>,
+}
+
+#[derive(Deserialize)]
+struct ZoneRead {
+    #[serde(default)]
+    name: String,
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(default)]
+    resources: Vec<ResourceRead>,
+}
+
+#[derive(Deserialize)]
+struct ResourceRead {
+    name: String,
+    /// A quantity: text, or a bare number.
+    allocatable: Value,
+}
+
+impl NodeTopology {
+    /// What an object's field `zones` says; `None` where it names no NUMA nodes, or cannot be read.
+    pub(crate) fn read(zones: &Value) -> Option<Self> {
+        let read = Vec::<ZoneRead>::deserialize(zones).ok()?;
+        let mut zones: Vec<Zone> =
+            read.into_iter().filter(|zone| zone.kind == "Node").map(zone).collect::<Option<_>>()?;
+        zones.sort_by_key(|zone| zone.number);
+        let numbers: BTreeSet<u32> = zones.iter().map(|zone| zone.number).collect();
+        let is_whole = !zones.is_empty() && zones.len() <= MAX_NUMA_NODES && numbers.len() == zones.len();
+        is_whole.then_some(Self { zones })
+    }
+
+    /// What pods can have of each NUMA node, in all no more than the node has (thousandths of a core, MiB): what the node keeps
+    /// for itself is taken from all alike. Says of each device where it is, as far as the counts tell.
+    pub(crate) fn apply(&self, devices: &mut [Device], (cpu_milli, memory_mib): (u64, u64)) -> Vec<NumaAmounts> {
+        let mut left: Vec<BTreeMap<&str, u64>> = self
+            .zones
+            .iter()
+            .map(|zone| zone.devices.iter().map(|(name, count)| (name.as_str(), *count)).collect())
+            .collect();
+        for device in devices {
+            let units = units(device);
+            let zone = left.iter_mut().position(|zone| {
+                let count = zone.get_mut(device.resource_name.as_str()).filter(|count| units > 0 && **count >= units);
+                count.map(|count| *count -= units).is_some()
+            });
+            device.numa_node = zone.and_then(|index| self.zones.get(index)).map(|zone| zone.number);
+        }
+        let all = |of: fn(&Zone) -> u64| self.zones.iter().map(of).fold(0_u64, u64::saturating_add);
+        let (all_cpu, all_memory) = (all(|zone| zone.cpu_milli), all(|zone| zone.memory_mib));
+        let amounts = |zone: &Zone| NumaAmounts {
+            numa_node: zone.number,
+            cpu_milli: share(zone.cpu_milli, all_cpu, cpu_milli),
+            memory_mib: share(zone.memory_mib, all_memory, memory_mib),
+        };
+        self.zones.iter().map(amounts).collect()
+    }
+}
+
+/// `part` of `all`, where no more than `limit` may be given out in all; rounded down.
+fn share(part: u64, all: u64, limit: u64) -> u64 {
+    if all <= limit {
+        return part;
+    }
+    u64::try_from(u128::from(part) * u128::from(limit) / u128::from(all)).unwrap_or(part)
+}
+
+/// Units of its resource that a device is counted as; 0 where its resource does not count it.
+fn units(device: &Device) -> u64 {
+    match device.sharing.as_ref().and_then(|sharing| sharing.mode.as_ref()) {
+        None | Some(sharing::Mode::Exclusive(_)) => 1,
+        Some(sharing::Mode::TimeSlicing(slices)) => u64::from(slices.replicas),
+        Some(sharing::Mode::Mps(mps)) => u64::from(mps.shares),
+        Some(sharing::Mode::Mig(mig)) => mig.instances.iter().map(|instances| u64::from(instances.count)).sum(),
+        Some(sharing::Mode::Fractional(_)) => 0,
+    }
+}
+
+/// "node-0" is the NUMA node 0.
+fn zone(read: ZoneRead) -> Option<Zone> {
+    let number = read.name.strip_prefix("node-")?.parse().ok()?;
+    let mut zone = Zone { number, ..Zone::default() };
+    for resource in read.resources.into_iter().take(MAX_RESOURCES) {
+        let text = match &resource.allocatable {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        match resource.name.as_str() {
+            CPU => zone.cpu_milli = quantity::milli_floor(&text)?,
+            MEMORY => zone.memory_mib = quantity::ones_floor(&text)? / MIB,
+            _ => drop(zone.devices.insert(resource.name, quantity::ones_floor(&text)?)),
+        }
+    }
+    Some(zone)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// As NFD's topology updater writes it, of a box with two sockets and GPUs beside each.
+    fn zones(gpus: [u32; 2]) -> Value {
+        let zone = |number: usize, gpus: u32| {
+            json!({
+                "name": format!("node-{number}"), "type": "Node",
+                "costs": [{ "name": "node-0", "value": 10 }, { "name": "node-1", "value": 21 }],
+                "resources": [
+                    { "name": "cpu", "capacity": "56", "allocatable": "54", "available": "10" },
+                    { "name": "memory", "capacity": "1000Gi", "allocatable": "1000Gi", "available": "5Gi" },
+                    { "name": "nvidia.com/gpu", "capacity": gpus, "allocatable": gpus, "available": 0 },
+                ],
+            })
+        };
+        json!([zone(1, gpus[1]), zone(0, gpus[0]), { "name": "l3-0", "type": "Cache" }])
+    }
+
+    fn devices(count: usize) -> Vec<Device> {
+        vec![Device { resource_name: "nvidia.com/gpu".to_owned(), ..Device::default() }; count]
+    }
+
+    fn places(devices: &[Device]) -> Vec<Option<u32>> {
+        devices.iter().map(|device| device.numa_node).collect()
+    }
+
+    #[test]
+    fn each_numa_node_has_its_cpu_its_memory_and_its_gpus() {
+        let topology = NodeTopology::read(&zones([2, 1])).unwrap();
+        let mut gpus = devices(4);
+        let numa = topology.apply(&mut gpus, (112_000, 2_048 << 10));
+        assert_eq!(numa[1], NumaAmounts { numa_node: 1, cpu_milli: 54_000, memory_mib: 1_000 << 10 });
+        assert_eq!(places(&gpus), [Some(0), Some(0), Some(1), None], "where the fourth is nobody says");
+    }
+
+    #[test]
+    fn what_the_node_keeps_for_itself_is_taken_from_all_alike() {
+        let topology = NodeTopology::read(&zones([4, 4])).unwrap();
+        let numa = topology.apply(&mut devices(8), (100_001, 1_900 << 10));
+        assert_eq!(numa.iter().map(|zone| zone.memory_mib).collect::<Vec<_>>(), [950 << 10; 2]);
+        assert!(numa.iter().map(|zone| zone.cpu_milli).sum::<u64>() <= 100_001);
+    }
+
+    #[test]
+    fn a_shared_device_is_counted_once_for_each_of_its_replicas() {
+        let topology = NodeTopology::read(&zones([4, 4])).unwrap();
+        let mut gpus = devices(4);
+        for gpu in &mut gpus {
+            let slices = sharing::TimeSlicing { replicas: 2 };
+            gpu.sharing = Some(comity_proto::v1::Sharing { mode: Some(sharing::Mode::TimeSlicing(slices)) });
+        }
+        topology.apply(&mut gpus, (112_000, 2_048 << 10));
+        assert_eq!(places(&gpus), [Some(0), Some(0), Some(1), Some(1)]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_nothing() {
+        let mut twice = zones([4, 4]);
+        twice[0]["name"] = json!("node-0");
+        let mut wrong = zones([4, 4]);
+        wrong[0]["resources"][0]["allocatable"] = json!("many");
+        for zones in [twice, wrong, json!([]), json!("zones"), json!([{ "type": "Node", "name": "socket-a" }])] {
+            assert_eq!(NodeTopology::read(&zones), None, "{zones}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! NodeResourceTopology objects, watched where the cluster has their definition.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use kube::api::DynamicObject;
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, Client};
+use tokio::sync::watch;
+
+use super::mirror::Mirror;
+use super::topology::NodeTopology;
+
+const GROUP: &str = "topology.node.k8s.io";
+const VERSION: &str = "v1alpha2";
+const PLURAL: &str = "noderesourcetopologies";
+/// How often it is looked whether the definition has been installed, or the right to read given.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// By name of the node; `None` until it is known whether there are any.
+pub(crate) type Topologies = Option<Arc<BTreeMap<String, NodeTopology>>>;
+
+/// Tells of all objects whenever one changes. Ends with its listener.
+pub(crate) async fn follow(client: Client, tell: watch::Sender<Topologies>) {
+    let mut said = false;
+    while !tell.is_closed() {
+        match client.list_api_group_resources(&format!("{GROUP}/{VERSION}")).await {
+            Ok(list) if list.resources.iter().any(|resource| resource.name == PLURAL) => {
+                let Some(error) = watch_all(&client, &tell).await else { return };
+                if !std::mem::replace(&mut said, true) {
+                    tracing::warn!(%error, "NodeResourceTopology objects cannot be read and are left out; apply deploy/agent/node-topology.yaml");
+                }
+            }
+            // Not installed.
+            Ok(_) | Err(kube::Error::Api(_)) => {}
+            Err(error) => {
+                tracing::debug!(%error, "cannot tell whether there are NodeResourceTopology objects");
+                tokio::time::sleep(LOOK_EVERY / 60).await;
+                continue;
+            }
+        }
+        // What was known stays.
+        tell.send_if_modified(|known| known.is_none() && known.replace(Arc::default()).is_none());
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Watches until that is refused; why. `None` when nobody listens any more.
+async fn watch_all(client: &Client, tell: &watch::Sender<Topologies>) -> Option<kube::Error> {
+    let kind = GroupVersionKind::gvk(GROUP, VERSION, "NodeResourceTopology");
+    let kind = ApiResource::from_gvk_with_plural(&kind, PLURAL);
+    let objects = Api::<DynamicObject>::all_with(client.clone(), &kind);
+    let mut events = pin!(watcher(objects, watcher::Config::default()).default_backoff());
+    let mut mirror = Mirror::default();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => {
+                if mirror.take(event, entry) && mirror.is_complete() {
+                    let all: BTreeMap<String, NodeTopology> = mirror.facts().cloned().collect();
+                    if tell.send(Some(Arc::new(all))).is_err() {
+                        return None;
+                    }
+                }
+            }
+            Err(watcher::Error::InitialListFailed(error @ kube::Error::Api(_))) => return Some(error),
+            Err(error) => tracing::debug!(%error, "the watch of NodeResourceTopology objects broke; it begins again"),
+        }
+    }
+    None
+}
+
+fn entry(object: &DynamicObject) -> Option<(String, Option<(String, NodeTopology)>)> {
+    let name = object.metadata.name.clone()?;
+    let topology = NodeTopology::read(&object.data["zones"]);
+    Some((name.clone(), topology.map(|topology| (name, topology))))
+}

@@ -1,0 +1,102 @@
+//! One lease on the virtual node lease-7, as its call back comes and goes.
+
+use super::*;
+
+const NOW: u64 = 1_000_000;
+const AT: &str = "2026-03-01T12:00:00Z";
+
+fn called_back() -> CalledBack {
+    CalledBack {
+        at: AT.to_owned(),
+        reason: "local-need".to_owned(),
+        message: "called back: the donor needs it for local work".to_owned(),
+        moved_to: String::new(),
+        since_ms: NOW - 20_000,
+    }
+}
+
+fn view(called_back: Option<CalledBack>, pods: Vec<PodFacts>) -> ReclaimView {
+    let lease = LeaseView { node: "lease-7".to_owned(), called_back, noticed_ms: NOW - 10_000 };
+    ReclaimView { now_ms: NOW, leases: BTreeMap::from([("lease-9".to_owned(), lease)]), pods }
+}
+
+fn pod(name: &str) -> PodFacts {
+    PodFacts {
+        pod: PodRef { namespace: "team-a".to_owned(), name: name.to_owned(), uid: name.to_owned() },
+        node: "lease-7".to_owned(),
+        runs: true,
+        is_finished: false,
+        told_at: None,
+        told_reason: None,
+        is_saved: false,
+    }
+}
+
+fn told(name: &str, is_saved: bool) -> PodFacts {
+    PodFacts { told_at: Some(AT.to_owned()), told_reason: Some("local-need".to_owned()), is_saved, ..pod(name) }
+}
+
+fn saved(view: &ReclaimView) -> Vec<String> {
+    plan(view).saved.into_iter().collect()
+}
+
+#[test]
+fn each_pod_of_the_node_is_told_once() {
+    let elsewhere = PodFacts { node: "worker-1".to_owned(), ..pod("elsewhere") };
+    let finished = PodFacts { is_finished: true, runs: false, ..pod("finished") };
+    let plan = plan(&view(Some(called_back()), vec![pod("a"), told("b", false), elsewhere, finished]));
+    let [notice] = plan.notices.as_slice() else { panic!("{plan:?}") };
+    assert_eq!(notice.pod.name, "a");
+    assert_eq!(notice.marks, Some((AT.to_owned(), "local-need".to_owned())));
+    assert!(notice.note.is_warning && notice.note.reason == "ComityReclaim");
+    for part in ["lease-9 ends at", AT, "for local work", "another place is sought", "comity.dev/checkpointed=true"] {
+        assert!(notice.note.text.contains(part), "{part}: {}", notice.note.text);
+    }
+    assert!(plan.saved.is_empty());
+}
+
+#[test]
+fn a_later_deadline_is_told_anew_and_asks_again() {
+    let later = CalledBack { at: "2026-03-01T13:00:00Z".to_owned(), moved_to: "lease-11".to_owned(), ..called_back() };
+    let plan = plan(&view(Some(later), vec![told("a", true)]));
+    assert_eq!(plan.notices.len(), 1);
+    assert!(plan.notices[0].note.text.contains("it goes on as lease-11"));
+    assert!(plan.saved.is_empty(), "what was saved for the earlier notice has run on since");
+}
+
+#[test]
+fn work_is_saved_when_all_that_runs_says_so_or_has_ended() {
+    let waiting = PodFacts { runs: false, ..told("not-started", false) };
+    let finished = PodFacts { is_finished: true, runs: false, ..pod("finished") };
+    let all = vec![told("a", true), waiting, finished];
+    assert_eq!(saved(&view(Some(called_back()), all.clone())), ["lease-9"]);
+    let one_more = [all, vec![told("b", false)]].concat();
+    assert!(saved(&view(Some(called_back()), one_more)).is_empty());
+}
+
+#[test]
+fn an_answer_before_the_question_is_none() {
+    let early = PodFacts { is_saved: true, ..pod("a") };
+    let plan = plan(&view(Some(called_back()), vec![early]));
+    assert_eq!((plan.notices.len(), plan.saved.len()), (1, 0));
+}
+
+#[test]
+fn an_empty_node_is_saved_once_it_has_settled() {
+    let mut view = view(Some(called_back()), Vec::new());
+    view.now_ms = NOW - 8_000;
+    let early = plan(&view);
+    assert!(early.saved.is_empty());
+    assert_eq!(early.look_again_ms, Some(NOW - 5_000));
+    view.now_ms = NOW - 5_000;
+    assert_eq!(saved(&view), ["lease-9"]);
+}
+
+#[test]
+fn what_is_not_called_back_any_more_says_so_and_nothing_is_reported() {
+    let plan = plan(&view(None, vec![told("a", true), pod("b")]));
+    let [notice] = plan.notices.as_slice() else { panic!("{plan:?}") };
+    assert_eq!((notice.pod.name.as_str(), &notice.marks), ("a", &None));
+    assert_eq!(notice.note.reason, "ComityReclaimWithdrawn");
+    assert!(plan.saved.is_empty());
+}

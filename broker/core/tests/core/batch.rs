@@ -1,0 +1,84 @@
+//! Requests that are placed together.
+
+use std::collections::BTreeSet;
+
+use comity_core::demand::{RequestSpec, Share, Topology};
+use comity_core::inventory::Sharing;
+use comity_core::{RequestId, matcher};
+use proptest::prelude::*;
+
+use super::federation::{Federation, cluster, device, offer, spec};
+
+/// One donor with nodes of so many GPUs.
+fn donor(nodes: &[usize]) -> Federation {
+    let mut federation = Federation::ready();
+    let big = device(81_559, Sharing::Exclusive);
+    let names = ["n1", "n2", "n3", "n4", "n5"];
+    let nodes: Vec<_> = names.iter().zip(nodes).map(|(name, gpus)| (*name, *gpus, big.clone())).collect();
+    federation.offer("north", offer(2, &nodes));
+    federation.offer("south", offer(2, &[]));
+    federation
+}
+
+/// GPUs of one node, with memory of their own so that no two are alike in all.
+fn together(count: u32) -> RequestSpec {
+    let topology = Topology { same_node: true, ..Topology::default() };
+    RequestSpec { topology, ..spec(count, Share::Whole, "big") }
+}
+
+/// Which are placed one at a time, and in one plan; and GPUs lent by each.
+fn both_ways(nodes: &[usize], asked: &[u32]) -> (Vec<RequestId>, [BTreeSet<RequestId>; 2], [u64; 2]) {
+    let mut federation = donor(nodes);
+    let ids: Vec<RequestId> = asked.iter().map(|count| federation.submit(together(*count))).collect();
+    let mut plain = Federation { state: federation.state.clone(), log: Vec::new(), now: federation.now };
+    loop {
+        let placements = matcher::plan(&plain.state, 1).placements;
+        if placements.is_empty() {
+            break;
+        }
+        plain.ok(comity_core::Command::PlaceRequests(comity_core::command::PlaceRequests { placements }));
+    }
+    federation.place();
+    let placed = |federation: &Federation| -> BTreeSet<RequestId> {
+        ids.iter().filter(|id| federation.state.requests[id].lease.is_some()).copied().collect()
+    };
+    let lent = |federation: &Federation| federation.state.occupancy().lent_milli(&cluster("north")) / 1_000;
+    let found = [placed(&plain), placed(&federation)];
+    let gpus = [lent(&plain), lent(&federation)];
+    (ids, found, gpus)
+}
+
+/// A number from another one, so that the measure is the same each time (Knuth's multiplicative generator).
+fn next(number: &mut u64) -> u64 {
+    *number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *number >> 33
+}
+
+#[test]
+fn placed_together_more_of_the_same_requests_fit() {
+    let (mut number, mut one_by_one, mut in_one_plan, mut better) = (7, 0, 0, 0);
+    for _ in 0..60 {
+        let nodes: Vec<usize> = (0..3).map(|_| 4 + next(&mut number) as usize % 5).collect();
+        let asked: Vec<u32> = (0..9).map(|_| 1 + u32::try_from(next(&mut number) % 5).unwrap()).collect();
+        let (_, _, [plain, together]) = both_ways(&nodes, &asked);
+        (one_by_one, in_one_plan) = (one_by_one + plain, in_one_plan + together);
+        better += u64::from(together > plain);
+    }
+    println!("one by one {one_by_one} GPUs are lent, in one plan {in_one_plan}; more in {better} of 60 cases");
+    assert!(in_one_plan > one_by_one && better > 0, "{in_one_plan} of {one_by_one}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whoever is first in the order among those for whom it makes a difference is better off.
+    #[test]
+    fn placing_together_leaves_nobody_out_for_the_sake_of_those_behind(
+        nodes in proptest::collection::vec(2..9_usize, 1..5),
+        asked in proptest::collection::vec(1..7_u32, 1..14),
+    ) {
+        let (order, [plain, together], _) = both_ways(&nodes, &asked);
+        let first = order.iter().find(|id| plain.contains(id) != together.contains(id));
+        prop_assert!(first.is_none_or(|id| together.contains(id)), "{:?} in place of {:?}", together, plain);
+    }
+}

@@ -1,0 +1,225 @@
+//! Leases that move aside so that a request fits which does not because free room lies in pieces.
+
+use std::collections::BTreeMap;
+
+use comity_core::command::{
+    CheckpointLease, LeaseOutcome, PlaceRequests, ProposedReclaim, ReclaimLeases, ReleaseLease,
+};
+use comity_core::demand::{RequestSpec, Share, Topology};
+use comity_core::inventory::Sharing;
+use comity_core::lease::{EndReason, LeaseState};
+use comity_core::matcher::{self, Planner, spared};
+use comity_core::reclaim::{Preemptible, ReclaimReason};
+use comity_core::request::RequestState;
+use comity_core::{Command, LeaseId, Millis, NodeId, PriorityName, ReplyBody, RequestId};
+use proptest::prelude::*;
+
+use super::federation::{Federation, cluster, device, offer, spec};
+
+const HOUR: u64 = 3_600_000;
+/// GPUs of each node.
+const GPUS: u64 = 4;
+
+fn on_one_node(count: u32) -> RequestSpec {
+    let topology = Topology { same_node: true, ..Topology::default() };
+    let long = RequestSpec { duration: Millis::from_hours(24), ..spec(count, Share::Whole, "big") };
+    RequestSpec { topology, allow_donors: vec![cluster("north")], ..long }
+}
+
+/// One whose work may move.
+fn movable(count: u32) -> RequestSpec {
+    RequestSpec { preemptible: Some(Preemptible { grace: Millis(0), checkpoint: true }), ..on_one_node(count) }
+}
+
+/// So many nodes at `north`, and these leases run on them for two hours.
+fn with_leases(nodes: usize, specs: &[RequestSpec]) -> (Federation, Vec<RequestId>) {
+    let mut federation = Federation::with_rivals();
+    let names = ["n1", "n2", "n3", "n4"];
+    let like = device(81_559, Sharing::Exclusive);
+    let nodes: Vec<_> = names[..nodes].iter().map(|name| (*name, 4, like.clone())).collect();
+    federation.offer("north", offer(2, &nodes));
+    let requests: Vec<RequestId> = specs.iter().map(|spec| federation.submit(spec.clone())).collect();
+    federation.place().into_iter().for_each(|lease| federation.run(lease));
+    federation.now += 2 * HOUR;
+    (federation, requests)
+}
+
+impl Federation {
+    /// Gives a request's lease back.
+    fn give_back(&mut self, request: RequestId) {
+        if let Some(lease) = self.state.requests[&request].lease {
+            self.ok(Command::ReleaseLease(ReleaseLease { lease }));
+            self.stop(lease);
+        }
+    }
+
+    /// Asks, and waits for as long as nobody moves for anybody.
+    fn waits_long(&mut self, spec: RequestSpec) -> RequestId {
+        let request = self.submit(spec);
+        assert!(self.place().is_empty());
+        self.now += HOUR;
+        self.ok(Command::Expire(comity_core::command::Expire {}));
+        request
+    }
+
+    fn repairs(&self) -> Vec<ProposedReclaim> {
+        Planner::default().plan(&self.state, 100).reclaims
+    }
+
+    /// GPUs of each node that are not lent.
+    fn free(&self) -> BTreeMap<NodeId, u64> {
+        let donor = cluster("north");
+        let nodes = self.state.clusters[&donor].offer.as_ref().unwrap().nodes.keys();
+        let lent = |id: &NodeId| {
+            let node = self.state.occupancy().node(&donor, id);
+            node.map_or(0, |node| node.devices.values().map(|milli| u64::from(*milli)).sum::<u64>() / 1_000)
+        };
+        nodes.map(|id| (id.clone(), GPUS - lent(id))).collect()
+    }
+
+    /// Leases that let `count` GPUs of one node in by moving to another node, by trying them all.
+    fn one_move(&self, count: u64) -> Vec<LeaseId> {
+        let free = self.free();
+        let moves = self.state.live_leases().filter(|(_, lease)| {
+            let may = self.state.requests[&lease.request].spec.preemptible.is_some();
+            let (size, home) = (lease.placement.milli() / 1_000, lease.placement.nodes.keys().next().unwrap());
+            let elsewhere = free.iter().any(|(id, free)| id != home && *free >= size);
+            may && lease.state == LeaseState::Active && free[home] + size >= count && elsewhere
+        });
+        moves.map(|(id, _)| id).collect()
+    }
+
+    /// What is called back moves, saves itself and ends; then `request` is placed.
+    fn carry_out(&mut self, reclaims: Vec<ProposedReclaim>, request: RequestId) {
+        let moved: Vec<LeaseId> = reclaims.iter().map(|reclaim| reclaim.lease).collect();
+        assert_eq!(self.call_back(reclaims).len(), moved.len());
+        let next = self.place();
+        assert_eq!(next.len(), moved.len(), "each has its place at once");
+        for old in &moved {
+            // Saved before the new place is usable, it waits for that; no lease stops for another one's sake.
+            self.ok(Command::CheckpointLease(CheckpointLease { lease: *old }));
+            assert_eq!(self.state.leases[old].state, LeaseState::Reclaiming);
+        }
+        next.into_iter().for_each(|lease| self.run(lease));
+        for old in moved {
+            assert_eq!(self.state.leases[&old].end_reason, Some(EndReason::Reclaimed));
+            self.stop(old);
+        }
+        self.place();
+        assert_eq!(self.state.requests[&request].state, RequestState::Matched);
+    }
+}
+
+#[test]
+fn a_lease_moves_aside_once_it_has_another_place_and_not_before() {
+    // Two nodes with two GPUs free each; a lease of two moves from the one to the other.
+    let (mut federation, running) = with_leases(2, &[movable(2), movable(2), movable(2), movable(2)]);
+    federation.give_back(running[1]);
+    federation.give_back(running[2]);
+    assert_eq!(federation.free().into_values().collect::<Vec<_>>(), [2, 2]);
+    let request = federation.submit(on_one_node(4));
+    federation.place();
+    assert!(federation.repairs().is_empty(), "it has not waited for long");
+    let summary = matcher::explain_waiting(&federation.state, request).unwrap().explanation.summary;
+    assert!(summary.contains("it would fit on north after moving lease-"), "{summary}");
+    federation.now += HOUR;
+    federation.ok(Command::Expire(comity_core::command::Expire {}));
+    let reclaims = federation.repairs();
+    assert_eq!(reclaims.len(), 1);
+    assert_eq!(reclaims[0].reason, ReclaimReason::Repair { by: request });
+    federation.carry_out(reclaims, request);
+    // What has moved stays where it is for an hour, whoever asks.
+    let moved = federation.state.live_leases().find(|(_, lease)| lease.moved_from.is_some()).unwrap().0;
+    federation.ok(Command::ReleaseLease(ReleaseLease { lease: federation.state.requests[&request].lease.unwrap() }));
+    let other = federation.submit(on_one_node(4));
+    let reclaims = vec![ProposedReclaim { lease: moved, reason: ReclaimReason::Repair { by: other } }];
+    let command = Command::ReclaimLeases(ReclaimLeases { spare: Vec::new(), reclaims });
+    assert!(matches!(federation.ok(command).reply, Ok(ReplyBody::Reclaimed { leases, .. }) if leases.is_empty()));
+}
+
+#[test]
+fn one_that_finds_no_place_after_all_stays() {
+    let (mut federation, running) = with_leases(2, &[movable(2), movable(2), movable(2), movable(2)]);
+    federation.give_back(running[1]);
+    federation.give_back(running[2]);
+    let request = federation.waits_long(on_one_node(4));
+    let reclaims = federation.repairs();
+    let lease = reclaims[0].lease;
+    federation.call_back(reclaims);
+    let next = federation.place()[0];
+    // The new place fails, and nothing else is free for long enough: at the deadline the lease is active as before.
+    federation.report_lease("north", next, LeaseOutcome::Failed { code: "quota".into(), message: "no".into() });
+    let deadline = federation.state.leases[&lease].reclaim.clone().unwrap().deadline.0;
+    federation.expire_at(deadline);
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Active);
+    assert_eq!(federation.state.requests[&request].state, RequestState::Queued);
+    // One whose request goes away meanwhile is spared.
+    federation.stop(next);
+    federation.now += 60_000;
+    let again = federation.repairs();
+    if let Some(reclaim) = again.first().cloned() {
+        federation.call_back(again);
+        federation.ok(Command::CancelRequest(comity_core::command::CancelRequest { request }));
+        assert_eq!(spared(&federation.state), [reclaim.lease]);
+    }
+}
+
+#[test]
+fn nobody_moves_for_one_of_lower_standing_or_without_having_said_so() {
+    let low = RequestSpec { priority: Some(PriorityName::parse("low", "priority").unwrap()), ..on_one_node(4) };
+    let keeps = RequestSpec { preemptible: None, ..movable(2) };
+    let blind = RequestSpec { preemptible: Some(Preemptible { grace: Millis(0), checkpoint: false }), ..movable(2) };
+    for (asked, runs) in [(low, movable(2)), (on_one_node(4), keeps), (on_one_node(4), blind)] {
+        let (mut federation, running) = with_leases(2, &[runs.clone(), runs.clone(), runs.clone(), runs]);
+        federation.give_back(running[1]);
+        federation.give_back(running[2]);
+        let request = federation.waits_long(asked);
+        assert!(federation.repairs().is_empty());
+        // Nor does apply believe who says otherwise.
+        let lease = federation.state.requests[&running[0]].lease.unwrap();
+        let reclaims = vec![ProposedReclaim { lease, reason: ReclaimReason::Repair { by: request } }];
+        let command = Command::ReclaimLeases(ReclaimLeases { spare: Vec::new(), reclaims });
+        assert!(matches!(federation.ok(command).reply, Ok(ReplyBody::Reclaimed { leases, .. }) if leases.is_empty()));
+    }
+}
+
+fn any_lease() -> impl Strategy<Value = (RequestSpec, bool)> {
+    (1..4_u32, proptest::bool::weighted(0.7), any::<bool>())
+        .prop_map(|(count, moves, stays)| (if moves { movable(count) } else { on_one_node(count) }, stays))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Where moving one lease lets a request in, found by trying all of them, one is moved; no more than two ever are; and
+    /// what is proposed is believed by `apply`, finds its place at once, and lets the request in.
+    #[test]
+    fn a_repair_by_one_move_is_found_wherever_there_is_one(
+        nodes in 2..5_usize,
+        leases in proptest::collection::vec(any_lease(), 1..12),
+        count in 2..5_u32,
+    ) {
+        let specs: Vec<RequestSpec> = leases.iter().map(|(spec, _)| spec.clone()).collect();
+        let (mut federation, running) = with_leases(nodes, &specs);
+        for (request, (_, stays)) in running.iter().zip(&leases) {
+            if federation.state.requests[request].state == RequestState::Queued {
+                federation.ok(Command::CancelRequest(comity_core::command::CancelRequest { request: *request }));
+            } else if !stays {
+                federation.give_back(*request);
+            }
+        }
+        let fits = federation.free().into_values().any(|free| free >= u64::from(count));
+        prop_assume!(!fits);
+        let request = federation.waits_long(on_one_node(count));
+        let (expected, found) = (federation.one_move(u64::from(count)), federation.repairs());
+        if !expected.is_empty() {
+            prop_assert_eq!(found.len(), 1, "one of {:?} would do", expected);
+        }
+        prop_assert!(found.len() <= 2);
+        if !found.is_empty() {
+            federation.carry_out(found, request);
+        }
+        let placements = Planner::default().plan(&federation.state, 100).placements;
+        federation.ok(Command::PlaceRequests(PlaceRequests { placements }));
+    }
+}

@@ -1,0 +1,305 @@
+//! Gangs that lie on several donors, and members that come later.
+
+use std::collections::BTreeSet;
+
+use comity_core::command::{
+    Aim, CancelRequest, LeaseOutcome, PlaceRequests, ProposedPlacement, ReleaseLease, RenewLease,
+};
+use comity_core::demand::{Members, RequestSpec, Share};
+use comity_core::inventory::Sharing;
+use comity_core::lease::{EndReason, LeaseState};
+use comity_core::request::RequestState;
+use comity_core::{Command, LeaseId, Millis, ReplyBody, RequestId, matcher};
+use proptest::prelude::*;
+
+use super::federation::{Federation, RIVALS, cluster, device, offer, spec};
+
+/// Members of `count` GPUs each, on several donors if it must be.
+fn gang(count: u32, min: u32, desired: u32) -> RequestSpec {
+    let members = Some(Members { min, desired });
+    RequestSpec { members, spread_donors: true, ..spec(count, Share::Whole, "big") }
+}
+
+impl Federation {
+    /// Each donor has so many nodes of four GPUs.
+    fn nodes(&mut self, generation: u64, donors: &[(&str, usize)]) {
+        let names = ["n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8"];
+        for (donor, many) in donors {
+            let nodes: Vec<_> =
+                names[..*many].iter().map(|name| (*name, 4, device(81_559, Sharing::Exclusive))).collect();
+            self.offer(donor, offer(generation, &nodes));
+        }
+    }
+
+    fn leases_of(&self, request: RequestId) -> Vec<LeaseId> {
+        self.state.requests[&request].leases().collect()
+    }
+
+    /// Donor and number of GPUs of each lease.
+    fn lies_at(&self, request: RequestId) -> Vec<(String, u32)> {
+        let leases = self.leases_of(request).into_iter().map(|lease| &self.state.leases[&lease]);
+        leases.map(|lease| (lease.placement.donor.to_string(), lease.gpus.count)).collect()
+    }
+
+    fn fail(&mut self, donor: &str, lease: LeaseId) {
+        let (code, message) = ("quota".to_owned(), "it cannot".to_owned());
+        self.report_lease(donor, lease, LeaseOutcome::Failed { code, message });
+    }
+
+    /// Takes down all that ends.
+    fn clean(&mut self) {
+        let ending = self.state.live_leases().filter(|(_, lease)| lease.state == LeaseState::Ending);
+        ending.map(|(id, _)| id).collect::<Vec<_>>().into_iter().for_each(|lease| self.stop(lease));
+    }
+}
+
+fn at(donor: &str, gpus: u32) -> (String, u32) {
+    (donor.to_owned(), gpus)
+}
+
+#[test]
+fn a_gang_that_no_donor_can_start_lies_on_several_and_stands_or_falls_with_each_part() {
+    let mut federation = Federation::ready();
+    federation.nodes(2, &[("north", 3), ("south", 2)]);
+    let request = federation.submit(gang(4, 4, 6));
+    let submitted_at = federation.state.requests[&request].submitted_at;
+    assert_eq!(federation.place().len(), 2);
+    assert_eq!(federation.lies_at(request), [at("north", 12), at("south", 8)], "no more donors than it needs");
+    let parts = federation.leases_of(request);
+    federation.run(parts[0]);
+    assert!(federation.place().is_empty(), "nobody joins what does not run yet");
+    // One part fails before all are active: all end, and the request waits again, as old as it was.
+    federation.fail("south", parts[1]);
+    let ended: Vec<_> = parts.iter().map(|part| federation.state.leases[part].end_reason.unwrap()).collect();
+    assert_eq!(ended, [EndReason::PartFailed, EndReason::DonorFailed]);
+    let waiting = &federation.state.requests[&request];
+    assert_eq!((waiting.state, waiting.submitted_at), (RequestState::Queued, submitted_at));
+    assert!(waiting.parts.is_empty());
+    federation.clean();
+    assert_eq!(federation.place().len(), 2, "south failed it, and nobody else could serve");
+    let parts = federation.leases_of(request);
+    federation.run(parts[0]);
+    federation.now += 30_000;
+    federation.run(parts[1]);
+    // The term of all begins when the last is there; they are renewed and released together.
+    let ends = |federation: &Federation| -> BTreeSet<_> {
+        federation.leases_of(request).iter().map(|part| federation.state.leases[part].expires_at).collect()
+    };
+    assert_eq!(ends(&federation).len(), 1);
+    let before = ends(&federation);
+    federation.now += 60_000;
+    federation.ok(Command::RenewLease(RenewLease { lease: parts[1], duration: Millis(0) }));
+    assert!(ends(&federation).len() == 1 && ends(&federation) > before);
+    federation.ok(Command::ReleaseLease(ReleaseLease { lease: parts[1] }));
+    let ended: Vec<_> = parts.iter().map(|part| federation.state.leases[part].end_reason.unwrap()).collect();
+    assert_eq!(ended, [EndReason::Released; 2]);
+    assert_eq!(federation.state.requests[&request].state, RequestState::Completed);
+}
+
+#[test]
+fn members_that_were_missing_join_while_the_gang_runs_and_end_with_it() {
+    let mut federation = Federation::ready();
+    federation.nodes(2, &[("north", 2), ("south", 0)]);
+    let home = federation.submit(RequestSpec { spread_donors: false, ..gang(4, 2, 4) });
+    federation.place();
+    assert_eq!(federation.lies_at(home), [at("north", 8)]);
+    federation.nodes(3, &[("north", 3), ("south", 3)]);
+    assert!(federation.place().is_empty(), "it does not run yet");
+    let first = federation.leases_of(home)[0];
+    federation.run(first);
+    let joined = federation.place();
+    assert_eq!(federation.lies_at(home), [at("north", 8), at("north", 4)], "at its own donor only");
+    assert!(federation.place().is_empty(), "one lease at a time");
+    // Until it is active it is no part of what runs.
+    federation.fail("north", joined[0]);
+    assert_eq!(federation.lies_at(home), [at("north", 8)]);
+    assert!(federation.state.leases[&first].state.is_in_force());
+    federation.clean();
+    assert!(federation.place().is_empty(), "a donor that failed it is not asked for more");
+
+    let spread = federation.submit(gang(4, 1, 6));
+    federation.place();
+    assert_eq!(federation.lies_at(spread), [at("south", 12)]);
+    let parts = federation.leases_of(spread);
+    federation.run(parts[0]);
+    federation.now += 60_000;
+    let joined = federation.place();
+    assert_eq!(federation.lies_at(spread), [at("south", 12), at("north", 4)]);
+    federation.run(joined[0]);
+    assert_eq!(federation.state.leases[&joined[0]].expires_at, federation.state.leases[&parts[0]].expires_at);
+    // A donor that takes its part away leaves the gang what it needs, and then the other one does not.
+    federation.fail("south", parts[0]);
+    assert_eq!(federation.lies_at(spread), [at("north", 4)]);
+    assert_eq!(federation.state.requests[&spread].state, RequestState::Matched);
+    federation.fail("north", joined[0]);
+    assert_eq!(federation.state.requests[&spread].state, RequestState::Queued);
+    federation.ok(Command::CancelRequest(CancelRequest { request: home }));
+    assert_eq!(federation.state.leases[&first].end_reason, Some(EndReason::Cancelled));
+}
+
+#[test]
+fn no_part_of_a_gang_is_placed_alone_and_each_donor_has_its_say() {
+    let mut federation = Federation::ready();
+    federation.nodes(2, &[("north", 2), ("south", 2)]);
+    let request = federation.submit(gang(4, 3, 3));
+    let good = matcher::plan(&federation.state, 10).placements.remove(0);
+    assert_eq!(good.more.len(), 1);
+    let alone = ProposedPlacement { more: Vec::new(), ..good.clone() };
+    let twice = ProposedPlacement { more: vec![good.placement.clone()], ..good.clone() };
+    let joins = ProposedPlacement { aim: Aim::Join, more: Vec::new(), ..good.clone() };
+    for forged in [alone, twice, joins] {
+        let placements = vec![forged];
+        match federation.ok(Command::PlaceRequests(PlaceRequests { placements })).reply {
+            Ok(ReplyBody::Placed { leases, refused }) => {
+                assert_eq!((leases.len(), refused.len()), (0, 1), "{refused:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(federation.state.live_leases().count(), 0);
+    // What one donor does not lend counts for its part alone.
+    let quote = matcher::quote(&federation.state, &gang(4, 3, 3));
+    assert!(quote.placements.is_empty(), "{request} comes first and leaves too little");
+    federation.with_terms(
+        "name: south}\nspec: {institution: lenders,",
+        "name: south}\nspec: {institution: lenders, maxLentGpus: 4,",
+    );
+    assert_eq!(federation.place().len(), 2);
+    assert_eq!(federation.lies_at(request), [at("north", 8), at("south", 4)]);
+    let explanation = matcher::explain(&federation.state, &gang(4, 2, 2));
+    assert!(explanation.summary.starts_with("not placed"), "{}", explanation.summary);
+}
+
+#[test]
+fn people_are_told_what_several_donors_have_together_and_from_when_on() {
+    let mut federation = Federation::ready();
+    federation.nodes(2, &[("north", 2), ("south", 2)]);
+    let hour = |hours| RequestSpec { duration: Millis::from_hours(hours), ..gang(4, 2, 2) };
+    let (_, first) = federation.running(RequestSpec { allow_donors: vec![cluster("north")], ..hour(1) });
+    let (_, second) = federation.running(RequestSpec { allow_donors: vec![cluster("south")], ..hour(2) });
+    let asked = gang(4, 3, 4);
+    let summary = matcher::explain(&federation.state, &asked).summary;
+    assert!(summary.contains("not placed"), "{summary}");
+    let quote = matcher::quote(&federation.state, &asked);
+    let end = federation.state.leases[&second].expires_at.unwrap();
+    assert_eq!(quote.earliest, Some((end, vec![cluster("north"), cluster("south")])), "only with both gone");
+    federation.ok(Command::ReleaseLease(ReleaseLease { lease: first }));
+    federation.stop(first);
+    let summary = matcher::explain(&federation.state, &asked).summary;
+    assert!(summary.contains("room for 2 of the 3 members"), "{summary}");
+    federation.ok(Command::ReleaseLease(ReleaseLease { lease: second }));
+    federation.stop(second);
+    let summary = matcher::explain(&federation.state, &asked).summary;
+    assert!(summary.contains("together: 2 at north, 2 at south"), "{summary}");
+    let quote = matcher::quote(&federation.state, &asked);
+    assert_eq!(quote.placements.iter().map(comity_core::placement::Placement::milli).sum::<u64>(), 16_000);
+}
+
+#[test]
+fn what_cannot_be_spread_is_refused() {
+    let good = gang(2, 1, 4);
+    assert!(good.check().is_ok());
+    let mut same_node = good.clone();
+    same_node.topology.same_node = true;
+    let mut rdma = good.clone();
+    rdma.topology.rdma_gbits = 100;
+    for bad in [RequestSpec { members: None, ..good }, same_node, rdma] {
+        let refusal = bad.check().unwrap_err();
+        assert!(refusal.field == "spec.spread_donors" && !refusal.remedy.is_empty(), "{refusal}");
+    }
+}
+
+/// What happens next to a federation of gangs.
+#[derive(Clone, Debug)]
+enum Event {
+    Submit(Box<RequestSpec>),
+    Place,
+    /// A lease becomes active; picked by number.
+    Run(usize),
+    Fail(usize),
+    Release(usize),
+    Clean,
+}
+
+fn any_gang() -> impl Strategy<Value = RequestSpec> {
+    (1..5_u32, 1..5_u32, 0..4_u32, proptest::bool::weighted(0.7), 0..3_usize).prop_map(
+        |(count, min, more, spread_donors, only)| {
+            let donors = [Vec::new(), vec![cluster("north"), cluster("east")], vec![cluster("south")]];
+            RequestSpec { spread_donors, allow_donors: donors[only].clone(), ..gang(count, min, min + more) }
+        },
+    )
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        3 => any_gang().prop_map(|gang| Event::Submit(Box::new(gang))),
+        3 => Just(Event::Place),
+        6 => any::<usize>().prop_map(Event::Run),
+        1 => any::<usize>().prop_map(Event::Fail),
+        1 => any::<usize>().prop_map(Event::Release),
+        2 => Just(Event::Clean),
+    ]
+}
+
+impl Federation {
+    fn pick(&self, number: usize, which: impl Fn(LeaseState) -> bool) -> Option<(LeaseId, String)> {
+        let leases = self.state.live_leases().filter(|(_, lease)| which(lease.state));
+        let leases: Vec<_> = leases.map(|(id, lease)| (id, lease.placement.donor.to_string())).collect();
+        (!leases.is_empty()).then(|| leases[number % leases.len()].clone())
+    }
+
+    fn happen(&mut self, event: Event) {
+        let lives = |state: LeaseState| state.is_held() || state.is_in_force();
+        match event {
+            Event::Submit(spec) => drop(self.submit(*spec)),
+            Event::Place => drop(self.place()),
+            Event::Run(number) => {
+                self.pick(number, LeaseState::is_held).into_iter().for_each(|(lease, _)| self.run(lease));
+            }
+            Event::Fail(number) => {
+                self.pick(number, lives).into_iter().for_each(|(lease, donor)| self.fail(&donor, lease));
+            }
+            Event::Release(number) => self.pick(number, lives).into_iter().for_each(|(lease, _)| {
+                self.ok(Command::ReleaseLease(ReleaseLease { lease }));
+            }),
+            Event::Clean => self.clean(),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Gangs of random sizes, at random donors, with parts that fail: none is ever half placed (the invariants are checked
+    /// after each apply), none waits for another one with something in its hands, and in the end each is served, or was
+    /// refused, or could not be served by all donors together.
+    #[test]
+    fn gangs_over_donors_are_never_half_placed_and_all_are_served(events in proptest::collection::vec(any_event(), 1..60)) {
+        let mut federation = Federation::with_rivals();
+        federation.also(&RIVALS.replace("parties: [western, eastern]", "borrowers: [western], lenders: [eastern]"));
+        federation.nodes(2, &[("north", 3), ("south", 2), ("east", 1)]);
+        for event in events {
+            federation.happen(event);
+        }
+        // From now on nothing fails; what runs is released once nothing more can be placed.
+        for round in 0_usize.. {
+            prop_assert!(round < 200, "it does not come to an end");
+            while let Some((lease, _)) = federation.pick(0, LeaseState::is_held) {
+                federation.run(lease);
+            }
+            federation.clean();
+            if !federation.place().is_empty() {
+                continue;
+            }
+            let Some((lease, _)) = federation.pick(0, LeaseState::is_in_force) else { break };
+            federation.ok(Command::ReleaseLease(ReleaseLease { lease }));
+        }
+        for (id, request) in &federation.state.requests {
+            if !request.state.is_final() {
+                let summary = matcher::explain(&federation.state, &request.spec).summary;
+                prop_assert!(summary.starts_with("not placed"), "{} waits: {}", id, summary);
+            }
+        }
+        prop_assert_eq!(federation.state.occupancy().lent_milli(&cluster("north")), 0);
+    }
+}
