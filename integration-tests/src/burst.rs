@@ -1,5 +1,7 @@
 //! A whole burst: two clusters with real kubelets and real Liqo, a federation over them, and an origin without GPUs.
 
+mod by_hand;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,6 +16,8 @@ use crate::federation::{AgentSpec, Donor, Federation, FederationConfig, PATIENCE
 use crate::programs::deploy;
 use crate::wait::until;
 use crate::watch::{Seen, Watch, now_ms};
+
+pub use by_hand::ByHand;
 
 /// Cluster that bursts, in the example policy.
 pub const ORIGIN: &str = "polytech-campus";
@@ -90,7 +94,7 @@ pub struct BurstConfig {
     pub peering_idle: &'static str,
     /// Further settings of the donor's section `liqo`, each a line of YAML.
     pub donor_liqo: &'static [&'static str],
-    /// Whether [`Burst::liqoctl_peer`] will be asked for.
+    /// Whether [`Burst::by_hand`] will be asked for.
     pub with_liqoctl: bool,
 }
 
@@ -285,12 +289,8 @@ impl Burst {
 
     /// When the container of a Job began, as it says itself.
     async fn started_ms(&self, job: &str) -> Result<u64> {
-        until("the container to say when it started", PATIENCE, async || {
-            let log = self.log(job).await?;
-            let line = log.lines().find_map(|line| line.strip_prefix("started=")).context("nothing in the log yet")?;
-            Ok(Some(line.trim().parse()?))
-        })
-        .await
+        until("the container to say when it started", PATIENCE, async || Ok(Some(started(&self.log(job).await?)?)))
+            .await
     }
 
     /// The log of a Job, read on the origin.
@@ -391,29 +391,6 @@ impl Burst {
         .await
     }
 
-    /// Peers the two clusters by hand with `liqoctl`, as an administrator of both would: how long that took, in milliseconds. The
-    /// clusters are of no use for a federation afterwards.
-    ///
-    /// # Errors
-    /// What liqoctl says.
-    pub async fn liqoctl_peer(&self) -> Result<u64> {
-        let (origin, donor) =
-            (self.clusters.origin.admin_kubeconfig_path(), self.clusters.donor.admin_kubeconfig_path());
-        let text = |path: &Path| path.to_str().map(str::to_owned).context("paths of tests are text");
-        let (origin, donor) = (text(&origin)?, text(&donor)?);
-        let words = [
-            &["peer", "--kubeconfig", &origin, "--remote-kubeconfig", &donor, "--skip-confirm"][..],
-            &["--networking-disabled", "--resource", "nvidia.com/gpu=1", "--cpu", "1", "--memory", "1Gi"],
-        ]
-        .concat();
-        let began = std::time::Instant::now();
-        let output =
-            self.clusters.command_in(Where::Router, &self.binaries.program("liqoctl"), &words).output().await?;
-        let took = began.elapsed();
-        ensure!(output.status.success(), "liqoctl peer: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(u64::try_from(took.as_millis()).unwrap_or(u64::MAX))
-    }
-
     /// Waits until nothing of any lease or peering is left on either side, as their administrators see it.
     ///
     /// # Errors
@@ -454,6 +431,12 @@ impl Burst {
         }
         Ok(())
     }
+}
+
+/// When the test workload began, as its log says, in milliseconds since 1970.
+fn started(log: &str) -> Result<u64> {
+    let line = log.lines().find_map(|line| line.strip_prefix("started=")).context("nothing in the log yet")?;
+    Ok(line.trim().parse()?)
 }
 
 /// Whether a condition of an object is true.

@@ -5,7 +5,8 @@ use comity_simulation::month::{Month, svg};
 
 #[test]
 fn shares_are_as_entitled_and_who_lends_more_waits_less() {
-    let report = Month { seed: 7, peak_days: 2, backlog_days: 2 }.run().unwrap();
+    // Two days of peaks are too few to tell who waits less.
+    let report = Month { seed: 7, peak_days: 4, backlog_days: 2 }.run().unwrap();
     assert!(report.worst_apart_percent() <= 5.0, "{}", report.table());
     let [first, _, _, _, last, _] = report.institutions.as_slice() else { panic!("{report:?}") };
     assert!(first.lent_gpu_hours > last.lent_gpu_hours, "{}", report.table());

@@ -163,12 +163,17 @@ async fn teardown_in_wrong_orders(burst: &Burst) {
     }
 }
 
+/// The origin's Service serves again so soon.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+
 /// The container never stops, and the origin's Service serves it again at once; not even without any broker.
 async fn the_line_cut_the_donors_api_dead_and_no_broker(burst: &mut Burst) {
     async fn answers(burst: &Burst, what: &str) {
         let back = Instant::now();
         until(what, PATIENCE, async || Ok(Some(burst.ask("steady").await?))).await.or_logs(burst.federation());
-        println!("{:>7} ms  {what}", back.elapsed().as_millis());
+        let took = back.elapsed();
+        println!("{:>7} ms  {what}", took.as_millis());
+        assert!(took <= ANSWERS_WITHIN, "it took {took:.1?} for {what}");
     }
     burst.run_job("steady", 1, &["serve", "1800"]).await.or_logs(burst.federation());
     answers(burst, "the Service to answer at first").await;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan::{Plan, Run};
-use super::reclaim::{Repair, Room, fits_when_gone, going, repair_for, room_for};
+use super::reclaim::{Repair, Room, fits_when_gone, going, is_right, repair_for, room_for};
 use super::reserve::Start;
 use crate::command::{Aim, ProposedPlacement, ProposedReclaim};
 use crate::gang::replacing;
@@ -110,21 +110,41 @@ impl<'a> Run<'a, '_> {
         let repair = if may_repair { repair_for(&self.view, &request.spec, &busy) } else { None };
         let repair = repair.filter(|repair| repair.moves.len() <= left);
         let room = || room_for(&self.view, request, &busy).filter(|room| room.victims.len() <= left);
-        let (donor, victims, reason) = if let Some(Repair { donor, moves }) = repair {
-            (donor, moves, ReclaimReason::Repair { by: id })
+        let (victims, reason): (Vec<LeaseId>, _) = if let Some(Repair { moves, places, .. }) = repair {
+            let at = state.log_time;
+            self.keep_free(request, Start { at, found: vec![places.own] });
+            for (moved, found) in places.others {
+                self.keep_free(moved, Start { at, found });
+            }
+            (moves.iter().map(|(lease, _)| *lease).collect(), ReclaimReason::Repair { by: id })
         } else if let Some(Room { donor, victims, .. }) = room() {
-            let victims = victims.iter().map(|victim| (victim.id, victim.lease)).collect();
-            (donor, victims, ReclaimReason::Preempted { by: id })
+            let goes = going(state, donor).map(|(_, lease)| lease);
+            let all: Vec<&Lease> = goes.chain(victims.iter().map(|victim| victim.lease)).collect();
+            self.keep_room(request, donor, &all);
+            (victims.iter().map(|victim| victim.id).collect(), ReclaimReason::Preempted { by: id })
         } else {
             self.fruitless.since.insert(id, state.log_time);
             return false;
         };
-        let all: Vec<&Lease> =
-            going(state, donor).map(|(_, lease)| lease).chain(victims.iter().map(|(_, lease)| *lease)).collect();
-        self.keep_room(request, donor, &all);
-        plan.reclaims
-            .extend(victims.iter().map(|(lease, _)| ProposedReclaim { lease: *lease, reason: reason.clone() }));
+        plan.reclaims.extend(victims.into_iter().map(|lease| ProposedReclaim { lease, reason: reason.clone() }));
         true
+    }
+
+    /// Drops repairs that do not hold beside all that was placed after they were found.
+    pub(super) fn check_repairs(&self, plan: &mut Plan) {
+        let state = self.view.state;
+        let asked = plan.reclaims.iter().filter(|reclaim| matches!(reclaim.reason, ReclaimReason::Repair { .. }));
+        let by: BTreeSet<RequestId> = asked.filter_map(|reclaim| reclaim.reason.for_request()).collect();
+        for by in by {
+            let reason = ReclaimReason::Repair { by };
+            let moves = plan.reclaims.iter().filter(|reclaim| reclaim.reason == reason);
+            let moves: Vec<(LeaseId, &Lease)> =
+                moves.filter_map(|reclaim| Some((reclaim.lease, state.leases.get(&reclaim.lease)?))).collect();
+            let donor = moves.first().map(|(_, lease)| &lease.placement.donor);
+            if !donor.is_some_and(|donor| is_right(&self.view, by, donor, &moves)) {
+                plan.reclaims.retain(|reclaim| reclaim.reason != reason);
+            }
+        }
     }
 
     /// Seeks a new place for leases that are called back, those first that end first. What is replaced counts against limits

@@ -114,7 +114,7 @@ fn explain_repair(view: &View<'_>, spec: &RequestSpec, explanation: &mut Explana
     if explanation.donors.iter().any(|donor| donor.obstacle.is_none()) {
         return;
     }
-    let Some(Repair { donor, moves }) = repair_for(view, spec, &BTreeSet::new()) else { return };
+    let Some(Repair { donor, moves, .. }) = repair_for(view, spec, &BTreeSet::new()) else { return };
     let moves: Vec<String> = moves.iter().map(|(id, _)| id.to_string()).collect();
     let moves = moves.join(" and ");
     let verdict = explanation.donors.iter_mut().find(|verdict| verdict.donor == *donor);

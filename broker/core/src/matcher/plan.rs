@@ -173,6 +173,7 @@ impl<'a> Run<'a, '_> {
         self.move_called_back(plan, limit);
         self.serve_in_order(plan, limit, (&mut order, &served));
         self.grow(plan, limit);
+        self.check_repairs(plan);
     }
 
     /// Places those that wait as the order has them, in batches.

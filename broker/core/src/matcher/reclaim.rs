@@ -24,7 +24,7 @@ pub use reclaimer::{Reclaimer, reclaims_at};
 pub use standing::{check_reclaims, is_still_needed, spared};
 
 pub(super) use pool::check_pools;
-pub(super) use repair::{Repair, repair_for};
+pub(super) use repair::{Repair, is_right, repair_for};
 pub(super) use room::{Room, fits_when_gone, for_whom, going, preempts, room_for};
 
 /// At most so many leases are looked at one by one in every combination; of more, the best found in order is taken.

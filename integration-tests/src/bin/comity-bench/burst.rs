@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use comity_scenarios::burst::{Burst, BurstConfig, Phases};
+use comity_scenarios::burst::{Burst, BurstConfig, ByHand, Phases};
 use serde_json::json;
 
 #[derive(Debug, clap::Args)]
@@ -11,7 +11,8 @@ pub(crate) struct BurstArgs {
     /// How often each is run
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
-    /// Leaves out the comparison, `liqoctl peer`, which takes half of the time: `liqoctl_peer_ms` is null
+    /// Leaves out the comparison by hand, which takes half of the time: `liqoctl_peer_ms`, `slice_by_hand_ms` and
+    /// `pod_by_hand_ms` are null
     #[arg(long)]
     no_liqoctl: bool,
     /// Prints one JSON object instead of a table
@@ -39,12 +40,16 @@ fn medians(runs: &[Phases]) -> Vec<(&'static str, u64)> {
 /// When a part does not come up, or a burst does not get through.
 pub(crate) async fn run(arguments: &BurstArgs) -> Result<()> {
     let config = BurstConfig { peering_idle: "5s", with_liqoctl: !arguments.no_liqoctl, ..BurstConfig::default() };
-    let mut peers = Vec::new();
+    let mut by_hand: Vec<ByHand> = Vec::new();
     for run in 1..=if arguments.no_liqoctl { 0 } else { arguments.runs } {
-        eprintln!("liqoctl peer, run {run} of {}", arguments.runs);
-        let by_hand = Burst::clusters(&config).await?;
-        peers.push(by_hand.liqoctl_peer().await?);
-        by_hand.stop().await?;
+        let clusters = Burst::clusters(&config).await?;
+        let took = clusters.by_hand().await?;
+        eprintln!(
+            "by hand, run {run} of {}: liqoctl peer {} ms, a ResourceSlice {} ms, a pod on it {} ms",
+            arguments.runs, took.liqoctl_peer_ms, took.slice_ms, took.pod_ms
+        );
+        by_hand.push(took);
+        clusters.stop().await?;
     }
     let burst = Burst::start(&config).await?;
     let (mut cold, mut warm) = (Vec::new(), Vec::new());
@@ -67,14 +72,19 @@ pub(crate) async fn run(arguments: &BurstArgs) -> Result<()> {
         started.map(|(_, ms)| *ms).context("a run without a started container")
     };
     ensure!(cold.len() == warm.len(), "cold and warm runs differ in their phases");
-    let (cold_ms, warm_ms, liqoctl_peer_ms) = (last(&cold)?, last(&warm)?, (!peers.is_empty()).then(|| median(peers)));
+    let (cold_ms, warm_ms) = (last(&cold)?, last(&warm)?);
+    let of = |step: fn(&ByHand) -> u64| (!by_hand.is_empty()).then(|| median(by_hand.iter().map(step).collect()));
+    let (peer, slice, pod) = (of(|it| it.liqoctl_peer_ms), of(|it| it.slice_ms), of(|it| it.pod_ms));
     if arguments.json {
         let phases: Vec<_> = cold
             .iter()
             .zip(&warm)
             .map(|((name, cold), (_, warm))| json!({"name": name, "cold_ms": cold, "warm_ms": warm}))
             .collect();
-        let result = json!({"runs": arguments.runs, "cold_ms": cold_ms, "warm_ms": warm_ms, "phases": phases, "liqoctl_peer_ms": liqoctl_peer_ms});
+        let result = json!({
+            "runs": arguments.runs, "cold_ms": cold_ms, "warm_ms": warm_ms, "phases": phases,
+            "liqoctl_peer_ms": peer, "slice_by_hand_ms": slice, "pod_by_hand_ms": pod,
+        });
         println!("{result}");
         return Ok(());
     }
@@ -82,8 +92,14 @@ pub(crate) async fn run(arguments: &BurstArgs) -> Result<()> {
     for ((name, cold), (_, warm)) in cold.iter().zip(&warm) {
         println!("{name:<36}{cold:>9}{warm:>9}");
     }
-    if let Some(ms) = liqoctl_peer_ms {
-        println!("{:<36}{ms:>9}", "liqoctl peer alone");
+    for (name, ms) in [
+        ("by hand: liqoctl peer", peer),
+        ("by hand: a further ResourceSlice", slice),
+        ("by hand: a pod on its virtual node", pod),
+    ] {
+        if let Some(ms) = ms {
+            println!("{name:<36}{ms:>9}");
+        }
     }
     Ok(())
 }

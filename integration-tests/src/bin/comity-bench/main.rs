@@ -30,9 +30,10 @@ struct Arguments {
 enum Benchmark {
     /// Time from a pod created on a cluster without GPUs to its container running on another's
     ///
-    /// Starts two clusters with real kubelets and Liqo on this machine (root on Linux) and measures `liqoctl peer` between
-    /// them, anew for each run; then starts a federation over such a pair and runs untouched Jobs: cold (no peering before)
-    /// and warm (a new lease on a peering that stands). Medians. A run takes about two minutes.
+    /// Starts two clusters with real kubelets and Liqo on this machine (root on Linux) and measures, anew for each run, what
+    /// an administrator of both does by hand: `liqoctl peer`, then a ResourceSlice, then a pod on its virtual node. Then
+    /// starts a federation over such a pair and runs untouched Jobs: cold (no peering before) and warm (a new lease on a
+    /// peering that stands). Medians. A run takes about two minutes.
     Burst(burst::BurstArgs),
     /// What an agent costs a large cluster: memory, processor time, requests to the API server
     ///

@@ -3,7 +3,7 @@
 //! What it may cost is bounded. At most [`MAX_MOVES`] leases move for a request; each says that it may be preempted and when its
 //! work is saved, has been active for [`NO_MOVE_BEFORE`] since it began or moved last, and is of no higher priority than the
 //! request; and each has its new place before it is called back, beside what the request gets. It ends only once it is
-//! usable there. A request asks for this only after it has waited as long as capacity is reserved after, and only where
+//! usable there; until then nobody else gets that place. A request asks for this only after it has waited as long as capacity is reserved after, and only where
 //! enough is free in sum; at one donor for one request at a time.
 
 use std::collections::BTreeSet;
@@ -17,8 +17,10 @@ use crate::lease::{Lease, LeaseState};
 use crate::matcher::cutting::Worths;
 use crate::matcher::fit::{Wanted, fit};
 use crate::matcher::plan::{best, donors, promising_nothing};
+use crate::matcher::spread::Found;
 use crate::matcher::verdict::Candidate;
 use crate::matcher::view::View;
+use crate::request::Request;
 use crate::state::State;
 use crate::time::Millis;
 
@@ -35,6 +37,14 @@ const MAX_PAIRED: usize = 12;
 pub(crate) struct Repair<'a> {
     pub(crate) donor: &'a ClusterId,
     pub(crate) moves: Vec<(LeaseId, &'a Lease)>,
+    /// Where everybody goes.
+    pub(crate) places: Places<'a>,
+}
+
+/// Where a request fits once others have moved, and where each of these goes.
+pub(crate) struct Places<'a> {
+    pub(crate) own: Candidate,
+    pub(crate) others: Vec<(&'a Request, Found)>,
 }
 
 /// The fewest leases that let `spec` in by moving, those that lose the least work first; `None` if no [`MAX_MOVES`] do.
@@ -63,16 +73,16 @@ pub(crate) fn repair_for<'a>(view: &View<'a>, spec: &RequestSpec, busy: &BTreeSe
     alone.sort_by(|(_, one), (_, other)| one.in_order(other));
     for (donor, victim) in alone {
         let moves = vec![(victim.id, victim.lease)];
-        if lets_in(view, spec, donor, &moves) {
-            return Some(Repair { donor, moves });
+        if let Some(places) = lets_in(view, spec, donor, &moves) {
+            return Some(Repair { donor, moves, places });
         }
     }
     for (donor, may) in &places {
         for (at, first) in may.iter().take(MAX_PAIRED).enumerate() {
             for second in may.iter().take(MAX_PAIRED).skip(at + 1) {
                 let moves = vec![(first.id, first.lease), (second.id, second.lease)];
-                if lets_in(view, spec, donor, &moves) {
-                    return Some(Repair { donor, moves });
+                if let Some(places) = lets_in(view, spec, donor, &moves) {
+                    return Some(Repair { donor, moves, places });
                 }
             }
         }
@@ -81,19 +91,19 @@ pub(crate) fn repair_for<'a>(view: &View<'a>, spec: &RequestSpec, busy: &BTreeSe
 }
 
 /// Whether request `by` waits for so long that others move for it, and these may, and let it in.
-pub(super) fn is_right(state: &State, by: RequestId, donor: &ClusterId, moves: &[(LeaseId, &Lease)]) -> bool {
+pub(crate) fn is_right(view: &View<'_>, by: RequestId, donor: &ClusterId, moves: &[(LeaseId, &Lease)]) -> bool {
+    let state = view.state;
     let Some(request) = state.requests.get(&by).filter(|request| request.waits()) else { return false };
-    let Some(view) = View::new(state) else { return false };
     let waited = state.log_time.since(request.waits_since()) >= state.settings().reserve_after;
     let busy = going(state, donor).any(|(_, lease)| for_whom(state, lease).is_some());
-    let value = value(&view, &request.spec);
+    let value = value(view, &request.spec);
     waited
         && !busy
         && request.spec.allows(donor)
         && moves.len() <= MAX_MOVES
         && moves.iter().all(|(_, lease)| may_move(state, lease, value))
-        && is_free_in_sum(&view, &request.spec, donor)
-        && lets_in(&view, &request.spec, donor, moves)
+        && is_free_in_sum(view, &request.spec, donor)
+        && lets_in(view, &request.spec, donor, moves).is_some()
 }
 
 /// Whether `lease`, which is called back for `by`, still is in the way of it and has a place to go.
@@ -106,7 +116,7 @@ pub(super) fn is_still_right(state: &State, by: RequestId, (id, lease): (LeaseId
     if fits_when_gone(&view, &request.spec, donor, gone(false)).is_some() {
         return false;
     }
-    lease.moved_to.is_some() || moves_beside(&view, &request.spec, &candidate, &[(id, lease)])
+    lease.moved_to.is_some() || moves_beside(&view, &request.spec, &candidate, &[(id, lease)]).is_some()
 }
 
 fn value(view: &View<'_>, spec: &RequestSpec) -> u32 {
@@ -136,36 +146,49 @@ fn without(view: &View<'_>, spec: &RequestSpec, donor: &ClusterId, moves: &[(Lea
     fits_when_gone(view, spec, donor, gone)
 }
 
-/// Whether `spec` fits without these leases, with each of them needed for it, and all have a place beside it.
-fn lets_in(view: &View<'_>, spec: &RequestSpec, donor: &ClusterId, moves: &[(LeaseId, &Lease)]) -> bool {
-    let Some(candidate) = without(view, spec, donor, moves) else { return false };
+/// Where all go if `spec` fits without these leases, with each of them needed for it, and each has a place beside it.
+fn lets_in<'a>(
+    view: &View<'a>,
+    spec: &RequestSpec,
+    donor: &ClusterId,
+    moves: &[(LeaseId, &Lease)],
+) -> Option<Places<'a>> {
+    let own = without(view, spec, donor, moves)?;
     let needed = |(id, _): &(LeaseId, &Lease)| {
         let rest: Vec<(LeaseId, &Lease)> = moves.iter().filter(|(other, _)| other != id).copied().collect();
         without(view, spec, donor, &rest).is_none()
     };
-    (moves.len() < 2 || moves.iter().all(needed)) && moves_beside(view, spec, &candidate, moves)
+    if moves.len() > 1 && !moves.iter().all(needed) {
+        return None;
+    }
+    let others = moves_beside(view, spec, &own, moves)?;
+    Some(Places { own, others })
 }
 
-/// Whether each of these finds a new place while it still holds its old one, and `candidate` is taken.
-fn moves_beside(view: &View<'_>, spec: &RequestSpec, candidate: &Candidate, moves: &[(LeaseId, &Lease)]) -> bool {
+/// The new place of each of these, found while it still holds its old one, and `candidate` is taken; `None` if one has none.
+fn moves_beside<'a>(
+    view: &View<'a>,
+    spec: &RequestSpec,
+    candidate: &Candidate,
+    moves: &[(LeaseId, &Lease)],
+) -> Option<Vec<(&'a Request, Found)>> {
     let mut view = view.clone();
     let (class, agreement) = (&candidate.class, candidate.agreement.as_deref());
     view.take(spec.tenant.as_str(), class, agreement, &candidate.placement);
     let mut worths = Worths::default();
-    moves.iter().all(|(_, lease)| {
-        let Some(request) = view.state.requests.get(&lease.request) else { return false };
+    let place = |(_, lease): &(LeaseId, &Lease)| {
+        let request = view.state.requests.get(&lease.request)?;
         view.without(lease);
         // Who failed it before may fail it again: it would be called back for nothing, over and over.
         let mut spec = gang::elsewhere(&request.spec);
         spec.deny_donors.extend(request.failed_donors.iter().cloned());
         let mut fitter =
             |view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>| fit(view, donor, wanted, &mut worths);
-        let Some(found) = best(&view, &spec, Some(request), promising_nothing(view.state, &spec), &mut fitter) else {
-            return false;
-        };
+        let found = best(&view, &spec, Some(request), promising_nothing(view.state, &spec), &mut fitter)?;
         for part in &found {
             view.take(spec.tenant.as_str(), &part.class, part.agreement.as_deref(), &part.placement);
         }
-        true
-    })
+        Some((request, found))
+    };
+    moves.iter().map(place).collect()
 }

@@ -52,7 +52,8 @@ pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Resul
             }
             ReclaimReason::Repair { by } => {
                 let asked = proposals.iter().filter(|other| other.reason == proposed.reason).count();
-                asked == set.len() && repair::is_right(state, *by, donor, &set)
+                let view = View::new(state);
+                asked == set.len() && view.is_some_and(|view| repair::is_right(&view, *by, donor, &set))
             }
         };
         if holds { Ok(()) } else { Err(not_needed(proposed)) }

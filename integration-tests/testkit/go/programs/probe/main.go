@@ -183,7 +183,11 @@ func see(w io.Writer) {
 	}
 }
 
-// serve answers for the given time, or until it is told to stop when that is 0.
+// stopped is what a shell says of a program that SIGTERM ended.
+const stopped = 128 + int(syscall.SIGTERM)
+
+// serve answers for the given time, or until it is told to stop when that is 0. Who is told to stop before its time has not
+// done its work, and says so by its exit code: else a Job would count it as done.
 func serve(limit time.Duration) {
 	port := os.Getenv("PORT")
 	if port == "" {
@@ -207,6 +211,9 @@ func serve(limit time.Duration) {
 	}
 	go func() {
 		<-stop
+		if limit > 0 {
+			os.Exit(stopped)
+		}
 		os.Exit(0)
 	}()
 	log.Printf("listening on :%s", port)
