@@ -37,6 +37,7 @@ impl Failures {
             for _ in 0..random.below(3) {
                 federation.submit(&mut random)?;
             }
+            federation.settle()?;
             for _ in 0..=random.below(2) {
                 federation.fail_or_heal(&mut random)?;
             }

@@ -192,9 +192,10 @@ fn each_part_of_a_gang_has_a_chain_of_its_own() {
 #[test]
 fn a_gang_goes_on_without_a_part_that_is_lost_as_long_as_enough_are_left() {
     let mut failing = Failing::with(&[("north", &["n1", "n2"]), ("south", &["s1"])]);
-    let (request, parts) = failing.runs(gang(2, 3));
+    let (request, first) = failing.runs(gang(2, 3));
     let at = |failing: &Failing, id: LeaseId| failing.lease(id).placement.donor.to_string();
-    let (big, small) = if at(&failing, parts[0]) == "north" { (parts[0], parts[1]) } else { (parts[1], parts[0]) };
+    let (big, small) = (first[0], failing.place()[0]);
+    assert_eq!((at(&failing, big), at(&failing, small)), ("north".to_owned(), "south".to_owned()));
     failing.loses(small);
     assert_eq!(failing.leases_of(request), [big]);
     assert_eq!(failing.it.state.requests[&request].state, RequestState::Matched);

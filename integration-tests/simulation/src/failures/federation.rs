@@ -27,6 +27,8 @@ use crate::reclaim::{DONORS, ORIGINS, Terms, node, policy, request};
 
 /// Requests that wait before no more are submitted.
 const BACKLOG: usize = 6;
+/// One lease of so many is not prepared before the next event.
+const SLOW: u64 = 3;
 /// Donors that may be silent at a time: of more the brokers would think that it is they who hear badly.
 const MOST_SILENT: usize = 2;
 
@@ -39,6 +41,8 @@ pub(super) struct Federation {
     generations: BTreeMap<ClusterId, u64>,
     /// Leases with notice: not to be stopped before this.
     promised: BTreeMap<LeaseId, u64>,
+    /// Leases that agents take their time to prepare.
+    slow: Vec<LeaseId>,
     /// Requests that were hit and have not been served since.
     hit: BTreeSet<RequestId>,
     pub(super) report: FailuresReport,
@@ -57,6 +61,7 @@ impl Federation {
             truth: Truth::default(),
             generations: BTreeMap::new(),
             promised: BTreeMap::new(),
+            slow: Vec::new(),
             hit: BTreeSet::new(),
             report: FailuresReport { seed, ..FailuresReport::default() },
         };
@@ -88,8 +93,11 @@ impl Federation {
     /// Queues a request, if not too many wait.
     pub(super) fn submit(&mut self, random: &mut Random) -> Result<(), Refusal> {
         if self.state.queued_len() < BACKLOG {
-            // None that preempts: its room is kept for it, which is another simulation.
-            let spec = RequestSpec { priority: Some(PriorityName::parse("normal", "priority")?), ..request(random)? };
+            // None that preempts: its room is kept for it, which is another simulation. Short ones, so that there mostly is a
+            // place for what is hit.
+            let drawn = request(random)?;
+            let (priority, duration) = (PriorityName::parse("normal", "priority")?, Millis(drawn.duration.0 / 4));
+            let spec = RequestSpec { priority: Some(priority), duration, ..drawn };
             let submitted_by = format!("spiffe://reclaims.example/user/{}", spec.tenant);
             self.apply(Command::SubmitRequest(SubmitRequest { spec, submitted_by }))?;
         }
@@ -294,7 +302,24 @@ impl Federation {
             let unwell = devices.filter(|(place, index)| !self.truth.is_well(place, *index, self.now)).count();
             self.report.placed_on_unwell += unwell as u64;
             self.hit.remove(&lease.request);
-            self.tell(id, &LeaseOutcome::Ready { namespace: "n".to_owned(), secret_name: "s".to_owned() })?;
+            if id.0 % SLOW == 0 {
+                self.slow.push(id);
+            } else {
+                self.prepare(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn prepare(&mut self, lease: LeaseId) -> Result<(), Refusal> {
+        self.tell(lease, &LeaseOutcome::Ready { namespace: "n".to_owned(), secret_name: "s".to_owned() })
+    }
+
+    fn prepare_slow(&mut self) -> Result<(), Refusal> {
+        for id in std::mem::take(&mut self.slow) {
+            if self.state.leases.get(&id).is_some_and(|lease| lease.state.is_held()) {
+                self.prepare(id)?;
+            }
         }
         Ok(())
     }
@@ -374,11 +399,13 @@ impl Federation {
     /// Lets time pass, and what falls due in it happen.
     pub(super) fn pass(&mut self, span: Millis) -> Result<(), Refusal> {
         let until = self.now + span.0;
+        self.prepare_slow()?;
         while let Some(due) = self.state.next_due().filter(|due| due.0 <= until) {
             self.now = self.now.max(due.0);
             self.apply(Command::Expire(Expire {}))?;
             self.note_ends();
             self.settle()?;
+            self.prepare_slow()?;
         }
         self.now = until;
         // Log time is that of entries: one that changes nothing brings it here.
