@@ -4,20 +4,10 @@
 use comity_simulation::reclaim::Reclaims;
 
 #[test]
-fn what_could_be_moved_is_moved() {
+fn leases_are_called_back_with_notice_no_more_than_needed_and_move() {
     for seed in 1..=5 {
         let report = Reclaims { seed, reclaims: 60 }.run().unwrap();
-        let wrong = (report.could_have_moved, report.stopped_before_grace, report.refused);
-        assert_eq!(wrong, (0, 0, 0), "{}", report.table());
-        assert!(report.moved > 0, "{}", report.table());
-    }
-}
-
-#[test]
-fn leases_are_called_back_with_notice_no_more_than_needed_and_move() {
-    for seed in [1, 2] {
-        let report = Reclaims { seed, reclaims: 60 }.run().unwrap();
-        assert!(report.holds(), "{}", report.table());
+        assert!(report.holds() && report.could_have_moved == 0, "seed {seed}\n{}", report.table());
         assert!(report.called_back() >= 60 && report.sets_checked >= 20, "{}", report.table());
         assert!(report.for_local_need > 0 && report.for_policy > 0 && report.for_requests > 0, "{}", report.table());
         assert!(report.moved > 0 && report.waited_again > 0 && report.saved > 0, "{}", report.table());

@@ -23,7 +23,7 @@ mod terms;
 pub use reclaimer::{Reclaimer, reclaims_at};
 pub use standing::{check_reclaims, is_still_needed, spared};
 
-pub(super) use pool::check_pools;
+pub(super) use pool::{check_pools, really_free};
 pub(super) use repair::{Repair, is_right, repair_for};
 pub(super) use room::{Room, fits_when_gone, for_whom, going, preempts, room_for};
 
