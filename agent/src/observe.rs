@@ -7,6 +7,7 @@ pub mod file;
 mod fold;
 mod gpu_pool;
 pub(crate) mod gpu_resource;
+mod health;
 pub mod kubernetes;
 mod lean;
 pub(crate) mod mirror;

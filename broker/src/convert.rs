@@ -4,6 +4,7 @@
 pub mod agent;
 pub mod cluster;
 pub mod delivery;
+mod fault;
 pub mod lease;
 pub mod offer;
 pub mod peering;

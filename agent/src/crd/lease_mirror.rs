@@ -118,6 +118,9 @@ fn end_reason(reason: v1::EndReason) -> Option<&'static str> {
         v1::EndReason::Preempted => Some("Preempted"),
         v1::EndReason::NotNeeded => Some("NotNeeded"),
         v1::EndReason::PartFailed => Some("PartFailed"),
+        v1::EndReason::DeviceLost => Some("DeviceLost"),
+        v1::EndReason::NodeLost => Some("NodeLost"),
+        v1::EndReason::DonorLost => Some("DonorLost"),
     }
 }
 

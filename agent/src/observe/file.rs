@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_saphyr::Spanned;
 use tokio::sync::watch;
 
+use super::health::WrittenFault;
 use super::{Inventory, InventorySettings, LocalReserve, NodeSalt, quantity};
 
 /// How often the file is looked at.
@@ -118,6 +119,8 @@ struct FileNode {
     memory: Spanned<String>,
     #[serde(default = "yes")]
     schedulable: bool,
+    #[serde(default = "yes")]
+    ready: bool,
     #[serde(default)]
     local_use: Option<LocalUse>,
     gpus: Vec<FileGpus>,
@@ -153,6 +156,9 @@ struct FileGpus {
     resource_name: Option<String>,
     #[serde(default = "yes")]
     healthy: bool,
+    /// What is wrong with them.
+    #[serde(default)]
+    fault: Option<Spanned<WrittenFault>>,
     /// NUMA node that they are nearest to.
     #[serde(default)]
     numa: Option<Spanned<u32>>,
@@ -277,6 +283,7 @@ fn node(given: &FileNode, salt: &NodeSalt, reserve: &LocalReserve) -> Result<v1:
         local_memory_mib: local.and_then(|local| local.memory.as_ref()).map_or(Ok(0), memory)?.max(reserve.memory_mib),
         devices,
         schedulable: given.schedulable,
+        not_ready: !given.ready,
         numa: wiring::numa(given)?,
         rdma: wiring::rdma(given)?,
     })
@@ -318,8 +325,20 @@ fn device(given: &FileGpus) -> Result<v1::Device, Problem> {
         local_use_milli: 0,
         resource_name: given.resource_name.clone().unwrap_or_else(|| usual_name.to_owned()),
         numa_node: given.numa.as_ref().map(|numa| numa.value),
+        fault: fault(given)?,
         nvlink_clique: given.nvlink.as_ref().map(|clique| clique.value.clone()).unwrap_or_default(),
     })
+}
+
+/// What is wrong with devices: the file knows which ones they are, so those that are not healthy have a fault in any case.
+fn fault(given: &FileGpus) -> Result<Option<v1::DeviceFault>, Problem> {
+    match &given.fault {
+        Some(fault) => {
+            fault.value.to_proto().map(Some).map_err(|reason| Problem(fault.referenced, format!("fault: {reason}")))
+        }
+        None => Ok((!given.healthy)
+            .then(|| v1::DeviceFault { class: v1::FaultClass::Degraded.into(), ..v1::DeviceFault::default() })),
+    }
 }
 
 fn mode(given: &Spanned<FileSharing>) -> Result<v1::sharing::Mode, Problem> {

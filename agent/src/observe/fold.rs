@@ -10,6 +10,7 @@ use comity_proto::v1::{Device, Node, sharing};
 
 use super::LocalReserve;
 use super::gpu_pool::{self, GpuPool, LeftOut, mig_sharing};
+use super::health;
 use super::node_facts::NodeFacts;
 use super::node_id::NodeSalt;
 use super::pod_facts::PodFacts;
@@ -72,14 +73,14 @@ pub(crate) fn fold<'a>(
     folded
 }
 
-/// The node, and why what is written of its wiring is not offered, if it is not.
+/// The node, and why what is written of its devices' health or of its wiring is not offered, if it is not.
 fn node(
     facts: &NodeFacts,
     pools: &[GpuPool],
     topology: Option<&NodeTopology>,
     local: &Amounts,
     (salt, reserve): (&NodeSalt, &LocalReserve),
-) -> (Node, Option<LeftOut>) {
+) -> (Node, Vec<LeftOut>) {
     let amount = |amounts: &Amounts, name: &str| amounts.get(name).copied().unwrap_or(0);
     let mut devices = Vec::new();
     let mut reserved = u64::from(reserve.gpus_per_node);
@@ -96,14 +97,24 @@ fn node(
         device.index = index;
     }
     let (cpu_milli, memory_mib) = (amount(&facts.allocatable, CPU), amount(&facts.allocatable, MEMORY) / MIB);
-    let (mut wiring, left_out) = if facts.wiring.is_empty() {
-        (Wiring::default(), None)
+    let mut left_out = Vec::new();
+    let mut leave_out = |annotation: &str, reason: String| {
+        let resource = format!("annotation {annotation}");
+        left_out.push(LeftOut { node: facts.name.clone(), resource, reason });
+    };
+    if !facts.unhealthy.is_empty()
+        && let Err(reason) = health::mark(&facts.unhealthy, &mut devices)
+    {
+        leave_out(health::ANNOTATION, reason);
+    }
+    let mut wiring = if facts.wiring.is_empty() {
+        Wiring::default()
     } else {
         match wiring::read(&facts.wiring, &mut devices, (cpu_milli, memory_mib), salt) {
-            Ok(wiring) => (wiring, None),
+            Ok(wiring) => wiring,
             Err(reason) => {
-                let resource = format!("annotation {}", wiring::ANNOTATION);
-                (Wiring::default(), Some(LeftOut { node: facts.name.clone(), resource, reason }))
+                leave_out(wiring::ANNOTATION, reason);
+                Wiring::default()
             }
         }
     };
@@ -121,6 +132,7 @@ fn node(
         schedulable: facts.schedulable,
         numa: wiring.numa,
         rdma: wiring.rdma,
+        not_ready: !facts.ready,
     };
     (node, left_out)
 }

@@ -150,6 +150,7 @@ fn nvidia_model(node: &NodeFacts, product: &str, resource: &str) -> Result<Devic
         resource_name: resource.to_owned(),
         numa_node: None,
         nvlink_clique: label("nvidia.com/gpu.clique").to_owned(),
+        fault: None,
     })
 }
 

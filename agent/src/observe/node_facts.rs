@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::gpu_resource;
 use super::pod_request::{Amounts, CPU};
-use super::{quantity, wiring};
+use super::{health, quantity, wiring};
 
 /// Label families that describe GPUs.
 const LABEL_PREFIXES: [&str; 3] = ["nvidia.com/", "amd.com/gpu.", "gpu.intel.com/"];
@@ -27,12 +27,16 @@ pub(crate) struct NodeFacts {
     pub(crate) capacity: Amounts,
     /// Ready, not cordoned, and without a taint that keeps tenants away.
     pub(crate) schedulable: bool,
+    /// Its kubelet is heard, or was until just now.
+    pub(crate) ready: bool,
     /// Stands for another cluster: what it has is not this cluster's to lend.
     pub(crate) is_virtual: bool,
     /// HAMi shares this node's GPUs.
     pub(crate) is_hami: bool,
     /// How its parts are joined, as its owner wrote it; empty: nothing is written.
     pub(crate) wiring: String,
+    /// What a health agent says of its devices; empty: nothing.
+    pub(crate) unhealthy: String,
 }
 
 impl NodeFacts {
@@ -40,6 +44,8 @@ impl NodeFacts {
     pub(crate) fn of(node: &Node) -> Option<Self> {
         let labels = node.metadata.labels.as_ref();
         let label = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
+        let annotations = node.metadata.annotations.as_ref();
+        let annotation = |key: &str| annotations.and_then(|all| all.get(key)).cloned().unwrap_or_default();
         let status = node.status.as_ref();
         let read = |list: Option<&BTreeMap<String, Quantity>>| list.map(amounts).unwrap_or_default();
         let allocatable = read(status.and_then(|status| status.allocatable.as_ref()));
@@ -56,13 +62,9 @@ impl NodeFacts {
             schedulable: is_schedulable(node, &capacity),
             is_virtual: label("type") == Some("virtual-kubelet") || label("liqo.io/type") == Some("virtual-node"),
             is_hami: node.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(HAMI_ANNOTATION)),
-            wiring: node
-                .metadata
-                .annotations
-                .as_ref()
-                .and_then(|all| all.get(wiring::ANNOTATION))
-                .cloned()
-                .unwrap_or_default(),
+            wiring: annotation(wiring::ANNOTATION),
+            unhealthy: annotation(health::ANNOTATION),
+            ready: is_ready(node),
             allocatable,
             capacity,
         })
@@ -78,13 +80,15 @@ fn amounts(list: &BTreeMap<String, Quantity>) -> Amounts {
         .collect()
 }
 
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
 fn is_schedulable(node: &Node, capacity: &Amounts) -> bool {
     let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let ready =
-        conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-    ready && !cordoned && !taints.into_iter().flatten().any(|taint| keeps_tenants_away(taint, capacity))
+    is_ready(node) && !cordoned && !taints.into_iter().flatten().any(|taint| keeps_tenants_away(taint, capacity))
 }
 
 /// A taint named after a resource of the node keeps away only pods that do not ask for it: the admission plugin

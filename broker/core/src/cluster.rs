@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::health::Health;
 use crate::id::{ClusterId, InstitutionId};
 use crate::inventory::Offer;
 use crate::time::Timestamp;
@@ -23,6 +24,9 @@ pub struct Cluster {
     pub since: Timestamp,
     /// Its offer, once it made one.
     pub offer: Option<Offer>,
+    /// What is remembered of its nodes and devices that failed.
+    #[serde(default, skip_serializing_if = "Health::is_empty")]
+    pub health: Health,
     /// Last fencing token given out for leases on this donor.
     pub last_fencing_token: u64,
     /// Revision that last changed it.

@@ -7,6 +7,10 @@
 //!
 //! Members that come later are a further lease, not a change of the first: to agents a lease is one placement under one id
 //! and fencing token from beginning to end, and if it fails, what runs already is not concerned.
+//!
+//! Each part is called back and replaced by itself, and what is to replace it in turn ([`Request::chains`]); so is one whose
+//! device, node or donor fails while something can still be saved. A part that is gone at once is one that its donor takes away
+//! without notice: the gang goes on without it, and members join in its stead, or it ends if they are too few.
 
 use crate::command::{Aim, ProposedPlacement};
 use crate::demand::{Members, RequestSpec};
@@ -84,7 +88,10 @@ pub(crate) fn reason_of_others(reason: EndReason) -> EndReason {
         | EndReason::Reclaimed
         | EndReason::Preempted
         | EndReason::NotNeeded
-        | EndReason::PartFailed => EndReason::PartFailed,
+        | EndReason::PartFailed
+        | EndReason::DeviceLost
+        | EndReason::NodeLost
+        | EndReason::DonorLost => EndReason::PartFailed,
     }
 }
 
@@ -133,16 +140,23 @@ pub(crate) fn joining(state: &State, request: &Request) -> Option<RequestSpec> {
 }
 
 /// What may replace `id`, which is called back: the best first. A lease that is all of its request may be replaced by whatever
-/// would serve the request; a part of a gang, by as many members. One that must lie on one donor may move as a whole.
+/// would serve the request; a part of a gang, by as many members. A gang that must lie on one donor may also move as a whole, with
+/// its first lease and never to where it is: there that would be one part more of it.
 pub(crate) fn replacing(state: &State, request: &Request, id: LeaseId) -> Vec<RequestSpec> {
     let Some(lease) = state.leases.get(&id).filter(|_| request.may_replace(state, id)) else { return Vec::new() };
     if request.parts.is_empty() {
         return vec![elsewhere(&request.spec)];
     }
-    let many = members_of(&request.spec, lease);
-    let mut specs = vec![request.spec.for_members(Members { min: many, desired: many }, home(state, request))];
-    if request.lease == Some(id) && !request.spec.spread_donors {
-        specs.push(request.spec.clone());
+    let (home, spread) = (home(state, request), request.spec.spread_donors);
+    let mut specs = Vec::new();
+    if spread || home.contains(&lease.placement.donor) {
+        let many = members_of(&request.spec, lease);
+        specs.push(request.spec.for_members(Members { min: many, desired: many }, home.clone()));
+    }
+    if !spread && request.chain_of(state, id).first() == request.lease.as_ref() {
+        let mut whole = request.spec.clone();
+        whole.deny_donors.extend(home);
+        specs.push(whole);
     }
     specs
 }

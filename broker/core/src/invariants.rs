@@ -10,6 +10,7 @@ mod no_gpu_is_lent_twice;
 mod no_lease_stops_before_its_grace;
 mod no_mig_slot_is_lent_twice;
 mod no_numa_node_or_link_is_lent_twice;
+mod nothing_is_placed_on_what_is_unwell;
 mod peerings_know_their_leases;
 mod revisions_do_not_run_ahead;
 mod what_replaces_a_lease_knows_it;
@@ -29,6 +30,7 @@ pub const ALL: &[Invariant] = &[
     no_gpu_is_lent_twice::INVARIANT,
     no_mig_slot_is_lent_twice::INVARIANT,
     no_numa_node_or_link_is_lent_twice::INVARIANT,
+    nothing_is_placed_on_what_is_unwell::INVARIANT,
     a_request_has_one_owner::INVARIANT,
     a_gang_stands_or_falls_together::INVARIANT,
     leases_are_delivered_as_asked::INVARIANT,

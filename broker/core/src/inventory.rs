@@ -1,5 +1,6 @@
 //! What clusters have: devices, nodes, offers.
 
+mod fault;
 mod layout;
 mod wiring;
 
@@ -13,6 +14,7 @@ use crate::limits::{MAX_AMOUNT, MAX_DEVICES_PER_NODE, MAX_NODES_PER_OFFER, WHOLE
 use crate::mig::Board;
 use crate::refusal::Refusal;
 
+pub use fault::{Fault, FaultClass};
 pub use wiring::{DeviceWiring, NodeWiring, NumaAmounts};
 
 /// How a device may be shared.
@@ -107,6 +109,9 @@ pub struct Device {
     pub sharing: Sharing,
     /// Whether it may be given out.
     pub healthy: bool,
+    /// What is wrong with it, if anything is known to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<Fault>,
     /// Thousandths that local work takes; what Comity lent is not in it.
     pub local_use_milli: u32,
     /// Kubernetes resource name it is counted by, as in "nvidia.com/gpu".
@@ -131,6 +136,9 @@ pub struct Node {
     pub devices: Vec<Device>,
     /// False: nothing new is placed here.
     pub schedulable: bool,
+    /// False: it does not answer, and what runs on it may have stopped; then nothing new is placed here either.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub ready: bool,
     /// How its parts are joined.
     #[serde(default)]
     pub wiring: NodeWiring,
@@ -152,6 +160,15 @@ pub struct Offer {
 #[must_use]
 pub fn namespace_alone() -> BTreeSet<Delivery> {
     BTreeSet::from([Delivery::Namespace])
+}
+
+const fn yes() -> bool {
+    true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_yes(value: &bool) -> bool {
+    *value
 }
 
 /// The brand that NVML would report, read from the product's name: offers carry no brand of their own, and policy
@@ -276,7 +293,7 @@ impl Device {
     /// The same device with nothing of it in local use, and healthy.
     #[must_use]
     pub fn idle(&self) -> Self {
-        let mut idle = Self { local_use_milli: 0, healthy: true, ..self.clone() };
+        let mut idle = Self { local_use_milli: 0, healthy: true, fault: None, ..self.clone() };
         if let Sharing::Mig { layout: Some(layout), .. } = &mut idle.sharing {
             layout.instances.values_mut().for_each(|instance| instance.local = false);
         }
@@ -284,6 +301,9 @@ impl Device {
     }
 
     fn check(&self, field: &str) -> Result<(), Refusal> {
+        if let Some(fault) = &self.fault {
+            fault.check(self, field)?;
+        }
         if self.local_use_milli > WHOLE_MILLI {
             return Err(Refusal::invalid(
                 &format!("{field}.local_use_milli"),

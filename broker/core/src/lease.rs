@@ -81,13 +81,25 @@ pub enum EndReason {
     NotNeeded,
     /// Another part of its gang failed, without which the gang does not start or go on.
     PartFailed,
+    /// A device of it is gone, or failed before it was in force.
+    DeviceLost,
+    /// A node of it is gone, or failed before it was in force.
+    NodeLost,
+    /// Its donor was given up: nothing was heard of it for too long.
+    DonorLost,
 }
 
 impl EndReason {
     /// Whether the request goes back to the queue to be tried elsewhere.
     #[must_use]
     pub fn retries(self) -> bool {
-        matches!(self, Self::HoldExpired | Self::DonorFailed | Self::Reclaimed | Self::Preempted)
+        matches!(self, Self::HoldExpired | Self::DonorFailed) || self.was_served()
+    }
+
+    /// Whether the request had what it asked for until its donor took it away or failed.
+    #[must_use]
+    pub fn was_served(self) -> bool {
+        matches!(self, Self::Reclaimed | Self::Preempted | Self::DeviceLost | Self::NodeLost | Self::DonorLost)
     }
 }
 

@@ -30,6 +30,7 @@ pub mod demand;
 pub mod envelope;
 pub mod fairness;
 mod gang;
+pub mod health;
 pub mod id;
 pub mod idempotency;
 pub mod invariants;
@@ -57,6 +58,7 @@ pub mod state;
 pub mod time;
 mod timers;
 mod transition;
+mod usable;
 pub mod work;
 
 pub use blob::Blob;

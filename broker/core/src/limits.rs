@@ -64,6 +64,8 @@ pub const MAX_ENDED_KEPT: usize = 1_000;
 pub const MAX_ATTEMPTS: u32 = 5;
 /// Leases of one gang: one for each donor, or for each time that members came later.
 pub const MAX_PARTS: usize = 16;
+/// Leases of one request that are called back while others are to replace them: then it waits until some have ended.
+pub const MAX_REPLACED: usize = 3;
 /// Placements in one command.
 pub const MAX_PLACEMENTS_PER_COMMAND: usize = 512;
 /// Objects that one `Expire` may move, so that no single apply takes long.

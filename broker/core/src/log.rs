@@ -13,12 +13,17 @@ use crate::time::Timestamp;
 /// Liqo's key exchange. Format 3 adds priority, `not_before` and `start_by` to requests, `overdue` and `slots` to placements,
 /// and `layout` to MIG devices, and what is held is kept account of. Format 4 adds the commands `revise-offer`, `reclaim-leases` and
 /// `checkpoint-lease`, wiring to nodes and devices of offers, to requests what they ask of it, members and `preemptible`, and to
-/// placements what they take of wiring. Format 5 adds `spread_donors` to requests, `more` and `aim` to placements, and to reasons for
-/// calling a lease back `repair`. Entries of earlier formats are read: what they do not say was so for all of them.
+/// placements what they take of wiring. Format 5 adds `spread_donors` to requests, `more` and `aim` to placements, to reasons for
+/// calling a lease back `repair`, to devices of offers what is wrong with them, to nodes whether they answer, reasons for which leases
+/// are called back or end when these fail, and that failures are remembered. Entries of earlier formats are read: what they do not say
+/// was so for all of them.
 pub const LOG_FORMAT: u16 = 5;
 /// Format from which on what is held is kept account of: what earlier entries do must not depend on the release that
 /// reads them, for a broker may have them from its log or from a snapshot.
 pub(crate) const FAIRNESS_SINCE: u16 = 3;
+
+/// Format from which on failures of nodes and devices are remembered, for the same reason.
+pub(crate) const HEALTH_SINCE: u16 = 5;
 
 /// Who proposed a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -38,6 +38,7 @@ mod reserve;
 mod score;
 mod spread;
 mod standing;
+mod unwell;
 mod verdict;
 mod view;
 mod wired;

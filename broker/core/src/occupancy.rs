@@ -163,6 +163,11 @@ impl Occupancy {
         self.donors.get(donor)?.nodes.get(node)
     }
 
+    /// Nodes of `donor` of which something is lent, by id.
+    pub fn lent_nodes(&self, donor: &ClusterId) -> impl Iterator<Item = &NodeId> {
+        self.donors.get(donor).into_iter().flat_map(|donor| donor.nodes.keys())
+    }
+
     /// `donor` made a whole offer: each of its nodes may be another.
     pub(crate) fn note_offer(&mut self, donor: &ClusterId) {
         self.donors.entry(donor.clone()).or_default().changes.note_all();

@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 
 use comity_policy::DeviceFacts;
 
+use crate::cluster::Cluster;
 use crate::fairness::Amounts;
+use crate::health::Health;
 use crate::id::{ClassName, ClusterId, NodeId};
-use crate::inventory::{Device, Node, Offer};
+use crate::inventory::{Device, Node};
 use crate::limits::WHOLE_MILLI;
 use crate::policy_record::PolicyRecord;
 use crate::state::Derived;
+use crate::timers::Due;
 
 /// What devices of classes look like, and how many look so.
 pub(crate) type Looks = BTreeMap<(ClassName, DeviceFacts), u64>;
@@ -64,11 +67,17 @@ impl<'a> Sorter<'a> {
 }
 
 impl Derived {
-    /// Takes a whole offer in.
-    pub(crate) fn note_offer(&mut self, id: &ClusterId, offer: Option<&Offer>, policy: Option<&PolicyRecord>) {
+    /// Takes a whole offer in, and what is remembered of what failed.
+    pub(crate) fn note_offer(&mut self, id: &ClusterId, cluster: &Cluster, policy: Option<&PolicyRecord>) {
         self.occupancy.note_offer(id);
-        let holds = offer.into_iter().flat_map(|offer| offer.nodes.values()).map(for_leases);
-        let holds = holds.fold(Amounts::default(), Amounts::plus);
+        self.timers.set(Due::Health(id.clone()), cluster.health.due());
+        self.usable.remove(id);
+        let offer = cluster.offer.as_ref();
+        let mut holds = Amounts::default();
+        for (node, has) in offer.into_iter().flat_map(|offer| &offer.nodes) {
+            self.note_usable(id, node, Some(has), cluster.health.node(node));
+            holds = holds.plus(for_leases(self.used(id, node).unwrap_or(has)));
+        }
         self.note_capacity(id, self.capacities.get(id).copied().unwrap_or_default(), holds);
         let (Some(offer), Some(policy)) = (offer, policy) else {
             self.classes.remove(id);
@@ -90,11 +99,13 @@ impl Derived {
         id: &ClusterId,
         node: &NodeId,
         (before, after): (Option<&Node>, Option<&Node>),
-        policy: Option<&PolicyRecord>,
+        (health, policy): (&Health, Option<&PolicyRecord>),
     ) {
         self.occupancy.note_node(id, node);
-        let holds = |node: Option<&Node>| node.map(for_leases).unwrap_or_default();
-        self.note_capacity(id, holds(before), holds(after));
+        let holds = |of: &Self, has: Option<&Node>| of.used(id, node).or(has).map(for_leases).unwrap_or_default();
+        let held = holds(self, before);
+        self.note_usable(id, node, after, health.node(node));
+        self.note_capacity(id, held, holds(self, after));
         let Some(policy) = policy else { return };
         let alike = before.zip(after).is_some_and(|(before, after)| {
             before.devices.len() == after.devices.len()
@@ -126,6 +137,11 @@ impl Derived {
         for (look, times) in sorter.counted() {
             *looks.entry(look).or_default() += times;
         }
+    }
+
+    /// A node as it may be used, if that is less than is offered.
+    fn used(&self, id: &ClusterId, node: &NodeId) -> Option<&Node> {
+        self.usable.get(id)?.get(node)
     }
 
     /// Something of a cluster held `before` for leases, and holds `after`.

@@ -1,19 +1,22 @@
 //! Leases that are called back: why, until when, and what a request says about that.
 //!
 //! ```text
-//! active ─▶ reclaiming ─▶ ending(reclaimed | preempted) ─▶ ended
+//! active ─▶ reclaiming ─▶ ending(reclaimed | preempted | donor-lost) ─▶ ended
 //!    ▲          │  at the deadline, or as soon as the origin says that its work is saved
 //!    └──────────┘  the reason has gone away
 //! ```
 //!
+//! A lease whose device or node is gone ends at once (device-lost, node-lost): nothing of it runs any more.
+//!
 //! A lease that is called back stays in force until its deadline. Meanwhile its request is placed once more, as if it
 //! waited: the new lease says which one it replaces (`moved_from`), has a fencing token and a handshake of its own, and takes
-//! over the request when the old one ends. So what moves is the request, by its id; to agents, a lease is one placement
+//! over the request when the old one ends. If it is called back itself before that, it is replaced in turn. So what moves is the request, by its id; to agents, a lease is one placement
 //! under one id and token from beginning to end, and none of them ever sees a lease change its donor.
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::RequestId;
+use crate::id::{NodeId, RequestId};
+use crate::inventory::FaultClass;
 use crate::lease::EndReason;
 use crate::limits::MAX_GRACE_MS;
 use crate::refusal::Refusal;
@@ -63,6 +66,24 @@ pub enum ReclaimReason {
         /// Which one.
         by: RequestId,
     },
+    /// A device of it failed.
+    DeviceFailed {
+        /// Its node.
+        node: NodeId,
+        /// Its number there.
+        device: u32,
+        /// How bad it is.
+        class: FaultClass,
+    },
+    /// A node of it failed.
+    NodeFailed {
+        /// Which one.
+        node: NodeId,
+        /// Whether its cluster has it no more; else it does not answer, or failed too often lately.
+        gone: bool,
+    },
+    /// Nothing was heard of its donor for so long that it is given up.
+    DonorSilent,
 }
 
 impl ReclaimReason {
@@ -74,6 +95,9 @@ impl ReclaimReason {
             Self::PolicyChanged { .. } => "policy-changed",
             Self::Preempted { .. } => "preempted",
             Self::Repair { .. } => "repair",
+            Self::DeviceFailed { .. } => "device-failed",
+            Self::NodeFailed { .. } => "node-failed",
+            Self::DonorSilent => "donor-silent",
         }
     }
 
@@ -82,7 +106,35 @@ impl ReclaimReason {
     pub fn for_request(&self) -> Option<RequestId> {
         match self {
             Self::Preempted { by } | Self::Repair { by } => Some(*by),
-            Self::LocalNeed | Self::PolicyChanged { .. } => None,
+            Self::LocalNeed
+            | Self::PolicyChanged { .. }
+            | Self::DeviceFailed { .. }
+            | Self::NodeFailed { .. }
+            | Self::DonorSilent => None,
+        }
+    }
+
+    /// Whether the place of a lease has failed, rather than that somebody wants it.
+    #[must_use]
+    pub fn is_failure(&self) -> bool {
+        matches!(self, Self::DeviceFailed { .. } | Self::NodeFailed { .. } | Self::DonorSilent)
+    }
+
+    /// Whether what ran there has ended already, so that no notice would help.
+    #[must_use]
+    pub fn leaves_no_time(&self) -> bool {
+        matches!(self, Self::DeviceFailed { class: FaultClass::Lost, .. } | Self::NodeFailed { gone: true, .. })
+    }
+
+    /// How a lease ends for it at once: one that leaves no time, or one that is not in force yet.
+    #[must_use]
+    pub fn ends_at_once(&self) -> EndReason {
+        match self {
+            Self::LocalNeed | Self::PolicyChanged { .. } | Self::Repair { .. } => EndReason::Reclaimed,
+            Self::Preempted { .. } => EndReason::Preempted,
+            Self::DeviceFailed { .. } => EndReason::DeviceLost,
+            Self::NodeFailed { .. } => EndReason::NodeLost,
+            Self::DonorSilent => EndReason::DonorLost,
         }
     }
 }
@@ -94,6 +146,17 @@ impl std::fmt::Display for ReclaimReason {
             Self::PolicyChanged { code } => write!(f, "policy does not allow it any more ({code})"),
             Self::Preempted { by } => write!(f, "{by} of higher priority needs its place"),
             Self::Repair { by } => write!(f, "{by} fits if it moves, and there is another place for it"),
+            Self::DeviceFailed { node, device, class } => {
+                let how = match class {
+                    FaultClass::Lost => "is gone",
+                    FaultClass::Link => "has lost its NVLink",
+                    FaultClass::Degraded | FaultClass::Application => "is not healthy",
+                };
+                write!(f, "device {device} of node {node} {how}")
+            }
+            Self::NodeFailed { node, gone: true } => write!(f, "node {node} is gone"),
+            Self::NodeFailed { node, gone: false } => write!(f, "node {node} does not answer, or failed too often"),
+            Self::DonorSilent => f.write_str("nothing is heard of the donor any more"),
         }
     }
 }
@@ -115,11 +178,11 @@ impl Reclaim {
     /// How a lease ends that is not spared.
     #[must_use]
     pub fn end_reason(&self) -> EndReason {
-        match self.reason {
-            ReclaimReason::LocalNeed | ReclaimReason::PolicyChanged { .. } | ReclaimReason::Repair { .. } => {
+        match &self.reason {
+            ReclaimReason::DeviceFailed { .. } | ReclaimReason::NodeFailed { .. } if !self.reason.leaves_no_time() => {
                 EndReason::Reclaimed
             }
-            ReclaimReason::Preempted { .. } => EndReason::Preempted,
+            reason => reason.ends_at_once(),
         }
     }
 }

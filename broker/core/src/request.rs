@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::demand::RequestSpec;
 use crate::id::{ClusterId, LeaseId};
-use crate::lease::{Lease, LeaseState};
-use crate::limits::MAX_ATTEMPTS;
+use crate::lease::LeaseState;
+use crate::limits::{MAX_ATTEMPTS, MAX_REPLACED};
 use crate::state::State;
 use crate::time::Timestamp;
 
@@ -91,14 +91,27 @@ impl Request {
         self.lease.into_iter().chain(self.parts.iter().copied())
     }
 
+    /// For each of its leases, in the order of [`leases`](Self::leases), how it is replaced: the lease, then the one that is to
+    /// replace it, then, where that one is called back itself, the one that is to replace that, and so on,
+    /// [`MAX_REPLACED`] at most. None if the request is not matched.
+    pub fn chains<'s>(&'s self, state: &'s State) -> impl Iterator<Item = Vec<LeaseId>> + use<'s> {
+        let next = |id: &LeaseId| state.leases.get(id)?.moved_to;
+        let chain = move |id| std::iter::successors(Some(id), next).take(MAX_REPLACED + 1).collect();
+        self.leases().filter(|_| self.state == RequestState::Matched).map(chain)
+    }
+
+    /// The one of its chains in which `id` is; empty if it is in none.
+    #[must_use]
+    pub fn chain_of(&self, state: &State, id: LeaseId) -> Vec<LeaseId> {
+        self.chains(state).find(|chain| chain.contains(&id)).unwrap_or_default()
+    }
+
     /// Whether its next lease may replace `id`: one that is called back, and that nothing replaces yet.
     #[must_use]
     pub fn may_replace(&self, state: &State, id: LeaseId) -> bool {
-        let moves = |lease: &Lease| lease.state == LeaseState::Reclaiming && lease.moved_to.is_none();
-        self.state == RequestState::Matched
-            && self.attempts < MAX_ATTEMPTS
-            && self.leases().any(|own| own == id)
-            && state.leases.get(&id).is_some_and(moves)
+        let is_called_back = state.leases.get(&id).is_some_and(|lease| lease.state == LeaseState::Reclaiming);
+        let chain = self.chain_of(state, id);
+        is_called_back && self.attempts < MAX_ATTEMPTS && chain.last() == Some(&id) && chain.len() <= MAX_REPLACED
     }
 
     /// Since when it waits: its submission, or when its start window opened.

@@ -16,6 +16,8 @@ pub struct Settings {
     pub peering_idle: Millis,
     /// After how much silence an agent counts as not heard.
     pub silent_after: Millis,
+    /// After how much silence a donor is given up, and its leases are called back.
+    pub donor_lost_after: Millis,
     /// How long agents go on by themselves after a lease's end while no broker can be reached.
     pub outage_grace: Millis,
     /// How long a request waits before capacity is reserved for it.
@@ -32,6 +34,7 @@ impl Default for Settings {
             handshake_step: Millis::from_secs(20),
             peering_idle: Millis::from_mins(10),
             silent_after: Millis::from_secs(30),
+            donor_lost_after: Millis::from_mins(30),
             outage_grace: Millis::from_hours(24),
             reserve_after: Millis::from_hours(1),
             usage_half_life: Millis::from_hours(24),
@@ -54,6 +57,7 @@ impl Settings {
             handshake_step: Millis(defaults.peering_step_ms),
             peering_idle: Millis(defaults.peering_idle_ms),
             silent_after: Millis(defaults.heartbeat_timeout_ms),
+            donor_lost_after: Millis(defaults.donor_lost_after_ms),
             outage_grace: Millis(defaults.outage_grace_ms),
             reserve_after: Millis(defaults.reserve_after_ms),
             usage_half_life: Millis(defaults.usage_half_life_ms),

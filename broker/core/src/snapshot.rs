@@ -13,7 +13,9 @@ use crate::state::State;
 /// account of what was held, and MIG devices without a layout are lent by number. Format 4 adds wiring to offers, requests and
 /// placements, to requests members, `preemptible` and `room_at`, and to leases their call back, what they replace or are replaced
 /// by, and when their work was saved and their end began: of earlier formats nothing is known of all that, and nobody asks for it.
-/// Format 5 adds `spread_donors` and `parts` to requests and `joins` to leases: before, a request had one lease.
+/// Format 5 adds `spread_donors` and `parts` to requests and `joins` to leases: before, a request had one lease. It also adds to
+/// clusters what is remembered of what failed, to devices of offers what is wrong with them, and to nodes whether they answer:
+/// in earlier formats nothing has failed.
 pub const SNAPSHOT_FORMAT: u16 = 5;
 
 #[derive(Serialize)]

@@ -24,6 +24,7 @@ use crate::settings::Settings;
 use crate::time::{Millis, Timestamp};
 use crate::timers::{Due, Timers};
 use crate::transition::Transition;
+use crate::usable::Usable;
 use crate::work::{WorkMix, WorkType};
 
 /// Everything the federation knows. Read freely; only [`State::apply`] changes it.
@@ -69,6 +70,7 @@ pub(crate) struct Derived {
     pub(crate) usage: UsageTable,
     pub(crate) classes: BTreeMap<ClusterId, BTreeMap<NodeId, Vec<Option<ClassName>>>>,
     pub(crate) facts: BTreeMap<ClusterId, Looks>,
+    pub(crate) usable: Usable,
     pub(crate) timers: Timers,
     pub(crate) queued: BTreeSet<RequestId>,
     /// How many requests of each tenant wait.
@@ -280,7 +282,7 @@ impl Derived {
             }
         }
         for (id, cluster) in &state.clusters {
-            derived.note_offer(id, cluster.offer.as_ref(), state.policy.as_ref());
+            derived.note_offer(id, cluster, state.policy.as_ref());
         }
         let idle = state.settings().peering_idle;
         for (id, peering) in &state.peerings {

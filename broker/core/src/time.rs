@@ -19,6 +19,23 @@ impl Timestamp {
         Self(self.0.saturating_add(span.0))
     }
 
+    /// Date and time of day for people, to the minute and rounded up: "2026-11-22 18:40 UTC". The calendar is that of Howard
+    /// Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
+    #[must_use]
+    pub fn to_minute(self) -> String {
+        let minutes = self.0.div_ceil(60_000);
+        let (days, minute) = (minutes / 1_440, minutes % 1_440);
+        let shifted = days + 719_468;
+        let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+        let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+        let of_year = of_era - (365 * year + year / 4 - year / 100);
+        let month = (5 * of_year + 2) / 153;
+        let day = of_year - (153 * month + 2) / 5 + 1;
+        let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+        let year = year + era * 400 + next;
+        format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", minute / 60, minute % 60)
+    }
+
     /// How long after `earlier` this is; zero if it is not later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Millis {
@@ -43,5 +60,22 @@ impl Millis {
     #[must_use]
     pub const fn from_hours(hours: u64) -> Self {
         Self::from_mins(hours.saturating_mul(60))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Timestamp;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (ms, text) in [
+            (0, "1970-01-01 00:00 UTC"),
+            (951_782_400_000, "2000-02-29 00:00 UTC"),
+            (1_795_372_799_001, "2026-11-22 18:40 UTC"),
+            (4_107_542_399_999, "2100-03-01 00:00 UTC"),
+        ] {
+            assert_eq!(Timestamp(ms).to_minute(), text);
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::envelope::EnvelopeKey;
-use crate::id::{LeaseId, PeeringId, RequestId};
+use crate::id::{ClusterId, LeaseId, PeeringId, RequestId};
 use crate::time::Timestamp;
 
 /// Something with a time.
@@ -21,6 +21,8 @@ pub(crate) enum Due {
     Invite(String),
     /// An idempotency record, by its key.
     Idempotency(String),
+    /// A node or device of a donor is kept out no longer, or that it failed is forgotten.
+    Health(ClusterId),
 }
 
 /// Times by object and objects by time.

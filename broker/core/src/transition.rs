@@ -1,5 +1,7 @@
 //! One entry being applied: what a command may do to the state, so that no command forgets what follows from a change.
 
+mod failures;
+mod moves;
 mod parts;
 
 use std::collections::BTreeSet;
@@ -9,7 +11,7 @@ use crate::gang;
 use crate::id::{ClusterId, InstitutionId, LeaseId, PeeringId, RequestId};
 use crate::keys::Side;
 use crate::lease::{EndReason, Lease, LeaseState, SideState};
-use crate::log::{Actor, Change, LogEnvelope};
+use crate::log::{Actor, Change, HEALTH_SINCE, LogEnvelope};
 use crate::peering::{Peering, PeeringState};
 use crate::request::Request;
 use crate::settings::{Settings, retry_pause};
@@ -26,6 +28,8 @@ pub(crate) struct Transition<'a> {
     pub(crate) actor: &'a Actor,
     pub(crate) traceparent: &'a str,
     pub(crate) settings: Settings,
+    /// Whether what fails is remembered from this entry on.
+    pub(crate) remembers_failures: bool,
     revision: u64,
     changes: BTreeSet<Change>,
 }
@@ -39,6 +43,7 @@ impl<'a> Transition<'a> {
             actor: &entry.actor,
             traceparent: &entry.traceparent,
             settings,
+            remembers_failures: entry.format >= HEALTH_SINCE,
             revision: state.revision + 1,
             changes: BTreeSet::new(),
             state,
@@ -193,40 +198,11 @@ impl<'a> Transition<'a> {
         self.drop_envelopes(peering, |key| key.lease == Some(id));
         let next = replaced_by.filter(|next| self.takes_over(*next, reason));
         self.leave_request(request, id, (was, next), message);
-        if let Some(replaces) = replaces
-            && self.state.leases.get(&replaces).is_some_and(|lease| lease.moved_to == Some(id))
-            && self.state.requests.get(&request).is_some_and(|request| request.leases().any(|own| own == replaces))
-        {
-            self.change_lease(replaces, |lease| lease.moved_to = None);
-        }
+        self.unlink(id, replaces, next);
         if let Some(left) = replaced_by.filter(|_| next.is_none()) {
             self.end_lease(left, reason, message);
         }
         self.end_if_clean(id);
-    }
-
-    /// Whether the lease that was to replace one that ends takes its request over: where the donor ends it, and it has not
-    /// failed itself.
-    fn takes_over(&self, next: LeaseId, reason: EndReason) -> bool {
-        let lives = |lease: &Lease| lease.state.is_held() || lease.state.is_in_force();
-        reason.retries() && self.state.leases.get(&next).is_some_and(lives)
-    }
-
-    /// A lease that was called back stays; what was to replace it is not needed.
-    pub(crate) fn keep_lease(&mut self, id: LeaseId) {
-        let Some(lease) = self.state.leases.get(&id).filter(|lease| lease.state == LeaseState::Reclaiming) else {
-            return;
-        };
-        let replaced_by = lease.moved_to;
-        self.change_lease(id, |lease| {
-            lease.state = LeaseState::Active;
-            lease.reclaim = None;
-            lease.moved_to = None;
-            lease.message.clear();
-        });
-        if let Some(next) = replaced_by {
-            self.end_lease(next, EndReason::NotNeeded, &format!("{id} stays, which it was to replace"));
-        }
     }
 
     /// One side of a lease has taken down everything.

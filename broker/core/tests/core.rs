@@ -5,8 +5,12 @@
 mod batch;
 #[path = "core/boxes.rs"]
 mod boxes;
+#[path = "core/chains.rs"]
+mod chains;
 #[path = "core/determinism.rs"]
 mod determinism;
+#[path = "core/failures.rs"]
+mod failures;
 #[path = "core/federation.rs"]
 mod federation;
 #[path = "core/formats.rs"]

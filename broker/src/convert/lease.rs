@@ -52,6 +52,9 @@ fn reclaim_to_proto(reclaim: &Reclaim) -> v1::Reclaim {
         ReclaimReason::PolicyChanged { code } => (v1::ReclaimReason::PolicyChanged, code.clone(), String::new()),
         ReclaimReason::Preempted { by } => (v1::ReclaimReason::Preempted, String::new(), by.to_string()),
         ReclaimReason::Repair { by } => (v1::ReclaimReason::Repair, String::new(), by.to_string()),
+        ReclaimReason::DeviceFailed { .. } => (v1::ReclaimReason::DeviceFailed, String::new(), String::new()),
+        ReclaimReason::NodeFailed { .. } => (v1::ReclaimReason::NodeFailed, String::new(), String::new()),
+        ReclaimReason::DonorSilent => (v1::ReclaimReason::DonorSilent, String::new(), String::new()),
     };
     v1::Reclaim {
         reason: reason.into(),
@@ -59,6 +62,7 @@ fn reclaim_to_proto(reclaim: &Reclaim) -> v1::Reclaim {
         by_request,
         since_ms: reclaim.since.0,
         deadline_ms: reclaim.deadline.0,
+        failed: if reclaim.reason.is_failure() { reclaim.reason.to_string() } else { String::new() },
     }
 }
 
@@ -86,6 +90,9 @@ fn end_reason_to_proto(reason: EndReason) -> v1::EndReason {
         EndReason::Preempted => v1::EndReason::Preempted,
         EndReason::NotNeeded => v1::EndReason::NotNeeded,
         EndReason::PartFailed => v1::EndReason::PartFailed,
+        EndReason::DeviceLost => v1::EndReason::DeviceLost,
+        EndReason::NodeLost => v1::EndReason::NodeLost,
+        EndReason::DonorLost => v1::EndReason::DonorLost,
     }
 }
 

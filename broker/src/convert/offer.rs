@@ -10,7 +10,7 @@ use comity_core::limits::{MAX_DEVICES_PER_NODE, MAX_NODES_PER_OFFER, WHOLE_MILLI
 use comity_core::{ClusterId, NodeId, Refusal, State};
 use comity_proto::v1;
 
-use super::{delivery, required, wiring};
+use super::{delivery, fault, required, wiring};
 
 /// An offer of `caller`; `Offer::check` has the last word on amounts.
 pub fn parse(offer: v1::Offer, caller: &ClusterId) -> Result<Offer, Refusal> {
@@ -75,6 +75,7 @@ fn node(node: v1::Node, field: &str) -> Result<Node, Refusal> {
         local_memory_mib: node.local_memory_mib,
         devices,
         schedulable: node.schedulable,
+        ready: !node.not_ready,
         wiring,
     })
 }
@@ -92,6 +93,7 @@ fn device(device: v1::Device, field: &str) -> Result<Device, Refusal> {
         v1::sharing::Mode::Fractional(fractional) => Sharing::Fractional { step_milli: fractional.step_milli },
         v1::sharing::Mode::Mig(mig) => mig::parse(mig, field)?,
     };
+    let fault = device.fault.as_ref().map(|fault| fault::parse(fault, field)).transpose()?;
     let mut device = Device {
         product_name: device.product_name,
         architecture: device.architecture,
@@ -99,7 +101,8 @@ fn device(device: v1::Device, field: &str) -> Result<Device, Refusal> {
         cuda_compute_capability: device.cuda_compute_capability,
         driver_version: device.driver_version,
         sharing,
-        healthy: device.healthy,
+        healthy: device.healthy && !fault.as_ref().is_some_and(|fault| fault.class.withdraws()),
+        fault,
         local_use_milli: device.local_use_milli,
         resource_name: device.resource_name,
         wiring: DeviceWiring {
@@ -122,6 +125,7 @@ pub fn to_proto(cluster: &ClusterId, offer: &Offer) -> v1::Offer {
         local_memory_mib: node.local_memory_mib,
         devices: node.devices.iter().zip(0..).map(|(device, index)| device_to_proto(index, device)).collect(),
         schedulable: node.schedulable,
+        not_ready: !node.ready,
         numa: wiring::numa_to_proto(&node.wiring.numa),
         rdma: wiring::rdma_to_proto(&node.wiring.rdma_gbits),
     });
@@ -155,6 +159,7 @@ fn device_to_proto(index: u32, device: &Device) -> v1::Device {
         resource_name: device.resource_name.clone(),
         numa_node: device.wiring.numa,
         nvlink_clique: device.wiring.nvlink.clone().unwrap_or_default(),
+        fault: device.fault.as_ref().map(fault::to_proto),
     }
 }
 
@@ -165,16 +170,21 @@ pub fn summary(state: &State, id: &ClusterId, cluster: &Cluster) -> Option<v1::O
     let mut classes: BTreeMap<String, v1::ClassSummary> = BTreeMap::new();
     for (node_id, node) in &offer.nodes {
         let known = state.device_classes(id, node_id);
+        // As it may be used: what failed too often is kept out although its cluster offers it.
+        let used = state.usable_node(id, node_id).unwrap_or(node);
         let lent = state.occupancy().node(id, node_id);
         for (index, device) in node.devices.iter().enumerate() {
             let class = known.get(index).and_then(Option::as_ref).map_or_else(String::new, ToString::to_string);
             let lent_milli =
                 u32::try_from(index).ok().and_then(|index| lent?.devices.get(&index).copied()).unwrap_or(0);
-            let usable = device.healthy && node.schedulable;
+            let healthy = used.devices.get(index).is_some_and(|device| device.healthy);
+            let barred = node.schedulable && !used.schedulable || !node.ready;
+            let usable = healthy && used.schedulable;
             let free =
                 if usable { WHOLE_MILLI.saturating_sub(device.local_use_milli).saturating_sub(lent_milli) } else { 0 };
             let sum = classes.entry(class).or_default();
             sum.devices = sum.devices.saturating_add(1);
+            sum.unhealthy = sum.unhealthy.saturating_add(u32::from(!healthy || barred));
             sum.free_milli = sum.free_milli.saturating_add(free.into());
             sum.lent_milli = sum.lent_milli.saturating_add(lent_milli.into());
             sum.local_milli = sum.local_milli.saturating_add(device.local_use_milli.into());

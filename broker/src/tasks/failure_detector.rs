@@ -70,6 +70,7 @@ mod tests {
             connected,
             since: Timestamp(0),
             offer: None,
+            health: comity_core::health::Health::default(),
             last_fencing_token: 0,
             revision: 1,
         };

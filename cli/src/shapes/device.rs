@@ -14,6 +14,8 @@ pub struct Node {
     pub id: String,
     /// Whether something new may be placed there.
     pub schedulable: bool,
+    /// Whether it answers.
+    pub ready: bool,
     /// Allocatable CPU in thousandths of a core.
     pub cpu_milli: u64,
     /// Allocatable memory.
@@ -54,6 +56,9 @@ pub struct Device {
     pub sharing: String,
     /// Whether it may be given out.
     pub healthy: bool,
+    /// What is wrong with it, as in "lost: XID 79".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
     /// Thousandths that local work takes.
     pub local_use_milli: u32,
     /// Kubernetes resource name.
@@ -71,6 +76,7 @@ impl From<v1::Node> for Node {
         Self {
             id: node.id,
             schedulable: node.schedulable,
+            ready: !node.not_ready,
             cpu_milli: node.cpu_milli,
             memory_mib: node.memory_mib,
             local_cpu_milli: node.local_cpu_milli,
@@ -93,12 +99,23 @@ impl From<v1::Device> for Device {
             driver_version: text(device.driver_version),
             sharing: sharing(device.sharing.and_then(|sharing| sharing.mode)),
             healthy: device.healthy,
+            fault: device.fault.as_ref().map(fault),
             local_use_milli: device.local_use_milli,
             resource_name: device.resource_name,
             numa_node: device.numa_node,
             nvlink_clique: text(device.nvlink_clique),
         }
     }
+}
+
+fn fault(fault: &v1::DeviceFault) -> String {
+    let class = match fault.class() {
+        v1::FaultClass::Application => "application",
+        v1::FaultClass::Link => "link",
+        v1::FaultClass::Lost => "lost",
+        v1::FaultClass::Unspecified | v1::FaultClass::Degraded => "degraded",
+    };
+    if fault.message.is_empty() { class.to_owned() } else { format!("{class}: {}", fault.message) }
 }
 
 fn sharing(mode: Option<v1::sharing::Mode>) -> String {

@@ -74,7 +74,7 @@ pub struct Lease {
     /// Where it stands.
     pub state: LeaseState,
     /// Why it ends: `released`, `expired`, `cancelled`, `hold-expired`, `donor-failed`, `origin-failed`,
-    /// `reclaimed`, `preempted`, `not-needed`, `part-failed`.
+    /// `reclaimed`, `preempted`, `not-needed`, `part-failed`, `device-lost`, `node-lost`, `donor-lost`.
     pub end_reason: Option<&'static str>,
     /// What is waited for, or what went wrong.
     pub message: Option<String>,
@@ -142,6 +142,9 @@ impl From<v1::Lease> for Lease {
             v1::EndReason::Preempted => Some("preempted"),
             v1::EndReason::NotNeeded => Some("not-needed"),
             v1::EndReason::PartFailed => Some("part-failed"),
+            v1::EndReason::DeviceLost => Some("device-lost"),
+            v1::EndReason::NodeLost => Some("node-lost"),
+            v1::EndReason::DonorLost => Some("donor-lost"),
         };
         let delivery = lease.delivery().into();
         let by_node = delivery == Delivery::VirtualNode && !matches!(state, LeaseState::Ending | LeaseState::Ended);

@@ -43,6 +43,8 @@ pub struct ClassSummary {
     pub lent_milli: u64,
     /// Thousandths that local work takes.
     pub local_milli: u64,
+    /// Devices that are kept out: they or their nodes are not healthy, or failed too often.
+    pub unhealthy: u32,
 }
 
 impl From<v1::OfferSummary> for Offer {
@@ -53,6 +55,7 @@ impl From<v1::OfferSummary> for Offer {
             free_milli: class.free_milli,
             lent_milli: class.lent_milli,
             local_milli: class.local_milli,
+            unhealthy: class.unhealthy,
         };
         Self {
             deliveries: offer.deliveries().map(Delivery::from).collect(),
@@ -67,8 +70,19 @@ impl From<v1::OfferSummary> for Offer {
 }
 
 impl Row for Offer {
-    const HEADS: &'static [&'static str] =
-        &["cluster", "institution", "state", "delivers", "nodes", "class", "devices", "free", "lent", "local"];
+    const HEADS: &'static [&'static str] = &[
+        "cluster",
+        "institution",
+        "state",
+        "delivers",
+        "nodes",
+        "class",
+        "devices",
+        "free",
+        "lent",
+        "local",
+        "unwell",
+    ];
     const NONE: &'static str = "no cluster offers anything yet";
 
     fn rows(&self, _now_ms: u64) -> Vec<Vec<String>> {
@@ -83,13 +97,14 @@ impl Row for Offer {
         ];
         let blank = |count: usize| vec!["-".to_owned(); count];
         if self.classes.is_empty() {
-            return vec![[head.to_vec(), blank(5)].concat()];
+            return vec![[head.to_vec(), blank(6)].concat()];
         }
         let row = |class: &ClassSummary| {
             let mut row = head.to_vec();
             row.push(class.class.clone().unwrap_or_else(|| "(none)".to_owned()));
             row.push(class.devices.to_string());
             row.extend([class.free_milli, class.lent_milli, class.local_milli].map(gpus));
+            row.push(class.unhealthy.to_string());
             row
         };
         self.classes.iter().map(row).collect()
@@ -124,12 +139,12 @@ impl Answer for OfferDetail {
                     memory(device.memory_mib),
                     device.cuda_compute_capability.clone(),
                     device.sharing.clone(),
-                    if !node.schedulable {
-                        "cordoned".to_owned()
-                    } else if device.healthy {
-                        "healthy".to_owned()
-                    } else {
-                        "unhealthy".to_owned()
+                    match &device.fault {
+                        _ if !node.ready => "not ready".to_owned(),
+                        _ if !node.schedulable => "cordoned".to_owned(),
+                        Some(fault) => fault.clone(),
+                        None if device.healthy => "healthy".to_owned(),
+                        None => "unhealthy".to_owned(),
                     },
                     gpus(u64::from(device.local_use_milli)),
                     cpu(node.cpu_milli),

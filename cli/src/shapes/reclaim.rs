@@ -10,12 +10,15 @@ use crate::units::age;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reclaim {
-    /// `local-need`, `policy-changed`, `preempted`, `repair`; `unknown` if this version of `comity` does not know it.
+    /// `local-need`, `policy-changed`, `preempted`, `repair`, `device-failed`, `node-failed`, `donor-silent`; `unknown` if this version of
+    /// `comity` does not know it.
     pub reason: &'static str,
     /// The code of policy's denial.
     pub policy_code: Option<String>,
     /// The request that needs the place.
     pub by_request: Option<String>,
+    /// What failed, in words.
+    pub failed: Option<String>,
     /// When notice was given.
     pub since_ms: Option<u64>,
     /// When it ends, unless its work is saved before or the reason goes away.
@@ -30,11 +33,15 @@ impl From<v1::Reclaim> for Reclaim {
             v1::ReclaimReason::PolicyChanged => "policy-changed",
             v1::ReclaimReason::Preempted => "preempted",
             v1::ReclaimReason::Repair => "repair",
+            v1::ReclaimReason::DeviceFailed => "device-failed",
+            v1::ReclaimReason::NodeFailed => "node-failed",
+            v1::ReclaimReason::DonorSilent => "donor-silent",
         };
         Self {
             reason,
             policy_code: text(reclaim.policy_code),
             by_request: text(reclaim.by_request),
+            failed: text(reclaim.failed),
             since_ms: time(reclaim.since_ms),
             deadline_ms: time(reclaim.deadline_ms),
         }
@@ -44,7 +51,7 @@ impl From<v1::Reclaim> for Reclaim {
 impl Reclaim {
     /// For people: `preempted (req-9), ends in 4m`.
     pub(crate) fn summary(&self, now_ms: u64) -> String {
-        let detail = self.policy_code.as_ref().or(self.by_request.as_ref());
+        let detail = self.policy_code.as_ref().or(self.by_request.as_ref()).or(self.failed.as_ref());
         let detail = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();
         format!("{}{detail}, deadline {}", self.reason, age(self.deadline_ms.unwrap_or(0), now_ms))
     }

@@ -270,6 +270,7 @@ fn joined(institution: InstitutionId) -> Cluster {
         connected: true,
         since: Timestamp::default(),
         offer: None,
+        health: comity_core::health::Health::default(),
         last_fencing_token: 0,
         revision: 0,
     }
@@ -296,6 +297,7 @@ fn node(shape: &Shape) -> Node {
         driver_version: "550.107.02".to_owned(),
         sharing: Sharing::Fractional { step_milli: 1 },
         healthy: true,
+        fault: None,
         local_use_milli: 0,
         resource_name: "nvidia.com/gpu".to_owned(),
         wiring: DeviceWiring::default(),
@@ -307,6 +309,7 @@ fn node(shape: &Shape) -> Node {
         local_memory_mib: 0,
         devices: vec![device; usize::from(shape.devices)],
         schedulable: true,
+        ready: true,
         wiring: NodeWiring::default(),
     }
 }

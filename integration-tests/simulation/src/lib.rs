@@ -12,6 +12,7 @@
 pub mod arrivals;
 pub mod bound;
 pub mod broker;
+pub mod failures;
 pub mod federation;
 pub mod month;
 pub mod policy;

@@ -12,7 +12,9 @@ mod terms;
 use comity_core::{Millis, Refusal};
 
 use self::federation::Federation;
+pub(crate) use self::federation::{node, request};
 pub use self::report::ReclaimReport;
+pub(crate) use self::terms::{DONORS, ORIGINS, Terms, policy};
 use crate::random::Random;
 
 const SECOND: u64 = 1_000;

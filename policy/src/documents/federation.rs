@@ -40,6 +40,8 @@ pub struct Defaults {
     pub outage_grace_ms: u64,
     /// `heartbeatTimeout`: after how much silence an agent is suspect. 30 s.
     pub heartbeat_timeout_ms: u64,
+    /// `donorLostAfter`: after how much silence a donor is given up and its leases are called back. 30 min.
+    pub donor_lost_after_ms: u64,
     /// `reclaimGrace`: notice before a reclaimed lease ends, where a cluster names none. 5 min.
     pub reclaim_grace_ms: u64,
     /// `reserveAfter`: how long a request waits before capacity is reserved for it. 1 h.
@@ -59,6 +61,7 @@ impl Default for Defaults {
             peering_step_ms: 30 * SECOND,
             outage_grace_ms: 24 * HOUR,
             heartbeat_timeout_ms: 30 * SECOND,
+            donor_lost_after_ms: 1_800 * SECOND,
             reclaim_grace_ms: 300 * SECOND,
             reserve_after_ms: HOUR,
             usage_half_life_ms: 24 * HOUR,
@@ -131,13 +134,14 @@ impl Spec for Federation {
 
 fn read_defaults(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Defaults {
     let mut defaults = Defaults::default();
-    let targets: [(&'static str, &mut u64); 9] = [
+    let targets: [(&'static str, &mut u64); 10] = [
         ("leaseTerm", &mut defaults.lease_term_ms),
         ("hold", &mut defaults.hold_ms),
         ("peeringIdle", &mut defaults.peering_idle_ms),
         ("peeringStep", &mut defaults.peering_step_ms),
         ("outageGrace", &mut defaults.outage_grace_ms),
         ("heartbeatTimeout", &mut defaults.heartbeat_timeout_ms),
+        ("donorLostAfter", &mut defaults.donor_lost_after_ms),
         ("reclaimGrace", &mut defaults.reclaim_grace_ms),
         ("reserveAfter", &mut defaults.reserve_after_ms),
         ("usageHalfLife", &mut defaults.usage_half_life_ms),

@@ -6,6 +6,7 @@ use crate::id::ClusterId;
 use crate::inventory::Offer;
 use crate::log::{Reply, ReplyBody};
 use crate::refusal::{Code, Refusal};
+use crate::state::State;
 use crate::transition::Transition;
 
 /// Replaces a cluster's offer.
@@ -41,9 +42,12 @@ impl AdvertiseOffer {
                 .at("offer.generation", self.offer.generation));
             }
         }
+        transition.note_health_of_offer(&self.cluster, &self.offer);
         transition.change_cluster(&self.cluster, |cluster| cluster.offer = Some(self.offer.clone()));
-        let state = &mut *transition.state;
-        state.derived.note_offer(&self.cluster, Some(&self.offer), state.policy.as_ref());
+        let State { clusters, derived, policy, .. } = &mut *transition.state;
+        if let Some(cluster) = clusters.get(&self.cluster) {
+            derived.note_offer(&self.cluster, cluster, policy.as_ref());
+        }
         Ok(ReplyBody::Done)
     }
 }

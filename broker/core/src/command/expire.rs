@@ -14,7 +14,7 @@ use crate::transition::Transition;
 use crate::work::WorkType;
 
 /// Carries out what is due at the entry's log time: ends of holds, terms and notices, start windows of requests, deadlines and retries of handshakes, idle
-/// peerings, unread envelopes, join tokens, old answers; and forgets the oldest of what has ended.
+/// peerings, unread envelopes, quarantines, join tokens, old answers; and forgets the oldest of what has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expire {}
 
@@ -35,6 +35,7 @@ impl Expire {
                     transition.state.derived.timers.set(Due::Invite(hash), None);
                 }
                 Due::Idempotency(name) => transition.state.forget(&name),
+                Due::Health(cluster) => transition.end_quarantines(&cluster),
             }
         }
         forget_ended(transition);

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::invite_cluster::no_policy;
 use crate::cluster::Cluster;
+use crate::health::Health;
 use crate::id::{ClusterId, InstitutionId, PeeringId};
 use crate::log::{Change, Reply, ReplyBody};
 use crate::refusal::{Code, Refusal};
@@ -74,6 +75,7 @@ impl JoinCluster {
                 connected: false,
                 since: now,
                 offer: None,
+                health: Health::default(),
                 last_fencing_token: 0,
                 revision: 0,
             };

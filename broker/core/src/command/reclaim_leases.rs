@@ -24,7 +24,8 @@ pub struct ProposedReclaim {
 }
 
 /// Spares leases whose reason has gone away, then calls others back. Each is checked once more, and its deadline follows from
-/// log time and the notice that policy asks for: no proposal can make it shorter.
+/// log time and the notice that policy asks for: no proposal can make it shorter. Leases whose place is gone end at once, and so do
+/// those that are not in force yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReclaimLeases {
     /// Leases that are called back and may stay.
@@ -77,6 +78,15 @@ fn call_back(transition: &mut Transition<'_>, proposed: &ProposedReclaim) {
     let (request, donor) = (lease.request, lease.placement.donor.clone());
     let grace = notice(transition.state, lease, &proposed.reason);
     let (since, reason) = (transition.now, proposed.reason.clone());
+    if reason.leaves_no_time() || lease.state.is_held() {
+        if lease.state.is_in_force() {
+            let (grace, reason) = (Millis(0), reason.clone());
+            let reclaim = Some(Reclaim { reason, since, grace, deadline: since });
+            transition.change_lease(proposed.lease, |lease| lease.reclaim = reclaim);
+        }
+        transition.end_lease(proposed.lease, reason.ends_at_once(), &reason.to_string());
+        return;
+    }
     transition.change_lease(proposed.lease, |lease| {
         lease.state = LeaseState::Reclaiming;
         lease.message = format!("called back: {reason}");
@@ -101,6 +111,10 @@ fn notice(state: &State, lease: &Lease, reason: &ReclaimReason) -> Millis {
         ReclaimReason::Preempted { .. } | ReclaimReason::Repair { .. } => {
             Millis(policy.max(asked.map_or(0, |preemptible| preemptible.grace.0)))
         }
-        ReclaimReason::LocalNeed | ReclaimReason::PolicyChanged { .. } => Millis(policy),
+        ReclaimReason::LocalNeed
+        | ReclaimReason::PolicyChanged { .. }
+        | ReclaimReason::DeviceFailed { .. }
+        | ReclaimReason::NodeFailed { .. }
+        | ReclaimReason::DonorSilent => Millis(policy),
     }
 }

@@ -8,6 +8,7 @@ use crate::id::{ClusterId, NodeId};
 use crate::inventory::{Node, Offer, check_node_count};
 use crate::log::{Reply, ReplyBody};
 use crate::refusal::{Code, Refusal};
+use crate::state::State;
 use crate::transition::Transition;
 
 /// One part in so many of an offer may have changed before the whole of it is the shorter thing to say.
@@ -48,19 +49,22 @@ impl ReviseOffer {
     }
 
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        let state = &mut *transition.state;
-        let held = state.clusters.get(&self.cluster).and_then(|cluster| cluster.offer.as_ref());
+        let held = transition.state.clusters.get(&self.cluster).and_then(|cluster| cluster.offer.as_ref());
         let held = held.ok_or_else(|| Refusal::not_found("offer.cluster", &self.cluster, "offer"))?;
         if self.is_held(held) {
             return Ok(ReplyBody::Done);
         }
         self.check(held)?;
-        let policy = state.policy.as_ref();
+        transition.note_health_of_nodes(&self.cluster, &self.nodes);
+        let State { clusters, derived, policy, .. } = &mut *transition.state;
+        let Some(cluster) = clusters.get(&self.cluster) else { return Ok(ReplyBody::Done) };
+        let held = |id: &NodeId| cluster.offer.as_ref().and_then(|offer| offer.nodes.get(id));
+        let known = (&cluster.health, policy.as_ref());
         for (id, node) in &self.nodes {
-            state.derived.note_node(&self.cluster, id, (held.nodes.get(id), Some(node)), policy);
+            derived.note_node(&self.cluster, id, (held(id), Some(node)), known);
         }
         for id in &self.gone {
-            state.derived.note_node(&self.cluster, id, (held.nodes.get(id), None), policy);
+            derived.note_node(&self.cluster, id, (held(id), None), known);
         }
         transition.change_cluster(&self.cluster, |cluster| {
             let Some(offer) = &mut cluster.offer else { return };
@@ -72,6 +76,7 @@ impl ReviseOffer {
                 offer.nodes.remove(id);
             }
         });
+        transition.note_gone_nodes(&self.cluster, &self.gone);
         Ok(ReplyBody::Done)
     }
 

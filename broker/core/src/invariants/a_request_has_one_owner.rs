@@ -7,7 +7,7 @@ use crate::request::{Request, RequestState};
 use crate::state::State;
 
 pub(super) const INVARIANT: Invariant = Invariant {
-    sentence: "a matched request has exactly the leases that it names, besides those that are to replace them, and only then has it any",
+    sentence: "a matched request has exactly the leases that it names, besides those that are to replace them one after the other, and only then has it any",
     check,
 };
 
@@ -20,9 +20,9 @@ fn check(state: &State) -> Vec<String> {
     }
     let mut violations = Vec::new();
     for (id, request) in &state.requests {
-        let leases = held.remove(id).unwrap_or_default();
+        let leases: Vec<LeaseId> = held.remove(id).unwrap_or_default();
         let right = match request.state {
-            RequestState::Matched => request.lease.is_some() && are_its_own(state, request, leases.clone()),
+            RequestState::Matched => request.lease.is_some() && are_its_chains(state, request, &leases),
             _ => leases.is_empty(),
         };
         if !right {
@@ -33,16 +33,11 @@ fn check(state: &State) -> Vec<String> {
     violations
 }
 
-/// Whether those are what the request names, and what is to replace one of these, which each knows of the other.
-fn are_its_own(state: &State, request: &Request, mut leases: Vec<LeaseId>) -> bool {
-    let mut own: Vec<LeaseId> = request.leases().collect();
-    let next = own.iter().filter_map(|id| Some((*id, state.leases.get(id)?.moved_to?)));
-    let next: Vec<(LeaseId, LeaseId)> = next.collect();
-    if next.iter().any(|(old, next)| state.leases.get(next).is_none_or(|lease| lease.moved_from != Some(*old))) {
-        return false;
-    }
-    own.extend(next.iter().map(|(_, next)| *next));
+/// Whether those are what the request names, what is to replace one of these, and what that, each of which knows the one before.
+fn are_its_chains(state: &State, request: &Request, leases: &[LeaseId]) -> bool {
+    let knows = |pair: &[LeaseId]| state.leases.get(&pair[1]).is_some_and(|next| next.moved_from == Some(pair[0]));
+    let chains: Vec<Vec<LeaseId>> = request.chains(state).collect();
+    let mut own: Vec<LeaseId> = chains.concat();
     own.sort_unstable();
-    leases.sort_unstable();
-    own == leases
+    own == leases && chains.iter().all(|chain| chain.windows(2).all(knows))
 }

@@ -18,7 +18,8 @@ fn check(state: &State) -> Vec<String> {
 }
 
 fn wrong(lease: &Lease) -> Option<&'static str> {
-    let ended_by_it = matches!(lease.end_reason, Some(EndReason::Reclaimed | EndReason::Preempted));
+    let ended_by_it =
+        matches!(lease.end_reason, Some(EndReason::Reclaimed | EndReason::Preempted | EndReason::DonorLost));
     let Some(reclaim) = &lease.reclaim else {
         let needs_one = lease.state == LeaseState::Reclaiming || ended_by_it;
         return needs_one.then_some("is called back for no reason");

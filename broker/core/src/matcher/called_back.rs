@@ -158,10 +158,14 @@ impl<'a> Run<'a, '_> {
             let Some(request) = state.requests.get(&lease.request).filter(|_| plan.placements.len() < limit) else {
                 continue;
             };
-            self.each_view(|view| view.without(lease));
+            if !request.may_replace(state, id) {
+                continue;
+            }
+            let chain = request.chain_of(state, id);
+            self.each_view(|view| view.without_chain(&chain));
             let places = replacing(state, request, id);
             let found = places.iter().find_map(|spec| self.find(spec, Some(request)));
-            self.each_view(|view| view.with_again(lease));
+            self.each_view(|view| view.with_chain_again(&chain));
             if let Some(found) = found {
                 let proposed = self.propose(lease.request, request, found);
                 plan.placements.push(ProposedPlacement { aim: Aim::Replace(id), ..proposed });

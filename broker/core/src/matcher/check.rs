@@ -60,7 +60,7 @@ pub(crate) fn check_proposed(state: &State, proposed: &ProposedPlacement, role: 
     let mut view = View::new(state).ok_or_else(crate::command::no_policy)?;
     // What is replaced counts against limits only once.
     if let Role::Replaces(old) = role {
-        state.leases.get(&old).into_iter().for_each(|old| view.without(old));
+        view.without_chain(&request.chain_of(state, old));
     } else if role == Role::Starts
         && (request.early || request.spec.start_by.is_some_and(|deadline| deadline <= state.log_time))
     {
@@ -195,10 +195,7 @@ fn check_node(
     way: &Counted,
 ) -> Result<u64, Refusal> {
     let node = view
-        .state
-        .clusters
-        .get(donor)
-        .and_then(|cluster| cluster.offer.as_ref()?.nodes.get(id))
+        .node(donor, id)
         .filter(|node| node.schedulable)
         .ok_or_else(|| no_capacity(format!("node {id} of {donor} is not there any more")))?;
     let classes = view.state.device_classes(donor, id);

@@ -47,9 +47,8 @@ pub(super) fn check_network(
     };
     let network =
         network.ok_or_else(|| format!("the placement does not take {gbits} Gbit/s of each node on one network"))?;
-    let offer = view.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref());
     for id in placement.nodes.keys() {
-        let node = offer.and_then(|offer| offer.nodes.get(id));
+        let node = view.node(donor, id);
         if node.is_none_or(|node| free_gbits(node, view.occupancy(donor, id), network) < gbits) {
             return Err(format!("node {id} of {donor} has not {gbits} Gbit/s free on {network}"));
         }

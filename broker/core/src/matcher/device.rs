@@ -101,6 +101,7 @@ mod tests {
             driver_version: "550.107.02".into(),
             sharing,
             healthy: true,
+            fault: None,
             local_use_milli: 0,
             resource_name: "nvidia.com/gpu".into(),
             wiring: Default::default(),

@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use comity_policy::{Denial, Selector, compile_selector};
 use serde::{Deserialize, Serialize};
 
-use super::fit::{Fit, Wanted};
+use super::cutting::Worths;
+use super::fit::{Fit, Wanted, fit};
 use super::no_start::no_start;
-use super::reclaim::check_pools;
+use super::reclaim::{check_pools, really_free};
+use super::unwell::unwell;
 use super::view::{Ask, View};
 use super::wishes::in_the_way;
 use crate::demand::{Delivery, DeviceChoice, Members, RequestSpec};
@@ -18,7 +20,7 @@ use crate::placement::Placement;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Obstacle {
     /// Stable code: one of policy's, or `donor-excluded`, `donor-silent`, `no-offer`, `delivery-not-offered`, `no-such-devices`, `local-reserve`, `no-capacity`,
-    /// `no-nvlink`, `no-numa-alignment`, `no-rdma`, `wiring-together`.
+    /// `no-nvlink`, `no-numa-alignment`, `no-rdma`, `wiring-together`, `unhealthy`, `quarantined`.
     pub code: String,
     /// For people.
     pub reason: String,
@@ -161,9 +163,14 @@ fn ask_class(
     let at_least = permitted(view.may_borrow(donor, ask(spec.least_milli())))?;
     delivery_offered(view, spec.delivery, donor)?;
     let wanted = Wanted { class, gpus: &spec.gpus, topology: spec.topology, members: spec.members, selector };
-    let (mut placement, mut waste_milli) = match fitter(view, donor, &wanted) {
+    let (mut placement, mut waste_milli) = match seek(view, donor, &wanted, fitter) {
         Fit::Fits { placement, waste_milli } => (placement, waste_milli),
         Fit::Lacks { now, ever } => {
+            if view.explains
+                && let Some(ill) = unwell(view, donor, &wanted, (now, spec.least_shares()))
+            {
+                return Err(Box::new(ill));
+            }
             if view.explains
                 && let Some(wish) = in_the_way(view, donor, &wanted, spec.least_shares())
             {
@@ -196,13 +203,27 @@ fn ask_class(
     if let (Err(_), Some(members)) = (&agreement, spec.members)
         && placement.units() > spec.least_shares()
         && let Fit::Fits { placement: least, waste_milli: waste } =
-            fitter(view, donor, &Wanted { members: Some(Members { desired: members.min, ..members }), ..wanted })
+            seek(view, donor, &Wanted { members: Some(Members { desired: members.min, ..members }), ..wanted }, fitter)
     {
         agreement = granted(&least);
         (placement, waste_milli) = (least, waste);
     }
     let agreement = agreement?.map(str::to_owned);
     Ok(Candidate { placement, class: class.clone(), agreement, waste_milli })
+}
+
+/// What the fitter finds; if local work holds what is counted as free there, what is found without such devices.
+fn seek(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, fitter: Fitter<'_>) -> Fit {
+    let found = fitter(view, donor, wanted);
+    let Fit::Fits { placement, .. } = &found else { return found };
+    if check_pools(view, placement).is_ok() {
+        return found;
+    }
+    let free = really_free(view, donor);
+    match fit(&view.clone().where_usable(&free), donor, wanted, &mut Worths::default()) {
+        other @ Fit::Fits { .. } => other,
+        Fit::Lacks { .. } => found,
+    }
 }
 
 pub(super) fn permitted(answer: Result<Option<&str>, Box<Denial>>) -> Result<Option<&str>, Box<Obstacle>> {

@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use comity_policy::{BorrowFacts, Bundle, Denial, LeaseUse, UsageTable};
 
 use crate::demand::{Delivery, RequestSpec};
-use crate::id::{ClassName, ClusterId, NodeId};
+use crate::id::{ClassName, ClusterId, LeaseId, NodeId};
 use crate::inventory::Node;
 use crate::lease::Lease;
 use crate::occupancy::{Changes, NodeOccupancy, Occupancy};
 use crate::placement::Placement;
 use crate::state::State;
 use crate::time::{Millis, Timestamp};
+use crate::usable::Usable;
 
 /// A matching run's view.
 #[derive(Clone)]
@@ -23,6 +24,8 @@ pub(super) struct View<'a> {
     pub(super) ahead: Vec<&'a RequestSpec>,
     /// Whether somebody reads the reasons.
     pub(super) explains: bool,
+    /// What stands for nodes of which less may be used than is offered.
+    usable: &'a Usable,
     occupancy: &'a Occupancy,
     /// Nodes of which this run has placed or released something, with all that is lent of them.
     taken: BTreeMap<ClusterId, BTreeMap<NodeId, NodeOccupancy>>,
@@ -65,12 +68,21 @@ impl<'a> View<'a> {
             bundle,
             ahead: Vec::new(),
             explains: false,
+            usable: &state.derived.usable,
             occupancy,
             taken: BTreeMap::new(),
             taken_milli: BTreeMap::new(),
             released_milli: BTreeMap::new(),
             usage,
         })
+    }
+
+    /// The same where other nodes may be used, or more of them.
+    pub(super) fn where_usable<'b>(self, usable: &'b Usable) -> View<'b>
+    where
+        'a: 'b,
+    {
+        View { usable, ..self }
     }
 
     pub(super) fn occupancy(&self, donor: &ClusterId, node: &NodeId) -> Option<&NodeOccupancy> {
@@ -89,18 +101,25 @@ impl<'a> View<'a> {
         lent.saturating_sub(of(&self.released_milli))
     }
 
-    /// Nodes of a donor's offer with the class of each device.
+    /// Nodes of a donor's offer, as they may be used, with the class of each device.
     pub(super) fn nodes(
         &self,
         donor: &ClusterId,
     ) -> impl Iterator<Item = (&'a NodeId, &'a Node, &'a [Option<ClassName>])> {
         let state = self.state;
         let offer = state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref());
+        let instead = self.usable.get(donor);
         let donor = donor.clone();
-        offer
-            .into_iter()
-            .flat_map(|offer| &offer.nodes)
-            .map(move |(id, node)| (id, node, state.device_classes(&donor, id)))
+        offer.into_iter().flat_map(|offer| &offer.nodes).map(move |(id, node)| {
+            let used = instead.and_then(|nodes| nodes.get(id)).unwrap_or(node);
+            (id, used, state.device_classes(&donor, id))
+        })
+    }
+
+    /// A node of a donor's offer as it may be used.
+    pub(super) fn node(&self, donor: &ClusterId, id: &NodeId) -> Option<&'a Node> {
+        let instead = self.usable.get(donor).and_then(|nodes| nodes.get(id));
+        instead.or_else(|| self.state.clusters.get(donor)?.offer.as_ref()?.nodes.get(id))
     }
 
     /// What policy says to `ask` at `donor`: the agreement, or the reason against it.
@@ -158,8 +177,20 @@ impl<'a> View<'a> {
         self.usage.to_mut().remove(&lease.as_use());
     }
 
+    /// The same of a whole chain of a request: the last lease of it is to be replaced, and the others are by that.
+    pub(super) fn without_chain(&mut self, chain: &[LeaseId]) {
+        let state = self.state;
+        chain.iter().filter_map(|id| state.leases.get(id)).for_each(|lease| self.without(lease));
+    }
+
+    /// Counts them in again.
+    pub(super) fn with_chain_again(&mut self, chain: &[LeaseId]) {
+        let state = self.state;
+        chain.iter().filter_map(|id| state.leases.get(id)).for_each(|lease| self.with_again(lease));
+    }
+
     /// Counts it in again.
-    pub(super) fn with_again(&mut self, lease: &Lease) {
+    fn with_again(&mut self, lease: &Lease) {
         self.usage.to_mut().add(&lease.as_use());
     }
 }

@@ -76,7 +76,7 @@ impl Transition<'_> {
         let (donor, reason) = (lease.placement.donor.clone(), lease.end_reason.unwrap_or(EndReason::Released));
         if found.leases().all(|own| own != id) {
             // It was to replace another one, which still is in force.
-            if reason.retries() {
+            if reason.retries() && !reason.was_served() {
                 self.change_request(request, |request| _ = request.failed_donors.insert(donor));
             }
             return;
@@ -109,7 +109,7 @@ impl Transition<'_> {
                 request.parts.remove(&id);
                 first.iter().for_each(|first| _ = request.parts.remove(first));
                 request.message = format!("goes on without {id}: {message}");
-                if reason != EndReason::Reclaimed && reason != EndReason::Preempted {
+                if !reason.was_served() {
                     request.failed_donors.insert(donor);
                 }
             });
@@ -123,7 +123,11 @@ impl Transition<'_> {
                 EndReason::Released | EndReason::Expired | EndReason::NotNeeded => RequestState::Completed,
                 EndReason::Cancelled => RequestState::Cancelled,
                 EndReason::OriginFailed => RequestState::Failed,
-                EndReason::Reclaimed | EndReason::Preempted => {
+                EndReason::Reclaimed
+                | EndReason::Preempted
+                | EndReason::DeviceLost
+                | EndReason::NodeLost
+                | EndReason::DonorLost => {
                     // It was served before; only what fails from now on counts.
                     request.attempts = 0;
                     if request.spec.start_by.is_some_and(|deadline| deadline <= now) {

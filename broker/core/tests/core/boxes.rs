@@ -28,6 +28,7 @@ pub(crate) fn box_of_eight(sockets: &[(u64, u64)], gpus: [(u32, Option<&str>); 8
         local_memory_mib: 0,
         devices: gpus.iter().map(|(numa, nvlink)| like.clone().wired(Some(*numa), *nvlink)).collect(),
         schedulable: true,
+        ready: true,
         wiring,
     }
 }

@@ -149,6 +149,7 @@ pub(crate) fn device(memory_mib: u64, sharing: Sharing) -> Device {
         driver_version: "550.107.02".into(),
         sharing,
         healthy: true,
+        fault: None,
         local_use_milli: 0,
         resource_name: "nvidia.com/gpu".into(),
         wiring: DeviceWiring::default(),
@@ -165,6 +166,7 @@ pub(crate) fn offer(generation: u64, nodes: &[(&str, usize, Device)]) -> Offer {
             local_memory_mib: 0,
             devices: vec![like.clone(); *gpus],
             schedulable: true,
+            ready: true,
             wiring: NodeWiring::default(),
         };
         (node(name), has)

@@ -227,12 +227,16 @@ fn apply_believes_no_slots_that_are_not_free() {
     }
 }
 
-/// Reason and remedy that `south` gives.
+/// Reason and remedy that `south` gives where slots are what is short.
 fn words(federation: &Federation, name: &str) -> (String, String) {
+    words_for("no-capacity", federation, name)
+}
+
+fn words_for(code: &str, federation: &Federation, name: &str) -> (String, String) {
     let explanation = matcher::explain(&federation.state, &spec(1, profile(name), "big"));
     let south = explanation.donors.into_iter().find(|verdict| verdict.donor == cluster("south")).unwrap();
     let obstacle = south.obstacle.unwrap();
-    assert_eq!(obstacle.code, "no-capacity", "{obstacle:?}");
+    assert_eq!(obstacle.code, code, "{obstacle:?}");
     (obstacle.reason, obstacle.unblock)
 }
 
@@ -267,6 +271,11 @@ fn the_reason_says_which_start_is_nearest_and_what_holds_it() {
     let (reason, _) = words(&federation, "1g.10gb+me");
     assert!(reason.contains("on 1 device of class big; nearest is slot 6"), "{reason}");
     federation.offer("south", offer(5, &[("s1", 1, Device { healthy: false, ..mig(&[], true) })]));
+    let (reason, remedy) = words_for("unhealthy", &federation, "3g.40gb");
+    assert!(reason.ends_with("would have with what is not well: device 0 of node s1: it is not healthy"), "{reason}");
+    assert_eq!(remedy, "wait until its owner has reset, repaired or replaced it");
+    let held_back = Device { local_use_milli: 1_000, ..mig(&[], true) };
+    federation.offer("south", offer(6, &[("s1", 1, held_back)]));
     let (reason, remedy) = words(&federation, "3g.40gb");
     assert!(reason.ends_with("1 of them can give nothing now: not healthy, held back, or lent by number"), "{reason}");
     assert_eq!(remedy, "wait until a device can be lent of again");

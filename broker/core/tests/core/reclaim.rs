@@ -242,6 +242,24 @@ fn the_reserve_and_withdrawn_terms_call_back_what_they_must_and_no_more() {
 }
 
 #[test]
+fn where_local_work_is_counted_on_a_lent_device_the_next_node_serves() {
+    let mut federation = Federation::ready();
+    federation.offer("south", offer(2, &[]));
+    federation.offer("north", used(2, &[("n1", 2, 0)]));
+    let (_, lease) = federation.running(yielding(1, 0));
+    let device = *federation.state.leases[&lease].placement.nodes[&node("n1")].devices.keys().next().unwrap();
+    // It has one of two: which one nobody says.
+    let mut made = used(3, &[("n1", 2, 0), ("n2", 2, 0)]);
+    made.nodes.get_mut(&node("n1")).unwrap().devices[device as usize].local_use_milli = 1_000;
+    federation.offer("north", made);
+    assert!(federation.needs("north").is_empty(), "both have what they need");
+    federation.submit(yielding(1, 0));
+    let placed = federation.place();
+    let at: Vec<_> = placed.iter().flat_map(|id| federation.state.leases[id].placement.nodes.keys()).collect();
+    assert_eq!(at, [&node("n2")]);
+}
+
+#[test]
 fn a_request_that_may_preempt_takes_the_place_that_costs_least_and_gets_it() {
     let mut federation = Federation::with_preemption();
     let mut planner = Planner::default();

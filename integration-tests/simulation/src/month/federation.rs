@@ -230,6 +230,7 @@ fn node() -> Node {
         driver_version: "550.107.02".to_owned(),
         sharing: Sharing::Exclusive,
         healthy: true,
+        fault: None,
         local_use_milli: 0,
         resource_name: "nvidia.com/gpu".to_owned(),
         wiring: DeviceWiring::default(),
@@ -241,6 +242,7 @@ fn node() -> Node {
         local_memory_mib: 0,
         devices: vec![device; GPUS_PER_NODE],
         schedulable: true,
+        ready: true,
         wiring: NodeWiring::default(),
     }
 }

@@ -97,34 +97,8 @@ impl Federation {
         if self.state.queued_len() >= BACKLOG {
             return Ok(());
         }
-        let origin = ORIGINS[random.below(ORIGINS.len())];
-        let grace = Millis(random.bits() % (20 * MINUTE));
-        let preemptible = Preemptible { grace, checkpoint: random.below(2) == 0 };
-        let spec = RequestSpec {
-            tenant: TenantId::parse(origin, "tenant")?,
-            origin: cluster(origin)?,
-            gpus: GpuDemand {
-                devices: DeviceChoice::Class(ClassName::parse("gpu", "class")?),
-                share: Share::Whole,
-                count: 1 + u32::try_from(random.below(4)).unwrap_or(0),
-                cpu_milli_per_gpu: 1_000,
-                memory_mib_per_gpu: 1_000,
-            },
-            topology: Topology { same_node: random.below(3) > 0, ..Topology::default() },
-            members: None,
-            spread_donors: false,
-            duration: Millis(30 * MINUTE + random.bits() % (8 * 60 * MINUTE)),
-            allow_donors: Vec::new(),
-            deny_donors: Vec::new(),
-            delivery: Delivery::Namespace,
-            target_namespace: "comity-leases".to_owned(),
-            purpose: String::new(),
-            priority: Some(PriorityName::parse(PRIORITIES[random.below(PRIORITIES.len())].0, "priority")?),
-            not_before: None,
-            start_by: None,
-            preemptible: (random.below(4) > 0).then_some(preemptible),
-        };
-        let submitted_by = format!("spiffe://reclaims.example/user/{origin}");
+        let spec = request(random)?;
+        let submitted_by = format!("spiffe://reclaims.example/user/{}", spec.tenant);
         self.apply(Command::SubmitRequest(SubmitRequest { spec, submitted_by }))?;
         Ok(())
     }
@@ -190,10 +164,12 @@ impl Federation {
             }
             let plan = self.planner.plan(&self.state, MAX_PLACEMENTS_PER_COMMAND);
             let reserved = plan.reserved.map_or_else(Vec::new, |reserved| reserved.donors);
-            if !plan.placements.is_empty() {
-                self.place(plan.placements)?;
-            }
+            let placed = if plan.placements.is_empty() { Vec::new() } else { self.place(plan.placements)? };
+            // A plan is proposed as a whole before any agent has prepared what it placed.
             self.call_back(Vec::new(), plan.reclaims)?;
+            for lease in placed {
+                self.tell(lease, &LeaseOutcome::Ready { namespace: "n".to_owned(), secret_name: "s".to_owned() })?;
+            }
             if self.state.revision == revision {
                 self.look_who_could_move(&reserved)?;
                 return Ok(());
@@ -201,20 +177,19 @@ impl Federation {
         }
     }
 
-    fn place(&mut self, placements: Vec<comity_core::command::ProposedPlacement>) -> Result<(), Refusal> {
+    fn place(&mut self, placements: Vec<comity_core::command::ProposedPlacement>) -> Result<Vec<LeaseId>, Refusal> {
         let rooms: BTreeSet<RequestId> =
             self.state.queued().filter(|(_, request)| request.room_at.is_some()).map(|(id, _)| id).collect();
         let reply = self.apply(Command::PlaceRequests(PlaceRequests { placements }))?;
-        let ReplyBody::Placed { leases, refused } = reply else { return Ok(()) };
+        let ReplyBody::Placed { leases, refused } = reply else { return Ok(Vec::new()) };
         if let Some((_, refusal)) = refused.into_iter().next() {
             return Err(refusal);
         }
-        for id in leases {
-            let request = self.state.leases.get(&id).map(|lease| lease.request);
+        for id in &leases {
+            let request = self.state.leases.get(id).map(|lease| lease.request);
             self.report.rooms_taken += u64::from(request.is_some_and(|request| rooms.contains(&request)));
-            self.tell(id, &LeaseOutcome::Ready { namespace: "n".to_owned(), secret_name: "s".to_owned() })?;
         }
-        Ok(())
+        Ok(leases)
     }
 
     fn call_back(&mut self, spare: Vec<LeaseId>, reclaims: Vec<ProposedReclaim>) -> Result<(), Refusal> {
@@ -251,6 +226,8 @@ impl Federation {
         match reclaim.reason {
             ReclaimReason::LocalNeed => report.for_local_need += 1,
             ReclaimReason::PolicyChanged { .. } => report.for_policy += 1,
+            // Nothing fails here.
+            ReclaimReason::DeviceFailed { .. } | ReclaimReason::NodeFailed { .. } | ReclaimReason::DonorSilent => {}
             ReclaimReason::Preempted { .. } | ReclaimReason::Repair { .. } => {
                 report.for_requests += 1;
                 notice = notice.max(asked.map_or(0, |asked| asked.grace.0));
@@ -380,7 +357,39 @@ impl Federation {
     }
 }
 
-fn node() -> Node {
+/// Some request, of one to four GPUs for some hours.
+pub(crate) fn request(random: &mut Random) -> Result<RequestSpec, Refusal> {
+    let origin = ORIGINS[random.below(ORIGINS.len())];
+    let grace = Millis(random.bits() % (20 * MINUTE));
+    let preemptible = Preemptible { grace, checkpoint: random.below(2) == 0 };
+    Ok(RequestSpec {
+        tenant: TenantId::parse(origin, "tenant")?,
+        origin: cluster(origin)?,
+        gpus: GpuDemand {
+            devices: DeviceChoice::Class(ClassName::parse("gpu", "class")?),
+            share: Share::Whole,
+            count: 1 + u32::try_from(random.below(4)).unwrap_or(0),
+            cpu_milli_per_gpu: 1_000,
+            memory_mib_per_gpu: 1_000,
+        },
+        topology: Topology { same_node: random.below(3) > 0, ..Topology::default() },
+        members: None,
+        spread_donors: false,
+        duration: Millis(30 * MINUTE + random.bits() % (8 * 60 * MINUTE)),
+        allow_donors: Vec::new(),
+        deny_donors: Vec::new(),
+        delivery: Delivery::Namespace,
+        target_namespace: "comity-leases".to_owned(),
+        purpose: String::new(),
+        priority: Some(PriorityName::parse(PRIORITIES[random.below(PRIORITIES.len())].0, "priority")?),
+        not_before: None,
+        start_by: None,
+        preemptible: (random.below(4) > 0).then_some(preemptible),
+    })
+}
+
+/// A node of four GPUs.
+pub(crate) fn node() -> Node {
     let device = Device {
         product_name: "NVIDIA-H100-80GB-HBM3".to_owned(),
         architecture: "Hopper".to_owned(),
@@ -389,6 +398,7 @@ fn node() -> Node {
         driver_version: "550.107.02".to_owned(),
         sharing: Sharing::Exclusive,
         healthy: true,
+        fault: None,
         local_use_milli: 0,
         resource_name: "nvidia.com/gpu".to_owned(),
         wiring: DeviceWiring::default(),
@@ -400,6 +410,7 @@ fn node() -> Node {
         local_memory_mib: 0,
         devices: vec![device; usize::try_from(GPUS_PER_NODE).unwrap_or(0)],
         schedulable: true,
+        ready: true,
         wiring: NodeWiring::default(),
     }
 }

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 /// Donors: nodes of four GPUs, and minutes of notice.
-pub(super) const DONORS: [(&str, usize, u64); 4] = [("north", 2, 5), ("east", 2, 30), ("south", 1, 1), ("west", 2, 10)];
+pub(crate) const DONORS: [(&str, usize, u64); 4] = [("north", 2, 5), ("east", 2, 30), ("south", 1, 1), ("west", 2, 10)];
 /// Clusters that borrow, with a tenant of the same name.
-pub(super) const ORIGINS: [&str; 2] = ["campus", "clinic"];
+pub(crate) const ORIGINS: [&str; 2] = ["campus", "clinic"];
 /// GPUs of a node.
 pub(super) const GPUS_PER_NODE: u64 = 4;
 /// Priority classes by value; the last may preempt.
@@ -13,7 +13,7 @@ pub(super) const PRIORITIES: [(&str, u32); 3] = [("low", 1), ("normal", 10), ("u
 
 /// What a donor's terms say now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Terms {
+pub(crate) struct Terms {
     /// The most it lends, in GPUs.
     pub(super) most: Option<u64>,
     /// Whether it lends nothing any more.
@@ -21,7 +21,7 @@ pub(super) struct Terms {
 }
 
 /// The policy under these terms. Handshakes are not simulated: a step of one may take as long as it likes.
-pub(super) fn policy(terms: &[Terms; DONORS.len()]) -> String {
+pub(crate) fn policy(terms: &[Terms; DONORS.len()]) -> String {
     const HEAD: &str = "apiVersion: policy.comity.dev/v1\n";
     let members = DONORS.iter().map(|(name, ..)| *name).chain(ORIGINS);
     let mut text = format!(

@@ -4,6 +4,7 @@ mod agent;
 mod bound;
 mod burst;
 mod chaos;
+mod failures;
 mod fairness;
 mod federation;
 mod place;
@@ -18,7 +19,7 @@ use clap::{Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "Examples:\n  comity-bench burst --runs 5\n  comity-bench burst --runs 5 --json\n  comity-bench agent --nodes 1000 --pods 10000\n  comity-bench chaos --origins 10 --donors 5 --leases 50 --minutes 15 --json\n  comity-bench place --nodes nodes.csv --pods pods.csv --seeds 42..51 --policy comity\n  comity-bench match --nodes nodes.csv --pods pods.csv --scale 1,8,64\n  comity-bench federation --nodes nodes.csv --pods pods.csv --clusters 20 --plot federation.svg\n  comity-bench bound --nodes nodes.csv --pods pods.csv\n  comity-bench fairness --days 30 --plot month.svg\n  comity-bench reclaim --reclaims 1000 --seed 1 --json\n"
+    after_help = "Examples:\n  comity-bench burst --runs 5\n  comity-bench burst --runs 5 --json\n  comity-bench agent --nodes 1000 --pods 10000\n  comity-bench chaos --origins 10 --donors 5 --leases 50 --minutes 15 --json\n  comity-bench place --nodes nodes.csv --pods pods.csv --seeds 42..51 --policy comity\n  comity-bench match --nodes nodes.csv --pods pods.csv --scale 1,8,64\n  comity-bench federation --nodes nodes.csv --pods pods.csv --clusters 20 --plot federation.svg\n  comity-bench bound --nodes nodes.csv --pods pods.csv\n  comity-bench fairness --days 30 --plot month.svg\n  comity-bench reclaim --reclaims 1000 --seed 1 --json\n  comity-bench failures --events 1000 --seed 1 --json\n"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -95,6 +96,14 @@ enum Benchmark {
     /// and that no lease was left where another donor had room for it. Exit code 1 if any of that is wrong. A seed gives one
     /// report.
     Reclaim(reclaim::ReclaimArgs),
+    /// Devices, nodes and donors that fail at random: nothing is placed on them, and what they hit goes on elsewhere
+    ///
+    /// Runs the broker's state machine and planner in log time while devices fall ill and get well, nodes stop answering, go and
+    /// come back, and donors fall silent, so many times. Beside it, by a list of its own of what is ill and of what failed too
+    /// often lately, it is checked that nothing was placed on that, that no lease was left on it, that what was hit had another
+    /// place wherever there was one, and that none with notice stopped before it was over. Exit code 1 if any of that is wrong.
+    /// A seed gives one report.
+    Failures(failures::FailuresArgs),
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -109,6 +118,7 @@ async fn main() -> ExitCode {
         Benchmark::Bound(arguments) => bound::run(&arguments),
         Benchmark::Fairness(arguments) => fairness::run(&arguments),
         Benchmark::Reclaim(arguments) => reclaim::run(&arguments),
+        Benchmark::Failures(arguments) => failures::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

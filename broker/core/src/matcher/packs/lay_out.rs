@@ -45,7 +45,7 @@ pub(super) fn lay_out(
     gpus: &GpuDemand,
 ) -> Option<Placement> {
     let offer = view.state.clusters.get(donor)?.offer.as_ref()?;
-    let (node, lent) = (offer.nodes.get(id)?, view.occupancy(donor, id));
+    let (node, lent) = (view.node(donor, id)?, view.occupancy(donor, id));
     let level = if task.devices > 1 { task.milli } else { level };
     let share = DeviceShare { milli: u32::from(served.milli_each), units: 1, slots: Slots::NONE };
     let mut free: Vec<(u32, &Device)> =

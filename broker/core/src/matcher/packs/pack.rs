@@ -108,8 +108,7 @@ impl Pack {
     /// Takes a node as the offer has it now; costs stay known unless it came, went or became another.
     fn take_node(&mut self, view: &View<'_>, donor: &ClusterId, id: &NodeId) {
         self.elsewhere.remove(id);
-        let offer = view.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref());
-        let node = offer.and_then(|offer| offer.nodes.get(id));
+        let node = view.node(donor, id);
         let classes = view.state.device_classes(donor, id);
         let Some((node, kind)) = node.and_then(|node| Some((node, self.kind_of(node, classes)?))) else {
             if self.shapes.remove(id).is_some() {
@@ -147,7 +146,7 @@ impl Pack {
         }
         let known = self.kinds.iter().position(|kind| kind.class == *class && kind.device.is_like(first));
         let number = known.unwrap_or_else(|| {
-            let device = Device { local_use_milli: 0, healthy: true, ..first.clone() };
+            let device = Device { local_use_milli: 0, healthy: true, fault: None, ..first.clone() };
             self.kinds.push(Kind { class: class.clone(), device });
             self.answers.clear();
             self.kinds.len() - 1
@@ -166,8 +165,7 @@ impl Pack {
     }
 
     fn update(&mut self, view: &View<'_>, donor: &ClusterId, id: &NodeId) {
-        let offer = view.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref());
-        let Some(node) = offer.and_then(|offer| offer.nodes.get(id)) else { return };
+        let Some(node) = view.node(donor, id) else { return };
         let lent = view.occupancy(donor, id);
         self.pool.update(id, free(node, lent));
     }

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::choose::{Victim, choose};
+use super::failed::failures;
 use super::limit;
 use super::need::{Need, gone_for_local_work};
 use super::terms::withdrawn;
 use crate::command::ProposedReclaim;
 use crate::id::{ClusterId, LeaseId};
-use crate::lease::LeaseState;
+use crate::lease::{Lease, LeaseState};
 use crate::limits::MAX_RECLAIMS_PER_COMMAND;
 use crate::reclaim::ReclaimReason;
 use crate::state::State;
@@ -56,7 +57,10 @@ impl Reclaimer {
             if same {
                 continue;
             }
-            let found = reclaims_at(state, donor, now);
+            let (failed, found): (Vec<_>, Vec<_>) =
+                reclaims_at(state, donor, now).into_iter().partition(|reclaim| reclaim.reason.is_failure());
+            // What failed does not get better by waiting; and who is spared in time loses nothing.
+            all.extend(failed);
             let needs_since = (!found.is_empty()).then(|| before.and_then(|seen| seen.needs_since).unwrap_or(now));
             self.seen.insert(donor.clone(), Seen { looks_like, at: now, needs_since });
             if needs_since.is_some_and(|since| now.since(since) >= LASTS) {
@@ -77,8 +81,8 @@ impl Reclaimer {
     }
 }
 
-/// What to call back at one donor at `now`, whether its need has lasted or not: what policy has withdrawn, then for local
-/// work, then what is above the donor's limit.
+/// What to call back at one donor at `now`, whether its need has lasted or not: what failed, what policy has withdrawn, then for
+/// local work, then what is above the donor's limit.
 #[must_use]
 pub fn reclaims_at(state: &State, donor: &ClusterId, now: Timestamp) -> Vec<ProposedReclaim> {
     let lent = state.leases_of(donor).filter(|(_, lease)| {
@@ -86,7 +90,12 @@ pub fn reclaims_at(state: &State, donor: &ClusterId, now: Timestamp) -> Vec<Prop
     });
     let mut gone = gone_for_local_work(state, donor);
     let (mut reclaims, mut rest) = (Vec::new(), Vec::new());
-    for (id, lease) in lent {
+    for (id, reason) in failures(state, donor) {
+        reclaims.push(ProposedReclaim { lease: id, reason });
+        gone.insert(id);
+    }
+    let well: Vec<(LeaseId, &Lease)> = lent.filter(|(id, _)| !gone.contains(id)).collect();
+    for (id, lease) in well {
         if let Some(code) = withdrawn(state, lease, now) {
             reclaims
                 .push(ProposedReclaim { lease: id, reason: ReclaimReason::PolicyChanged { code: code.to_owned() } });

@@ -127,8 +127,11 @@ fn value(view: &View<'_>, spec: &RequestSpec) -> u32 {
 fn may_move(state: &State, lease: &Lease, value: u32) -> bool {
     let Some(request) = state.requests.get(&lease.request) else { return false };
     let settled = lease.active_at.is_some_and(|since| state.log_time.since(since) >= NO_MOVE_BEFORE);
+    // A request that moves already is not made to move once more.
+    let stands = request.chains(state).all(|chain| chain.len() == 1);
     lease.state == LeaseState::Active
         && settled
+        && stands
         && request.parts.is_empty()
         && request.spec.preemptible.is_some_and(|preemptible| preemptible.checkpoint)
         && priority(state, lease) <= value

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::failed::{failing, may_fail};
 use super::limit;
 use super::need::{Need, gone_for_local_work};
 use super::repair;
@@ -21,7 +22,7 @@ use crate::state::State;
 pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Result<(), Refusal>> {
     let mut seen = BTreeSet::new();
     let in_force: Vec<Result<&Lease, Refusal>> =
-        proposals.iter().map(|proposed| callable(state, proposed.lease, &mut seen)).collect();
+        proposals.iter().map(|proposed| callable(state, proposed, &mut seen)).collect();
     let group = |reason: &ReclaimReason, donor: &ClusterId| -> Vec<(LeaseId, &Lease)> {
         let alike = proposals.iter().zip(&in_force).filter(|(proposed, _)| proposed.reason == *reason);
         let leases = alike.filter_map(|(proposed, lease)| Some((proposed.lease, *lease.as_ref().ok()?)));
@@ -42,6 +43,9 @@ pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Resul
                 let gone = others(state, donor, proposals, &proposed.reason);
                 relieves(&gone, &set, proposed.lease, &|gone| need.short_milli(gone))
             }),
+            reason @ (ReclaimReason::DeviceFailed { .. }
+            | ReclaimReason::NodeFailed { .. }
+            | ReclaimReason::DonorSilent) => failing(state, lease).as_ref() == Some(reason),
             ReclaimReason::Preempted { by } => {
                 let asked = proposals.iter().filter(|other| other.reason == proposed.reason).count();
                 asked == set.len() && makes_room(state, *by, donor, &set, proposed.lease)
@@ -57,9 +61,19 @@ pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Resul
     proposals.iter().zip(&in_force).map(check).collect()
 }
 
-fn callable<'s>(state: &'s State, id: LeaseId, seen: &mut BTreeSet<LeaseId>) -> Result<&'s Lease, Refusal> {
+fn callable<'s>(
+    state: &'s State,
+    proposed: &ProposedReclaim,
+    seen: &mut BTreeSet<LeaseId>,
+) -> Result<&'s Lease, Refusal> {
+    let id = proposed.lease;
     let lease = state.leases.get(&id).ok_or_else(|| Refusal::not_found("lease", id, "lease"))?;
-    if !matches!(lease.state, LeaseState::Active | LeaseState::Suspect) || !seen.insert(id) {
+    let may = if proposed.reason.is_failure() {
+        may_fail(lease, &proposed.reason)
+    } else {
+        matches!(lease.state, LeaseState::Active | LeaseState::Suspect)
+    };
+    if !may || !seen.insert(id) {
         let reason = format!("{id} is not in force, or is called back already");
         return Err(Refusal::new(Code::WrongState, reason, "look again").at("lease", id));
     }
@@ -81,9 +95,10 @@ fn others(
     let comes_before = |other: &ReclaimReason| match (other, reason) {
         (ReclaimReason::Preempted { .. } | ReclaimReason::Repair { .. }, _)
         | (_, ReclaimReason::Preempted { .. } | ReclaimReason::Repair { .. }) => false,
+        (other, reason) if other.is_failure() || reason.is_failure() => !reason.is_failure(),
         (ReclaimReason::PolicyChanged { code }, _) => code != limit::CODE,
         (ReclaimReason::LocalNeed, ReclaimReason::PolicyChanged { code }) => code == limit::CODE,
-        (ReclaimReason::LocalNeed, ReclaimReason::LocalNeed) => false,
+        (_, _) => false,
     };
     let mut gone = gone_for_local_work(state, donor);
     let before = proposals.iter().filter(|other| comes_before(&other.reason)).map(|other| other.lease);
@@ -137,6 +152,9 @@ pub fn is_still_needed(state: &State, id: LeaseId) -> bool {
             relieves(&gone(), &[], id, &|gone| limit::over_milli(state, donor, gone))
         }
         ReclaimReason::PolicyChanged { .. } => withdrawn(state, lease, state.log_time).is_some(),
+        ReclaimReason::DeviceFailed { .. } | ReclaimReason::NodeFailed { .. } | ReclaimReason::DonorSilent => {
+            failing(state, lease).is_some()
+        }
         ReclaimReason::Preempted { by } => {
             let request = state.requests.get(by).filter(|request| request.waits() && request.room_at.is_some());
             let (Some(request), Some(view)) = (request, View::new(state)) else { return false };

@@ -1,0 +1,97 @@
+//! Where a donor lacks room only because some of its nodes or devices are not well: which, and what would change that.
+
+use std::collections::BTreeMap;
+
+use super::cutting::Worths;
+use super::fit::{Fit, Wanted, fit};
+use super::verdict::{Obstacle, obstacle};
+use super::view::View;
+use crate::health::NodeHealth;
+use crate::id::{ClusterId, NodeId};
+use crate::inventory::Node;
+use crate::time::Timestamp;
+use crate::usable::{Usable, broken_cliques};
+
+/// Parts that are named; of more only the number is said.
+const NAMED: usize = 3;
+
+/// The obstacle, if the request would fit at `donor` were all of it well. `now` shares of `least` fit as it is.
+pub(super) fn unwell(
+    view: &View<'_>,
+    donor: &ClusterId,
+    wanted: &Wanted<'_>,
+    (now, least): (u64, u64),
+) -> Option<Obstacle> {
+    let cluster = view.state.clusters.get(donor)?;
+    let mut healed: BTreeMap<NodeId, Node> = BTreeMap::new();
+    let mut parts: Vec<(String, Option<Timestamp>)> = Vec::new();
+    for (id, node) in &cluster.offer.as_ref()?.nodes {
+        let found = ill(id, node, cluster.health.node(id));
+        if !found.is_empty() {
+            healed.insert(id.clone(), as_if_well(node));
+            parts.extend(found);
+        }
+    }
+    if parts.is_empty() {
+        return None;
+    }
+    let instead: Usable = BTreeMap::from([(donor.clone(), healed)]);
+    let Fit::Fits { .. } = fit(&view.clone().where_usable(&instead), donor, wanted, &mut Worths::default()) else {
+        return None;
+    };
+    let rest = parts.len().saturating_sub(NAMED);
+    let mut named: Vec<String> = parts.iter().take(NAMED).map(|(words, _)| words.clone()).collect();
+    if rest > 0 {
+        named.push(format!("and {rest} more"));
+    }
+    let reason = format!(
+        "{donor} has room for {now} of {least} shares of class {} now, and would have with what is not well: {}",
+        wanted.class,
+        named.join(", ")
+    );
+    // Quarantines end by themselves.
+    let (code, unblock) = match parts.iter().map(|(_, until)| *until).collect::<Option<Vec<_>>>() {
+        Some(until) => {
+            let last = until.into_iter().max().unwrap_or_default();
+            ("quarantined", format!("wait until {}", last.to_minute()))
+        }
+        None => ("unhealthy", "wait until its owner has reset, repaired or replaced it".to_owned()),
+    };
+    Some(obstacle(code, reason, unblock))
+}
+
+/// What of a node is not well, in words, and until when at most where it is only kept out.
+fn ill(id: &NodeId, node: &Node, health: Option<&NodeHealth>) -> Vec<(String, Option<Timestamp>)> {
+    if !node.ready {
+        return vec![(format!("node {id}, which does not answer"), None)];
+    }
+    if let Some(until) = health.and_then(NodeHealth::until) {
+        return vec![(format!("node {id}, quarantined until {}", until.to_minute()), Some(until))];
+    }
+    let mut found = Vec::new();
+    for (index, device) in (0_u32..).zip(&node.devices) {
+        let until = health.and_then(|health| health.device_until(index));
+        if !device.healthy {
+            let why = device.fault.as_ref().map_or_else(|| "it is not healthy".to_owned(), ToString::to_string);
+            found.push((format!("device {index} of node {id}: {why}"), None));
+        } else if let Some(until) = until {
+            let words = format!("device {index} of node {id}, quarantined until {}", until.to_minute());
+            found.push((words, Some(until)));
+        }
+    }
+    for clique in broken_cliques(node) {
+        found.push((format!("NVLink of clique {clique} of node {id}"), None));
+    }
+    found
+}
+
+fn as_if_well(node: &Node) -> Node {
+    let mut well = node.clone();
+    well.schedulable |= !node.ready;
+    well.ready = true;
+    for device in &mut well.devices {
+        device.healthy = true;
+        device.fault = None;
+    }
+    well
+}

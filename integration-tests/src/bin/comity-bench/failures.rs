@@ -1,0 +1,33 @@
+//! Devices, nodes and donors that fail at random.
+
+use anyhow::{Result, anyhow, bail};
+use comity_simulation::failures::Failures;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct FailuresArgs {
+    /// How often something fails or gets well before it ends
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    events: u64,
+    /// Seed of all that is drawn
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Prints one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Simulates and prints.
+///
+/// # Errors
+/// When the core refuses what it should not, or what must hold did not.
+pub(crate) fn run(arguments: &FailuresArgs) -> Result<()> {
+    let report = Failures { seed: arguments.seed, events: arguments.events }
+        .run()
+        .map_err(|refusal| anyhow!("the core refused what it should not have, so there are no figures: {refusal}"))?;
+    if arguments.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print!("{}", report.table());
+    }
+    if report.holds() { Ok(()) } else { bail!("what must hold where something fails did not") }
+}
