@@ -36,13 +36,11 @@ pub(crate) enum Outcome {
 #[derive(Clone)]
 pub(crate) struct Hands {
     client: kube::Client,
-    recorder: Recorder,
 }
 
 impl Hands {
     pub(crate) fn new(client: kube::Client) -> Self {
-        let reporter = Reporter { controller: "comity-agent".to_owned(), instance: None };
-        Self { recorder: Recorder::new(client.clone(), reporter), client }
+        Self { client }
     }
 
     /// Does one action on a pod; `facts` are what it was planned by.
@@ -112,7 +110,10 @@ impl Hands {
             action: action.to_owned(),
             secondary: None,
         };
-        limited(self.recorder.publish(&event, &reference)).await
+        let reporter = Reporter { controller: "comity-agent".to_owned(), instance: None };
+        // A new one each time: a recorder that remembers says the text of an earlier event of this reason again.
+        let recorder = Recorder::new(self.client.clone(), reporter);
+        limited(recorder.publish(&event, &reference)).await
     }
 
     /// How many pods a Job will still make at once; `None` where that cannot be told.

@@ -58,10 +58,12 @@ impl Shell {
                 self.submitted_ms.remove(&request);
             }
             Answer::GivenBack { lease, result: Ok(()) } => tracing::info!(lease, "an idle lease was given back"),
+            Answer::Explained { request, result: Ok(answer) } => self.why.take(&request, &answer),
             Answer::JobSize { uid, size } => drop(self.expected.insert(uid, size)),
             // The worker told of it, and waits before it calls again.
             Answer::Listed { result: Err(_), .. }
             | Answer::Got { result: Err(_), .. }
+            | Answer::Explained { result: Err(_), .. }
             | Answer::Cancelled { result: Err(_), .. }
             | Answer::GivenBack { result: Err(_), .. } => {}
         }
