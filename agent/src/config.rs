@@ -139,11 +139,7 @@ pub struct LogSettings {
 
 impl Default for LogSettings {
     fn default() -> Self {
-        Self {
-            format: LogFormat::Text,
-            filter: telemetry::DEFAULT_FILTER.to_owned(),
-            otlp_endpoint: None,
-        }
+        Self { format: LogFormat::Text, filter: telemetry::DEFAULT_FILTER.to_owned(), otlp_endpoint: None }
     }
 }
 

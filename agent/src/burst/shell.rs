@@ -21,6 +21,7 @@ use super::why::Why;
 use super::worker::Worker;
 use crate::delivery::NodeService;
 use crate::desired::Update;
+use crate::failing::Failing;
 use crate::kubernetes_api::KubernetesApi;
 use crate::observe::Nodes;
 use crate::reclaim::{self, ReclaimContext, Saved};
@@ -135,6 +136,8 @@ struct Shell {
     submitted_ms: BTreeMap<String, u64>,
     ended: BTreeMap<String, EndedRequest>,
     refused: BTreeMap<String, (String, u64)>,
+    /// Submissions that the broker does not take, by key.
+    failing: Failing,
     believed: BTreeMap<String, Believed>,
     seen_ms: BTreeMap<String, u64>,
     told: BTreeMap<String, Vec<Told>>,
@@ -165,6 +168,7 @@ impl Shell {
             submitted_ms: BTreeMap::new(),
             ended: BTreeMap::new(),
             refused: BTreeMap::new(),
+            failing: Failing::default(),
             believed: BTreeMap::new(),
             seen_ms: BTreeMap::new(),
             told: BTreeMap::new(),

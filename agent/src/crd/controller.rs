@@ -268,12 +268,12 @@ impl Controller {
         let needs_nodes = object.spec.delivery.unwrap_or_default() == DeliveryKind::VirtualNode;
         let no_nodes = self.service.borrow().borrows.clone().err().filter(|_| needs_nodes);
         let spec = match no_nodes {
-            Some(why) => Err(format!("this cluster can have no virtual nodes: {why}")),
-            None => reconcile::spec(object, &defaults),
+            Some(why) => Err(("virtual-node-unavailable", format!("this cluster can have no virtual nodes: {why}"))),
+            None => reconcile::spec(object, &defaults).map_err(|reason| ("invalid-field", reason)),
         };
         let (answer, pause) = match spec {
             Ok(spec) => (self.requests.submit(spec, reconcile::key(&uid)).await, REFUSED_FOR),
-            Err(reason) => (Err(RequestError::Refused { code: "invalid-field".to_owned(), reason }), INCOMPLETE_FOR),
+            Err((code, reason)) => (Err(RequestError::Refused { code: code.to_owned(), reason }), INCOMPLETE_FOR),
         };
         let until = || self.clock.unix_ms().saturating_add(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
         work.asked_again_ms = if matches!(answer, Err(RequestError::Refused { .. })) { until() } else { 0 };

@@ -7,10 +7,8 @@ use kube::runtime::watcher::{self, Event};
 use super::copies::{Copies, Work};
 use super::remarks::Remarks;
 use super::{GpuLease, GpuRequest};
+use crate::failing::Failing;
 use crate::observe::mirror::Mirror;
-
-/// Failures that are remembered.
-const MOST_FAILURES: usize = 10_000;
 
 #[derive(Default)]
 pub(super) struct Seen {
@@ -70,26 +68,5 @@ impl Seen {
             self.why.insert(uid, why.clone());
         }
         self.copies.keep(work);
-    }
-}
-
-/// Failures that last, so that each is said once and not at every turn.
-#[derive(Debug, Default)]
-pub(super) struct Failing {
-    reasons: BTreeMap<String, String>,
-}
-
-impl Failing {
-    /// Whether this is another failure of the thing than its last.
-    pub(super) fn is_news(&mut self, what: &str, reason: &str) -> bool {
-        if self.reasons.len() >= MOST_FAILURES {
-            self.reasons.clear();
-        }
-        self.reasons.insert(what.to_owned(), reason.to_owned()).is_none_or(|before| before != reason)
-    }
-
-    /// It went well.
-    pub(super) fn ended(&mut self, what: &str) {
-        self.reasons.remove(what);
     }
 }

@@ -23,6 +23,7 @@ impl Shell {
                     purpose = submission.spec.purpose,
                     "pods became a request"
                 );
+                self.failing.ended(&submission.key);
                 let facts = self.cluster.pods();
                 for pod in submission.pods.iter().filter_map(|pod| facts.get(&pod.uid)) {
                     let mut after = self.believed.get(&pod.pod.uid).map_or_else(|| pod.clone(), |b| b.after.clone());
@@ -36,7 +37,12 @@ impl Shell {
                 self.act(&view, submission.pods.iter().map(assign).collect()).await;
             }
             Answer::Submitted { submission, result: Err(error) } => {
-                tracing::warn!(%error, purpose = submission.spec.purpose, "the broker did not take a request");
+                let purpose = &submission.spec.purpose;
+                if self.failing.is_news(&submission.key, &error.to_string()) {
+                    tracing::warn!(%error, purpose, "the broker did not take a request, and is asked again");
+                } else {
+                    tracing::debug!(%error, purpose, "the broker did not take a request again");
+                }
                 let until = now + if matches!(error, RequestError::Unavailable(_)) { RETRY_MS } else { REFUSED_FOR_MS };
                 self.refused.insert(submission.key, (error.to_string(), until));
             }

@@ -272,6 +272,7 @@ async fn where_no_virtual_node_can_be_only_namespaces_are_asked_for() {
     bench.turn().await;
     bench.world(|world| {
         assert_eq!(world.object["status"]["state"], "Refused");
+        assert_eq!(world.object["status"]["conditions"][0]["reason"], "VirtualNodeUnavailable");
         assert!(world.object["status"]["message"].as_str().unwrap().contains("Liqo is not installed"));
         assert!(world.submitted.is_empty());
         world.object["spec"]["delivery"] = json!("Namespace");
