@@ -24,7 +24,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// What came back.
-#[expect(clippy::large_enum_variant, reason = "few are under way, and each is taken apart at once")]
 pub(super) enum Answer {
     Submitted { submission: Submission, result: Result<v1::Request, RequestError> },
     Cancelled { request: String, result: Result<(), RequestError> },

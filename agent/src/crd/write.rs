@@ -59,9 +59,11 @@ impl Controller {
         }
         let namespace = namespace(&work.object);
         let name = work.object.metadata.name.clone().unwrap_or_default();
+        // The resource version keeps it from an object of the same name that was made since.
+        let metadata = json!({ "name": name, "resourceVersion": work.object.metadata.resource_version });
         let apply = json!({
             "apiVersion": GpuRequest::api_version(&()), "kind": GpuRequest::kind(&()),
-            "metadata": { "name": name, "uid": work.object.metadata.uid }, "status": status,
+            "metadata": metadata, "status": status,
         });
         let api = Api::<GpuRequest>::namespaced(self.client.clone(), &namespace);
         let params = PatchParams::apply("comity-agent").force();
