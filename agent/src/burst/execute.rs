@@ -159,3 +159,38 @@ pub(super) fn pod_of(action: &BurstAction) -> Option<&PodRef> {
         | BurstAction::LookAgain { .. } => None,
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use http::{Request, Response};
+    use http_body_util::BodyExt as _;
+    use kube::client::Body;
+    use serde_json::Value;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn every_event_has_its_own_text() {
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let events = Arc::clone(&written);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let events = Arc::clone(&events);
+            async move {
+                let body = request.into_body().collect().await.map_err(std::io::Error::other)?.to_bytes();
+                let event: Value = serde_json::from_slice(&body).unwrap();
+                events.lock().unwrap().push(event["note"].as_str().unwrap_or_default().to_owned());
+                Ok::<_, std::io::Error>(Response::new(Body::from(body.to_vec())))
+            }
+        });
+        let hands = Hands::new(kube::Client::new(service, "default"));
+        let pod = crate::burst::fixtures::pod("a").facts.pod;
+        for text in ["campus: no room", "campus: 2 of 8 GPUs are free"] {
+            let note = Note { is_warning: false, reason: "ComityWaiting", text: text.to_owned() };
+            assert!(matches!(hands.tell(&pod, &note, "Burst").await, Outcome::Done));
+        }
+        assert_eq!(*written.lock().unwrap(), ["campus: no room", "campus: 2 of 8 GPUs are free"]);
+    }
+}

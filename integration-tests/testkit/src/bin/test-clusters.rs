@@ -138,3 +138,15 @@ async fn interrupted() -> anyhow::Result<()> {
         _ = terminate.recv() => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clusters_have_one_to_three_nodes() {
+        let read = |nodes: &str| Args::try_parse_from(["test-clusters", "real", "--donor-nodes", nodes]).is_ok();
+        assert!(read("1") && read("3"));
+        assert!(!read("0") && !read("4"));
+    }
+}
