@@ -247,6 +247,7 @@ impl Agent {
                 desired: desired.clone(),
                 records: context.store.subscribe(),
                 nodes: platform.inventory.nodes(),
+                service: context.node_service.clone(),
                 saved: context.saved.clone(),
                 clock: Arc::clone(&clock),
             };

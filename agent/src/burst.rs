@@ -29,6 +29,7 @@ mod shell;
 mod slots;
 mod view;
 pub mod webhook;
+pub(crate) mod why;
 mod wishes;
 mod worker;
 

@@ -11,7 +11,7 @@ use comity_runtime::{IdentityKey, Shutdown, SystemClock, SystemEntropy, atomic_f
 use crate::app::{Agent, AgentError};
 use crate::config::{Config, ConfigError, FabricModeName, KubernetesConfig};
 use crate::join::{JoinError, join_or_load};
-use crate::kubernetes_api::KubernetesSource;
+use crate::kubernetes_api::{KubernetesApiError, KubernetesSource};
 use crate::nodes::follower::{self, FollowerConfig};
 
 /// `sysexits.h`: the command was used wrongly.
@@ -111,7 +111,7 @@ struct Settings {
     /// As in info,comity_agent=debug.
     #[arg(long, env = "COMITY_AGENT_LOG", value_name = "FILTER")]
     log: Option<String>,
-    /// Prints the configuration in force as YAML, and ends.
+    /// Prints the configuration in force as YAML, if it can be, and ends.
     #[arg(long)]
     dump_config: bool,
 }
@@ -144,6 +144,7 @@ impl Failure {
                 AgentError::Config(_)
                     | AgentError::CrashPoint(_)
                     | AgentError::Inventory(_)
+                    | AgentError::Kubernetes(KubernetesApiError::Unusable { .. })
                     | AgentError::Join(
                         JoinError::NoToken { .. } | JoinError::Token { .. } | JoinError::SomebodyElse { .. }
                     )
@@ -253,6 +254,10 @@ async fn act(action: Action) -> Result<(), Failure> {
     };
     let (config, dump) = settings.resolve()?;
     if dump {
+        // What a command refuses it does not show as being in force.
+        if matches!(task, Task::Run) {
+            config.check()?;
+        }
         print!("{}", config.dump());
         return Ok(());
     }
@@ -332,4 +337,30 @@ async fn join(config: &Config) -> Result<(), Failure> {
     let membership = joined.map_err(AgentError::from)?;
     println!("{}", membership.identity.id());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(arguments: &[&str]) -> Option<(u8, String)> {
+        let line = CommandLine::try_parse_from(arguments).expect("it is a command line");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        comity_runtime::install_crypto_provider();
+        runtime.block_on(act(line.action)).err().map(|failure| (failure.code(), failure.to_string()))
+    }
+
+    #[test]
+    fn a_configuration_that_run_refuses_is_not_shown_as_being_in_force() {
+        let (code, text) = ended(&["comity-agent", "run", "--dump-config"]).expect("it says not what the cluster is");
+        assert!(code == USAGE && text.contains("kubernetes"), "{text}");
+        assert_eq!(ended(&["comity-agent", "run", "--inventory", "/nodes.yaml", "--dump-config"]), None);
+    }
+
+    #[test]
+    fn a_kubeconfig_that_cannot_be_used_is_wrong_use() {
+        let missing = "/nonexistent/kubeconfig";
+        let (code, text) = ended(&["comity-agent", "node", "--kubeconfig", missing]).expect("there is no such file");
+        assert!(code == USAGE && text.contains(missing), "{text}");
+    }
 }

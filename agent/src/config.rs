@@ -1,18 +1,27 @@
 //! What an agent needs to know, checked: a YAML file, then flags and the environment over it.
 
 mod access;
+mod address;
 mod liqo;
+pub(crate) mod problems;
+#[cfg(test)]
+mod tests;
+pub(crate) mod yaml;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use comity_runtime::atomic_file::{self, FileError};
+use comity_runtime::telemetry;
 use comity_runtime::{BrokerEndpoints, IdentityPublicKey, IdentitySignature, LogFormat};
 use serde::{Deserialize, Serialize};
 
 pub use access::AccessSettings;
 pub use liqo::{LiqoAuthentication, LiqoNetworkName, LiqoSettings, PodMetricsSettings};
+
+use address::is_host_port;
+use problems::Problems;
 
 use crate::burst::BurstSettings;
 use crate::fabric::{DEFAULT_FABRIC_PORT, FabricMode, TunSettings};
@@ -50,10 +59,9 @@ pub enum ConfigError {
         /// What is wrong and what to write.
         reason: String,
     },
-}
-
-fn refused(field: &'static str, value: impl ToString, reason: impl Into<String>) -> ConfigError {
-    ConfigError::Value { field, value: value.to_string(), reason: reason.into() }
+    /// Several of them.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; also "))]
+    Several(Vec<ConfigError>),
 }
 
 /// Where the Kubernetes API server of this cluster is.
@@ -131,11 +139,7 @@ pub struct LogSettings {
 
 impl Default for LogSettings {
     fn default() -> Self {
-        Self {
-            format: LogFormat::Text,
-            filter: comity_runtime::telemetry::DEFAULT_FILTER.to_owned(),
-            otlp_endpoint: None,
-        }
+        Self { format: LogFormat::Text, filter: telemetry::DEFAULT_FILTER.to_owned(), otlp_endpoint: None }
     }
 }
 
@@ -201,61 +205,58 @@ impl Config {
     /// Reads a file; what it does not say keeps its default. Not checked yet.
     ///
     /// # Errors
-    /// [`ConfigError`] with line and column; unknown fields are errors.
+    /// [`ConfigError`] with field, line and column; unknown fields are errors.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let wrong = |reason: String| ConfigError::Yaml { path: path.to_owned(), reason };
         let bytes = atomic_file::read_bounded(path, MAX_BYTES)?;
         let text = String::from_utf8(bytes).map_err(|_| wrong("it is not UTF-8 text".to_owned()))?;
-        serde_saphyr::from_str(&text).map_err(|error| wrong(one_line(&error.to_string())))
+        yaml::read(&text).map_err(wrong)
     }
 
     /// Checks what the types do not.
     ///
     /// # Errors
-    /// [`ConfigError::Value`] for the first field that is wrong.
+    /// [`ConfigError::Value`] for a field that is wrong, [`ConfigError::Several`] for several.
     pub fn check(&self) -> Result<(), ConfigError> {
+        let mut problems = Problems::default();
         match (&self.kubernetes, &self.inventory_file) {
             (None, None) => {
-                return Err(refused("kubernetes", "", "say what this cluster is: kubernetes, or inventoryFile"));
+                problems.refuse("kubernetes", "", "say what this cluster is: kubernetes, or inventoryFile");
             }
             (Some(_), Some(file)) => {
-                return Err(refused("inventoryFile", file.display(), "kubernetes is given too; leave one of them out"));
+                problems.refuse("inventoryFile", file.display(), "kubernetes is given too; leave one of them out");
             }
             _ => {}
         }
-        if !self.brokers.is_empty() {
-            BrokerEndpoints::new(&self.brokers)
-                .map_err(|error| refused("brokers", self.brokers.join(","), error.to_string()))?;
+        if !self.brokers.is_empty()
+            && let Err(error) = BrokerEndpoints::new(&self.brokers)
+        {
+            problems.refuse("brokers", self.brokers.join(","), error.to_string());
         }
         if self.fabric.endpoints.len() > MAX_ENDPOINTS {
             let reason = format!("name at most {MAX_ENDPOINTS}, best first");
-            return Err(refused("fabric.endpoints", self.fabric.endpoints.len(), reason));
+            problems.refuse("fabric.endpoints", self.fabric.endpoints.len(), reason);
         }
-        for endpoint in &self.fabric.endpoints {
-            let port = endpoint
-                .rsplit_once(':')
-                .filter(|(host, _)| !host.is_empty())
-                .and_then(|(_, port)| port.parse::<u16>().ok());
-            if port.is_none() {
-                return Err(refused("fabric.endpoints", endpoint, "write host:port, as in gateway.example.org:51871"));
-            }
+        for endpoint in self.fabric.endpoints.iter().filter(|endpoint| !is_host_port(endpoint)).take(MAX_ENDPOINTS) {
+            problems.refuse("fabric.endpoints", endpoint, "write host:port, as in gateway.example.org:51871");
         }
-        if self.fabric.keepalive_seconds == 0 || self.fabric.keepalive_seconds > 120 {
-            return Err(refused(
-                "fabric.keepaliveSeconds",
-                self.fabric.keepalive_seconds,
-                "want 1 to 120; 25 suits most",
-            ));
+        let keepalive = self.fabric.keepalive_seconds;
+        if keepalive == 0 || keepalive > 120 {
+            problems.refuse("fabric.keepaliveSeconds", keepalive, "want 1 to 120; 25 suits most");
         }
-        self.access.check()?;
-        self.liqo.check(self.kubernetes.is_some())?;
-        self.burst.check()?;
+        self.access.check(&mut problems);
+        self.liqo.check(self.kubernetes.is_some(), &mut problems);
+        self.burst.gather(&mut problems);
         if self.burst.enabled && !self.liqo.enabled {
             let reason = "pods go away on virtual nodes; set liqo.enabled too";
-            return Err(refused("burst.enabled", self.burst.enabled, reason));
+            problems.refuse("burst.enabled", self.burst.enabled, reason);
         }
-        self.fabric.tun.check().map_err(|(field, value, reason)| refused(field, value, reason))?;
-        Ok(())
+        problems.take(self.fabric.tun.check());
+        address::check_listeners(self, &mut problems);
+        if let Err(error) = telemetry::check_filter(&self.log.filter) {
+            problems.refuse("log.filter", &self.log.filter, error.to_string());
+        }
+        problems.done()
     }
 
     /// Where others reach the fabric that listens here.
@@ -275,78 +276,5 @@ impl Config {
     #[must_use]
     pub fn dump(&self) -> String {
         serde_saphyr::to_string(self).unwrap_or_else(|error| format!("# cannot be shown: {error}\n"))
-    }
-}
-
-/// A parser's message with its snippet, in one line.
-fn one_line(text: &str) -> String {
-    let first: Vec<&str> = text.lines().take_while(|line| !line.trim_start().starts_with('|')).map(str::trim).collect();
-    let line = first.join(" ");
-    if line.is_empty() { "it is not YAML".to_owned() } else { line }
-}
-
-#[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
-mod tests {
-    use super::*;
-
-    fn read(text: &str) -> Result<Config, ConfigError> {
-        let home = tempfile::tempdir().unwrap();
-        let path = home.path().join("agent.yaml");
-        std::fs::write(&path, text).unwrap();
-        Config::read(&path)
-    }
-
-    #[test]
-    fn what_is_dumped_reads_back() {
-        let text = "stateDir: /tmp/a\ninventoryFile: /tmp/nodes.yaml\nbrokers: ['b:7443']\nsharing:\n  maxLentGpus: 4\nfabric:\n  endpoints: ['gw:0']\n  mode: tun\n  tun: {mtu: 1380}\n";
-        let config = read(text).unwrap();
-        config.check().unwrap();
-        assert_eq!(config.sharing.max_lent_gpus, Some(4));
-        let tun = TunSettings { mtu: 1380, ..TunSettings::default() };
-        assert_eq!(config.fabric.fabric_mode(), FabricMode::Tun(tun));
-        assert_eq!(config.fabric_endpoints("0.0.0.0:5".parse().unwrap()), ["gw:5"]);
-        assert_eq!(read(&config.dump()).unwrap(), config);
-    }
-
-    #[test]
-    fn a_bad_configuration_is_one_sentence_that_names_the_field() {
-        let error = read("stateDirectory: /tmp/a\n").unwrap_err().to_string();
-        assert!(error.contains("stateDirectory") && !error.contains('\n'), "{error}");
-        for (text, field) in [
-            ("stateDir: /tmp/a\n", "kubernetes"),
-            ("inventoryFile: /a\nkubernetes: {}\n", "inventoryFile"),
-            ("inventoryFile: /a\nbrokers: ['nowhere']\n", "brokers"),
-            ("inventoryFile: /a\nfabric: {endpoints: ['gw']}\n", "fabric.endpoints"),
-            ("inventoryFile: /a\nfabric: {keepaliveSeconds: 0}\n", "fabric.keepaliveSeconds"),
-            ("inventoryFile: /a\naccess: {listen: 0.0.0.0}\n", "access.listen"),
-            ("inventoryFile: /a\naccess: {host: 'agent:1'}\n", "access.host"),
-            ("inventoryFile: /a\nliqo: {enabled: true}\n", "liqo.enabled"),
-            ("kubernetes: {}\nliqo: {namespace: Liqo}\n", "liqo.namespace"),
-            ("kubernetes: {}\nliqo: {podCidrs: [10.0.0.1/8]}\n", "liqo.podCidrs"),
-            ("kubernetes: {}\nliqo: {apiServer: 'https://a:1'}\n", "liqo.apiServer"),
-            ("kubernetes: {}\nliqo: {tokenRotationSeconds: 14}\n", "liqo.tokenRotationSeconds"),
-            ("kubernetes: {}\nliqo: {podMetrics: {service: {namespace: a, name: 'B'}}}\n", "liqo.podMetrics.service"),
-            ("kubernetes: {}\nliqo: {network: liqo, podCidrs: [10.1.0.0/16]}\n", "liqo.podCidrs"),
-            ("kubernetes: {}\nliqo: {gateway: {port: 0}}\n", "liqo.gateway.port"),
-            ("kubernetes: {}\nliqo: {gateway: {nodePort: 30840}}\n", "liqo.gateway.nodePort"),
-            ("kubernetes: {}\nliqo: {gateway: {serviceType: NodePort, nodePort: 80}}\n", "liqo.gateway.nodePort"),
-            (
-                "kubernetes: {}\nliqo: {gateway: {serviceType: ClusterIP, loadBalancerIp: 192.0.2.1}}\n",
-                "liqo.gateway.loadBalancerIp",
-            ),
-            ("kubernetes: {}\nliqo: {gateway: {mtu: 1279}}\n", "liqo.gateway.mtu"),
-            ("kubernetes: {}\nliqo: {gateway: {serverTemplate: 'A b'}}\n", "liqo.gateway.serverTemplate"),
-            ("kubernetes: {}\nburst: {enabled: true}\n", "burst.enabled"),
-            ("kubernetes: {}\nburst: {maxGpus: 0}\n", "burst.maxGpus"),
-            ("inventoryFile: /a\nfabric: {mode: tun, tun: {mtu: 900}}\n", "fabric.tun.mtu"),
-            ("inventoryFile: /a\nfabric: {tun: {name: 'a device/name'}}\n", "fabric.tun.name"),
-            ("inventoryFile: /a\nfabric: {tun: {name: comity-fabric-0}}\n", "fabric.tun.name"),
-            ("inventoryFile: /a\nfabric: {tun: {overlay: {vni: 0}}}\n", "fabric.tun.overlay.vni"),
-            ("inventoryFile: /a\nfabric: {tun: {overlay: {port: 0}}}\n", "fabric.tun.overlay.port"),
-        ] {
-            let error = read(text).unwrap().check().unwrap_err().to_string();
-            assert!(error.starts_with(field) && !error.contains('\n'), "{error}");
-        }
     }
 }

@@ -5,12 +5,16 @@
 //! by `cargo run -p comity-agent --example crds`.
 
 mod controller;
+mod copies;
 mod gpu_lease;
 mod gpu_request;
 mod lease_keeper;
 mod lease_mirror;
 mod reconcile;
+mod remarks;
+mod seen;
 mod wishes;
+mod write;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;

@@ -25,6 +25,7 @@ mod dns_label;
 mod error_page;
 pub mod execute;
 pub mod fabric;
+mod failing;
 pub mod fault;
 pub mod join;
 pub mod keybundle;

@@ -7,6 +7,7 @@ use serde::Serialize;
 use tonic::{Code, Status};
 
 use crate::exit::Exit;
+use crate::wire_names;
 
 /// Longest value of an error that is shown, in characters.
 const SHOWN_VALUE_CHARS: usize = 200;
@@ -95,16 +96,17 @@ impl Failure {
         self
     }
 
-    /// For people.
+    /// For people: fields of a request are called as the flags that fill them.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut text = format!("error: {}\n", self.reason);
+        let shown = |text: &str| wire_names::shown(&self.field, text);
+        let mut text = format!("error: {}\n", shown(&self.reason));
         if !self.field.is_empty() {
-            let value = if self.value.is_empty() { String::new() } else { format!(" = {:?}", self.value) };
-            text.push_str(&format!("field: {}{value}\n", self.field));
+            let value = if self.value.is_empty() { String::new() } else { format!(" = {:?}", shown(&self.value)) };
+            text.push_str(&format!("field: {}{value}\n", shown(&self.field)));
         }
         if !self.remedy.is_empty() {
-            text.push_str(&format!("remedy: {}\n", self.remedy));
+            text.push_str(&format!("remedy: {}\n", shown(&self.remedy)));
         }
         text
     }
@@ -214,7 +216,7 @@ mod tests {
     #[test]
     fn a_refusal_is_shown_whole() {
         let failure = Failure::from(status(Code::PermissionDenied, "policy-denied"));
-        assert_eq!(failure.text(), "error: no quota is left\nfield: spec.gpus.count = \"9\"\nremedy: ask for 8\n");
+        assert_eq!(failure.text(), "error: no quota is left\nfield: --gpus = \"9\"\nremedy: ask for 8\n");
         assert_eq!(
             failure.json(),
             r#"{"error":{"code":"policy-denied","reason":"no quota is left","field":"spec.gpus.count","value":"9","remedy":"ask for 8","exitCode":1}}"#

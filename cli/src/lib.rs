@@ -20,6 +20,7 @@ pub mod session;
 pub mod shapes;
 pub mod units;
 mod usage;
+mod wire_names;
 
 use std::process::ExitCode;
 

@@ -28,6 +28,7 @@ mod fields;
 mod identifiers;
 mod kind;
 pub mod limits;
+mod mig_profile;
 mod place;
 mod problem;
 mod roles;
@@ -45,6 +46,7 @@ pub use documents::{
     LendTerm, Limits, NodeSharing, NvLinkSharing, Origin, PriorityClass, Quota, QuotaSubject, Tenant, TenantRole,
 };
 pub use kind::{API_VERSION, Kind};
+pub use mig_profile::is_mig_profile;
 pub use problem::{Problem, ProblemCode, render_problems};
 pub use roles::Roles;
 pub use selector::{Selector, compile_selector};

@@ -120,8 +120,7 @@ impl Drop for TelemetryGuard {
 /// # Errors
 /// [`TelemetryError`] where the configuration is wrong, or telemetry was started before.
 pub fn init(config: &TelemetryConfig) -> Result<TelemetryGuard, TelemetryError> {
-    let filter = EnvFilter::try_new(&config.filter)
-        .map_err(|error| TelemetryError::Filter { filter: config.filter.clone(), reason: error.to_string() })?;
+    let filter = filter(&config.filter)?;
     let provider = provider(config)?;
     let stderr =
         tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
@@ -135,6 +134,19 @@ pub fn init(config: &TelemetryConfig) -> Result<TelemetryGuard, TelemetryError> 
         .try_init()
         .map_err(|_| TelemetryError::AlreadyStarted)?;
     Ok(TelemetryGuard { provider })
+}
+
+/// Whether the text is a filter.
+///
+/// # Errors
+/// [`TelemetryError::Filter`].
+pub fn check_filter(text: &str) -> Result<(), TelemetryError> {
+    filter(text).map(drop)
+}
+
+fn filter(text: &str) -> Result<EnvFilter, TelemetryError> {
+    EnvFilter::try_new(text)
+        .map_err(|error| TelemetryError::Filter { filter: text.to_owned(), reason: error.to_string() })
 }
 
 /// Gives every span of level `info` and above a trace id, whatever is logged.

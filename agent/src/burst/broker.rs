@@ -50,7 +50,7 @@ impl Requests for BrokerRequests {
         let mut client = self.requests.clone();
         Box::pin(async move {
             let call = v1::SubmitRequestRequest { spec: Some(spec), idempotency_key: key, dry_run: false };
-            present(limited(client.submit_request(call)).await?.request)
+            present(limited(client.submit_request(call)).await.map_err(not_taken)?.request)
         })
     }
 
@@ -76,6 +76,11 @@ impl Requests for BrokerRequests {
             let call = v1::GetRequestRequest { request, consistency: v1::Consistency::Linearizable.into() };
             present(limited(client.get_request(call)).await?.request)
         })
+    }
+
+    fn explain(&self, request: String) -> BoxFuture<'_, Result<v1::ExplainRequestResponse, RequestError>> {
+        let mut client = self.requests.clone();
+        Box::pin(async move { limited(client.explain_request(v1::ExplainRequestRequest { request })).await })
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<v1::Request>, RequestError>> {
@@ -134,6 +139,14 @@ fn error(status: &Status) -> RequestError {
     }
 }
 
+/// What a submission names and cannot be found, such as a class, is a refusal: no request is gone.
+fn not_taken(error: RequestError) -> RequestError {
+    match error {
+        RequestError::NotFound(reason) => RequestError::Refused { code: "not-found".to_owned(), reason },
+        error => error,
+    }
+}
+
 fn present<T>(answer: Option<T>) -> Result<T, RequestError> {
     answer.ok_or_else(|| RequestError::Unavailable("its answer is empty".to_owned()))
 }
@@ -169,5 +182,8 @@ mod tests {
         assert!(matches!(error(&Status::unavailable("no leader")), RequestError::Unavailable(_)));
         assert_eq!(gone_is_done::<()>(Err(error(&Status::not_found("lease-1")))), Ok(()));
         assert_eq!(gone_is_done::<()>(Err(refused.clone())), Err(refused));
+        let no_class = "no class \"huge\"; list the classes that exist";
+        let refused = RequestError::Refused { code: "not-found".to_owned(), reason: no_class.to_owned() };
+        assert_eq!(not_taken(error(&Status::not_found(no_class))), refused);
     }
 }

@@ -57,8 +57,7 @@ pub(crate) fn share(resource: &str) -> Option<v1::Share> {
         _ => {
             let profile = resource.strip_prefix(NVIDIA_MIG_PREFIX).filter(|profile| !profile.ends_with(".shared"))?;
             // Resource names have '.' where profiles have '+'.
-            let profile = profile.strip_suffix(".me").map_or_else(|| profile.to_owned(), |base| format!("{base}+me"));
-            Kind::MigProfile(profile)
+            Kind::MigProfile(profile.replacen("gb.", "gb+", 1))
         }
     };
     Some(v1::Share { kind: Some(kind) })

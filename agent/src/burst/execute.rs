@@ -36,13 +36,11 @@ pub(crate) enum Outcome {
 #[derive(Clone)]
 pub(crate) struct Hands {
     client: kube::Client,
-    recorder: Recorder,
 }
 
 impl Hands {
     pub(crate) fn new(client: kube::Client) -> Self {
-        let reporter = Reporter { controller: "comity-agent".to_owned(), instance: None };
-        Self { recorder: Recorder::new(client.clone(), reporter), client }
+        Self { client }
     }
 
     /// Does one action on a pod; `facts` are what it was planned by.
@@ -112,7 +110,10 @@ impl Hands {
             action: action.to_owned(),
             secondary: None,
         };
-        limited(self.recorder.publish(&event, &reference)).await
+        let reporter = Reporter { controller: "comity-agent".to_owned(), instance: None };
+        // A new one each time: a recorder that remembers says the text of an earlier event of this reason again.
+        let recorder = Recorder::new(self.client.clone(), reporter);
+        limited(recorder.publish(&event, &reference)).await
     }
 
     /// How many pods a Job will still make at once; `None` where that cannot be told.
@@ -156,5 +157,40 @@ pub(super) fn pod_of(action: &BurstAction) -> Option<&PodRef> {
         | BurstAction::Cancel { .. }
         | BurstAction::GiveBack { .. }
         | BurstAction::LookAgain { .. } => None,
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use http::{Request, Response};
+    use http_body_util::BodyExt as _;
+    use kube::client::Body;
+    use serde_json::Value;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn every_event_has_its_own_text() {
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let events = Arc::clone(&written);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let events = Arc::clone(&events);
+            async move {
+                let body = request.into_body().collect().await.map_err(std::io::Error::other)?.to_bytes();
+                let event: Value = serde_json::from_slice(&body).unwrap();
+                events.lock().unwrap().push(event["note"].as_str().unwrap_or_default().to_owned());
+                Ok::<_, std::io::Error>(Response::new(Body::from(body.to_vec())))
+            }
+        });
+        let hands = Hands::new(kube::Client::new(service, "default"));
+        let pod = crate::burst::fixtures::pod("a").facts.pod;
+        for text in ["campus: no room", "campus: 2 of 8 GPUs are free"] {
+            let note = Note { is_warning: false, reason: "ComityWaiting", text: text.to_owned() };
+            assert!(matches!(hands.tell(&pod, &note, "Burst").await, Outcome::Done));
+        }
+        assert_eq!(*written.lock().unwrap(), ["campus: no room", "campus: 2 of 8 GPUs are free"]);
     }
 }

@@ -34,7 +34,8 @@ pub(super) struct Cluster {
 
 impl Cluster {
     pub(super) fn watch(client: kube::Client, settings: BurstSettings) -> Self {
-        let opted_in = watcher::Config::default().labels(&format!("{OFFLOAD_LABEL}=true"));
+        // Whatever it says: what is neither yes nor no is told to its pods.
+        let opted_in = watcher::Config::default().labels(OFFLOAD_LABEL);
         Self {
             namespace_events: watcher::watcher(Api::all(client.clone()), opted_in).default_backoff().boxed(),
             namespaces: Mirror::default(),

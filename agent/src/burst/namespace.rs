@@ -34,11 +34,16 @@ pub(super) fn rules(
     let none = BTreeMap::new();
     let labels = namespace.metadata.labels.as_ref().unwrap_or(&none);
     let annotations = namespace.metadata.annotations.as_ref().unwrap_or(&none);
-    if labels.get(OFFLOAD_LABEL).map(String::as_str) != Some("true") || namespace.metadata.deletion_timestamp.is_some()
-    {
+    if namespace.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    Some(read(labels, annotations, settings))
+    match labels.get(OFFLOAD_LABEL)?.as_str() {
+        "true" => Some(read(labels, annotations, settings)),
+        "false" => None,
+        other => Some(Err(format!(
+            "the namespace's label {OFFLOAD_LABEL} is {other:?}; write \"true\" to let its GPU pods go, or \"false\""
+        ))),
+    }
 }
 
 fn read(
@@ -111,6 +116,8 @@ mod tests {
     fn only_namespaces_that_opted_in_have_rules() {
         assert!(of(json!({}), json!({})).is_none());
         assert!(of(json!({ OFFLOAD_LABEL: "false" }), json!({})).is_none());
+        let error = of(json!({ OFFLOAD_LABEL: "yes" }), json!({})).unwrap().unwrap_err();
+        assert!(error.contains("comity.dev/offload is \"yes\"") && error.contains("\"true\""), "{error}");
         let rules = of(json!({ OFFLOAD_LABEL: "true", TENANT_LABEL: "vision" }), json!({})).unwrap().unwrap();
         assert_eq!((rules.max_gpus, rules.cooldown_ms, rules.duration_ms), (64, 60_000, 0));
     }

@@ -1,5 +1,7 @@
 //! What keeps a pod from running on another cluster.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
 
 /// The one node selector that every virtual node has too.
@@ -8,6 +10,9 @@ const PORTABLE_SELECTOR: (&str, &str) = ("kubernetes.io/os", "linux");
 /// The first reason why the pod must stay here, with what to do about it.
 pub(crate) fn obstacle(pod: &Pod) -> Option<String> {
     let spec = pod.spec.as_ref()?;
+    if let Some(problem) = [&pod.metadata.labels, &pod.metadata.annotations].into_iter().find_map(unclear) {
+        return Some(problem);
+    }
     if spec.host_network == Some(true) || spec.host_pid == Some(true) || spec.host_ipc == Some(true) {
         return Some("it uses its host's network, processes or IPC".to_owned());
     }
@@ -26,6 +31,12 @@ pub(crate) fn obstacle(pod: &Pod) -> Option<String> {
         return Some("it is a DaemonSet's pod".to_owned());
     }
     node_choice(spec)
+}
+
+/// What a pod says of going away that is neither yes nor no.
+fn unclear(map: &Option<BTreeMap<String, String>>) -> Option<String> {
+    let said = map.as_ref()?.get(super::OFFLOAD_LABEL).filter(|text| !matches!(text.as_str(), "true" | "false"))?;
+    Some(format!("its {} is {said:?}; write \"true\", or \"false\" to keep it here", super::OFFLOAD_LABEL))
 }
 
 fn privileged(spec: &PodSpec) -> Option<&str> {
@@ -95,6 +106,20 @@ mod tests {
             "volumes": [{ "name": "tmp", "emptyDir": {} }, { "name": "c", "configMap": { "name": "c" } }],
         });
         assert_eq!(obstacle_of(ordinary), None);
+    }
+
+    #[test]
+    fn what_is_neither_yes_nor_no_is_named() {
+        let said = |text: &str| {
+            let pod = json!({
+                "metadata": { "name": "p", "annotations": { "comity.dev/offload": text } },
+                "spec": { "containers": [{ "name": "c" }] },
+            });
+            obstacle(&serde_json::from_value(pod).unwrap())
+        };
+        assert_eq!((said("true"), said("false")), (None, None));
+        let problem = said("yes").unwrap();
+        assert!(problem.contains("comity.dev/offload is \"yes\"") && problem.contains("\"false\""), "{problem}");
     }
 
     #[test]

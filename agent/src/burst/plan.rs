@@ -26,7 +26,7 @@ pub(crate) const MAX_GPUS_PER_REQUEST: u32 = 4_096;
 /// How long a failed request's pods wait before they ask again.
 const RETRY_AFTER_MS: u64 = 60_000;
 /// Same events are repeated after this time: events live for an hour.
-const REPEAT_NOTE_MS: u64 = 10 * 60_000;
+pub(super) const REPEAT_NOTE_MS: u64 = 10 * 60_000;
 
 /// An event on a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -206,6 +206,9 @@ impl<'a> Planner<'a> {
         if pod.opted_out {
             return Err(None);
         }
+        if let Some(reason) = &self.view.cannot_borrow {
+            return Err(Some(notes::cannot_go(&format!("this cluster can have no virtual nodes: {reason}"))));
+        }
         let rules = rules.as_ref().map_err(|problem| Some(notes::cannot_go(problem)))?;
         let shape = pod.shape.as_ref().map_err(|problem| Some(notes::cannot_go(problem)))?;
         if let Some(obstacle) = &pod.obstacle {
@@ -217,6 +220,9 @@ impl<'a> Planner<'a> {
                 "its GPU class is {class:?}; name one by {} on the pod or its namespace",
                 super::CLASS
             ))));
+        }
+        if rules.max_requests == 0 {
+            return Err(Some(notes::no_requests()));
         }
         if shape.gpus > rules.max_gpus {
             return Err(Some(notes::never_fits(shape.gpus, rules.max_gpus)));
@@ -298,11 +304,11 @@ impl<'a> Planner<'a> {
     }
 
     fn tell(&mut self, pod: &PodFacts, note: Note) {
-        let told = self.view.told.get(&pod.pod.uid);
-        let is_old = |told: &super::view::Told| {
+        let mut told = self.view.told.get(&pod.pod.uid).into_iter().flatten();
+        let is_known = |told: &super::view::Told| {
             told.note == note && self.view.now_ms.saturating_sub(told.at_ms) < REPEAT_NOTE_MS
         };
-        if !told.is_some_and(is_old) {
+        if !told.any(is_known) {
             self.actions.push(BurstAction::Tell { pod: pod.pod.clone(), note });
         }
     }

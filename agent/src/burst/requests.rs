@@ -32,6 +32,8 @@ pub trait Requests: Send + Sync {
     fn release(&self, lease: String, key: String) -> BoxFuture<'_, Result<(), RequestError>>;
     /// One request.
     fn get(&self, request: String) -> BoxFuture<'_, Result<v1::Request, RequestError>>;
+    /// Why a request waits.
+    fn explain(&self, request: String) -> BoxFuture<'_, Result<v1::ExplainRequestResponse, RequestError>>;
     /// All requests of this cluster that have not ended.
     fn list(&self) -> BoxFuture<'_, Result<Vec<v1::Request>, RequestError>>;
 }

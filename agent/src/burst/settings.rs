@@ -5,12 +5,16 @@ use std::net::{Ipv4Addr, SocketAddr};
 use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigError;
+use crate::config::problems::Problems;
 use crate::dns_label::is_dns_label;
 
 /// Longest that a Job's pods are waited for.
 const MAX_DEBOUNCE_MS: u64 = 5_000;
 /// Longest that an unused lease is kept, and that a pod is held: a day.
 const MAX_SECONDS: u64 = 86_400;
+/// The most that is asked for with each GPU: a thousand cores, 16 TiB.
+const MAX_CPU_MILLI: u64 = 1_000_000;
+const MAX_MEMORY_MIB: u64 = 16 << 20;
 /// Where the webhook listens. Not the fabric's port for APIs, which a gateway opens on addresses of the same node.
 const DEFAULT_PORT: u16 = 7483;
 
@@ -109,67 +113,70 @@ impl BurstSettings {
     /// Says what cannot be.
     ///
     /// # Errors
-    /// [`ConfigError::Value`], naming field, value and remedy.
+    /// [`ConfigError`], naming fields, values and remedies.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let bound = |field, value: u64, most: u64| {
-            if value <= most { Ok(()) } else { Err(refused(field, value, format!("write at most {most}"))) }
-        };
-        bound("burst.debounceMilliseconds", self.debounce_milliseconds, MAX_DEBOUNCE_MS)?;
-        bound("burst.cooldownSeconds", self.cooldown_seconds, MAX_SECONDS)?;
-        bound("burst.holdSeconds", self.hold_seconds, MAX_SECONDS)?;
-        bound("burst.durationSeconds", self.duration_seconds, 90 * MAX_SECONDS)?;
+        let mut problems = Problems::default();
+        self.gather(&mut problems);
+        problems.done()
+    }
+
+    pub(crate) fn gather(&self, problems: &mut Problems) {
+        for (field, value, most) in [
+            ("burst.debounceMilliseconds", self.debounce_milliseconds, MAX_DEBOUNCE_MS),
+            ("burst.cooldownSeconds", self.cooldown_seconds, MAX_SECONDS),
+            ("burst.holdSeconds", self.hold_seconds, MAX_SECONDS),
+            ("burst.durationSeconds", self.duration_seconds, 90 * MAX_SECONDS),
+            ("burst.cpuMilliPerGpu", self.cpu_milli_per_gpu, MAX_CPU_MILLI),
+            ("burst.memoryMibPerGpu", self.memory_mib_per_gpu, MAX_MEMORY_MIB),
+        ] {
+            if value > most {
+                problems.refuse(field, value, format!("write at most {most}"));
+            }
+        }
         for (field, value) in
             [("burst.defaultClass", &self.default_class), ("burst.defaultTenant", &self.default_tenant)]
         {
             if !value.is_empty() && !is_dns_label(value) {
-                return Err(refused(field, value, "write a DNS label: lower-case letters, digits and '-'"));
+                problems.refuse(field, value, "write a DNS label: lower-case letters, digits and '-'");
             }
         }
-        if self.max_gpus == 0 || self.max_requests == 0 {
-            let (field, value) = if self.max_gpus == 0 {
-                ("burst.maxGpus", self.max_gpus)
-            } else {
-                ("burst.maxRequests", self.max_requests)
-            };
-            return Err(refused(field, value, "write at least 1, or turn burst.enabled off"));
+        for (field, value) in [("burst.maxGpus", self.max_gpus), ("burst.maxRequests", self.max_requests)] {
+            if value == 0 {
+                problems.refuse(field, value, "write at least 1, or turn burst.enabled off");
+            }
         }
-        self.webhook.as_ref().map_or(Ok(()), WebhookSettings::check)
+        if let Some(webhook) = &self.webhook {
+            webhook.gather(problems);
+        }
     }
 }
 
 impl WebhookSettings {
-    fn check(&self) -> Result<(), ConfigError> {
+    fn gather(&self, problems: &mut Problems) {
         match (&self.url, &self.service) {
             (Some(url), None) => {
                 let parsed = url.parse::<http::Uri>().ok();
                 let host = parsed.as_ref().filter(|uri| uri.scheme_str() == Some("https")).and_then(http::Uri::host);
                 if host.is_none() {
-                    return Err(refused("burst.webhook.url", url, "write https://HOST:PORT/gate"));
+                    problems.refuse("burst.webhook.url", url, "write https://HOST:PORT/gate");
                 }
             }
             (None, Some(service))
                 if is_dns_label(&service.namespace) && is_dns_label(&service.name) && service.port > 0 => {}
             (None, Some(service)) => {
                 let text = format!("{}/{}:{}", service.namespace, service.name, service.port);
-                return Err(refused("burst.webhook.service", text, "write DNS labels and a port from 1 to 65535"));
+                problems.refuse("burst.webhook.service", text, "write DNS labels and a port from 1 to 65535");
             }
             _ => {
-                return Err(refused(
-                    "burst.webhook",
-                    "",
-                    "write either url, where the API server reaches this host, or service, in front of this pod",
-                ));
+                let reason =
+                    "write either url, where the API server reaches this host, or service, in front of this pod";
+                problems.refuse("burst.webhook", "", reason);
             }
         }
         if !is_dns_label(&self.secret_namespace) {
-            return Err(refused("burst.webhook.secretNamespace", &self.secret_namespace, "write a namespace"));
+            problems.refuse("burst.webhook.secretNamespace", &self.secret_namespace, "write a namespace");
         }
-        Ok(())
     }
-}
-
-fn refused(field: &'static str, value: impl ToString, reason: impl Into<String>) -> ConfigError {
-    ConfigError::Value { field, value: value.to_string(), reason: reason.into() }
 }
 
 #[cfg(test)]

@@ -11,14 +11,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::execute::{Hands, Outcome, pod_of};
 use super::mirror::Cluster;
-use super::plan::{BurstAction, plan};
+use super::plan::{BurstAction, REPEAT_NOTE_MS, plan};
 use super::pod::PodFacts;
 use super::requests::Requests;
 use super::settings::BurstSettings;
 use super::slots;
 use super::view::{BurstView, EndedRequest, PodView, RequestFacts, Told};
+use super::why::Why;
 use super::worker::Worker;
+use crate::delivery::NodeService;
 use crate::desired::Update;
+use crate::failing::Failing;
 use crate::kubernetes_api::KubernetesApi;
 use crate::observe::Nodes;
 use crate::reclaim::{self, ReclaimContext, Saved};
@@ -38,6 +41,8 @@ const RETRY_MS: u64 = 1_000;
 /// How long a request that lost its lease to a call back waits for pods: a Job makes them anew after ten seconds, later if they
 /// failed before.
 const MOVES_FOR_MS: u64 = 60_000;
+/// Events of one pod that are remembered, the newest first.
+const MOST_TOLD: usize = 16;
 
 /// What burst is given.
 pub struct BurstContext {
@@ -55,6 +60,8 @@ pub struct BurstContext {
     pub records: watch::Receiver<Arc<Records>>,
     /// What this cluster has.
     pub nodes: watch::Receiver<Nodes>,
+    /// Whether this cluster can have virtual nodes.
+    pub service: watch::Receiver<NodeService>,
     /// Told of leases that are called back and whose work is saved.
     pub saved: watch::Sender<Saved>,
     /// Time.
@@ -69,6 +76,7 @@ pub async fn run(context: BurstContext, stop: CancellationToken) {
         client: context.kubernetes.client(),
         requests: Arc::clone(&context.requests),
         desired: context.desired.clone(),
+        service: context.service.clone(),
         clock: Arc::clone(&context.clock),
         default_class: context.settings.default_class.clone(),
         default_tenant: context.settings.default_tenant.clone(),
@@ -88,6 +96,7 @@ pub async fn run(context: BurstContext, stop: CancellationToken) {
                 super::webhook::run(
                     context.kubernetes.client(),
                     settings.clone(),
+                    context.service.clone(),
                     Arc::clone(&context.clock),
                     stop.clone(),
                 )
@@ -118,6 +127,7 @@ struct Shell {
     desired: watch::Receiver<Update>,
     records: watch::Receiver<Arc<Records>>,
     nodes: watch::Receiver<Nodes>,
+    service: watch::Receiver<NodeService>,
     cluster: Cluster,
     hands: Hands,
     worker: Worker,
@@ -126,9 +136,12 @@ struct Shell {
     submitted_ms: BTreeMap<String, u64>,
     ended: BTreeMap<String, EndedRequest>,
     refused: BTreeMap<String, (String, u64)>,
+    /// Submissions that the broker does not take, by key.
+    failing: Failing,
     believed: BTreeMap<String, Believed>,
     seen_ms: BTreeMap<String, u64>,
-    told: BTreeMap<String, Told>,
+    told: BTreeMap<String, Vec<Told>>,
+    why: Why,
     expected: BTreeMap<String, Option<u32>>,
     short_since: BTreeMap<String, u64>,
     idle_since: BTreeMap<String, u64>,
@@ -147,6 +160,7 @@ impl Shell {
             desired: context.desired.clone(),
             records: context.records.clone(),
             nodes: context.nodes.clone(),
+            service: context.service.clone(),
             cluster: Cluster::watch(client.clone(), context.settings.clone()),
             hands: Hands::new(client),
             worker: Worker::new(Arc::clone(&context.requests), Arc::clone(&context.clock)),
@@ -154,9 +168,11 @@ impl Shell {
             submitted_ms: BTreeMap::new(),
             ended: BTreeMap::new(),
             refused: BTreeMap::new(),
+            failing: Failing::default(),
             believed: BTreeMap::new(),
             seen_ms: BTreeMap::new(),
             told: BTreeMap::new(),
+            why: Why::default(),
             expected: BTreeMap::new(),
             short_since: BTreeMap::new(),
             idle_since: BTreeMap::new(),
@@ -250,6 +266,7 @@ impl Shell {
             in_flight: self.worker.in_flight(),
             refused: self.refused.clone(),
             told: self.told.clone(),
+            cannot_borrow: self.service.borrow().borrows.clone().err(),
             expected: self.expected.iter().filter_map(|(uid, size)| Some((uid.clone(), (*size)?))).collect(),
             debounce_ms: self.settings.debounce_milliseconds,
             hold_ms: self.settings.hold_seconds.saturating_mul(1_000),
@@ -263,6 +280,7 @@ impl Shell {
         for (id, request) in view.requests.iter_mut().flatten() {
             request.kept_until_ms = self.moving.get(id).copied().unwrap_or(0);
         }
+        self.why.say(view.requests.iter_mut().flatten().filter(|(_, request)| request.is_queued), now);
         self.note_unused(&mut view);
         view
     }
@@ -282,6 +300,9 @@ impl Shell {
 
     /// Asks about what pods name and nobody has told of yet.
     fn ask_broker(&mut self, view: &BurstView) {
+        for request in self.why.due(view.now_ms) {
+            self.worker.explain(request);
+        }
         for pod in view.pods.iter().map(|pod| &pod.facts).filter(|pod| !pod.is_finished && pod.node.is_none()) {
             if let (Some(request), Some(known)) = (&pod.request, &self.requests)
                 && !known.contains_key(request)
@@ -332,7 +353,10 @@ impl Shell {
 
     fn remember(&mut self, outcome: Outcome, action: BurstAction, before: PodFacts, now: u64) {
         if let BurstAction::Tell { pod, note } = action {
-            self.told.insert(pod.uid, Told { note, at_ms: now });
+            let told = self.told.entry(pod.uid).or_default();
+            told.retain(|told| told.note != note && now.saturating_sub(told.at_ms) < REPEAT_NOTE_MS);
+            told.truncate(MOST_TOLD - 1);
+            told.insert(0, Told { note, at_ms: now });
             return;
         }
         tracing::info!(namespace = before.pod.namespace, pod = before.pod.name, ?action, "burst");

@@ -126,7 +126,7 @@ pub struct InFlight {
     pub pods: BTreeSet<String>,
 }
 
-/// What a pod was told last.
+/// What a pod was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     /// The event.
@@ -158,10 +158,12 @@ pub struct BurstView {
     pub in_flight: Vec<InFlight>,
     /// Submissions that the broker refused lately, by idempotency key: why, and until when they are not tried again.
     pub refused: BTreeMap<String, (String, u64)>,
-    /// What pods were told, by UID.
-    pub told: BTreeMap<String, Told>,
+    /// What pods were told lately, by UID.
+    pub told: BTreeMap<String, Vec<Told>>,
     /// How many pods an owner will make, by its UID, where that is known.
     pub expected: BTreeMap<String, u32>,
+    /// Why this cluster can have no virtual nodes, if it cannot: nothing is asked for, and pods stay.
+    pub cannot_borrow: Option<String>,
     /// How long pods of one owner are gathered.
     pub debounce_ms: u64,
     /// How long a pod is held at most.

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::settings::WebhookSettings;
 use crate::api_server_calls;
+use crate::delivery::NodeService;
 use server::Webhook;
 
 pub use configuration::remove as remove_configuration;
@@ -32,11 +33,19 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(2);
 
 /// Serves reviews, and keeps certificates and configuration right, until told to stop.
-pub async fn run(client: kube::Client, settings: WebhookSettings, clock: Arc<dyn Clock>, stop: CancellationToken) {
+pub async fn run(
+    client: kube::Client,
+    settings: WebhookSettings,
+    service: watch::Receiver<NodeService>,
+    clock: Arc<dyn Clock>,
+    stop: CancellationToken,
+) {
     let (show, shown) = watch::channel(None);
+    let keeper = Keeper { client, settings, service, show, clock };
     let served = async {
-        let listener = api_server_calls::listen(settings.listen, "burst.webhook.listen", clock.as_ref()).await;
-        tokio::join!(keep_right(&client, &settings, &show, clock.as_ref()), api_server_calls::serve(listener, shown));
+        let listener =
+            api_server_calls::listen(keeper.settings.listen, "burst.webhook.listen", keeper.clock.as_ref()).await;
+        tokio::join!(keeper.keep_right(), api_server_calls::serve(listener, shown));
     };
     tokio::select! {
         () = stop.cancelled() => {}
@@ -44,51 +53,55 @@ pub async fn run(client: kube::Client, settings: WebhookSettings, clock: Arc<dyn
     }
 }
 
-/// Never ends.
-async fn keep_right(
-    client: &kube::Client,
-    settings: &WebhookSettings,
-    show: &watch::Sender<Option<Arc<Webhook>>>,
-    clock: &dyn Clock,
-) {
-    let api = Api::<MutatingWebhookConfiguration>::all(client.clone());
-    let only = watcher::Config::default().fields(&format!("metadata.name={}", configuration::NAME));
-    let mut changes = watcher(api, only).default_backoff().boxed();
-    let mut is_said = false;
-    loop {
-        let pause = match once(client, settings, show, clock).await {
-            Ok(()) => {
-                if !is_said {
-                    tracing::info!(listen = %settings.listen, "the admission webhook of burst serves");
-                }
-                is_said = true;
-                LOOK_EVERY
-            }
-            Err(error) => {
-                tracing::warn!(error, "the admission webhook cannot be set up yet; pending pods are rescued meanwhile");
-                RETRY
-            }
-        };
-        tokio::select! {
-            () = clock.sleep(pause) => {}
-            Some(_) = changes.next() => {}
-        }
-    }
+struct Keeper {
+    client: kube::Client,
+    settings: WebhookSettings,
+    /// Pods are held only where this cluster can have virtual nodes.
+    service: watch::Receiver<NodeService>,
+    show: watch::Sender<Option<Arc<Webhook>>>,
+    clock: Arc<dyn Clock>,
 }
 
-async fn once(
-    client: &kube::Client,
-    settings: &WebhookSettings,
-    show: &watch::Sender<Option<Arc<Webhook>>>,
-    clock: &dyn Clock,
-) -> Result<(), String> {
-    let certificates = secret::ensure(client, settings, clock.now()).await?;
-    // Whoever connects knows the new CA before the new certificate is shown, and the old one for as long as it is good.
-    configuration::ensure(client, settings, &certificates.ca_pem).await?;
-    if show.borrow().as_ref().is_none_or(|shown| !shown.shows(&certificates)) {
-        let webhook = Webhook::new(&certificates)
-            .map_err(|error| format!("{error}; delete Secret {} to have them made anew", secret::SECRET))?;
-        show.send_replace(Some(Arc::new(webhook)));
+impl Keeper {
+    /// Never ends.
+    async fn keep_right(&self) {
+        let api = Api::<MutatingWebhookConfiguration>::all(self.client.clone());
+        let only = watcher::Config::default().fields(&format!("metadata.name={}", configuration::NAME));
+        let mut changes = watcher(api, only).default_backoff().boxed();
+        let mut is_said = false;
+        loop {
+            let pause = match self.once().await {
+                Ok(()) => {
+                    if !is_said {
+                        tracing::info!(listen = %self.settings.listen, "the admission webhook of burst serves");
+                    }
+                    is_said = true;
+                    LOOK_EVERY
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        error,
+                        "the admission webhook cannot be set up yet; pending pods are rescued meanwhile"
+                    );
+                    RETRY
+                }
+            };
+            tokio::select! {
+                () = self.clock.sleep(pause) => {}
+                Some(_) = changes.next() => {}
+            }
+        }
     }
-    Ok(())
+
+    async fn once(&self) -> Result<(), String> {
+        let certificates = secret::ensure(&self.client, &self.settings, self.clock.now()).await?;
+        // Whoever connects knows the new CA before the new certificate is shown, and the old one for as long as it is good.
+        configuration::ensure(&self.client, &self.settings, &certificates.ca_pem).await?;
+        if self.show.borrow().as_ref().is_none_or(|shown| !shown.shows(&certificates)) {
+            let webhook = Webhook::new(&certificates, self.service.clone())
+                .map_err(|error| format!("{error}; delete Secret {} to have them made anew", secret::SECRET))?;
+            self.show.send_replace(Some(Arc::new(webhook)));
+        }
+        Ok(())
+    }
 }

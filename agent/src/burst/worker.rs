@@ -24,13 +24,13 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// What came back.
-#[expect(clippy::large_enum_variant, reason = "few are under way, and each is taken apart at once")]
 pub(super) enum Answer {
     Submitted { submission: Submission, result: Result<v1::Request, RequestError> },
     Cancelled { request: String, result: Result<(), RequestError> },
     GivenBack { lease: String, result: Result<(), RequestError> },
     Listed { began_ms: u64, result: Result<Vec<v1::Request>, RequestError> },
     Got { request: String, result: Result<v1::Request, RequestError> },
+    Explained { request: String, result: Result<v1::ExplainRequestResponse, RequestError> },
     JobSize { uid: String, size: Option<u32> },
 }
 
@@ -39,11 +39,13 @@ impl Answer {
     fn failure(&self) -> Option<&RequestError> {
         match self {
             Self::Got { result: Err(RequestError::NotFound(_)), .. }
+            | Self::Explained { result: Err(RequestError::NotFound(_)), .. }
             | Self::Submitted { .. }
             | Self::JobSize { .. } => None,
             Self::Cancelled { result, .. } | Self::GivenBack { result, .. } => result.as_ref().err(),
             Self::Listed { result, .. } => result.as_ref().err(),
             Self::Got { result, .. } => result.as_ref().err(),
+            Self::Explained { result, .. } => result.as_ref().err(),
         }
     }
 }
@@ -178,6 +180,14 @@ impl Worker {
         self.begin(format!("get {request}"), async move {
             let result = requests.get(request.clone()).await;
             Answer::Got { request, result }
+        });
+    }
+
+    pub(super) fn explain(&mut self, request: String) {
+        let requests = Arc::clone(&self.requests);
+        self.begin(format!("explain {request}"), async move {
+            let result = requests.explain(request.clone()).await;
+            Answer::Explained { request, result }
         });
     }
 

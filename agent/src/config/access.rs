@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use rustls_pki_types::ServerName;
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, refused};
+use super::problems::Problems;
 
 /// Where tenants of this origin reach the namespaces that it leases: one TCP port for each lease, which leads to the
 /// donor's API server. Who reaches the port is nobody there without the lease's token.
@@ -35,17 +35,17 @@ impl AccessSettings {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    pub(super) fn check(&self, problems: &mut Problems) {
         match &self.host {
             Some(host) if ServerName::try_from(host.as_str()).is_err() => {
                 let reason = "write a name or an address without a port, as in comity-agent.comity-system.svc";
-                Err(refused("access.host", host, reason))
+                problems.refuse("access.host", host, reason);
             }
             None if self.listen.is_unspecified() => {
                 let reason = "no client can use it as an address; say in access.host what kubeconfigs are to have";
-                Err(refused("access.listen", self.listen, reason))
+                problems.refuse("access.listen", self.listen, reason);
             }
-            _ => Ok(()),
+            _ => {}
         }
     }
 }

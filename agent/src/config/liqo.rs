@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, refused};
+use super::address::is_host_port;
+use super::problems::Problems;
 use crate::burst::settings::ServiceName;
 use crate::dns_label::is_dns_label;
 use crate::liqo::network::GatewaySettings;
@@ -13,7 +14,8 @@ use crate::liqo::network::GatewaySettings;
 /// Pod CIDRs that a key bundle carries, and networks that peers may have.
 const MAX_POD_CIDRS: usize = 8;
 const MAX_PEER_NETWORKS: usize = 64;
-const LONGEST_LABEL: usize = 63;
+/// The widest network that pods of one cluster have.
+const WIDEST_POD_CIDR: u8 = 8;
 /// Beside those of the fabric (7482) and of the webhook (7483).
 const POD_METRICS_PORT: u16 = 7484;
 
@@ -120,15 +122,16 @@ impl Default for LiqoSettings {
 }
 
 impl LiqoSettings {
-    pub(super) fn check(&self, has_kubernetes: bool) -> Result<(), ConfigError> {
+    pub(super) fn check(&self, has_kubernetes: bool, problems: &mut Problems) {
         if self.enabled && !has_kubernetes {
             let reason = "there is no Kubernetes here (inventoryFile is given); leave it out";
-            return Err(refused("liqo.enabled", self.enabled, reason));
+            problems.refuse("liqo.enabled", self.enabled, reason);
         }
-        let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         for (field, name) in [("liqo.namespace", &self.namespace), ("liqo.agentNamespace", &self.agent_namespace)] {
-            if name.is_empty() || name.len() > LONGEST_LABEL || !name.bytes().all(inner) || name.starts_with('-') {
-                return Err(refused(field, name, "want the name of a namespace: lower-case letters, digits and '-'"));
+            if !is_dns_label(name) {
+                let reason =
+                    "want the name of a namespace: lower-case letters, digits and '-', none of these at the ends";
+                problems.refuse(field, name, reason);
             }
         }
         for (field, networks, most) in [
@@ -136,33 +139,35 @@ impl LiqoSettings {
             ("liqo.peerNetworks", &self.peer_networks, MAX_PEER_NETWORKS),
         ] {
             if networks.len() > most {
-                return Err(refused(field, networks.len(), format!("name at most {most}")));
+                problems.refuse(field, networks.len(), format!("name at most {most}"));
             }
             if let Some(bad) = networks.iter().find(|network| network.addr() != network.network()) {
-                return Err(refused(field, bad, format!("bits are set behind the prefix; write {}", bad.trunc())));
+                problems.refuse(field, bad, format!("bits are set behind the prefix; write {}", bad.trunc()));
             }
+        }
+        if let Some(wide) = self.pod_cidrs.iter().find(|network| network.prefix_len() < WIDEST_POD_CIDR) {
+            let reason =
+                format!("no cluster's pods have so many addresses; write its own networks, /{WIDEST_POD_CIDR} at most");
+            problems.refuse("liqo.podCidrs", wide, reason);
         }
         if self.network == LiqoNetworkName::Liqo && !self.pod_cidrs.is_empty() {
             let reason = "with network: liqo it is Liqo that knows them (ipam.podCIDR of its chart); leave it out";
-            return Err(refused("liqo.podCidrs", self.pod_cidrs.len(), reason));
+            problems.refuse("liqo.podCidrs", self.pod_cidrs.len(), reason);
         }
-        self.gateway.check().map_err(|(field, value, reason)| refused(field, value, reason))?;
+        problems.take(self.gateway.check());
         if !TOKEN_ROTATION.contains(&self.token_rotation_seconds) {
             let (least, most) = TOKEN_ROTATION.into_inner();
             let reason = format!("want {least} to {most} seconds");
-            return Err(refused("liqo.tokenRotationSeconds", self.token_rotation_seconds, reason));
+            problems.refuse("liqo.tokenRotationSeconds", self.token_rotation_seconds, reason);
         }
         if let Some(PodMetricsSettings { service, .. }) = &self.pod_metrics
             && !(is_dns_label(&service.namespace) && is_dns_label(&service.name) && service.port > 0)
         {
             let text = format!("{}/{}:{}", service.namespace, service.name, service.port);
-            return Err(refused("liqo.podMetrics.service", text, "write DNS labels and a port from 1 to 65535"));
+            problems.refuse("liqo.podMetrics.service", text, "write DNS labels and a port from 1 to 65535");
         }
-        let port = self.api_server.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains('/'));
-        let port = port.and_then(|(_, port)| port.parse::<u16>().ok()).filter(|port| *port > 0);
-        if !self.api_server.is_empty() && port.is_none() {
-            return Err(refused("liqo.apiServer", &self.api_server, "write host:port, as in api.example.org:6443"));
+        if !self.api_server.is_empty() && (!is_host_port(&self.api_server) || self.api_server.ends_with(":0")) {
+            problems.refuse("liqo.apiServer", &self.api_server, "write host:port, as in api.example.org:6443");
         }
-        Ok(())
     }
 }

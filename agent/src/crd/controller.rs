@@ -1,6 +1,5 @@
 //! Carries `GpuRequest`s to the broker and back, and keeps `GpuLease`s.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,25 +8,26 @@ use comity_runtime::Clock;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
-use kube::api::{Patch, PatchParams};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt as _;
-use kube::runtime::events::{Event as Record, EventType, Recorder, Reporter};
+use kube::runtime::events::EventType;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Resource};
-use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::gpu_request::GpuRequestStatus;
+use super::copies::Work;
 use super::reconcile::{self, Defaults};
-use super::{FINALIZER, GpuLease, GpuRequest, camel};
-use crate::burst::{CLASS, RequestError, Requests, TENANT_LABEL};
+use super::remarks::Remark;
+use super::seen::Seen;
+use super::write::Trouble;
+use super::{DeliveryKind, FINALIZER, GpuLease, GpuRequest, camel};
+use crate::burst::{CLASS, RequestError, Requests, TENANT_LABEL, why};
+use crate::delivery::NodeService;
 use crate::desired::Update;
 use crate::kubernetes_api::within_limit;
-use crate::observe::mirror::Mirror;
 use crate::reclaim::Saved;
 
 /// How often the broker is asked while a request waits, and while none does.
@@ -39,6 +39,10 @@ const KEEP_DELETED: Duration = Duration::from_secs(600);
 const ORPHANED_AFTER_MS: u64 = 10_000;
 /// After so long a `GpuLease` that was written is looked at again as it is: until then its watch tells of it as it was before.
 const SETTLES_AFTER: Duration = Duration::from_millis(500);
+/// What the broker refused is not asked again before this time: the policy may be another one by then.
+const REFUSED_FOR: Duration = Duration::from_secs(600);
+/// What cannot be asked because something is missing on the object's namespace is looked at again after this time.
+const INCOMPLETE_FOR: Duration = Duration::from_secs(30);
 /// Objects that are worked on at once.
 const AT_ONCE: usize = 8;
 
@@ -52,6 +56,8 @@ pub struct Controller {
     pub requests: Arc<dyn Requests>,
     /// What the broker wants.
     pub desired: watch::Receiver<Update>,
+    /// Whether this cluster can have virtual nodes.
+    pub service: watch::Receiver<NodeService>,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Class where neither object nor namespace names one.
@@ -62,19 +68,10 @@ pub struct Controller {
     pub saved: watch::Sender<Saved>,
 }
 
-type Watch<K> = BoxStream<'static, watcher::Result<Event<K>>>;
+#[cfg(test)]
+mod tests;
 
-#[derive(Default)]
-pub(super) struct Seen {
-    requests: Mirror<GpuRequest>,
-    pub(super) leases: Mirror<GpuLease>,
-    /// Leases as they were written last, until they have settled: each change of a lease is written once.
-    pub(super) written: BTreeMap<String, GpuLease>,
-    /// When requests without an object were first seen.
-    orphans: BTreeMap<String, u64>,
-    /// A watch that fails is said once, not each time: the definitions may not be installed.
-    said: bool,
-}
+type Watch<K> = BoxStream<'static, watcher::Result<Event<K>>>;
 
 impl Controller {
     /// Runs until told to stop. Where the definitions are not installed it waits for them.
@@ -107,7 +104,7 @@ impl Controller {
                 }
                 () = tokio::time::sleep_until(settled), if settles.is_some() => {
                     settles = None;
-                    seen.written.clear();
+                    seen.written_leases.clear();
                     dirty = true;
                 }
                 Ok(()) = self.desired.changed() => dirty = true,
@@ -117,25 +114,20 @@ impl Controller {
     }
 
     /// Works on everything once; whether something waits for the broker.
-    async fn turn(&self, seen: &mut Seen) -> bool {
+    pub(super) async fn turn(&self, seen: &mut Seen) -> bool {
         let update = self.desired.borrow().clone();
         self.mirror_leases(seen, &update).await;
-        let objects: Vec<&GpuRequest> = seen.requests.facts().collect();
+        seen.forget_what_is_gone();
+        let begun: Vec<Work> = seen.requests.facts().map(|object| seen.begin(object)).collect();
         let live = self.requests.list().await;
-        let mut work: Vec<BoxFuture<'_, Result<bool, String>>> = Vec::with_capacity(objects.len());
-        for object in objects {
-            work.push(Box::pin(self.work(object, live.as_deref().ok(), update.state.as_deref())));
+        let mut work: Vec<BoxFuture<'_, (Work, Result<bool, Trouble>)>> = Vec::with_capacity(begun.len());
+        for begun in begun {
+            work.push(Box::pin(self.work(begun, live.as_deref().ok(), update.state.as_deref())));
         }
-        let results: Vec<Result<bool, String>> = futures::stream::iter(work).buffer_unordered(AT_ONCE).collect().await;
+        let results: Vec<_> = futures::stream::iter(work).buffer_unordered(AT_ONCE).collect().await;
         let mut waits = false;
-        for result in results {
-            match result {
-                Ok(more) => waits |= more,
-                Err(reason) => {
-                    tracing::warn!(reason, "a GpuRequest cannot be brought on yet");
-                    waits = true;
-                }
-            }
+        for (work, result) in results {
+            waits |= self.end(seen, work, result).await;
         }
         if let Ok(live) = live {
             waits |= self.sweep(seen, &live).await;
@@ -143,33 +135,77 @@ impl Controller {
         waits
     }
 
-    /// One object: whether it waits for something that no watch will tell.
+    /// Takes in how work on one object ended; whether it waits for something that no watch will tell.
+    async fn end(&self, seen: &mut Seen, mut work: Work, result: Result<bool, Trouble>) -> bool {
+        let (uid, now) = (work.uid(), self.clock.unix_ms());
+        for remark in std::mem::take(&mut work.remarks) {
+            if seen.remarks.is_due(&uid, &remark, now) {
+                self.tell(&work.object, remark).await;
+            }
+        }
+        let name = key(&work.object).unwrap_or_default();
+        seen.end(work);
+        match result {
+            Ok(waits) => {
+                seen.failing.ended(&uid);
+                waits
+            }
+            Err(Trouble::Outdated(reason)) => {
+                tracing::debug!(name, reason, "a GpuRequest is not as it was: its next copy is worked on");
+                false
+            }
+            Err(Trouble::Failed(reason)) => {
+                if seen.failing.is_news(&uid, &reason) {
+                    tracing::warn!(name, reason, "a GpuRequest cannot be brought on yet");
+                }
+                true
+            }
+        }
+    }
+
     async fn work(
         &self,
-        object: &GpuRequest,
+        mut work: Work,
         live: Option<&[v1::Request]>,
         desired: Option<&v1::DesiredState>,
-    ) -> Result<bool, String> {
-        let uid = object.metadata.uid.clone().unwrap_or_default();
-        let has_finalizer = object.metadata.finalizers.iter().flatten().any(|name| name == FINALIZER);
-        if object.metadata.deletion_timestamp.is_some() {
-            return if has_finalizer { self.remove(object, live).await } else { Ok(false) };
+    ) -> (Work, Result<bool, Trouble>) {
+        let result = self.bring_on(&mut work, live, desired).await;
+        (work, result)
+    }
+
+    /// One object: whether it waits for something that no watch will tell.
+    async fn bring_on(
+        &self,
+        work: &mut Work,
+        live: Option<&[v1::Request]>,
+        desired: Option<&v1::DesiredState>,
+    ) -> Result<bool, Trouble> {
+        let has_finalizer = work.object.metadata.finalizers.iter().flatten().any(|name| name == FINALIZER);
+        if work.object.metadata.deletion_timestamp.is_some() {
+            return if has_finalizer { self.remove(work, live).await } else { Ok(false) };
         }
         if !has_finalizer {
-            self.finalizers(object, &[FINALIZER]).await?;
+            self.finalizers(work, &[FINALIZER]).await?;
         }
         let now = self.clock.unix_ms();
-        let known = object.status.as_ref().and_then(|status| status.request.clone());
+        let known = work.object.status.as_ref().and_then(|status| status.request.clone());
+        let is_known = known.is_some();
         let request = match known {
-            None => self.submit(object).await?,
+            None if is_refused(&work.object) && work.asked_again_ms > now => return Ok(false),
+            None => self.submit(work).await?,
             Some(id) => match live.and_then(|live| live.iter().find(|request| request.id == id)) {
                 Some(request) => Ok(request.clone()),
-                None if is_final(object) => return Ok(false),
+                None if is_final(&work.object) => return Ok(false),
                 None => self.requests.get(id).await,
             },
         };
+        let object = &work.object;
         let status = match request {
-            Ok(request) => {
+            Ok(mut request) => {
+                if is_known && request.state() == v1::RequestState::Queued {
+                    request.message = self.explained(work, &request, now).await;
+                }
+                let object = &work.object;
                 let lease = desired.and_then(|state| {
                     state.leases.iter().find(|lease| lease.request == request.id && lease.id == request.lease)
                 });
@@ -186,22 +222,40 @@ impl Controller {
                 if object.status.as_ref().is_some_and(|s| s.request.is_some()) =>
             {
                 // What was known stays: cannot see is not gone.
-                tracing::warn!(uid, %error, "a GpuRequest's state cannot be read");
-                return Ok(true);
+                return Err(Trouble::Failed(format!("its state cannot be read: {error}")));
             }
             Err(error) => reconcile::refused(object, "Submitting", "BrokerUnavailable", &error.to_string(), now),
         };
-        let waits = !matches!(status.state.as_deref(), Some("Completed" | "Cancelled" | "Failed" | "Active"));
-        self.write_status(object, status).await?;
+        let ends = ["Completed", "Cancelled", "Failed", "Refused", "Active"];
+        let waits = !status.state.as_deref().is_some_and(|state| ends.contains(&state));
+        self.write_status(work, status).await?;
         Ok(waits)
     }
 
-    async fn submit(&self, object: &GpuRequest) -> Result<Result<v1::Request, RequestError>, String> {
+    /// Why it waits, asked once a minute at most.
+    async fn explained(&self, work: &mut Work, request: &v1::Request, now: u64) -> String {
+        if work.why.as_ref().is_none_or(|(_, asked)| now.saturating_sub(*asked) >= why::EVERY_MS) {
+            let text = match self.requests.explain(request.id.clone()).await {
+                Ok(answer) => why::in_short(&answer),
+                Err(error) => {
+                    tracing::debug!(request = request.id, %error, "why it waits cannot be read");
+                    work.why.take().map(|(text, _)| text).unwrap_or_default()
+                }
+            };
+            work.why = Some((text, now));
+        }
+        let text = work.why.as_ref().map(|(text, _)| text.clone());
+        text.filter(|text| !text.is_empty()).unwrap_or_else(|| request.message.clone())
+    }
+
+    /// Asks the broker; what says no is noted, so that the same is not asked at every turn.
+    async fn submit(&self, work: &mut Work) -> Result<Result<v1::Request, RequestError>, Trouble> {
+        let object = &work.object;
         let namespace = object.metadata.namespace.clone().unwrap_or_default();
         let api = Api::<PartialObjectMeta<Namespace>>::all(self.client.clone());
         let found = within_limit(api.get_metadata_opt(&namespace))
             .await
-            .map_err(|error| format!("namespace {namespace} cannot be read: {error}"))?;
+            .map_err(|error| Trouble::Failed(format!("namespace {namespace} cannot be read: {error}")))?;
         let metadata = found.map(|namespace| namespace.metadata).unwrap_or_default();
         let label = |key: &str| metadata.labels.as_ref().and_then(|labels| labels.get(key)).cloned();
         let annotation = metadata.annotations.as_ref().and_then(|all| all.get(CLASS)).cloned();
@@ -211,14 +265,24 @@ impl Controller {
             class: annotation.or_else(|| label(CLASS)).unwrap_or_else(|| self.default_class.clone()),
         };
         let uid = object.metadata.uid.clone().unwrap_or_default();
-        match reconcile::spec(object, &defaults) {
-            Ok(spec) => Ok(self.requests.submit(spec, reconcile::key(&uid)).await),
-            Err(reason) => Ok(Err(RequestError::Refused { code: "invalid-field".to_owned(), reason })),
-        }
+        let needs_nodes = object.spec.delivery.unwrap_or_default() == DeliveryKind::VirtualNode;
+        let no_nodes = self.service.borrow().borrows.clone().err().filter(|_| needs_nodes);
+        let spec = match no_nodes {
+            Some(why) => Err(("virtual-node-unavailable", format!("this cluster can have no virtual nodes: {why}"))),
+            None => reconcile::spec(object, &defaults).map_err(|reason| ("invalid-field", reason)),
+        };
+        let (answer, pause) = match spec {
+            Ok(spec) => (self.requests.submit(spec, reconcile::key(&uid)).await, REFUSED_FOR),
+            Err((code, reason)) => (Err(RequestError::Refused { code: code.to_owned(), reason }), INCOMPLETE_FOR),
+        };
+        let until = || self.clock.unix_ms().saturating_add(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
+        work.asked_again_ms = if matches!(answer, Err(RequestError::Refused { .. })) { until() } else { 0 };
+        Ok(answer)
     }
 
     /// Takes the request of a deleted object back, then lets the object go.
-    async fn remove(&self, object: &GpuRequest, live: Option<&[v1::Request]>) -> Result<bool, String> {
+    async fn remove(&self, work: &mut Work, live: Option<&[v1::Request]>) -> Result<bool, Trouble> {
+        let object = &work.object;
         let uid = object.metadata.uid.clone().unwrap_or_default();
         let named = object.status.as_ref().and_then(|status| status.request.clone());
         let of_purpose = |live: &[v1::Request]| {
@@ -237,14 +301,15 @@ impl Controller {
             let deleted = object.metadata.deletion_timestamp.as_ref().map_or(0, |time| time.0.as_millisecond());
             let since = self.clock.unix_ms().saturating_sub(u64::try_from(deleted).unwrap_or(0));
             if u128::from(since) < KEEP_DELETED.as_millis() {
-                return Err(format!("its request is not taken back yet: {error}"));
+                return Err(Trouble::Failed(format!("its request is not taken back yet: {error}")));
             }
             let text = format!(
                 "removed although its request was not taken back ({error}); that is done when the broker is heard again"
             );
-            self.tell(object, EventType::Warning, "ComityAbandoned", text).await;
+            let reason = "ComityAbandoned".to_owned();
+            work.remarks.push(Remark { type_: EventType::Warning, reason, text });
         }
-        self.finalizers(object, &[]).await?;
+        self.finalizers(work, &[]).await?;
         Ok(false)
     }
 
@@ -258,6 +323,7 @@ impl Controller {
         };
         let orphans: Vec<&v1::Request> = live.iter().filter(is_orphan).collect();
         seen.orphans.retain(|id, _| orphans.iter().any(|request| request.id == *id));
+        let orphans: Vec<v1::Request> = orphans.into_iter().cloned().collect();
         for request in &orphans {
             let since = *seen.orphans.entry(request.id.clone()).or_insert(now);
             if now.saturating_sub(since) < ORPHANED_AFTER_MS {
@@ -266,87 +332,13 @@ impl Controller {
             let key = format!("gpurequest-orphan-{}", request.id);
             match self.requests.cancel(request.id.clone(), key).await {
                 Ok(()) => tracing::info!(request = request.id, "its GpuRequest is gone: taken back"),
-                Err(error) => {
+                Err(error) if seen.failing.is_news(&request.id, &error.to_string()) => {
                     tracing::warn!(request = request.id, %error, "its GpuRequest is gone, and it cannot be taken back yet")
                 }
+                Err(error) => tracing::debug!(request = request.id, %error, "it cannot be taken back yet"),
             }
         }
         !orphans.is_empty()
-    }
-
-    async fn finalizers(&self, object: &GpuRequest, names: &[&str]) -> Result<(), String> {
-        let api = Api::<GpuRequest>::namespaced(self.client.clone(), &namespace(object));
-        let name = object.metadata.name.clone().unwrap_or_default();
-        let others = object.metadata.finalizers.iter().flatten().filter(|one| *one != FINALIZER).cloned();
-        let all: Vec<String> = others.chain(names.iter().map(|name| (*name).to_owned())).collect();
-        // The resource version makes it certain that no finalizer of others is lost.
-        let patch = json!({ "metadata": { "finalizers": all, "resourceVersion": object.metadata.resource_version } });
-        match within_limit(api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch))).await {
-            Ok(_) => Ok(()),
-            Err(error) => {
-                Err(format!("the finalizer of GpuRequest {}/{name} cannot be written: {error}", namespace(object)))
-            }
-        }
-    }
-
-    async fn write_status(&self, object: &GpuRequest, status: GpuRequestStatus) -> Result<(), String> {
-        let old = object.status.clone().unwrap_or_default();
-        if old == status {
-            return Ok(());
-        }
-        let api = Api::<GpuRequest>::namespaced(self.client.clone(), &namespace(object));
-        let name = object.metadata.name.clone().unwrap_or_default();
-        let apply = json!({
-            "apiVersion": GpuRequest::api_version(&()), "kind": GpuRequest::kind(&()),
-            "metadata": { "name": name }, "status": status,
-        });
-        within_limit(api.patch_status(&name, &PatchParams::apply("comity-agent").force(), &Patch::Apply(&apply)))
-            .await
-            .map_err(|error| {
-                format!("the status of GpuRequest {}/{name} cannot be written: {error}", namespace(object))
-            })?;
-        if old.state != status.state {
-            let state = status.state.as_deref().unwrap_or("Unknown");
-            let is_bad = matches!(state, "Refused" | "Failed");
-            let kind = if is_bad { EventType::Warning } else { EventType::Normal };
-            let text = status.message.clone().unwrap_or_else(|| format!("it is {state}"));
-            self.tell(object, kind, &format!("Comity{state}"), text).await;
-        }
-        Ok(())
-    }
-
-    pub(super) async fn tell(
-        &self,
-        object: &impl Resource<DynamicType = ()>,
-        type_: EventType,
-        reason: &str,
-        text: String,
-    ) {
-        let reporter = Reporter { controller: "comity-agent".to_owned(), instance: None };
-        let recorder = Recorder::new(self.client.clone(), reporter);
-        let reference: ObjectReference = object.object_ref(&());
-        let event = Record {
-            type_,
-            reason: reason.to_owned(),
-            note: Some(text.chars().take(500).collect()),
-            action: "Request".to_owned(),
-            secondary: None,
-        };
-        if let Err(error) = within_limit(recorder.publish(&event, &reference)).await {
-            tracing::debug!(%error, reason, "an event cannot be written");
-        }
-    }
-}
-
-impl Seen {
-    fn taken<K>(&mut self, what: &str, event: watcher::Result<Event<K>>) -> Option<Event<K>> {
-        event
-            .inspect_err(|error| {
-                if !std::mem::replace(&mut self.said, true) {
-                    tracing::warn!(what, %error, "cannot be watched and is tried again; apply deploy/crds and deploy/agent/burst.yaml");
-                }
-            })
-            .ok()
     }
 }
 
@@ -363,6 +355,12 @@ pub(super) fn key(object: &impl Resource) -> Option<String> {
 
 pub(super) fn namespace(object: &impl Resource) -> String {
     object.meta().namespace.clone().unwrap_or_default()
+}
+
+/// Whether the broker said no to what the object says.
+fn is_refused(object: &GpuRequest) -> bool {
+    let status = object.status.clone().unwrap_or_default();
+    status.state.as_deref() == Some("Refused") && status.observed_generation == object.metadata.generation
 }
 
 /// Whether the object's request has ended: it is not looked up again.

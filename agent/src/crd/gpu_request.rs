@@ -64,26 +64,27 @@ pub struct GpuRequestSpec {
     pub milli: Option<i32>,
     /// MIG profile that one share is, as in "1g.10gb".
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self.matches('^([1-9]c[.])?[1-9]g[.][1-9][0-9]{0,3}gb([+-][a-z]+([.][a-z]+)?)?$')").message("migProfile must be a name as nvidia-smi mig -lgip shows it, such as 1g.10gb or 1g.10gb+me"))]
     #[schemars(length(min = 1, max = 32))]
     pub mig_profile: Option<String>,
     /// GPU memory in MiB that one share is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("self >= 1").message("memoryMib must be at least 1"))]
+    #[x_kube(validation = Rule::new("self >= 1 && self <= 1099511627776").message("memoryMib must be from 1 to 1099511627776"))]
     pub memory_mib: Option<i64>,
     /// CPU for each share, in thousandths of a core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("self >= 0 && self <= 1099511627776").message("cpuMilliPerGpu must not be negative"))]
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 1099511627776").message("cpuMilliPerGpu must be from 0 to 1099511627776, thousandths of a core"))]
     pub cpu_milli_per_gpu: Option<i64>,
     /// Main memory for each share, in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("self >= 0 && self <= 1099511627776").message("memoryMibPerGpu must not be negative"))]
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 1099511627776").message("memoryMibPerGpu must be from 0 to 1099511627776 MiB"))]
     pub memory_mib_per_gpu: Option<i64>,
     /// All shares on one node; as topology.sameNode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_node: Option<bool>,
     /// Length of the lease, as in "2h"; absent: the federation's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,6}[smhd]$')").message("duration must be a number and one of s, m, h, d, as in 90s, 30m, 2h or 1d"))]
+    #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,6}[smhd]$')").message("duration must be a number and one of s, m, h, d, as in 90s, 30m, 2h or 1d"), validation = Rule::new("!self.matches('^[1-9][0-9]{0,6}[smhd]$') || (int(self.substring(0, self.size() - 1)) * (self.endsWith('s') ? 1 : self.endsWith('m') ? 60 : self.endsWith('h') ? 3600 : 86400) >= 10 && int(self.substring(0, self.size() - 1)) * (self.endsWith('s') ? 1 : self.endsWith('m') ? 60 : self.endsWith('h') ? 3600 : 86400) <= 7776000)").message("duration must be from 10s to 90d"))]
     #[schemars(length(max = 8))]
     pub duration: Option<String>,
     /// How the GPUs lie together.

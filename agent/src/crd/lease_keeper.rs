@@ -8,7 +8,9 @@ use kube::runtime::events::EventType;
 use kube::{Api, Resource as _};
 use serde_json::json;
 
-use super::controller::{Controller, Seen, key, namespace};
+use super::controller::{Controller, key, namespace};
+use super::remarks::Remark;
+use super::seen::Seen;
 use super::{GpuLease, lease_mirror};
 use crate::desired::Update;
 use crate::kubernetes_api::within_limit;
@@ -18,7 +20,7 @@ impl Controller {
     pub(super) async fn mirror_leases(&self, seen: &mut Seen, update: &Update) {
         let Some(state) = update.state.as_deref() else { return };
         let now = self.clock.unix_ms();
-        let Seen { leases, written, .. } = seen;
+        let Seen { leases, written_leases: written, failing, .. } = seen;
         let found: BTreeMap<String, &GpuLease> =
             leases.facts().filter_map(|object| Some((key(object)?, object))).collect();
         let (mut wanted, mut by_hand) = (Vec::new(), BTreeSet::new());
@@ -39,8 +41,14 @@ impl Controller {
                 by_hand.insert(lease.id.clone());
             }
             match self.write_lease(old.as_ref(), seen, &object).await {
-                Ok(()) => drop(written.insert(name, object)),
-                Err(reason) => tracing::warn!(lease = lease.id, reason, "a GpuLease cannot be written"),
+                Ok(()) => {
+                    failing.ended(&lease.id);
+                    written.insert(name, object);
+                }
+                Err(reason) if failing.is_news(&lease.id, &reason) => {
+                    tracing::warn!(lease = lease.id, reason, "a GpuLease cannot be written")
+                }
+                Err(reason) => tracing::debug!(lease = lease.id, reason, "a GpuLease still cannot be written"),
             }
         }
         self.saved.send_if_modified(|known| std::mem::replace(&mut known.by_hand, by_hand.clone()) != by_hand);
@@ -109,10 +117,11 @@ impl Controller {
         if status.reclaim_at.is_some() {
             let why = status.conditions.iter().find(|condition| condition.type_ == "Reclaiming");
             let why = why.map(|condition| condition.message.clone()).unwrap_or_default();
-            self.tell(seen, EventType::Warning, "ComityReclaim", why).await;
+            let reason = "ComityReclaim".to_owned();
+            self.tell(seen, Remark { type_: EventType::Warning, reason, text: why }).await;
         } else if status.end_reason.is_none() {
-            let text = "it is not called back any more".to_owned();
-            self.tell(seen, EventType::Normal, "ComityReclaimWithdrawn", text).await;
+            let (reason, text) = ("ComityReclaimWithdrawn".to_owned(), "it is not called back any more".to_owned());
+            self.tell(seen, Remark { type_: EventType::Normal, reason, text }).await;
         }
     }
 }

@@ -224,7 +224,10 @@ pub fn parse(
     };
     let file: File = serde_saphyr::from_str(text).map_err(|error| {
         let plain = error.without_snippet();
-        wrong(plain.location().unwrap_or(serde_saphyr::Location::UNKNOWN), plain.to_string())
+        wrong(
+            plain.location().unwrap_or(serde_saphyr::Location::UNKNOWN),
+            plain.render_with_formatter(&serde_saphyr::UserMessageFormatter),
+        )
     })?;
     nodes(&file, salt, reserve).map_err(|Problem(location, reason)| wrong(location, reason))
 }

@@ -197,6 +197,14 @@ impl Requests for Broker {
         })
     }
 
+    fn explain(&self, request: String) -> BoxFuture<'_, Result<v1::ExplainRequestResponse, RequestError>> {
+        Box::pin(async move {
+            let request = self.get(request).await?;
+            let summary = request.message.clone();
+            Ok(v1::ExplainRequestResponse { request: Some(request), summary, ..v1::ExplainRequestResponse::default() })
+        })
+    }
+
     fn list(&self) -> BoxFuture<'_, Result<Vec<v1::Request>, RequestError>> {
         Box::pin(async move {
             self.answer()?;

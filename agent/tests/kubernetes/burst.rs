@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use comity_agent::burst::{self, BurstContext, BurstSettings, GATE, LEASE, REQUEST, WebhookSettings};
 use comity_agent::crd::{GpuLease, GpuRequest};
+use comity_agent::delivery::NodeService;
 use comity_agent::observe::Nodes;
 use comity_agent::reclaim::Saved;
 use comity_proto::v1;
@@ -46,6 +47,7 @@ impl Running {
             desired: broker.desired(),
             records: watch::channel(Arc::default()).1,
             nodes: nodes.subscribe(),
+            service: watch::channel(NodeService { borrows: Ok(()), ..NodeService::none("") }).1,
             saved: saved.clone(),
             clock: Arc::new(SystemClock::new()),
         };
@@ -344,6 +346,12 @@ pub(crate) async fn definitions_refuse_what_cannot_be(cluster: &Cluster) {
         (json!({ "gpus": 1, "class": "Big One" }), "class must be a DNS label"),
         (json!({ "gpus": 1, "class": "a", "selector": "true" }), "give either class or selector"),
         (json!({ "gpus": 1, "milli": 20 }), "milli must be from 50 to 1000"),
+        (json!({ "gpus": 1, "migProfile": "bad profile!" }), "migProfile must be a name"),
+        (json!({ "gpus": 1, "memoryMib": 1_u64 << 41 }), "memoryMib must be from 1 to 1099511627776"),
+        (json!({ "gpus": 1, "cpuMilliPerGpu": 1_u64 << 41 }), "cpuMilliPerGpu must be from 0 to 1099511627776"),
+        (json!({ "gpus": 1, "memoryMibPerGpu": -1 }), "memoryMibPerGpu must be from 0 to 1099511627776"),
+        (json!({ "gpus": 1, "duration": "91d" }), "duration must be from 10s to 90d"),
+        (json!({ "gpus": 1, "duration": "9s" }), "duration must be from 10s to 90d"),
         (json!({ "gpus": 1, "milli": 500, "migProfile": "1g.10gb" }), "at most one of milli"),
         (json!({ "gpus": 1, "duration": "a week" }), "duration must be a number"),
         (json!({ "gpus": 1, "gpuz": 1 }), "unknown field"),

@@ -102,7 +102,7 @@ impl Refusal {
             reason: format!("no {what} {value:?}"),
             field: field.to_owned(),
             value,
-            remedy: format!("list the {what}s that exist"),
+            remedy: format!("list the {} that exist", plural(what)),
         }
     }
 
@@ -113,6 +113,11 @@ impl Refusal {
         self.value = shorten(&value.to_string());
         self
     }
+}
+
+/// "classes" for "class".
+fn plural(what: &str) -> String {
+    if what.ends_with('s') { format!("{what}es") } else { format!("{what}s") }
 }
 
 impl fmt::Display for Refusal {
@@ -128,5 +133,21 @@ fn shorten(text: &str) -> String {
     match text.char_indices().nth(80) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_exist_has_a_plural() {
+        for (what, remedy) in [
+            ("lease", "list the leases that exist"),
+            ("class", "list the classes that exist"),
+            ("priority class", "list the priority classes that exist"),
+        ] {
+            assert_eq!(Refusal::not_found("field", "x", what).remedy, remedy);
+        }
     }
 }

@@ -45,7 +45,23 @@ pub fn spec(spec: Option<v1::RequestSpec>) -> Result<RequestSpec, Refusal> {
         preemptible: spec.preemptible.map(|it| Preemptible { grace: Millis(it.grace_ms), checkpoint: it.checkpoint }),
     };
     parsed.check()?;
+    check_donors(&parsed)?;
     Ok(parsed)
+}
+
+/// Donors that no request can have. Looked at here only: logs may have requests that were taken before this was.
+fn check_donors(spec: &RequestSpec) -> Result<(), Refusal> {
+    if spec.allow_donors.contains(&spec.origin) {
+        let (problem, remedy) = ("is the origin itself, which lends itself nothing", "name other clusters, or none");
+        return Err(Refusal::invalid("spec.allow_donors", &spec.origin, problem, remedy));
+    }
+    match spec.allow_donors.iter().find(|donor| spec.deny_donors.contains(donor)) {
+        Some(both) => {
+            let remedy = "leave it out of one of the two";
+            Err(Refusal::invalid("spec.deny_donors", both, "is in spec.allow_donors too", remedy))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Empty means none.
@@ -106,7 +122,17 @@ fn demand(gpus: v1::GpuDemand) -> Result<GpuDemand, Refusal> {
         share: match share {
             v1::share::Kind::Whole(_) => Share::Whole,
             v1::share::Kind::Milli(milli) => Share::Milli(milli),
-            v1::share::Kind::MigProfile(profile) => Share::MigProfile(profile),
+            v1::share::Kind::MigProfile(profile) if comity_policy::is_mig_profile(&profile) => {
+                Share::MigProfile(profile)
+            }
+            v1::share::Kind::MigProfile(profile) => {
+                return Err(Refusal::invalid(
+                    "spec.gpus.share.mig_profile",
+                    profile,
+                    "is not a MIG profile",
+                    "use a name as nvidia-smi mig -lgip shows it, such as 1g.10gb or 1g.10gb+me",
+                ));
+            }
             v1::share::Kind::MemoryMib(memory) => Share::MemoryMib(memory),
         },
         count: gpus.count,
@@ -318,6 +344,19 @@ mod tests {
             (with(|s| s.duration_ms = u64::MAX), "spec.duration_ms", "18446744073709551615"),
             (with(|s| s.allow_donors = vec!["ok".into(), "-".into()]), "spec.allow_donors[1]", "-"),
             (with(|s| s.deny_donors = vec!["a".into(); 257]), "spec.deny_donors", "257"),
+            (with(|s| s.allow_donors = vec![s.origin.clone()]), "spec.allow_donors", &good().origin),
+            (
+                with(|s| (s.allow_donors, s.deny_donors) = (vec!["a".into(), "b".into()], vec!["b".into()])),
+                "spec.deny_donors",
+                "b",
+            ),
+            (
+                gpus(|g| {
+                    g.share = Some(v1::Share { kind: Some(v1::share::Kind::MigProfile("bad profile!".into())) });
+                }),
+                "spec.gpus.share.mig_profile",
+                "bad profile!",
+            ),
             (with(|s| s.target_namespace = "a.b".into()), "spec.target_namespace", "a.b"),
             (with(|s| s.topology.as_mut().expect("set").nvlink = 9), "spec.topology.nvlink", "9"),
             (with(|s| s.topology.as_mut().expect("set").numa = 9), "spec.topology.numa", "9"),

@@ -184,7 +184,7 @@ impl<'a> Planner<'a> {
                         } else {
                             self.at(again);
                             self.hold(pod);
-                            self.tell(&pod.facts, notes::failed(request, &ended.message, again));
+                            self.tell(&pod.facts, notes::failed(request, &ended.message));
                         }
                     }
                     Some(_) => ready.push(*pod),
@@ -203,7 +203,7 @@ impl<'a> Planner<'a> {
             self.at(*until);
             for pod in pods {
                 self.hold(pod);
-                self.tell(&pod.facts, notes::refused(reason, *until));
+                self.tell(&pod.facts, notes::refused(reason));
             }
             return;
         }

@@ -15,7 +15,10 @@ impl Planner<'_> {
             if slot.purpose.is_none() || slot.is_ending() {
                 continue;
             }
-            if slot.is_queued && slot.used < slot.gpus {
+            if slot.is_queued && self.view.cannot_borrow.is_some() {
+                // Left from a time when it could.
+                actions.push(BurstAction::Cancel { request: (*request).to_owned() });
+            } else if slot.is_queued && slot.used < slot.gpus {
                 let settled = slot.short_since_ms.unwrap_or(self.view.now_ms).saturating_add(SETTLED_AFTER_MS);
                 let settled = settled.max(slot.kept_until_ms);
                 if settled <= self.view.now_ms {

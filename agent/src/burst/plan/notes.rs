@@ -29,6 +29,11 @@ pub(super) fn never_fits(wanted: u32, limit: u32) -> Note {
     warning("ComityLimit", format!("the pod stays in this cluster: {wanted} GPUs are needed at once, and {limits}"))
 }
 
+pub(super) fn no_requests() -> Note {
+    let limit = format!("{} of its namespace is 0", crate::burst::MAX_REQUESTS);
+    warning("ComityLimit", format!("the pod stays in this cluster: {limit}"))
+}
+
 pub(super) fn at_limit(limit: &str) -> Note {
     note("ComityLimit", format!("waits until other requests of its namespace end: {limit}"))
 }
@@ -89,10 +94,11 @@ pub(super) fn broker_silent() -> Note {
     note("ComityWaiting", "waits until the broker is heard; nothing is asked for until then".to_owned())
 }
 
-pub(super) fn refused(reason: &str, until_ms: u64) -> Note {
-    warning("ComityRefused", format!("the broker refused the request, tried again at {}: {reason}", time(until_ms)))
+/// No times: an event is read long after it was written.
+pub(super) fn refused(reason: &str) -> Note {
+    warning("ComityRefused", format!("the broker does not take the request, and is asked again: {reason}"))
 }
 
-pub(super) fn failed(request: &str, reason: &str, until_ms: u64) -> Note {
-    warning("ComityFailed", format!("{request} could not be served ({reason}), asked again at {}", time(until_ms)))
+pub(super) fn failed(request: &str, reason: &str) -> Note {
+    warning("ComityFailed", format!("{request} could not be served, and is asked for anew after a minute: {reason}"))
 }

@@ -273,10 +273,51 @@ fn events_are_not_repeated() {
     with_request(&mut view, "req-1", request(1, &group()));
     let note = notes_on(&plan(&view), "a")[0].clone();
     assert!(note.text.contains("req-1") && note.text.contains("no cluster has been chosen"));
-    view.told.insert("a".to_owned(), Told { note, at_ms: NOW - 60_000 });
+    let told = Told { note, at_ms: NOW - 60_000 };
+    view.told.insert("a".to_owned(), vec![told.clone()]);
     assert!(notes_on(&plan(&view), "a").is_empty());
     view.requests.as_mut().unwrap().get_mut("req-1").unwrap().message = "all GPUs are taken".to_owned();
-    assert!(notes_on(&plan(&view), "a")[0].text.contains("all GPUs are taken"));
+    let other = notes_on(&plan(&view), "a")[0].clone();
+    assert!(other.text.contains("all GPUs are taken"));
+    // Neither is said again soon, whichever was said last.
+    view.told.insert("a".to_owned(), vec![told, Told { note: other, at_ms: NOW - 1_000 }]);
+    assert!(notes_on(&plan(&view), "a").is_empty());
+    view.requests.as_mut().unwrap().get_mut("req-1").unwrap().message = String::new();
+    assert!(notes_on(&plan(&view), "a").is_empty());
+    view.now_ms = NOW + 600_000;
+    assert_eq!(notes_on(&plan(&view), "a").len(), 1);
+}
+
+#[test]
+fn where_no_virtual_node_can_be_nothing_is_held_or_asked_for() {
+    let mut view = view(vec![gated("a"), pending("b"), gated("c")]);
+    view.cannot_borrow = Some("Liqo is not installed in namespace liqo; install it".to_owned());
+    view.pods[2].facts.request = Some("req-1".to_owned());
+    with_request(&mut view, "req-1", request(1, &group()));
+    let actions = plan(&view);
+    assert_eq!(released(&actions), ["a", "c"]);
+    assert!(submissions(&actions).is_empty());
+    assert!(actions.contains(&BurstAction::Cancel { request: "req-1".to_owned() }));
+    for name in ["a", "b", "c"] {
+        let notes = notes_on(&actions, name);
+        assert!(
+            notes.len() == 1 && notes[0].is_warning && notes[0].text.contains("Liqo is not installed"),
+            "{notes:?}"
+        );
+    }
+}
+
+#[test]
+fn a_namespace_without_requests_keeps_its_pods() {
+    let mut view = view(vec![gated("a")]);
+    view.namespaces.insert("team-a".to_owned(), Ok(crate::burst::Rules { max_requests: 0, ..rules() }));
+    let actions = plan(&view);
+    assert!(released(&actions) == ["a"] && submissions(&actions).is_empty());
+    let note = notes_on(&actions, "a")[0];
+    assert!(
+        note.is_warning && note.reason == "ComityLimit" && note.text.contains("comity.dev/max-requests"),
+        "{note:?}"
+    );
 }
 
 #[test]
@@ -350,7 +391,11 @@ fn failures_are_told_and_tried_again_later() {
     let key = submissions(&plan(&view))[0].key.clone();
     view.refused.insert(key, ("policy says no".to_owned(), NOW + 120_000));
     let actions = plan(&view);
-    assert!(submissions(&actions).is_empty() && notes_on(&actions, "a")[0].reason == "ComityRefused");
+    let note = notes_on(&actions, "a")[0].clone();
+    assert!(submissions(&actions).is_empty() && note.reason == "ComityRefused");
+    // Refused once more it is the same event: no time is in it that would pass.
+    view.refused.values_mut().for_each(|(_, until)| *until += 30_000);
+    assert_eq!(*notes_on(&plan(&view), "a")[0], note);
 }
 
 #[test]

@@ -23,6 +23,7 @@ impl Shell {
                     purpose = submission.spec.purpose,
                     "pods became a request"
                 );
+                self.failing.ended(&submission.key);
                 let facts = self.cluster.pods();
                 for pod in submission.pods.iter().filter_map(|pod| facts.get(&pod.uid)) {
                     let mut after = self.believed.get(&pod.pod.uid).map_or_else(|| pod.clone(), |b| b.after.clone());
@@ -36,7 +37,12 @@ impl Shell {
                 self.act(&view, submission.pods.iter().map(assign).collect()).await;
             }
             Answer::Submitted { submission, result: Err(error) } => {
-                tracing::warn!(%error, purpose = submission.spec.purpose, "the broker did not take a request");
+                let purpose = &submission.spec.purpose;
+                if self.failing.is_news(&submission.key, &error.to_string()) {
+                    tracing::warn!(%error, purpose, "the broker did not take a request, and is asked again");
+                } else {
+                    tracing::debug!(%error, purpose, "the broker did not take a request again");
+                }
                 let until = now + if matches!(error, RequestError::Unavailable(_)) { RETRY_MS } else { REFUSED_FOR_MS };
                 self.refused.insert(submission.key, (error.to_string(), until));
             }
@@ -58,10 +64,12 @@ impl Shell {
                 self.submitted_ms.remove(&request);
             }
             Answer::GivenBack { lease, result: Ok(()) } => tracing::info!(lease, "an idle lease was given back"),
+            Answer::Explained { request, result: Ok(answer) } => self.why.take(&request, &answer),
             Answer::JobSize { uid, size } => drop(self.expected.insert(uid, size)),
             // The worker told of it, and waits before it calls again.
             Answer::Listed { result: Err(_), .. }
             | Answer::Got { result: Err(_), .. }
+            | Answer::Explained { result: Err(_), .. }
             | Answer::Cancelled { result: Err(_), .. }
             | Answer::GivenBack { result: Err(_), .. } => {}
         }

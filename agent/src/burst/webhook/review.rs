@@ -11,16 +11,16 @@ use super::super::offload::obstacle;
 use super::super::{GATE, LEASE, OFFLOAD_LABEL};
 use crate::observe::pod_request::effective_request;
 
-/// Answers a review. Every pod is let in; the answer only says whether it is gated.
+/// Answers a review. Every pod is let in; the answer only says whether it is gated, and none is unless `holds`.
 ///
 /// # Errors
 /// A sentence, where the body is no review: the API server then lets the pod in unchanged.
-pub(super) fn answer(body: &[u8]) -> Result<AdmissionReview<DynamicObject>, String> {
+pub(super) fn answer(body: &[u8], holds: bool) -> Result<AdmissionReview<DynamicObject>, String> {
     let review: AdmissionReview<Pod> =
         serde_json::from_slice(body).map_err(|error| format!("not a review of a pod: {error}"))?;
     let request: AdmissionRequest<Pod> = review.try_into().map_err(|_| "a review without a request".to_owned())?;
     let mut response = AdmissionResponse::from(&request);
-    if let Some(pod) = request.object.as_ref().filter(|pod| wants_gate(pod)) {
+    if let Some(pod) = request.object.as_ref().filter(|pod| holds && wants_gate(pod)) {
         response = response.with_patch(patch(pod)).map_err(|error| error.to_string())?;
     }
     Ok(response.into_review())
@@ -63,6 +63,10 @@ mod tests {
     use super::*;
 
     fn reviewed(pod: Value) -> (bool, Option<Value>) {
+        reviewed_where(pod, true)
+    }
+
+    fn reviewed_where(pod: Value, holds: bool) -> (bool, Option<Value>) {
         let review = json!({
             "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
             "request": {
@@ -72,7 +76,7 @@ mod tests {
                 "userInfo": {}, "object": pod,
             },
         });
-        let response = answer(review.to_string().as_bytes()).unwrap().response.unwrap();
+        let response = answer(review.to_string().as_bytes(), holds).unwrap().response.unwrap();
         (response.allowed, response.patch.map(|patch| serde_json::from_slice(&patch).unwrap()))
     }
 
@@ -105,6 +109,7 @@ mod tests {
     fn pods_that_cannot_go_or_do_not_want_to_are_let_in_unchanged() {
         for (metadata, extra) in [
             (json!({ "name": "p", "labels": { OFFLOAD_LABEL: "false" } }), json!({})),
+            (json!({ "name": "p", "labels": { OFFLOAD_LABEL: "no" } }), json!({})),
             (json!({ "name": "p" }), json!({ "hostNetwork": true })),
             (json!({ "name": "p" }), json!({ "nodeName": "n" })),
             (json!({ "name": "p" }), json!({ "nodeSelector": { LEASE: "lease-1" } })),
@@ -113,6 +118,7 @@ mod tests {
         ] {
             assert_eq!(reviewed(pod(metadata, extra)), (true, None));
         }
-        assert!(answer(b"{}").is_err() && answer(b"nonsense").is_err());
+        assert_eq!(reviewed_where(pod(json!({ "name": "p" }), json!({})), false), (true, None));
+        assert!(answer(b"{}", true).is_err() && answer(b"nonsense", true).is_err());
     }
 }

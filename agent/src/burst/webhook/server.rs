@@ -8,9 +8,11 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use rustls_pki_types::CertificateDer;
+use tokio::sync::watch;
 
 use super::review;
 use crate::api_server_calls::{Called, Certificates, server_config};
+use crate::delivery::NodeService;
 
 /// A review carries one pod; etcd takes 1.5 MiB.
 const MOST_BYTES: usize = 4 << 20;
@@ -20,11 +22,12 @@ const READ: Duration = Duration::from_secs(5);
 pub(super) struct Webhook {
     tls: Arc<rustls::ServerConfig>,
     chain_pem: String,
+    service: watch::Receiver<NodeService>,
 }
 
 impl Webhook {
-    pub(super) fn new(certificates: &Certificates) -> Result<Self, String> {
-        Ok(Self { tls: server_config(certificates, None)?, chain_pem: certificates.chain_pem.clone() })
+    pub(super) fn new(certificates: &Certificates, service: watch::Receiver<NodeService>) -> Result<Self, String> {
+        Ok(Self { tls: server_config(certificates, None)?, chain_pem: certificates.chain_pem.clone(), service })
     }
 
     /// Whether this is the certificate that it shows.
@@ -40,13 +43,15 @@ impl Called for Webhook {
         &self.tls
     }
 
-    /// API servers show none by default; and what is asked is answered from the question alone.
+    /// API servers show none by default; and what is asked is answered from the question, and from whether this
+    /// cluster can borrow.
     fn admits(&self, _client: Option<&CertificateDer<'_>>) -> bool {
         true
     }
 
     async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let (status, body) = match reviewed(request).await {
+        let holds = self.service.borrow().borrows.is_ok();
+        let (status, body) = match reviewed(request, holds).await {
             Ok(body) => (StatusCode::OK, body),
             Err((status, reason)) => (status, reason.into()),
         };
@@ -56,7 +61,7 @@ impl Called for Webhook {
     }
 }
 
-async fn reviewed(request: Request<Incoming>) -> Result<Bytes, (StatusCode, String)> {
+async fn reviewed(request: Request<Incoming>, holds: bool) -> Result<Bytes, (StatusCode, String)> {
     if request.method() != Method::POST {
         return Err((StatusCode::METHOD_NOT_ALLOWED, "post a review".to_owned()));
     }
@@ -66,7 +71,7 @@ async fn reviewed(request: Request<Incoming>) -> Result<Bytes, (StatusCode, Stri
         .map_err(|_| (StatusCode::REQUEST_TIMEOUT, "the review did not arrive".to_owned()))?
         .map_err(|error| (StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?
         .to_bytes();
-    let answer = review::answer(&body).map_err(|reason| {
+    let answer = review::answer(&body, holds).map_err(|reason| {
         tracing::warn!(reason, "a review cannot be read; the pod is let in unchanged");
         (StatusCode::BAD_REQUEST, reason)
     })?;

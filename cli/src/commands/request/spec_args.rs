@@ -156,6 +156,7 @@ impl SpecArgs {
                 .field("namespace", "")
                 .remedy("name the namespace on the origin whose pods may run on it, as in --namespace lab"));
         }
+        self.check_donors()?;
         Ok(v1::RequestSpec {
             tenant: self.tenant.clone().unwrap_or_default(),
             origin: self.origin.clone().unwrap_or_default(),
@@ -191,6 +192,20 @@ impl SpecArgs {
         })
     }
 
+    fn check_donors(&self) -> Result<(), Failure> {
+        if let Some(both) = self.donor.iter().find(|donor| self.not_donor.contains(donor)) {
+            return Err(Failure::usage(format!("{both} is to be the donor, and not to be it"))
+                .field("not-donor", both)
+                .remedy("leave it out of one of the two"));
+        }
+        match self.donor.iter().find(|donor| Some(donor.as_str()) == self.origin.as_deref()) {
+            Some(origin) => Err(Failure::usage(format!("{origin} is the origin, which lends itself nothing"))
+                .field("donor", origin)
+                .remedy("name other clusters, or none for any")),
+            None => Ok(()),
+        }
+    }
+
     fn share(&self, amount: GpuAmount) -> Result<v1::share::Kind, Failure> {
         use v1::share::Kind;
         let whole_number = |with: &str| {
@@ -203,7 +218,10 @@ impl SpecArgs {
         match (amount.milli, &self.mig, self.gpu_memory) {
             (Some(_), Some(_), _) => Err(whole_number("a MIG profile")),
             (Some(_), _, Some(_)) => Err(whole_number("GPU memory")),
-            (_, Some(profile), _) => Ok(Kind::MigProfile(profile.clone())),
+            (_, Some(profile), _) if comity_policy::is_mig_profile(profile) => Ok(Kind::MigProfile(profile.clone())),
+            (_, Some(profile), _) => Err(Failure::usage(format!("{profile:?} is not the name of a MIG profile"))
+                .field("mig", profile)
+                .remedy("use a name as nvidia-smi mig -lgip shows it, such as 1g.10gb or 1g.10gb+me")),
             (_, _, Some(memory)) => Ok(Kind::MemoryMib(memory)),
             (Some(milli), None, None) => Ok(Kind::Milli(milli)),
             (None, None, None) => Ok(Kind::Whole(v1::share::Whole {})),
@@ -266,5 +284,21 @@ mod tests {
         let both = SpecArgs { gpu_memory: Some(10_240), gpus: amount("0.5"), ..SpecArgs::default() };
         let failure = both.spec().expect_err("both");
         assert_eq!((failure.exit.number(), failure.field.as_str(), failure.value.as_str()), (2, "gpus", "500m"));
+    }
+
+    #[test]
+    fn what_no_request_can_have_is_named() {
+        let refused = |change: &dyn Fn(&mut SpecArgs)| {
+            let mut args = SpecArgs { origin: Some("here".to_owned()), ..SpecArgs::default() };
+            change(&mut args);
+            let failure = args.spec().expect_err("refused");
+            (failure.exit, failure.field, failure.value)
+        };
+        let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let usage = |field: &str, value: &str| (crate::exit::Exit::Usage, field.to_owned(), value.to_owned());
+        let both = refused(&|args| (args.donor, args.not_donor) = (named(&["a", "b"]), named(&["b"])));
+        assert_eq!(both, usage("not-donor", "b"));
+        assert_eq!(refused(&|args| args.donor = named(&["here"])), usage("donor", "here"));
+        assert_eq!(refused(&|args| args.mig = Some("bad profile!".to_owned())), usage("mig", "bad profile!"));
     }
 }

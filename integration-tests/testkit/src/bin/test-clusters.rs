@@ -49,10 +49,10 @@ enum Kind {
         #[arg(long, default_value_t = 0)]
         origin_gpus: u32,
         /// Nodes of the origin, 1 to 3.
-        #[arg(long, default_value_t = 1)]
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3))]
         origin_nodes: u32,
         /// Nodes of the donor, 1 to 3.
-        #[arg(long, default_value_t = 1)]
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3))]
         donor_nodes: u32,
         /// CoreDNS in both.
         #[arg(long)]
@@ -61,7 +61,7 @@ enum Kind {
         #[arg(long)]
         liqo: bool,
         /// Seconds that a node of the origin may be silent until it counts as not ready.
-        #[arg(long, default_value_t = 20)]
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3_600))]
         node_grace: u64,
     },
 }
@@ -136,5 +136,17 @@ async fn interrupted() -> anyhow::Result<()> {
     tokio::select! {
         interrupt = tokio::signal::ctrl_c() => interrupt.context("cannot listen for Ctrl-C"),
         _ = terminate.recv() => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clusters_have_one_to_three_nodes() {
+        let read = |nodes: &str| Args::try_parse_from(["test-clusters", "real", "--donor-nodes", nodes]).is_ok();
+        assert!(read("1") && read("3"));
+        assert!(!read("0") && !read("4"));
     }
 }

@@ -1,0 +1,140 @@
+//! Why requests wait, as the broker explains it, in short: asked seldom, for each explanation looks at every donor.
+
+use std::collections::BTreeMap;
+
+use comity_proto::v1;
+
+use super::view::RequestFacts;
+
+/// One request is asked about at most so often.
+pub(crate) const EVERY_MS: u64 = 60_000;
+/// Most requests are placed sooner than this, and nobody has to ask why they wait.
+const AFTER_MS: u64 = 1_000;
+/// Requests that are asked about at once.
+const AT_ONCE: usize = 16;
+/// Donors that are named.
+const MOST_DONORS: usize = 4;
+/// Characters of one donor's reason, and of all.
+const REASON_CHARS: usize = 120;
+const ALL_CHARS: usize = 480;
+
+/// The first reason of each donor against a request; where one could serve it, what the broker says in all.
+pub(crate) fn in_short(answer: &v1::ExplainRequestResponse) -> String {
+    let against: Vec<String> = answer
+        .donors
+        .iter()
+        .filter(|verdict| !verdict.fits && !verdict.reason.is_empty())
+        .map(|verdict| format!("{}: {}", verdict.donor, cut(&verdict.reason, REASON_CHARS)))
+        .collect();
+    let mut parts: Vec<String> = Vec::new();
+    // That nobody has room is what the donors say themselves; a start window or a place in the queue is not.
+    if against.is_empty() || !answer.summary.starts_with("not placed") {
+        parts.extend(Some(answer.summary.clone()).filter(|summary| !summary.is_empty()));
+    }
+    parts.extend(against.iter().take(MOST_DONORS).cloned());
+    let more = against.len().saturating_sub(MOST_DONORS);
+    if more > 0 {
+        parts.push(format!("and {more} more donors"));
+    }
+    cut(&parts.join("; "), ALL_CHARS)
+}
+
+fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(most - 1).collect();
+    short.push('…');
+    short
+}
+
+/// What is known of requests that wait.
+#[derive(Debug, Default)]
+pub(super) struct Why {
+    /// By request: the reason, and when it is asked for next.
+    known: BTreeMap<String, (String, u64)>,
+}
+
+impl Why {
+    /// Puts the reasons into requests that wait; forgets all others.
+    pub(super) fn say<'a>(&mut self, waiting: impl Iterator<Item = (&'a String, &'a mut RequestFacts)>, now_ms: u64) {
+        let mut known = std::mem::take(&mut self.known);
+        for (id, request) in waiting {
+            let (reason, next) = known.remove(id).unwrap_or_else(|| (String::new(), now_ms.saturating_add(AFTER_MS)));
+            if !reason.is_empty() {
+                request.message.clone_from(&reason);
+            }
+            self.known.insert(id.clone(), (reason, next));
+        }
+    }
+
+    /// Requests to ask about now; they then count as asked.
+    pub(super) fn due(&mut self, now_ms: u64) -> Vec<String> {
+        let due = self.known.iter_mut().filter(|(_, (_, next))| *next <= now_ms).take(AT_ONCE);
+        let asked = due.map(|(id, (_, next))| {
+            *next = now_ms.saturating_add(EVERY_MS);
+            id.clone()
+        });
+        asked.collect()
+    }
+
+    pub(super) fn take(&mut self, request: &str, answer: &v1::ExplainRequestResponse) {
+        if let Some((reason, _)) = self.known.get_mut(request) {
+            *reason = in_short(answer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(donor: &str, reason: &str) -> v1::DonorVerdict {
+        v1::DonorVerdict {
+            donor: donor.to_owned(),
+            fits: reason.is_empty(),
+            reason: reason.to_owned(),
+            ..v1::DonorVerdict::default()
+        }
+    }
+
+    fn answer(summary: &str, donors: Vec<v1::DonorVerdict>) -> v1::ExplainRequestResponse {
+        v1::ExplainRequestResponse { summary: summary.to_owned(), donors, ..v1::ExplainRequestResponse::default() }
+    }
+
+    #[test]
+    fn each_donor_says_its_first_reason() {
+        let donors = vec![verdict("campus", "no agreement covers it"), verdict("institute", "2 of 8 GPUs are free")];
+        let text = in_short(&answer("not placed: none of 2 donors can serve it now", donors.clone()));
+        assert_eq!(text, "campus: no agreement covers it; institute: 2 of 8 GPUs are free");
+        let early = in_short(&answer("its start window has not opened; not placed: none of 2", donors));
+        assert!(early.starts_with("its start window has not opened; ") && early.contains("campus: "), "{early}");
+        let fits = in_short(&answer("fits on campus; it must not delay req-1", vec![verdict("campus", "")]));
+        assert_eq!(fits, "fits on campus; it must not delay req-1");
+    }
+
+    #[test]
+    fn what_is_said_has_an_end() {
+        let many = (0..50).map(|n| verdict(&format!("donor-{n}"), &"é".repeat(900))).collect();
+        let text = in_short(&answer(&"s".repeat(9_000), many));
+        assert!(text.chars().count() <= ALL_CHARS && text.ends_with('…'), "{text}");
+        let many = (0..6).map(|n| verdict(&format!("donor-{n}"), "no room")).collect();
+        assert!(in_short(&answer("not placed: none", many)).ends_with("donor-3: no room; and 2 more donors"));
+    }
+
+    #[test]
+    fn the_broker_is_asked_a_second_later_and_then_once_a_minute() {
+        let mut requests = BTreeMap::from([("req-1".to_owned(), RequestFacts::default())]);
+        let mut why = Why::default();
+        why.say(requests.iter_mut(), 0);
+        assert!(why.due(999).is_empty());
+        assert_eq!(why.due(1_000), ["req-1"]);
+        assert!(why.due(60_999).is_empty());
+        why.take("req-1", &answer("not placed: none", vec![verdict("campus", "no room")]));
+        why.say(requests.iter_mut(), 2_000);
+        assert_eq!(requests["req-1"].message, "campus: no room");
+        assert_eq!(why.due(61_000), ["req-1"]);
+        why.say(std::iter::empty(), 62_000);
+        assert!(why.known.is_empty());
+    }
+}

@@ -1,0 +1,99 @@
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use super::*;
+
+fn read(text: &str) -> Result<Config, ConfigError> {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("agent.yaml");
+    std::fs::write(&path, text).unwrap();
+    Config::read(&path)
+}
+
+#[test]
+fn what_is_dumped_reads_back() {
+    let text = "stateDir: /tmp/a\ninventoryFile: /tmp/nodes.yaml\nbrokers: ['b:7443']\nsharing:\n  maxLentGpus: 4\nfabric:\n  endpoints: ['gw:0']\n  mode: tun\n  tun: {mtu: 1380}\n";
+    let config = read(text).unwrap();
+    config.check().unwrap();
+    assert_eq!(config.sharing.max_lent_gpus, Some(4));
+    let tun = TunSettings { mtu: 1380, ..TunSettings::default() };
+    assert_eq!(config.fabric.fabric_mode(), FabricMode::Tun(tun));
+    assert_eq!(config.fabric_endpoints("0.0.0.0:5".parse().unwrap()), ["gw:5"]);
+    assert_eq!(read(&config.dump()).unwrap(), config);
+}
+
+#[test]
+fn all_that_is_wrong_is_said_at_once() {
+    let error =
+        read("kubernetes: {}\nliqo: {namespace: Liqo, apiServer: nowhere}\nburst: {maxGpus: 0, maxRequests: 0}\n");
+    let error = error.unwrap().check().unwrap_err().to_string();
+    for field in ["liqo.namespace", "liqo.apiServer", "burst.maxGpus", "burst.maxRequests"] {
+        assert!(error.contains(field), "{field}: {error}");
+    }
+    assert!(!error.contains('\n'), "{error}");
+}
+
+#[test]
+fn a_bad_configuration_is_one_sentence_that_names_the_field() {
+    let error = read("stateDirectory: /tmp/a\n").unwrap_err().to_string();
+    assert!(error.contains("stateDirectory") && !error.contains('\n'), "{error}");
+    for (text, field) in [
+        ("stateDir: /tmp/a\n", "kubernetes"),
+        ("inventoryFile: /a\nkubernetes: {}\n", "inventoryFile"),
+        ("inventoryFile: /a\nbrokers: ['nowhere']\n", "brokers"),
+        ("inventoryFile: /a\nfabric: {endpoints: ['gw']}\n", "fabric.endpoints"),
+        ("inventoryFile: /a\nfabric: {keepaliveSeconds: 0}\n", "fabric.keepaliveSeconds"),
+        ("inventoryFile: /a\naccess: {listen: 0.0.0.0}\n", "access.listen"),
+        ("inventoryFile: /a\naccess: {host: 'agent:1'}\n", "access.host"),
+        ("inventoryFile: /a\nliqo: {enabled: true}\n", "liqo.enabled"),
+        ("kubernetes: {}\nliqo: {namespace: Liqo}\n", "liqo.namespace"),
+        ("kubernetes: {}\nliqo: {podCidrs: [10.0.0.1/8]}\n", "liqo.podCidrs"),
+        ("kubernetes: {}\nliqo: {podCidrs: [0.0.0.0/0]}\n", "liqo.podCidrs"),
+        ("kubernetes: {}\nliqo: {namespace: 'liqo-'}\n", "liqo.namespace"),
+        ("kubernetes: {}\nliqo: {apiServer: 'api example:6443'}\n", "liqo.apiServer"),
+        ("inventoryFile: /a\nfabric: {endpoints: ['gw example:1']}\n", "fabric.endpoints"),
+        ("inventoryFile: /a\nbrokers: ['b example:7443']\n", "brokers"),
+        ("kubernetes: {}\nburst: {cpuMilliPerGpu: 1000000001}\n", "burst.cpuMilliPerGpu"),
+        ("kubernetes: {}\nburst: {memoryMibPerGpu: 99999999999}\n", "burst.memoryMibPerGpu"),
+        ("kubernetes: {}\nliqo: {podMetrics: {listen: '0.0.0.0:7481'}}\n", "liqo.podMetrics.listen"),
+        ("inventoryFile: /a\nadminListen: '127.0.0.1:7482'\nfabric: {mode: tun}\n", "the fabric's port"),
+        (
+            "inventoryFile: /a\nfabric: {mode: tun, listen: '0.0.0.0:7', tun: {overlay: {port: 7}}}\n",
+            "fabric.tun.overlay.port",
+        ),
+        ("inventoryFile: /a\nlog: {filter: 'comity=loud'}\n", "log.filter"),
+        ("kubernetes: {}\nliqo: {apiServer: 'https://a:1'}\n", "liqo.apiServer"),
+        ("kubernetes: {}\nliqo: {tokenRotationSeconds: 14}\n", "liqo.tokenRotationSeconds"),
+        ("kubernetes: {}\nliqo: {podMetrics: {service: {namespace: a, name: 'B'}}}\n", "liqo.podMetrics.service"),
+        ("kubernetes: {}\nliqo: {network: liqo, podCidrs: [10.1.0.0/16]}\n", "liqo.podCidrs"),
+        ("kubernetes: {}\nliqo: {gateway: {port: 0}}\n", "liqo.gateway.port"),
+        ("kubernetes: {}\nliqo: {gateway: {nodePort: 30840}}\n", "liqo.gateway.nodePort"),
+        ("kubernetes: {}\nliqo: {gateway: {serviceType: NodePort, nodePort: 80}}\n", "liqo.gateway.nodePort"),
+        (
+            "kubernetes: {}\nliqo: {gateway: {serviceType: ClusterIP, loadBalancerIp: 192.0.2.1}}\n",
+            "liqo.gateway.loadBalancerIp",
+        ),
+        ("kubernetes: {}\nliqo: {gateway: {mtu: 1279}}\n", "liqo.gateway.mtu"),
+        ("kubernetes: {}\nliqo: {gateway: {serverTemplate: 'A b'}}\n", "liqo.gateway.serverTemplate"),
+        ("kubernetes: {}\nburst: {enabled: true}\n", "burst.enabled"),
+        ("kubernetes: {}\nburst: {maxGpus: 0}\n", "burst.maxGpus"),
+        ("inventoryFile: /a\nfabric: {mode: tun, tun: {mtu: 900}}\n", "fabric.tun.mtu"),
+        ("inventoryFile: /a\nfabric: {tun: {name: 'a device/name'}}\n", "fabric.tun.name"),
+        ("inventoryFile: /a\nfabric: {tun: {name: comity-fabric-0}}\n", "fabric.tun.name"),
+        ("inventoryFile: /a\nfabric: {tun: {overlay: {vni: 0}}}\n", "fabric.tun.overlay.vni"),
+        ("inventoryFile: /a\nfabric: {tun: {overlay: {port: 0}}}\n", "fabric.tun.overlay.port"),
+    ] {
+        let error = read(text).unwrap().check().unwrap_err().to_string();
+        assert!(error.starts_with(field) && !error.contains('\n'), "{error}");
+    }
+}
+
+/// The section of the book that lists all fields with their defaults.
+#[test]
+fn the_book_has_the_defaults() {
+    let page = include_str!("../../../docs/join.md");
+    let mut blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let example = yaml::read::<Config>(blocks.next().unwrap()).unwrap();
+    example.check().unwrap();
+    let said = yaml::read::<Config>(blocks.next().unwrap()).unwrap();
+    assert_eq!(said, Config::default());
+}

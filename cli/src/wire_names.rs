@@ -1,0 +1,122 @@
+//! What refusals call fields of a request, as people who type flags know them: names and units. Scripts (`-o json`) get the
+//! broker's own words.
+
+use crate::units::format_duration;
+
+/// Fields, and the flags that fill them; a field comes before those that its name begins with.
+const FLAGS: &[(&str, &str)] = &[
+    ("spec.preemptible.checkpoint", "--checkpoint"),
+    ("spec.preemptible.grace_ms", "--grace"),
+    ("spec.gpus.share.mig_profile", "--mig"),
+    ("spec.gpus.share.memory_mib", "--gpu-memory"),
+    ("spec.gpus.share.milli", "--gpus"),
+    ("spec.gpus.cpu_milli_per_gpu", "--cpu-per-gpu"),
+    ("spec.gpus.memory_mib_per_gpu", "--memory-per-gpu"),
+    ("spec.gpus.selector", "--selector"),
+    ("spec.gpus.class", "--class"),
+    ("spec.gpus.count", "--gpus"),
+    ("spec.topology.same_node", "--same-node"),
+    ("spec.topology.whole_node", "--whole-node"),
+    ("spec.topology.rdma_gbits", "--rdma-gbits"),
+    ("spec.topology.nvlink", "--nvlink"),
+    ("spec.topology.numa", "--numa"),
+    ("spec.members.desired", "--members"),
+    ("spec.members.min", "--members"),
+    ("spec.members", "--members"),
+    ("spec.spread_donors", "--spread-donors"),
+    ("spec.target_namespace", "--namespace"),
+    ("spec.not_before_ms", "--start-after"),
+    ("spec.start_by_ms", "--start-by"),
+    ("spec.duration_ms", "--duration"),
+    ("spec.allow_donors", "--donor"),
+    ("spec.deny_donors", "--not-donor"),
+    ("spec.delivery", "--delivery"),
+    ("spec.priority", "--priority"),
+    ("spec.purpose", "--purpose"),
+    ("spec.tenant", "--tenant"),
+    ("spec.origin", "--origin"),
+];
+/// Smaller numbers are no times of this century.
+const FIRST_TIME_MS: u64 = 946_684_800_000;
+
+/// A text of a refusal about `field`, with flags and units that they take.
+pub(crate) fn shown(field: &str, text: &str) -> String {
+    let mut shown = in_units(field, text);
+    for (wire, flag) in FLAGS {
+        shown = shown.replace(wire, flag);
+    }
+    shown
+}
+
+/// Numbers as the field's flag takes them.
+fn in_units(field: &str, text: &str) -> String {
+    match field {
+        "spec.duration_ms" | "spec.preemptible.grace_ms" => {
+            numbers(text, |ms| if ms < 1_000 { ms.to_string() } else { format_duration(ms) })
+        }
+        "spec.not_before_ms" | "spec.start_by_ms" => {
+            numbers(&text.replace("in milliseconds since 1970 ", ""), |ms| moment(ms).unwrap_or_else(|| ms.to_string()))
+        }
+        "spec.gpus.share.memory_mib" | "spec.gpus.memory_mib_per_gpu" => numbers(text, |mib| format!("{mib}Mi")),
+        "spec.gpus.cpu_milli_per_gpu" => numbers(text, |milli| format!("{milli}m")),
+        _ => text.to_owned(),
+    }
+}
+
+fn moment(ms: u64) -> Option<String> {
+    let ms = i64::try_from(ms).ok().filter(|_| ms >= FIRST_TIME_MS)?;
+    Some(jiff::Timestamp::from_millisecond(ms).ok()?.round(jiff::Unit::Second).ok()?.to_string())
+}
+
+/// Changes each whole number that stands alone in the text.
+fn numbers(text: &str, change: impl Fn(u64) -> String) -> String {
+    let is_word = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let (mut out, mut word) = (String::new(), String::new());
+    for letter in text.chars().chain(Some('\0')) {
+        if is_word(letter) {
+            word.push(letter);
+            continue;
+        }
+        match word.parse::<u64>() {
+            Ok(number) => out.push_str(&change(number)),
+            Err(_) => out.push_str(&word),
+        }
+        word.clear();
+        if letter != '\0' {
+            out.push(letter);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_and_units_are_those_of_the_flags() {
+        for (field, text, expected) in [
+            ("spec.gpus.count", "spec.gpus.count \"5000\" is out of range", "--gpus \"5000\" is out of range"),
+            ("spec.allow_donors[1]", "spec.allow_donors[1]", "--donor[1]"),
+            (
+                "spec.duration_ms",
+                "spec.duration_ms \"1000\" is out of range; use 0 for the default, or 10000 to 7776000000",
+                "--duration \"1s\" is out of range; use 0 for the default, or 10s to 90d",
+            ),
+            (
+                "spec.start_by_ms",
+                "name a time in milliseconds since 1970 that is after 1772395200000, or none",
+                "name a time that is after 2026-03-01T20:00:00Z, or none",
+            ),
+            ("spec.gpus.memory_mib_per_gpu", "use at most 1099511627776", "use at most 1099511627776Mi"),
+            (
+                "spec.spread_donors",
+                "spec.spread_donors \"true\" is asked for without spec.members",
+                "--spread-donors \"true\" is asked for without --members",
+            ),
+            ("lease", "no lease \"lease-99\"", "no lease \"lease-99\""),
+        ] {
+            assert_eq!(shown(field, text), expected);
+        }
+    }
+}
