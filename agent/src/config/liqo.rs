@@ -129,8 +129,7 @@ impl LiqoSettings {
         }
         for (field, name) in [("liqo.namespace", &self.namespace), ("liqo.agentNamespace", &self.agent_namespace)] {
             if !is_dns_label(name) {
-                let reason =
-                    "want the name of a namespace: lower-case letters, digits and '-', none of these at the ends";
+                let reason = "want the name of a namespace: lower-case letters and digits, with '-' between them";
                 problems.refuse(field, name, reason);
             }
         }
