@@ -20,13 +20,14 @@ use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use comity_agent::fabric::{
-    Fabric, FabricConfig, FabricMode, PeerConfig, PresharedKey, Role, TunSettings, WireguardKey, WireguardPublicKey,
-    fabric_addresses,
+    API_PORT, Fabric, FabricConfig, FabricMode, PeerConfig, PresharedKey, Role, TunSettings, WireguardKey,
+    WireguardPublicKey, fabric_addresses,
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 const PEERING: &str = "throughput";
-const PORT: u16 = 6443;
+// The one port that a donor answers on.
+const PORT: u16 = API_PORT;
 const UDP_PORT: u16 = 51871;
 const NAMESPACES: [&str; 2] = ["cfb-origin", "cfb-donor"];
 const ROUND_TRIPS: usize = 2000;
