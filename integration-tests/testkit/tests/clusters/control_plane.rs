@@ -149,14 +149,14 @@ spec:
     // A namespace that goes takes its pods and the token with it.
     cluster.kubectl(&["delete", "namespace", "tenant", "--timeout=60s"]).await.unwrap();
     // An API server remembers for ten seconds whose a token was; until then it only says that the rights are gone.
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     loop {
         let refused = cluster.kubectl_as(&kubeconfig, &["get", "pods"], "").await.unwrap_err().to_string();
         if refused.contains("Unauthorized") || refused.contains("must be logged in") {
             break;
         }
         assert!(refused.contains("forbidden") && began.elapsed().as_secs() < 30, "{refused}");
-        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        sleep(Duration::from_secs(1)).await;
     }
     cluster.stop().await.unwrap();
 }
