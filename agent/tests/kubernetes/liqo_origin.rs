@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use comity_agent::liqo::LiqoPeer;
 use comity_agent::liqo::origin::{Line, LiqoOrigin, OriginSettings, SliceRequest, TendSettings};
-use comity_testkit::{RealClusters, Where};
+use comity_testkit::{self as testkit, RealClusters, Where};
 use futures::future::BoxFuture;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret};
@@ -166,10 +166,10 @@ async fn a_cut_line_is_mended(setting: &Setting, clusters: &RealClusters) {
     eventually("the server is ready", pod_ready).await;
     let container = setting.container_of("server").await;
     let history = setting.follow_ready("server", "lease-7");
-    clusters.cut_line().await.unwrap();
+    clusters.set_line(testkit::Line::Cut).await.unwrap();
     tokio::time::sleep(Duration::from_secs(34)).await;
     eventually("the node is in doubt", async || !node_ready().await).await;
-    clusters.restore_line().await.unwrap();
+    clusters.set_line(testkit::Line::Whole).await.unwrap();
     let began = Instant::now();
     eventually("the node is ready again", node_ready).await;
     let node = began.elapsed();

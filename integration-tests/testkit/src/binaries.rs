@@ -12,7 +12,7 @@ use crate::port::random;
 
 /// The script and the modules it builds from, carried along so that an installed `comity` has them too.
 const SCRIPT: &str = include_str!("../../../scripts/kubernetes-binaries");
-const MODULES: [(&str, &str); 34] = [
+const MODULES: [(&str, &str); 35] = [
     ("kubernetes/go.mod", include_str!("../go/kubernetes/go.mod")),
     ("kubernetes/go.sum", include_str!("../go/kubernetes/go.sum")),
     ("kubernetes/tools.go", include_str!("../go/kubernetes/tools.go")),
@@ -30,6 +30,7 @@ const MODULES: [(&str, &str); 34] = [
     ("programs/pause/main.go", include_str!("../go/programs/pause/main.go")),
     ("programs/probe/main.go", include_str!("../go/programs/probe/main.go")),
     ("programs/gpu-plugin/main.go", include_str!("../go/programs/gpu-plugin/main.go")),
+    ("programs/line/main.go", include_str!("../go/programs/line/main.go")),
     ("coredns/go.mod", include_str!("../go/coredns/go.mod")),
     ("coredns/go.sum", include_str!("../go/coredns/go.sum")),
     ("coredns/main.go", include_str!("../go/coredns/main.go")),
@@ -245,7 +246,7 @@ impl Binaries {
 
 const CONTROL_PLANE: [&str; 6] =
     ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "etcd", "kwok"];
-const REAL_NODES: [&str; 5] = ["kubelet", "kube-proxy", "pause", "probe", "gpu-plugin"];
+const REAL_NODES: [&str; 6] = ["kubelet", "kube-proxy", "pause", "probe", "gpu-plugin", "line"];
 const BESIDE_LIQO: [&str; 2] = ["coredns", "render-chart"];
 /// What there is of each version of Liqo.
 const LIQO: [&str; 6] = ["controller-manager", "crd-replicator", "webhook", "virtual-kubelet", "ipam", "chart"];

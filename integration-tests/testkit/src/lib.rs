@@ -78,7 +78,8 @@ pub use liqo_controllers::{LiqoControllers, LiqoControllersConfig, LiqoControlle
 pub use pki::PkiError;
 pub use process::{SweepError, sweep_stale};
 pub use real_clusters::{
-    LimitsEnforcement, LiqoCluster, LiqoConfig, RealCluster, RealClusters, RealClustersConfig, RealClustersError, Where,
+    LimitsEnforcement, Line, LiqoCluster, LiqoConfig, RealCluster, RealClusters, RealClustersConfig, RealClustersError,
+    Where,
 };
 pub use simulated_node::SimulatedNode;
 

@@ -35,6 +35,7 @@ use node_files::{DONOR, MAX_NODES, NodeSettings, ORIGIN};
 use supervisor::Supervisor;
 
 pub use cluster::RealCluster;
+pub use faults::Line;
 pub use liqo::{LIQO_NAMESPACE, LimitsEnforcement, LiqoCluster, LiqoConfig};
 
 const SCRIPT: &str = include_str!("../kubernetes/real-clusters");

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use comity_scenarios::burst::{Burst, BurstConfig, DONOR, NAMESPACE, ORIGIN};
 use comity_scenarios::{PATIENCE, until};
-use comity_testkit::{RealClusters, Where, requirements};
+use comity_testkit::{Line, RealClusters, Where, requirements};
 
 use crate::{OrLogs as _, is_long};
 
@@ -16,12 +16,13 @@ async fn an_untouched_job_runs_on_another_institutions_gpus_and_gives_them_back(
     }
     let mut burst = Burst::start(&BurstConfig::default()).await.unwrap();
     // Services before the Jobs' pods.
-    burst.serve(&["train", "steady"]).await.unwrap();
+    burst.serve(&["train", "steady", "far"]).await.unwrap();
     an_untouched_job(&burst).await;
     a_request_by_kubectl(&burst).await;
     the_leader_and_both_agents_killed_on_the_way(&mut burst).await;
     the_line_cut_the_donors_api_dead_and_no_broker(&mut burst).await;
     teardown_in_wrong_orders(&burst).await;
+    over_a_line_with_delay_and_loss(&burst).await;
 
     // Nothing of all that is left.
     let federation = burst.federation();
@@ -163,6 +164,36 @@ async fn teardown_in_wrong_orders(burst: &Burst) {
     }
 }
 
+/// As between institutions that are far apart, on a bad day: a round trip of 80 to 100 ms, and 4 of 100 packets need another try.
+const FAR: Line =
+    Line::Impaired { delay: Duration::from_millis(40), jitter: Duration::from_millis(10), loss_percent: 2.0 };
+
+/// From no peering at all to none: nothing but its time depends on how good the line is.
+async fn over_a_line_with_delay_and_loss(burst: &Burst) {
+    let federation = burst.federation();
+    burst.clusters.set_line(FAR).await.unwrap();
+    let cold = burst.run_job("far", 2, &["serve", "1800"]).await.or_logs(federation);
+    println!("over a line of 40 to 50 ms and 2 % loss each way, cold:\n{cold}");
+    let answered = Instant::now();
+    let answer = until("the Service to answer", PATIENCE, async || Ok(Some(burst.ask("far").await?)));
+    assert_eq!(answer.await.or_logs(federation).lines().filter(|line| line.starts_with("device=")).count(), 2);
+    println!("{:>7} ms  the Service to answer over that line", answered.elapsed().as_millis());
+    let warm = burst.run_job("farther", 1, &["see"]).await.or_logs(federation);
+    println!("on a warm peering:\n{warm}");
+    burst.complete("farther").await.or_logs(federation);
+    let before = burst.container("far").await.or_logs(federation);
+    assert!(before.ends_with(" 0"), "{before}");
+
+    let began = Instant::now();
+    let delete = ["-n", NAMESPACE, "delete", "job", "far", "--timeout=120s"];
+    burst.clusters.origin.kubectl(&delete).await.or_logs(federation);
+    burst.no_lease().await.or_logs(federation);
+    federation.no_peering(PATIENCE).await.or_logs(federation);
+    burst.nothing_left().await.or_logs(federation);
+    println!("{:>7} ms  both sides to be clean over that line", began.elapsed().as_millis());
+    burst.clusters.set_line(Line::Whole).await.unwrap();
+}
+
 /// The origin's Service serves again so soon.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
@@ -179,10 +210,18 @@ async fn the_line_cut_the_donors_api_dead_and_no_broker(burst: &mut Burst) {
     answers(burst, "the Service to answer at first").await;
     let before = burst.container("steady").await.unwrap();
 
-    burst.clusters.cut_line().await.unwrap();
+    burst.clusters.set_line(Line::Cut).await.unwrap();
     tokio::time::sleep(Duration::from_secs(30)).await;
-    burst.clusters.restore_line().await.unwrap();
+    burst.clusters.set_line(Line::Whole).await.unwrap();
     answers(burst, "the Service to answer after a cut of 30 s").await;
+
+    // The line is bad while it is used, and better again: the tunnel and what goes through it carry on.
+    burst.clusters.set_line(FAR).await.unwrap();
+    answers(burst, "the Service to answer over a line of 40 to 50 ms and 2 % loss each way").await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    answers(burst, "the Service to answer over that line half a minute later").await;
+    burst.clusters.set_line(Line::Whole).await.unwrap();
+    answers(burst, "the Service to answer over the whole line").await;
 
     burst.clusters.kill_api_server(Where::Donor).await.unwrap();
     // Twice: at first the node has not been silent for long enough to be doubted. Well within the donor's own grace: beyond

@@ -1,4 +1,5 @@
-//! Starts test clusters, says how to reach them, and ends them at Ctrl-C. For looking around, and for tests that kill it.
+//! Starts test clusters, says how to reach them, and ends them at Ctrl-C; makes the line between them as bad as wanted. For
+//! looking around, and for tests that kill it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +7,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use comity_testkit::{
-    Binaries, ControlPlane, ControlPlaneConfig, LiqoConfig, Needs, RealClusters, RealClustersConfig, SimulatedNode,
+    Binaries, ControlPlane, ControlPlaneConfig, Line, LiqoConfig, Needs, RealClusters, RealClustersConfig,
+    SimulatedNode,
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -64,6 +66,41 @@ enum Kind {
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3_600))]
         node_grace: u64,
     },
+    /// Cuts or impairs the line between two clusters that run, or makes it whole again. Needs root.
+    Line {
+        /// The folder that `real` printed before `ready`.
+        dir: PathBuf,
+        #[command(flatten)]
+        line: LineArgs,
+    },
+}
+
+/// Without an option the line is as it was at first.
+#[derive(clap::Args)]
+struct LineArgs {
+    /// Nothing passes.
+    #[arg(long, conflicts_with_all = ["delay_ms", "jitter_ms", "loss"])]
+    cut: bool,
+    /// Milliseconds that a packet takes, each way.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=10_000))]
+    delay_ms: u64,
+    /// Milliseconds that it may take longer.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=10_000))]
+    jitter_ms: u64,
+    /// Percent of the packets that are lost, each way.
+    #[arg(long, default_value_t = 0.0)]
+    loss: f64,
+}
+
+impl LineArgs {
+    fn line(&self) -> Line {
+        let (delay, jitter) = (Duration::from_millis(self.delay_ms), Duration::from_millis(self.jitter_ms));
+        match self {
+            Self { cut: true, .. } => Line::Cut,
+            Self { loss: 0.0, .. } if delay.is_zero() && jitter.is_zero() => Line::Whole,
+            Self { loss, .. } => Line::Impaired { delay, jitter, loss_percent: *loss },
+        }
+    }
 }
 
 #[tokio::main]
@@ -126,6 +163,7 @@ async fn main() -> anyhow::Result<()> {
             interrupted().await?;
             clusters.stop().await?;
         }
+        Kind::Line { dir, line } => line.line().set(&dir).await?,
     }
     Ok(())
 }
@@ -148,5 +186,22 @@ mod tests {
         let read = |nodes: &str| Args::try_parse_from(["test-clusters", "real", "--donor-nodes", nodes]).is_ok();
         assert!(read("1") && read("3"));
         assert!(!read("0") && !read("4"));
+    }
+
+    #[test]
+    fn a_line_is_cut_impaired_or_whole() {
+        let read = |options: &str| {
+            let words = ["test-clusters", "line", "/dir"].into_iter().chain(options.split_whitespace());
+            match Args::try_parse_from(words).map(|args| args.kind) {
+                Ok(Kind::Line { line, .. }) => Some(line.line()),
+                _ => None,
+            }
+        };
+        assert_eq!(read(""), Some(Line::Whole));
+        assert_eq!(read("--cut"), Some(Line::Cut));
+        let (delay, jitter) = (Duration::from_millis(20), Duration::ZERO);
+        assert_eq!(read("--delay-ms 20 --loss 1.5"), Some(Line::Impaired { delay, jitter, loss_percent: 1.5 }));
+        assert_eq!(read("--cut --delay-ms 20"), None);
+        assert_eq!(read("--delay-ms 10001"), None);
     }
 }

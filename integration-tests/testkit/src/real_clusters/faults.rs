@@ -1,27 +1,70 @@
 //! What can go wrong between and in the clusters, on purpose.
 
 use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
 
 use super::{RealCluster, RealClusters, RealClustersError, Where};
 
-impl RealClusters {
-    /// Cuts the line between the two clusters: nothing passes the router, until [`RealClusters::restore_line`]. What runs in
-    /// the router reaches the origin still, and the donor no more.
-    ///
-    /// # Errors
-    ///
-    /// When the router has gone.
-    pub async fn cut_line(&self) -> Result<(), RealClustersError> {
-        self.line("down").await
-    }
+/// The line between the two clusters. What runs in the router reaches the origin whatever it is like, and the donor unless it is
+/// cut.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Line {
+    /// As it was at first.
+    Whole,
+    /// Nothing passes.
+    Cut,
+    /// As lines between institutions are, each way. In order: nothing overtakes.
+    Impaired {
+        /// How long a packet takes; 10 s at most.
+        delay: Duration,
+        /// How much longer one may take, evenly spread; 10 s at most.
+        jitter: Duration,
+        /// Percent of the packets that are lost, each by itself.
+        loss_percent: f64,
+    },
+}
 
-    /// Joins the clusters again.
+impl Line {
+    /// Makes the line of running clusters so, which have their files in `dir`.
     ///
     /// # Errors
     ///
-    /// When the router has gone.
-    pub async fn restore_line(&self) -> Result<(), RealClustersError> {
-        self.line("up").await
+    /// When the router has gone, or a delay, jitter or loss is out of its bounds.
+    pub async fn set(self, dir: &Path) -> Result<(), RealClustersError> {
+        let words = match self {
+            Self::Whole => vec!["restore".to_owned()],
+            Self::Cut => vec!["cut".to_owned()],
+            Self::Impaired { delay, jitter, loss_percent } => vec![
+                "impair".to_owned(),
+                format!("-delay={}us", delay.as_micros()),
+                format!("-jitter={}us", jitter.as_micros()),
+                format!("-loss={loss_percent}"),
+            ],
+        };
+        let mut command = tokio::process::Command::new("bash");
+        command.arg(dir.join("real-clusters")).arg("line").arg(dir).args(&words).stdin(Stdio::null());
+        let output = command.output().await.map_err(|source| RealClustersError::Io { path: dir.to_owned(), source })?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(RealClustersError::Command {
+            cluster: "the router",
+            command: format!("line {}", words.join(" ")),
+            status: output.status,
+            stderr: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        })
+    }
+}
+
+impl RealClusters {
+    /// Makes the line between the clusters so.
+    ///
+    /// # Errors
+    ///
+    /// As [`Line::set`].
+    pub async fn set_line(&self, line: Line) -> Result<(), RealClustersError> {
+        line.set(self.dir()).await
     }
 
     /// Kills a cluster's API server, without warning. Its containers run on. Nothing happens in the router, which has none.
@@ -53,24 +96,5 @@ impl RealClusters {
             Where::Donor => Some(&self.donor),
             Where::Router => None,
         }
-    }
-
-    /// The router's end of the donor's line. When it comes up again its address and route are as before.
-    async fn line(&self, state: &str) -> Result<(), RealClustersError> {
-        let words = ["link", "set", self.donor.name(), state];
-        let output = self
-            .command_in(Where::Router, Path::new("ip"), &words)
-            .output()
-            .await
-            .map_err(|source| RealClustersError::Io { path: "ip".into(), source })?;
-        if output.status.success() {
-            return Ok(());
-        }
-        Err(RealClustersError::Command {
-            cluster: "the router",
-            command: format!("ip {}", words.join(" ")),
-            status: output.status,
-            stderr: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-        })
     }
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use comity_testkit::real_clusters::LIQO_NAMESPACE;
-use comity_testkit::{Binaries, LiqoConfig, Needs, RealCluster, RealClusters, RealClustersConfig, Where, requirements};
+use comity_testkit::{
+    Binaries, Line, LiqoConfig, Needs, RealCluster, RealClusters, RealClustersConfig, Where, requirements,
+};
 
 use crate::real::{left, networks, pod, turn, until};
 
@@ -86,6 +88,45 @@ async fn donor_answers(clusters: &RealClusters, binaries: &Binaries) -> bool {
     clusters.command_in(Where::Origin, &binaries.program("kubectl"), &args).output().await.unwrap().status.success()
 }
 
+/// Of 200 echo requests from the origin's node to the donor's: how many were answered, and the least milliseconds of one.
+async fn ping(clusters: &RealClusters, binaries: &Binaries) -> (u32, u32) {
+    let args = ["ping", "-count", "200", "-every", "5ms", clusters.donor.node_ip()];
+    let output = clusters.command_in(Where::Origin, &binaries.program("line"), &args).output().await.unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let figure = |name: &str| {
+        let word = said.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        word.unwrap_or_else(|| panic!("no {name} in {said:?}: {output:?}", output = output.stderr)).parse().unwrap()
+    };
+    (figure("answered"), figure("least_ms"))
+}
+
+/// Delay and loss are felt each way, and go by.
+async fn the_line_is_impaired(clusters: &RealClusters, binaries: &Binaries) {
+    assert_eq!(ping(clusters, binaries).await.0, 200);
+    let impaired = |delay, loss_percent| Line::Impaired {
+        delay: Duration::from_millis(delay),
+        jitter: Duration::from_millis(10),
+        loss_percent,
+    };
+    clusters.set_line(impaired(50, 10.0)).await.unwrap();
+    let (answered, least) = ping(clusters, binaries).await;
+    // 162 of 200 come both ways, with a standard deviation of 5.5.
+    assert!((130..194).contains(&answered), "{answered} of 200 were answered");
+    assert!((100..150).contains(&least), "{least} ms for 50 ms each way");
+    assert!(donor_answers(clusters, binaries).await, "what is lost is sent again");
+    // Another takes its place; and what cannot be leaves the line whole.
+    clusters.set_line(impaired(5, 0.0)).await.unwrap();
+    let (answered, least) = ping(clusters, binaries).await;
+    assert_eq!(answered, 200);
+    assert!((10..60).contains(&least), "{least} ms for 5 ms each way");
+    let refused = clusters.set_line(impaired(5, 101.0)).await.unwrap_err().to_string();
+    assert!(refused.contains("-loss is 101: give a percentage, 0 to 100"), "{refused}");
+    clusters.set_line(Line::Whole).await.unwrap();
+    let (answered, least) = ping(clusters, binaries).await;
+    assert_eq!(answered, 200);
+    assert!(least < 5, "{least} ms over the whole line");
+}
+
 #[tokio::test]
 async fn liqo_and_dns_run_in_both_clusters() {
     if !requirements::met("liqo_and_dns_run_in_both_clusters", &RealClusters::missing()) {
@@ -120,10 +161,11 @@ async fn liqo_and_dns_run_in_both_clusters() {
 
     // A cut line and a dead API server are felt at the other side, and go by.
     assert!(donor_answers(&clusters, &binaries).await);
-    clusters.cut_line().await.unwrap();
+    clusters.set_line(Line::Cut).await.unwrap();
     assert!(!donor_answers(&clusters, &binaries).await, "the line is cut");
-    clusters.restore_line().await.unwrap();
+    clusters.set_line(Line::Whole).await.unwrap();
     assert!(donor_answers(&clusters, &binaries).await, "the line is back");
+    the_line_is_impaired(&clusters, &binaries).await;
     clusters.kill_api_server(Where::Donor).await.unwrap();
     assert!(!donor_answers(&clusters, &binaries).await, "the API server is dead");
     clusters.start_api_server(Where::Donor).await.unwrap();
