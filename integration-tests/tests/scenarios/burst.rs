@@ -218,8 +218,9 @@ async fn the_line_cut_the_donors_api_dead_and_no_broker(burst: &mut Burst) {
     // The line is bad while it is used, and better again: the tunnel and what goes through it carry on.
     burst.clusters.set_line(FAR).await.unwrap();
     answers(burst, "the Service to answer over a line of 40 to 50 ms and 2 % loss each way").await;
-    tokio::time::sleep(Duration::from_secs(30)).await;
-    answers(burst, "the Service to answer over that line half a minute later").await;
+    let used = if is_long() { 60 } else { 10 };
+    tokio::time::sleep(Duration::from_secs(used)).await;
+    answers(burst, &format!("the Service to answer over that line {used} s later")).await;
     burst.clusters.set_line(Line::Whole).await.unwrap();
     answers(burst, "the Service to answer over the whole line").await;
 
