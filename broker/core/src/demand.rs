@@ -4,6 +4,7 @@ mod topology;
 
 use serde::{Deserialize, Serialize};
 
+use crate::data::{self, DataNeed};
 use crate::id::{ClassName, ClusterId, PriorityName, TenantId, is_dns_label};
 use crate::limits::{
     MAX_AMOUNT, MAX_DONOR_LIST, MAX_LEASE_MS, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES, MAX_SHARES_PER_REQUEST,
@@ -99,6 +100,9 @@ pub struct RequestSpec {
     /// Whether its members may lie on several donors, as one lease for each.
     #[serde(default)]
     pub spread_donors: bool,
+    /// What its work reads: a donor that has it, or has it soon, comes first.
+    #[serde(default)]
+    pub data: Vec<DataNeed>,
     /// Length of the lease; zero takes the federation's default.
     pub duration: Millis,
     /// Donors that may serve it; empty: any.
@@ -268,6 +272,7 @@ impl RequestSpec {
             members.check(gpus)?;
         }
         self.check_spread()?;
+        data::check_needs(&self.data)?;
         let duration = self.duration.0;
         if duration != 0 && !(MIN_LEASE_MS..=MAX_LEASE_MS).contains(&duration) {
             return Err(Refusal::invalid(

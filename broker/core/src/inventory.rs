@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::data::DataSite;
 use crate::demand::Delivery;
 use crate::id::{ClusterId, NodeId};
 use crate::limits::{MAX_AMOUNT, MAX_DEVICES_PER_NODE, MAX_NODES_PER_OFFER, WHOLE_MILLI};
@@ -154,6 +155,9 @@ pub struct Offer {
     /// How the cluster can deliver leases now; never empty.
     #[serde(default = "namespace_alone")]
     pub deliveries: BTreeSet<Delivery>,
+    /// What data it holds.
+    #[serde(default, skip_serializing_if = "DataSite::is_empty")]
+    pub data: DataSite,
 }
 
 /// What a cluster can deliver that does not say: its agent knows nothing else.
@@ -200,6 +204,7 @@ impl Offer {
                 "name one that this cluster can serve, and no nodes while it can serve none",
             ));
         }
+        self.data.check()?;
         for (id, node) in &self.nodes {
             node.check(id)?;
         }

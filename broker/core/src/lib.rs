@@ -26,6 +26,7 @@
 pub mod blob;
 pub mod cluster;
 pub mod command;
+pub mod data;
 pub mod demand;
 pub mod envelope;
 pub mod fairness;

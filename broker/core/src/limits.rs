@@ -36,6 +36,14 @@ pub const MAX_QUEUED_REQUESTS: usize = 50_000;
 pub const MAX_LEASES: usize = 200_000;
 /// Donor names in an allow or deny list.
 pub const MAX_DONOR_LIST: usize = 256;
+/// Datasets that a request may want near.
+pub const MAX_DATASETS_PER_REQUEST: usize = 16;
+/// Datasets that a cluster may say to hold.
+pub const MAX_DATASETS_PER_SITE: usize = 1_024;
+/// Bytes of a dataset's name.
+pub const MAX_DATASET_NAME_BYTES: usize = 128;
+/// Mbit/s of a line: 100 Tbit/s.
+pub const MAX_MBITS: u64 = 100_000_000;
 /// Bytes of free text such as `purpose`.
 pub const MAX_PURPOSE_BYTES: usize = 256;
 /// Bytes of a CEL selector in a request.

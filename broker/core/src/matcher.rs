@@ -26,6 +26,7 @@ mod cutting;
 mod device;
 mod explain;
 mod fit;
+mod gravity;
 mod grow;
 mod hopeless;
 mod no_start;

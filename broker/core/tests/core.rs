@@ -23,6 +23,8 @@ mod handshake;
 mod matching;
 #[path = "core/mig.rs"]
 mod mig;
+#[path = "core/near.rs"]
+mod near;
 #[path = "core/queue.rs"]
 mod queue;
 #[path = "core/reclaim.rs"]

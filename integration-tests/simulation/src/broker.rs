@@ -11,6 +11,7 @@ use comity_core::command::{
     AdvertiseOffer, CancelRequest, LeaseOutcome, PlaceRequests, ProposedPlacement, ReleaseLease, ReportLease,
     ReviseOffer, SubmitRequest,
 };
+use comity_core::data::DataSite;
 use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
 use comity_core::inventory::{Device, DeviceWiring, Node, NodeWiring, Offer, Sharing};
 use comity_core::lease::Lease;
@@ -68,7 +69,12 @@ impl Broker {
         for (index, member) in members.iter().enumerate().filter(|(_, member)| !member.nodes.is_empty()) {
             let nodes = (0..).zip(&member.nodes).map(|(number, shape)| Ok((node_id(number)?, node(shape))));
             let nodes: Result<BTreeMap<NodeId, Node>, Refusal> = nodes.collect();
-            let offer = Offer { generation: 1, nodes: nodes?, deliveries: BTreeSet::from([Delivery::Namespace]) };
+            let offer = Offer {
+                generation: 1,
+                nodes: nodes?,
+                deliveries: BTreeSet::from([Delivery::Namespace]),
+                data: DataSite::default(),
+            };
             let cluster = broker.members[index].0.clone();
             broker.apply(Command::AdvertiseOffer(AdvertiseOffer { cluster, offer }))?;
         }
@@ -140,6 +146,7 @@ impl Broker {
             topology,
             members: None,
             spread_donors: false,
+            data: Vec::new(),
             duration: Millis::from_hours(1),
             allow_donors: Vec::new(),
             deny_donors: Vec::new(),

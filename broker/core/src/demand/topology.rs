@@ -22,6 +22,9 @@ pub struct Topology {
     /// Gbit/s for RDMA that each node gives where the request lies on several; 0: none are asked for.
     #[serde(default)]
     pub rdma_gbits: u32,
+    /// On as many nodes of the donor as have room, evenly, so that the failure of one takes little; else on as few as can be.
+    #[serde(default)]
+    pub spread_nodes: bool,
 }
 
 /// Whether NVLink joins the devices that a request, or one of its members, has on a node.
@@ -67,10 +70,25 @@ impl Topology {
     /// The same, asking for nothing of the kind.
     #[must_use]
     pub fn without_wiring(self) -> Self {
-        Self { same_node: self.same_node, whole_node: self.whole_node, ..Self::default() }
+        Self {
+            same_node: self.same_node,
+            whole_node: self.whole_node,
+            spread_nodes: self.spread_nodes,
+            ..Self::default()
+        }
     }
 
     pub(super) fn check(&self, gpus: &GpuDemand) -> Result<(), Refusal> {
+        let contradicted =
+            [("same_node", self.same_node), ("whole_node", self.whole_node)].into_iter().find(|(_, set)| *set);
+        if let Some((other, _)) = contradicted.filter(|_| self.spread_nodes) {
+            return Err(Refusal::invalid(
+                "spec.topology.spread_nodes",
+                self.spread_nodes,
+                &format!("contradicts spec.topology.{other}"),
+                "leave one of the two out",
+            ));
+        }
         if self.nvlink == NvLink::Required && matches!(gpus.share, Share::MigProfile(_)) {
             return Err(Refusal::invalid(
                 "spec.topology.nvlink",

@@ -62,6 +62,11 @@ impl Wanted<'_> {
         self.gpus.count.saturating_mul(self.members.map_or(1, |members| members.desired))
     }
 
+    /// Shares that stay together on a node: those of a member, else each by itself.
+    fn piece(&self) -> u32 {
+        if self.members.is_some() { self.gpus.count.max(1) } else { 1 }
+    }
+
     /// So many shares it may have, the most first, of those that are within reach.
     fn sizes(&self, reach: u64) -> impl Iterator<Item = u32> {
         let (count, members) = (self.gpus.count, self.members.unwrap_or(Members { min: 1, desired: 1 }));
@@ -170,9 +175,9 @@ fn fit_as_it_is(
     candidates: &[Candidate<'_>],
     now: u64,
 ) -> Option<Fit> {
-    let of_size = |count| choose(candidates, count, wanted.topology).map(|chosen| (chosen, count));
-    let (chosen, count) = wanted.sizes(now).find_map(of_size)?;
-    let placement = lay_out(view, donor, wanted, way, &chosen, count)?;
+    let of_size = |count| choose(candidates, count, wanted.piece(), wanted.topology);
+    let chosen = wanted.sizes(now).find_map(of_size)?;
+    let placement = lay_out(view, donor, wanted, way, &chosen)?;
     let waste_milli = i64::try_from(stranded(view, &placement)).unwrap_or(i64::MAX);
     Some(Fit::Fits { placement, waste_milli })
 }
@@ -189,7 +194,8 @@ fn fit_cut(
     let count = wanted.gpus.count;
     let mut tried = BTreeSet::new();
     let mut best: Option<((super::cutting::Cost, &NodeId), &Node, LaidOut)> = None;
-    for candidate in candidates.iter().filter(|candidate| candidate.units >= count && !wanted.topology.whole_node) {
+    let one_will_do = !wanted.topology.whole_node && !(wanted.topology.spread_nodes && count > 1);
+    for candidate in candidates.iter().filter(|candidate| candidate.units >= count && one_will_do) {
         let node = (candidate.id, candidate.node);
         if tried.insert(cutting.signature(node)) {
             let laid = cutting.try_out(node, count);
@@ -203,12 +209,9 @@ fn fit_cut(
     if let Some(((_, id), _, laid)) = best {
         parts.push((id, count, laid));
     } else {
-        let mut left = count;
-        let chosen = choose(candidates, count, wanted.topology)?;
+        let chosen = choose(candidates, count, wanted.piece(), wanted.topology)?;
         network = chosen.network;
-        for candidate in chosen.nodes {
-            let here = candidate.units.min(left);
-            left -= here;
+        for (candidate, here) in chosen.nodes {
             parts.push((candidate.id, here, cutting.lay_out((candidate.id, candidate.node), here)));
         }
     }
@@ -334,14 +337,11 @@ fn lay_out(
     wanted: &Wanted<'_>,
     way: &Counted,
     chosen: &Chosen<'_>,
-    count: u32,
 ) -> Option<Placement> {
-    let mut left = count;
     let mut nodes = BTreeMap::new();
     let mut resource_count = 0_u64;
-    for candidate in &chosen.nodes {
-        let here = candidate.units.min(left);
-        left -= here;
+    for (candidate, here) in &chosen.nodes {
+        let here = *here;
         let mut part = NodePlacement {
             devices: BTreeMap::new(),
             cpu_milli: wanted.gpus.cpu_milli_per_gpu.saturating_mul(u64::from(here)),

@@ -1,5 +1,6 @@
 //! Which nodes of a donor a placement lies on.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use crate::demand::Topology;
@@ -17,9 +18,10 @@ pub(super) struct Candidate<'a> {
     pub(super) units: u32,
 }
 
-/// Nodes to use, and the network over which they do RDMA if that is asked for and they are several.
+/// Nodes to use with the shares that each gives, and the network over which they do RDMA if that is asked for and they are
+/// several.
 pub(super) struct Chosen<'a> {
-    pub(super) nodes: Vec<Candidate<'a>>,
+    pub(super) nodes: Vec<(Candidate<'a>, u32)>,
     pub(super) network: Option<&'a str>,
 }
 
@@ -30,32 +32,54 @@ pub(super) fn free_gbits(node: &Node, lent: Option<&NodeOccupancy>, network: &st
 }
 
 /// Nodes to use: the one that is left with least, or else as few as possible; with `whole_node` only nodes used up exactly,
-/// and with RDMA asked for, several only of one network. `None` if `count` shares do not fit so.
-pub(super) fn choose<'a>(candidates: &[Candidate<'a>], count: u32, topology: Topology) -> Option<Chosen<'a>> {
+/// and with RDMA asked for, several only of one network. To be spread, on as many as can be, `piece` shares at a time. `None`
+/// if `count` shares do not fit so.
+pub(super) fn choose<'a>(
+    candidates: &[Candidate<'a>],
+    count: u32,
+    piece: u32,
+    topology: Topology,
+) -> Option<Chosen<'a>> {
     let fits = |candidate: &&Candidate<'_>| {
         if topology.whole_node { candidate.units == count } else { candidate.units >= count }
     };
-    if let Some(best) = candidates.iter().filter(fits).min_by_key(|candidate| (candidate.units, candidate.id)) {
-        return Some(Chosen { nodes: vec![*best], network: None });
+    let spreads = topology.spread_nodes && count > piece;
+    let one = || candidates.iter().filter(fits).min_by_key(|candidate| (candidate.units, candidate.id));
+    let on_one = || one().map(|best| Chosen { nodes: vec![(*best, count)], network: None });
+    if !spreads && let Some(chosen) = on_one() {
+        return Some(chosen);
     }
     if topology.same_node {
         return None;
     }
     if topology.rdma_gbits == 0 {
-        let nodes = choose_several(candidates.to_vec(), count, topology)?;
+        let nodes = choose_several(candidates.to_vec(), count, piece, topology)?;
         return Some(Chosen { nodes, network: None });
     }
     let on = |network: &'a str| {
         let joined = candidates
             .iter()
             .filter(|candidate| free_gbits(candidate.node, candidate.lent, network) >= topology.rdma_gbits);
-        choose_several(joined.copied().collect(), count, topology).map(|nodes| Chosen { nodes, network: Some(network) })
+        choose_several(joined.copied().collect(), count, piece, topology)
+            .map(|nodes| Chosen { network: (nodes.len() > 1).then_some(network), nodes })
     };
     let nodes = candidates.iter().map(|candidate| candidate.node);
-    networks(nodes).into_iter().filter_map(on).min_by_key(|chosen| (chosen.nodes.len(), chosen.network))
+    let found = networks(nodes).into_iter().filter_map(on);
+    if spreads {
+        return found.max_by_key(|chosen| (chosen.nodes.len(), Reverse(chosen.network))).or_else(on_one);
+    }
+    found.min_by_key(|chosen| (chosen.nodes.len(), chosen.network))
 }
 
-fn choose_several(mut candidates: Vec<Candidate<'_>>, count: u32, topology: Topology) -> Option<Vec<Candidate<'_>>> {
+fn choose_several(
+    mut candidates: Vec<Candidate<'_>>,
+    count: u32,
+    piece: u32,
+    topology: Topology,
+) -> Option<Vec<(Candidate<'_>, u32)>> {
+    if topology.spread_nodes {
+        return spread(candidates, count, piece);
+    }
     candidates.sort_by(|a, b| b.units.cmp(&a.units).then(a.id.cmp(b.id)));
     let (mut left, mut chosen) = (count, Vec::new());
     for candidate in candidates {
@@ -65,10 +89,38 @@ fn choose_several(mut candidates: Vec<Candidate<'_>>, count: u32, topology: Topo
         if topology.whole_node && candidate.units > left {
             continue;
         }
-        left -= candidate.units.min(left);
-        chosen.push(candidate);
+        let here = candidate.units.min(left);
+        left -= here;
+        chosen.push((candidate, here));
     }
     (left == 0).then_some(chosen)
+}
+
+/// Deals `count` shares out, `piece` at a time: one round over as many nodes as are needed, those that are left with least
+/// first, then further rounds over those that have room.
+fn spread(mut candidates: Vec<Candidate<'_>>, count: u32, piece: u32) -> Option<Vec<(Candidate<'_>, u32)>> {
+    candidates.retain(|candidate| candidate.units >= piece);
+    let pieces = usize::try_from(count / piece.max(1)).ok()?;
+    candidates.sort_by_key(|candidate| (candidate.units, candidate.id));
+    if pieces <= candidates.len() {
+        candidates.truncate(pieces);
+    }
+    let mut dealt: Vec<(Candidate<'_>, u32)> = candidates.into_iter().map(|candidate| (candidate, 0)).collect();
+    let mut left = count;
+    while left > 0 {
+        let before = left;
+        for (candidate, here) in &mut dealt {
+            if left >= piece && candidate.units - *here >= piece {
+                *here += piece;
+                left -= piece;
+            }
+        }
+        if left == before {
+            return None;
+        }
+    }
+    dealt.retain(|(_, here)| *here > 0);
+    Some(dealt)
 }
 
 /// Shares that fit under the topology: on one node, or together on those of one network, or on all.

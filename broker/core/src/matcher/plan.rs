@@ -398,7 +398,7 @@ pub(super) fn best(
     promises: Vec<Promise<'_>>,
     fitter: Fitter<'_>,
 ) -> Option<Found> {
-    let promised = |promise: Promise<'_>| at_best(view, request, &spec.origin, promise);
+    let promised = |promise: Promise<'_>| at_best(view, spec, request, promise);
     let mut order: Vec<(Score, &ClusterId)> =
         promises.into_iter().map(|promise| (promised(promise), promise.0)).collect();
     order.sort_unstable();
@@ -411,7 +411,7 @@ pub(super) fn best(
             break;
         }
         let Ok(candidate) = ask_donor(view, spec, donor, fitter) else { continue };
-        let score = score(view, request, &spec.origin, &candidate);
+        let score = score(view, spec, request, &candidate);
         debug_assert!(at_best <= score, "{donor} promised {at_best:?} and keeps {score:?}");
         if one.as_ref().is_none_or(|(found, _)| score < *found) {
             one = Some((score, candidate));

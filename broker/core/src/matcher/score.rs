@@ -2,8 +2,10 @@
 
 use std::cmp::Reverse;
 
+use super::gravity::{distance, round_trip};
 use super::verdict::Candidate;
 use super::view::View;
+use crate::demand::RequestSpec;
 use crate::id::ClusterId;
 use crate::peering::PeeringState;
 use crate::request::Request;
@@ -15,12 +17,16 @@ pub(super) struct Score {
     failed_before: bool,
     /// More members of a gang; of all else, as many shares as are asked for.
     shares: Reverse<u64>,
-    /// Fewer nodes: less traffic between them, fewer nodes broken into.
-    nodes: usize,
+    /// What its work reads is there soon, in [doublings of minutes](distance); nothing is known of work that does not say.
+    data: u32,
+    /// Fewer nodes: less traffic between them, fewer nodes broken into. Of what is to be spread, as many as can be.
+    nodes: u64,
     /// Tenths of devices that the placement leaves idle in the end, rounded down: what is finer does not decide.
     waste: i64,
     /// A warm peering saves the handshake.
     cold: bool,
+    /// A shorter [round trip](round_trip), in doublings.
+    round_trip: u32,
     /// Donors that lend less come first.
     lent_milli: u64,
     /// Ties break by id.
@@ -37,31 +43,33 @@ impl Score {
 /// What no placement has more of.
 const MOST_SHARES: Reverse<u64> = Reverse(u64::MAX);
 
-pub(super) fn score(view: &View<'_>, request: Option<&Request>, origin: &ClusterId, candidate: &Candidate) -> Score {
+pub(super) fn score(view: &View<'_>, spec: &RequestSpec, request: Option<&Request>, candidate: &Candidate) -> Score {
     let placement = &candidate.placement;
     let waste = candidate.waste_milli.div_euclid(100);
     let shares = Reverse(placement.units());
-    Score { shares, nodes: placement.nodes.len(), waste, ..at_best(view, request, origin, (&placement.donor, None)) }
+    let nodes = u64::try_from(placement.nodes.len()).unwrap_or(u64::MAX);
+    let nodes = if spec.topology.spread_nodes { spec.most_shares().saturating_sub(nodes) } else { nodes };
+    Score { shares, nodes, waste, ..at_best(view, spec, request, (&placement.donor, None)) }
 }
 
-/// The score of a donor at its best: with every share on one node, leaving no less idle than what it promises in thousandths
+/// The score of a donor at its best: with every share on one node, or each on one of its own if they are to be spread, leaving no less idle than what it promises in thousandths
 /// of a device; `None`: nobody knows.
 pub(super) fn at_best(
     view: &View<'_>,
+    spec: &RequestSpec,
     request: Option<&Request>,
-    origin: &ClusterId,
     (donor, least_waste_milli): (&ClusterId, Option<i64>),
 ) -> Score {
-    let warm = view
-        .state
-        .peering_between(origin, donor)
-        .is_some_and(|(_, peering)| peering.state == PeeringState::Established);
+    let peering = view.state.peering_between(&spec.origin, donor).map(|(_, peering)| peering);
+    let warm = peering.is_some_and(|peering| peering.state == PeeringState::Established);
     Score {
         failed_before: request.is_some_and(|request| request.failed_donors.contains(donor)),
         shares: MOST_SHARES,
-        nodes: 1,
+        data: distance(view.state, spec, donor),
+        nodes: u64::from(!spec.topology.spread_nodes),
         waste: least_waste_milli.map_or(i64::MIN, |waste| waste.div_euclid(100)),
         cold: !warm,
+        round_trip: round_trip(peering.map_or(0, |peering| peering.rtt_us)),
         lent_milli: view.lent_milli(donor),
         donor: donor.clone(),
     }

@@ -42,7 +42,7 @@ pub(super) fn gather(view: &View<'_>, spec: &RequestSpec, request: Option<&Reque
         let mut best: Option<((u32, Score), Candidate)> = None;
         for donor in &left {
             let Some((many, candidate)) = part_at(&view, spec, donor, most, fitter) else { continue };
-            let rank = (most.saturating_sub(many), score(&view, request, &spec.origin, &candidate));
+            let rank = (most.saturating_sub(many), score(&view, spec, request, &candidate));
             if best.as_ref().is_none_or(|(least, _)| rank < *least) {
                 best = Some((rank, candidate));
             }

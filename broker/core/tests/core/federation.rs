@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use comity_core::command::{
     AdvertiseOffer, ApplyPolicy, InviteCluster, JoinCluster, MarkClusters, PlaceRequests, SubmitRequest,
 };
+use comity_core::data::DataSite;
 use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
 use comity_core::inventory::{Device, DeviceWiring, Node, NodeWiring, Offer, Sharing};
 use comity_core::log::LOG_FORMAT;
@@ -175,6 +176,7 @@ pub(crate) fn offer(generation: u64, nodes: &[(&str, usize, Device)]) -> Offer {
         generation,
         nodes: nodes.collect::<BTreeMap<_, _>>(),
         deliveries: BTreeSet::from([Delivery::Namespace, Delivery::VirtualNode]),
+        data: DataSite::default(),
     }
 }
 
@@ -192,6 +194,7 @@ pub(crate) fn spec(count: u32, share: Share, class: &str) -> RequestSpec {
         topology: Topology::default(),
         members: None,
         spread_donors: false,
+        data: Vec::new(),
         duration: Millis::from_mins(30),
         allow_donors: Vec::new(),
         deny_donors: Vec::new(),

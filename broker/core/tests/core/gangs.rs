@@ -120,13 +120,15 @@ fn any_topology() -> impl Strategy<Value = Topology> {
         nvlink,
         numa,
         prop_oneof![Just(0), Just(100), Just(200), Just(1_600)],
+        any::<bool>(),
     )
-        .prop_map(|(same_node, whole_node, nvlink, numa, rdma_gbits)| Topology {
+        .prop_map(|(same_node, whole_node, nvlink, numa, rdma_gbits, spread)| Topology {
             same_node,
             whole_node,
             nvlink,
             numa,
             rdma_gbits,
+            spread_nodes: spread && !same_node && !whole_node,
         })
 }
 

@@ -70,11 +70,16 @@ impl Federation {
     }
 
     pub(crate) fn shake_hands(&mut self, peering: PeeringId, epoch: u32) {
-        for (name, side) in [("west", Side::Origin), ("north", Side::Donor)] {
+        self.shake_hands_with("north", peering, epoch, 410);
+    }
+
+    /// With a donor so many microseconds away.
+    pub(crate) fn shake_hands_with(&mut self, donor: &str, peering: PeeringId, epoch: u32, rtt_us: u64) {
+        for (name, side) in [("west", Side::Origin), (donor, Side::Donor)] {
             self.ok(Command::OfferKeys(OfferKeys { bundle: keys(peering, epoch, name, side) }));
         }
         assert_eq!(self.state.peerings[&peering].state, PeeringState::Authenticating);
-        for (ends, step) in [(("north", "west"), Step::Psk), (("west", "north"), Step::Proof)] {
+        for (ends, step) in [((donor, "west"), Step::Psk), (("west", donor), Step::Proof)] {
             let envelope = envelope(peering, epoch, ends, None, step);
             let key = envelope.key.clone();
             self.ok(Command::RelayEnvelope(RelayEnvelope { envelope }));
@@ -82,10 +87,10 @@ impl Federation {
             self.ok(Command::AckEnvelope(AckEnvelope { key: key.clone() }));
             assert_eq!(self.state.envelopes_for(&key.to).count(), 0);
         }
-        self.report_peering("north", peering, epoch, PeeringOutcome::Authenticated);
-        self.report_peering("north", peering, epoch, PeeringOutcome::Established { rtt_us: 0 });
+        self.report_peering(donor, peering, epoch, PeeringOutcome::Authenticated);
+        self.report_peering(donor, peering, epoch, PeeringOutcome::Established { rtt_us: 0 });
         assert_eq!(self.state.peerings[&peering].state, PeeringState::Establishing);
-        self.report_peering("west", peering, epoch, PeeringOutcome::Established { rtt_us: 410 });
+        self.report_peering("west", peering, epoch, PeeringOutcome::Established { rtt_us });
         assert_eq!(self.state.peerings[&peering].state, PeeringState::Established);
     }
 

@@ -6,6 +6,7 @@ use comity_core::command::{
     AdvertiseOffer, ApplyPolicy, Expire, InviteCluster, JoinCluster, LeaseOutcome, MarkClusters, PlaceRequests,
     ReclaimLeases, ReportLease, SubmitRequest,
 };
+use comity_core::data::DataSite;
 use comity_core::demand::{Delivery, RequestSpec};
 use comity_core::inventory::{FaultClass, Node, Offer};
 use comity_core::lease::{EndReason, LeaseState};
@@ -206,7 +207,7 @@ impl Federation {
             let generation = self.generations.entry(donor.clone()).or_default();
             *generation += 1;
             let deliveries = BTreeSet::from([Delivery::Namespace]);
-            let offer = Offer { generation: *generation, nodes, deliveries };
+            let offer = Offer { generation: *generation, nodes, deliveries, data: DataSite::default() };
             self.apply(Command::AdvertiseOffer(AdvertiseOffer { cluster: donor, offer }))?;
         }
         Ok(())

@@ -6,6 +6,7 @@ use comity_core::command::{
     AdvertiseOffer, ApplyPolicy, Expire, InviteCluster, JoinCluster, LeaseOutcome, MarkClusters, PlaceRequests,
     ReportLease, SubmitRequest,
 };
+use comity_core::data::DataSite;
 use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
 use comity_core::inventory::{Device, DeviceWiring, Node, NodeWiring, Offer, Sharing};
 use comity_core::lease::LeaseState;
@@ -73,7 +74,12 @@ impl Federation {
         for (cluster, member) in federation.clusters.clone().into_iter().zip(&MEMBERS) {
             let nodes: Result<BTreeMap<NodeId, Node>, Refusal> =
                 (0..member.nodes).map(|number| Ok((NodeId::parse(&format!("n{number}"), "node")?, node()))).collect();
-            let offer = Offer { generation: 1, nodes: nodes?, deliveries: BTreeSet::from([Delivery::Namespace]) };
+            let offer = Offer {
+                generation: 1,
+                nodes: nodes?,
+                deliveries: BTreeSet::from([Delivery::Namespace]),
+                data: DataSite::default(),
+            };
             federation.apply(Command::AdvertiseOffer(AdvertiseOffer { cluster, offer }))?;
         }
         Ok(federation)
@@ -113,6 +119,7 @@ impl Federation {
             topology: Topology { same_node: true, ..Topology::default() },
             members: None,
             spread_donors: false,
+            data: Vec::new(),
             duration: Millis(asked.duration_ms),
             allow_donors: Vec::new(),
             deny_donors: Vec::new(),

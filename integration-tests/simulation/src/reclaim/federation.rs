@@ -6,6 +6,7 @@ use comity_core::command::{
     AdvertiseOffer, ApplyPolicy, Expire, InviteCluster, JoinCluster, LeaseOutcome, MarkClusters, PlaceRequests,
     ProposedReclaim, ReclaimLeases, ReportLease, SubmitRequest,
 };
+use comity_core::data::DataSite;
 use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
 use comity_core::inventory::{Device, DeviceWiring, Node, NodeWiring, Offer, Sharing};
 use comity_core::lease::{EndReason, LeaseState};
@@ -80,7 +81,12 @@ impl Federation {
         for (name, nodes, _) in DONORS {
             let nodes: Result<BTreeMap<NodeId, Node>, Refusal> =
                 (0..nodes).map(|number| Ok((NodeId::parse(&format!("n{number}"), "node")?, node()))).collect();
-            let offer = Offer { generation: 1, nodes: nodes?, deliveries: BTreeSet::from([Delivery::Namespace]) };
+            let offer = Offer {
+                generation: 1,
+                nodes: nodes?,
+                deliveries: BTreeSet::from([Delivery::Namespace]),
+                data: DataSite::default(),
+            };
             federation.apply(Command::AdvertiseOffer(AdvertiseOffer { cluster: cluster(name)?, offer }))?;
         }
         Ok(federation)
@@ -375,6 +381,7 @@ pub(crate) fn request(random: &mut Random) -> Result<RequestSpec, Refusal> {
         topology: Topology { same_node: random.below(3) > 0, ..Topology::default() },
         members: None,
         spread_donors: false,
+        data: Vec::new(),
         duration: Millis(30 * MINUTE + random.bits() % (8 * 60 * MINUTE)),
         allow_donors: Vec::new(),
         deny_donors: Vec::new(),

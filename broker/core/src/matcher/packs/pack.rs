@@ -221,6 +221,9 @@ impl Pack {
         if topology.whole_node || topology.asks_for_wiring() || matches!(gpus.share, Share::MigProfile(_)) {
             return None;
         }
+        if topology.spread_nodes && gpus.count > 1 {
+            return None;
+        }
         let devices = u16::try_from(gpus.count).ok()?;
         let times = u64::from(gpus.count.max(1));
         let (cpu_milli, memory_mib) =

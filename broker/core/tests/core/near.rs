@@ -1,0 +1,152 @@
+//! Near its data, near its origin, and far from itself: what a request may wish of where it lies.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use comity_core::data::{DataNeed, DataSite};
+use comity_core::demand::{Members, RequestSpec, Share, Topology};
+use comity_core::inventory::{Offer, Sharing};
+use comity_core::{ClusterId, LeaseId};
+
+use super::federation::{Federation, cluster, device, offer, spec};
+
+/// `north` and `south` with as many nodes of eight devices.
+fn alike(nodes: usize) -> Federation {
+    let mut federation = Federation::ready();
+    for name in ["north", "south"] {
+        federation.offer(name, equal(2, name, nodes));
+    }
+    federation
+}
+
+fn equal(generation: u64, name: &str, nodes: usize) -> Offer {
+    let names: Vec<String> = (1..=nodes).map(|number| format!("{}{number}", &name[..1])).collect();
+    let nodes: Vec<_> = names.iter().map(|name| (name.as_str(), 8, device(81_559, Sharing::Exclusive))).collect();
+    offer(generation, &nodes)
+}
+
+impl Federation {
+    fn lands(&mut self, spec: RequestSpec) -> LeaseId {
+        self.submit(spec);
+        self.place()[0]
+    }
+
+    fn lands_at(&mut self, spec: RequestSpec) -> ClusterId {
+        let lease = self.lands(spec);
+        self.state.leases[&lease].placement.donor.clone()
+    }
+
+    /// Shares on each node that a request has, the most first.
+    fn lies(&mut self, spec: RequestSpec) -> Vec<u64> {
+        let lease = self.lands(spec);
+        let nodes = self.state.leases[&lease].placement.nodes.values();
+        let mut shares: Vec<u64> =
+            nodes.map(|part| part.devices.values().map(|share| u64::from(share.units)).sum()).collect();
+        shares.sort_unstable_by(|a, b| b.cmp(a));
+        shares
+    }
+}
+
+fn holding(datasets: &[&str], egress_mbits: u64) -> DataSite {
+    let datasets = datasets.iter().map(|name| (*name).to_owned()).collect();
+    DataSite { datasets, egress_mbits, egress_mbits_to: BTreeMap::new() }
+}
+
+fn reading(dataset: &str, gib: u64) -> RequestSpec {
+    let data = vec![DataNeed { dataset: dataset.to_owned(), mib: gib << 10 }];
+    RequestSpec { data, ..spec(1, Share::Whole, "big") }
+}
+
+#[test]
+fn work_goes_to_its_data_where_moving_them_takes_long() {
+    // North comes first where nothing tells the two apart.
+    let at_south = |data: DataSite, asked: RequestSpec| {
+        let mut federation = alike(1);
+        federation.offer("south", Offer { data, ..equal(3, "south", 1) });
+        federation.lands_at(asked) == cluster("south")
+    };
+    assert!(!at_south(holding(&["laion"], 0), spec(1, Share::Whole, "big")));
+    // 200 GiB over a usual line take half an hour; 5 GiB less than a minute.
+    assert!(at_south(holding(&["laion"], 0), reading("laion", 200)));
+    assert!(!at_south(holding(&["laion"], 0), reading("laion", 5)));
+    // So do 200 GiB over a line of 100 Gbit/s, whatever the others of that cluster are.
+    let line = DataSite { egress_mbits_to: BTreeMap::from([(cluster("north"), 100_000)]), ..holding(&["laion"], 10) };
+    assert!(!at_south(line, reading("laion", 200)));
+    // What nobody says to hold comes from the origin, to both alike.
+    assert!(!at_south(holding(&["laion"], 0), reading("own", 200)));
+
+    // Also where packing would have it otherwise, which fills up what is begun.
+    let mut federation = alike(1);
+    federation.offer("south", Offer { data: holding(&["laion"], 0), ..equal(3, "south", 1) });
+    let begun = [spec(1, Share::Whole, "big"), spec(1, Share::Whole, "big")].map(|spec| federation.lands_at(spec));
+    assert_eq!(begun, [cluster("north"), cluster("north")]);
+    assert_eq!(federation.lands_at(reading("laion", 200)), cluster("south"));
+}
+
+#[test]
+fn of_two_that_are_warm_the_nearer_one_lends() {
+    let mut federation = alike(1);
+    for (donor, rtt_us) in [("north", 40_000), ("south", 3_000)] {
+        let mut only = spec(1, Share::Whole, "big");
+        only.allow_donors = vec![cluster(donor)];
+        let lease = federation.lands(only);
+        let peering = federation.state.leases[&lease].peering;
+        federation.shake_hands_with(donor, peering, 1, rtt_us);
+    }
+    assert_eq!(federation.lands_at(spec(1, Share::Whole, "big")), cluster("south"));
+    // South is the busier one by now, so that it wins by nothing else; with less than a doubling between them it does not.
+    let mut federation = alike(1);
+    for (donor, rtt_us) in [("north", 3_900), ("south", 2_000)] {
+        let mut only = spec(1, Share::Whole, "big");
+        only.allow_donors = vec![cluster(donor)];
+        let lease = federation.lands(only);
+        let peering = federation.state.leases[&lease].peering;
+        federation.shake_hands_with(donor, peering, 1, rtt_us);
+    }
+    assert_eq!(federation.lands_at(spec(1, Share::Whole, "big")), cluster("north"));
+}
+
+#[test]
+fn what_is_to_be_spread_lies_on_as_many_nodes_as_can_be() {
+    let spread = |count| RequestSpec {
+        topology: Topology { spread_nodes: true, ..Topology::default() },
+        allow_donors: vec![cluster("north")],
+        ..spec(count, Share::Whole, "big")
+    };
+    let mut federation = alike(4);
+    assert_eq!(federation.lies(spread(3)), [1, 1, 1]);
+    assert_eq!(federation.lies(spread(6)), [2, 2, 1, 1]);
+    assert_eq!(federation.lies(spread(1)), [1]);
+    // Where room is uneven, too: 22 of 32 are free.
+    assert_eq!(federation.lies(spread(22)).iter().sum::<u64>(), 22);
+    assert_eq!(federation.state.queued_len(), 0);
+
+    // Members stay whole, and go apart.
+    let mut federation = alike(4);
+    let members = Some(Members { min: 3, desired: 3 });
+    assert_eq!(federation.lies(RequestSpec { members, ..spread(2) }), [2, 2, 2]);
+    let members = Some(Members { min: 6, desired: 6 });
+    assert_eq!(federation.lies(RequestSpec { members, ..spread(2) }), [4, 4, 2, 2]);
+    // The donor where it is spread over more nodes comes first.
+    let mut federation = alike(2);
+    federation.offer("south", equal(3, "south", 4));
+    assert_eq!(federation.lands_at(RequestSpec { allow_donors: Vec::new(), ..spread(4) }), cluster("south"));
+}
+
+#[test]
+fn what_cannot_be_spread_says_so() {
+    let mut together = spec(4, Share::Whole, "big");
+    together.topology = Topology { spread_nodes: true, same_node: true, ..Topology::default() };
+    let refusal = together.check().unwrap_err();
+    assert_eq!(refusal.field, "spec.topology.spread_nodes");
+    assert!(refusal.reason.contains("contradicts spec.topology.same_node"), "{refusal:?}");
+}
+
+#[test]
+fn an_offer_whose_data_changed_is_said_whole() {
+    let held = equal(1, "north", 4);
+    let other = Offer { generation: 2, data: holding(&["laion"], 0), ..held.clone() };
+    assert_eq!(comity_core::command::ReviseOffer::between(&cluster("north"), &held, &other), None);
+    let names: BTreeSet<String> = (0..2_000).map(|number| format!("d{number}")).collect();
+    let refusal = Offer { data: DataSite { datasets: names, ..DataSite::default() }, ..held }.check(&cluster("north"));
+    assert_eq!(refusal.unwrap_err().field, "offer.data.datasets");
+}
