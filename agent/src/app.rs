@@ -232,6 +232,7 @@ impl Agent {
             brokers: brokers.clone(),
             tls: tls.clone(),
             nodes: platform.inventory.nodes(),
+            data: config.data.site(),
             desired: desired_sender,
             outage_grace_ms: grace_sender,
             resync,

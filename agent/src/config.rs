@@ -2,6 +2,7 @@
 
 mod access;
 mod address;
+mod data;
 mod liqo;
 pub(crate) mod problems;
 #[cfg(test)]
@@ -18,6 +19,7 @@ use comity_runtime::{BrokerEndpoints, IdentityPublicKey, IdentitySignature, LogF
 use serde::{Deserialize, Serialize};
 
 pub use access::AccessSettings;
+pub use data::DataSettings;
 pub use liqo::{LiqoAuthentication, LiqoNetworkName, LiqoSettings, PodMetricsSettings};
 
 use address::is_host_port;
@@ -165,6 +167,8 @@ pub struct Config {
     pub sharing: LocalPolicy,
     /// What stays for local work.
     pub reserve: LocalReserve,
+    /// What data it holds.
+    pub data: DataSettings,
     /// Tunnels.
     pub fabric: FabricSettings,
     /// Where tenants reach what is borrowed.
@@ -191,6 +195,7 @@ impl Default for Config {
             inventory_file: None,
             sharing: LocalPolicy::default(),
             reserve: LocalReserve::default(),
+            data: DataSettings::default(),
             fabric: FabricSettings::default(),
             access: AccessSettings::default(),
             liqo: LiqoSettings::default(),
@@ -244,6 +249,7 @@ impl Config {
         if keepalive == 0 || keepalive > 120 {
             problems.refuse("fabric.keepaliveSeconds", keepalive, "want 1 to 120; 25 suits most");
         }
+        self.data.check(&mut problems);
         self.access.check(&mut problems);
         self.liqo.check(self.kubernetes.is_some(), &mut problems);
         self.burst.gather(&mut problems);

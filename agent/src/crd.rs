@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 pub use controller::Controller;
 pub use gpu_lease::{GpuLease, GpuLeaseSpec, GpuLeaseStatus, Side};
 pub use gpu_request::{DeliveryKind, GpuRequest, GpuRequestSpec, GpuRequestStatus};
-pub use wishes::{Members, Numa, NvLink, Preemptible, Topology, Window};
+pub use wishes::{DataNeed, Members, Numa, NvLink, Preemptible, Topology, Window};
 
 /// Keeps a `GpuRequest` until its request has been taken back.
 pub const FINALIZER: &str = "comity.dev/request";

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use comity_proto::v1;
 use comity_runtime::{Backoff, BrokerEndpoints, ClientTls, ReadinessGuard};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -39,6 +40,8 @@ pub struct Uplink {
     pub tls: ClientTls,
     /// What the cluster has.
     pub nodes: watch::Receiver<Nodes>,
+    /// What data it holds.
+    pub data: Option<v1::DataSite>,
     /// Where desired states go.
     pub desired: watch::Sender<Update>,
     /// Where the outage grace goes.
@@ -54,6 +57,7 @@ struct Shared {
     context: Arc<Context>,
     tls: ClientTls,
     nodes: watch::Receiver<Nodes>,
+    data: Option<v1::DataSite>,
     desired: watch::Sender<Update>,
     outage_grace_ms: watch::Sender<u64>,
     offer: tokio::sync::Mutex<OfferState>,
@@ -86,12 +90,13 @@ struct Opened {
 impl Uplink {
     /// Runs until told to stop.
     pub async fn run(self, stop: CancellationToken) {
-        let Self { context, brokers, tls, nodes, desired, outage_grace_ms, resync, readiness } = self;
+        let Self { context, brokers, tls, nodes, data, desired, outage_grace_ms, resync, readiness } = self;
         let clock = Arc::clone(&context.clock);
         let shared = Arc::new(Shared {
             context,
             tls,
             nodes,
+            data,
             desired,
             outage_grace_ms,
             offer: tokio::sync::Mutex::new(OfferState::default()),

@@ -3,6 +3,7 @@
 
 pub mod agent;
 pub mod cluster;
+mod data;
 pub mod delivery;
 mod fault;
 pub mod lease;

@@ -22,13 +22,13 @@ pub use delivery::{Delivery, VirtualNode};
 pub use device::{Device, Node};
 pub use lease::{Lease, LeaseState};
 pub use list::{List, Row};
-pub use offer::{ClassSummary, Offer, OfferDetail};
+pub use offer::{ClassSummary, DataSite, Egress, Offer, OfferDetail};
 pub use peering::Peering;
 pub use placement::{DeviceShare, NodePlacement, Placement};
 pub use policy::{PolicyApplied, PolicyChecked, PolicyFile, PolicyProblem, PolicyShown};
 pub use raft::{RaftBroker, RaftMember, RaftMembers, RaftStatus};
 pub use request::{Request, RequestState};
-pub use spec::{Gpus, Members, RequestSpec, Share, Topology};
+pub use spec::{DataNeed, Gpus, Members, RequestSpec, Share, Topology};
 pub use verdict::{DonorVerdict, Explanation, Quote};
 pub use wiring::{NumaAmounts, RdmaBandwidth};
 

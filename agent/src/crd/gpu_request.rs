@@ -6,7 +6,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Condition, Members, Preemptible, Topology, Window};
+use super::{Condition, DataNeed, Members, Preemptible, Topology, Window};
 
 /// Asks other clusters for GPUs. It cannot be changed: delete it and create another.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -36,6 +36,8 @@ use super::{Condition, Members, Preemptible, Topology, Window};
     validation = Rule::new("!(has(self.class) && has(self.selector))").message("give either class or selector, not both"),
     validation = Rule::new("[has(self.milli), has(self.migProfile), has(self.memoryMib)].filter(given, given).size() <= 1").message("give at most one of milli, migProfile and memoryMib: each says how much of a GPU one share is"),
     validation = Rule::new("!(has(self.sameNode) && has(self.topology) && has(self.topology.sameNode))").message("give either sameNode or topology.sameNode, not both: they are the same"),
+    validation = Rule::new("!(has(self.topology) && has(self.topology.spreadNodes) && self.topology.spreadNodes) || !((has(self.sameNode) && self.sameNode) || (has(self.topology.sameNode) && self.topology.sameNode) || (has(self.topology.wholeNode) && self.topology.wholeNode))").message("topology.spreadNodes contradicts sameNode and wholeNode: leave one of them out"),
+    validation = Rule::new("!(has(self.spreadDonors) && self.spreadDonors) || has(self.members)").message("spreadDonors is about members of a gang: say of how many with members, or leave it out"),
     validation = Rule::new("!has(self.members) || self.members.desired * self.gpus <= 4096").message("members.desired times gpus must be at most 4096: each member has that many GPUs"),
     validation = Rule::new("!(has(self.migProfile) && has(self.topology) && has(self.topology.nvlink) && self.topology.nvlink == 'Required')").message("NVLink does not join MIG instances: leave topology.nvlink out, or ask for whole GPUs"),
     validation = Rule::new("!(has(self.topology) && has(self.topology.numa)) || (has(self.cpuMilliPerGpu) && self.cpuMilliPerGpu > 0) || (has(self.memoryMibPerGpu) && self.memoryMibPerGpu > 0)").message("topology.numa aligns CPU and memory: say how much with cpuMilliPerGpu or memoryMibPerGpu")
@@ -93,6 +95,13 @@ pub struct GpuRequestSpec {
     /// A gang of members, each with `gpus` GPUs on one node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub members: Option<Members>,
+    /// Where no donor has room for as many members as must start, they may lie on several, with one lease and one virtual node for each. Absent: they may not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread_donors: Option<bool>,
+    /// What its work reads: a donor that holds it, or can have it soon, comes first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub data: Vec<DataNeed>,
     /// Priority class of the policy bundle. Absent: the federation's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("priorityClass must be a DNS label: lower-case letters, digits and '-'"))]
@@ -132,9 +141,12 @@ pub struct GpuRequestStatus {
     /// The broker's request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
-    /// Its lease.
+    /// Its lease; of a gang with several, the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<String>,
+    /// All its leases, where a gang has several: those at other donors, and of members that came later. Each has a GpuLease.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leases: Vec<String>,
     /// Who lends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub donor: Option<String>,

@@ -84,6 +84,12 @@ pub(super) fn spec(object: &GpuRequest, defaults: &Defaults) -> Result<v1::Reque
         }),
         topology: Some(topology(spec)),
         members: spec.members.as_ref().map(|it| v1::Members { min: count(it.min), desired: count(it.desired) }),
+        spread_donors: spec.spread_donors.unwrap_or(false),
+        data: spec
+            .data
+            .iter()
+            .map(|it| v1::DataNeed { dataset: it.dataset.clone(), mib: amount(Some(it.mib)) })
+            .collect(),
         priority: spec.priority_class.clone().unwrap_or_default(),
         preemptible: spec.preemptible.as_ref().map(|it| v1::Preemptible {
             grace_ms: u64::from(count(it.grace_seconds.unwrap_or(0))).saturating_mul(1_000),
@@ -121,6 +127,7 @@ fn topology(spec: &GpuRequestSpec) -> v1::Topology {
         }
         .into(),
         rdma_gbits: count(wished.rdma_gbits.unwrap_or(0)),
+        spread_nodes: wished.spread_nodes.unwrap_or(false),
     }
 }
 
@@ -178,6 +185,7 @@ pub(super) fn status(
         state: Some(state.to_owned()),
         request: Some(request.id.clone()),
         lease: Some(request.lease.clone()).filter(|lease| !lease.is_empty()),
+        leases: if request.leases.len() > 1 { request.leases.clone() } else { Vec::new() },
         donor: donor.or(old.donor),
         expires_at: lease.and_then(|lease| time(lease.expires_at_ms)),
         reclaim_at: lease.and_then(CalledBack::of).map(|called_back| called_back.at),
@@ -200,7 +208,7 @@ pub(super) fn condition(type_: &str, holds: bool, reason: &str, message: &str, n
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::crd::{Members, Preemptible, Topology, Window};
+    use crate::crd::{DataNeed, Members, Preemptible, Topology, Window};
 
     fn object(spec: GpuRequestSpec) -> GpuRequest {
         let mut object = GpuRequest::new("train", spec);
@@ -237,8 +245,11 @@ mod tests {
                 rdma_gbits: Some(400),
                 whole_node: Some(true),
                 same_node: None,
+                spread_nodes: Some(true),
             }),
             members: Some(Members { min: 2, desired: 8 }),
+            spread_donors: Some(true),
+            data: vec![DataNeed { dataset: "imagenet-1k".to_owned(), mib: 153_600 }],
             priority_class: Some("urgent".to_owned()),
             preemptible: Some(Preemptible { grace_seconds: Some(600), checkpoint: Some(true) }),
             window: Some(Window { not_before: None, start_by: Some("2026-03-01T20:00:00Z".to_owned()) }),
@@ -246,7 +257,9 @@ mod tests {
         };
         let asked = spec(&object(given.clone()), &defaults()).unwrap();
         let topology = asked.topology.unwrap();
-        assert!(topology.same_node && topology.whole_node && topology.rdma_gbits == 400);
+        assert!(topology.same_node && topology.whole_node && topology.rdma_gbits == 400 && topology.spread_nodes);
+        assert!(asked.spread_donors);
+        assert_eq!(asked.data, [v1::DataNeed { dataset: "imagenet-1k".to_owned(), mib: 153_600 }]);
         assert_eq!((topology.nvlink(), topology.numa()), (v1::NvLink::Required, v1::Numa::Aligned));
         assert_eq!(asked.members, Some(v1::Members { min: 2, desired: 8 }));
         assert_eq!(asked.preemptible, Some(v1::Preemptible { grace_ms: 600_000, checkpoint: true }));
@@ -279,6 +292,7 @@ mod tests {
         assert_eq!(queued.conditions[2].status, "False");
         request.state = v1::RequestState::Matched.into();
         request.lease = "lease-3".to_owned();
+        request.leases = vec!["lease-3".to_owned()];
         let lease = v1::Lease {
             id: "lease-3".to_owned(),
             state: v1::LeaseState::Active.into(),
@@ -290,6 +304,9 @@ mod tests {
         assert_eq!((active.state.as_deref(), active.donor.as_deref()), (Some("Active"), Some("institute")));
         assert_eq!(active.expires_at.as_deref(), Some("1970-01-02T00:00:00Z"));
         assert!(active.conditions.iter().all(|condition| condition.status == "True"));
+        assert!(active.leases.is_empty(), "one is told by its own field");
+        request.leases.push("lease-7".to_owned());
+        assert_eq!(status(&object, &request, Some(&lease), 2_000).leases, ["lease-3", "lease-7"]);
         request.state = v1::RequestState::Completed.into();
         let ended = status(&object, &request, None, 3_000);
         assert_eq!((ended.state.as_deref(), ended.conditions[2].status.as_str()), (Some("Completed"), "False"));

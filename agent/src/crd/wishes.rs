@@ -38,6 +38,22 @@ pub struct Topology {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self >= 1 && self <= 1000000").message("topology.rdmaGbits must be from 1 to 1000000"))]
     pub rdma_gbits: Option<i32>,
+    /// On as many nodes of the donor as have room, evenly. Absent: on as few as can be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread_nodes: Option<bool>,
+}
+
+/// Data that the work reads.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DataNeed {
+    /// Name of the dataset, as institutions agree on it.
+    #[x_kube(validation = Rule::new("self.matches('^[-A-Za-z0-9_./:@]+$')").message("dataset must be letters, digits and -_./:@, as in imagenet-1k"))]
+    #[schemars(length(min = 1, max = 128))]
+    pub dataset: String,
+    /// How much of it, in MiB.
+    #[x_kube(validation = Rule::new("self >= 1 && self <= 1099511627776").message("mib must be from 1 to 1099511627776"))]
+    pub mib: i64,
 }
 
 /// Whether NVLink joins the GPUs.

@@ -11,6 +11,8 @@ pub struct Offered {
     pub nodes: Arc<Vec<v1::Node>>,
     /// How it can deliver leases now.
     pub deliveries: Vec<v1::Delivery>,
+    /// What data it holds.
+    pub data: Option<v1::DataSite>,
 }
 
 /// What is known of the broker's copy of the offer.
@@ -46,6 +48,7 @@ impl OfferState {
             generation: self.generation,
             nodes: offered.nodes.as_ref().clone(),
             deliveries: offered.deliveries.iter().map(|delivery| i32::from(*delivery)).collect(),
+            data: offered.data.clone(),
         }
     }
 
@@ -71,7 +74,7 @@ mod tests {
 
     fn nodes(id: &str) -> Offered {
         let nodes = Arc::new(vec![v1::Node { id: id.to_owned(), ..v1::Node::default() }]);
-        Offered { nodes, deliveries: vec![v1::Delivery::Namespace] }
+        Offered { nodes, deliveries: vec![v1::Delivery::Namespace], data: None }
     }
 
     #[test]

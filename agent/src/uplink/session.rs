@@ -163,7 +163,8 @@ impl Session<'_> {
         }
         let nodes = self.shared.nodes.borrow().clone();
         let Some(nodes) = nodes else { return Ok(self.sent > before) };
-        let offered = Offered { nodes, deliveries: self.shared.context.node_service.borrow().deliveries() };
+        let deliveries = self.shared.context.node_service.borrow().deliveries();
+        let offered = Offered { nodes, deliveries, data: self.shared.data.clone() };
         let mut state = self.shared.offer.lock().await;
         if !state.is_due(&offered) {
             return Ok(self.sent > before);

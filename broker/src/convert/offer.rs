@@ -10,7 +10,7 @@ use comity_core::limits::{MAX_DEVICES_PER_NODE, MAX_NODES_PER_OFFER, WHOLE_MILLI
 use comity_core::{ClusterId, NodeId, Refusal, State};
 use comity_proto::v1;
 
-use super::{delivery, fault, required, wiring};
+use super::{data, delivery, fault, required, wiring};
 
 /// An offer of `caller`; `Offer::check` has the last word on amounts.
 pub fn parse(offer: v1::Offer, caller: &ClusterId) -> Result<Offer, Refusal> {
@@ -40,7 +40,8 @@ pub fn parse(offer: v1::Offer, caller: &ClusterId) -> Result<Offer, Refusal> {
         }
         nodes.insert(id, node(proto, &field)?);
     }
-    let parsed = Offer { generation: offer.generation, nodes, deliveries };
+    let data = data::site(offer.data.unwrap_or_default())?;
+    let parsed = Offer { generation: offer.generation, nodes, deliveries, data };
     parsed.check(caller)?;
     Ok(parsed)
 }
@@ -134,6 +135,7 @@ pub fn to_proto(cluster: &ClusterId, offer: &Offer) -> v1::Offer {
         generation: offer.generation,
         nodes: nodes.collect(),
         deliveries: delivery::offered_to_proto(&offer.deliveries),
+        data: data::site_to_proto(&offer.data),
     }
 }
 
@@ -198,6 +200,7 @@ pub fn summary(state: &State, id: &ClusterId, cluster: &Cluster) -> Option<v1::O
         classes: classes.into_iter().map(|(class, sum)| v1::ClassSummary { class, ..sum }).collect(),
         nodes: super::count(offer.nodes.len()),
         deliveries: delivery::offered_to_proto(&offer.deliveries),
+        data: data::site_to_proto(&offer.data),
     })
 }
 
@@ -234,6 +237,11 @@ mod tests {
             generation: 1,
             nodes: vec![node],
             deliveries: vec![v1::Delivery::Namespace.into()],
+            data: Some(v1::DataSite {
+                datasets: vec!["imagenet-1k".to_owned(), "laion".to_owned()],
+                egress_mbits: 10_000,
+                egress_to: vec![v1::Egress { cluster: "eos".to_owned(), mbits: 100_000 }],
+            }),
         }
     }
 
@@ -245,6 +253,10 @@ mod tests {
         assert_eq!(to_proto(&caller(), &silent), good(), "it delivers by namespace");
         let both = v1::Offer { deliveries: vec![1, 2], ..good() };
         assert_eq!(to_proto(&caller(), &parse(both.clone(), &caller()).expect("it is good")), both);
+    }
+
+    fn site(offer: &mut v1::Offer) -> &mut v1::DataSite {
+        offer.data.get_or_insert_default()
     }
 
     #[test]
@@ -282,6 +294,10 @@ mod tests {
             (with(|o| o.deliveries = vec![0]), "offer.deliveries[0]", "0"),
             (with(|o| o.deliveries = vec![1, 99]), "offer.deliveries[1]", "99"),
             (with(|o| o.deliveries = vec![2, 2]), "offer.deliveries[1]", "2"),
+            (with(|o| site(o).datasets[1] = "imagenet-1k".to_owned()), "offer.data.datasets[1]", "imagenet-1k"),
+            (with(|o| site(o).datasets[1] = "a b".to_owned()), "offer.data.datasets[0]", "a b"),
+            (with(|o| site(o).egress_mbits = 1 << 40), "offer.data.egress_mbits", "1099511627776"),
+            (with(|o| site(o).egress_to[0].cluster = "E".to_owned()), "offer.data.egress_to[0].cluster", "E"),
             (with(|o| o.deliveries = vec![1, 2, 1]), "offer.deliveries", "3"),
         ] {
             let refusal = parse(bad, &caller()).expect_err(field);

@@ -8,7 +8,7 @@ use comity_core::request::{Request, RequestState};
 use comity_core::{ClassName, ClusterId, Millis, PriorityName, Refusal, RequestId, TenantId, Timestamp};
 use comity_proto::v1;
 
-use super::{delivery, required, wiring};
+use super::{data, delivery, required, wiring};
 
 /// Where the kubeconfig Secret goes if the request does not say.
 pub const DEFAULT_TARGET_NAMESPACE: &str = "comity-leases";
@@ -33,6 +33,7 @@ pub fn spec(spec: Option<v1::RequestSpec>) -> Result<RequestSpec, Refusal> {
         topology: wiring::topology(spec.topology.unwrap_or_default())?,
         members: spec.members.map(wiring::members),
         spread_donors: spec.spread_donors,
+        data: data::needs(spec.data)?,
         duration: Millis(spec.duration_ms),
         allow_donors: donors(&spec.allow_donors, "spec.allow_donors")?,
         deny_donors: donors(&spec.deny_donors, "spec.deny_donors")?,
@@ -163,6 +164,7 @@ pub fn spec_to_proto(spec: &RequestSpec) -> v1::RequestSpec {
         topology: Some(wiring::topology_to_proto(spec.topology)),
         members: spec.members.map(wiring::members_to_proto),
         spread_donors: spec.spread_donors,
+        data: data::needs_to_proto(&spec.data),
         duration_ms: spec.duration.0,
         allow_donors: spec.allow_donors.iter().map(ToString::to_string).collect(),
         deny_donors: spec.deny_donors.iter().map(ToString::to_string).collect(),
@@ -295,9 +297,16 @@ mod tests {
             priority: "urgent".to_owned(),
             not_before_ms: 1_000,
             start_by_ms: 2_000,
-            topology: Some(v1::Topology { nvlink: 2, numa: 1, rdma_gbits: 200, ..v1::Topology::default() }),
+            topology: Some(v1::Topology {
+                nvlink: 2,
+                numa: 1,
+                rdma_gbits: 200,
+                spread_nodes: true,
+                ..v1::Topology::default()
+            }),
             members: Some(v1::Members { min: 2, desired: 4 }),
             spread_donors: false,
+            data: vec![v1::DataNeed { dataset: "imagenet-1k".to_owned(), mib: 153_600 }],
             ..v1::RequestSpec::default()
         }
     }

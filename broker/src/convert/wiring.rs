@@ -65,8 +65,8 @@ pub(super) fn topology(topology: v1::Topology) -> Result<Topology, Refusal> {
         Ok(v1::Numa::Aligned) => Numa::Aligned,
         Err(_) => return Err(unknown("spec.topology.numa", topology.numa, "use 0 for anywhere or 1 for aligned")),
     };
-    let v1::Topology { same_node, whole_node, rdma_gbits, .. } = topology;
-    Ok(Topology { same_node, whole_node, nvlink, numa, rdma_gbits })
+    let v1::Topology { same_node, whole_node, rdma_gbits, spread_nodes, .. } = topology;
+    Ok(Topology { same_node, whole_node, nvlink, numa, rdma_gbits, spread_nodes })
 }
 
 /// For the API.
@@ -86,6 +86,7 @@ pub(super) fn topology_to_proto(topology: Topology) -> v1::Topology {
         nvlink: nvlink.into(),
         numa: numa.into(),
         rdma_gbits: topology.rdma_gbits,
+        spread_nodes: topology.spread_nodes,
     }
 }
 

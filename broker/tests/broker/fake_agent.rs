@@ -108,6 +108,7 @@ impl FakeAgent {
             generation,
             nodes: (1..=nodes).map(node).collect(),
             deliveries: vec![v1::Delivery::Namespace.into(), v1::Delivery::VirtualNode.into()],
+            data: None,
         }
     }
 

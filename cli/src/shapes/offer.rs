@@ -23,10 +23,58 @@ pub struct Offer {
     pub nodes: u32,
     /// How it can deliver leases now.
     pub deliveries: Vec<Delivery>,
+    /// What data it holds; none: nothing is known of it.
+    pub data: Option<DataSite>,
     /// By class.
     pub classes: Vec<ClassSummary>,
     /// Generation.
     pub generation: u64,
+}
+
+/// What data a cluster holds, and how quickly it hands them on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DataSite {
+    /// Datasets by name.
+    pub datasets: Vec<String>,
+    /// Mbit/s to other clusters; 0: nobody says.
+    pub egress_mbits: u64,
+    /// Mbit/s to some of them.
+    pub egress_to: Vec<Egress>,
+}
+
+/// What the line to one cluster carries.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Egress {
+    /// The other cluster.
+    pub cluster: String,
+    /// Mbit/s.
+    pub mbits: u64,
+}
+
+impl DataSite {
+    /// For people: `imagenet-1k, laion; 10000 Mbit/s to others, 100000 to eos`.
+    fn summary(&self) -> String {
+        let lines = self.egress_to.iter().map(|line| format!(", {} to {}", line.mbits, line.cluster));
+        let others = match self.egress_mbits {
+            0 => "nobody says how many Mbit/s to others".to_owned(),
+            mbits => format!("{mbits} Mbit/s to others"),
+        };
+        let datasets = if self.datasets.is_empty() { "none".to_owned() } else { self.datasets.join(", ") };
+        format!("{datasets}; {others}{}", lines.collect::<String>())
+    }
+}
+
+impl From<v1::DataSite> for DataSite {
+    fn from(site: v1::DataSite) -> Self {
+        let egress = |line: v1::Egress| Egress { cluster: line.cluster, mbits: line.mbits };
+        Self {
+            datasets: site.datasets,
+            egress_mbits: site.egress_mbits,
+            egress_to: site.egress_to.into_iter().map(egress).collect(),
+        }
+    }
 }
 
 /// One GPU class of an offer.
@@ -59,6 +107,7 @@ impl From<v1::OfferSummary> for Offer {
         };
         Self {
             deliveries: offer.deliveries().map(Delivery::from).collect(),
+            data: offer.data.map(DataSite::from),
             cluster: offer.cluster,
             institution: offer.institution,
             connected: offer.connected,
@@ -125,6 +174,8 @@ pub struct OfferDetail {
 impl Answer for OfferDetail {
     fn table(&self, now_ms: u64) -> String {
         let summary = columns(Offer::HEADS, self.summary.rows(now_ms), Offer::NONE);
+        let data = self.summary.data.as_ref().map_or_else(String::new, |data| format!("\nData: {}.\n", data.summary()));
+        let summary = summary + &data;
         let Some(nodes) = &self.node_details else {
             let who = "the operators of its institution and the maintainers of the federation";
             return format!("{summary}\nNodes and devices are shown to {who} only.\n");

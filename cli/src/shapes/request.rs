@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::delivery::Delivery;
 use super::list::Row;
-use super::spec::{Preemptible, RequestSpec};
+use super::spec::{DataNeed, Preemptible, RequestSpec};
 use super::{text, time};
 use crate::output::{Answer, fields};
 use crate::units::{age, format_duration};
@@ -143,6 +143,10 @@ impl Answer for Request {
         let spec = &self.spec;
         let rdma = spec.topology.rdma_gbits;
         let together = match (spec.topology.same_node, spec.topology.whole_node, spec.spread_donors) {
+            (false, false, false) if spec.topology.spread_nodes => "as many nodes of one donor as have room",
+            (false, false, true) if spec.topology.spread_nodes => {
+                "as many nodes as have room, of several donors where one has not enough"
+            }
             (_, true, false) => "whole nodes",
             (_, true, true) => "whole nodes, of several donors where one has not enough",
             (true, false, _) => "one node",
@@ -181,6 +185,7 @@ impl Answer for Request {
                 "RDMA",
                 if rdma == 0 { String::new() } else { format!("{rdma} Gbit/s of each node, where they are several") },
             ),
+            ("Data", data(&spec.data)),
             ("Duration", duration(spec.duration_ms)),
             ("Priority", spec.priority.clone().unwrap_or_default()),
             ("Start after", moment(spec.not_before_ms, now_ms)),
@@ -196,6 +201,12 @@ impl Answer for Request {
             ("Attempts", self.attempts.to_string()),
         ])
     }
+}
+
+/// `150Gi of imagenet-1k, 2Gi of weights`.
+fn data(needs: &[DataNeed]) -> String {
+    let each = needs.iter().map(|need| format!("{} of {}", super::memory(need.mib), need.dataset));
+    each.collect::<Vec<_>>().join(", ")
 }
 
 fn moment(ms: u64, now_ms: u64) -> String {

@@ -106,6 +106,18 @@ pub struct Topology {
     /// Gbit/s for RDMA of each node, where there are several.
     #[serde(skip_serializing_if = "is_zero")]
     pub rdma_gbits: u32,
+    /// On as many nodes as have room.
+    pub spread_nodes: bool,
+}
+
+/// Data that work reads.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DataNeed {
+    /// Name of the dataset.
+    pub dataset: String,
+    /// How much of it.
+    pub mib: u64,
 }
 
 /// Members of a gang.
@@ -138,6 +150,7 @@ impl From<v1::Topology> for Topology {
                 v1::Numa::Aligned => Some("aligned"),
             },
             rdma_gbits: topology.rdma_gbits,
+            spread_nodes: topology.spread_nodes,
         }
     }
 }
@@ -159,6 +172,8 @@ pub struct RequestSpec {
     pub members: Option<Members>,
     /// Whether they may lie on several donors.
     pub spread_donors: bool,
+    /// What its work reads.
+    pub data: Vec<DataNeed>,
     /// Length of the lease; 0: the federation's default.
     pub duration_ms: u64,
     /// Donors that may serve it; empty: any.
@@ -215,6 +230,7 @@ impl From<Option<v1::RequestSpec>> for RequestSpec {
             topology: topology.into(),
             members: spec.members.map(|members| Members { min: members.min, desired: members.desired }),
             spread_donors: spec.spread_donors,
+            data: spec.data.into_iter().map(|it| DataNeed { dataset: it.dataset, mib: it.mib }).collect(),
             duration_ms: spec.duration_ms,
             allow_donors: spec.allow_donors,
             deny_donors: spec.deny_donors,

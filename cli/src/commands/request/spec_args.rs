@@ -10,8 +10,8 @@ use super::spec_file;
 use super::wiring_args::{NumaArg, NvLinkArg};
 use crate::failure::Failure;
 use crate::units::{
-    GpuAmount, MemberRange, parse_cpu_milli, parse_duration_ms, parse_gpus, parse_members, parse_memory_mib,
-    parse_moment_ms,
+    DataAmount, GpuAmount, MemberRange, parse_cpu_milli, parse_data, parse_duration_ms, parse_gpus, parse_members,
+    parse_memory_mib, parse_moment_ms,
 };
 
 const HEADING: &str = "What is asked for";
@@ -42,7 +42,7 @@ pub struct SpecArgs {
     /// Reads the request from a YAML file; '-' reads standard input. Not together with the flags below
     #[arg(short, long, value_name = "FILE", conflicts_with_all = [
         "tenant", "origin", "class", "selector", "gpus", "mig", "gpu_memory", "cpu_per_gpu", "memory_per_gpu", "duration",
-        "same_node", "whole_node", "nvlink", "numa", "rdma_gbits", "members", "spread_donors", "donor", "not_donor",
+        "same_node", "whole_node", "nvlink", "numa", "rdma_gbits", "spread_nodes", "members", "spread_donors", "data", "donor", "not_donor",
         "delivery", "namespace", "purpose",
         "priority", "start_after", "start_by", "preemptible", "grace", "checkpoint",
     ])]
@@ -92,12 +92,19 @@ pub struct SpecArgs {
     /// Gbit/s for RDMA that each node gives, on one network, where the GPUs lie on several nodes [default: 0]
     #[arg(long, value_name = "GBITS", help_heading = HEADING)]
     pub rdma_gbits: Option<u32>,
+    /// On as many nodes of the donor as have room, evenly, so that one that fails takes little; else on as few as can be
+    #[arg(long, conflicts_with_all = ["same_node", "whole_node"], help_heading = HEADING)]
+    pub spread_nodes: bool,
     /// Members of a gang, each with --gpus on one node: 4, or 2-8 to start with 2 and have as many of 8 as fit
     #[arg(long, value_name = "NUMBER", value_parser = parse_members, allow_hyphen_values = true, help_heading = HEADING)]
     pub members: Option<MemberRange>,
     /// With --members: where no donor has room for as many as must start, they may lie on several; one lease for each
     #[arg(long, help_heading = HEADING)]
     pub spread_donors: bool,
+    /// A dataset that the work reads, and how much of it, as in imagenet-1k=150Gi (may be repeated): a donor that holds it, or
+    /// can have it soon, comes first
+    #[arg(long, value_name = "NAME=SIZE", value_parser = parse_data, allow_hyphen_values = true, help_heading = HEADING)]
+    pub data: Vec<DataAmount>,
     /// Only this donor (may be repeated)
     #[arg(long, value_name = "CLUSTER", help_heading = HEADING)]
     pub donor: Vec<String>,
@@ -174,9 +181,11 @@ impl SpecArgs {
                 nvlink: v1::NvLink::from(self.nvlink.unwrap_or_default()).into(),
                 numa: v1::Numa::from(self.numa.unwrap_or_default()).into(),
                 rdma_gbits: self.rdma_gbits.unwrap_or(0),
+                spread_nodes: self.spread_nodes,
             }),
             members: self.members.map(|members| v1::Members { min: members.min, desired: members.desired }),
             spread_donors: self.spread_donors,
+            data: self.data.iter().map(|data| v1::DataNeed { dataset: data.dataset.clone(), mib: data.mib }).collect(),
             duration_ms: self.duration.unwrap_or(0),
             allow_donors: self.donor.clone(),
             deny_donors: self.not_donor.clone(),
@@ -251,12 +260,14 @@ mod tests {
             rdma_gbits: Some(200),
             members: parse_members("2-8").ok(),
             spread_donors: true,
+            data: parse_data("imagenet-1k=150Gi").into_iter().collect(),
             ..SpecArgs::default()
         };
         let spec = args.spec().expect("it is good");
         let topology = spec.topology.expect("set");
         assert_eq!((topology.nvlink(), topology.numa()), (v1::NvLink::Required, v1::Numa::Aligned));
         assert!(spec.spread_donors);
+        assert_eq!(spec.data, [v1::DataNeed { dataset: "imagenet-1k".to_owned(), mib: 153_600 }]);
         assert_eq!((topology.rdma_gbits, spec.members), (200, Some(v1::Members { min: 2, desired: 8 })));
         let gpus = spec.gpus.expect("set");
         assert_eq!((gpus.count, gpus.cpu_milli_per_gpu, gpus.class.as_str()), (1, 8_000, "midrange"));

@@ -10,8 +10,8 @@ use super::spec_args::{DeliveryArg, SpecArgs};
 use super::wiring_args::{NumaArg, NvLinkArg};
 use crate::failure::Failure;
 use crate::units::{
-    GpuAmount, MemberRange, parse_cpu_milli, parse_duration_ms, parse_gpus, parse_members, parse_memory_mib,
-    parse_moment_ms,
+    DataAmount, GpuAmount, MemberRange, parse_cpu_milli, parse_duration_ms, parse_gpus, parse_members,
+    parse_memory_mib, parse_moment_ms,
 };
 
 /// Largest file that is read; a request is a page at most.
@@ -30,6 +30,8 @@ struct SpecFile {
     members: Option<MemberRange>,
     #[serde(default)]
     spread_donors: bool,
+    #[serde(default)]
+    data: Vec<Data>,
     #[serde(default, deserialize_with = "duration")]
     duration: Option<u64>,
     #[serde(default)]
@@ -80,6 +82,15 @@ struct Topology {
     nvlink: Option<NvLinkArg>,
     numa: Option<NumaArg>,
     rdma_gbits: Option<u32>,
+    spread_nodes: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Data {
+    dataset: String,
+    #[serde(deserialize_with = "memory")]
+    size: Option<u64>,
 }
 
 /// Reads a number or a text as text: `3` and `0.25` need no quotes, and never pass through floating point.
@@ -180,8 +191,14 @@ fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
         nvlink: file.topology.nvlink,
         numa: file.topology.numa,
         rdma_gbits: file.topology.rdma_gbits,
+        spread_nodes: file.topology.spread_nodes,
         members: file.members,
         spread_donors: file.spread_donors,
+        data: file
+            .data
+            .into_iter()
+            .map(|data| DataAmount { dataset: data.dataset, mib: data.size.unwrap_or(0) })
+            .collect(),
         donor: file.donors,
         not_donor: file.not_donors,
         delivery: file.delivery,
@@ -212,6 +229,7 @@ mod tests {
         assert!(args.same_node && args.spec().is_ok());
         assert_eq!((args.nvlink, args.numa), (Some(NvLinkArg::Preferred), Some(NumaArg::Aligned)));
         assert_eq!(args.members.map(|members| (members.min, members.desired)), Some((2, 4)));
+        assert_eq!(args.data, [DataAmount { dataset: "imagenet-1k".to_owned(), mib: 153_600 }]);
         assert_eq!(args.priority.as_deref(), Some("urgent"));
         assert_eq!((args.preemptible, args.grace, args.checkpoint), (true, Some(600_000), true));
         assert!(args.start_by.is_some_and(|start_by| args.start_after.is_some_and(|after| after < start_by)));
@@ -239,6 +257,7 @@ mod tests {
             ("tenant: t\norigin: o\ngpus: {class: c}\nstartBy: friday\n", "f:4:", "2026-11-23T08:00Z"),
             ("tenant: t\norigin: o\ngpus: {class: c}\nmembers: 8-2\n", "f:4:", "ends before"),
             ("tenant: t\norigin: o\ngpus: {class: c}\ntopology: {nvlink: yes}\n", "f:4:", "preferred"),
+            ("tenant: t\norigin: o\ngpus: {class: c}\ndata: [{dataset: a, size: 3 rows}]\n", "f:4:", "size"),
             ("tenant: [a]\norigin: o\ngpus: {class: c}\n", "f:1:", "tenant"),
             ("tenant: t\ngpus: {class: c}\n", "f", "origin"),
             ("tenant: t\ntenant: u\norigin: o\ngpus: {class: c}\n", "f:2:", "tenant"),

@@ -27,8 +27,11 @@ pub(super) const FILE_EXAMPLE: &str = "  tenant: poly-ml
     nvlink: preferred      # or required: NVLink joins the GPUs on each node
     numa: aligned          # CPU and memory from the NUMA node of each GPU
     rdmaGbits: 0           # of each node, where the GPUs lie on several
+    spreadNodes: false     # true: on as many nodes as have room (not with sameNode or wholeNode)
   members: 2-4             # a gang: each with `gpus` on one node; 2 or nothing, and as many of 4 as fit
   spreadDonors: false      # true: members may lie on several donors (needs members)
+  data:                    # what the work reads: a donor that holds it, or can have it soon, comes first
+  - {dataset: imagenet-1k, size: 150Gi}
   duration: 2h
   donors: []               # only these; notDonors: not these
   delivery: namespace    # or virtual-node: pods of `namespace` run on the donor, unchanged
@@ -52,6 +55,7 @@ Examples:
   comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 2 --delivery virtual-node --namespace lab
   comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 8 --members 2-4 --nvlink required --rdma-gbits 400
   comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 1 --members 6-12 --spread-donors
+  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 4 --spread-nodes --data laion=40Ti
   comity request submit -f request.yaml --wait --timeout 5m -o json
   comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 8 --start-after 2026-11-23T18:00Z --start-by 12h
 

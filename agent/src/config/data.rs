@@ -1,0 +1,63 @@
+//! What data the cluster holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use comity_proto::v1;
+use serde::{Deserialize, Serialize};
+
+use super::problems::Problems;
+
+/// Datasets that an offer may name.
+const MAX_DATASETS: usize = 1_024;
+/// Bytes of the name of one.
+const MAX_NAME_BYTES: usize = 128;
+/// Mbit/s of a line at most.
+const MAX_MBITS: u64 = 100_000_000;
+
+/// Data that work from elsewhere may find here, and how quickly they go elsewhere. The broker sends work that reads much to
+/// where it is, or soon will be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct DataSettings {
+    /// Names of datasets, as institutions agree on them.
+    pub datasets: BTreeSet<String>,
+    /// Mbit/s that this cluster sends to others, as measured (perfSONAR, iperf3); 0: not known, and 1,000 are taken.
+    pub egress_mbits: u64,
+    /// Mbit/s to some clusters, where it is not that.
+    pub egress_mbits_to: BTreeMap<String, u64>,
+}
+
+impl DataSettings {
+    pub(super) fn check(&self, problems: &mut Problems) {
+        if self.datasets.len() > MAX_DATASETS {
+            let reason = format!("name the {MAX_DATASETS} that others ask for most");
+            problems.refuse("data.datasets", self.datasets.len(), reason);
+        }
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@".contains(&byte);
+        let odd = |name: &&String| name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(plain);
+        if let Some(name) = self.datasets.iter().find(odd) {
+            let reason = format!("use 1 to {MAX_NAME_BYTES} letters, digits and -_./:@, as in imagenet-1k");
+            problems.refuse("data.datasets", name, reason);
+        }
+        if self.egress_mbits > MAX_MBITS {
+            problems.refuse("data.egressMbits", self.egress_mbits, format!("use at most {MAX_MBITS} Mbit/s"));
+        }
+        if let Some((to, mbits)) = self.egress_mbits_to.iter().find(|(_, mbits)| !(1..=MAX_MBITS).contains(*mbits)) {
+            problems.refuse("data.egressMbitsTo", format!("{to}: {mbits}"), format!("use 1 to {MAX_MBITS} Mbit/s"));
+        }
+        if let Some(name) = self.egress_mbits_to.keys().find(|name| !crate::dns_label::is_dns_label(name)) {
+            problems.refuse("data.egressMbitsTo", name, "name clusters of the federation, as in polytech-campus");
+        }
+    }
+
+    /// As offers say it; `None` where nothing is said.
+    #[must_use]
+    pub fn site(&self) -> Option<v1::DataSite> {
+        let line = |(cluster, mbits): (&String, &u64)| v1::Egress { cluster: cluster.clone(), mbits: *mbits };
+        (*self != Self::default()).then(|| v1::DataSite {
+            datasets: self.datasets.iter().cloned().collect(),
+            egress_mbits: self.egress_mbits,
+            egress_to: self.egress_mbits_to.iter().map(line).collect(),
+        })
+    }
+}

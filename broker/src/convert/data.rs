@@ -1,0 +1,65 @@
+//! What data requests read and clusters hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use comity_core::data::{DataNeed, DataSite};
+use comity_core::limits::{MAX_DATASETS_PER_REQUEST, MAX_DATASETS_PER_SITE};
+use comity_core::{ClusterId, Refusal};
+use comity_proto::v1;
+
+/// Clusters of which a site may say what their lines carry.
+const MAX_LINES: usize = 1_024;
+
+/// What a request reads; `RequestSpec::check` has the last word.
+pub(super) fn needs(needs: Vec<v1::DataNeed>) -> Result<Vec<DataNeed>, Refusal> {
+    bounded("spec.data", needs.len(), MAX_DATASETS_PER_REQUEST)?;
+    Ok(needs.into_iter().map(|need| DataNeed { dataset: need.dataset, mib: need.mib }).collect())
+}
+
+/// For the API.
+pub(super) fn needs_to_proto(needs: &[DataNeed]) -> Vec<v1::DataNeed> {
+    needs.iter().map(|need| v1::DataNeed { dataset: need.dataset.clone(), mib: need.mib }).collect()
+}
+
+/// What a cluster holds; `Offer::check` has the last word.
+pub(super) fn site(site: v1::DataSite) -> Result<DataSite, Refusal> {
+    bounded("offer.data.datasets", site.datasets.len(), MAX_DATASETS_PER_SITE)?;
+    bounded("offer.data.egress_to", site.egress_to.len(), MAX_LINES)?;
+    let mut datasets = BTreeSet::new();
+    for (index, dataset) in site.datasets.into_iter().enumerate() {
+        if datasets.contains(&dataset) {
+            return Err(twice(&format!("offer.data.datasets[{index}]"), &dataset));
+        }
+        datasets.insert(dataset);
+    }
+    let mut egress_mbits_to = BTreeMap::new();
+    for (index, line) in site.egress_to.into_iter().enumerate() {
+        let field = format!("offer.data.egress_to[{index}].cluster");
+        let cluster = ClusterId::parse(&line.cluster, &field)?;
+        if egress_mbits_to.insert(cluster, line.mbits).is_some() {
+            return Err(twice(&field, &line.cluster));
+        }
+    }
+    Ok(DataSite { datasets, egress_mbits: site.egress_mbits, egress_mbits_to })
+}
+
+/// For the API; `None`: nothing is known.
+pub(super) fn site_to_proto(site: &DataSite) -> Option<v1::DataSite> {
+    let line = |(cluster, mbits): (&ClusterId, &u64)| v1::Egress { cluster: cluster.to_string(), mbits: *mbits };
+    (!site.is_empty()).then(|| v1::DataSite {
+        datasets: site.datasets.iter().cloned().collect(),
+        egress_mbits: site.egress_mbits,
+        egress_to: site.egress_mbits_to.iter().map(line).collect(),
+    })
+}
+
+fn bounded(field: &str, count: usize, most: usize) -> Result<(), Refusal> {
+    if count > most {
+        return Err(Refusal::invalid(field, count, "entries are too many", format!("name at most {most}")));
+    }
+    Ok(())
+}
+
+fn twice(field: &str, name: &str) -> Refusal {
+    Refusal::invalid(field, name, "comes twice", "name each once")
+}
