@@ -21,8 +21,10 @@ pub struct BorrowFacts<'f> {
     pub donor_cluster: &'f str,
     /// The class of the GPUs.
     pub class: &'f str,
-    /// All GPUs of the request, in milli-GPU; at least 1.
+    /// All GPUs that the lease would hold, in milli-GPU; at least 1.
     pub gpus_milli: u64,
+    /// What the same request holds by other leases, in milli-GPU: limits on one request count it too.
+    pub beside_milli: u64,
     /// How the lease would reach the origin.
     pub delivery: DeliveryKind,
     /// How long the lease would run, in milliseconds; at least 1.

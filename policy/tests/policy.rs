@@ -34,6 +34,7 @@ fn ask<'f>(donor: &'f str, class: &'f str, gpus: u64) -> BorrowFacts<'f> {
         donor_cluster: donor,
         class,
         gpus_milli: gpus * 1000,
+        beside_milli: 0,
         delivery: DeliveryKind::Namespace,
         duration_ms: HOUR,
         now_ms: NOW,

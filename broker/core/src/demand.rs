@@ -141,19 +141,42 @@ impl GpuDemand {
         };
         each.saturating_mul(u64::from(self.count))
     }
+
+    /// Thousandths of devices that it takes at least, wherever it is placed: exact for whole and milli shares. A MIG profile
+    /// takes a slot, of eight at most, for each compute slice; how much of a device an amount of memory is, the device says.
+    #[must_use]
+    pub fn surely_milli(&self) -> u64 {
+        let each = match &self.share {
+            Share::Whole => u64::from(WHOLE_MILLI),
+            Share::Milli(milli) => u64::from(*milli),
+            Share::MigProfile(profile) => {
+                let slices =
+                    profile.bytes().next().filter(u8::is_ascii_digit).map_or(1, |digit| u64::from(digit - b'0'));
+                slices.clamp(1, 8) * u64::from(WHOLE_MILLI) / 8
+            }
+            Share::MemoryMib(_) => 1,
+        };
+        each.saturating_mul(u64::from(self.count))
+    }
 }
 
 impl RequestSpec {
     /// Thousandths of devices that it starts with at least, as [`GpuDemand::nominal_milli`] counts them.
     #[must_use]
-    pub fn least_milli(&self) -> u64 {
+    pub fn nominal_milli(&self) -> u64 {
         self.gpus.nominal_milli().saturating_mul(u64::from(self.members.map_or(1, |members| members.min)))
     }
 
-    /// Thousandths of devices that it may come to hold, counted so.
+    /// Thousandths of devices that it surely starts with, as [`GpuDemand::surely_milli`] counts them.
+    #[must_use]
+    pub fn least_milli(&self) -> u64 {
+        self.gpus.surely_milli().saturating_mul(u64::from(self.members.map_or(1, |members| members.min)))
+    }
+
+    /// Thousandths of devices that all it may come to hold surely takes, counted so.
     #[must_use]
     pub fn most_milli(&self) -> u64 {
-        self.gpus.nominal_milli().saturating_mul(u64::from(self.members.map_or(1, |members| members.desired)))
+        self.gpus.surely_milli().saturating_mul(u64::from(self.members.map_or(1, |members| members.desired)))
     }
 
     /// Shares without which it does not start.

@@ -51,6 +51,11 @@ pub(crate) fn members_of(spec: &RequestSpec, lease: &Lease) -> u32 {
     lease.gpus.count / spec.gpus.count.max(1)
 }
 
+/// Thousandths of devices that all its leases hold.
+pub(crate) fn held_milli(state: &State, request: &Request) -> u64 {
+    parts(state, request).fold(0, |all, (_, lease)| lease.placement.milli().saturating_add(all))
+}
+
 /// Whether all parts that it started with have been active, so that it can work.
 pub(crate) fn runs(state: &State, request: &Request) -> bool {
     parts(state, request).all(|(_, lease)| came_later(lease) || !lease.state.is_held())

@@ -124,10 +124,11 @@ fn check_tenant<'b>(
 
 fn check_federation_limits(bundle: &Bundle, facts: &BorrowFacts<'_>) -> Checked<()> {
     let limits = &bundle.federation.spec.limits;
-    if facts.gpus_milli > limits.max_gpus_per_request_milli {
+    let in_all = facts.gpus_milli.saturating_add(facts.beside_milli);
+    if in_all > limits.max_gpus_per_request_milli {
         let by = bundle.federation.at("limits.maxGpusPerRequest");
         let most = show_gpus(limits.max_gpus_per_request_milli);
-        let message = format!("the federation allows {most} GPUs in one request, not {}", show_gpus(facts.gpus_milli));
+        let message = format!("the federation allows {most} GPUs in one request, not {}", show_gpus(in_all));
         return deny(
             DenyCode::RequestTooLarge,
             message,
@@ -247,12 +248,13 @@ fn check_quotas(
 
 fn check_quota(facts: &BorrowFacts<'_>, quota: &Document<Quota>) -> Checked<()> {
     let name = &quota.name;
+    let in_all = facts.gpus_milli.saturating_add(facts.beside_milli);
     if let Some(most) = quota.spec.max_gpus_per_request_milli
-        && facts.gpus_milli > most
+        && in_all > most
     {
         let by = quota.at("maxGpusPerRequest");
-        let most = show_gpus(most);
-        let message = format!("quota `{name}` allows {most} GPUs in one request, not {}", show_gpus(facts.gpus_milli));
+        let (most, asked) = (show_gpus(most), show_gpus(in_all));
+        let message = format!("quota `{name}` allows {most} GPUs in one request, not {asked}");
         return deny(
             DenyCode::RequestTooLarge,
             message,

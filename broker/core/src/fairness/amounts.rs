@@ -28,7 +28,7 @@ impl Amounts {
     pub fn asked(spec: &RequestSpec) -> Self {
         let count = spec.least_shares();
         Self {
-            gpu_milli: spec.least_milli(),
+            gpu_milli: spec.nominal_milli(),
             cpu_milli: spec.gpus.cpu_milli_per_gpu.saturating_mul(count),
             memory_mib: spec.gpus.memory_mib_per_gpu.saturating_mul(count),
         }

@@ -66,6 +66,9 @@ pub(crate) fn check_proposed(state: &State, proposed: &ProposedPlacement, role: 
     {
         return Err(Refusal::new(Code::WrongState, "its start window is not open", "plan again"));
     }
+    if role == Role::Joins {
+        view.beside_milli = gang::held_milli(state, request);
+    }
     if !proposed.more.is_empty() {
         return check_parts(&mut view, request, proposed, role);
     }
@@ -105,6 +108,7 @@ fn check_parts(
     for part in proposed.parts() {
         let grant = check_part_of(view, &one, part)?;
         view.take(spec.tenant.as_str(), &grant.class, grant.agreement.as_deref(), part);
+        view.beside_milli = view.beside_milli.saturating_add(part.milli());
         units += part.units();
         grants.push(grant);
     }
@@ -316,7 +320,11 @@ pub fn check_request(state: &State, spec: &RequestSpec) -> Result<(), Refusal> {
             "{milli} milli-GPU are more than the {} that one request may ask for",
             limits.max_gpus_per_request_milli
         );
-        return denied("spec.gpus.count", &spec.gpus.count.to_string(), reason, "ask for less, or split the request");
+        let (field, value) = match spec.members {
+            Some(members) => ("spec.members.desired", members.desired),
+            None => ("spec.gpus.count", spec.gpus.count),
+        };
+        return denied(field, &value.to_string(), reason, "ask for less, or split the request");
     }
     if spec.duration.0 > limits.max_lease_duration_ms {
         let reason =

@@ -8,7 +8,7 @@ use super::plan::{Plan, Planner, donors};
 use super::reclaim::{Repair, repair_for};
 use super::spread::{gather, members_in};
 use super::standing::{Standing, standing};
-use super::verdict::{DonorVerdict, ask_donor};
+use super::verdict::{Candidate, DonorVerdict, Fitter, ask_donor};
 use super::view::View;
 use crate::demand::{Members, RequestSpec};
 use crate::id::{ClassName, ClusterId, RequestId};
@@ -145,7 +145,20 @@ fn explain_spread(view: &View<'_>, spec: &RequestSpec) -> String {
     if held >= needed {
         return format!("fits on several donors together: {each}");
     }
-    format!("not placed: donors together have room for {held} of the {needed} members that must start: {each}")
+    let reason = why_no_more(view, spec, &parts, &mut fitter).map_or_else(String::new, |reason| format!("; {reason}"));
+    format!("not placed: donors together have room for {held} of the {needed} members that must start: {each}{reason}")
+}
+
+/// Why policy lets no donor serve one more member beside `parts`.
+fn why_no_more(view: &View<'_>, spec: &RequestSpec, parts: &[Candidate], fitter: Fitter<'_>) -> Option<String> {
+    let mut view = view.clone();
+    for Candidate { placement, class, agreement, .. } in parts {
+        view.take(spec.tenant.as_str(), class, agreement.as_deref(), placement);
+        view.beside_milli = view.beside_milli.saturating_add(placement.milli());
+    }
+    let one = spec.for_members(Members { min: 1, desired: 1 }, Vec::new());
+    let mut obstacles = donors(view.state, spec).filter_map(|donor| ask_donor(&view, &one, donor, fitter).err());
+    obstacles.find(|obstacle| !obstacle.by.is_empty()).map(|obstacle| obstacle.reason)
 }
 
 fn names(donors: &[ClusterId]) -> String {

@@ -2,7 +2,7 @@
 
 use super::plan::{Plan, Run};
 use crate::command::{Aim, ProposedPlacement};
-use crate::gang::joining;
+use crate::gang::{held_milli, joining};
 
 /// Gangs for which one plan looks for room; the next plan begins behind them.
 const MAX_GROWING: usize = 16;
@@ -24,7 +24,11 @@ impl Run<'_, '_> {
             let Some(spec) = joining(state, request) else { continue };
             // At one donor at a time: what joins is one lease.
             let spec = crate::demand::RequestSpec { spread_donors: false, ..spec };
-            if let Some(found) = self.find(&spec, Some(request)) {
+            let held = held_milli(state, request);
+            self.each_view(|view| view.beside_milli = held);
+            let found = self.find(&spec, Some(request));
+            self.each_view(|view| view.beside_milli = 0);
+            if let Some(found) = found {
                 let proposed = self.propose(*id, request, found);
                 plan.placements.push(ProposedPlacement { aim: Aim::Join, ..proposed });
             }

@@ -5,7 +5,6 @@
 //! number that the gang needs is reached; more join once it runs. As members at one donor take nothing of another one, and a
 //! limit of policy counts over all of them, that finds a place if there is one.
 
-use super::fit::Wanted;
 use super::plan::donors;
 use super::score::{Score, score};
 use super::verdict::{Candidate, Fitter, ask_donor};
@@ -50,6 +49,7 @@ pub(super) fn gather(view: &View<'_>, spec: &RequestSpec, request: Option<&Reque
         let Some((_, candidate)) = best else { break };
         let placement = &candidate.placement;
         view.take(spec.tenant.as_str(), &candidate.class, candidate.agreement.as_deref(), placement);
+        view.beside_milli = view.beside_milli.saturating_add(placement.milli());
         left.retain(|donor| **donor != placement.donor);
         held = held.saturating_add(members_in(spec, &candidate));
         found.push(candidate);
@@ -57,8 +57,7 @@ pub(super) fn gather(view: &View<'_>, spec: &RequestSpec, request: Option<&Reque
     found
 }
 
-/// So many members of `spec` as fit at `donor`, `most` at most. What is free may be more than what policy allows: then the
-/// most that it allows is found by halving.
+/// So many members of `spec` as fit at `donor` and policy allows, `most` at most.
 fn part_at(
     view: &View<'_>,
     spec: &RequestSpec,
@@ -66,22 +65,9 @@ fn part_at(
     most: u32,
     fitter: Fitter<'_>,
 ) -> Option<(u32, Candidate)> {
-    let mut of = |desired| {
-        let part = spec.for_members(Members { min: 1, desired }, Vec::new());
-        let mut fit = |view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>| fitter(view, donor, wanted);
-        let candidate = ask_donor(view, &part, donor, &mut fit).ok()?;
-        Some((members_in(spec, &candidate), candidate))
-    };
-    let mut found = of(most)?;
-    let (mut least, mut beyond) = (found.0, most);
-    while found.0 == least && least + 1 < beyond {
-        let middle = least.midpoint(beyond);
-        match of(middle) {
-            Some((many, candidate)) if many == middle => (least, found) = (many, (many, candidate)),
-            _ => beyond = middle,
-        }
-    }
-    Some(found)
+    let part = spec.for_members(Members { min: 1, desired: most }, Vec::new());
+    let candidate = ask_donor(view, &part, donor, fitter).ok()?;
+    Some((members_in(spec, &candidate), candidate))
 }
 
 /// How many members a candidate holds.

@@ -199,14 +199,30 @@ fn ask_class(
         check_pools(view, placement).map(|()| agreement)
     };
     let mut agreement = granted(&placement);
-    // More members than it needs may be more than policy allows: then it starts with those that it needs.
+    // More members than it needs may be more than policy allows: the most that it allows is found by halving.
     if let (Err(_), Some(members)) = (&agreement, spec.members)
         && placement.units() > spec.least_shares()
-        && let Fit::Fits { placement: least, waste_milli: waste } =
-            seek(view, donor, &Wanted { members: Some(Members { desired: members.min, ..members }), ..wanted }, fitter)
     {
-        agreement = granted(&least);
-        (placement, waste_milli) = (least, waste);
+        let mut beyond = u32::try_from(placement.units() / u64::from(spec.gpus.count.max(1))).unwrap_or(u32::MAX);
+        let (mut least, mut desired) = (None, members.min);
+        while desired < beyond {
+            let fewer = Wanted { members: Some(Members { desired, ..members }), ..wanted };
+            let Fit::Fits { placement: some, waste_milli: waste } = seek(view, donor, &fewer, fitter) else { break };
+            match granted(&some) {
+                Ok(under) => {
+                    (agreement, placement, waste_milli) = (Ok(under), some, waste);
+                    least = Some(desired);
+                }
+                // Not even those that it needs.
+                Err(denied) if least.is_none() => {
+                    agreement = Err(denied);
+                    break;
+                }
+                Err(_) => beyond = desired,
+            }
+            let known = least.unwrap_or(members.min);
+            desired = known.midpoint(beyond).max(known + 1);
+        }
     }
     let agreement = agreement?.map(str::to_owned);
     Ok(Candidate { placement, class: class.clone(), agreement, waste_milli })

@@ -24,6 +24,9 @@ pub(super) struct View<'a> {
     pub(super) ahead: Vec<&'a RequestSpec>,
     /// Whether somebody reads the reasons.
     pub(super) explains: bool,
+    /// Thousandths that the request which is looked at holds at other donors, or came to hold earlier: limits on one request
+    /// count them too.
+    pub(super) beside_milli: u64,
     /// What stands for nodes of which less may be used than is offered.
     usable: &'a Usable,
     occupancy: &'a Occupancy,
@@ -68,6 +71,7 @@ impl<'a> View<'a> {
             bundle,
             ahead: Vec::new(),
             explains: false,
+            beside_milli: 0,
             usable: &state.derived.usable,
             occupancy,
             taken: BTreeMap::new(),
@@ -131,6 +135,7 @@ impl<'a> View<'a> {
             donor_cluster: donor.as_str(),
             class: ask.class.as_str(),
             gpus_milli: ask.milli,
+            beside_milli: self.beside_milli,
             delivery: ask.delivery.kind(),
             duration_ms: ask.duration.0,
             now_ms: self.state.log_time.0,

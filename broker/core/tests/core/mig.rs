@@ -387,6 +387,27 @@ fn the_shares_of_a_gang_leave_room_for_one_another_and_for_those_behind() {
     assert_eq!(federation.place().len(), 3);
 }
 
+#[test]
+fn limits_on_a_request_count_what_instances_take() {
+    let mut federation = Federation::ready();
+    federation.also(
+        "apiVersion: policy.comity.dev/v1\nkind: Quota\nmetadata: {name: one}\nspec: {tenant: team, maxGpusPerRequest: 1}\n",
+    );
+    let cut = mig(&[], true);
+    federation.offer("north", offer(2, &[("m1", 2, cut)]));
+    federation.offer("south", offer(2, &[]));
+    let of = |count| spec(count, Share::MigProfile("1g.10gb".into()), "big");
+    assert!(matcher::explain(&federation.state, &of(7)).summary.contains("fits on north"));
+    let too_many = matcher::explain(&federation.state, &of(9)).donors;
+    let said = too_many.iter().find_map(|donor| Some(donor.obstacle.as_ref()?.reason.clone())).unwrap();
+    assert!(said.contains("allows 1 GPUs in one request, not 1.125"), "{said}");
+    let memory = spec(4, Share::MemoryMib(4_096), "big");
+    assert!(matcher::explain(&federation.state, &memory).summary.contains("fits on north"));
+    // The federation's own limit of 64, too.
+    assert!(of(65).check().is_ok());
+    federation.submit(of(65));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -308,6 +308,34 @@ fn a_request_that_may_preempt_takes_the_place_that_costs_least_and_gets_it() {
 }
 
 #[test]
+fn a_lease_that_is_still_set_up_is_waited_for_where_it_is_enough() {
+    let mut federation = Federation::with_preemption();
+    let mut planner = Planner::default();
+    federation.offer("north", offer(2, &[]));
+    let (_, large) = federation.running(at("south", yielding(3, 0)));
+    federation.submit(at("south", yielding(1, 0)));
+    let small = federation.place()[0];
+    let asked = federation.submit(at("south", urgent(1)));
+    let plan = planner.plan(&federation.state, 10);
+    assert!(plan.reclaims.is_empty(), "three are taken where one will do: {:?}", plan.reclaims);
+    // What needs both takes what runs now, and the other one as soon as it does.
+    federation.run(small);
+    federation.now += MINUTE;
+    federation.ok(Command::Expire(Expire {}));
+    assert_eq!(planner.plan(&federation.state, 10).reclaims, lost(asked, small));
+    assert_eq!(federation.state_of(large), LeaseState::Active);
+
+    // If it is of no use, nobody waits for it.
+    let mut federation = Federation::with_preemption();
+    federation.offer("north", offer(2, &[]));
+    let (_, large) = federation.running(at("south", yielding(3, 0)));
+    federation.submit(at("south", yielding(1, 0)));
+    federation.place();
+    let asked = federation.submit(at("south", urgent(3)));
+    assert_eq!(Planner::default().plan(&federation.state, 10).reclaims, lost(asked, large));
+}
+
+#[test]
 fn preemption_that_is_not_needed_any_more_spares_and_what_is_not_right_is_refused() {
     let mut federation = Federation::with_preemption();
     for _ in 0..2 {

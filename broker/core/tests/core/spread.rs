@@ -96,6 +96,53 @@ fn a_gang_that_no_donor_can_start_lies_on_several_and_stands_or_falls_with_each_
     assert_eq!(federation.state.requests[&request].state, RequestState::Completed);
 }
 
+/// Eight GPUs in one request.
+const EIGHT: &str = r"
+apiVersion: policy.comity.dev/v1
+kind: Quota
+metadata: {name: eight}
+spec: {tenant: team, maxGpusPerRequest: 8}
+";
+
+#[test]
+fn what_one_request_may_have_counts_all_its_leases() {
+    let mut federation = Federation::ready();
+    federation.also(EIGHT);
+    federation.nodes(2, &[("north", 1), ("south", 3)]);
+    // More than that waits for ever, and says why.
+    let many = federation.submit(gang(1, 13, 13));
+    assert!(federation.place().is_empty());
+    let said = matcher::explain(&federation.state, &gang(1, 13, 13)).summary;
+    assert!(said.contains("room for 8 of the 13 members") && said.contains("quota `eight` allows 8 GPUs"), "{said}");
+    federation.ok(Command::CancelRequest(CancelRequest { request: many }));
+    // As many as are allowed, at one donor or several, and no more join.
+    for donors in [vec![], vec![cluster("south")]] {
+        let spread = donors.is_empty();
+        let asked = RequestSpec { spread_donors: spread, allow_donors: donors, ..gang(1, 4, 12) };
+        let request = federation.submit(asked);
+        federation.place();
+        let held = |federation: &Federation| federation.lies_at(request).iter().map(|(_, gpus)| gpus).sum::<u32>();
+        assert_eq!(held(&federation), 8);
+        federation.leases_of(request).into_iter().for_each(|lease| federation.run(lease));
+        federation.now += 60_000;
+        assert!(federation.place().is_empty() && held(&federation) == 8);
+        federation.leases_of(request).into_iter().for_each(|lease| {
+            drop(federation.try_apply(Command::ReleaseLease(ReleaseLease { lease })));
+        });
+        federation.clean();
+    }
+    // Those that join count beside those that run.
+    federation.nodes(3, &[("north", 0), ("south", 1)]);
+    let request = federation.submit(RequestSpec { spread_donors: false, ..gang(1, 4, 12) });
+    federation.place();
+    assert_eq!(federation.lies_at(request), [at("south", 4)]);
+    federation.leases_of(request).into_iter().for_each(|lease| federation.run(lease));
+    federation.nodes(4, &[("south", 4)]);
+    federation.now += 60_000;
+    federation.place();
+    assert_eq!(federation.lies_at(request), [at("south", 4), at("south", 4)]);
+}
+
 #[test]
 fn members_that_were_missing_join_while_the_gang_runs_and_end_with_it() {
     let mut federation = Federation::ready();

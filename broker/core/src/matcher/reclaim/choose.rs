@@ -57,6 +57,11 @@ pub(crate) struct Cost {
 }
 
 impl Cost {
+    /// Whether it takes less, or fewer, whatever work is lost.
+    pub(crate) fn takes_less_than(&self, other: &Self) -> bool {
+        (&self.by_rank, self.leases) < (&other.by_rank, other.leases)
+    }
+
     fn of(set: &[Victim<'_>]) -> Self {
         let mut by_rank = std::collections::BTreeMap::new();
         for victim in set {

@@ -25,6 +25,8 @@ pub(crate) struct Room<'a> {
     pub(crate) donor: &'a ClusterId,
     cost: Cost,
     pub(crate) victims: Vec<Victim<'a>>,
+    /// Among them are some that are still set up: once they are active, less is taken than now.
+    comes: bool,
 }
 
 /// Leases of a donor that still take room and give it back soon: those that end and those that are called back.
@@ -56,10 +58,13 @@ pub(crate) fn fits_when_gone<'l>(
 
 /// Whether `lease` may be preempted by a request of priority `value`.
 pub(super) fn may_be_preempted(state: &State, lease: &Lease, value: u32) -> bool {
+    matches!(lease.state, LeaseState::Active | LeaseState::Suspect) && yields_to(state, lease, value)
+}
+
+/// Whether `lease` may be preempted so as soon as it is active.
+fn yields_to(state: &State, lease: &Lease, value: u32) -> bool {
     let request = state.requests.get(&lease.request);
-    matches!(lease.state, LeaseState::Active | LeaseState::Suspect)
-        && request.is_some_and(|request| request.spec.preemptible.is_some())
-        && super::choose::priority(state, lease) < value
+    request.is_some_and(|request| request.spec.preemptible.is_some()) && super::choose::priority(state, lease) < value
 }
 
 /// The value of a request's priority class, if its requests may preempt.
@@ -74,8 +79,9 @@ pub(crate) fn preempts(state: &State, request: &Request) -> bool {
     preempts_as(state, request).is_some()
 }
 
-/// The room for a request that costs others least, over all donors but those that are busy; `None` if it may not preempt, or no donor can make room.
-/// One request at a time gets room at one donor.
+/// The room for a request that costs others least, over all donors but those that are busy; `None` if it may not preempt, or
+/// no donor can make room, or less would be taken in a moment, of leases that are still set up. One request at a time gets room
+/// at one donor.
 pub(crate) fn room_for<'a>(view: &View<'a>, request: &'a Request, busy: &BTreeSet<&ClusterId>) -> Option<Room<'a>> {
     let state = view.state;
     let value = preempts_as(state, request)?;
@@ -90,16 +96,44 @@ pub(crate) fn room_for<'a>(view: &View<'a>, request: &'a Request, busy: &BTreeSe
             best = Some(room);
         }
     }
-    best
+    best.filter(|room| !room.comes)
 }
 
 fn room_at<'a>(view: &View<'a>, request: &Request, value: u32, donor: &'a ClusterId) -> Option<Room<'a>> {
     let state = view.state;
     let leases = state.leases_of(donor).filter(|(_, lease)| lease.placement.donor == *donor);
-    let candidates: Vec<Victim<'a>> = leases
-        .filter(|(_, lease)| may_be_preempted(state, lease, value))
-        .map(|(id, lease)| Victim::of(state, id, lease))
-        .collect();
+    let yielding = leases.filter(|(_, lease)| yields_to(state, lease, value));
+    let (held, active): (Vec<_>, Vec<_>) = yielding
+        .filter(|(_, lease)| lease.state.is_held() || may_be_preempted(state, lease, value))
+        .partition(|(_, lease)| lease.state.is_held());
+    let victims = |leases: &[(LeaseId, &'a Lease)]| -> Vec<Victim<'a>> {
+        leases.iter().map(|(id, lease)| Victim::of(state, *id, lease)).collect()
+    };
+    let now = room_of(view, request, donor, victims(&active)).map(|(cost, victims)| Room {
+        donor,
+        cost,
+        victims,
+        comes: false,
+    });
+    if held.is_empty() {
+        return now;
+    }
+    let soon = room_of(view, request, donor, victims(&[active, held].concat()));
+    let soon = soon.map(|(cost, victims)| Room { donor, cost, victims, comes: true });
+    match (now, soon) {
+        (Some(now), Some(soon)) => Some(if soon.cost.takes_less_than(&now.cost) { soon } else { now }),
+        (now, soon) => now.or(soon),
+    }
+}
+
+/// The cheapest room that some of `candidates` make at `donor`, beside what goes already.
+fn room_of<'a>(
+    view: &View<'a>,
+    request: &Request,
+    donor: &'a ClusterId,
+    candidates: Vec<Victim<'a>>,
+) -> Option<(Cost, Vec<Victim<'a>>)> {
+    let state = view.state;
     if candidates.is_empty() {
         return None;
     }
@@ -112,17 +146,15 @@ fn room_at<'a>(view: &View<'a>, request: &Request, value: u32, donor: &'a Cluste
     if enough(&[]) || !enough(&candidates) {
         return None;
     }
-    let (cost, victims) = if candidates.len() <= EXACT_MOST {
-        choose(candidates, &mut enough)?
-    } else {
-        by_node(&candidates, &mut enough).or_else(|| {
-            let mut candidates = candidates;
-            candidates.sort_by(Victim::in_order);
-            candidates.truncate(MAX_TOGETHER);
-            choose(candidates, &mut enough)
-        })?
-    };
-    Some(Room { donor, cost, victims })
+    if candidates.len() <= EXACT_MOST {
+        return choose(candidates, &mut enough);
+    }
+    by_node(&candidates, &mut enough).or_else(|| {
+        let mut candidates = candidates;
+        candidates.sort_by(Victim::in_order);
+        candidates.truncate(MAX_TOGETHER);
+        choose(candidates, &mut enough)
+    })
 }
 
 /// The cheapest room that the leases of one node make.

@@ -16,6 +16,7 @@ pub(super) fn withdrawn(state: &State, lease: &Lease, now: Timestamp) -> Option<
         donor_cluster: lease.placement.donor.as_str(),
         class: lease.class.as_str(),
         gpus_milli: 1,
+        beside_milli: 0,
         delivery: lease.delivery.kind(),
         duration_ms: 1,
         now_ms: now.0,
