@@ -33,6 +33,26 @@ fn all_that_is_wrong_is_said_at_once() {
 }
 
 #[test]
+fn data_are_checked_and_said() {
+    let text = |data: &str| format!("inventoryFile: /tmp/nodes.yaml\ndata: {data}\n");
+    assert_eq!(read(&text("{}")).unwrap().data.site(), None);
+    let config = read(&text("{datasets: [laion], egressMbits: 10000, egressMbitsTo: {eos: 100000}}")).unwrap();
+    config.check().unwrap();
+    let site = config.data.site().unwrap();
+    assert_eq!((site.datasets, site.egress_mbits), (vec!["laion".to_owned()], 10_000));
+    assert_eq!((site.egress_to[0].cluster.as_str(), site.egress_to[0].mbits), ("eos", 100_000));
+    for (data, field) in [
+        ("{datasets: ['a b']}", "data.datasets"),
+        ("{egressMbits: 1000000000}", "data.egressMbits"),
+        ("{egressMbitsTo: {eos: 0}}", "data.egressMbitsTo"),
+        ("{egressMbitsTo: {E: 1}}", "data.egressMbitsTo"),
+    ] {
+        let error = read(&text(data)).unwrap().check().unwrap_err().to_string();
+        assert!(error.contains(field), "{error}");
+    }
+}
+
+#[test]
 fn a_bad_configuration_is_one_sentence_that_names_the_field() {
     let error = read("stateDirectory: /tmp/a\n").unwrap_err().to_string();
     assert!(error.contains("stateDirectory") && !error.contains('\n'), "{error}");
