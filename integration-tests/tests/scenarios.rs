@@ -19,6 +19,8 @@ mod explain;
 mod inventories;
 #[path = "scenarios/liqo_network.rs"]
 mod liqo_network;
+#[path = "scenarios/near.rs"]
+mod near;
 #[path = "scenarios/nodes.rs"]
 mod nodes;
 #[path = "scenarios/pods.rs"]
