@@ -18,6 +18,7 @@
 mod begins;
 mod cost;
 mod interner;
+mod lane;
 mod mix;
 mod node_state;
 mod offers;

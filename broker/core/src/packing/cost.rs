@@ -93,10 +93,29 @@ impl Costs {
         value
     }
 
-    /// All ways to put `task`, whose number is `number`, on `state`.
-    pub(super) fn ways(&mut self, states: &mut States, (number, task): (usize, &Task), state: u32) -> &[Candidate] {
-        let known = self.begins.get(state, number);
-        let begin = known.unwrap_or_else(|| self.find_ways(states, (number, task), state));
+    /// Forgets ways if there are too many. What [`begin_of`](Self::begin_of) said before does not hold any more.
+    pub(super) fn make_room(&mut self) {
+        if self.ways.len() + self.begins.len() > MAX_WAYS {
+            self.ways.clear();
+            self.begins.clear();
+        }
+    }
+
+    /// Where ways to put the task of a number on a state begin, if that is known.
+    pub(super) fn begin_of(&self, state: u32, number: usize) -> Option<u32> {
+        self.begins.get(state, number)
+    }
+
+    /// All ways to put `task`, whose number is `number`, on `state`; with it comes what [`begin_of`](Self::begin_of) said.
+    pub(super) fn ways(
+        &mut self,
+        states: &mut States,
+        (number, task): (usize, &Task),
+        (state, begin): (u32, Option<u32>),
+    ) -> &[Candidate] {
+        let begin = begin
+            .or_else(|| self.begins.get(state, number))
+            .unwrap_or_else(|| self.find_ways(states, (number, task), state));
         if begin == NO_WAY {
             return &[];
         }
@@ -107,10 +126,6 @@ impl Costs {
 
     /// Computes the ways to put a task on a state, and remembers them; where they begin.
     fn find_ways(&mut self, states: &mut States, (number, task): (usize, &Task), state: u32) -> u32 {
-        if self.ways.len() + self.begins.len() > MAX_WAYS {
-            self.ways.clear();
-            self.begins.clear();
-        }
         let begin = self.ways.len();
         let (shape, free) = states.get(state);
         let shape = *shape;

@@ -1,10 +1,10 @@
 //! The index of distinct node states: who has which, and the cheapest of them for each type of task.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::cost::{Costs, States};
 use super::interner::Interner;
+use super::lane::{Lane, Log, Way};
 use super::mix::Mix;
 use super::node_state::{NodeState, Shape};
 use super::offers::ShapeTotal;
@@ -39,29 +39,6 @@ impl<N> Choice<N> {
 
 /// What was chosen for a type of task, and after how many changes of the pool.
 type Chosen<N> = (u64, Option<Choice<N>>);
-/// A way to put a task on a state: cost, digest of the state, the state, level.
-type Way = (i64, u64, u32, u16);
-
-/// Ways to put one type of task on nodes of one shape, cheapest first; fed when it is asked for.
-#[derive(Clone, Debug, Default)]
-struct Lane {
-    /// How much of the shape's log was taken in, and of which generation of it.
-    fed: usize,
-    generation: u64,
-    /// One for each number of slots taken away, whose price changes.
-    rows: Vec<Row>,
-}
-
-/// Ways that take the same slots away.
-#[derive(Clone, Debug)]
-struct Row {
-    /// What its cheapest way costs without prices: by it most rows are passed over.
-    least: i64,
-    /// Number of the slots.
-    loss: u32,
-    ways: BinaryHeap<Reverse<Way>>,
-}
-
 /// Prices of what is scarce, after so many changes of the pool.
 #[derive(Clone, Debug)]
 struct Prices {
@@ -70,15 +47,6 @@ struct Prices {
     scarcity: Vec<u64>,
     /// Of one slot, by sort.
     slots: [i64; SORTS],
-}
-
-/// States of one shape that came to have nodes, in the order in which they did.
-#[derive(Clone, Debug, Default)]
-struct Log {
-    generation: u64,
-    /// With the digest by which equal costs are told apart.
-    states: Vec<(u32, u64)>,
-    live: usize,
 }
 
 /// Nodes by state, with what is needed to choose among them.
@@ -232,7 +200,8 @@ impl<N: Clone + Ord> Pool<N> {
         let prices = self.prices.as_ref()?;
         let lanes = &mut self.lanes[number];
         lanes.resize(self.shapes.len(), None);
-        let mut best: Option<Way> = None;
+        // The cheapest lane comes first: most others need not be looked into then.
+        let (mut order, mut first) = (Vec::with_capacity(lanes.len()), None);
         for (shape, lane) in lanes.iter_mut().enumerate() {
             if !self.shapes.values()[shape].could_run(task) {
                 continue;
@@ -241,27 +210,24 @@ impl<N: Clone + Ord> Pool<N> {
             lane.feed(&self.logs[shape], (number, task), costs, &mut self.states, &self.peopled);
             let price = prices.scarcity[shape] * task.device_milli() * FUTURES as u64 / ONE;
             let price = i64::try_from(price).unwrap_or(i64::MAX);
-            for row in &mut lane.rows {
-                // Slots only become fewer, and prices are not negative: what costs more without them costs more with them.
-                if best.is_some_and(|best| row.least.saturating_add(price) > best.0) {
-                    continue;
-                }
-                let slots = costs.losses.get(row.loss).iter().zip(prices.slots);
-                let price = price + slots.map(|(n, price)| i64::from(*n) * price).sum::<i64>();
-                while best.is_none_or(|best| row.least.saturating_add(price) <= best.0)
-                    && let Some(&Reverse((cost, digest, state, level))) = row.ways.peek()
-                {
-                    if !self.peopled[state as usize] {
-                        row.ways.pop();
-                        row.least = row.ways.peek().map_or(i64::MAX, |Reverse(way)| way.0);
-                        continue;
-                    }
-                    let way = (cost + price, digest, state, level);
-                    if best.is_none_or(|best| way < best) {
-                        best = Some(way);
-                    }
-                    break;
-                }
+            let least = lane.least.saturating_add(price);
+            if first.is_none_or(|(cheapest, _)| least < cheapest) {
+                first = Some((least, order.len()));
+            }
+            order.push((lane, price));
+        }
+        if let Some((_, at)) = first {
+            order.swap(0, at);
+        }
+        let mut best: Option<Way> = None;
+        for (lane, price) in order {
+            let surpassed = best.is_some_and(|best| lane.least.saturating_add(price) > best.0);
+            if !surpassed {
+                let lost = |loss: u32| {
+                    let slots = costs.losses.get(loss).iter().zip(prices.slots);
+                    slots.map(|(n, price)| i64::from(*n) * price).sum::<i64>()
+                };
+                best = lane.cheapest((best, price), lost, &self.peopled);
             }
         }
         let (cost, _, state, level) = best?;
@@ -354,34 +320,6 @@ impl<N: Clone + Ord> Pool<N> {
                 log.generation += 1;
             }
         }
-    }
-}
-
-impl Lane {
-    fn feed(&mut self, log: &Log, task: (usize, &Task), costs: &mut Costs, states: &mut States, peopled: &[bool]) {
-        if self.generation != log.generation {
-            *self = Self { generation: log.generation, ..Self::default() };
-        }
-        for &(state, tie) in &log.states[self.fed..] {
-            if !peopled[state as usize] {
-                continue;
-            }
-            for way in costs.ways(states, task, state) {
-                let row = self.of_loss(way.loss);
-                row.least = row.least.min(way.cost);
-                row.ways.push(Reverse((way.cost, tie, state, way.level)));
-            }
-        }
-        self.fed = log.states.len();
-    }
-
-    /// Ways that take those slots away.
-    fn of_loss(&mut self, loss: u32) -> &mut Row {
-        let at = self.rows.iter().position(|row| row.loss == loss).unwrap_or_else(|| {
-            self.rows.push(Row { least: i64::MAX, loss, ways: BinaryHeap::new() });
-            self.rows.len() - 1
-        });
-        &mut self.rows[at]
     }
 }
 
