@@ -15,8 +15,10 @@
 //! pools and mixes give equal choices. Beside "Beware of Fragmentation" (Weng et al., USENIX ATC 2023), which takes the
 //! steepest descent of what is fragmented now, this looks at what will be.
 
+mod begins;
 mod cost;
 mod interner;
+mod lane;
 mod mix;
 mod node_state;
 mod offers;

@@ -15,7 +15,7 @@ use crate::request::Request;
 /// Requests that are placed anew together.
 pub(super) const MAX_BATCH: usize = 64;
 /// Times that one plan tries to let one more in.
-const MAX_TRIES: usize = 2;
+pub(super) const MAX_TRIES: usize = 2;
 
 /// What was placed since a known view.
 pub(super) struct Batch<'a> {

@@ -4,7 +4,7 @@ mod expected;
 mod lay_out;
 mod pack;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use comity_policy::Bundle;
@@ -23,8 +23,11 @@ use crate::work::{WorkMix, WorkType};
 
 /// One part in so many of the work that is counted must be new before it is looked at again.
 const PATIENCE: u64 = 64;
-/// Work without GPUs that is counted; what is older counts half.
-const MAX_LOCAL: u64 = 1 << 14;
+/// Work without GPUs that is counted at least: of more, what is older counts half each time that the state forgot as many
+/// requests as it holds. So both are counted over about the same time.
+const LEAST_LOCAL: u64 = 1 << 14;
+/// Work without GPUs that is counted at most, whatever requests come.
+const MAX_LOCAL: u64 = 1 << 18;
 
 /// Packing for all donors.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +38,8 @@ pub(super) struct Packs {
     known: WorkMix,
     /// Work without GPUs that was advised lately: local to donors, so that the state does not hold it.
     local: WorkMix,
+    /// How many requests the state had forgotten when that was halved the last time.
+    halved_at: u64,
     /// How often that was.
     advised: u64,
     expected: Expected,
@@ -43,8 +48,8 @@ pub(super) struct Packs {
     packs: BTreeMap<ClusterId, Pack>,
     /// What MIG devices are worth that are cut as leases need them.
     worths: Worths,
-    /// Donors that were brought up to date in this plan.
-    fresh: BTreeSet<ClusterId>,
+    /// Plans that were begun: what was brought up to date in this one is.
+    plans: u64,
 }
 
 impl Packs {
@@ -55,7 +60,7 @@ impl Packs {
 
     /// Begins a plan.
     pub(super) fn begin(&mut self, view: &View<'_>) {
-        self.fresh.clear();
+        self.plans += 1;
         let bundle = view.state.policy.as_ref().map(|record| &record.bundle);
         if !self.bundle.iter().zip(bundle).any(|(before, now)| Arc::ptr_eq(before, now)) {
             self.packs.clear();
@@ -162,8 +167,11 @@ impl Packs {
         cpu_milli: u64,
         memory_mib: u64,
     ) -> Option<NodeId> {
-        if self.local.all() >= MAX_LOCAL {
+        let (all, held) = (self.local.all(), view.state.work().all());
+        let forgotten = view.state.next_request.saturating_sub(held);
+        if all >= MAX_LOCAL || all >= LEAST_LOCAL && forgotten.saturating_sub(self.halved_at) >= held {
             self.local.halve();
+            self.halved_at = forgotten;
         }
         self.local.add(WorkType::without_gpus(cpu_milli, memory_mib), 1);
         self.advised = self.advised.saturating_add(1);
@@ -187,11 +195,9 @@ impl Packs {
     /// The pack of a donor that offers something, up to date.
     fn pack(&mut self, view: &View<'_>, donor: &ClusterId) -> Option<&mut Pack> {
         view.state.clusters.get(donor)?.offer.as_ref()?;
-        if !self.packs.contains_key(donor) {
-            self.packs.insert(donor.clone(), Pack::expecting(&self.expected));
-        }
-        let pack = self.packs.get_mut(donor)?;
-        if self.fresh.insert(donor.clone()) {
+        let pack = self.packs.entry(donor.clone()).or_insert_with(|| Pack::expecting(&self.expected));
+        if pack.caught_up != self.plans {
+            pack.caught_up = self.plans;
             pack.catch_up(view, donor, &self.expected);
         }
         Some(pack)

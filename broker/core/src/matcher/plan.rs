@@ -6,7 +6,7 @@ use comity_policy::LeaseUse;
 
 use super::ahead::Ahead;
 use super::asked::Asked;
-use super::batch::{Batch, MAX_BATCH};
+use super::batch::{Batch, MAX_BATCH, MAX_TRIES};
 use super::called_back::Fruitless;
 use super::fit::Wanted;
 use super::hopeless::Hopeless;
@@ -69,6 +69,9 @@ impl Planner {
     pub fn plan(&mut self, state: &State, limit: usize) -> Plan {
         let mut plan = Plan { based_on: state.revision, ..Plan::default() };
         if let Some(mut run) = self.begin(state) {
+            let most = limit.min(state.queued_len());
+            plan.placements.reserve(most);
+            run.placed.reserve(most);
             run.serve(&mut plan, limit);
         }
         plan
@@ -190,7 +193,8 @@ impl<'a> Run<'a, '_> {
             let behind = ahead.behind(id, request);
             let alone = !behind.is_empty();
             batch = batch.filter(|batch| !alone && !batch.is_full());
-            if !alone && batch.is_none() {
+            // Where none can be let in any more and nothing is tidied in the end, nobody asks for it.
+            if !alone && batch.is_none() && (few || tries < MAX_TRIES) {
                 batch = Some(Batch::begin(self, plan));
             }
             self.keep_a_place_for(behind);

@@ -163,9 +163,9 @@ fn ask_class(
     let at_least = permitted(view.may_borrow(donor, ask(spec.least_milli())))?;
     delivery_offered(view, spec.delivery, donor)?;
     let wanted = Wanted { class, gpus: &spec.gpus, topology: spec.topology, members: spec.members, selector };
-    let (mut placement, mut waste_milli) = match seek(view, donor, &wanted, fitter) {
-        Fit::Fits { placement, waste_milli } => (placement, waste_milli),
-        Fit::Lacks { now, ever } => {
+    let (mut placement, mut waste_milli, free) = match seek(view, donor, &wanted, fitter) {
+        (Fit::Fits { placement, waste_milli }, free) => (placement, waste_milli, free),
+        (Fit::Lacks { now, ever }, _) => {
             if view.explains
                 && let Some(ill) = unwell(view, donor, &wanted, (now, spec.least_shares()))
             {
@@ -189,16 +189,16 @@ fn ask_class(
         }
     };
     // What devices really give may be more than nominal: a slice is rounded up.
-    let granted = |placement: &Placement| {
+    let granted = |placement: &Placement, free: bool| {
         let agreement = if placement.milli() == spec.least_milli() {
             at_least
         } else {
             permitted(view.may_borrow(donor, ask(placement.milli())))?
         };
         check_reserve(view, donor, placement)?;
-        check_pools(view, placement).map(|()| agreement)
+        if free { Ok(agreement) } else { check_pools(view, placement).map(|()| agreement) }
     };
-    let mut agreement = granted(&placement);
+    let mut agreement = granted(&placement, free);
     // More members than it needs may be more than policy allows: the most that it allows is found by halving.
     if let (Err(_), Some(members)) = (&agreement, spec.members)
         && placement.units() > spec.least_shares()
@@ -207,8 +207,10 @@ fn ask_class(
         let (mut least, mut desired) = (None, members.min);
         while desired < beyond {
             let fewer = Wanted { members: Some(Members { desired, ..members }), ..wanted };
-            let Fit::Fits { placement: some, waste_milli: waste } = seek(view, donor, &fewer, fitter) else { break };
-            match granted(&some) {
+            let (Fit::Fits { placement: some, waste_milli: waste }, free) = seek(view, donor, &fewer, fitter) else {
+                break;
+            };
+            match granted(&some, free) {
                 Ok(under) => {
                     (agreement, placement, waste_milli) = (Ok(under), some, waste);
                     least = Some(desired);
@@ -228,17 +230,18 @@ fn ask_class(
     Ok(Candidate { placement, class: class.clone(), agreement, waste_milli })
 }
 
-/// What the fitter finds; if local work holds what is counted as free there, what is found without such devices.
-fn seek(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, fitter: Fitter<'_>) -> Fit {
+/// What the fitter finds; if local work holds what is counted as free there, what is found without such devices. And whether
+/// it is known that [pools](check_pools) have what was found.
+fn seek(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, fitter: Fitter<'_>) -> (Fit, bool) {
     let found = fitter(view, donor, wanted);
-    let Fit::Fits { placement, .. } = &found else { return found };
+    let Fit::Fits { placement, .. } = &found else { return (found, false) };
     if check_pools(view, placement).is_ok() {
-        return found;
+        return (found, true);
     }
     let free = really_free(view, donor);
     match fit(&view.clone().where_usable(&free), donor, wanted, &mut Worths::default()) {
-        other @ Fit::Fits { .. } => other,
-        Fit::Lacks { .. } => found,
+        other @ Fit::Fits { .. } => (other, false),
+        Fit::Lacks { .. } => (found, false),
     }
 }
 

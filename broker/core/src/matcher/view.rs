@@ -1,6 +1,7 @@
 //! What one matching run sees: the state, plus what it has placed so far itself.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use comity_policy::{BorrowFacts, Bundle, Denial, LeaseUse, UsageTable};
@@ -37,6 +38,18 @@ pub(super) struct View<'a> {
     /// Thousandths that this run has released, by donor.
     released_milli: BTreeMap<ClusterId, u64>,
     usage: Cow<'a, UsageTable>,
+    /// The node that was looked up last: one decision asks for the same one again and again.
+    last: Cell<Option<Looked<'a>>>,
+}
+
+/// A node that was looked up among many.
+#[derive(Clone, Copy)]
+struct Looked<'a> {
+    donor: &'a ClusterId,
+    id: &'a NodeId,
+    node: &'a Node,
+    /// What leases take of it.
+    lent: Option<&'a NodeOccupancy>,
 }
 
 /// Something that is held until a known end: a lease, or what this run has placed.
@@ -78,6 +91,7 @@ impl<'a> View<'a> {
             taken_milli: BTreeMap::new(),
             released_milli: BTreeMap::new(),
             usage,
+            last: Cell::new(None),
         })
     }
 
@@ -86,12 +100,38 @@ impl<'a> View<'a> {
     where
         'a: 'b,
     {
-        View { usable, ..self }
+        View {
+            state: self.state,
+            bundle: self.bundle,
+            ahead: self.ahead,
+            explains: self.explains,
+            beside_milli: self.beside_milli,
+            usable,
+            occupancy: self.occupancy,
+            taken: self.taken,
+            taken_milli: self.taken_milli,
+            released_milli: self.released_milli,
+            usage: self.usage,
+            last: Cell::new(None),
+        }
     }
 
     pub(super) fn occupancy(&self, donor: &ClusterId, node: &NodeId) -> Option<&NodeOccupancy> {
         let taken = self.taken.get(donor).and_then(|nodes| nodes.get(node));
-        taken.or_else(|| self.occupancy.node(donor, node))
+        taken.or_else(|| self.lent(donor, node))
+    }
+
+    /// What leases take of a node, without what this run has placed.
+    fn lent(&self, donor: &ClusterId, node: &NodeId) -> Option<&'a NodeOccupancy> {
+        match self.looked_at(donor, node) {
+            Some(looked) => looked.lent,
+            None => self.occupancy.node(donor, node),
+        }
+    }
+
+    /// The node that was looked up last, if it is this one.
+    fn looked_at(&self, donor: &ClusterId, id: &NodeId) -> Option<Looked<'a>> {
+        self.last.get().filter(|looked| looked.id == id && looked.donor == donor)
     }
 
     /// Which nodes of a donor leases came to or left, without what this run has placed.
@@ -122,8 +162,14 @@ impl<'a> View<'a> {
 
     /// A node of a donor's offer as it may be used.
     pub(super) fn node(&self, donor: &ClusterId, id: &NodeId) -> Option<&'a Node> {
-        let instead = self.usable.get(donor).and_then(|nodes| nodes.get(id));
-        instead.or_else(|| self.state.clusters.get(donor)?.offer.as_ref()?.nodes.get(id))
+        if let Some(looked) = self.looked_at(donor, id) {
+            return Some(looked.node);
+        }
+        let (donor, cluster) = self.state.clusters.get_key_value(donor)?;
+        let instead = self.usable.get(donor).and_then(|nodes| nodes.get_key_value(id));
+        let (id, node) = instead.or_else(|| cluster.offer.as_ref()?.nodes.get_key_value(id))?;
+        self.last.set(Some(Looked { donor, id, node, lent: self.occupancy.node(donor, id) }));
+        Some(node)
     }
 
     /// What policy says to `ask` at `donor`: the agreement, or the reason against it.
@@ -146,10 +192,11 @@ impl<'a> View<'a> {
     /// Counts a placement in, so that the next request of this run sees it.
     pub(super) fn take(&mut self, tenant: &str, class: &ClassName, agreement: Option<&str>, placement: &Placement) {
         let donor = &placement.donor;
-        let taken = self.taken.entry(donor.clone()).or_default();
         for (id, part) in &placement.nodes {
-            let before = || self.occupancy.node(donor, id).cloned().unwrap_or_default();
-            taken.entry(id.clone()).or_insert_with(before).take(part, placement.profile.as_deref());
+            let before = self.lent(donor, id);
+            let taken = self.taken.entry(donor.clone()).or_default().entry(id.clone());
+            let taken = taken.or_insert_with(|| before.cloned().unwrap_or_default());
+            taken.take(part, placement.profile.as_deref());
         }
         let milli = self.taken_milli.entry(donor.clone()).or_default();
         *milli = milli.saturating_add(placement.milli());

@@ -1,5 +1,6 @@
 //! What tasks cost on states, remembered.
 
+use super::begins::Begins;
 use super::interner::Interner;
 use super::mix::{Mix, TypeInMix};
 use super::node_state::{NodeState, Shape};
@@ -26,12 +27,11 @@ const CPU_PRESSURE: (u128, u128) = (82, 95);
 /// States by number, with their shape.
 pub(super) type States = Interner<(u32, NodeState)>;
 
-/// Ways to put tasks on states that are remembered, and four times as many places where ways begin: 16 bytes each.
+/// Ways to put tasks on states that are remembered, and pairs of both that were asked about: 16 bytes each, and at most 64
+/// for a pair.
 const MAX_WAYS: usize = 1 << 22;
-/// Nobody has asked yet for the ways to put a task on a state.
-const UNKNOWN: u32 = u32::MAX;
 /// A task does not fit on a state.
-const NO_WAY: u32 = u32::MAX - 1;
+const NO_WAY: u32 = u32::MAX;
 
 /// One way to put a task on a state.
 #[derive(Clone, Copy, Debug)]
@@ -56,8 +56,7 @@ pub(super) struct Costs {
     /// Slots that ways take away.
     pub(super) losses: Interner<Slots>,
     /// By state and number of the task, where its ways begin in `ways`.
-    begins: Vec<Vec<u32>>,
-    begun: usize,
+    begins: Begins,
     ways: Vec<Candidate>,
     scratch: Vec<u16>,
 }
@@ -94,13 +93,29 @@ impl Costs {
         value
     }
 
-    /// All ways to put `task`, whose number is `number`, on `state`.
-    pub(super) fn ways(&mut self, states: &mut States, (number, task): (usize, &Task), state: u32) -> &[Candidate] {
-        let known = self.begins.get(state as usize).and_then(|begins| begins.get(number)).copied();
-        let begin = match known.unwrap_or(UNKNOWN) {
-            UNKNOWN => self.find_ways(states, (number, task), state),
-            begin => begin,
-        };
+    /// Forgets ways if there are too many. What [`begin_of`](Self::begin_of) said before does not hold any more.
+    pub(super) fn make_room(&mut self) {
+        if self.ways.len() + self.begins.len() > MAX_WAYS {
+            self.ways.clear();
+            self.begins.clear();
+        }
+    }
+
+    /// Where ways to put the task of a number on a state begin, if that is known.
+    pub(super) fn begin_of(&self, state: u32, number: usize) -> Option<u32> {
+        self.begins.get(state, number)
+    }
+
+    /// All ways to put `task`, whose number is `number`, on `state`; with it comes what [`begin_of`](Self::begin_of) said.
+    pub(super) fn ways(
+        &mut self,
+        states: &mut States,
+        (number, task): (usize, &Task),
+        (state, begin): (u32, Option<u32>),
+    ) -> &[Candidate] {
+        let begin = begin
+            .or_else(|| self.begins.get(state, number))
+            .unwrap_or_else(|| self.find_ways(states, (number, task), state));
         if begin == NO_WAY {
             return &[];
         }
@@ -111,11 +126,6 @@ impl Costs {
 
     /// Computes the ways to put a task on a state, and remembers them; where they begin.
     fn find_ways(&mut self, states: &mut States, (number, task): (usize, &Task), state: u32) -> u32 {
-        if self.ways.len() + self.begun / 4 > MAX_WAYS {
-            self.ways.clear();
-            self.begins.clear();
-            self.begun = 0;
-        }
         let begin = self.ways.len();
         let (shape, free) = states.get(state);
         let shape = *shape;
@@ -139,15 +149,7 @@ impl Costs {
         if let Some(last) = self.ways.last_mut() {
             last.last = true;
         }
-        if self.begins.len() <= state as usize {
-            self.begins.resize(states.len(), Vec::new());
-        }
-        let begins = &mut self.begins[state as usize];
-        if begins.len() <= number {
-            self.begun += number + 1 - begins.len();
-            begins.resize(number + 1, UNKNOWN);
-        }
-        begins[number] = begin;
+        self.begins.insert(state, number, begin);
         begin
     }
 

@@ -1,10 +1,10 @@
 //! The index of distinct node states: who has which, and the cheapest of them for each type of task.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::cost::{Costs, States};
 use super::interner::Interner;
+use super::lane::{Lane, Log, Way};
 use super::mix::Mix;
 use super::node_state::{NodeState, Shape};
 use super::offers::ShapeTotal;
@@ -39,26 +39,14 @@ impl<N> Choice<N> {
 
 /// What was chosen for a type of task, and after how many changes of the pool.
 type Chosen<N> = (u64, Option<Choice<N>>);
-/// A way to put a task on a state: cost, digest of the state, the state, level.
-type Way = (i64, u64, u32, u16);
-
-/// Ways to put one type of task on nodes of one shape, cheapest first; fed when it is asked for.
-#[derive(Clone, Debug, Default)]
-struct Lane {
-    /// How much of the shape's log was taken in, and of which generation of it.
-    fed: usize,
-    generation: u64,
-    /// By number of the slots taken away, whose price changes.
-    ways: Vec<(u32, BinaryHeap<Reverse<Way>>)>,
-}
-
-/// States of one shape that came to have nodes, in the order in which they did.
-#[derive(Clone, Debug, Default)]
-struct Log {
-    generation: u64,
-    /// With the digest by which equal costs are told apart.
-    states: Vec<(u32, u64)>,
-    live: usize,
+/// Prices of what is scarce, after so many changes of the pool.
+#[derive(Clone, Debug)]
+struct Prices {
+    changes: u64,
+    /// By shape, in the fixed point of scarcity.
+    scarcity: Vec<u64>,
+    /// Of one slot, by sort.
+    slots: [i64; SORTS],
 }
 
 /// Nodes by state, with what is needed to choose among them.
@@ -71,10 +59,14 @@ pub struct Pool<N> {
     states: States,
     nodes: BTreeMap<N, u32>,
     members: Vec<BTreeSet<N>>,
+    /// By state, whether it has members: a byte of each is at hand where its members are not.
+    peopled: Vec<bool>,
     logs: Vec<Log>,
     mix: Mix,
     /// `None`: shapes or mix changed since costs were computed.
     costs: Option<Costs>,
+    /// The last that were asked for; `None` if costs were computed since.
+    prices: Option<Prices>,
     tasks: Interner<Task>,
     lanes: Vec<Vec<Option<Lane>>>,
     /// Changes so far of what nodes there are and what is free on them.
@@ -93,9 +85,11 @@ impl<N: Clone + Ord> Default for Pool<N> {
             states: Interner::default(),
             nodes: BTreeMap::new(),
             members: Vec::new(),
+            peopled: Vec::new(),
             logs: Vec::new(),
             mix: Mix::default(),
             costs: None,
+            prices: None,
             tasks: Interner::default(),
             lanes: Vec::new(),
             changes: 0,
@@ -149,12 +143,12 @@ impl<N: Clone + Ord> Pool<N> {
 
     /// Says that `node` has `free` now.
     pub fn update(&mut self, node: &N, free: NodeState) {
-        let Some(&state) = self.nodes.get(node) else { return };
-        let next = self.intern(self.states.get(state).0, free);
-        if next != state
-            && let Some(known) = self.nodes.get_mut(node)
-        {
+        let Some(known) = self.nodes.get_mut(node) else { return };
+        let state = *known;
+        let next = self.states.intern((self.states.get(state).0, free));
+        if next != state {
             *known = next;
+            self.grow();
             self.count_out(node, state);
             self.count_in(node.clone(), next);
         }
@@ -164,6 +158,7 @@ impl<N: Clone + Ord> Pool<N> {
     pub(super) fn forget(&mut self) {
         let past = std::mem::take(&mut self.states);
         self.members.clear();
+        self.peopled.clear();
         self.costs = None;
         for log in &mut self.logs {
             *log = Log { generation: log.generation + 1, ..Log::default() };
@@ -197,40 +192,42 @@ impl<N: Clone + Ord> Pool<N> {
     /// The cheapest place for `task`, whose number is `number`.
     fn search(&mut self, task: &Task, number: usize) -> Option<Choice<N>> {
         let costs = self.costs.as_mut()?;
-        let scarcity = costs.scarcity.of_shapes(&self.free_milli);
-        let slot_prices = costs.slot_prices(self.free_milli.iter().sum(), &self.slots);
+        if self.prices.as_ref().is_none_or(|prices| prices.changes != self.changes) {
+            let slots = costs.slot_prices(self.free_milli.iter().sum(), &self.slots);
+            let scarcity = costs.scarcity.of_shapes(&self.free_milli);
+            self.prices = Some(Prices { changes: self.changes, scarcity, slots });
+        }
+        let prices = self.prices.as_ref()?;
         let lanes = &mut self.lanes[number];
         lanes.resize(self.shapes.len(), None);
-        let mut best: Option<Way> = None;
+        // The cheapest lane comes first: most others need not be looked into then.
+        let (mut order, mut first) = (Vec::with_capacity(lanes.len()), None);
         for (shape, lane) in lanes.iter_mut().enumerate() {
             if !self.shapes.values()[shape].could_run(task) {
                 continue;
             }
             let lane = lane.get_or_insert_default();
-            lane.feed(&self.logs[shape], (number, task), costs, &mut self.states, &mut self.members);
-            let price = scarcity[shape] * task.device_milli() * FUTURES as u64 / ONE;
+            lane.feed(&self.logs[shape], (number, task), costs, &mut self.states, &self.peopled);
+            let price = prices.scarcity[shape] * task.device_milli() * FUTURES as u64 / ONE;
             let price = i64::try_from(price).unwrap_or(i64::MAX);
-            for (loss, heap) in &mut lane.ways {
-                let mut slot_price = None;
-                // Slots only become fewer, and prices are not negative: what costs more without them costs more with them.
-                while let Some(&Reverse((cost, digest, state, level))) = heap.peek()
-                    && best.is_none_or(|best| cost + price <= best.0)
-                {
-                    let slot_price = *slot_price.get_or_insert_with(|| {
-                        let slots = costs.losses.get(*loss).iter().zip(slot_prices);
-                        slots.map(|(n, price)| i64::from(*n) * price).sum::<i64>()
-                    });
-                    let way = (cost + price + slot_price, digest, state, level);
-                    if best.is_some_and(|best| best <= way) {
-                        break;
-                    }
-                    if self.members[state as usize].is_empty() {
-                        heap.pop();
-                        continue;
-                    }
-                    best = Some(way);
-                    break;
-                }
+            let least = lane.least.saturating_add(price);
+            if first.is_none_or(|(cheapest, _)| least < cheapest) {
+                first = Some((least, order.len()));
+            }
+            order.push((lane, price));
+        }
+        if let Some((_, at)) = first {
+            order.swap(0, at);
+        }
+        let mut best: Option<Way> = None;
+        for (lane, price) in order {
+            let surpassed = best.is_some_and(|best| lane.least.saturating_add(price) > best.0);
+            if !surpassed {
+                let lost = |loss: u32| {
+                    let slots = costs.losses.get(loss).iter().zip(prices.slots);
+                    slots.map(|(n, price)| i64::from(*n) * price).sum::<i64>()
+                };
+                best = lane.cheapest((best, price), lost, &self.peopled);
             }
         }
         let (cost, _, state, level) = best?;
@@ -240,8 +237,14 @@ impl<N: Clone + Ord> Pool<N> {
 
     fn intern(&mut self, shape: u32, free: NodeState) -> u32 {
         let state = self.states.intern((shape, free));
-        self.members.resize(self.states.len(), BTreeSet::new());
+        self.grow();
         state
+    }
+
+    /// Each state has a place for its members.
+    fn grow(&mut self) {
+        self.members.resize(self.states.len(), BTreeSet::new());
+        self.peopled.resize(self.states.len(), false);
     }
 
     fn join(&mut self, node: N, state: u32) {
@@ -262,6 +265,7 @@ impl<N: Clone + Ord> Pool<N> {
             let tie = free.digest_with(self.shapes.digest(shape as u32));
             self.logs[shape].states.push((state, tie));
             self.logs[shape].live += 1;
+            self.peopled[state as usize] = true;
         }
         members.insert(node);
     }
@@ -283,6 +287,7 @@ impl<N: Clone + Ord> Pool<N> {
         members.remove(node);
         if members.is_empty() {
             self.logs[shape].live -= 1;
+            self.peopled[state as usize] = false;
         }
     }
 
@@ -303,6 +308,7 @@ impl<N: Clone + Ord> Pool<N> {
                 add_slots(&mut self.slots, costs.gangs.slots(*shape, free), 1);
             }
             self.costs = Some(costs);
+            self.prices = None;
             self.lanes.clear();
             self.chosen.clear();
         }
@@ -310,44 +316,10 @@ impl<N: Clone + Ord> Pool<N> {
             if log.states.len() > 4 * log.live + 64 {
                 log.states.sort_unstable();
                 log.states.dedup();
-                log.states.retain(|&(state, _)| !self.members[state as usize].is_empty());
+                log.states.retain(|&(state, _)| self.peopled[state as usize]);
                 log.generation += 1;
             }
         }
-    }
-}
-
-impl Lane {
-    fn feed<N: Clone + Ord>(
-        &mut self,
-        log: &Log,
-        task: (usize, &Task),
-        costs: &mut Costs,
-        states: &mut States,
-        members: &mut Vec<BTreeSet<N>>,
-    ) {
-        if self.generation != log.generation {
-            *self = Self { generation: log.generation, ..Self::default() };
-        }
-        for &(state, tie) in &log.states[self.fed..] {
-            if members[state as usize].is_empty() {
-                continue;
-            }
-            for way in costs.ways(states, task, state) {
-                self.of_loss(way.loss).push(Reverse((way.cost, tie, state, way.level)));
-            }
-        }
-        members.resize(states.len(), BTreeSet::new());
-        self.fed = log.states.len();
-    }
-
-    /// Ways that take those slots away.
-    fn of_loss(&mut self, loss: u32) -> &mut BinaryHeap<Reverse<Way>> {
-        let at = self.ways.iter().position(|(of, _)| *of == loss).unwrap_or_else(|| {
-            self.ways.push((loss, BinaryHeap::new()));
-            self.ways.len() - 1
-        });
-        &mut self.ways[at].1
     }
 }
 

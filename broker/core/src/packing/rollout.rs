@@ -12,17 +12,22 @@ const TASKS_PER_FUTURE: usize = 30;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Futures {
     tasks: Vec<Offered>,
+    /// Whether it is nothing to refuse any of them: then a future is over once nothing more fits.
+    free_to_refuse: bool,
+    /// CPU and memory without which none of them fits.
+    least_cpu_milli: u32,
+    least_memory_mib: u32,
 }
 
-/// A task of a future, small.
+/// A task of a future, small: those of a shape fit in the first cache. Amounts above 2^32 count as that.
 #[derive(Clone, Copy, Debug)]
 struct Offered {
-    cpu_milli: u64,
-    memory_mib: u64,
+    cpu_milli: u32,
+    memory_mib: u32,
+    /// What it is to refuse it, in thousandths of a device: zero if it asks for devices, which then stay idle.
+    refusal: u32,
     devices: u16,
     milli: u16,
-    /// What it is to refuse it, in thousandths of a device: zero if it asks for devices, which then stay idle.
-    refusal: i64,
 }
 
 impl Futures {
@@ -41,16 +46,22 @@ impl Futures {
                 below += u128::from(types[index].1);
             }
             let task = types[index].0;
-            let (cpu_milli, memory_mib) = (task.cpu_milli, task.memory_mib);
-            let refusal = if task.devices == 0 {
-                i64::try_from(cpu_milli * milli_per_core / 1_000).unwrap_or(i64::MAX)
-            } else {
-                0
-            };
-            tasks.push(Offered { cpu_milli, memory_mib, devices: task.devices, milli: task.milli, refusal });
+            let refusal = if task.devices == 0 { task.cpu_milli.saturating_mul(milli_per_core) / 1_000 } else { 0 };
+            tasks.push(Offered {
+                cpu_milli: small(task.cpu_milli),
+                memory_mib: small(task.memory_mib),
+                refusal: small(refusal),
+                devices: task.devices,
+                milli: task.milli,
+            });
         }
         shuffle(&mut tasks);
-        Self { tasks }
+        Self {
+            free_to_refuse: tasks.iter().all(|task| task.refusal == 0),
+            least_cpu_milli: tasks.iter().map(|task| task.cpu_milli).min().unwrap_or(0),
+            least_memory_mib: tasks.iter().map(|task| task.memory_mib).min().unwrap_or(0),
+            tasks,
+        }
     }
 
     /// Thousandths of devices that stay idle, summed over all futures.
@@ -58,41 +69,53 @@ impl Futures {
         if self.tasks.is_empty() {
             return i64::try_from(state.device_milli() * FUTURES as u64).unwrap_or(i64::MAX);
         }
-        self.tasks.chunks(TASKS_PER_FUTURE).map(|future| idle_in(future, state, scratch)).sum()
+        self.tasks.chunks(TASKS_PER_FUTURE).map(|future| self.idle_in(future, state, scratch)).sum()
+    }
+
+    /// Plays one future: what does not fit is passed over, a share takes the fullest device that holds it.
+    fn idle_in(&self, future: &[Offered], state: &NodeState, free: &mut Vec<u16>) -> i64 {
+        free.clear();
+        free.extend_from_slice(&state.devices);
+        let (mut cpu, mut memory, mut refused) = (small(state.cpu_milli), small(state.memory_mib), 0);
+        for task in future {
+            if task.cpu_milli > cpu || task.memory_mib > memory {
+                refused += i64::from(task.refusal);
+                continue;
+            }
+            match task.devices {
+                0 => {}
+                1 if task.milli < WHOLE => {
+                    let Some(mut at) = free.iter().position(|&free| free >= task.milli) else { continue };
+                    let left = free[at] - task.milli;
+                    while at > 0 && free[at - 1] > left {
+                        free[at] = free[at - 1];
+                        at -= 1;
+                    }
+                    free[at] = left;
+                }
+                several => {
+                    let Some(keep) = free.len().checked_sub(usize::from(several)) else { continue };
+                    if free[keep] < WHOLE {
+                        continue;
+                    }
+                    free.truncate(keep);
+                }
+            }
+            cpu -= task.cpu_milli;
+            memory -= task.memory_mib;
+            let over = cpu < self.least_cpu_milli
+                || memory < self.least_memory_mib
+                || free.last().is_none_or(|&most| most == 0);
+            if over && self.free_to_refuse {
+                break;
+            }
+        }
+        refused + free.iter().map(|&milli| i64::from(milli)).sum::<i64>()
     }
 }
 
-/// Plays one future: what does not fit is passed over, a share takes the fullest device that holds it.
-fn idle_in(future: &[Offered], state: &NodeState, free: &mut Vec<u16>) -> i64 {
-    free.clear();
-    free.extend_from_slice(&state.devices);
-    let (mut cpu, mut memory, mut refused) = (state.cpu_milli, state.memory_mib, 0);
-    for task in future {
-        if task.cpu_milli > cpu || task.memory_mib > memory {
-            refused += task.refusal;
-            continue;
-        }
-        match task.devices {
-            0 => {}
-            1 if task.milli < WHOLE => {
-                let Some(at) = free.iter().position(|&free| free >= task.milli) else { continue };
-                let left = free[at] - task.milli;
-                let to = free[..at].partition_point(|&free| free < left);
-                free.copy_within(to..at, to + 1);
-                free[to] = left;
-            }
-            several => {
-                let Some(keep) = free.len().checked_sub(usize::from(several)) else { continue };
-                if free[keep] < WHOLE {
-                    continue;
-                }
-                free.truncate(keep);
-            }
-        }
-        cpu -= task.cpu_milli;
-        memory -= task.memory_mib;
-    }
-    refused + free.iter().map(|&milli| i64::from(milli)).sum::<i64>()
+fn small(amount: u64) -> u32 {
+    u32::try_from(amount).unwrap_or(u32::MAX)
 }
 
 /// Fisher and Yates, with splitmix64 from a fixed seed: every broker plays the same futures.

@@ -74,7 +74,7 @@ fn by_scan(nodes: &BTreeMap<u32, NodeState>, task: &Task) -> Option<(i64, u32, u
             continue;
         }
         let state = states.intern((number, free.clone()));
-        let ways = costs.ways(&mut states, (0, task), state).to_vec();
+        let ways = costs.ways(&mut states, (0, task), (state, None)).to_vec();
         for way in ways {
             let price = scarcity[number as usize] * task.device_milli() * FUTURES as u64 / ONE;
             let lost: i64 =

@@ -26,6 +26,8 @@ const NO_DEVICES: u32 = u32::MAX;
 pub(super) struct Pack {
     /// Of the offer.
     generation: Option<u64>,
+    /// Number of the plan for which it was brought up to date last; 0: none.
+    pub(super) caught_up: u64,
     pub(super) pool: Pool<NodeId>,
     shapes: BTreeMap<NodeId, Shape>,
     /// By number.

@@ -27,11 +27,18 @@ pub(crate) fn check_pools(view: &View<'_>, placement: &Placement) -> Result<(), 
     let donor = &placement.donor;
     for (id, part) in &placement.nodes {
         let (Some(node), Some(lent)) = (view.node(donor, id), view.occupancy(donor, id)) else { continue };
+        let held = |index: u32, device: &Device| {
+            lent.devices.get(&index).copied().unwrap_or(0).saturating_add(device.local_use_milli)
+        };
+        // On most nodes nothing is counted twice, of whatever pool.
+        if (0_u32..).zip(&node.devices).all(|(index, device)| held(index, device) <= WHOLE_MILLI) {
+            continue;
+        }
         let first = part.devices.keys().next().and_then(|index| node.devices.get(usize::try_from(*index).ok()?));
         let Some(first) = first else { continue };
         let (mut free, mut twice) = (0_u64, 0_u64);
         for (index, device) in (0_u32..).zip(&node.devices).filter(|(_, device)| pooled(first, device)) {
-            let held = lent.devices.get(&index).copied().unwrap_or(0).saturating_add(device.local_use_milli);
+            let held = held(index, device);
             twice += u64::from(held.saturating_sub(WHOLE_MILLI));
             free += if device.healthy { u64::from(WHOLE_MILLI.saturating_sub(held)) } else { 0 };
         }
