@@ -8,7 +8,9 @@
 //! cost = idle after futures(state after) − idle after futures(state before)      rollout.rs
 //!      + a little for what the node is left with                                 cost.rs
 //!      + thousandths of devices taken × scarcity of the shape                    scarcity.rs
-//!      + Σ over gang sizes: slots lost × price of a slot                         slots.rs
+//!      + Σ over sorts of gang: slots lost × price of a slot                      slots.rs
+//!
+//! price of a slot = worth of a gang × chance that as many are asked for as there are slots
 //! ```
 //!
 //! The lowest cost wins; then the lowest digest of the state; then the lowest name of a node. All in integers: equal

@@ -16,8 +16,8 @@ const LEFTOVER_WEIGHT: u64 = 30;
 const LARGE_NODE_CPU_MILLI: u64 = 128_000;
 /// Devices of a large node in thousandths.
 const LARGE_NODE_DEVICE_MILLI: u64 = 8_000;
-/// Price of a slot per device of it, in thousandths of a device, where it is as scarce as it is wanted.
-const SLOT_WEIGHT: i64 = 30;
+/// Price of a slot that is sure to be asked for, in thousandths of a device for each device of it.
+const SLOT_WEIGHT: i64 = 100;
 
 /// What a core is worth to a task without devices, in percent of its part of the devices.
 const CORE_WORTH: u128 = 12;
@@ -63,7 +63,7 @@ pub(super) struct Costs {
 
 impl Costs {
     pub(super) fn new(mix: &Mix, shapes: &[Shape], totals: &[ShapeTotal]) -> Self {
-        let unseen_part = mix.unseen_part();
+        let known_tasks = mix.known_tasks();
         let mix = mix.over(shapes);
         let milli_per_core = milli_per_core(&mix, totals);
         let futures = deal(&mix, totals).into_iter().map(|weights| {
@@ -73,7 +73,7 @@ impl Costs {
         Self {
             futures: futures.collect(),
             scarcity: Scarcity::of(&mix),
-            gangs: Gangs::of(&mix, shapes, totals, unseen_part),
+            gangs: Gangs::of(&mix, shapes, totals, known_tasks),
             ..Self::default()
         }
     }

@@ -42,9 +42,8 @@ impl Mix {
         self.types.iter().map(|(task, weight)| (task, *weight))
     }
 
-    /// One part in so many of the tasks is expected to be of a kind that was not seen, by Laplace's rule of succession. At
-    /// most one in [`LEAST_KNOWN`].
-    pub(super) fn unseen_part(&self) -> u64 {
+    /// As how many tasks those count that tell of the mix: at least [`LEAST_KNOWN`], and one, by Laplace's rule of succession.
+    pub(super) fn known_tasks(&self) -> u64 {
         self.known_from.max(LEAST_KNOWN).saturating_add(1)
     }
 

@@ -167,3 +167,33 @@ fn without_history_tasks_are_placed_nevertheless() {
     pool.set("n1", &SHAPES[0], SHAPES[0].idle());
     assert_eq!(pool.choose(&task(4, 1, 500)).map(|choice| choice.node), Some("n1"));
 }
+
+/// 10 nodes with eight devices, of which two alone have the CPU for the largest gang.
+fn few_large_nodes(history: Mix) -> Pool<u32> {
+    let mut pool = Pool::default();
+    for node in 0..10 {
+        let shape = &SHAPES[if node < 2 { 3 } else { 0 }];
+        pool.set(node, shape, shape.idle());
+    }
+    pool.expect(history);
+    pool
+}
+
+#[test]
+fn work_that_fits_anywhere_leaves_nodes_alone_that_some_gang_needs() {
+    let mut history = Mix::known_from(150);
+    [(task(12, 1, 1_000), 100), (task(8, 0, 0), 20), (task(4, 1, 500), 30)]
+        .into_iter()
+        .for_each(|(task, weight)| history.add(task, weight));
+    let mut pool = few_large_nodes(history);
+    // No history tells of such a gang, and seven in ten devices are taken.
+    for (task, times) in [(task(8, 0, 0), 8), (task(4, 1, 500), 16), (task(12, 1, 1_000), 48)] {
+        for _ in 0..times {
+            let choice = pool.choose(&task).unwrap();
+            let free = pool.free(&choice.node).unwrap().after(&task, choice.level).unwrap();
+            pool.update(&choice.node, free);
+        }
+    }
+    let largest = Task { memory_mib: 480 * 1_024, ..task(120, 8, 1_000) };
+    assert!(pool.choose(&largest).is_some(), "{:?} and {:?} are free", pool.free(&0), pool.free(&1));
+}
