@@ -216,7 +216,7 @@ impl Shell {
         }
         for action in &actions {
             match action {
-                BurstAction::Submit(submission) => self.worker.submit((**submission).clone()),
+                BurstAction::Submit(submission) => self.worker.submit(submission.clone()),
                 BurstAction::Cancel { request } => self.worker.cancel(request.clone()),
                 BurstAction::GiveBack { lease } => self.worker.give_back(lease.clone()),
                 BurstAction::LookAgain { at_ms } => wake = wake.min((*at_ms).max(now + 1)),

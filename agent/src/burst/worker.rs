@@ -25,7 +25,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// What came back.
 pub(super) enum Answer {
-    Submitted { submission: Submission, result: Result<v1::Request, RequestError> },
+    Submitted { submission: Box<Submission>, result: Result<v1::Request, RequestError> },
     Cancelled { request: String, result: Result<(), RequestError> },
     GivenBack { lease: String, result: Result<(), RequestError> },
     Listed { began_ms: u64, result: Result<Vec<v1::Request>, RequestError> },
@@ -138,7 +138,7 @@ impl Worker {
         true
     }
 
-    pub(super) fn submit(&mut self, submission: Submission) {
+    pub(super) fn submit(&mut self, submission: Box<Submission>) {
         let (key, requests) = (submission.key.clone(), Arc::clone(&self.requests));
         let flight = InFlight {
             namespace: submission.spec.target_namespace.clone(),
