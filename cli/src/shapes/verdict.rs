@@ -179,8 +179,11 @@ impl Answer for Explanation {
 pub struct Quote {
     /// One sentence.
     pub summary: String,
-    /// Where it would be placed.
+    /// Where it would be placed; of a gang over several donors the first of its placements.
     pub placement: Option<Placement>,
+    /// The other placements of such a gang.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub more_placements: Vec<Placement>,
     /// When it could start, after those that wait already.
     pub earliest_ms: Option<u64>,
     /// Where.
@@ -196,6 +199,7 @@ impl From<v1::QuoteRequestResponse> for Quote {
         Self {
             summary: response.summary,
             placement: response.placement.map(Placement::from),
+            more_placements: response.more_placements.into_iter().map(Placement::from).collect(),
             earliest_ms: time(response.earliest_ms),
             earliest_donor: text(response.earliest_donor),
             price_milli_credits: response.price_milli_credits,
@@ -206,12 +210,48 @@ impl From<v1::QuoteRequestResponse> for Quote {
 
 impl Answer for Quote {
     fn table(&self, now_ms: u64) -> String {
+        let placements: Vec<String> =
+            self.placement.iter().chain(&self.more_placements).map(Placement::summary).collect();
+        let placements = if placements.is_empty() { "nowhere now".to_owned() } else { placements.join("; ") };
         let head = fields(&[
             ("Summary", self.summary.clone()),
-            ("Placement", self.placement.as_ref().map(Placement::summary).unwrap_or_else(|| "nowhere now".to_owned())),
+            ("Placement", placements),
             ("Earliest", earliest(self.earliest_ms, self.earliest_donor.as_deref(), now_ms)),
             ("Price", format!("{} credits", super::gpus(self.price_milli_credits))),
         ]);
         format!("{head}\n{}", donors(&self.donors))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placement(donor: &str, count: u64) -> v1::Placement {
+        v1::Placement {
+            donor: donor.to_owned(),
+            resource_name: "nvidia.com/gpu".to_owned(),
+            resource_count: count,
+            ..v1::Placement::default()
+        }
+    }
+
+    #[test]
+    fn a_quote_shows_all_placements_of_a_gang_over_several_donors() {
+        let quote = Quote::from(v1::QuoteRequestResponse {
+            placement: Some(placement("north", 8)),
+            more_placements: vec![placement("south", 2)],
+            price_milli_credits: 20_000,
+            ..v1::QuoteRequestResponse::default()
+        });
+        let table = quote.table(0);
+        assert!(table.contains("8 nvidia.com/gpu on north") && table.contains("2 nvidia.com/gpu on south"), "{table}");
+        let json = serde_json::to_value(&quote).expect("it is plain data");
+        assert_eq!(json["placement"]["donor"], "north");
+        assert_eq!(json["morePlacements"][0]["donor"], "south");
+        // Other quotes look as they did.
+        let one = v1::QuoteRequestResponse { placement: Some(placement("north", 8)), ..Default::default() };
+        let json = serde_json::to_value(Quote::from(one)).expect("it is plain data");
+        assert!(json.get("morePlacements").is_none(), "{json}");
     }
 }
