@@ -316,7 +316,11 @@ pub fn check_request(state: &State, spec: &RequestSpec) -> Result<(), Refusal> {
             "{milli} milli-GPU are more than the {} that one request may ask for",
             limits.max_gpus_per_request_milli
         );
-        return denied("spec.gpus.count", &spec.gpus.count.to_string(), reason, "ask for less, or split the request");
+        let (field, value) = match spec.members {
+            Some(members) => ("spec.members.desired", members.desired),
+            None => ("spec.gpus.count", spec.gpus.count),
+        };
+        return denied(field, &value.to_string(), reason, "ask for less, or split the request");
     }
     if spec.duration.0 > limits.max_lease_duration_ms {
         let reason =
