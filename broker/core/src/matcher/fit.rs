@@ -205,7 +205,7 @@ fn fit_cut(
     let count = wanted.gpus.count;
     let mut tried = BTreeSet::new();
     let mut best: Option<((super::cutting::Cost, &NodeId), &Node, LaidOut)> = None;
-    let one_will_do = !wanted.topology.whole_node && !(wanted.topology.spread_nodes && count > 1);
+    let one_will_do = !(wanted.topology.whole_node || wanted.topology.spread_nodes && count > 1);
     for candidate in candidates.iter().filter(|candidate| candidate.units >= count && one_will_do) {
         let node = (candidate.id, candidate.node);
         if tried.insert(cutting.signature(node)) {
