@@ -64,7 +64,7 @@ fn is_backwards(times: &str, milli: u64) -> bool {
         None => parse_scaled(times, 3),
     };
     milli >= WHOLE_MILLI
-        && milli % WHOLE_MILLI == 0
+        && milli.is_multiple_of(WHOLE_MILLI)
         && part.is_some_and(|part| (MIN_MILLI..WHOLE_MILLI).contains(&part))
 }
 
