@@ -30,6 +30,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("spec.not_before_ms", "--start-after"),
     ("spec.start_by_ms", "--start-by"),
     ("spec.duration_ms", "--duration"),
+    ("duration_ms", "--duration"),
     ("spec.allow_donors", "--donor"),
     ("spec.deny_donors", "--not-donor"),
     ("spec.delivery", "--delivery"),
@@ -53,7 +54,7 @@ pub(crate) fn shown(field: &str, text: &str) -> String {
 /// Numbers as the field's flag takes them.
 fn in_units(field: &str, text: &str) -> String {
     match field {
-        "spec.duration_ms" | "spec.preemptible.grace_ms" => {
+        "spec.duration_ms" | "duration_ms" | "spec.preemptible.grace_ms" => {
             numbers(text, |ms| if ms < 1_000 { ms.to_string() } else { format_duration(ms) })
         }
         "spec.not_before_ms" | "spec.start_by_ms" => {
@@ -102,8 +103,13 @@ mod tests {
             ("spec.allow_donors[1]", "spec.allow_donors[1]", "--donor[1]"),
             (
                 "spec.duration_ms",
-                "spec.duration_ms \"1000\" is out of range; use 0 for the default, or 10000 to 7776000000",
-                "--duration \"1s\" is out of range; use 0 for the default, or 10s to 90d",
+                "spec.duration_ms \"1000\" is out of range; use 10000 to 7776000000, or leave it out for the default",
+                "--duration \"1s\" is out of range; use 10s to 90d, or leave it out for the default",
+            ),
+            (
+                "duration_ms",
+                "duration_ms \"8640000000\" is out of range; use 10000 to 7776000000, or leave it out for the present term",
+                "--duration \"100d\" is out of range; use 10s to 90d, or leave it out for the present term",
             ),
             (
                 "spec.start_by_ms",

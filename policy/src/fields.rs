@@ -218,6 +218,18 @@ impl Context<'_, '_> {
         self.amount(path, node, ProblemCode::InvalidQuantity, amounts::parse_gpus_milli)
     }
 
+    /// An amount of GPUs in milli-GPU that is more than none.
+    pub(crate) fn positive_gpus_milli(&mut self, path: &str, node: &Node) -> Option<u64> {
+        let milli = self.gpus_milli(path, node)?;
+        if milli == 0 {
+            let message = format!("`{path}: 0` of {} would refuse every request", self.label);
+            let remedy = "give the most that one request may ask for, or leave the field out";
+            self.problems.at(node.place, ProblemCode::InvalidQuantity, message, remedy);
+            return None;
+        }
+        Some(milli)
+    }
+
     /// A whole number within bounds.
     pub(crate) fn number(&mut self, path: &str, node: &Node, least: u64, most: u64) -> Option<u64> {
         let text = self.scalar(path, node)?;

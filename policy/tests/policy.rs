@@ -234,6 +234,21 @@ fn roles_are_those_that_documents_give() {
     }
 }
 
+/// Leaving the field out means no limit, so nobody means a limit of nothing.
+#[test]
+fn a_limit_that_refuses_every_request_is_a_mistake() {
+    for limit in ["0.5", "8", "64"] {
+        let mut files = examples();
+        let line = format!("  maxGpusPerRequest: {limit}\n");
+        let file = files.iter_mut().find(|file| file.text.contains(&line)).unwrap();
+        file.text = file.text.replacen(&line, "  maxGpusPerRequest: 0\n", 1);
+        let problems = load(files).unwrap_err();
+        assert_eq!(problems.len(), 1, "{}", render_problems(&problems));
+        assert_eq!(problems[0].code, ProblemCode::InvalidQuantity);
+        assert!(problems[0].message.contains("would refuse every request"), "{}", problems[0].message);
+    }
+}
+
 #[test]
 fn the_hash_depends_on_content_and_not_on_order() {
     let files = examples();

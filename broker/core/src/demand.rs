@@ -302,7 +302,7 @@ impl RequestSpec {
                 "spec.duration_ms",
                 duration,
                 "is out of range",
-                format!("use 0 for the default, or {MIN_LEASE_MS} to {MAX_LEASE_MS}"),
+                format!("use {MIN_LEASE_MS} to {MAX_LEASE_MS}, or leave it out for the default"),
             ));
         }
         if let (Some(not_before), Some(start_by)) = (self.not_before, self.start_by)

@@ -38,7 +38,7 @@ impl Preemptible {
     /// Names the field, its value and what would do.
     pub fn check(&self) -> Result<(), Refusal> {
         if self.grace.0 > MAX_GRACE_MS {
-            let remedy = format!("use at most {MAX_GRACE_MS}, or 0 for the donor's own");
+            let remedy = format!("use at most {MAX_GRACE_MS}, or leave it out for the donor's own");
             return Err(Refusal::invalid("spec.preemptible.grace_ms", self.grace.0, "is too long a notice", remedy));
         }
         Ok(())

@@ -102,7 +102,16 @@ impl Refusal {
             reason: format!("no {what} {value:?}"),
             field: field.to_owned(),
             value,
-            remedy: format!("list the {} that exist", plural(what)),
+            remedy: match what {
+                // Those are documents of the policy.
+                "class" | "priority class" | "tenant" => {
+                    format!(
+                        "name one of the {} that the policy in force defines: comity policy show --text",
+                        plural(what)
+                    )
+                }
+                _ => format!("list the {} that exist", plural(what)),
+            },
         }
     }
 
@@ -144,8 +153,11 @@ mod tests {
     fn what_does_not_exist_has_a_plural() {
         for (what, remedy) in [
             ("lease", "list the leases that exist"),
-            ("class", "list the classes that exist"),
-            ("priority class", "list the priority classes that exist"),
+            ("class", "name one of the classes that the policy in force defines: comity policy show --text"),
+            (
+                "priority class",
+                "name one of the priority classes that the policy in force defines: comity policy show --text",
+            ),
         ] {
             assert_eq!(Refusal::not_found("field", "x", what).remedy, remedy);
         }

@@ -27,6 +27,8 @@ mod mig;
 mod near;
 #[path = "core/queue.rs"]
 mod queue;
+#[path = "core/reasons.rs"]
+mod reasons;
 #[path = "core/reclaim.rs"]
 mod reclaim;
 #[path = "core/refusals.rs"]

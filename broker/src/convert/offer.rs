@@ -5,9 +5,10 @@ mod mig;
 use std::collections::BTreeMap;
 
 use comity_core::cluster::Cluster;
+use comity_core::health::Health;
 use comity_core::inventory::{Device, DeviceWiring, Node, Offer, Sharing};
 use comity_core::limits::{MAX_DEVICES_PER_NODE, MAX_NODES_PER_OFFER, WHOLE_MILLI};
-use comity_core::{ClusterId, NodeId, Refusal, State};
+use comity_core::{ClusterId, NodeId, Refusal, State, Timestamp};
 use comity_proto::v1;
 
 use super::{data, delivery, fault, required, wiring};
@@ -202,6 +203,20 @@ pub fn summary(state: &State, id: &ClusterId, cluster: &Cluster) -> Option<v1::O
         deliveries: delivery::offered_to_proto(&offer.deliveries),
         data: data::site_to_proto(&offer.data),
     })
+}
+
+/// Nodes and devices of an offer that are kept out for a while.
+#[must_use]
+pub fn quarantines(offer: &Offer, health: &Health) -> Vec<v1::Quarantine> {
+    let mut found = Vec::new();
+    for (id, node) in &offer.nodes {
+        let Some(known) = health.node(id) else { continue };
+        let quarantine = |device, until: Timestamp| v1::Quarantine { node: id.to_string(), device, until_ms: until.0 };
+        found.extend(known.until().map(|until| quarantine(None, until)));
+        let devices = (0_u32..).take(node.devices.len());
+        found.extend(devices.filter_map(|index| Some(quarantine(Some(index), known.device_until(index)?))));
+    }
+    found
 }
 
 #[cfg(test)]

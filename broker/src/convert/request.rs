@@ -102,7 +102,12 @@ fn demand(gpus: v1::GpuDemand) -> Result<GpuDemand, Refusal> {
         }
         (true, false) => DeviceChoice::Selector(gpus.selector),
         (true, true) => {
-            return Err(Refusal::invalid("spec.gpus.class", "", "is missing", "name a GPU class, or give a selector"));
+            return Err(Refusal::invalid(
+                "spec.gpus.class",
+                "",
+                "is missing, and so is spec.gpus.selector",
+                "name a GPU class, or give a selector",
+            ));
         }
         (false, false) => {
             return Err(Refusal::invalid(
@@ -237,7 +242,7 @@ pub fn verdicts(explanation: &Explanation) -> Vec<v1::DonorVerdict> {
 
 /// For the API.
 #[must_use]
-pub fn standing_to_proto(standing: &Standing) -> v1::QueueStanding {
+pub fn standing_to_proto(standing: &Standing, spec: &RequestSpec) -> v1::QueueStanding {
     let reserved = standing.reserved.as_ref();
     let (earliest_ms, earliest_donor) = earliest(standing.earliest.as_ref());
     v1::QueueStanding {
@@ -250,7 +255,14 @@ pub fn standing_to_proto(standing: &Standing) -> v1::QueueStanding {
         reserved_donor: reserved.map_or_else(String::new, |reserved| names(&reserved.donors)),
         earliest_ms,
         earliest_donor,
+        too_late: too_late(earliest_ms, spec),
     }
+}
+
+/// Whether a request fails before its earliest start.
+#[must_use]
+pub fn too_late(earliest_ms: u64, spec: &RequestSpec) -> bool {
+    spec.start_by.is_some_and(|closes| earliest_ms >= closes.0)
 }
 
 /// When and where a request could start, as the API has it.

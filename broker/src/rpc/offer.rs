@@ -56,6 +56,11 @@ impl Offers {
                 // Nodes are for those who run the cluster; everybody else gets the sums.
                 offer: viewer.sees_nodes(&id).then(|| offer::to_proto(&id, held)),
                 summary: offer::summary(state, &id, cluster),
+                quarantines: if viewer.sees_nodes(&id) {
+                    offer::quarantines(held, &cluster.health)
+                } else {
+                    Vec::new()
+                },
             })
         };
         self.context.read(message.consistency, read).await

@@ -158,7 +158,7 @@ impl Requests {
                 donors: convert::verdicts(&waiting.explanation),
                 summary: waiting.explanation.summary,
                 revision: state.revision,
-                standing: waiting.standing.as_ref().map(convert::standing_to_proto),
+                standing: waiting.standing.as_ref().map(|it| convert::standing_to_proto(it, &held.spec)),
             })
         };
         self.context.read(v1::Consistency::Linearizable.into(), read).await
@@ -183,6 +183,7 @@ impl Requests {
                 summary: quote.explanation.summary,
                 earliest_ms,
                 earliest_donor,
+                too_late: convert::too_late(earliest_ms, &spec),
             })
         };
         self.context.read(v1::Consistency::Linearizable.into(), read).await

@@ -6,7 +6,7 @@ use comity_proto::v1::offer_service_client::OfferServiceClient;
 
 use crate::failure::Failure;
 use crate::session::{Session, all_pages, call};
-use crate::shapes::{List, Offer, OfferDetail};
+use crate::shapes::{List, Node, Offer, OfferDetail};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,9 +34,11 @@ impl OffersArgs {
         if let Some(cluster) = &self.cluster {
             let request = v1::GetOfferRequest { cluster: cluster.clone(), consistency };
             let response = call(client.get_offer(request)).await?;
+            let quarantines = response.quarantines;
+            let node = |node: v1::Node| Node::from(node).with_quarantines(&quarantines);
             return session.print(&OfferDetail {
                 summary: response.summary.unwrap_or_default().into(),
-                node_details: response.offer.map(|offer| offer.nodes.into_iter().map(Into::into).collect()),
+                node_details: response.offer.map(|offer| offer.nodes.into_iter().map(node).collect()),
             });
         }
         let (items, revision) = all_pages(|page| {

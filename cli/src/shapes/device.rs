@@ -56,6 +56,9 @@ pub struct Device {
     pub sharing: String,
     /// Whether it may be given out.
     pub healthy: bool,
+    /// Until when it, or its node, is kept out because it failed too often.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quarantined_until_ms: Option<u64>,
     /// What is wrong with it, as in "lost: XID 79".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
@@ -88,6 +91,20 @@ impl From<v1::Node> for Node {
     }
 }
 
+impl Node {
+    /// With what is kept out of it.
+    #[must_use]
+    pub fn with_quarantines(mut self, quarantines: &[v1::Quarantine]) -> Self {
+        for quarantine in quarantines.iter().filter(|quarantine| quarantine.node == self.id) {
+            let hit = |device: &&mut Device| quarantine.device.is_none_or(|index| index == device.index);
+            for device in self.devices.iter_mut().filter(hit) {
+                device.quarantined_until_ms = device.quarantined_until_ms.max(Some(quarantine.until_ms));
+            }
+        }
+        self
+    }
+}
+
 impl From<v1::Device> for Device {
     fn from(device: v1::Device) -> Self {
         Self {
@@ -99,6 +116,7 @@ impl From<v1::Device> for Device {
             driver_version: text(device.driver_version),
             sharing: sharing(device.sharing.and_then(|sharing| sharing.mode)),
             healthy: device.healthy,
+            quarantined_until_ms: None,
             fault: device.fault.as_ref().map(fault),
             local_use_milli: device.local_use_milli,
             resource_name: device.resource_name,

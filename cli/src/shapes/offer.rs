@@ -4,10 +4,11 @@ use comity_proto::v1;
 use serde::Serialize;
 
 use super::delivery::Delivery;
-use super::device::Node;
+use super::device::{Device, Node};
 use super::list::Row;
 use super::{cpu, gpus, memory, text};
 use crate::output::{Answer, columns};
+use crate::units::age;
 
 /// What one cluster lends, summed up.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -160,6 +161,19 @@ impl Row for Offer {
     }
 }
 
+/// Whether something may be placed on a device, or why not.
+fn state(node: &Node, device: &Device, now_ms: u64) -> String {
+    match (&device.fault, device.quarantined_until_ms) {
+        _ if !node.ready => "not ready".to_owned(),
+        _ if !node.schedulable => "cordoned".to_owned(),
+        (Some(fault), _) if !device.healthy => fault.clone(),
+        (None, _) if !device.healthy => "unhealthy".to_owned(),
+        (_, Some(until)) => format!("quarantined, ends {}", age(until, now_ms)),
+        (Some(fault), None) => fault.clone(),
+        (None, None) => "healthy".to_owned(),
+    }
+}
+
 /// One offer with its nodes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -190,13 +204,7 @@ impl Answer for OfferDetail {
                     memory(device.memory_mib),
                     device.cuda_compute_capability.clone(),
                     device.sharing.clone(),
-                    match &device.fault {
-                        _ if !node.ready => "not ready".to_owned(),
-                        _ if !node.schedulable => "cordoned".to_owned(),
-                        Some(fault) => fault.clone(),
-                        None if device.healthy => "healthy".to_owned(),
-                        None => "unhealthy".to_owned(),
-                    },
+                    state(node, device, now_ms),
                     gpus(u64::from(device.local_use_milli)),
                     cpu(node.cpu_milli),
                     memory(node.memory_mib),
@@ -206,5 +214,29 @@ impl Answer for OfferDetail {
         let heads =
             ["node", "device", "product", "memory", "cc", "sharing", "state", "local", "node cpu", "node memory"];
         format!("{summary}\n{}", columns(&heads, rows, "no devices"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_quarantined_is_not_called_healthy() {
+        let device = |index| v1::Device { index, healthy: true, ..v1::Device::default() };
+        let node = v1::Node {
+            id: "n1".to_owned(),
+            schedulable: true,
+            devices: vec![device(0), device(1)],
+            ..v1::Node::default()
+        };
+        let of = |device| [v1::Quarantine { node: "n1".to_owned(), device, until_ms: 600_000 }];
+        let states = |quarantines: &[v1::Quarantine]| {
+            let node = Node::from(node.clone()).with_quarantines(quarantines);
+            node.devices.iter().map(|device| state(&node, device, 0)).collect::<Vec<_>>()
+        };
+        assert_eq!(states(&[]), ["healthy", "healthy"]);
+        assert_eq!(states(&of(Some(1))), ["healthy", "quarantined, ends in 10m"]);
+        assert_eq!(states(&of(None)), ["quarantined, ends in 10m"; 2]);
     }
 }

@@ -77,15 +77,22 @@ impl From<Option<v1::GpuDemand>> for Gpus {
 impl Gpus {
     /// For people: `3 frontier`, `4x0.25 midrange`, `2x1g.10gb teaching`.
     pub(crate) fn summary(&self) -> String {
+        format!("{} {}", self.amount(), self.kind())
+    }
+
+    fn kind(&self) -> &str {
+        self.class.as_deref().unwrap_or("(selector)")
+    }
+
+    fn amount(&self) -> String {
         let count = self.count;
-        let amount = match &self.share {
+        match &self.share {
             Share::Whole => count.to_string(),
             Share::Milli { milli } if count == 1 => super::gpus(u64::from(*milli)),
             Share::Milli { milli } => format!("{count}x{}", super::gpus(u64::from(*milli))),
             Share::Mig { profile } => format!("{count}x{profile}"),
             Share::Memory { memory_mib } => format!("{count}x{}", super::memory(*memory_mib)),
-        };
-        format!("{amount} {}", self.class.as_deref().unwrap_or("(selector)"))
+        }
     }
 }
 
@@ -218,6 +225,20 @@ impl Preemptible {
     }
 }
 
+impl RequestSpec {
+    /// For people: `3 frontier`, and of a gang `13x1 midrange`, `2-4x8 frontier` or `4x(2x0.5) midrange`.
+    pub(crate) fn gpus_summary(&self) -> String {
+        let Some(members) = self.members else { return self.gpus.summary() };
+        let many = match members {
+            Members { min, desired } if min == desired => min.to_string(),
+            Members { min, desired } => format!("{min}-{desired}"),
+        };
+        let each = self.gpus.amount();
+        let each = if each.contains('x') { format!("({each})") } else { each };
+        format!("{many}x{each} {}", self.gpus.kind())
+    }
+}
+
 impl From<Option<v1::RequestSpec>> for RequestSpec {
     fn from(spec: Option<v1::RequestSpec>) -> Self {
         let spec = spec.unwrap_or_default();
@@ -242,5 +263,29 @@ impl From<Option<v1::RequestSpec>> for RequestSpec {
             start_by_ms: spec.start_by_ms,
             preemptible: spec.preemptible.map(|it| Preemptible { grace_ms: it.grace_ms, checkpoint: it.checkpoint }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gang_is_told_by_its_members() {
+        let of = |members: Option<(u32, u32)>, count, milli: Option<u32>| {
+            let kind = milli.map_or(v1::share::Kind::Whole(v1::share::Whole {}), v1::share::Kind::Milli);
+            let gpus = v1::GpuDemand {
+                class: "midrange".to_owned(),
+                share: Some(v1::Share { kind: Some(kind) }),
+                count,
+                ..v1::GpuDemand::default()
+            };
+            let members = members.map(|(min, desired)| v1::Members { min, desired });
+            RequestSpec::from(Some(v1::RequestSpec { gpus: Some(gpus), members, ..Default::default() })).gpus_summary()
+        };
+        assert_eq!(of(None, 1, None), "1 midrange");
+        assert_eq!(of(Some((13, 13)), 1, None), "13x1 midrange");
+        assert_eq!(of(Some((2, 4)), 8, None), "2-4x8 midrange");
+        assert_eq!(of(Some((4, 4)), 2, Some(500)), "4x(2x0.5) midrange");
     }
 }

@@ -98,6 +98,8 @@ pub struct Standing {
     pub earliest_ms: Option<u64>,
     /// Where.
     pub earliest_donor: Option<String>,
+    /// Whether that is after its start window closes, so that it fails before.
+    pub too_late: bool,
 }
 
 impl From<v1::QueueStanding> for Standing {
@@ -112,6 +114,7 @@ impl From<v1::QueueStanding> for Standing {
             reserved_donor: text(standing.reserved_donor),
             earliest_ms: time(standing.earliest_ms),
             earliest_donor: text(standing.earliest_donor),
+            too_late: standing.too_late,
         }
     }
 }
@@ -130,7 +133,7 @@ impl Standing {
             ("Place", place),
             ("Share", format!("{} of {} entitled", percent(self.share_ppm), percent(self.entitled_ppm))),
             ("Reserved", reserved.unwrap_or_default()),
-            ("Earliest", earliest(self.earliest_ms, self.earliest_donor.as_deref(), now_ms)),
+            ("Earliest", earliest(self.earliest_ms, self.earliest_donor.as_deref(), self.too_late, now_ms)),
         ]
     }
 }
@@ -140,8 +143,11 @@ fn percent(ppm: u64) -> String {
 }
 
 /// When and where a request could start.
-fn earliest(at: Option<u64>, donor: Option<&str>, now_ms: u64) -> String {
+fn earliest(at: Option<u64>, donor: Option<&str>, too_late: bool, now_ms: u64) -> String {
     match (at, donor) {
+        (Some(at), Some(donor)) if too_late => {
+            format!("{} at {donor}, which is after --start-by: it fails before", age(at, now_ms))
+        }
         (Some(at), Some(donor)) if at > now_ms => format!("{} at {donor}, unless leases are renewed", age(at, now_ms)),
         (Some(_), Some(donor)) => format!("now at {donor}"),
         _ => "no end of leases makes room".to_owned(),
@@ -165,7 +171,7 @@ impl Answer for Explanation {
         let mut head = vec![
             ("Request", self.request.id.clone().unwrap_or_default()),
             ("State", self.request.state.as_str().to_owned()),
-            ("GPUs", self.request.spec.gpus.summary()),
+            ("GPUs", self.request.spec.gpus_summary()),
             ("Summary", self.summary.clone()),
         ];
         head.extend(self.standing.iter().flat_map(|standing| standing.fields(now_ms)));
@@ -179,14 +185,19 @@ impl Answer for Explanation {
 pub struct Quote {
     /// One sentence.
     pub summary: String,
-    /// Where it would be placed.
+    /// Where it would be placed; of a gang over several donors the first of its placements.
     pub placement: Option<Placement>,
+    /// The other placements of such a gang.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub more_placements: Vec<Placement>,
     /// When it could start, after those that wait already.
     pub earliest_ms: Option<u64>,
     /// Where.
     pub earliest_donor: Option<String>,
-    /// Price for the whole term in thousandths of a credit.
-    pub price_milli_credits: u64,
+    /// Whether that is after its start window closes, so that it would fail before.
+    pub too_late: bool,
+    /// Price for the whole term in thousandths of a credit; none where nothing fits.
+    pub price_milli_credits: Option<u64>,
     /// By donor.
     pub donors: Vec<DonorVerdict>,
 }
@@ -195,10 +206,12 @@ impl From<v1::QuoteRequestResponse> for Quote {
     fn from(response: v1::QuoteRequestResponse) -> Self {
         Self {
             summary: response.summary,
+            price_milli_credits: response.placement.is_some().then_some(response.price_milli_credits),
             placement: response.placement.map(Placement::from),
+            more_placements: response.more_placements.into_iter().map(Placement::from).collect(),
             earliest_ms: time(response.earliest_ms),
             earliest_donor: text(response.earliest_donor),
-            price_milli_credits: response.price_milli_credits,
+            too_late: response.too_late,
             donors: response.donors.into_iter().map(DonorVerdict::from).collect(),
         }
     }
@@ -206,12 +219,68 @@ impl From<v1::QuoteRequestResponse> for Quote {
 
 impl Answer for Quote {
     fn table(&self, now_ms: u64) -> String {
+        let placements: Vec<String> =
+            self.placement.iter().chain(&self.more_placements).map(Placement::summary).collect();
+        let placements = if placements.is_empty() { "nowhere now".to_owned() } else { placements.join("; ") };
+        let price = self.price_milli_credits.map(|price| format!("{} credits", super::gpus(price)));
         let head = fields(&[
             ("Summary", self.summary.clone()),
-            ("Placement", self.placement.as_ref().map(Placement::summary).unwrap_or_else(|| "nowhere now".to_owned())),
-            ("Earliest", earliest(self.earliest_ms, self.earliest_donor.as_deref(), now_ms)),
-            ("Price", format!("{} credits", super::gpus(self.price_milli_credits))),
+            ("Placement", placements),
+            ("Earliest", earliest(self.earliest_ms, self.earliest_donor.as_deref(), self.too_late, now_ms)),
+            ("Price", price.unwrap_or_else(|| "-".to_owned())),
         ]);
         format!("{head}\n{}", donors(&self.donors))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placement(donor: &str, count: u64) -> v1::Placement {
+        v1::Placement {
+            donor: donor.to_owned(),
+            resource_name: "nvidia.com/gpu".to_owned(),
+            resource_count: count,
+            ..v1::Placement::default()
+        }
+    }
+
+    #[test]
+    fn a_start_after_the_window_is_told_and_what_fits_nowhere_has_no_price() {
+        let response = v1::QuoteRequestResponse {
+            earliest_ms: 7_200_000,
+            earliest_donor: "north".to_owned(),
+            too_late: true,
+            ..v1::QuoteRequestResponse::default()
+        };
+        let quote = Quote::from(response.clone());
+        let table = quote.table(0);
+        assert!(table.contains("in 2h at north, which is after --start-by: it fails before"), "{table}");
+        assert!(table.contains("-\n") && !table.contains("credits"), "{table}");
+        let json = serde_json::to_value(&quote).expect("it is plain data");
+        assert!(json["priceMilliCredits"].is_null() && json["tooLate"] == true, "{json}");
+        // What is lent for nothing costs nothing.
+        let free = Quote::from(v1::QuoteRequestResponse { placement: Some(placement("north", 1)), ..response });
+        assert_eq!(free.price_milli_credits, Some(0));
+    }
+
+    #[test]
+    fn a_quote_shows_all_placements_of_a_gang_over_several_donors() {
+        let quote = Quote::from(v1::QuoteRequestResponse {
+            placement: Some(placement("north", 8)),
+            more_placements: vec![placement("south", 2)],
+            price_milli_credits: 20_000,
+            ..v1::QuoteRequestResponse::default()
+        });
+        let table = quote.table(0);
+        assert!(table.contains("8 nvidia.com/gpu on north") && table.contains("2 nvidia.com/gpu on south"), "{table}");
+        let json = serde_json::to_value(&quote).expect("it is plain data");
+        assert_eq!(json["placement"]["donor"], "north");
+        assert_eq!(json["morePlacements"][0]["donor"], "south");
+        // Other quotes look as they did.
+        let one = v1::QuoteRequestResponse { placement: Some(placement("north", 8)), ..Default::default() };
+        let json = serde_json::to_value(Quote::from(one)).expect("it is plain data");
+        assert!(json.get("morePlacements").is_none(), "{json}");
     }
 }

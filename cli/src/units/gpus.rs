@@ -42,6 +42,9 @@ pub fn parse_gpus(text: &str) -> Result<GpuAmount, String> {
             let (below, above) = (milli / WHOLE_MILLI, milli / WHOLE_MILLI + 1);
             Err(fail(&format!("is neither whole GPUs ({below} or {above}) nor a part of one")))
         }
+        Some(times) if is_backwards(times, milli) => {
+            Err(format!("{text:?} is the wrong way round; for {each} shares of {times} write {each}x{times}"))
+        }
         Some(_) if milli > WHOLE_MILLI => Err(fail("has shares of more than one GPU each")),
         _ if milli < MIN_MILLI => Err(fail("is less than 1/20 of a GPU")),
         _ => {
@@ -52,6 +55,17 @@ pub fn parse_gpus(text: &str) -> Result<GpuAmount, String> {
             Ok(GpuAmount { count: count(times)?, milli })
         }
     }
+}
+
+/// Whether it is `0.25x4` for `4x0.25`.
+fn is_backwards(times: &str, milli: u64) -> bool {
+    let part = match times.strip_suffix('m') {
+        Some(milli) => parse_scaled(milli, 0),
+        None => parse_scaled(times, 3),
+    };
+    milli >= WHOLE_MILLI
+        && milli.is_multiple_of(WHOLE_MILLI)
+        && part.is_some_and(|part| (MIN_MILLI..WHOLE_MILLI).contains(&part))
 }
 
 #[cfg(test)]
@@ -82,6 +96,16 @@ mod tests {
             error,
             "\"2.5\" is neither whole GPUs (2 or 3) nor a part of one; ask for whole GPUs (3), a part of one (0.05 to 1), or several equal parts (4x0.25)"
         );
+    }
+
+    #[test]
+    fn shares_before_their_number_are_turned_round() {
+        for (text, instead) in [("0.25x4", "write 4x0.25"), ("250mx4", "write 4x250m"), ("0.5x1", "write 1x0.5")] {
+            let error = parse_gpus(text).expect_err(text);
+            assert!(error.ends_with(instead), "{error}");
+            let instead = instead.trim_start_matches("write ");
+            assert!(parse_gpus(instead).is_ok(), "the remedy helps: {instead}");
+        }
     }
 
     #[test]

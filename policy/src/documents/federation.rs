@@ -159,7 +159,7 @@ fn read_defaults(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Defa
 fn read_limits(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Limits {
     let mut limits = Limits::default();
     if let Some((path, node)) = fields.optional("maxGpusPerRequest", context)
-        && let Some(milli) = context.gpus_milli(&path, node)
+        && let Some(milli) = context.positive_gpus_milli(&path, node)
     {
         limits.max_gpus_per_request_milli = milli;
     }

@@ -68,7 +68,7 @@ impl Spec for Quota {
             context.problems.at(whole, ProblemCode::MissingField, message, remedy);
         }
         let concurrent = concurrent.and_then(|(path, node)| context.gpus_milli(&path, node));
-        let per_request = per_request.and_then(|(path, node)| context.gpus_milli(&path, node));
+        let per_request = per_request.and_then(|(path, node)| context.positive_gpus_milli(&path, node));
         let longest = longest.and_then(|(path, node)| context.positive_duration_ms(&path, node));
         if class_given && class.is_none() {
             return None;

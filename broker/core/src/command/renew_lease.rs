@@ -39,7 +39,7 @@ impl RenewLease {
                 "duration_ms",
                 term.0,
                 "is out of range",
-                format!("use 0, or {MIN_LEASE_MS} to {MAX_LEASE_MS}"),
+                format!("use {MIN_LEASE_MS} to {MAX_LEASE_MS}, or leave it out for the present term"),
             ));
         }
         let now = transition.now;

@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 
 use super::cutting::Worths;
 use super::fit::{Wanted, fit};
-use super::plan::{Plan, Planner, donors};
+use super::outlook::{as_asked, beside_reserved};
+use super::plan::{Placed, Plan, Planner, donors};
 use super::reclaim::{Repair, repair_for};
+use super::reserve::{Reserved, held};
 use super::spread::{gather, members_in};
 use super::standing::{Standing, standing};
 use super::verdict::{Candidate, DonorVerdict, Fitter, ask_donor};
@@ -43,7 +45,8 @@ pub struct Quote {
     pub placements: Vec<Placement>,
     /// Each donor's answer.
     pub explanation: Explanation,
-    /// When and where it could start under the present ends of leases, after those that wait already and fit now.
+    /// When and where it could start under the present ends of leases, after those that wait already and fit now and beside
+    /// what is reserved; never before its start window opens.
     pub earliest: Option<(Timestamp, Vec<ClusterId>)>,
     /// Price of one term in thousandths of a credit.
     pub price_milli_credits: u64,
@@ -90,7 +93,10 @@ pub fn explain(state: &State, spec: &RequestSpec) -> Explanation {
 pub fn explain_waiting(state: &State, id: RequestId) -> Option<Waiting> {
     let request = state.requests.get(&id).filter(|request| request.state == RequestState::Queued)?;
     let mut explanation = explain(state, &request.spec);
-    let standing = standing(state, id);
+    let mut standing = standing(state, id);
+    if let Some(standing) = &mut standing {
+        standing.earliest = as_asked(&request.spec, &explanation, standing.earliest.take());
+    }
     if request.early {
         explanation.summary = format!("its start window has not opened; {}", explanation.summary);
     }
@@ -100,9 +106,7 @@ pub fn explain_waiting(state: &State, id: RequestId) -> Option<Waiting> {
             explanation.summary = format!("{}; room at {donors} is reserved for it", explanation.summary);
         }
         Some(other) if explanation.donors.iter().any(|donor| donor.obstacle.is_none()) => {
-            let (donors, behind) = (names(&other.donors), other.request);
-            explanation.summary =
-                format!("{}; it must not delay {behind}, which has room at {donors} reserved", explanation.summary);
+            explanation.summary.push_str(&not_before_reserved(other));
         }
         _ => {}
     }
@@ -161,21 +165,43 @@ fn why_no_more(view: &View<'_>, spec: &RequestSpec, parts: &[Candidate], fitter:
     obstacles.find(|obstacle| !obstacle.by.is_empty()).map(|obstacle| obstacle.reason)
 }
 
+fn not_before_reserved(other: &Reserved) -> String {
+    format!("; it must not delay {}, which has room at {} reserved", other.request, names(&other.donors))
+}
+
 fn names(donors: &[ClusterId]) -> String {
     donors.iter().map(ClusterId::as_str).collect::<Vec<_>>().join(" and ")
+}
+
+/// Of what would fit if nobody else waited: who is served before it.
+fn explain_others(plan: &Plan, explanation: &mut Explanation) {
+    if explanation.donors.iter().all(|donor| donor.obstacle.is_some()) {
+        return;
+    }
+    let more = match &plan.reserved {
+        Some(other) => not_before_reserved(other),
+        None if plan.placements.is_empty() => return,
+        None => "; what waits already is served before it".to_owned(),
+    };
+    explanation.summary.push_str(&more);
 }
 
 /// Where `spec` would be placed now, after those that wait already, and for how much.
 #[must_use]
 pub fn quote(state: &State, spec: &RequestSpec) -> Quote {
-    let explanation = explain(state, spec);
+    let mut explanation = explain(state, spec);
     let mut planner = Planner::default();
     let Some(mut run) = planner.begin(state) else {
         return Quote { placements: Vec::new(), explanation, earliest: None, price_milli_credits: 0 };
     };
-    run.serve(&mut Plan::default(), MAX_PLACEMENTS_PER_COMMAND);
+    let mut plan = Plan::default();
+    run.serve(&mut plan, MAX_PLACEMENTS_PER_COMMAND);
     let Some(found) = run.find(spec, None) else {
-        let earliest = run.earliest(spec).map(|start| (start.at, start.donors()));
+        let mut ends = held(state);
+        ends.extend(run.placed.iter().map(Placed::held));
+        let earliest = beside_reserved(&run, &plan, &run.view, ends, spec);
+        let earliest = as_asked(spec, &explanation, earliest);
+        explain_others(&plan, &mut explanation);
         return Quote { placements: Vec::new(), explanation, earliest, price_milli_credits: 0 };
     };
     let donors = found.iter().map(|part| part.placement.donor.clone()).collect();
@@ -186,7 +212,8 @@ pub fn quote(state: &State, spec: &RequestSpec) -> Quote {
     let prices = found.iter().map(|part| price(rate(&part.class), part.placement.milli(), spec.duration.0));
     let price_milli_credits = prices.fold(0, u64::saturating_add);
     let placements = found.into_iter().map(|part| part.placement).collect();
-    Quote { placements, explanation, earliest: Some((state.log_time, donors)), price_milli_credits }
+    let earliest = as_asked(spec, &explanation, Some((state.log_time, donors)));
+    Quote { placements, explanation, earliest, price_milli_credits }
 }
 
 /// Rate in thousandths of a credit per GPU-hour × thousandths of a GPU × milliseconds, rounded up; saturates.

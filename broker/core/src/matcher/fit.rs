@@ -112,20 +112,31 @@ pub(super) fn fit(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, worth
 /// Fits `wanted` on `donor`. One placement is counted one way; ways are tried in order. Memory comes in pieces of a
 /// different size with each: the smallest are taken.
 fn fit_any_way(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, worths: &mut Worths) -> Fit {
-    let ways: BTreeSet<Counted> = view
-        .nodes(donor)
-        .flat_map(|(_, node, classes)| node.devices.iter().zip(classes))
-        .filter(|(_, class)| class.as_ref() == Some(wanted.class))
-        .map(|(device, _)| Counted::of(device, &wanted.gpus.share))
-        .collect();
     let mut best = Fit::Lacks { now: 0, ever: 0 };
-    for way in &ways {
+    for way in &ways(view, donor, wanted) {
         best = best.or_smaller(fit_counted(view, donor, wanted, way, worths));
         if matches!(best, Fit::Fits { .. }) && !matches!(wanted.gpus.share, Share::MemoryMib(_)) {
             break;
         }
     }
     best
+}
+
+/// The ways in which shares of the donor's devices of that class are counted.
+fn ways(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> BTreeSet<Counted> {
+    let devices = view.nodes(donor).flat_map(|(_, node, classes)| node.devices.iter().zip(classes));
+    let of_class = devices.filter(|(_, class)| class.as_ref() == Some(wanted.class));
+    of_class.map(|(device, _)| Counted::of(device, &wanted.gpus.share)).collect()
+}
+
+/// Shares that each node with room for any would hold if nothing were in use, counted in the way of which there are most.
+pub(super) fn idle_units(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Vec<u32> {
+    let counted = |way: Counted| {
+        let units = view.nodes(donor).map(|node| node_units(view, donor, node, wanted, &way, false));
+        units.filter(|units| *units > 0).collect::<Vec<u32>>()
+    };
+    let all = |units: &Vec<u32>| units.iter().map(|units| u64::from(*units)).sum::<u64>();
+    ways(view, donor, wanted).into_iter().map(counted).max_by_key(all).unwrap_or_default()
 }
 
 impl Fit {

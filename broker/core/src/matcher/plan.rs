@@ -150,7 +150,7 @@ pub(super) struct Placed<'a> {
 }
 
 impl Placed<'_> {
-    fn held(&self) -> Held<'_> {
+    pub(super) fn held(&self) -> Held<'_> {
         let counts = LeaseUse {
             tenant: self.spec.tenant.as_str(),
             institution: self.institution,
@@ -318,6 +318,14 @@ impl<'a> Run<'a, '_> {
         held.extend(self.placed.iter().map(Placed::held));
         held.sort_by_key(|held| held.end);
         earliest(&self.view, &held, spec)
+    }
+
+    /// Where the request lies for which that is reserved.
+    pub(super) fn reserved(&self, reserved: &Reserved) -> impl Iterator<Item = &Candidate> {
+        let starts = self.strict.iter().flat_map(|strict| &strict.starts);
+        starts
+            .filter(|start| start.at == reserved.at && start.donors() == reserved.donors)
+            .flat_map(|start| &start.found)
     }
 
     /// Counts what was found for a request in, and proposes it.

@@ -64,9 +64,14 @@ fn end_of(lease: &Lease, now: Timestamp) -> Timestamp {
     end.max(now)
 }
 
+/// When something that is placed at `at` ends at the latest.
+pub(super) fn end_of_start(state: &State, at: Timestamp, duration: Millis) -> Timestamp {
+    at.after(state.settings().hold).after(duration)
+}
+
 /// When something that is placed now ends at the latest.
 pub(super) fn end_if_placed(state: &State, duration: Millis) -> Timestamp {
-    state.log_time.after(state.settings().hold).after(duration)
+    end_of_start(state, state.log_time, duration)
 }
 
 /// The earliest start of `spec` under the ends of what is held, which is sorted by them; `None` if no end makes room.

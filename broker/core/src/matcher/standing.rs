@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::order::Order;
+use super::outlook::beside_reserved;
 use super::plan::{Plan, Planner};
-use super::reserve::{Reserved, earliest, held};
+use super::reserve::{Reserved, held};
 use super::view::View;
 use crate::fairness::{Amounts, Shares};
 use crate::id::{ClusterId, RequestId};
@@ -30,8 +31,8 @@ pub struct Standing {
     pub entitled_ppm: u64,
     /// What is reserved, for this request or for another one.
     pub reserved: Option<Reserved>,
-    /// When and where it could start under the present ends of leases, were it alone; now, if it fits now. `None`: no end of
-    /// leases makes room.
+    /// When and where it could start under the present ends of leases and beside what is reserved for another one, were it
+    /// alone; now, if it fits now; never before its start window opens. `None`: no end of leases makes room.
     pub earliest: Option<(Timestamp, Vec<ClusterId>)>,
 }
 
@@ -41,17 +42,20 @@ pub(super) fn standing(state: &State, id: RequestId) -> Option<Standing> {
     let view = View::new(state)?;
     let request = state.requests.get(&id).filter(|_| state.derived.queued.contains(&id))?;
     let (share_ppm, entitled_ppm) = share_and_entitlement(state, &view, request);
-    let mut plan = Plan::default();
-    if let Some(mut run) = Planner::default().begin(state) {
-        run.serve(&mut plan, MAX_PLACEMENTS_PER_COMMAND);
-    }
+    let (mut planner, mut plan) = (Planner::default(), Plan::default());
+    let mut run = planner.begin(state)?;
+    run.serve(&mut plan, MAX_PLACEMENTS_PER_COMMAND);
+    let passes = plan.placements.iter().any(|placed| placed.request == id)
+        || plan.reserved.as_ref().is_some_and(|reserved| reserved.request == id);
+    let aside = if passes { &Plan::default() } else { &plan };
+    let earliest = beside_reserved(&run, aside, &view, held(state), &request.spec);
     Some(Standing {
         place: if request.early { 0 } else { place(state, &view, id) },
         waiting: state.derived.queue.by_age.len(),
         share_ppm,
         entitled_ppm,
         reserved: plan.reserved,
-        earliest: earliest(&view, &held(state), &request.spec).map(|start| (start.at, start.donors())),
+        earliest,
     })
 }
 

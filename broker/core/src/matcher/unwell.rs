@@ -50,14 +50,14 @@ pub(super) fn unwell(
         named.join(", ")
     );
     // Quarantines end by themselves.
-    let (code, unblock) = match parts.iter().map(|(_, until)| *until).collect::<Option<Vec<_>>>() {
+    Some(match parts.iter().map(|(_, until)| *until).collect::<Option<Vec<_>>>() {
         Some(until) => {
             let last = until.into_iter().max().unwrap_or_default();
-            ("quarantined", format!("wait until {}", last.to_minute()))
+            let quarantined = obstacle("quarantined", reason, format!("wait until {}", last.to_minute()));
+            Obstacle { until: Some(last), ..quarantined }
         }
-        None => ("unhealthy", "wait until its owner has reset, repaired or replaced it".to_owned()),
-    };
-    Some(obstacle(code, reason, unblock))
+        None => obstacle("unhealthy", reason, "wait until its owner has reset, repaired or replaced it"),
+    })
 }
 
 /// What of a node is not well, in words, and until when at most where it is only kept out.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cutting::Worths;
 use super::fit::{Fit, Wanted, fit};
+use super::never::never;
 use super::no_start::no_start;
 use super::reclaim::{check_pools, really_free};
 use super::unwell::unwell;
@@ -15,6 +16,7 @@ use super::wishes::in_the_way;
 use crate::demand::{Delivery, DeviceChoice, Members, RequestSpec};
 use crate::id::{ClassName, ClusterId};
 use crate::placement::Placement;
+use crate::time::Timestamp;
 
 /// What stands in the way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +30,9 @@ pub struct Obstacle {
     pub unblock: String,
     /// Policy documents behind it.
     pub by: Vec<String>,
+    /// When it passes by itself, if that is known.
+    #[serde(default)]
+    pub until: Option<Timestamp>,
 }
 
 /// One donor's answer.
@@ -52,7 +57,7 @@ pub(super) struct Candidate {
 pub(super) type Fitter<'f> = &'f mut dyn FnMut(&View<'_>, &ClusterId, &Wanted<'_>) -> Fit;
 
 pub(super) fn obstacle(code: &str, reason: String, unblock: impl Into<String>) -> Obstacle {
-    Obstacle { code: code.to_owned(), reason, unblock: unblock.into(), by: Vec::new() }
+    Obstacle { code: code.to_owned(), reason, unblock: unblock.into(), by: Vec::new(), until: None }
 }
 
 /// Asks one donor. Filters come in the order in which their reasons help most: what the request says, whether the donor
@@ -172,6 +177,11 @@ fn ask_class(
                 return Err(Box::new(ill));
             }
             if view.explains
+                && let Some(never) = never(view, donor, &wanted, spec.least_shares())
+            {
+                return Err(Box::new(never));
+            }
+            if view.explains
                 && let Some(wish) = in_the_way(view, donor, &wanted, spec.least_shares())
             {
                 return Err(Box::new(wish));
@@ -252,6 +262,7 @@ pub(super) fn permitted(answer: Result<Option<&str>, Box<Denial>>) -> Result<Opt
             by: denial.by.iter().map(ToString::to_string).collect(),
             reason: denial.message,
             unblock: denial.unblock,
+            until: None,
         })
     })
 }
@@ -273,10 +284,16 @@ fn lacks(spec: &RequestSpec, donor: &ClusterId, class: &ClassName, now: u64, eve
             "ask for fewer, or for another topology",
         );
     }
-    let unblock = if now >= count {
-        "ask without whole_node, or for a number that fills whole nodes".to_owned()
-    } else {
-        format!("wait until {} more are free", count - now)
+    if spec.topology.whole_node {
+        return obstacle(
+            "no-capacity",
+            format!("{donor} has no whole nodes free that {count} shares of class {class} fill now"),
+            "wait until such nodes are free, or ask for nodes that are not taken whole",
+        );
+    }
+    let unblock = match count.saturating_sub(now) {
+        0 => "wait until more is free together".to_owned(),
+        missing => format!("wait until {missing} more are free"),
     };
     obstacle(
         "no-capacity",

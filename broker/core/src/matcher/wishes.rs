@@ -3,7 +3,7 @@
 
 use super::cutting::Worths;
 use super::fit::{Fit, Wanted, fit};
-use super::verdict::Obstacle;
+use super::verdict::{Obstacle, obstacle};
 use super::view::View;
 use super::wired::clique;
 use crate::demand::{Numa, NvLink, Topology};
@@ -30,11 +30,18 @@ pub(super) fn in_the_way(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>
     ];
     let fails = |wish| ask(view, donor, wanted, wish).err().filter(|(_, ever)| !waits || *ever < least);
     let failed = wishes.into_iter().find_map(|wish| fails(wish).map(|lacks| (wish, lacks)));
+    // What each wish alone leaves room for may be more than all of them do.
+    let together = ask(view, donor, wanted, wanted.topology).err().map_or(least, |(_, ever)| ever);
     let Some((wish, (now, ever))) = failed else {
         let reason =
-            format!("{donor} can grant each of NVLink, NUMA and RDMA as asked for, but not all of them together now");
+            format!("{donor} can grant each of NVLink, NUMA and RDMA as asked for, but not all of them together");
+        if together < least {
+            let reason = format!("{reason}: so it has room for {together} of {least} shares even when idle");
+            let fewer = if together == 0 { String::new() } else { format!(", or ask for at most {together}") };
+            return Some(obstacle("wiring-together", reason, format!("leave one of them out{fewer}")));
+        }
         let unblock = "leave one of them out, or wait until more is free";
-        return (!waits).then(|| obstacle("wiring-together", reason, unblock));
+        return (!waits).then(|| obstacle("wiring-together", format!("{reason} now"), unblock));
     };
     let known = |knows: fn(&Node, &Device) -> bool| {
         let of_class = |(_, node, classes): (_, &Node, &[Option<ClassName>])| {
@@ -47,9 +54,19 @@ pub(super) fn in_the_way(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>
     };
     let class = wanted.class;
     let wait = |instead: &str| {
-        if ever < least { instead.to_owned() } else { format!("wait until more is free, or {instead}") }
+        if together < least && together > 0 && together < ever {
+            format!("ask for at most {together} shares, or {instead}")
+        } else if ever.min(together) < least {
+            instead.to_owned()
+        } else {
+            format!("wait until more is free, or {instead}")
+        }
     };
-    let even_idle = if ever < least { format!(", and for {ever} when idle") } else { String::new() };
+    let even_idle = match (ever < least, together < ever.min(least)) {
+        (true, false) => format!(", and for {ever} when idle"),
+        (false, false) => String::new(),
+        (_, true) => format!(", and, with all that is asked for together, for {together} when idle"),
+    };
     Some(if wish.nvlink == NvLink::Required {
         let whole = wanted.under_terms(view, donor).topology.whole_node && !wanted.topology.whole_node;
         let (reason, unblock) = if !known(|_, device| clique(device).is_some()) {
@@ -63,7 +80,7 @@ pub(super) fn in_the_way(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>
                     "{donor} lends GPUs that NVLink joins by whole nodes only, and has whole nodes for {now} of {least} \
                      shares free{even_idle}"
                 ),
-                wait("ask for as many as fill whole nodes, or only prefer NVLink"),
+                wait("only prefer NVLink"),
             )
         } else {
             let place = if wanted.members.is_some() { "in members" } else { "on each node" };
@@ -97,7 +114,7 @@ pub(super) fn in_the_way(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>
                     "{donor} has room for {now} of {least} shares on one node, or on nodes with {gbits} Gbit/s free on one \
                      network{even_idle}"
                 ),
-                wait("ask for less bandwidth or for fewer shares"),
+                wait("ask for less bandwidth, or for what fits on one node"),
             )
         } else {
             (
@@ -116,8 +133,4 @@ fn ask(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, topology: Topolo
         Fit::Fits { placement, .. } => Ok(placement),
         Fit::Lacks { now, ever } => Err((now, ever)),
     }
-}
-
-fn obstacle(code: &str, reason: String, unblock: impl Into<String>) -> Obstacle {
-    Obstacle { code: code.to_owned(), reason, unblock: unblock.into(), by: Vec::new() }
 }

@@ -294,6 +294,8 @@ fn a_device_that_fails_again_and_again_is_kept_out_twice_as_long_each_time() {
             obstacle.reason
         );
         assert!(obstacle.unblock.contains(&date), "{}", obstacle.unblock);
+        let (earliest, _) = matcher::quote(story.state(), &all).earliest.unwrap();
+        assert!(earliest <= until(&story).unwrap(), "it comes back by itself: {earliest:?}");
         assert_eq!(story.state().occupancy().lent_milli(&cluster("north")), 2_000);
         story.pass(kept_out);
         assert_eq!(until(&story), None);

@@ -49,8 +49,10 @@ impl Answer for Change {
 pub struct Followed {
     /// The request as it was last seen.
     pub request: Request,
-    /// Its lease, if there is one.
+    /// Its lease, if there is one; of a gang the first of them.
     pub lease: Option<Lease>,
+    /// The other leases of a gang over several donors.
+    pub more: Vec<Lease>,
 }
 
 impl Followed {
@@ -197,7 +199,9 @@ impl Follower {
         // Of a gang all leases, so that its members can begin.
         let active = |id: &String| self.leases.get(id).is_some_and(|lease| lease.state == LeaseState::Active);
         let all = request.leases.iter().all(active);
-        let followed = Followed { request, lease };
+        let others = request.leases.iter().filter(|id| request.lease.as_ref() != Some(*id));
+        let more = others.filter_map(|id| self.leases.get(id)).cloned().collect();
+        let followed = Followed { request, lease, more };
         (followed.request.state.is_final() || all && followed.is_active()).then_some(followed)
     }
 }
@@ -306,7 +310,9 @@ mod tests {
         follower.take(lease(21, "lease-2", v1::LeaseState::Active));
         assert_eq!(follower.finished(), None);
         follower.take(lease(22, "lease-3", v1::LeaseState::Active));
-        assert!(follower.finished().is_some());
+        let followed = follower.finished().expect("all are active");
+        let ids: Vec<&str> = followed.lease.iter().chain(&followed.more).map(|lease| lease.id.as_str()).collect();
+        assert_eq!(ids, ["lease-2", "lease-3"], "whoever waits is told of all of them");
     }
 
     #[tokio::test]

@@ -53,8 +53,8 @@ pub struct SpecArgs {
     /// Your cluster: where the kubeconfig or the virtual node is delivered
     #[arg(long, value_name = "CLUSTER", help_heading = HEADING, required_unless_present = "file")]
     pub origin: Option<String>,
-    /// GPU class, as in frontier
-    #[arg(long, help_heading = HEADING, conflicts_with = "selector", required_unless_present_any = ["file", "selector"])]
+    /// GPU class, as in frontier; this or --selector
+    #[arg(long, help_heading = HEADING, conflicts_with = "selector")]
     pub class: Option<String>,
     /// CEL over device attributes, in place of a class
     #[arg(long, value_name = "CEL", help_heading = HEADING)]
@@ -150,6 +150,11 @@ impl SpecArgs {
     pub fn read(&self) -> Result<v1::RequestSpec, Failure> {
         match &self.file {
             Some(file) => spec_file::read(file)?.spec(),
+            None if self.class.is_none() && self.selector.is_none() => {
+                Err(Failure::usage("neither a class nor a selector says which GPUs")
+                    .field("class", "")
+                    .remedy("give --class NAME, or --selector CEL"))
+            }
             None => self.spec(),
         }
     }
@@ -274,6 +279,15 @@ mod tests {
         assert_eq!(gpus.share.and_then(|share| share.kind), Some(v1::share::Kind::Milli(250)));
         assert_eq!(spec.delivery, i32::from(v1::Delivery::Namespace));
         assert!(spec.topology.is_some_and(|topology| topology.same_node && !topology.whole_node));
+    }
+
+    #[test]
+    fn a_class_or_a_selector_is_needed_and_both_are_named() {
+        let failure = SpecArgs::default().read().expect_err("neither is there");
+        assert_eq!(failure.exit.number(), 2);
+        assert!(failure.remedy.contains("--class") && failure.remedy.contains("--selector"), "{failure:?}");
+        let args = SpecArgs { selector: Some("device.memoryMiB > 1".to_owned()), ..SpecArgs::default() };
+        assert!(args.read().is_ok());
     }
 
     #[test]

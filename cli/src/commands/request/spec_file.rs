@@ -17,6 +17,9 @@ use crate::units::{
 /// Largest file that is read; a request is a page at most.
 const MAX_BYTES: u64 = 64 << 10;
 
+/// Characters of a wrong line that are shown.
+const SHOWN_CHARS: usize = 80;
+
 /// The file.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -154,8 +157,7 @@ fn text(path: &Path) -> io::Result<String> {
 fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
     let file: SpecFile = serde_saphyr::from_str(text).map_err(|error| {
         let place = error.location().map(|at| format!(":{}:{}", at.line(), at.column())).unwrap_or_default();
-        let error = error.to_string();
-        let problem = error.strip_prefix("error: ").unwrap_or(&error);
+        let problem = problem(text, error.without_snippet());
         Failure::usage(format!("{name}{place}: the request file is not right: {problem}"))
             .remedy("'comity request submit --help' shows a whole file")
     })?;
@@ -213,6 +215,36 @@ fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
     })
 }
 
+/// What is wrong, and the line that is: the parser's own words are for those who call it.
+fn problem(text: &str, error: &serde_saphyr::Error) -> String {
+    use serde_saphyr::Error;
+    let what = match error {
+        Error::Unexpected { expected: "mapping start", .. } => {
+            "fields are expected here, as in {grace: 10m}".to_owned()
+        }
+        Error::Unexpected { expected: "sequence start", .. } => "a list is expected here, as in [a, b]".to_owned(),
+        Error::InvalidScalar { ty, .. } if is_a_number(ty) => "a whole number is expected here".to_owned(),
+        Error::InvalidScalar { .. } => "a value of another kind is expected here".to_owned(),
+        Error::MultipleDocuments { .. } => "it holds several documents; one file is one request".to_owned(),
+        Error::DuplicateMappingKey { key, .. } => {
+            format!("{} is there twice", key.as_ref().map_or_else(|| "a field".to_owned(), ToString::to_string))
+        }
+        other => other.render_with_formatter(&serde_saphyr::UserMessageFormatter),
+    };
+    let what = what.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+    let line = error.location().and_then(|at| usize::try_from(at.line()).ok());
+    let line = line.and_then(|line| text.lines().nth(line.checked_sub(1)?)).map(str::trim);
+    match line.filter(|line| !line.is_empty()) {
+        Some(line) => format!("{what}: {:?}", line.chars().take(SHOWN_CHARS).collect::<String>()),
+        None => what,
+    }
+}
+
+/// Whether Rust's name of a type is that of a whole number.
+fn is_a_number(ty: &str) -> bool {
+    ty.strip_prefix(['u', 'i']).is_some_and(|bits| bits.parse::<u32>().is_ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::submit::FILE_EXAMPLE;
@@ -243,6 +275,25 @@ mod tests {
         for (written, milli) in [("3", None), ("\"3\"", None), ("0.5", Some(500)), ("500m", Some(500))] {
             let text = format!("tenant: t\norigin: o\ngpus: {{class: c, amount: {written}}}\n");
             assert_eq!(parse("f", &text).expect(written).gpus.and_then(|gpus| gpus.milli), milli);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_in_words_for_people() {
+        let good = "tenant: t\norigin: o\ngpus: {class: c}\n";
+        for (more, word) in [
+            ("preemptible: true\n", "fields are expected here, as in {grace: 10m}"),
+            ("donors: one\n", "a list is expected here"),
+            ("topology: {rdmaGbits: many}\n", "a whole number is expected here"),
+            ("topology: {sameNode: 3}\n", "sameNode: 3"),
+            ("tenant: u\n", "tenant is there twice"),
+            ("---\ntenant: u\n", "one file is one request"),
+        ] {
+            let failure = parse("f", &format!("{good}{more}")).expect_err(more);
+            assert!(failure.reason.contains(word), "{}", failure.reason);
+            let advice = ["Options", "from_str", "from_multiple", "u32", "mapping start", "serde", "Policy"];
+            assert!(!advice.iter().any(|word| failure.reason.contains(word)), "{}", failure.reason);
+            assert!(!failure.reason.contains('\n'), "{}", failure.reason);
         }
     }
 

@@ -9,7 +9,7 @@ use comity_proto::v1::request_service_client::RequestServiceClient;
 use super::follow::Follower;
 use super::spec_args::SpecArgs;
 use crate::failure::Failure;
-use crate::output::Format;
+use crate::output::{Format, write_stdout};
 use crate::session::{Session, call, idempotency_key};
 use crate::shapes::Request;
 use crate::units::parse_duration_ms;
@@ -111,6 +111,16 @@ impl SubmitArgs {
         };
         let followed = follower.until_active(Some(Duration::from_millis(self.timeout)), tell).await?;
         match &followed.lease {
+            // Of a gang over several donors one after another, each as if it were alone.
+            Some(lease) if !followed.more.is_empty() => {
+                session.print_event(lease)?;
+                for lease in &followed.more {
+                    if session.format == Format::Table {
+                        write_stdout("\n")?;
+                    }
+                    session.print_event(lease)?;
+                }
+            }
             Some(lease) => session.print(lease)?,
             None => session.print(&followed.request)?,
         }
