@@ -324,6 +324,14 @@ mod tests {
     }
 
     #[test]
+    fn a_start_at_or_after_the_end_of_the_window_is_too_late() {
+        let window = spec(Some(good())).expect("it is good");
+        assert_eq!([1_999, 2_000, 2_001].map(|at| too_late(at, &window)), [false, true, true]);
+        let open = RequestSpec { start_by: None, ..window };
+        assert!(!too_late(u64::MAX, &open) && !too_late(0, &open));
+    }
+
+    #[test]
     fn a_good_spec_comes_back_as_it_was() {
         let parsed = spec(Some(good())).expect("it is good");
         let mut expected = good();

@@ -23,7 +23,8 @@ pub fn parse_data(text: &str) -> Result<DataAmount, String> {
     if dataset.is_empty() {
         return Err(format!("{text:?} names no dataset; {remedy}"));
     }
-    Ok(DataAmount { dataset: dataset.to_owned(), mib: parse_memory_mib(size)? })
+    let mib = parse_memory_mib(size).map_err(|error| format!("{error}, as in imagenet-1k=150Gi"))?;
+    Ok(DataAmount { dataset: dataset.to_owned(), mib })
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! The first reason against a donor is the true one, and its remedy helps.
 
+use comity_core::command::SubmitRequest;
 use comity_core::demand::{Members, NvLink, RequestSpec, Share, Topology};
-use comity_core::{Millis, Timestamp, matcher};
+use comity_core::{Command, Millis, Timestamp, matcher};
 
 use super::boxes::{GIB, aligned, asking, federation, hgx_h100, l40s, nvlink, obstacle, placed};
 use super::federation::{Federation, cluster, spec};
@@ -37,6 +38,19 @@ fn too_little_cpu_or_memory_of_any_node_is_named() {
     // Where the devices are too few, those are the reason.
     let (_, reason, _) = obstacle(&federation, &asking(17, Topology::default()));
     assert!(reason.contains("room for 16 such shares in all even when idle"), "{reason}");
+}
+
+#[test]
+fn too_many_members_are_about_members_and_too_many_gpus_about_gpus() {
+    let mut federation = Federation::ready();
+    let many = Some(Members { min: 1, desired: 65 });
+    for (spec, field, value) in [
+        (RequestSpec { members: many, ..spec(1, Share::Whole, "big") }, "spec.members.desired", "65"),
+        (spec(65, Share::Whole, "big"), "spec.gpus.count", "65"),
+    ] {
+        let refusal = federation.refused(Command::SubmitRequest(SubmitRequest { spec, submitted_by: "alice".into() }));
+        assert_eq!((refusal.field.as_str(), refusal.value.as_str()), (field, value), "{refusal}");
+    }
 }
 
 #[test]
