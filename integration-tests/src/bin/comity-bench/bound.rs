@@ -1,5 +1,6 @@
 //! How much of a cluster's GPUs any policy could get allocated.
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -33,8 +34,9 @@ fn step(text: &str) -> Result<f64, String> {
 /// When a file cannot be read, or the programme is not solved.
 pub(crate) fn run(arguments: &BoundArgs) -> Result<()> {
     let trace = Trace::read(&arguments.nodes, &arguments.pods)?;
+    let watched = !arguments.json && std::io::stderr().is_terminal();
     let bound = bound(&trace, arguments.step_percent, |demand| {
-        if !arguments.json {
+        if watched {
             eprint!("\r{demand:>6.1} % demand");
         }
     })?;
@@ -42,7 +44,9 @@ pub(crate) fn run(arguments: &BoundArgs) -> Result<()> {
         println!("{}", serde_json::to_string(&bound)?);
         return Ok(());
     }
-    eprintln!();
+    if watched {
+        eprintln!();
+    }
     println!("demand, %  work-conserving, %  free choice, %");
     for mark in &bound.marks {
         let (demand, conserving, free) = (mark.demand_percent, mark.work_conserving_percent, mark.free_choice_percent);

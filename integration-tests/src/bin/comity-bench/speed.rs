@@ -1,5 +1,6 @@
 //! How fast the broker's core places.
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow};
@@ -48,17 +49,20 @@ pub(crate) fn run(arguments: &MatchArgs) -> Result<()> {
             seed: arguments.seed,
             tasks: usize::try_from(arguments.tasks)?,
         };
+        let watched = !arguments.json && std::io::stderr().is_terminal();
         let speed = test
             .run(&trace, |doing| {
-                if !arguments.json {
+                if watched {
                     eprint!("\r\x1b[K{scale} times: {doing}");
                 }
             })
             .map_err(|refusal| {
                 anyhow!("the core refused what it should not have, so there are no figures: {refusal}")
             })?;
-        if !arguments.json {
+        if watched {
             eprint!("\r\x1b[K");
+        }
+        if !arguments.json {
             println!("{}", row(&speed));
         }
         scales.push(speed);
