@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::checkpoint_lease::checkpointed;
+use super::mark_clusters::reconsider;
 use crate::id::{ClusterId, LeaseId};
 use crate::keys::Side;
 use crate::lease::{EndReason, LeaseState, SideState};
@@ -148,6 +149,8 @@ impl ReportLease {
         });
         if waited && !held(transition) {
             transition.lease_began(self.lease);
+            // What it waited for may have been said before one of the two fell silent.
+            reconsider(transition, self.lease);
         }
     }
 }

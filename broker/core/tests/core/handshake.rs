@@ -112,6 +112,23 @@ impl Federation {
 }
 
 #[test]
+fn a_lease_whose_donor_fell_silent_before_it_began_is_suspect() {
+    let (mut federation, _, lease, peering) = Federation::placed();
+    federation.shake_hands(peering, 1);
+    let envelope = envelope(peering, 1, ("north", "west"), Some(lease), Step::Credential);
+    federation.ok(Command::RelayEnvelope(RelayEnvelope { envelope: envelope.clone() }));
+    let ready = || LeaseOutcome::Ready { namespace: "ns".into(), secret_name: "s".into() };
+    federation.report_lease("north", lease, ready());
+    federation.ok(Command::AckEnvelope(AckEnvelope { key: envelope.key }));
+    federation.ok(Command::MarkClusters(MarkClusters { heard: Vec::new(), silent: vec![cluster("north")] }));
+    federation.report_lease("west", lease, ready());
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Suspect, "it would never be given up");
+    assert_eq!(federation.state.leases[&lease].message, "no word from north");
+    federation.ok(Command::MarkClusters(MarkClusters { heard: vec![cluster("north")], silent: Vec::new() }));
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Active);
+}
+
+#[test]
 fn a_request_becomes_active_is_released_and_leaves_nothing() {
     let (mut federation, request, lease, peering) = Federation::placed();
     assert_eq!(federation.state.leases[&lease].state, LeaseState::Placed);
