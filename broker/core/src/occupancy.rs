@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::id::{ClusterId, NodeId};
 use crate::inventory::NumaAmounts;
 use crate::mig::Slots;
+use crate::packing::digest_of;
 use crate::placement::{NodePlacement, Placement};
 
 /// Changes that are kept for each donor: more than one plan places.
@@ -42,7 +43,16 @@ struct DonorOccupancy {
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     count: u64,
-    recent: VecDeque<NodeId>,
+    recent: VecDeque<Change>,
+}
+
+/// A change of one node.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// Which node.
+    pub node: NodeId,
+    /// The [fingerprint](NodeOccupancy::fingerprint) of what is lent of it then; `None`: the node itself is another.
+    pub lent: Option<u64>,
 }
 
 /// How a state came about does not tell it from another.
@@ -63,16 +73,16 @@ impl Changes {
 
     /// Nodes that changed since there were `count` changes; `None` where that is not known any more.
     #[must_use]
-    pub fn since(&self, count: u64) -> Option<impl Iterator<Item = &NodeId>> {
+    pub fn since(&self, count: u64) -> Option<impl Iterator<Item = &Change>> {
         let new = usize::try_from(self.count.checked_sub(count)?).ok()?;
         Some(self.recent.range(self.recent.len().checked_sub(new)?..))
     }
 
-    fn note(&mut self, node: &NodeId) {
+    fn note(&mut self, node: &NodeId, lent: Option<u64>) {
         if self.recent.len() >= MAX_CHANGES {
             self.recent.pop_front();
         }
-        self.recent.push_back(node.clone());
+        self.recent.push_back(Change { node: node.clone(), lent });
         self.count += 1;
     }
 
@@ -100,6 +110,13 @@ impl PartialEq for Occupancy {
 impl Eq for Occupancy {}
 
 impl NodeOccupancy {
+    /// A digest of the devices, CPU and main memory that are lent: who has counted in as much already need not look again.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        let devices = self.devices.iter().map(|(&index, &milli)| u64::from(index) << 32 | u64::from(milli));
+        digest_of([self.cpu_milli, self.memory_mib].into_iter().chain(devices))
+    }
+
     /// Adds what `taken` takes, as instances of `profile` if it is of MIG.
     pub(crate) fn take(&mut self, taken: &NodePlacement, profile: Option<&str>) {
         self.cpu_milli = self.cpu_milli.saturating_add(taken.cpu_milli);
@@ -175,7 +192,7 @@ impl Occupancy {
 
     /// A node of `donor` is another one than before.
     pub(crate) fn note_node(&mut self, donor: &ClusterId, node: &NodeId) {
-        self.donors.entry(donor.clone()).or_default().changes.note(node);
+        self.donors.entry(donor.clone()).or_default().changes.note(node, None);
     }
 
     /// Which nodes of `donor` changed lately: something was lent of them or given back, or its offer was revised.
@@ -196,8 +213,9 @@ impl Occupancy {
         let donor = self.donors.entry(placement.donor.clone()).or_default();
         donor.milli = donor.milli.saturating_add(placement.milli());
         for (id, taken) in &placement.nodes {
-            donor.changes.note(id);
-            donor.nodes.entry(id.clone()).or_default().take(taken, placement.profile.as_deref());
+            let node = donor.nodes.entry(id.clone()).or_default();
+            node.take(taken, placement.profile.as_deref());
+            donor.changes.note(id, Some(node.fingerprint()));
         }
     }
 
@@ -206,9 +224,9 @@ impl Occupancy {
         let Some(donor) = self.donors.get_mut(&placement.donor) else { return };
         donor.milli = donor.milli.saturating_sub(placement.milli());
         for (id, taken) in &placement.nodes {
-            donor.changes.note(id);
             let Some(node) = donor.nodes.get_mut(id) else { continue };
             node.give_back(taken, placement.profile.as_deref());
+            donor.changes.note(id, Some(node.fingerprint()));
             if *node == NodeOccupancy::default() {
                 donor.nodes.remove(id);
             }

@@ -17,10 +17,11 @@
 //! pools and mixes give equal choices. Beside "Beware of Fragmentation" (Weng et al., USENIX ATC 2023), which takes the
 //! steepest descent of what is fragmented now, this looks at what will be.
 
-mod begins;
 mod cost;
+mod index;
 mod interner;
 mod lane;
+mod log;
 mod mix;
 mod node_state;
 mod offers;
@@ -32,6 +33,7 @@ mod task;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use interner::{Digest, Interner, digest_of};
 pub use mix::Mix;
 pub use node_state::{NodeState, Shape};
 pub use pool::{Choice, Pool};

@@ -88,7 +88,8 @@ pub(crate) struct Derived {
     pub(crate) room_made: BTreeSet<RequestId>,
     /// Gangs that run with fewer members than they would have.
     pub(crate) growing: BTreeSet<RequestId>,
-    pub(crate) pairs: BTreeMap<(ClusterId, ClusterId), PeeringId>,
+    /// Peerings that accept leases, by origin and donor.
+    pub(crate) pairs: BTreeMap<ClusterId, BTreeMap<ClusterId, PeeringId>>,
     pub(crate) by_cluster: BTreeMap<ClusterId, ClusterIndex>,
 }
 
@@ -246,7 +247,7 @@ impl State {
     /// The peering between `origin` and `donor` over which new leases run, if there is one.
     #[must_use]
     pub fn peering_between(&self, origin: &ClusterId, donor: &ClusterId) -> Option<(PeeringId, &Peering)> {
-        let id = *self.derived.pairs.get(&(origin.clone(), donor.clone()))?;
+        let id = *self.derived.pairs.get(origin)?.get(donor)?;
         Some((id, self.peerings.get(&id)?))
     }
 
@@ -356,11 +357,15 @@ impl Derived {
             _ => peering.deadline,
         };
         self.timers.set(Due::Peering(id), due);
-        let pair = (peering.origin.clone(), peering.donor.clone());
         if peering.state.accepts_leases() {
-            self.pairs.insert(pair, id);
-        } else if self.pairs.get(&pair) == Some(&id) {
-            self.pairs.remove(&pair);
+            self.pairs.entry(peering.origin.clone()).or_default().insert(peering.donor.clone(), id);
+        } else if let Some(donors) = self.pairs.get_mut(&peering.origin)
+            && donors.get(&peering.donor) == Some(&id)
+        {
+            donors.remove(&peering.donor);
+            if donors.is_empty() {
+                self.pairs.remove(&peering.origin);
+            }
         }
         let live = peering.state != Closed;
         for cluster in [&peering.origin, &peering.donor] {

@@ -17,10 +17,8 @@ pub(super) const MAX_BATCH: usize = 64;
 /// Times that one plan tries to let one more in.
 pub(super) const MAX_TRIES: usize = 2;
 
-/// What was placed since a known view.
+/// What was placed since a plan stood so.
 pub(super) struct Batch<'a> {
-    view: View<'a>,
-    strict: Option<View<'a>>,
     /// From where on its placements are in the plan, and among what is placed.
     first: usize,
     first_placed: usize,
@@ -30,13 +28,7 @@ pub(super) struct Batch<'a> {
 impl<'a> Batch<'a> {
     /// Nothing placed since `run` and `plan` stand so.
     pub(super) fn begin(run: &Run<'a, '_>, plan: &Plan) -> Self {
-        Self {
-            view: run.view.clone(),
-            strict: run.strict.as_ref().map(|strict| strict.view.clone()),
-            first: plan.placements.len(),
-            first_placed: run.placed.len(),
-            requests: Vec::new(),
-        }
+        Self { first: plan.placements.len(), first_placed: run.placed.len(), requests: Vec::new() }
     }
 
     /// Counts in what was placed last.
@@ -94,7 +86,7 @@ impl<'a> Run<'a, '_> {
         let old = plan.placements.split_off(batch.first);
         let old_placed = self.placed.split_off(batch.first_placed);
         let seen = (self.view.clone(), self.strict.as_ref().map(|strict| strict.view.clone()));
-        self.see(batch.view.clone(), batch.strict.clone());
+        self.each_view(|view| old_placed.iter().for_each(|placed| view.release(&placed.held())));
         old_placed.iter().for_each(|placed| self.look_again(&placed.candidate));
         let waste: i64 = old_placed.iter().map(|placed| placed.candidate.waste_milli).sum();
         let found = self.place_all(&turn, &old).filter(|(_, new)| !must_waste_less || *new < waste);

@@ -1,6 +1,7 @@
 //! Packing over each donor's nodes, kept from one plan to the next and brought up to date by differences.
 
 mod expected;
+mod fleet;
 mod lay_out;
 mod pack;
 
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use comity_policy::Bundle;
 
 use self::expected::Expected;
+use self::fleet::Fleet;
 use self::lay_out::lay_out;
 use self::pack::Pack;
 use super::cutting::Worths;
@@ -45,6 +47,7 @@ pub(super) struct Packs {
     expected: Expected,
     /// How many requests had been submitted, and how often advice was given, when work was last looked at.
     looked_at: Option<u64>,
+    fleet: Fleet,
     packs: BTreeMap<ClusterId, Pack>,
     /// What MIG devices are worth that are cut as leases need them.
     worths: Worths,
@@ -63,10 +66,20 @@ impl Packs {
         self.plans += 1;
         let bundle = view.state.policy.as_ref().map(|record| &record.bundle);
         if !self.bundle.iter().zip(bundle).any(|(before, now)| Arc::ptr_eq(before, now)) {
-            self.packs.clear();
+            self.start_over();
             self.bundle = bundle.cloned();
         }
-        self.packs.retain(|donor, _| view.state.clusters.get(donor).is_some_and(|cluster| cluster.offer.is_some()));
+        if self.fleet.is_overgrown() {
+            self.start_over();
+        }
+        let fleet = &mut self.fleet;
+        self.packs.retain(|donor, pack| {
+            let offers = view.state.clusters.get(donor).is_some_and(|cluster| cluster.offer.is_some());
+            if !offers {
+                fleet.close_site(pack.site);
+            }
+            offers
+        });
         self.expect(view);
     }
 
@@ -85,10 +98,15 @@ impl Packs {
         if self.expected.is_far_from(&expected) {
             self.expected = expected;
             self.worths.expect(&self.expected.parts);
-            for pack in self.packs.values_mut() {
-                pack.expect(&self.expected);
-            }
+            self.fleet.expect(&self.expected);
         }
+    }
+
+    /// Forgets all nodes.
+    fn start_over(&mut self) {
+        self.packs.clear();
+        self.fleet = Fleet::default();
+        self.fleet.expect(&self.expected);
     }
 
     /// Forgets all nodes, and what was expected of the state.
@@ -106,37 +124,43 @@ impl Packs {
     ) -> Vec<(&'d ClusterId, Option<i64>)> {
         let DeviceChoice::Class(class) = &spec.gpus.devices else { return donors.map(|donor| (donor, None)).collect() };
         let wanted = Wanted { class, gpus: &spec.gpus, topology: spec.topology, members: spec.members, selector: None };
-        donors.filter_map(|donor| Some((donor, self.promise(view, donor, &wanted)?))).collect()
-    }
-
-    /// What a donor leaves idle at least: not known if packing does not look everywhere. `None`: it has no room.
-    fn promise(&mut self, view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Option<Option<i64>> {
-        let pack = self.pack(view, donor)?;
-        if wanted.members.is_some() || !pack.is_all(wanted) {
-            return Some(None);
-        }
-        let Some(tasks) = pack.tasks_of(wanted) else { return Some(None) };
-        let least = tasks.iter().filter_map(|(task, _)| pack.pool.choose(task)).map(|choice| choice.idle_milli()).min();
-        least.map(Some)
+        let donors: Vec<&ClusterId> = donors.filter(|donor| self.catch_up(view, donor)).collect();
+        self.fleet.settle(&self.expected);
+        let alone = wanted.members.is_none();
+        let Some(tasks) = alone.then(|| self.fleet.tasks_of(&wanted)).flatten() else {
+            return donors.into_iter().map(|donor| (donor, None)).collect();
+        };
+        let (packs, pool) = (&self.packs, &mut self.fleet.pool);
+        let mut promise = |donor: &ClusterId| {
+            let pack = packs.get(donor)?;
+            if !pack.is_all(&wanted) {
+                return Some(None);
+            }
+            let choices = tasks.iter().filter_map(|(task, _)| pool.choose(pack.site, task));
+            choices.map(|choice| choice.idle_milli()).min().map(Some)
+        };
+        donors.into_iter().filter_map(|donor| Some((donor, promise(donor)?))).collect()
     }
 
     /// Finds room at `donor`: the place that leaves least idle in the end.
     pub(super) fn fit(&mut self, view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Fit {
-        if self.pack(view, donor).is_none() {
+        if !self.catch_up(view, donor) {
             return Fit::Lacks { now: 0, ever: 0 };
         }
-        let (worths, Some(pack)) = (&mut self.worths, self.packs.get_mut(donor)) else {
+        self.fleet.settle(&self.expected);
+        let (worths, fleet, Some(pack)) = (&mut self.worths, &mut self.fleet, self.packs.get(donor)) else {
             return Fit::Lacks { now: 0, ever: 0 };
         };
         let alone = wanted.members.is_none();
-        let Some(tasks) = alone.then(|| pack.tasks_of(wanted)).flatten() else {
+        let Some(tasks) = alone.then(|| fleet.tasks_of(wanted)).flatten() else {
             return fit(view, donor, wanted, worths);
         };
         let mut best: Option<(i64, Placement)> = None;
         for (task, served) in tasks.iter() {
-            let Some(choice) = pack.pool.choose(task) else { continue };
+            let Some(choice) = fleet.pool.choose(pack.site, task) else { continue };
             if best.as_ref().is_none_or(|(waste, _)| choice.idle_milli() < *waste)
-                && let Some(placement) = lay_out(view, donor, &choice.node, choice.level, (task, served), wanted.gpus)
+                && let Some(node) = fleet.pool.first_node(choice)
+                && let Some(placement) = lay_out(view, donor, pack.name(node), choice.level, (task, served), wanted.gpus)
             {
                 best = Some((choice.idle_milli(), placement));
             }
@@ -176,30 +200,42 @@ impl Packs {
         self.local.add(WorkType::without_gpus(cpu_milli, memory_mib), 1);
         self.advised = self.advised.saturating_add(1);
         let task = Task { cpu_milli, memory_mib, devices: 0, milli: 0, kinds: Vec::new() };
-        Some(self.pack(view, donor)?.pool.choose(&task)?.node)
+        if !self.catch_up(view, donor) {
+            return None;
+        }
+        self.fleet.settle(&self.expected);
+        let pack = self.packs.get(donor)?;
+        let choice = self.fleet.pool.choose(pack.site, &task)?;
+        self.fleet.pool.first_node(choice).map(|node| pack.name(node).clone())
     }
 
     /// Brings a donor up to date as `view` has it, before something is counted in that another view has taken.
     pub(super) fn make_ready(&mut self, view: &View<'_>, donor: &ClusterId) {
-        self.pack(view, donor);
+        self.catch_up(view, donor);
     }
 
     /// Counts a placement in that `view` has taken.
     pub(super) fn take(&mut self, view: &View<'_>, placement: &Placement) {
         let Some(pack) = self.packs.get_mut(&placement.donor) else { return };
         for id in placement.nodes.keys() {
-            pack.take(view, &placement.donor, id);
+            pack.take(view, &placement.donor, &mut self.fleet, id);
         }
     }
 
-    /// The pack of a donor that offers something, up to date.
-    fn pack(&mut self, view: &View<'_>, donor: &ClusterId) -> Option<&mut Pack> {
-        view.state.clusters.get(donor)?.offer.as_ref()?;
-        let pack = self.packs.entry(donor.clone()).or_insert_with(|| Pack::expecting(&self.expected));
-        if pack.caught_up != self.plans {
-            pack.caught_up = self.plans;
-            pack.catch_up(view, donor, &self.expected);
+    /// Brings the pack of a donor up to date; whether it offers something.
+    fn catch_up(&mut self, view: &View<'_>, donor: &ClusterId) -> bool {
+        if let Some(pack) = self.packs.get(donor)
+            && pack.caught_up == self.plans
+        {
+            return true;
         }
-        Some(pack)
+        if !view.state.clusters.get(donor).is_some_and(|cluster| cluster.offer.is_some()) {
+            return false;
+        }
+        let fleet = &mut self.fleet;
+        let pack = self.packs.entry(donor.clone()).or_insert_with(|| Pack::at(fleet.open_site()));
+        pack.caught_up = self.plans;
+        pack.catch_up(view, donor, fleet);
+        true
     }
 }

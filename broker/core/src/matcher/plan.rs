@@ -13,7 +13,7 @@ use super::hopeless::Hopeless;
 use super::order::Order;
 use super::packs::Packs;
 use super::reserve::{Reserved, Start, earliest, end_if_placed, held};
-use super::score::{Score, at_best, score};
+use super::score::{Beginning, Score, at_best, beginning, score};
 use super::spread::{Found, spread};
 use super::verdict::{Candidate, Fitter, ask_donor};
 use super::view::{Held, View};
@@ -410,23 +410,30 @@ pub(super) fn best(
     promises: Vec<Promise<'_>>,
     fitter: Fitter<'_>,
 ) -> Option<Found> {
-    let promised = |promise: Promise<'_>| at_best(view, spec, request, promise);
-    let mut order: Vec<(Score, &ClusterId)> =
-        promises.into_iter().map(|promise| (promised(promise), promise.0)).collect();
-    order.sort_unstable();
+    let mut promises: Vec<(Beginning, Promise<'_>)> =
+        promises.into_iter().map(|promise| (beginning(view.state, spec, request, promise), promise)).collect();
+    promises.sort_unstable();
     let mut one: Option<(Score, Candidate)> = None;
     // How many shares a donor has room for is not promised: a gang asks all of them.
     let gang = spec.members.is_some();
-    for (at_best, donor) in order {
-        let surpassed = |(found, _): &(Score, Candidate)| found.with_most_shares() < at_best;
-        if !gang && one.as_ref().is_some_and(surpassed) {
+    for alike in promises.chunk_by(|one, other| one.0 == other.0) {
+        if !gang && one.as_ref().is_some_and(|(found, _)| found.beginning() < alike[0].0) {
             break;
         }
-        let Ok(candidate) = ask_donor(view, spec, donor, fitter) else { continue };
-        let score = score(view, spec, request, &candidate);
-        debug_assert!(at_best <= score, "{donor} promised {at_best:?} and keeps {score:?}");
-        if one.as_ref().is_none_or(|(found, _)| score < *found) {
-            one = Some((score, candidate));
+        let mut order: Vec<(Score, &ClusterId)> =
+            alike.iter().map(|(_, promise)| (at_best(view, spec, request, *promise), promise.0)).collect();
+        order.sort_unstable();
+        for (at_best, donor) in order {
+            let surpassed = |(found, _): &(Score, Candidate)| found.with_most_shares() < at_best;
+            if !gang && one.as_ref().is_some_and(surpassed) {
+                break;
+            }
+            let Ok(candidate) = ask_donor(view, spec, donor, fitter) else { continue };
+            let score = score(view, spec, request, &candidate);
+            debug_assert!(at_best <= score, "{donor} promised {at_best:?} and keeps {score:?}");
+            if one.as_ref().is_none_or(|(found, _)| score < *found) {
+                one = Some((score, candidate));
+            }
         }
     }
     match one {

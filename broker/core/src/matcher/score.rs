@@ -9,6 +9,7 @@ use crate::demand::RequestSpec;
 use crate::id::ClusterId;
 use crate::peering::PeeringState;
 use crate::request::Request;
+use crate::state::State;
 
 /// Compared field by field, in this order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,7 +34,34 @@ pub(super) struct Score {
     donor: ClusterId,
 }
 
+/// The part of a [`Score`] that comes first, of a donor [at its best](at_best): quickly known, it tells most donors apart.
+pub(super) type Beginning = (bool, u32, u64, i64);
+
+/// The beginning of a donor's score at its best.
+pub(super) fn beginning(
+    state: &State,
+    spec: &RequestSpec,
+    request: Option<&Request>,
+    (donor, least_waste_milli): (&ClusterId, Option<i64>),
+) -> Beginning {
+    let failed_before = request.is_some_and(|request| request.failed_donors.contains(donor));
+    (failed_before, distance(state, spec, donor), least_nodes(spec), tenths(least_waste_milli))
+}
+
+fn least_nodes(spec: &RequestSpec) -> u64 {
+    u64::from(!spec.topology.spread_nodes)
+}
+
+fn tenths(least_waste_milli: Option<i64>) -> i64 {
+    least_waste_milli.map_or(i64::MIN, |waste| waste.div_euclid(100))
+}
+
 impl Score {
+    /// The part of it that [`beginning`] says of a donor at its best.
+    pub(super) fn beginning(&self) -> Beginning {
+        (self.failed_before, self.data, self.nodes, self.waste)
+    }
+
     /// As if it had every share that can be asked for, to be compared with a donor [at its best](at_best).
     pub(super) fn with_most_shares(&self) -> Self {
         Self { shares: MOST_SHARES, ..self.clone() }
@@ -66,8 +94,8 @@ pub(super) fn at_best(
         failed_before: request.is_some_and(|request| request.failed_donors.contains(donor)),
         shares: MOST_SHARES,
         data: distance(view.state, spec, donor),
-        nodes: u64::from(!spec.topology.spread_nodes),
-        waste: least_waste_milli.map_or(i64::MIN, |waste| waste.div_euclid(100)),
+        nodes: least_nodes(spec),
+        waste: tenths(least_waste_milli),
         cold: !warm,
         round_trip: round_trip(peering.map_or(0, |peering| peering.rtt_us)),
         lent_milli: view.lent_milli(donor),

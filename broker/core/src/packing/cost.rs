@@ -1,6 +1,6 @@
 //! What tasks cost on states, remembered.
 
-use super::begins::Begins;
+use super::index::Index;
 use super::interner::Interner;
 use super::mix::{Mix, TypeInMix};
 use super::node_state::{NodeState, Shape};
@@ -30,14 +30,14 @@ pub(super) type States = Interner<(u32, NodeState)>;
 /// Ways to put tasks on states that are remembered, and pairs of both that were asked about: 16 bytes each, and at most 64
 /// for a pair.
 const MAX_WAYS: usize = 1 << 22;
-/// A task does not fit on a state.
-const NO_WAY: u32 = u32::MAX;
+/// No value is known of a state.
+const UNKNOWN: i64 = i64::MIN;
 
 /// One way to put a task on a state.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Candidate {
     /// What it costs, without prices.
-    pub(super) cost: i64,
+    pub(super) cost: i32,
     /// Number of the slots that it takes away.
     pub(super) loss: u32,
     /// Free thousandths of the device that a share comes from.
@@ -46,17 +46,35 @@ pub(super) struct Candidate {
     last: bool,
 }
 
+/// What is remembered of a pair of a state and a task, in eight bytes: most have one way, which needs no second look then.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Known {
+    /// Cost of the one way, or where several begin.
+    number: u32,
+    /// Of the one way.
+    level: u16,
+    /// Of the one way, or [`NO_WAY`], or [`SEVERAL`].
+    loss: u16,
+}
+
+/// The task does not fit on the state.
+const NO_WAY: u16 = u16::MAX;
+/// There are several ways, or one that takes slots of a larger number.
+const SEVERAL: u16 = u16::MAX - 1;
+
 /// What costs are computed from, and those that are known.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Costs {
     futures: Vec<Futures>,
     pub(super) scarcity: Scarcity,
     pub(super) gangs: Gangs,
-    values: Vec<Option<i64>>,
+    /// By state.
+    values: Vec<i64>,
     /// Slots that ways take away.
     pub(super) losses: Interner<Slots>,
-    /// By state and number of the task, where its ways begin in `ways`.
-    begins: Begins,
+    /// By state and number of the task.
+    known: Index<Known>,
+    /// Ways of those that have several.
     ways: Vec<Candidate>,
     scratch: Vec<u16>,
 }
@@ -82,50 +100,55 @@ impl Costs {
     fn value(&mut self, states: &States, state: u32) -> i64 {
         let at = state as usize;
         if self.values.len() <= at {
-            self.values.resize(states.len().max(at + 1), None);
+            self.values.resize(states.len().max(at + 1), UNKNOWN);
         }
-        if let Some(value) = self.values[at] {
-            return value;
+        if self.values[at] == UNKNOWN {
+            let (shape, free) = states.get(state);
+            self.values[at] = self.futures[*shape as usize].idle_after(free, &mut self.scratch);
         }
-        let (shape, free) = states.get(state);
-        let value = self.futures[*shape as usize].idle_after(free, &mut self.scratch);
-        self.values[at] = Some(value);
-        value
+        self.values[at]
     }
 
-    /// Forgets ways if there are too many. What [`begin_of`](Self::begin_of) said before does not hold any more.
+    /// Forgets ways if there are too many. What [`known`](Self::known) said before does not hold any more.
     pub(super) fn make_room(&mut self) {
-        if self.ways.len() + self.begins.len() > MAX_WAYS {
+        if self.ways.len() + self.known.len() > MAX_WAYS {
             self.ways.clear();
-            self.begins.clear();
+            self.known.clear();
         }
     }
 
-    /// Where ways to put the task of a number on a state begin, if that is known.
-    pub(super) fn begin_of(&self, state: u32, number: usize) -> Option<u32> {
-        self.begins.get(state, number)
+    /// What is remembered of the task of a number on a state.
+    pub(super) fn known(&self, state: u32, number: u32) -> Option<Known> {
+        self.known.get(state, number)
     }
 
-    /// All ways to put `task`, whose number is `number`, on `state`; with it comes what [`begin_of`](Self::begin_of) said.
+    /// All ways to put `task`, whose number is `number`, on `state`; with it comes what [`known`](Self::known) said.
     pub(super) fn ways(
         &mut self,
         states: &mut States,
-        (number, task): (usize, &Task),
-        (state, begin): (u32, Option<u32>),
-    ) -> &[Candidate] {
-        let begin = begin
-            .or_else(|| self.begins.get(state, number))
-            .unwrap_or_else(|| self.find_ways(states, (number, task), state));
-        if begin == NO_WAY {
-            return &[];
+        (number, task): (u32, &Task),
+        (state, known): (u32, Option<Known>),
+        mut each: impl FnMut(Candidate),
+    ) {
+        // Since it was looked up, it may have become known: the same state can come twice.
+        let known = known.or_else(|| self.known.get(state, number));
+        let Known { number, level, loss } = known.unwrap_or_else(|| self.find_ways(states, (number, task), state));
+        match loss {
+            NO_WAY => {}
+            SEVERAL => {
+                for way in &self.ways[number as usize..] {
+                    each(*way);
+                    if way.last {
+                        break;
+                    }
+                }
+            }
+            loss => each(Candidate { cost: number.cast_signed(), loss: u32::from(loss), level, last: true }),
         }
-        let ways = &self.ways[begin as usize..];
-        let count = ways.iter().position(|way| way.last).map_or(ways.len(), |last| last + 1);
-        &ways[..count]
     }
 
-    /// Computes the ways to put a task on a state, and remembers them; where they begin.
-    fn find_ways(&mut self, states: &mut States, (number, task): (usize, &Task), state: u32) -> u32 {
+    /// Computes the ways to put a task on a state, and remembers them.
+    fn find_ways(&mut self, states: &mut States, (number, task): (u32, &Task), state: u32) -> Known {
         let begin = self.ways.len();
         let (shape, free) = states.get(state);
         let shape = *shape;
@@ -142,15 +165,26 @@ impl Costs {
                 }
                 let after = states.intern((shape, next));
                 let cost = self.value(states, after) - before + left;
+                let cost = i32::try_from(cost).unwrap_or(if cost < 0 { i32::MIN } else { i32::MAX });
                 self.ways.push(Candidate { cost, loss: self.losses.intern(lost), level, last: false });
             }
         }
-        let begin = if self.ways.len() == begin { NO_WAY } else { u32::try_from(begin).unwrap_or(NO_WAY) };
-        if let Some(last) = self.ways.last_mut() {
-            last.last = true;
+        let known = match &mut self.ways[begin..] {
+            [] => Known { loss: NO_WAY, ..Known::default() },
+            [Candidate { cost, loss, level, .. }] if *loss < u32::from(SEVERAL) => {
+                let loss = u16::try_from(*loss).unwrap_or(SEVERAL);
+                Known { number: cost.cast_unsigned(), level: *level, loss }
+            }
+            [.., last] => {
+                last.last = true;
+                Known { number: u32::try_from(begin).unwrap_or(u32::MAX), level: 0, loss: SEVERAL }
+            }
+        };
+        if known.loss != SEVERAL {
+            self.ways.truncate(begin);
         }
-        self.begins.insert(state, number, begin);
-        begin
+        self.known.insert(state, number, known);
+        known
     }
 
     /// Prices of slots now.

@@ -2,13 +2,13 @@
 
 /// A fixed 64-bit digest of a value, the same in every process: tables do not depend on it for anything but speed, and
 /// equal costs are told apart by it.
-pub(super) trait Digest {
+pub(crate) trait Digest {
     /// The digest.
     fn digest(&self) -> u64;
 }
 
 /// Mixes words into a digest, one multiplication each (the finaliser of splitmix64 at the end).
-pub(super) fn digest_of(words: impl Iterator<Item = u64>) -> u64 {
+pub(crate) fn digest_of(words: impl Iterator<Item = u64>) -> u64 {
     let mixed = words.fold(0xcbf2_9ce4_8422_2325_u64, |hash, word| {
         (hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     });
@@ -28,7 +28,7 @@ const FREE: u32 = u32::MAX;
 
 /// Gives equal values the same small number. A table with open addressing; at most half of it is in use.
 #[derive(Clone, Debug)]
-pub(super) struct Interner<T> {
+pub(crate) struct Interner<T> {
     places: Vec<u32>,
     values: Vec<T>,
     digests: Vec<u64>,
@@ -42,13 +42,13 @@ impl<T> Default for Interner<T> {
 
 impl<T: Digest + Eq> Interner<T> {
     /// The number of `value`, a new one if it was never seen.
-    pub(super) fn intern(&mut self, value: T) -> u32 {
+    pub(crate) fn intern(&mut self, value: T) -> u32 {
         let digest = value.digest();
         self.find(&value, digest).unwrap_or_else(|place| self.put(place, digest, value))
     }
 
     /// The same for a value that is only copied if it was never seen.
-    pub(super) fn intern_ref(&mut self, value: &T) -> u32
+    pub(crate) fn intern_ref(&mut self, value: &T) -> u32
     where
         T: Clone,
     {
@@ -56,11 +56,20 @@ impl<T: Digest + Eq> Interner<T> {
         self.find(value, digest).unwrap_or_else(|place| self.put(place, digest, value.clone()))
     }
 
+    /// The number of `value` if it was ever seen.
+    pub(crate) fn number_of(&self, value: &T) -> Option<u32> {
+        if self.places.is_empty() { None } else { self.look(value, value.digest()).ok() }
+    }
+
     /// The number of `value`, or the place for it. There is one: at most half are in use.
     fn find(&mut self, value: &T, digest: u64) -> Result<u32, usize> {
         if self.places.len() <= 2 * self.values.len() {
             self.grow();
         }
+        self.look(value, digest)
+    }
+
+    fn look(&self, value: &T, digest: u64) -> Result<u32, usize> {
         let mask = self.places.len() - 1;
         let mut place = usize::try_from(digest).unwrap_or(0) & mask;
         while self.places[place] != FREE {
@@ -93,19 +102,19 @@ impl<T: Digest + Eq> Interner<T> {
         }
     }
 
-    pub(super) fn get(&self, number: u32) -> &T {
+    pub(crate) fn get(&self, number: u32) -> &T {
         &self.values[number as usize]
     }
 
-    pub(super) fn digest(&self, number: u32) -> u64 {
+    pub(crate) fn digest(&self, number: u32) -> u64 {
         self.digests[number as usize]
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.values.len()
     }
 
-    pub(super) fn values(&self) -> &[T] {
+    pub(crate) fn values(&self) -> &[T] {
         &self.values
     }
 }

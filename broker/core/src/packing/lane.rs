@@ -1,128 +1,155 @@
-//! Ways to put one type of task on the nodes of one shape, at hand by what they cost.
+//! Ways to put one type of task on nodes, at hand by what they cost.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::cost::{Costs, States};
+use super::cost::{Candidate, Costs, States};
+use super::log::{Entry, Log};
 use super::task::Task;
 
 /// States whose ways are looked up at once.
-const LOOK_UPS: usize = 32;
+const LOOK_UPS: usize = 64;
 
-/// A way to put a task on a state: cost, digest of the state, the state, level.
-pub(super) type Way = (i64, u64, u32, u16);
+/// A way to put a task on the nodes of a spot: cost, digest of their state, the spot, level.
+type Way = (i32, u32, u32, u16);
+/// The same with all prices.
+pub(super) type Priced = (i64, u32, u32, u16);
 
-/// Ways to put one type of task on nodes of one shape, cheapest first; fed when it is asked for.
-#[derive(Clone, Debug)]
+/// Ways to put one type of task on nodes, cheapest first; fed when it is asked for.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Lane {
-    /// The least of its rows' least: most lanes are passed over by it.
-    pub(super) least: i64,
-    /// How much of the shape's log was taken in, and of which generation of it.
+    /// How many entries of the log were taken in.
     fed: usize,
-    generation: u64,
-    /// One for each number of slots taken away, whose price changes.
-    rows: Vec<Row>,
+    /// By front, the least of its rows' least: most fronts are passed over by it.
+    least: Vec<i32>,
+    /// By front: whether its nodes could ever run the task, and ways on them, a row for each number of slots taken away.
+    fronts: Vec<Option<Vec<Row>>>,
+    /// Ways that it holds.
+    pub(super) held: usize,
+    /// After how many changes of the pool it was asked last.
+    pub(super) asked: u64,
 }
 
-impl Default for Lane {
-    fn default() -> Self {
-        Self { least: i64::MAX, fed: 0, generation: 0, rows: Vec::new() }
-    }
-}
-
-/// Ways that take the same slots away.
+/// Ways that take the same slots away: their price changes.
 #[derive(Clone, Debug)]
 struct Row {
     /// What its cheapest way costs without prices: by it most rows are passed over.
-    least: i64,
+    least: i32,
     /// Number of the slots.
     loss: u32,
+    /// Some on spots that have no node any more, and some twice.
     ways: BinaryHeap<Reverse<Way>>,
-}
-
-/// States of one shape that came to have nodes, in the order in which they did.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Log {
-    pub(super) generation: u64,
-    /// With the digest by which equal costs are told apart.
-    pub(super) states: Vec<(u32, u64)>,
-    pub(super) live: usize,
+    /// How many there were after it was last tidied up.
+    tidy: usize,
 }
 
 impl Lane {
-    /// Takes in what the log of its shape tells since the last time.
+    /// Takes in what the log tells since the last time. `runs`: whether nodes of a front could ever run the task.
     pub(super) fn feed(
         &mut self,
         log: &Log,
-        task: (usize, &Task),
-        costs: &mut Costs,
-        states: &mut States,
-        peopled: &[bool],
+        task: (u32, &Task),
+        (costs, states): (&mut Costs, &mut States),
+        live: &[bool],
+        (fronts, runs): (usize, impl Fn(usize) -> bool),
     ) {
-        if self.generation != log.generation {
-            *self = Self { generation: log.generation, ..Self::default() };
+        for front in self.fronts.len()..fronts {
+            self.least.push(i32::MAX);
+            self.fronts.push(runs(front).then(Vec::new));
         }
-        for states_of_log in log.states[self.fed..].chunks(LOOK_UPS) {
+        for entries in log.since(self.fed).chunks(LOOK_UPS) {
             costs.make_room();
             // All are looked up before anything is done with one: so the processor waits for memory once, not for each.
-            let mut known = [(0, 0, None); LOOK_UPS];
+            let mut looked_up = [(0, None); LOOK_UPS];
             let mut count = 0;
-            for &(state, tie) in states_of_log.iter().filter(|(state, _)| peopled[*state as usize]) {
-                known[count] = (state, tie, costs.begin_of(state, task.0));
-                count += 1;
-            }
-            for &(state, tie, begin) in &known[..count] {
-                for way in costs.ways(states, task, (state, begin)) {
-                    self.least = self.least.min(way.cost);
-                    let row = self.of_loss(way.loss);
-                    row.least = row.least.min(way.cost);
-                    row.ways.push(Reverse((way.cost, tie, state, way.level)));
+            for (at, entry) in entries.iter().enumerate() {
+                if entry.may_fit(task.1) && self.fronts[entry.front as usize].is_some() {
+                    looked_up[count] = (at, costs.known(entry.state, task.0));
+                    count += 1;
                 }
             }
+            for &(at, known) in &looked_up[..count] {
+                let entry = &entries[at];
+                costs.ways(states, task, (entry.state, known), |way| self.push(entry, way, live));
+            }
         }
-        self.fed = log.states.len();
+        self.fed = log.len();
     }
 
-    /// Its cheapest way, or `best` if that is cheaper. `price` comes on top of what each way costs, and what is `lost` with
-    /// the slots that it takes away.
+    fn push(&mut self, entry: &Entry, way: Candidate, live: &[bool]) {
+        let Some(rows) = &mut self.fronts[entry.front as usize] else { return };
+        let least = &mut self.least[entry.front as usize];
+        *least = way.cost.min(*least);
+        let at = rows.iter().position(|row| row.loss == way.loss).unwrap_or_else(|| {
+            rows.push(Row { least: i32::MAX, loss: way.loss, ways: BinaryHeap::new(), tidy: 0 });
+            rows.len() - 1
+        });
+        let row = &mut rows[at];
+        row.least = row.least.min(way.cost);
+        if row.ways.len() > 2 * row.tidy + 64 {
+            self.held -= row.tidy_up(live);
+        }
+        row.ways.push(Reverse((way.cost, entry.tie, entry.spot, way.level)));
+        self.held += 1;
+    }
+
+    /// The log was shortened: so many entries are left ahead of each place.
+    pub(super) fn log_shortened(&mut self, ahead: &[u32]) {
+        self.fed = ahead[self.fed] as usize;
+    }
+
+    /// What its cheapest way on a front costs at least, without prices; `None` if there is none.
+    pub(super) fn least(&self, front: u32) -> Option<i32> {
+        Some(self.least[front as usize]).filter(|least| *least != i32::MAX)
+    }
+
+    /// The cheapest way on a front, or `best` if that is cheaper. `price` comes on top of what each way costs, and what is
+    /// `lost` with the slots that it takes away.
     pub(super) fn cheapest(
         &mut self,
-        (best, price): (Option<Way>, i64),
+        front: u32,
+        (best, price): (Option<Priced>, i64),
         lost: impl Fn(u32) -> i64,
-        peopled: &[bool],
-    ) -> Option<Way> {
-        let mut best = best;
-        for row in &mut self.rows {
+        live: &[bool],
+    ) -> Option<Priced> {
+        let (mut best, mut least) = (best, i32::MAX);
+        for row in self.fronts[front as usize].iter_mut().flatten() {
             // Slots only become fewer, and prices are not negative: what costs more without them costs more with them.
-            if best.is_some_and(|best| row.least.saturating_add(price) > best.0) {
-                continue;
-            }
-            let price = price + lost(row.loss);
-            while best.is_none_or(|best| row.least.saturating_add(price) <= best.0)
-                && let Some(&Reverse((cost, digest, state, level))) = row.ways.peek()
-            {
-                if !peopled[state as usize] {
-                    row.ways.pop();
-                    row.least = row.ways.peek().map_or(i64::MAX, |Reverse(way)| way.0);
-                    continue;
+            if best.is_none_or(|best| i64::from(row.least).saturating_add(price) <= best.0) {
+                let price = price + lost(row.loss);
+                while best.is_none_or(|best| i64::from(row.least).saturating_add(price) <= best.0)
+                    && let Some(&Reverse((cost, tie, spot, level))) = row.ways.peek()
+                {
+                    if !live[spot as usize] {
+                        row.ways.pop();
+                        self.held -= 1;
+                        row.least = row.ways.peek().map_or(i32::MAX, |Reverse(way)| way.0);
+                        continue;
+                    }
+                    let way = (i64::from(cost) + price, tie, spot, level);
+                    if best.is_none_or(|best| way < best) {
+                        best = Some(way);
+                    }
+                    break;
                 }
-                let way = (cost + price, digest, state, level);
-                if best.is_none_or(|best| way < best) {
-                    best = Some(way);
-                }
-                break;
             }
+            least = least.min(row.least);
         }
-        self.least = self.rows.iter().map(|row| row.least).min().unwrap_or(i64::MAX);
+        self.least[front as usize] = least;
         best
     }
+}
 
-    /// Ways that take those slots away.
-    fn of_loss(&mut self, loss: u32) -> &mut Row {
-        let at = self.rows.iter().position(|row| row.loss == loss).unwrap_or_else(|| {
-            self.rows.push(Row { least: i64::MAX, loss, ways: BinaryHeap::new() });
-            self.rows.len() - 1
-        });
-        &mut self.rows[at]
+impl Row {
+    /// Forgets ways on spots without nodes, and those that are there twice; how many.
+    fn tidy_up(&mut self, live: &[bool]) -> usize {
+        let before = self.ways.len();
+        let mut ways = std::mem::take(&mut self.ways).into_vec();
+        ways.retain(|Reverse(way)| live[way.2 as usize]);
+        ways.sort_unstable();
+        ways.dedup();
+        self.tidy = ways.len();
+        self.ways = BinaryHeap::from(ways);
+        before - self.tidy
     }
 }

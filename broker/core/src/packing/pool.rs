@@ -1,10 +1,10 @@
 //! The index of distinct node states: who has which, and the cheapest of them for each type of task.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use super::cost::{Costs, States};
+use super::index::Index;
 use super::interner::Interner;
-use super::lane::{Lane, Log, Way};
+use super::lane::{Lane, Priced};
+use super::log::{Entry, Log};
 use super::mix::Mix;
 use super::node_state::{NodeState, Shape};
 use super::offers::ShapeTotal;
@@ -17,19 +17,26 @@ use super::task::Task;
 const MAX_STATES: usize = 1 << 21;
 /// Types of task that are remembered.
 const MAX_TASKS: usize = 1 << 14;
+/// Ways that lanes hold, 16 bytes each: of more, the lanes that were not asked for the longest are forgotten.
+const MAX_HELD: usize = 1 << 26;
+/// Costs are computed anew once the nodes of a shape became more or fewer by so large a part of what there was: 1/8.
+const DRIFT: u64 = 8;
+
+/// No spot.
+const NONE: u32 = u32::MAX;
 
 /// Where to put a task.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice<N> {
-    /// The node.
-    pub node: N,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Nodes that are as good as each other; [`Pool::first_node`] says which is taken.
+    spot: u32,
     /// Free thousandths of the device that a share comes from; several devices come from those that are whole.
     pub level: u16,
     /// Idle thousandths that the choice costs in the end, times the number of futures played, with prices.
     pub cost: i64,
 }
 
-impl<N> Choice<N> {
+impl Choice {
     /// Thousandths of devices that the choice leaves idle in the end, or keeps from it where negative.
     #[must_use]
     pub fn idle_milli(&self) -> i64 {
@@ -37,68 +44,93 @@ impl<N> Choice<N> {
     }
 }
 
-/// What was chosen for a type of task, and after how many changes of the pool.
-type Chosen<N> = (u64, Option<Choice<N>>);
-/// Prices of what is scarce, after so many changes of the pool.
+/// Prices of what is scarce.
 #[derive(Clone, Debug)]
 struct Prices {
-    changes: u64,
     /// By shape, in the fixed point of scarcity.
     scarcity: Vec<u64>,
     /// Of one slot, by sort.
     slots: [i64; SORTS],
 }
 
-/// Nodes by state, with what is needed to choose among them.
+/// What was chosen last: for a type of task, after so many changes of the pool, by site.
+#[derive(Clone, Debug, Default)]
+struct Chosen {
+    task: u32,
+    changes: u64,
+    /// By shape, what scarcity adds.
+    prices: Vec<i64>,
+    sites: Vec<Option<Option<Choice>>>,
+}
+
+/// Nodes of one donor.
+#[derive(Clone, Debug, Default)]
+struct Site {
+    /// The spot of each node, by its number.
+    nodes: Vec<u32>,
+    /// Its shapes of node.
+    fronts: Vec<u32>,
+}
+
+/// Nodes of one shape at one site.
+#[derive(Clone, Copy, Debug)]
+struct Front {
+    site: u32,
+    shape: u32,
+}
+
+/// Nodes of one front in one state.
 #[derive(Clone, Debug)]
-pub struct Pool<N> {
+struct Spot {
+    front: u32,
+    state: u32,
+    /// Free thousandths of devices of each of its nodes.
+    device_milli: u64,
+    /// Slots of each of its nodes, as long as costs are known.
+    slots: Slots,
+    /// Numbers of its nodes, descending.
+    nodes: Vec<u32>,
+    /// Place of its entry in the log, while it has nodes.
+    entry: u32,
+}
+
+/// Nodes of all sites by state, with what is needed to choose among them. What a state is worth and what is scarce is a
+/// matter of all sites: work that finds no place at one goes to another.
+#[derive(Clone, Debug, Default)]
+pub struct Pool {
     shapes: Interner<Shape>,
     totals: Vec<ShapeTotal>,
     free_milli: Vec<u64>,
     slots: [i64; SORTS],
     states: States,
-    nodes: BTreeMap<N, u32>,
-    members: Vec<BTreeSet<N>>,
-    /// By state, whether it has members: a byte of each is at hand where its members are not.
-    peopled: Vec<bool>,
-    logs: Vec<Log>,
+    sites: Vec<Site>,
+    fronts: Vec<Front>,
+    /// By site and shape.
+    front_numbers: Index<u32>,
+    spots: Vec<Spot>,
+    /// By front and state.
+    spot_numbers: Index<u32>,
+    /// By spot, whether it has nodes: a byte of each is at hand where the rest is not.
+    live: Vec<bool>,
+    /// How many nodes there are.
+    nodes: usize,
+    log: Log,
     mix: Mix,
     /// `None`: shapes or mix changed since costs were computed.
     costs: Option<Costs>,
-    /// The last that were asked for; `None` if costs were computed since.
+    /// What there was of each shape when costs were computed.
+    totals_then: Vec<ShapeTotal>,
+    /// `None`: something changed since.
     prices: Option<Prices>,
     tasks: Interner<Task>,
-    lanes: Vec<Vec<Option<Lane>>>,
+    /// By number of the task.
+    lanes: Vec<Lane>,
     /// Changes so far of what nodes there are and what is free on them.
     changes: u64,
-    /// By number of the task: what was chosen last, and after how many changes.
-    chosen: Vec<Option<Chosen<N>>>,
+    chosen: Chosen,
 }
 
-impl<N: Clone + Ord> Default for Pool<N> {
-    fn default() -> Self {
-        Self {
-            shapes: Interner::default(),
-            totals: Vec::new(),
-            free_milli: Vec::new(),
-            slots: [0; SORTS],
-            states: Interner::default(),
-            nodes: BTreeMap::new(),
-            members: Vec::new(),
-            peopled: Vec::new(),
-            logs: Vec::new(),
-            mix: Mix::default(),
-            costs: None,
-            prices: None,
-            tasks: Interner::default(),
-            lanes: Vec::new(),
-            changes: 0,
-            chosen: Vec::new(),
-        }
-    }
-}
-
-impl<N: Clone + Ord> Pool<N> {
+impl Pool {
     /// Expects work like `mix` from now on.
     pub fn expect(&mut self, mix: Mix) {
         if self.mix != mix {
@@ -107,219 +139,288 @@ impl<N: Clone + Ord> Pool<N> {
         }
     }
 
-    /// Adds `node`, or replaces what is known of it.
-    pub fn set(&mut self, node: N, shape: &Shape, free: NodeState) {
-        self.remove(&node);
+    /// Adds `node` to `site`, or replaces what is known of it.
+    pub fn set(&mut self, site: u32, node: u32, shape: &Shape, free: NodeState) {
+        self.remove(site, node);
         let shape_number = self.shapes.intern_ref(shape);
         let at = shape_number as usize;
         if self.totals.len() <= at {
             self.totals.push(ShapeTotal::default());
             self.free_milli.push(0);
-            self.logs.push(Log::default());
+            self.costs = None;
         }
         self.totals[at].device_milli += shape.idle().device_milli();
         self.totals[at].cpu_milli += shape.cpu_milli;
-        self.costs = None;
-        let state = self.intern(shape_number, free);
-        self.join(node, state);
+        self.nodes += 1;
+        let front = self.front(site, shape_number);
+        let state = self.states.intern((shape_number, free));
+        let spot = self.spot(front, state);
+        self.join(site, node, spot);
     }
 
-    /// Forgets `node`.
-    pub fn remove(&mut self, node: &N) {
-        let Some(state) = self.leave(node) else { return };
-        let shape = self.states.get(state).0;
+    /// Forgets `node` of `site`.
+    pub fn remove(&mut self, site: u32, node: u32) {
+        let Some(spot) = self.spot_of(site, node) else { return };
+        self.sites[site as usize].nodes[node as usize] = NONE;
+        self.count_out(node, spot);
+        let shape = self.shape_of(spot);
         let idle = self.shapes.get(shape);
         let total = &mut self.totals[shape as usize];
         total.device_milli -= idle.idle().device_milli();
         total.cpu_milli -= idle.cpu_milli;
-        self.costs = None;
+        self.nodes -= 1;
     }
 
-    /// What is free on `node`.
+    /// Forgets all nodes of `site`.
+    pub fn clear(&mut self, site: u32) {
+        let nodes = self.sites.get(site as usize).map_or(0, |site| site.nodes.len());
+        for node in 0..u32::try_from(nodes).unwrap_or(u32::MAX) {
+            self.remove(site, node);
+        }
+    }
+
+    /// What is free on `node` of `site`.
     #[must_use]
-    pub fn free(&self, node: &N) -> Option<&NodeState> {
-        Some(&self.states.get(*self.nodes.get(node)?).1)
+    pub fn free(&self, site: u32, node: u32) -> Option<&NodeState> {
+        let spot = self.spot_of(site, node)?;
+        Some(&self.states.get(self.spots[spot as usize].state).1)
     }
 
-    /// Says that `node` has `free` now.
-    pub fn update(&mut self, node: &N, free: NodeState) {
-        let Some(known) = self.nodes.get_mut(node) else { return };
-        let state = *known;
-        let next = self.states.intern((self.states.get(state).0, free));
+    /// Says that `node` of `site` has `free` now.
+    pub fn update(&mut self, site: u32, node: u32, free: NodeState) {
+        let Some(before) = self.spot_of(site, node) else { return };
+        let Spot { front, state, .. } = self.spots[before as usize];
+        let next = self.states.intern((self.fronts[front as usize].shape, free));
         if next != state {
-            *known = next;
-            self.grow();
-            self.count_out(node, state);
-            self.count_in(node.clone(), next);
+            let spot = self.spot(front, next);
+            self.count_out(node, before);
+            self.join(site, node, spot);
         }
     }
 
     /// Starts over with the states that some node is in: past ones, and what was computed for them, go.
     pub(super) fn forget(&mut self) {
-        let past = std::mem::take(&mut self.states);
-        self.members.clear();
-        self.peopled.clear();
-        self.costs = None;
-        for log in &mut self.logs {
-            *log = Log { generation: log.generation + 1, ..Log::default() };
-        }
+        let states = std::mem::take(&mut self.states);
+        let spots = std::mem::take(&mut self.spots);
+        self.spot_numbers.clear();
+        self.live.clear();
+        self.log = Log::default();
         self.free_milli.fill(0);
-        for (node, state) in std::mem::take(&mut self.nodes) {
-            let (shape, free) = past.get(state);
-            let state = self.intern(*shape, free.clone());
-            self.join(node, state);
+        self.costs = None;
+        for spot in spots.into_iter().filter(|spot| !spot.nodes.is_empty()) {
+            let state = self.states.intern(states.get(spot.state).clone());
+            let number = self.spot(spot.front, state);
+            for node in spot.nodes.into_iter().rev() {
+                self.join(self.fronts[spot.front as usize].site, node, number);
+            }
         }
     }
 
-    /// The cheapest place for `task`; `None` if it fits nowhere.
-    pub fn choose(&mut self, task: &Task) -> Option<Choice<N>> {
+    /// The cheapest place for `task` at `site`; `None` if it fits nowhere there.
+    pub fn choose(&mut self, site: u32, task: &Task) -> Option<Choice> {
         self.prepare();
-        let number = self.tasks.intern_ref(task) as usize;
-        if self.lanes.len() <= number {
-            self.lanes.resize(number + 1, Vec::new());
-            self.chosen.resize(number + 1, None);
+        let number = self.tasks.intern_ref(task);
+        if self.lanes.len() <= number as usize {
+            self.lanes.resize(number as usize + 1, Lane::default());
         }
-        if let Some((changes, chosen)) = &self.chosen[number]
-            && *changes == self.changes
-        {
-            return chosen.clone();
+        if (self.chosen.task, self.chosen.changes) != (number, self.changes) {
+            self.chosen.sites.clear();
+            (self.chosen.task, self.chosen.changes) = (number, self.changes);
+            self.feed(number, task);
         }
-        let choice = self.search(task, number);
-        self.chosen[number] = Some((self.changes, choice.clone()));
-        choice
+        let at = site as usize;
+        if self.chosen.sites.len() <= at {
+            self.chosen.sites.resize(at + 1, None);
+        }
+        if self.chosen.sites[at].is_none() {
+            self.chosen.sites[at] = Some(self.search(site, number));
+        }
+        self.chosen.sites[at].flatten()
     }
 
-    /// The cheapest place for `task`, whose number is `number`.
-    fn search(&mut self, task: &Task, number: usize) -> Option<Choice<N>> {
-        let costs = self.costs.as_mut()?;
-        if self.prices.as_ref().is_none_or(|prices| prices.changes != self.changes) {
-            let slots = costs.slot_prices(self.free_milli.iter().sum(), &self.slots);
-            let scarcity = costs.scarcity.of_shapes(&self.free_milli);
-            self.prices = Some(Prices { changes: self.changes, scarcity, slots });
-        }
-        let prices = self.prices.as_ref()?;
-        let lanes = &mut self.lanes[number];
-        lanes.resize(self.shapes.len(), None);
-        // The cheapest lane comes first: most others need not be looked into then.
-        let (mut order, mut first) = (Vec::with_capacity(lanes.len()), None);
-        for (shape, lane) in lanes.iter_mut().enumerate() {
-            if !self.shapes.values()[shape].could_run(task) {
-                continue;
+    /// The node that a choice takes: of those that are as good, the one with the lowest number.
+    #[must_use]
+    pub fn first_node(&self, choice: Choice) -> Option<u32> {
+        self.spots.get(choice.spot as usize)?.nodes.last().copied()
+    }
+
+    /// The lane of a task takes in what changed.
+    fn feed(&mut self, number: u32, task: &Task) {
+        let Some(costs) = &mut self.costs else { return };
+        let lane = &mut self.lanes[number as usize];
+        lane.asked = self.changes;
+        let (fronts, shapes) = (&self.fronts, &self.shapes);
+        let runs = |front: usize| shapes.get(fronts[front].shape).could_run(task);
+        lane.feed(&self.log, (number, task), (costs, &mut self.states), &self.live, (fronts.len(), runs));
+        let prices = || Prices {
+            slots: costs.slot_prices(self.free_milli.iter().sum(), &self.slots),
+            scarcity: costs.scarcity.of_shapes(&self.free_milli),
+        };
+        let prices = self.prices.get_or_insert_with(prices);
+        let milli = task.device_milli() * FUTURES as u64;
+        let price = |scarcity: &u64| i64::try_from(scarcity * milli / ONE).unwrap_or(i64::MAX);
+        self.chosen.prices.clear();
+        self.chosen.prices.extend(prices.scarcity.iter().map(price));
+    }
+
+    /// The cheapest place at `site` for `task`, whose number is `number`.
+    fn search(&mut self, site: u32, number: u32) -> Option<Choice> {
+        let (prices, costs) = (self.prices.as_ref()?, self.costs.as_ref()?);
+        let (site, lane) = (self.sites.get(site as usize)?, &mut self.lanes[number as usize]);
+        let price_on = |front: u32| self.chosen.prices[self.fronts[front as usize].shape as usize];
+        let lost = |loss: u32| {
+            let slots = costs.losses.get(loss).iter().zip(prices.slots);
+            slots.map(|(n, price)| i64::from(*n) * price).sum::<i64>()
+        };
+        let at_least =
+            |lane: &Lane, front: u32| lane.least(front).map(|least| i64::from(least).saturating_add(price_on(front)));
+        // The cheapest front comes first: most others need not be looked into then.
+        let first = site.fronts.iter().filter_map(|&front| Some((at_least(lane, front)?, front))).min()?.1;
+        let mut best: Option<Priced> = None;
+        for front in std::iter::once(first).chain(site.fronts.iter().copied().filter(|front| *front != first)) {
+            let Some(at_least) = at_least(lane, front) else { continue };
+            if best.is_none_or(|best| at_least <= best.0) {
+                best = lane.cheapest(front, (best, price_on(front)), lost, &self.live);
             }
-            let lane = lane.get_or_insert_default();
-            lane.feed(&self.logs[shape], (number, task), costs, &mut self.states, &self.peopled);
-            let price = prices.scarcity[shape] * task.device_milli() * FUTURES as u64 / ONE;
-            let price = i64::try_from(price).unwrap_or(i64::MAX);
-            let least = lane.least.saturating_add(price);
-            if first.is_none_or(|(cheapest, _)| least < cheapest) {
-                first = Some((least, order.len()));
-            }
-            order.push((lane, price));
         }
-        if let Some((_, at)) = first {
-            order.swap(0, at);
+        let (cost, _, spot, level) = best?;
+        Some(Choice { spot, level, cost })
+    }
+
+    fn spot_of(&self, site: u32, node: u32) -> Option<u32> {
+        let spot = self.sites.get(site as usize)?.nodes.get(node as usize);
+        spot.copied().filter(|spot| *spot != NONE)
+    }
+
+    fn shape_of(&self, spot: u32) -> u32 {
+        self.fronts[self.spots[spot as usize].front as usize].shape
+    }
+
+    /// Number of the nodes of a shape at a site.
+    fn front(&mut self, site: u32, shape: u32) -> u32 {
+        if let Some(front) = self.front_numbers.get(site, shape) {
+            return front;
         }
-        let mut best: Option<Way> = None;
-        for (lane, price) in order {
-            let surpassed = best.is_some_and(|best| lane.least.saturating_add(price) > best.0);
-            if !surpassed {
-                let lost = |loss: u32| {
-                    let slots = costs.losses.get(loss).iter().zip(prices.slots);
-                    slots.map(|(n, price)| i64::from(*n) * price).sum::<i64>()
-                };
-                best = lane.cheapest((best, price), lost, &self.peopled);
-            }
+        let front = u32::try_from(self.fronts.len()).unwrap_or(NONE);
+        self.fronts.push(Front { site, shape });
+        self.front_numbers.insert(site, shape, front);
+        if self.sites.len() <= site as usize {
+            self.sites.resize(site as usize + 1, Site::default());
         }
-        let (cost, _, state, level) = best?;
-        let node = self.members[state as usize].first()?.clone();
-        Some(Choice { node, level, cost })
+        self.sites[site as usize].fronts.push(front);
+        front
     }
 
-    fn intern(&mut self, shape: u32, free: NodeState) -> u32 {
-        let state = self.states.intern((shape, free));
-        self.grow();
-        state
+    /// Number of the nodes of a front that are in a state.
+    fn spot(&mut self, front: u32, state: u32) -> u32 {
+        if let Some(spot) = self.spot_numbers.get(front, state) {
+            return spot;
+        }
+        let spot = u32::try_from(self.spots.len()).unwrap_or(NONE);
+        let (shape, free) = self.states.get(state);
+        let slots = self.costs.as_ref().map_or_else(Slots::default, |costs| costs.gangs.slots(*shape, free));
+        let device_milli = free.device_milli();
+        self.spots.push(Spot { front, state, device_milli, slots, nodes: Vec::new(), entry: 0 });
+        self.live.push(false);
+        self.spot_numbers.insert(front, state, spot);
+        spot
     }
 
-    /// Each state has a place for its members.
-    fn grow(&mut self) {
-        self.members.resize(self.states.len(), BTreeSet::new());
-        self.peopled.resize(self.states.len(), false);
+    /// Counts in that `node` of `site` is in `spot`.
+    fn join(&mut self, site: u32, node: u32, number: u32) {
+        let nodes = &mut self.sites[site as usize].nodes;
+        if nodes.len() <= node as usize {
+            nodes.resize(node as usize + 1, NONE);
+        }
+        nodes[node as usize] = number;
+        self.changed();
+        let shape = self.shape_of(number);
+        let spot = &mut self.spots[number as usize];
+        self.free_milli[shape as usize] += spot.device_milli;
+        add_slots(&mut self.slots, spot.slots, 1);
+        if spot.nodes.is_empty() {
+            let free = &self.states.get(spot.state).1;
+            let digest = free.digest_with(self.shapes.digest(shape));
+            spot.entry = self.log.push(Entry::new((number, spot.state, spot.front), free, digest));
+            self.live[number as usize] = true;
+        }
+        let at = spot.nodes.partition_point(|other| *other > node);
+        spot.nodes.insert(at, node);
     }
 
-    fn join(&mut self, node: N, state: u32) {
-        self.nodes.insert(node.clone(), state);
-        self.count_in(node, state);
+    /// Counts out that `node` is in `spot`.
+    fn count_out(&mut self, node: u32, number: u32) {
+        self.changed();
+        let shape = self.shape_of(number);
+        let spot = &mut self.spots[number as usize];
+        self.free_milli[shape as usize] -= spot.device_milli;
+        add_slots(&mut self.slots, spot.slots, -1);
+        let at = spot.nodes.partition_point(|other| *other > node);
+        spot.nodes.remove(at);
+        if spot.nodes.is_empty() {
+            self.log.end(spot.entry);
+            self.live[number as usize] = false;
+        }
     }
 
-    fn count_in(&mut self, node: N, state: u32) {
+    fn changed(&mut self) {
         self.changes += 1;
-        let (shape, free) = self.states.get(state);
-        let shape = *shape as usize;
-        self.free_milli[shape] += free.device_milli();
-        if let Some(costs) = &self.costs {
-            add_slots(&mut self.slots, costs.gangs.slots(shape as u32, free), 1);
-        }
-        let members = &mut self.members[state as usize];
-        if members.is_empty() {
-            let tie = free.digest_with(self.shapes.digest(shape as u32));
-            self.logs[shape].states.push((state, tie));
-            self.logs[shape].live += 1;
-            self.peopled[state as usize] = true;
-        }
-        members.insert(node);
+        self.prices = None;
     }
 
-    fn leave(&mut self, node: &N) -> Option<u32> {
-        let state = self.nodes.remove(node)?;
-        self.count_out(node, state);
-        Some(state)
-    }
-
-    fn count_out(&mut self, node: &N, state: u32) {
-        let (shape, free) = self.states.get(state);
-        let shape = *shape as usize;
-        self.free_milli[shape] -= free.device_milli();
-        if let Some(costs) = &self.costs {
-            add_slots(&mut self.slots, costs.gangs.slots(shape as u32, free), -1);
-        }
-        let members = &mut self.members[state as usize];
-        members.remove(node);
-        if members.is_empty() {
-            self.logs[shape].live -= 1;
-            self.peopled[state as usize] = false;
-        }
-    }
-
-    /// Computes what went stale, forgets states and tasks once they are too many, and shortens logs that are mostly past.
+    /// Computes what went stale, and forgets what is too much or long past.
     fn prepare(&mut self) {
         if self.tasks.len() > MAX_TASKS {
             self.tasks = Interner::default();
             self.costs = None;
         }
-        if self.states.len() > MAX_STATES.max(4 * self.nodes.len()) {
+        if self.states.len().max(self.spots.len()) > MAX_STATES.max(4 * self.nodes) {
             self.forget();
         }
-        if self.costs.is_none() {
-            let costs = Costs::new(&self.mix, self.shapes.values(), &self.totals);
-            self.slots = [0; SORTS];
-            for state in self.nodes.values() {
-                let (shape, free) = self.states.get(*state);
-                add_slots(&mut self.slots, costs.gangs.slots(*shape, free), 1);
-            }
-            self.costs = Some(costs);
-            self.prices = None;
-            self.lanes.clear();
-            self.chosen.clear();
+        if self.costs.is_none() || self.has_drifted() {
+            self.compute_costs();
         }
-        for log in &mut self.logs {
-            if log.states.len() > 4 * log.live + 64 {
-                log.states.sort_unstable();
-                log.states.dedup();
-                log.states.retain(|&(state, _)| self.peopled[state as usize]);
-                log.generation += 1;
-            }
+        let spots = &mut self.spots;
+        if let Some(ahead) = self.log.shorten(|spot, place| spots[spot as usize].entry = place) {
+            self.lanes.iter_mut().for_each(|lane| lane.log_shortened(&ahead));
+            self.forget_lanes();
         }
+    }
+
+    /// Whether there are so many more nodes of some shape than when costs were computed, or fewer, that they are others now.
+    fn has_drifted(&self) -> bool {
+        let far = |(now, then): (&ShapeTotal, &ShapeTotal)| {
+            let apart = |now: u64, then: u64| now.abs_diff(then) > then / DRIFT;
+            apart(now.device_milli, then.device_milli) || apart(now.cpu_milli, then.cpu_milli)
+        };
+        self.totals.len() != self.totals_then.len() || self.totals.iter().zip(&self.totals_then).any(far)
+    }
+
+    fn compute_costs(&mut self) {
+        let costs = Costs::new(&self.mix, self.shapes.values(), &self.totals);
+        self.slots = [0; SORTS];
+        for spot in &mut self.spots {
+            let (shape, free) = self.states.get(spot.state);
+            spot.slots = costs.gangs.slots(*shape, free);
+            add_slots(&mut self.slots, spot.slots, i64::try_from(spot.nodes.len()).unwrap_or(i64::MAX));
+        }
+        self.costs = Some(costs);
+        self.totals_then.clone_from(&self.totals);
+        self.prices = None;
+        self.lanes.clear();
+        self.chosen = Chosen { task: NONE, ..Chosen::default() };
+    }
+
+    /// Forgets lanes that were not asked for the longest, if all together hold too much.
+    fn forget_lanes(&mut self) {
+        let held: usize = self.lanes.iter().map(|lane| lane.held).sum();
+        if held <= MAX_HELD {
+            return;
+        }
+        let mut by_age: Vec<u64> = self.lanes.iter().map(|lane| lane.asked).collect();
+        by_age.sort_unstable();
+        let middle = by_age[by_age.len() / 2];
+        self.lanes.iter_mut().filter(|lane| lane.asked <= middle).for_each(|lane| *lane = Lane::default());
     }
 }
 
@@ -330,7 +431,7 @@ fn add_slots(total: &mut [i64; SORTS], slots: Slots, times: i64) {
 }
 
 #[cfg(test)]
-impl<N: Clone + Ord> Pool<N> {
+impl Pool {
     /// Shapes, what there is of each, and an empty table of states.
     pub(super) fn parts(&mut self) -> (&mut Interner<Shape>, Vec<ShapeTotal>, States) {
         (&mut self.shapes, self.totals.clone(), States::default())

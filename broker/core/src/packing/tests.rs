@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::cost::Costs;
 use super::rollout::FUTURES;
 use super::scarcity::ONE;
-use super::{Choice, Mix, NodeState, Pool, Shape, Task};
+use super::{Mix, NodeState, Pool, Shape, Task};
 
 /// A small generator for cases: the same cases each time.
 struct Cases(u64);
@@ -41,11 +41,11 @@ fn mix() -> Mix {
     mix
 }
 
-fn pool(nodes: impl Iterator<Item = u32>) -> Pool<u32> {
+fn pool(nodes: impl Iterator<Item = u32>) -> Pool {
     let mut pool = Pool::default();
     for node in nodes {
         let shape = &SHAPES[node as usize % SHAPES.len()];
-        pool.set(node, shape, shape.idle());
+        pool.set(0, node, shape, shape.idle());
     }
     pool.expect(mix());
     pool
@@ -74,13 +74,14 @@ fn by_scan(nodes: &BTreeMap<u32, NodeState>, task: &Task) -> Option<(i64, u32, u
             continue;
         }
         let state = states.intern((number, free.clone()));
-        let ways = costs.ways(&mut states, (0, task), (state, None)).to_vec();
+        let mut ways = Vec::new();
+        costs.ways(&mut states, (0, task), (state, None), |way| ways.push(way));
         for way in ways {
             let price = scarcity[number as usize] * task.device_milli() * FUTURES as u64 / ONE;
             let lost: i64 =
                 costs.losses.get(way.loss).iter().zip(prices).map(|(slots, price)| i64::from(*slots) * price).sum();
-            let tie = free.digest_with(shapes.digest(number));
-            let cost = way.cost + i64::try_from(price).unwrap() + lost;
+            let tie = free.digest_with(shapes.digest(number)) >> 32;
+            let cost = i64::from(way.cost) + i64::try_from(price).unwrap() + lost;
             let found = (cost, tie, *node, way.level);
             if best.is_none_or(|best| found < best) {
                 best = Some(found);
@@ -90,24 +91,32 @@ fn by_scan(nodes: &BTreeMap<u32, NodeState>, task: &Task) -> Option<(i64, u32, u
     best.map(|(cost, _, node, level)| (cost, node, level))
 }
 
+/// What a choice costs, its node, and the level.
+type Chosen = (i64, u32, u16);
+
+fn choose(pool: &mut Pool, task: &Task) -> Option<Chosen> {
+    let choice = pool.choose(0, task)?;
+    Some((choice.cost, pool.first_node(choice)?, choice.level))
+}
+
 /// Places and frees at random; the choices made.
-fn live(pool: &mut Pool<u32>, steps: u64, mut look: impl FnMut(&Pool<u32>, &Task, Option<&Choice<u32>>)) {
+fn live(pool: &mut Pool, steps: u64, mut look: impl FnMut(&Pool, &Task, Option<Chosen>)) {
     let (tasks, mut cases, mut running) = (kinds_of_task(), Cases(7), Vec::new());
     for _ in 0..steps {
         if cases.below(4) == 0 && !running.is_empty() {
             let (node, before): (u32, NodeState) = running.swap_remove(cases.below(running.len() as u64) as usize);
             // The node is as it was before some task came: states come back that were left.
-            pool.update(&node, before);
+            pool.update(0, node, before);
             running.retain(|(other, _)| *other != node);
             continue;
         }
         let task = &tasks[cases.below(tasks.len() as u64) as usize];
-        let choice = pool.choose(task);
-        look(pool, task, choice.as_ref());
-        let Some(choice) = choice else { continue };
-        let before = pool.free(&choice.node).unwrap().clone();
-        pool.update(&choice.node, before.after(task, choice.level).unwrap());
-        running.push((choice.node, before));
+        let choice = choose(pool, task);
+        look(pool, task, choice);
+        let Some((_, node, level)) = choice else { continue };
+        let before = pool.free(0, node).unwrap().clone();
+        pool.update(0, node, before.after(task, level).unwrap());
+        running.push((node, before));
     }
 }
 
@@ -115,8 +124,8 @@ fn live(pool: &mut Pool<u32>, steps: u64, mut look: impl FnMut(&Pool<u32>, &Task
 fn the_index_chooses_what_a_scan_of_all_nodes_would() {
     let (mut placed, mut refused) = (0, 0);
     live(&mut pool(0..13), 150, |pool, task, choice| {
-        let nodes = (0..13).map(|node| (node, pool.free(&node).unwrap().clone())).collect();
-        assert_eq!(choice.map(|choice| (choice.cost, choice.node, choice.level)), by_scan(&nodes, task), "{task:?}");
+        let nodes = (0..13).map(|node| (node, pool.free(0, node).unwrap().clone())).collect();
+        assert_eq!(choice, by_scan(&nodes, task), "{task:?}");
         *(if choice.is_some() { &mut placed } else { &mut refused }) += 1;
     });
     assert!(placed > 50 && refused > 5, "{placed} placed, {refused} refused: the cases say too little");
@@ -126,17 +135,17 @@ fn the_index_chooses_what_a_scan_of_all_nodes_would() {
 fn what_a_pool_went_through_does_not_show() {
     let mut pool = pool(0..13);
     live(&mut pool, 400, |_, _, _| {});
-    let free: Vec<NodeState> = (0..13).map(|node| pool.free(&node).unwrap().clone()).collect();
+    let free: Vec<NodeState> = (0..13).map(|node| pool.free(0, node).unwrap().clone()).collect();
     let mut fresh = self::pool((0..13).rev());
     for (node, free) in (0..).zip(free) {
-        fresh.update(&node, free);
+        fresh.update(0, node, free);
     }
     for task in kinds_of_task() {
-        assert_eq!(pool.choose(&task), fresh.choose(&task), "{task:?}");
+        assert_eq!(choose(&mut pool, &task), choose(&mut fresh, &task), "{task:?}");
     }
     pool.forget();
     for task in kinds_of_task() {
-        assert_eq!(pool.choose(&task), fresh.choose(&task), "{task:?}, after states were forgotten");
+        assert_eq!(choose(&mut pool, &task), choose(&mut fresh, &task), "{task:?}, after states were forgotten");
     }
 }
 
@@ -144,36 +153,36 @@ fn what_a_pool_went_through_does_not_show() {
 fn a_share_fills_what_is_broken_into() {
     let mut pool = pool(0..8);
     let share = task(4, 1, 500);
-    let first = pool.choose(&share).unwrap();
-    let free = pool.free(&first.node).unwrap().after(&share, first.level).unwrap();
-    pool.update(&first.node, free);
-    let second = pool.choose(&share).unwrap();
-    assert_eq!((second.node, second.level), (first.node, 500));
+    let (_, first, level) = choose(&mut pool, &share).unwrap();
+    let free = pool.free(0, first).unwrap().after(&share, level).unwrap();
+    pool.update(0, first, free);
+    let (_, second, level) = choose(&mut pool, &share).unwrap();
+    assert_eq!((second, level), (first, 500));
 }
 
 #[test]
 fn a_node_that_is_gone_is_not_chosen() {
     let mut pool = pool(0..4);
     let gang = task(120, 8, 1_000);
-    assert_eq!(pool.choose(&gang).map(|choice| choice.node), Some(3));
-    pool.remove(&3);
-    assert_eq!(pool.choose(&gang), None);
-    assert_eq!(pool.free(&3), None);
+    assert_eq!(choose(&mut pool, &gang).map(|(_, node, _)| node), Some(3));
+    pool.remove(0, 3);
+    assert_eq!(pool.choose(0, &gang), None);
+    assert_eq!(pool.free(0, 3), None);
 }
 
 #[test]
 fn without_history_tasks_are_placed_nevertheless() {
     let mut pool = Pool::default();
-    pool.set("n1", &SHAPES[0], SHAPES[0].idle());
-    assert_eq!(pool.choose(&task(4, 1, 500)).map(|choice| choice.node), Some("n1"));
+    pool.set(0, 7, &SHAPES[0], SHAPES[0].idle());
+    assert_eq!(choose(&mut pool, &task(4, 1, 500)).map(|(_, node, _)| node), Some(7));
 }
 
 /// 10 nodes with eight devices, of which two alone have the CPU for the largest gang.
-fn few_large_nodes(history: Mix) -> Pool<u32> {
+fn few_large_nodes(history: Mix) -> Pool {
     let mut pool = Pool::default();
     for node in 0..10 {
         let shape = &SHAPES[if node < 2 { 3 } else { 0 }];
-        pool.set(node, shape, shape.idle());
+        pool.set(0, node, shape, shape.idle());
     }
     pool.expect(history);
     pool
@@ -189,11 +198,11 @@ fn work_that_fits_anywhere_leaves_nodes_alone_that_some_gang_needs() {
     // No history tells of such a gang, and seven in ten devices are taken.
     for (task, times) in [(task(8, 0, 0), 8), (task(4, 1, 500), 16), (task(12, 1, 1_000), 48)] {
         for _ in 0..times {
-            let choice = pool.choose(&task).unwrap();
-            let free = pool.free(&choice.node).unwrap().after(&task, choice.level).unwrap();
-            pool.update(&choice.node, free);
+            let (_, node, level) = choose(&mut pool, &task).unwrap();
+            let free = pool.free(0, node).unwrap().after(&task, level).unwrap();
+            pool.update(0, node, free);
         }
     }
     let largest = Task { memory_mib: 480 * 1_024, ..task(120, 8, 1_000) };
-    assert!(pool.choose(&largest).is_some(), "{:?} and {:?} are free", pool.free(&0), pool.free(&1));
+    assert!(pool.choose(0, &largest).is_some(), "{:?} and {:?} are free", pool.free(0, 0), pool.free(0, 1));
 }

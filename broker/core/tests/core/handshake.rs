@@ -58,13 +58,16 @@ impl Federation {
         self.ok(Command::ReportLease(ReportLease { cluster: cluster(name), lease, fencing_token, outcome }));
     }
 
-    /// Request of three GPUs, placed on north.
+    /// Request of three GPUs, placed on north while nobody heard of south, where it would fit as well.
     pub(crate) fn placed() -> (Self, RequestId, LeaseId, PeeringId) {
         let mut federation = Self::ready();
+        let south = || vec![cluster("south")];
+        federation.ok(Command::MarkClusters(MarkClusters { heard: Vec::new(), silent: south() }));
         let mut wanted = spec(3, Share::Whole, "big");
         wanted.allow_donors = vec![cluster("north"), cluster("south")];
         let request = federation.submit(wanted);
         let lease = federation.place()[0];
+        federation.ok(Command::MarkClusters(MarkClusters { heard: south(), silent: Vec::new() }));
         let peering = federation.state.leases[&lease].peering;
         (federation, request, lease, peering)
     }

@@ -19,7 +19,7 @@ fn a_gang_lands_on_the_node_that_is_left_with_least() {
     federation.submit(spec(3, Share::Whole, "big"));
     let lease = federation.place()[0];
     let placement = &federation.state.leases[&lease].placement;
-    assert_eq!(placement.donor, cluster("north"), "ties of what is stranded break by what is lent, then by id");
+    assert_eq!(placement.donor, cluster("south"), "north's nodes of eight are for gangs that need them");
     assert_eq!(placement.units(), 3);
     assert_eq!(placement.resource_count, 3);
     assert_eq!(placement.nodes.len(), 1);
@@ -62,7 +62,7 @@ fn whole_nodes_are_taken_whole() {
         spec.topology = Topology { whole_node: true, ..Topology::default() };
         spec
     };
-    federation.submit(spec(1, Share::Whole, "big"));
+    federation.submit(RequestSpec { allow_donors: vec![cluster("north")], ..spec(1, Share::Whole, "big") });
     federation.place();
     federation.submit(whole(8));
     let lease = federation.place()[0];
@@ -111,7 +111,8 @@ fn each_donor_says_what_is_in_the_way_and_what_would_help() {
 #[test]
 fn a_forged_or_stale_placement_is_refused() {
     let mut federation = Federation::ready();
-    let request = federation.submit(spec(2, Share::Whole, "big"));
+    let wanted = RequestSpec { allow_donors: vec![cluster("north")], ..spec(2, Share::Whole, "big") };
+    let request = federation.submit(wanted);
     let good = matcher::plan(&federation.state, 1).placements.remove(0);
     let mut forgeries = Vec::new();
     let forge = |change: &dyn Fn(&mut ProposedPlacement)| {

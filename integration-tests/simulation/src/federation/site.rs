@@ -28,7 +28,7 @@ struct Free {
 /// Nodes by number, packed.
 #[derive(Debug)]
 pub(super) struct Site {
-    pool: Pool<usize>,
+    pool: Pool,
     nodes: Vec<Free>,
 }
 
@@ -38,11 +38,11 @@ impl Site {
         let mut pool = Pool::default();
         pool.expect(mix.clone());
         let mut nodes = Vec::with_capacity(shapes.len());
-        for (number, shape) in shapes.iter().enumerate() {
+        for (number, shape) in (0..).zip(shapes) {
             let idle = shape.idle();
             let (cpu_milli, memory_mib, devices) = (idle.cpu_milli, idle.memory_mib, idle.devices.clone());
             nodes.push(Free { cpu_milli, memory_mib, devices });
-            pool.set(number, shape, idle);
+            pool.set(0, number, shape, idle);
         }
         Self { pool, nodes }
     }
@@ -53,13 +53,14 @@ impl Site {
 
     /// Puts a task where it leaves least idle in the end; `None` if it fits nowhere.
     pub(super) fn place(&mut self, task: &Task) -> Option<Taken> {
-        let choice = self.pool.choose(task)?;
+        let choice = self.pool.choose(0, task)?;
         let level = if task.devices > 1 { task.milli } else { choice.level };
-        let free = self.nodes.get(choice.node)?;
+        let node = self.pool.first_node(choice)? as usize;
+        let free = self.nodes.get(node)?;
         let fitting = free.devices.iter().enumerate().filter(|(_, free)| **free == level).map(|(index, _)| index);
         let devices: Vec<usize> = fitting.take(usize::from(task.devices)).collect();
         let taken = Taken {
-            node: choice.node,
+            node,
             devices,
             milli_each: task.milli,
             cpu_milli: task.cpu_milli,
@@ -82,7 +83,7 @@ impl Site {
         let mut devices: Vec<u16> = free.devices.iter().copied().filter(|&milli| milli > 0).collect();
         devices.sort_unstable();
         let state = NodeState { cpu_milli: free.cpu_milli, memory_mib: free.memory_mib, devices };
-        self.pool.update(&taken.node, state);
+        self.pool.update(0, u32::try_from(taken.node).unwrap_or(u32::MAX), state);
     }
 
     /// Free thousandths of devices on some of the nodes.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::super::fit::free_cpu_and_memory;
 use super::super::view::View;
 use super::super::wired::is_of_a_whole_clique;
-use super::pack::Served;
+use super::fleet::Served;
 use crate::demand::GpuDemand;
 use crate::id::{ClusterId, NodeId};
 use crate::inventory::{Device, Node, Sharing};
