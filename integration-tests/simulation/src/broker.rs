@@ -283,12 +283,12 @@ fn joined(institution: InstitutionId) -> Cluster {
     }
 }
 
-/// Name of a node by its number; in the order of numbers.
+/// Name of a node by its number, in the order of numbers: 16 hex digits of which the first tell nodes apart, as agents name them.
 ///
 /// # Errors
 /// None for numbers that a cluster can have.
 pub fn node_id(number: usize) -> Result<NodeId, Refusal> {
-    NodeId::parse(&format!("node-{number:06}"), "node")
+    NodeId::parse(&format!("{number:08x}00000000"), "node")
 }
 
 fn product(kind: u32) -> String {

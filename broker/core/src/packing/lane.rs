@@ -22,13 +22,25 @@ pub(super) struct Lane {
     fed: usize,
     /// By front, the least of its rows' least: most fronts are passed over by it.
     least: Vec<i32>,
-    /// By front: whether its nodes could ever run the task, and ways on them, a row for each number of slots taken away.
-    fronts: Vec<Option<Vec<Row>>>,
+    /// By front; `None`: its nodes could never run the task.
+    fronts: Vec<Option<Front>>,
     /// Ways that it holds.
     pub(super) held: usize,
     /// After how many changes of the pool it was asked last.
     pub(super) asked: u64,
 }
+
+/// Ways on the nodes of one front.
+#[derive(Clone, Debug, Default)]
+struct Front {
+    /// Those that came since it was looked into: many of them are past before it is looked into again.
+    new: Vec<New>,
+    /// One for each number of slots taken away.
+    rows: Vec<Row>,
+}
+
+/// A way that is in no row yet, and the number of the slots that it takes away.
+type New = (Way, u32);
 
 /// Ways that take the same slots away: their price changes.
 #[derive(Clone, Debug)]
@@ -50,12 +62,11 @@ impl Lane {
         log: &Log,
         task: (u32, &Task),
         (costs, states): (&mut Costs, &mut States),
-        live: &[bool],
         (fronts, runs): (usize, impl Fn(usize) -> bool),
     ) {
         for front in self.fronts.len()..fronts {
             self.least.push(i32::MAX);
-            self.fronts.push(runs(front).then(Vec::new));
+            self.fronts.push(runs(front).then(Front::default));
         }
         for entries in log.since(self.fed).chunks(LOOK_UPS) {
             costs.make_room();
@@ -70,26 +81,17 @@ impl Lane {
             }
             for &(at, known) in &looked_up[..count] {
                 let entry = &entries[at];
-                costs.ways(states, task, (entry.state, known), |way| self.push(entry, way, live));
+                costs.ways(states, task, (entry.state, known), |way| self.push(entry, way));
             }
         }
         self.fed = log.len();
     }
 
-    fn push(&mut self, entry: &Entry, way: Candidate, live: &[bool]) {
-        let Some(rows) = &mut self.fronts[entry.front as usize] else { return };
+    fn push(&mut self, entry: &Entry, way: Candidate) {
+        let Some(front) = &mut self.fronts[entry.front as usize] else { return };
         let least = &mut self.least[entry.front as usize];
         *least = way.cost.min(*least);
-        let at = rows.iter().position(|row| row.loss == way.loss).unwrap_or_else(|| {
-            rows.push(Row { least: i32::MAX, loss: way.loss, ways: BinaryHeap::new(), tidy: 0 });
-            rows.len() - 1
-        });
-        let row = &mut rows[at];
-        row.least = row.least.min(way.cost);
-        if row.ways.len() > 2 * row.tidy + 64 {
-            self.held -= row.tidy_up(live);
-        }
-        row.ways.push(Reverse((way.cost, entry.tie, entry.spot, way.level)));
+        front.new.push(((way.cost, entry.tie, entry.spot, way.level), way.loss));
         self.held += 1;
     }
 
@@ -112,8 +114,10 @@ impl Lane {
         lost: impl Fn(u32) -> i64,
         live: &[bool],
     ) -> Option<Priced> {
-        let (mut best, mut least) = (best, i32::MAX);
-        for row in self.fronts[front as usize].iter_mut().flatten() {
+        let (at, mut best, mut least) = (front as usize, best, i32::MAX);
+        let Some(front) = &mut self.fronts[at] else { return best };
+        self.held -= front.sort_in(live);
+        for row in &mut front.rows {
             // Slots only become fewer, and prices are not negative: what costs more without them costs more with them.
             if best.is_none_or(|best| i64::from(row.least).saturating_add(price) <= best.0) {
                 let price = price + lost(row.loss);
@@ -135,8 +139,32 @@ impl Lane {
             }
             least = least.min(row.least);
         }
-        self.least[front as usize] = least;
+        self.least[at] = least;
         best
+    }
+}
+
+impl Front {
+    /// Puts those that are new into their rows; how many ways were forgotten, for their spots have no nodes any more.
+    fn sort_in(&mut self, live: &[bool]) -> usize {
+        let mut forgotten = 0;
+        for (way, loss) in self.new.drain(..) {
+            if !live[way.2 as usize] {
+                forgotten += 1;
+                continue;
+            }
+            let at = self.rows.iter().position(|row| row.loss == loss).unwrap_or_else(|| {
+                self.rows.push(Row { least: i32::MAX, loss, ways: BinaryHeap::new(), tidy: 0 });
+                self.rows.len() - 1
+            });
+            let row = &mut self.rows[at];
+            row.least = row.least.min(way.0);
+            if row.ways.len() > 2 * row.tidy + 64 {
+                forgotten += row.tidy_up(live);
+            }
+            row.ways.push(Reverse(way));
+        }
+        forgotten
     }
 }
 

@@ -251,7 +251,7 @@ impl Pool {
         lane.asked = self.changes;
         let (fronts, shapes) = (&self.fronts, &self.shapes);
         let runs = |front: usize| shapes.get(fronts[front].shape).could_run(task);
-        lane.feed(&self.log, (number, task), (costs, &mut self.states), &self.live, (fronts.len(), runs));
+        lane.feed(&self.log, (number, task), (costs, &mut self.states), (fronts.len(), runs));
         let prices = || Prices {
             slots: costs.slot_prices(self.free_milli.iter().sum(), &self.slots),
             scarcity: costs.scarcity.of_shapes(&self.free_milli),

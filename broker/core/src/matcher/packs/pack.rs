@@ -82,10 +82,10 @@ impl Pack {
         notes.sort_unstable();
         for of_node in notes.chunk_by(|one, other| one.node == other.node) {
             let number = of_node[0].node;
-            if !same_offer {
-                self.take_node(view, donor, fleet, number);
-            } else if !came_to_be(of_node) {
-                self.update(view, donor, fleet, number);
+            match (came_to_be(of_node), same_offer) {
+                (true, _) => {}
+                (false, true) => self.update(view, donor, fleet, number),
+                (false, false) => self.take_node(view, donor, fleet, number),
             }
         }
     }
