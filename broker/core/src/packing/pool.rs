@@ -218,6 +218,34 @@ impl Pool {
 
     /// The cheapest place for `task` at `site`; `None` if it fits nowhere there.
     pub fn choose(&mut self, site: u32, task: &Task) -> Option<Choice> {
+        let number = self.make_ready(task);
+        let at = site as usize;
+        if self.chosen.sites.len() <= at {
+            self.chosen.sites.resize(at + 1, None);
+        }
+        if self.chosen.sites[at].is_none() {
+            self.chosen.sites[at] = Some(self.search(site, number));
+        }
+        self.chosen.sites[at].flatten()
+    }
+
+    /// Thousandths of devices that [`choose`](Self::choose) leaves idle at `site` in the end, or more: quicker to know. `None`
+    /// if there is no place for it.
+    pub fn idle_milli_at_least(&mut self, site: u32, task: &Task) -> Option<i64> {
+        let number = self.make_ready(task);
+        let (site, lane) = (self.sites.get(site as usize)?, &self.lanes[number as usize]);
+        let least = site.fronts.iter().filter_map(|&front| self.at_least(lane, front)).min();
+        least.map(|cost| cost.div_euclid(FUTURES as i64))
+    }
+
+    /// What the cheapest way of a lane on a front costs at least.
+    fn at_least(&self, lane: &Lane, front: u32) -> Option<i64> {
+        let price = self.chosen.prices[self.fronts[front as usize].shape as usize];
+        lane.least(front).map(|least| i64::from(least).saturating_add(price))
+    }
+
+    /// Makes ready for questions about `task`; its number.
+    fn make_ready(&mut self, task: &Task) -> u32 {
         self.prepare();
         let number = self.tasks.intern_ref(task);
         if self.lanes.len() <= number as usize {
@@ -228,14 +256,7 @@ impl Pool {
             (self.chosen.task, self.chosen.changes) = (number, self.changes);
             self.feed(number, task);
         }
-        let at = site as usize;
-        if self.chosen.sites.len() <= at {
-            self.chosen.sites.resize(at + 1, None);
-        }
-        if self.chosen.sites[at].is_none() {
-            self.chosen.sites[at] = Some(self.search(site, number));
-        }
-        self.chosen.sites[at].flatten()
+        number
     }
 
     /// The node that a choice takes: of those that are as good, the one with the lowest number.
@@ -263,28 +284,33 @@ impl Pool {
         self.chosen.prices.extend(prices.scarcity.iter().map(price));
     }
 
-    /// The cheapest place at `site` for `task`, whose number is `number`.
+    /// The cheapest place at `site` for the task of a number.
     fn search(&mut self, site: u32, number: u32) -> Option<Choice> {
+        let mut lane = std::mem::take(&mut self.lanes[number as usize]);
+        let best = self.search_lane(site, &mut lane);
+        self.lanes[number as usize] = lane;
+        let (cost, _, spot, level) = best?;
+        Some(Choice { spot, level, cost })
+    }
+
+    fn search_lane(&self, site: u32, lane: &mut Lane) -> Option<Priced> {
         let (prices, costs) = (self.prices.as_ref()?, self.costs.as_ref()?);
-        let (site, lane) = (self.sites.get(site as usize)?, &mut self.lanes[number as usize]);
-        let price_on = |front: u32| self.chosen.prices[self.fronts[front as usize].shape as usize];
         let lost = |loss: u32| {
             let slots = costs.losses.get(loss).iter().zip(prices.slots);
             slots.map(|(n, price)| i64::from(*n) * price).sum::<i64>()
         };
-        let at_least =
-            |lane: &Lane, front: u32| lane.least(front).map(|least| i64::from(least).saturating_add(price_on(front)));
+        let fronts = &self.sites.get(site as usize)?.fronts;
         // The cheapest front comes first: most others need not be looked into then.
-        let first = site.fronts.iter().filter_map(|&front| Some((at_least(lane, front)?, front))).min()?.1;
+        let first = fronts.iter().filter_map(|&front| Some((self.at_least(lane, front)?, front))).min()?.1;
         let mut best: Option<Priced> = None;
-        for front in std::iter::once(first).chain(site.fronts.iter().copied().filter(|front| *front != first)) {
-            let Some(at_least) = at_least(lane, front) else { continue };
+        for front in std::iter::once(first).chain(fronts.iter().copied().filter(|front| *front != first)) {
+            let Some(at_least) = self.at_least(lane, front) else { continue };
             if best.is_none_or(|best| at_least <= best.0) {
-                best = lane.cheapest(front, (best, price_on(front)), lost, &self.live);
+                let price = self.chosen.prices[self.fronts[front as usize].shape as usize];
+                best = lane.cheapest(front, (best, price), lost, &self.live);
             }
         }
-        let (cost, _, spot, level) = best?;
-        Some(Choice { spot, level, cost })
+        best
     }
 
     fn spot_of(&self, site: u32, node: u32) -> Option<u32> {
