@@ -16,6 +16,7 @@ use self::lay_out::lay_out;
 use self::pack::Pack;
 use super::cutting::Worths;
 use super::fit::{Fit, Wanted, fit};
+use super::score::ALIKE_MILLI;
 use super::view::View;
 use crate::demand::{DeviceChoice, RequestSpec, Share};
 use crate::id::{ClusterId, NodeId};
@@ -30,10 +31,6 @@ const PATIENCE: u64 = 64;
 const LEAST_LOCAL: u64 = 1 << 14;
 /// Work without GPUs that is counted at most, whatever requests come.
 const MAX_LOCAL: u64 = 1 << 18;
-
-/// Donors that leave idle less than so much more than another one may be told apart by something else: tenths of a device
-/// are all that the score looks at.
-const MILLI_ALIKE: i64 = 100;
 
 /// Packing for all donors.
 #[derive(Clone, Debug, Default)]
@@ -143,20 +140,20 @@ impl Packs {
                 continue;
             }
             let least = tasks.iter().filter_map(|(task, _)| pool.idle_milli_at_least(pack.site, task)).min();
-            open.extend(least.map(|least| (least, donor, pack.site)));
+            open.extend(least.map(|least| (least.div_euclid(ALIKE_MILLI), view.lent_milli(donor), least, donor)));
         }
-        // Who leaves more idle at least than another one does for sure is hardly ever asked: so much is known of it, and no
-        // more is looked for.
+        // Who is as good as it may be at best is asked before all who may not be better: of those no more is looked for.
         open.sort_unstable();
-        let mut surely: Option<i64> = None;
-        for (least, donor, site) in open {
-            if surely.is_some_and(|surely| least > surely.saturating_add(MILLI_ALIKE)) {
+        let mut known = false;
+        for (alike, _, least, donor) in open {
+            if known {
                 promises.push((donor, Some(least)));
                 continue;
             }
-            let choices = tasks.iter().filter_map(|(task, _)| pool.choose(site, task));
+            let Some(pack) = packs.get(donor) else { continue };
+            let choices = tasks.iter().filter_map(|(task, _)| pool.choose(pack.site, task));
             let Some(idle) = choices.map(|choice| choice.idle_milli()).min() else { continue };
-            surely = Some(surely.map_or(idle, |surely| surely.min(idle)));
+            known = idle.div_euclid(ALIKE_MILLI) == alike;
             promises.push((donor, Some(idle)));
         }
         promises

@@ -11,6 +11,9 @@ use crate::peering::PeeringState;
 use crate::request::Request;
 use crate::state::State;
 
+/// Placements that leave idle so many thousandths of devices more or less are as good: tenths tell them apart.
+pub(super) const ALIKE_MILLI: i64 = 100;
+
 /// Compared field by field, in this order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Score {
@@ -53,7 +56,7 @@ fn least_nodes(spec: &RequestSpec) -> u64 {
 }
 
 fn tenths(least_waste_milli: Option<i64>) -> i64 {
-    least_waste_milli.map_or(i64::MIN, |waste| waste.div_euclid(100))
+    least_waste_milli.map_or(i64::MIN, |waste| waste.div_euclid(ALIKE_MILLI))
 }
 
 impl Score {
@@ -73,7 +76,7 @@ const MOST_SHARES: Reverse<u64> = Reverse(u64::MAX);
 
 pub(super) fn score(view: &View<'_>, spec: &RequestSpec, request: Option<&Request>, candidate: &Candidate) -> Score {
     let placement = &candidate.placement;
-    let waste = candidate.waste_milli.div_euclid(100);
+    let waste = candidate.waste_milli.div_euclid(ALIKE_MILLI);
     let shares = Reverse(placement.units());
     let nodes = u64::try_from(placement.nodes.len()).unwrap_or(u64::MAX);
     let nodes = if spec.topology.spread_nodes { spec.most_shares().saturating_sub(nodes) } else { nodes };
