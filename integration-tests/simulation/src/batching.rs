@@ -70,6 +70,8 @@ impl Way {
 pub struct BatchingTest {
     /// How much is asked for, in parts of the GPU capacity: GPU-hours asked for in an hour, by GPUs.
     pub demand: f64,
+    /// Milliseconds from one time at which requests come to the next, ten minutes at least: the more, the more come together.
+    pub every: u64,
     /// Days that are counted; one more passes before.
     pub days: u64,
     /// Requests of a hundred that say that their leases may move, where any do.

@@ -3,7 +3,7 @@
 
 use comity_simulation::batching::{BatchingReport, BatchingTest, Figures, MOST_MOVES, Way, WayReport, campus};
 
-const TEST: BatchingTest = BatchingTest { demand: 1.0, days: 2, preemptible_percent: 100 };
+const TEST: BatchingTest = BatchingTest { demand: 1.0, every: 600_000, days: 2, preemptible_percent: 100 };
 
 fn run(way: Way, seed: u64) -> Figures {
     TEST.run(&campus(), way, seed).unwrap().figures
@@ -31,7 +31,7 @@ fn the_same_requests_come_whichever_way_they_are_served() {
             (all[0].requests, all[0].gangs, all[0].gpu_hours_asked)
         );
         assert!(figures.requests_let_in <= figures.requests && figures.gangs_let_in <= figures.gangs, "{figures:?}");
-        assert!(figures.requests >= 100.0 && figures.requests_let_in > figures.requests / 2.0, "{figures:?}");
+        assert!(figures.requests >= 80.0 && figures.requests_let_in > figures.requests / 2.0, "{figures:?}");
         assert!(figures.allocated_percent > 50.0 && figures.allocated_percent <= 100.0, "{figures:?}");
     }
     assert_eq!(all[0].leases_moved + all[1].leases_moved, 0.0);

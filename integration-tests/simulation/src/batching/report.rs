@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::{BatchingTest, HOUR, IN_PLACE_FOR, MOST_MOVES, Way};
+use super::{BatchingTest, HOUR, IN_PLACE_FOR, MINUTE, MOST_MOVES, Way};
 use crate::trace::Trace;
 
 /// What came of one seed.
@@ -87,6 +87,8 @@ pub struct BatchingReport {
     pub gpus: u64,
     /// GPUs asked for at a time, in parts of what there is.
     pub demand: f64,
+    /// Minutes from one time at which requests came to the next.
+    pub every_minutes: u64,
     /// Days that were counted.
     pub days: u64,
     /// Requests of a hundred whose leases might move where any did.
@@ -132,6 +134,7 @@ impl BatchingReport {
             nodes: trace.nodes.len(),
             gpus: trace.capacity_milli() / 1_000,
             demand: test.demand,
+            every_minutes: test.every / MINUTE,
             days: test.days,
             preemptible_percent: test.preemptible_percent,
             ways,
