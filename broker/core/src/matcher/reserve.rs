@@ -109,19 +109,12 @@ pub(super) fn earliest(view: &View<'_>, held: &[Held<'_>], spec: &RequestSpec) -
     best
 }
 
-/// The fewest of `all` ends that make room, and what `fits` then: more room is never worse. They are doubled until they do,
-/// then halved between: mostly few do, and a look costs as much as there is to be released.
+/// The fewest of `all` ends that make room, and what `fits` then; `None` if all do not. More room is never worse, so they are
+/// found by halving; but few are tried before many, for mostly few do, and a look costs as much as there is to be released.
 fn fewest<T>(all: usize, mut fits: impl FnMut(usize) -> Option<T>) -> Option<(usize, T)> {
-    let (mut least, mut tried) = (0, 0);
-    let (mut most, mut found) = loop {
-        match fits(tried) {
-            Some(found) => break (tried, found),
-            None if tried == all => return None,
-            None => (least, tried) = (tried + 1, (2 * tried).clamp(1, all)),
-        }
-    };
+    let (mut least, mut most, mut found) = (0, all, fits(all)?);
     while least < most {
-        let middle = least.midpoint(most);
+        let middle = least.midpoint(most).min(2 * least);
         match fits(middle) {
             Some(sooner) => (most, found) = (middle, sooner),
             None => least = middle + 1,
@@ -169,13 +162,13 @@ mod tests {
     fn the_fewest_ends_are_found_without_looking_at_many_more() {
         for all in 0..70 {
             for needed in 0..=all {
-                let mut most_looked_at = 0;
+                let mut looked_at = Vec::new();
                 let found = fewest(all, |many| {
-                    most_looked_at = most_looked_at.max(many);
+                    looked_at.push(many);
                     (many >= needed).then_some(many)
                 });
                 assert_eq!(found, Some((needed, needed)), "{needed} of {all}");
-                assert!(most_looked_at <= (2 * needed).max(1), "{needed} of {all}: looked at {most_looked_at}");
+                assert!(looked_at[1..].iter().all(|many| *many <= 2 * needed), "{needed} of {all}: {looked_at:?}");
             }
             assert_eq!(fewest(all, |_| None::<()>), None);
         }

@@ -85,7 +85,7 @@ impl Books {
     }
 
     /// What is to be called back, looked at before it is: whether each has been where it is for long enough.
-    pub(super) fn to_call_back(&mut self, state: &State, reclaims: &[ProposedReclaim]) {
+    pub(super) fn proposed(&mut self, state: &State, reclaims: &[ProposedReclaim]) {
         for reclaim in reclaims {
             let since = state.leases.get(&reclaim.lease).and_then(|lease| lease.active_at);
             let in_place = since.map_or(0, |since| state.log_time.since(since).0);

@@ -115,7 +115,7 @@ impl Run {
             self.books.spared(&stay);
             let plan = self.broker.plan(limit);
             let placed = if plan.placements.is_empty() { Vec::new() } else { self.broker.place(plan.placements)? };
-            self.books.to_call_back(&self.broker.state, &plan.reclaims);
+            self.books.proposed(&self.broker.state, &plan.reclaims);
             let Reclaimed { leases, .. } = self.broker.call_back(Vec::new(), plan.reclaims.clone())?;
             self.books.called_back(&leases, &plan.reclaims);
             for lease in placed {
