@@ -34,7 +34,7 @@ pub fn svg(report: &FederationReport) -> String {
          font-size=\"12\">\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"white\"/>\n"
     );
     for (number, (name, colour)) in (0..).zip(WAYS) {
-        let at = LEFT + 340 * number;
+        let at = LEFT + 390 * number;
         let _ = writeln!(
             text,
             "<rect x=\"{at}\" y=\"16\" width=\"12\" height=\"12\" fill=\"{colour}\"/>\n<text x=\"{}\" y=\"26\">{name}</text>",
