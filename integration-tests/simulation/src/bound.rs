@@ -138,6 +138,17 @@ mod tests {
     }
 
     #[test]
+    fn no_more_is_allocated_than_there_is() {
+        let tasks = [(1_000, 1, 1_000), (2_000, 2, 1_000), (500, 1, 500), (250, 1, 250), (300, 1, 150)];
+        for step in [0.5, 2.0, 7.0] {
+            for mark in bound(&trace(7, 3, &tasks), step, |_| ()).unwrap().marks {
+                let all = [mark.work_conserving_percent, mark.free_choice_percent];
+                assert!(all.iter().all(|percent| *percent <= 100.0 && *percent > 99.9), "{step}: {mark:?}");
+            }
+        }
+    }
+
+    #[test]
     fn two_shares_of_six_tenths_are_not_one_device() {
         // One share a device, of which 40 % stay idle.
         assert_eq!(percents(&trace(10, 1, &[(10, 1, 600)])), [(60.0, 60.0), (60.0, 60.0)]);

@@ -1,164 +1,124 @@
-//! The broker's state machine and planner over the nodes of a trace: members borrow and lend by the commands that the
-//! broker's log holds.
+//! The broker's state machine and planner in log time, without a log and without agents: clusters borrow and lend by the
+//! commands that the broker's log holds. Whoever drives it says what agents report, and when time passes.
 
+pub(crate) mod hardware;
+mod members;
+pub(crate) mod spec;
 mod terms;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use comity_core::cluster::Cluster;
 use comity_core::command::{
-    AdvertiseOffer, CancelRequest, LeaseOutcome, PlaceRequests, ProposedPlacement, ReleaseLease, ReportLease,
-    ReviseOffer, SubmitRequest,
+    AdvertiseOffer, ApplyPolicy, CancelRequest, Expire, InviteCluster, JoinCluster, LeaseOutcome, MarkClusters,
+    PlaceRequests, ProposedPlacement, ProposedReclaim, ReclaimLeases, ReportLease, SubmitRequest,
 };
 use comity_core::data::DataSite;
-use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
-use comity_core::inventory::{Device, DeviceWiring, Node, NodeWiring, Offer, Sharing};
-use comity_core::lease::Lease;
+use comity_core::demand::{Delivery, RequestSpec};
+use comity_core::inventory::{Node, Offer};
+use comity_core::lease::LeaseState;
 use comity_core::log::LOG_FORMAT;
 use comity_core::matcher::{Plan, Planner};
-use comity_core::packing::{Shape, Task};
-use comity_core::policy_record::PolicyRecord;
 use comity_core::refusal::Code;
-use comity_core::work::{WorkMix, WorkType};
 use comity_core::{
-    Actor, ClassName, ClusterId, Command, InstitutionId, LeaseId, LogEnvelope, Millis, NodeId, Refusal, ReplyBody,
-    RequestId, State, TenantId, Timestamp,
+    Actor, ClassName, ClusterId, Command, LeaseId, LogEnvelope, Millis, NodeId, Refusal, ReplyBody, RequestId, State,
+    TenantId, Timestamp,
 };
-use comity_policy::{Bundle, BundleSource, SourceFile};
+use comity_policy::{BundleSource, SourceFile};
 
-/// A cluster, the institution and the tenant of the same name, and what it offers.
+pub use self::members::{Member, node_id};
+
+/// The broker's core.
 #[derive(Clone, Debug)]
-pub struct Member<'t> {
-    /// Name of all three.
-    pub name: String,
-    /// Nodes, in the order in which they are numbered.
-    pub nodes: Vec<&'t Shape>,
-}
-
-/// The broker's core, without a log and without agents.
-#[derive(Debug)]
 pub struct Broker {
     /// As it is.
     pub state: State,
-    idle: State,
     planner: Planner,
+    now: Timestamp,
     class: ClassName,
     members: Vec<(ClusterId, TenantId)>,
 }
 
+/// What came of calling leases back.
+#[derive(Debug, Default)]
+pub(crate) struct Reclaimed {
+    pub(crate) leases: Vec<LeaseId>,
+    pub(crate) spared: Vec<LeaseId>,
+    pub(crate) refused: usize,
+}
+
 impl Broker {
-    /// Members with idle nodes, who all lend to each other; requests like `history` are expected.
+    /// Clusters that have joined under a policy and are heard. They offer nothing yet.
     ///
     /// # Errors
-    /// What the core says if the nodes cannot be offers.
-    pub fn new(members: &[Member<'_>], history: &[Task]) -> Result<Self, Refusal> {
+    /// What the core says to the policy or the clusters.
+    pub(crate) fn joined(policy: String, clusters: &[ClusterId], now: Timestamp) -> Result<Self, Refusal> {
         let class = ClassName::parse("gpu", "class")?;
-        let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
-        let mut idle = State::default();
-        idle.policy = Some(record(terms::policy(&names))?);
-        let mut parsed = Vec::new();
-        for member in members {
-            let cluster = ClusterId::parse(&member.name, "cluster")?;
-            idle.clusters.insert(cluster.clone(), joined(InstitutionId::parse(&member.name, "institution")?));
-            parsed.push((cluster, TenantId::parse(&member.name, "tenant")?));
+        let mut broker = Self { state: State::default(), planner: Planner::default(), now, class, members: Vec::new() };
+        broker.apply_policy(policy)?;
+        for cluster in clusters.iter().cloned() {
+            let secret_sha256 = format!("{cluster:0>64}");
+            let (ttl, identity_key) = (Millis::from_hours(1), format!("ed25519:{cluster}"));
+            let invite =
+                InviteCluster { cluster: cluster.clone(), secret_sha256: secret_sha256.clone(), ttl, replace: false };
+            broker.apply(Command::InviteCluster(invite))?;
+            let certificate_not_after = Timestamp(u64::MAX);
+            let join = JoinCluster { cluster, secret_sha256, identity_key, certificate_not_after };
+            broker.apply(Command::JoinCluster(join))?;
         }
-        idle.rebuild_derived();
-        let mut broker =
-            Self { state: idle, idle: State::default(), planner: Planner::default(), class, members: parsed };
-        for (index, member) in members.iter().enumerate().filter(|(_, member)| !member.nodes.is_empty()) {
-            let nodes = (0..).zip(&member.nodes).map(|(number, shape)| Ok((node_id(number)?, node(shape))));
-            let nodes: Result<BTreeMap<NodeId, Node>, Refusal> = nodes.collect();
-            let offer = Offer {
-                generation: 1,
-                nodes: nodes?,
-                deliveries: BTreeSet::from([Delivery::Namespace]),
-                data: DataSite::default(),
-            };
-            let cluster = broker.members[index].0.clone();
-            broker.apply(Command::AdvertiseOffer(AdvertiseOffer { cluster, offer }))?;
-        }
-        let mut work = WorkMix::default();
-        for task in history {
-            work.add(broker.work(task), 1);
-        }
-        broker.planner = Planner::expecting(work);
-        broker.idle = broker.state.clone();
+        broker.mark(clusters.to_vec(), Vec::new())?;
         Ok(broker)
     }
 
-    /// Clears all nodes, and what the planner knows of them.
-    pub fn restart(&mut self) {
-        self.state.clone_from(&self.idle);
-        self.planner.forget();
+    /// Log time.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.now
     }
 
-    /// How many members there are.
-    #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "there is no federation without members")]
-    pub fn len(&self) -> usize {
-        self.members.len()
+    /// Lets time pass, up to `until`. What falls due meanwhile happens by [`expire`](Self::expire).
+    pub(crate) fn pass(&mut self, until: Timestamp) {
+        self.now = self.now.max(until);
     }
 
-    /// Cluster of a member.
-    #[must_use]
-    pub fn cluster(&self, member: usize) -> &ClusterId {
-        &self.members[member].0
+    /// When something falls due next, if that is not after `until`.
+    pub(crate) fn due(&self, until: Timestamp) -> Option<Timestamp> {
+        self.state.next_due().filter(|due| *due <= until)
     }
 
-    /// Ends all leases and all local work, as agents do that report clean and revise their offers; what the planner knows
-    /// stays.
-    ///
-    /// # Errors
-    /// What the core says to it.
-    pub fn drain(&mut self) -> Result<(), Refusal> {
-        let ends = |(id, lease): (LeaseId, &Lease)| {
-            (id, lease.fencing_token, [lease.origin.clone(), lease.placement.donor.clone()])
+    /// What is due happens.
+    pub(crate) fn expire(&mut self) -> Result<(), Refusal> {
+        self.apply(Command::Expire(Expire {})).map(drop)
+    }
+
+    /// Puts another policy in force.
+    pub(crate) fn apply_policy(&mut self, text: String) -> Result<(), Refusal> {
+        let files = vec![SourceFile { path: "terms.yaml".to_owned(), text }];
+        self.apply(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None } })).map(drop)
+    }
+
+    /// Some clusters are heard again, others have fallen silent.
+    pub(crate) fn mark(&mut self, heard: Vec<ClusterId>, silent: Vec<ClusterId>) -> Result<(), Refusal> {
+        self.apply(Command::MarkClusters(MarkClusters { heard, silent })).map(drop)
+    }
+
+    /// A cluster offers these nodes, in a generation that is above all that it had.
+    pub(crate) fn advertise(&mut self, cluster: &ClusterId, nodes: BTreeMap<NodeId, Node>) -> Result<(), Refusal> {
+        let offer = Offer {
+            generation: self.state.revision + 1,
+            nodes,
+            deliveries: BTreeSet::from([Delivery::Namespace]),
+            data: DataSite::default(),
         };
-        for (lease, fencing_token, clusters) in self.state.live_leases().map(ends).collect::<Vec<_>>() {
-            self.apply(Command::ReleaseLease(ReleaseLease { lease }))?;
-            for cluster in clusters {
-                let outcome = LeaseOutcome::Clean;
-                self.apply(Command::ReportLease(ReportLease { cluster, lease, fencing_token, outcome }))?;
-            }
-        }
-        for (index, (cluster, _)) in self.members.clone().iter().enumerate() {
-            let offer = self.state.clusters.get(cluster).and_then(|cluster| cluster.offer.as_ref());
-            let busy = offer.into_iter().flat_map(|offer| &offer.nodes).filter(|(_, node)| node.local_cpu_milli > 0);
-            for id in busy.map(|(id, _)| id.clone()).collect::<Vec<NodeId>>() {
-                self.run_locally(index, &id, |node| (node.local_cpu_milli, node.local_memory_mib) = (0, 0))?;
-            }
-        }
-        Ok(())
+        self.apply(Command::AdvertiseOffer(AdvertiseOffer { cluster: cluster.clone(), offer })).map(drop)
     }
 
-    /// Queues `task` for a member's tenant.
-    ///
-    /// # Errors
-    /// What the core says to it.
-    pub fn submit(&mut self, member: usize, task: &Task) -> Result<RequestId, Refusal> {
-        let WorkType { gpus, topology } = self.work(task);
-        let (origin, tenant) = self.members[member].clone();
-        let spec = RequestSpec {
-            tenant,
-            origin,
-            gpus,
-            topology,
-            members: None,
-            spread_donors: false,
-            data: Vec::new(),
-            duration: Millis::from_hours(1),
-            allow_donors: Vec::new(),
-            deny_donors: Vec::new(),
-            delivery: Delivery::Namespace,
-            target_namespace: "comity-leases".to_owned(),
-            purpose: String::new(),
-            priority: None,
-            not_before: None,
-            start_by: None,
-            preemptible: None,
-        };
-        let submitted_by = "spiffe://replay.example/user/alice".to_owned();
+    /// The nodes that a cluster offers; none if it offers nothing.
+    pub(crate) fn offered(&self, cluster: &ClusterId) -> Option<&BTreeMap<NodeId, Node>> {
+        self.state.clusters.get(cluster)?.offer.as_ref().map(|offer| &offer.nodes)
+    }
+
+    /// Queues a request.
+    pub(crate) fn ask(&mut self, spec: RequestSpec) -> Result<RequestId, Refusal> {
+        let submitted_by = format!("spiffe://simulation.example/user/{}", spec.tenant);
         match self.apply(Command::SubmitRequest(SubmitRequest { spec, submitted_by }))? {
             ReplyBody::Request(request) => Ok(request),
             other => Err(unexpected(&other)),
@@ -171,7 +131,7 @@ impl Broker {
         self.planner.plan(&self.state, limit)
     }
 
-    /// Carries a plan out; how many leases came of it.
+    /// Carries a plan out: the leases that came of it.
     ///
     /// # Errors
     /// The first placement that the core refuses: it was made for this very state.
@@ -193,56 +153,59 @@ impl Broker {
         self.apply(Command::CancelRequest(CancelRequest { request })).map(drop)
     }
 
-    /// The node of a member that work without GPUs leaves least idle on.
-    #[must_use]
-    pub fn advise(&mut self, member: usize, task: &Task) -> Option<NodeId> {
-        self.planner.advise(&self.state, &self.members[member].0, task.cpu_milli, task.memory_mib)
-    }
-
-    /// Work that is local to a member changes one of its nodes, and it revises its offer.
-    ///
-    /// # Errors
-    /// What the core says to it.
-    pub fn run_locally(&mut self, member: usize, id: &NodeId, change: impl FnOnce(&mut Node)) -> Result<(), Refusal> {
-        let cluster = self.members[member].0.clone();
-        let offer = self.state.clusters.get(&cluster).and_then(|cluster| cluster.offer.as_ref());
-        let missing = || Refusal::not_found("node", id, "node");
-        let (revises, mut node) =
-            offer.and_then(|offer| Some((offer.generation, offer.nodes.get(id)?.clone()))).ok_or_else(missing)?;
-        change(&mut node);
-        let (nodes, gone) = (BTreeMap::from([(id.clone(), node)]), BTreeSet::new());
-        let revise = ReviseOffer { cluster, revises, generation: revises + 1, nodes, gone };
-        self.apply(Command::ReviseOffer(revise)).map(drop)
-    }
-
-    /// What a task is as a request.
-    fn work(&self, task: &Task) -> WorkType {
-        if task.devices == 0 {
-            return WorkType::without_gpus(task.cpu_milli, task.memory_mib);
+    /// Spares leases, then calls others back.
+    pub(crate) fn call_back(
+        &mut self,
+        spare: Vec<LeaseId>,
+        reclaims: Vec<ProposedReclaim>,
+    ) -> Result<Reclaimed, Refusal> {
+        if spare.is_empty() && reclaims.is_empty() {
+            return Ok(Reclaimed::default());
         }
-        let count = u32::from(task.devices);
-        let devices = if task.kinds.is_empty() {
-            DeviceChoice::Class(self.class.clone())
-        } else {
-            let names: Vec<String> = task.kinds.iter().map(|kind| format!("'{}'", product(*kind))).collect();
-            DeviceChoice::Selector(format!("device.productName in [{}]", names.join(", ")))
-        };
-        let share = if task.milli == 1_000 { Share::Whole } else { Share::Milli(u32::from(task.milli)) };
-        let gpus = GpuDemand {
-            devices,
-            share,
-            count,
-            cpu_milli_per_gpu: task.cpu_milli.div_ceil(u64::from(count)),
-            memory_mib_per_gpu: task.memory_mib.div_ceil(u64::from(count)),
-        };
-        WorkType { gpus, topology: Topology { same_node: count > 1, ..Topology::default() } }
+        match self.apply(Command::ReclaimLeases(ReclaimLeases { spare, reclaims }))? {
+            ReplyBody::Reclaimed { leases, spared, refused } => {
+                Ok(Reclaimed { leases, spared, refused: refused.len() })
+            }
+            other => Err(unexpected(&other)),
+        }
     }
 
-    fn apply(&mut self, command: Command) -> Result<ReplyBody, Refusal> {
+    /// Both sides of a lease report the same.
+    pub(crate) fn report(&mut self, lease: LeaseId, outcome: &LeaseOutcome) -> Result<(), Refusal> {
+        let Some(held) = self.state.leases.get(&lease) else { return Ok(()) };
+        let fencing_token = held.fencing_token;
+        for cluster in [held.placement.donor.clone(), held.origin.clone()] {
+            let report = ReportLease { cluster, lease, fencing_token, outcome: outcome.clone() };
+            self.apply(Command::ReportLease(report))?;
+        }
+        Ok(())
+    }
+
+    /// Both sides of a lease have prepared it.
+    pub(crate) fn report_ready(&mut self, lease: LeaseId) -> Result<(), Refusal> {
+        self.report(lease, &LeaseOutcome::Ready { namespace: "n".to_owned(), secret_name: "s".to_owned() })
+    }
+
+    /// The origin of a lease says that its work is saved.
+    pub(crate) fn report_saved(&mut self, lease: LeaseId) -> Result<(), Refusal> {
+        let Some(held) = self.state.leases.get(&lease) else { return Ok(()) };
+        let (cluster, fencing_token) = (held.origin.clone(), held.fencing_token);
+        let outcome = LeaseOutcome::Checkpointed;
+        self.apply(Command::ReportLease(ReportLease { cluster, lease, fencing_token, outcome })).map(drop)
+    }
+
+    /// Leases that agents have yet to take down.
+    pub(crate) fn ending(&self) -> Vec<LeaseId> {
+        let ending = self.state.live_leases().filter(|(_, lease)| lease.state == LeaseState::Ending);
+        ending.map(|(id, _)| id).collect()
+    }
+
+    /// Applies a command, now.
+    pub(crate) fn apply(&mut self, command: Command) -> Result<ReplyBody, Refusal> {
         let entry = LogEnvelope {
             format: LOG_FORMAT,
             actor: Actor::Leader(1),
-            time: Timestamp(1_000_000),
+            time: self.now,
             traceparent: String::new(),
             idempotency: None,
             command,
@@ -252,71 +215,5 @@ impl Broker {
 }
 
 fn unexpected(reply: &ReplyBody) -> Refusal {
-    Refusal::new(Code::WrongState, format!("{reply:?} is no answer to this command"), "mend the replay")
-}
-
-fn record(policy: String) -> Result<PolicyRecord, Refusal> {
-    let source = BundleSource { files: vec![SourceFile { path: "terms.yaml".to_owned(), text: policy }], commit: None };
-    let bundle = Bundle::compile(&source).map_err(|problems| {
-        Refusal::new(Code::InvalidField, format!("{problems:?}"), "mend the terms of the replay")
-    })?;
-    Ok(PolicyRecord {
-        bundle: Arc::new(bundle),
-        source,
-        applied_at: Timestamp::default(),
-        applied_by: "spiffe://replay.example/user/admin".to_owned(),
-    })
-}
-
-fn joined(institution: InstitutionId) -> Cluster {
-    Cluster {
-        institution,
-        identity_key: String::new(),
-        joined_at: Timestamp::default(),
-        certificate_not_after: Timestamp(u64::MAX),
-        connected: true,
-        since: Timestamp::default(),
-        offer: None,
-        health: comity_core::health::Health::default(),
-        last_fencing_token: 0,
-        revision: 0,
-    }
-}
-
-/// Name of a node by its number, in the order of numbers: 16 hex digits of which the first tell nodes apart, as agents name them.
-///
-/// # Errors
-/// None for numbers that a cluster can have.
-pub fn node_id(number: usize) -> Result<NodeId, Refusal> {
-    NodeId::parse(&format!("{number:08x}00000000"), "node")
-}
-
-fn product(kind: u32) -> String {
-    format!("KIND-{kind}")
-}
-
-fn node(shape: &Shape) -> Node {
-    let device = Device {
-        product_name: product(shape.kind),
-        architecture: String::new(),
-        memory_mib: 16_384,
-        cuda_compute_capability: "8.0".to_owned(),
-        driver_version: "550.107.02".to_owned(),
-        sharing: Sharing::Fractional { step_milli: 1 },
-        healthy: true,
-        fault: None,
-        local_use_milli: 0,
-        resource_name: "nvidia.com/gpu".to_owned(),
-        wiring: DeviceWiring::default(),
-    };
-    Node {
-        cpu_milli: shape.cpu_milli,
-        memory_mib: shape.memory_mib,
-        local_cpu_milli: 0,
-        local_memory_mib: 0,
-        devices: vec![device; usize::from(shape.devices)],
-        schedulable: true,
-        ready: true,
-        wiring: NodeWiring::default(),
-    }
+    Refusal::new(Code::WrongState, format!("{reply:?} is no answer to this command"), "mend the simulation")
 }

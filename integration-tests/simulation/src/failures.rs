@@ -4,7 +4,9 @@
 //! stop answering, go and come back; donors fall silent. Agents do at once what they are asked. What is placed, and what is not,
 //! is checked by a list of what is ill that the simulation keeps beside the broker.
 
+mod faults;
 mod federation;
+mod look;
 mod report;
 mod truth;
 

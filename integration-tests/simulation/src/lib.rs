@@ -10,6 +10,7 @@
 //! shuffled, then sampled anew until the demand is reached; placed online, for good, in order of arrival.
 
 pub mod arrivals;
+pub mod batching;
 pub mod bound;
 pub mod broker;
 pub mod failures;

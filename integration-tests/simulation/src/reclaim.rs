@@ -7,14 +7,15 @@
 mod federation;
 mod judge;
 mod report;
+mod request;
 mod terms;
 
 use comity_core::{Millis, Refusal};
 
 use self::federation::Federation;
-pub(crate) use self::federation::{node, request};
 pub use self::report::ReclaimReport;
-pub(crate) use self::terms::{DONORS, ORIGINS, Terms, policy};
+pub(crate) use self::request::request;
+pub(crate) use self::terms::{DONORS, Terms, cluster, clusters, node, policy};
 use crate::random::Random;
 
 const SECOND: u64 = 1_000;
@@ -37,7 +38,7 @@ impl Reclaims {
     pub fn run(&self) -> Result<ReclaimReport, Refusal> {
         let mut random = Random::new(self.seed);
         let mut federation = Federation::new(self.seed)?;
-        while federation.report.called_back() < self.reclaims {
+        while federation.report.called_back < self.reclaims {
             for _ in 0..random.below(4) {
                 federation.submit(&mut random)?;
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use comity_core::limits::{MAX_AMOUNT, MAX_DEVICES_PER_NODE, MIN_SHARE_MILLI};
 use comity_core::packing::{Shape, Task};
 
 /// Why a trace cannot be read.
@@ -40,11 +41,35 @@ pub enum TraceError {
         /// What should be.
         remedy: String,
     },
+    /// A column that is in the header more than once: it would not be clear which one counts.
+    #[error("{path}: its header names {column} as columns {first} and {second}; keep one of them")]
+    TwiceAColumn {
+        /// File.
+        path: PathBuf,
+        /// The column.
+        column: &'static str,
+        /// Where it is first, from 1.
+        first: usize,
+        /// Where it is again.
+        second: usize,
+    },
     /// A header alone.
     #[error("{path} has a header and no rows; {remedy}")]
     Empty {
         /// File.
         path: PathBuf,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// Nothing with GPUs.
+    #[error("{path}, lines 2 to {last_line}: {column} is 0 in all rows; {remedy}")]
+    NoGpus {
+        /// File.
+        path: PathBuf,
+        /// Line of the last row.
+        last_line: u64,
+        /// Column that says how many GPUs.
+        column: &'static str,
         /// What to do.
         remedy: &'static str,
     },
@@ -61,14 +86,14 @@ pub struct Trace {
 
 /// Columns of a file of nodes.
 const NODE_COLUMNS: [&str; 5] = ["sn", "cpu_milli", "memory_mib", "gpu", "model"];
-/// Columns of a file of pods; `gpu_spec` may be there as well.
+/// Columns of a file of pods.
 const POD_COLUMNS: [&str; 4] = ["cpu_milli", "memory_mib", "num_gpu", "gpu_milli"];
+/// Column of a file of pods that may be there as well.
+const MODELS_COLUMN: &str = "gpu_spec";
 /// Most rows that are read of one file.
 const MAX_ROWS: u64 = 10_000_000;
 /// Most devices of one node or task.
-const MAX_DEVICES: u64 = 128;
-/// Most CPU or memory of one node or task.
-const MAX_AMOUNT: u64 = 1 << 40;
+const MAX_DEVICES: u64 = MAX_DEVICES_PER_NODE as u64;
 
 impl Trace {
     /// Reads both files.
@@ -90,7 +115,7 @@ impl Trace {
 }
 
 fn read_nodes(path: &Path, models: &mut BTreeMap<String, u32>) -> Result<BTreeMap<String, Shape>, TraceError> {
-    let mut table = Table::open(path, &NODE_COLUMNS)?;
+    let mut table = Table::open(path, &NODE_COLUMNS, &[])?;
     let mut nodes = BTreeMap::new();
     while let Some(row) = table.next()? {
         let next = u32::try_from(models.len()).unwrap_or(u32::MAX);
@@ -105,30 +130,40 @@ fn read_nodes(path: &Path, models: &mut BTreeMap<String, u32>) -> Result<BTreeMa
             return Err(row.bad("sn", "give each node a name of its own".to_owned()));
         }
     }
-    if nodes.values().all(|shape| shape.devices == 0) {
-        return Err(TraceError::Empty { path: path.to_owned(), remedy: "name nodes with GPUs, one a line" });
-    }
+    let has_gpus = nodes.values().any(|shape| shape.devices > 0);
+    table.check(has_gpus, "gpu", "name nodes with GPUs, one a line")?;
     Ok(nodes)
 }
 
 fn read_tasks(path: &Path, models: &BTreeMap<String, u32>) -> Result<Vec<Task>, TraceError> {
-    let mut table = Table::open(path, &POD_COLUMNS)?;
+    let mut table = Table::open(path, &POD_COLUMNS, &[MODELS_COLUMN])?;
+    let least = u16::try_from(MIN_SHARE_MILLI).unwrap_or(u16::MAX);
     let mut tasks = Vec::new();
     while let Some(row) = table.next()? {
         let devices = row.small("num_gpu", MAX_DEVICES)?;
-        let milli = if devices == 0 { 0 } else { row.small("gpu_milli", 1_000)? };
-        if devices > 0 && milli == 0 || devices > 1 && milli != 1_000 {
-            return Err(
-                row.bad("gpu_milli", format!("a task of {devices} GPUs takes 1 to 1000 of one or 1000 of each"))
-            );
+        let milli = match row.text("gpu_milli") {
+            "" if devices == 0 => 0,
+            _ => row.small("gpu_milli", 1_000)?,
+        };
+        let takes = match devices {
+            0 => 0..=0,
+            1 => least..=1_000,
+            _ => 1_000..=1_000,
+        };
+        if !takes.contains(&milli) {
+            let remedy = match devices {
+                0 => "num_gpu is 0, and of no GPU 0 thousandths are taken; write 0, or a num_gpu from 1".to_owned(),
+                1 => format!("a task of one GPU takes {least} to 1000 thousandths of it"),
+                _ => format!("a task of {devices} GPUs takes 1000 of each"),
+            };
+            return Err(row.bad("gpu_milli", remedy));
         }
         let cpu_milli = row.number("cpu_milli", MAX_AMOUNT)?;
         let memory_mib = row.number("memory_mib", MAX_AMOUNT)?;
-        tasks.push(Task { cpu_milli, memory_mib, devices, milli, kinds: kinds(row.text("gpu_spec"), models) });
+        tasks.push(Task { cpu_milli, memory_mib, devices, milli, kinds: kinds(row.text(MODELS_COLUMN), models) });
     }
-    if tasks.iter().all(|task| task.devices == 0) {
-        return Err(TraceError::Empty { path: path.to_owned(), remedy: "name tasks that ask for GPUs, one a line" });
-    }
+    let asks_for_gpus = tasks.iter().any(|task| task.devices > 0);
+    table.check(asks_for_gpus, "num_gpu", "name tasks that ask for GPUs, one a line")?;
     Ok(tasks)
 }
 
@@ -150,6 +185,7 @@ struct Table {
     header: Vec<String>,
     rows: csv::StringRecordsIntoIter<std::fs::File>,
     read: u64,
+    line: u64,
 }
 
 /// One row of it.
@@ -161,17 +197,34 @@ struct Row<'a> {
 }
 
 impl Table {
-    fn open(path: &Path, needed: &[&'static str]) -> Result<Self, TraceError> {
+    fn open(path: &Path, needed: &[&'static str], optional: &[&'static str]) -> Result<Self, TraceError> {
         let unreadable = |cause| TraceError::Unreadable { path: path.to_owned(), cause };
         let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_path(path).map_err(unreadable)?;
         let header: Vec<String> = reader.headers().map_err(unreadable)?.iter().map(str::to_owned).collect();
-        for column in needed {
-            if !header.iter().any(|name| name == column) {
-                let (path, needed) = (path.to_owned(), needed.join(", "));
-                return Err(TraceError::MissingColumn { path, column, needed });
+        for column in needed.iter().chain(optional).copied() {
+            let mut places = (1..).zip(&header).filter(|(_, name)| *name == column).map(|(place, _)| place);
+            let path = path.to_owned();
+            match (places.next(), places.next()) {
+                (Some(first), Some(second)) => {
+                    return Err(TraceError::TwiceAColumn { path, column, first, second });
+                }
+                (None, _) if needed.contains(&column) => {
+                    return Err(TraceError::MissingColumn { path, column, needed: needed.join(", ") });
+                }
+                _ => {}
             }
         }
-        Ok(Self { path: path.to_owned(), header, rows: reader.into_records(), read: 0 })
+        Ok(Self { path: path.to_owned(), header, rows: reader.into_records(), read: 0, line: 1 })
+    }
+
+    /// After the last row: that there was one, and something with GPUs.
+    fn check(&self, gpus: bool, column: &'static str, remedy: &'static str) -> Result<(), TraceError> {
+        let path = self.path.clone();
+        match (self.read, gpus) {
+            (0, _) => Err(TraceError::Empty { path, remedy }),
+            (_, false) => Err(TraceError::NoGpus { path, last_line: self.line, column, remedy }),
+            (_, true) => Ok(()),
+        }
     }
 
     fn next(&mut self) -> Result<Option<Row<'_>>, TraceError> {
@@ -181,8 +234,8 @@ impl Table {
             return Ok(None);
         };
         self.read += 1;
-        let line = values.position().map_or(self.read + 1, csv::Position::line);
-        let row = Row { path: &self.path, header: &self.header, line, values };
+        self.line = values.position().map_or(self.read + 1, csv::Position::line);
+        let row = Row { path: &self.path, header: &self.header, line: self.line, values };
         if self.read > MAX_ROWS {
             return Err(row.bad("row", format!("give at most {MAX_ROWS} rows")));
         }

@@ -49,7 +49,11 @@ fn the_table_and_the_plot_have_all_institutions() {
     let (table, plot) = (report.table(), svg(&report));
     assert_eq!(table.lines().count(), 2 + 5 + 1, "{table}");
     assert!((1..=5).all(|number| table.contains(&format!("institution-{number:02}"))), "{table}");
-    assert_eq!(plot.matches("<rect").count(), 1 + 2 * 3 * 5, "{plot}");
+    // The paper, the legend, the bars; each bar says whose it is, and each axis what it counts.
+    assert_eq!(plot.matches("<rect").count(), 1 + 3 + 2 * 3 * 5, "{plot}");
+    assert!(plot.contains("<title>institution-05, one cluster of all nodes: "), "{plot}");
+    let axes = [">GPUs</text>", ">number of the institution</text>"].map(|axis| plot.matches(axis).count());
+    assert_eq!(axes, [2, 2], "{plot}");
     assert!(plot.starts_with("<svg") && plot.ends_with("</svg>\n"));
 }
 

@@ -8,8 +8,9 @@ fn leases_are_called_back_with_notice_no_more_than_needed_and_move() {
     for seed in 1..=5 {
         let report = Reclaims { seed, reclaims: 60 }.run().unwrap();
         assert!(report.holds() && report.could_have_moved == 0, "seed {seed}\n{}", report.table());
-        assert!(report.called_back() >= 60 && report.sets_checked >= 20, "{}", report.table());
+        assert!(report.called_back >= 60 && report.sets_checked >= 20, "{}", report.table());
         assert!(report.for_local_need > 0 && report.for_policy > 0 && report.for_requests > 0, "{}", report.table());
+        assert_eq!(report.called_back, report.for_local_need + report.for_policy + report.for_requests, "seed {seed}");
         assert!(report.moved > 0 && report.waited_again > 0 && report.saved > 0, "{}", report.table());
     }
     // A lease that was to replace another one was called back itself, while the other one still was in force.

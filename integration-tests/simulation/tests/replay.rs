@@ -128,8 +128,20 @@ fn files_that_are_none_are_refused_with_a_remedy() {
         (NODES, PODS, "a header and no rows"),
         (NODES, &format!("{PODS}p1,4000,1024,one,1000\n"), "line 2: num_gpu is \"one\"; write a whole number"),
         (NODES, &format!("{PODS}p1,-1,1024,1,1000\n"), "line 2: cpu_milli is \"-1\""),
-        (NODES, &format!("{PODS}p1,4000,1024,2,500\n"), "line 2: gpu_milli is \"500\"; a task of 2 GPUs takes"),
+        (NODES, &format!("{PODS}p1,4000,1024,2,500\n"), "line 2: gpu_milli is \"500\"; a task of 2 GPUs takes 1000"),
         (NODES, &format!("{PODS}p1,4000,1024,1,1001\n"), "from 0 to 1000"),
+        (NODES, &format!("{PODS}p1,4000,1024,1,49\n"), "gpu_milli is \"49\"; a task of one GPU takes 50 to 1000"),
+        (NODES, &format!("{PODS}p1,4000,1024,0,500\n"), "line 2: gpu_milli is \"500\"; num_gpu is 0, and of no GPU"),
+        (NODES, &format!("{PODS}p1,4000,1024,0,0\np2,4000,1024,0,\n"), "lines 2 to 3: num_gpu is 0 in all rows; name"),
+        (
+            NODES,
+            &format!("{PODS}p1,1099511627777,1024,1,1000\n"),
+            "cpu_milli is \"1099511627777\"; write a whole number",
+        ),
+        (NODES, &format!("{PODS}p1,4000,1024,129,1000\n"), "num_gpu is \"129\"; write a whole number from 0 to 128"),
+        (NODES, "num_gpu,cpu_milli,memory_mib,num_gpu,gpu_milli\n", "names num_gpu as columns 1 and 4; keep one"),
+        ("sn,cpu_milli,gpu,memory_mib,gpu,model\n", PODS, "names gpu as columns 3 and 5"),
+        ("sn,cpu_milli,memory_mib,gpu,model\nn1,64000,262144,0,T4\n", PODS, "lines 2 to 2: gpu is 0 in all rows"),
         (NODES, &format!("{PODS}p1,4000\n"), "found record with 2 fields"),
         (&format!("{NODES}n1,64000,262144,2,T4\n"), PODS, "line 3: sn is \"n1\"; give each node a name of its own"),
     ];
@@ -137,6 +149,11 @@ fn files_that_are_none_are_refused_with_a_remedy() {
         let said = refusal(nodes, pods);
         assert!(said.contains(wanted), "{said:?} lacks {wanted:?}");
     }
+    // A node without GPUs may be there for work without them.
+    let (folder, nodes) = (tempfile::tempdir().unwrap(), format!("{NODES}n2,64000,262144,0,\n"));
+    let path = folder.path().join("nodes.csv");
+    std::fs::write(&path, nodes).unwrap();
+    assert_eq!(Trace::read(&path, &fixture("pods.csv")).unwrap().nodes.len(), 2);
     let gone = Trace::read(Path::new("/nowhere/nodes.csv"), &fixture("pods.csv")).unwrap_err().to_string();
     assert!(gone.starts_with("cannot read /nowhere/nodes.csv"), "{gone}");
 }

@@ -98,17 +98,9 @@ pub(super) fn earliest(view: &View<'_>, held: &[Held<'_>], spec: &RequestSpec) -
         };
         let in_the_way: Vec<&Held<'_>> = held.iter().filter(|held| matters(&held.counts)).collect();
         let sooner = |held: &&&Held<'_>| best.as_ref().is_none_or(|best| held.end < best.at);
-        let mut most = in_the_way.iter().take_while(|held| sooner(held)).count();
-        let Some(mut found) = released(view, &in_the_way[..most], spec, donor) else { continue };
-        // More room is never worse: the fewest ends that make room are found by halving.
-        let mut least = 0;
-        while least < most {
-            let middle = least.midpoint(most);
-            match released(view, &in_the_way[..middle], spec, donor) {
-                Some(candidate) => (most, found) = (middle, candidate),
-                None => least = middle + 1,
-            }
-        }
+        let all = in_the_way.iter().take_while(|held| sooner(held)).count();
+        let fits = |many: usize| released(view, &in_the_way[..many], spec, donor);
+        let Some((most, found)) = fewest(all, fits) else { continue };
         let at = most.checked_sub(1).and_then(|last| in_the_way.get(last)).map_or(view.state.log_time, |held| held.end);
         if best.as_ref().is_none_or(|best| at < best.at) {
             best = Some(Start { at, found: vec![found] });
@@ -117,10 +109,24 @@ pub(super) fn earliest(view: &View<'_>, held: &[Held<'_>], spec: &RequestSpec) -
     best
 }
 
+/// The fewest of `all` ends that make room, and what `fits` then; `None` if all do not. More room is never worse, so they are
+/// found by halving; but few are tried before many, for mostly few do, and a look costs as much as there is to be released.
+fn fewest<T>(all: usize, mut fits: impl FnMut(usize) -> Option<T>) -> Option<(usize, T)> {
+    let (mut least, mut most, mut found) = (0, all, fits(all)?);
+    while least < most {
+        let middle = least.midpoint(most).min(2 * least);
+        match fits(middle) {
+            Some(sooner) => (most, found) = (middle, sooner),
+            None => least = middle + 1,
+        }
+    }
+    Some((most, found))
+}
+
 /// The earliest start on several donors, where that is allowed.
 fn earliest_spread(view: &View<'_>, held: &[Held<'_>], spec: &RequestSpec) -> Option<Start> {
     let mut worths = Worths::default();
-    let mut after = |many: usize| {
+    let after = |many: usize| {
         let mut view = view.clone();
         held[..many].iter().for_each(|held| view.release(held));
         spread(&view, spec, None, &mut |view, donor, wanted| fit(view, donor, wanted, &mut worths))
@@ -128,15 +134,7 @@ fn earliest_spread(view: &View<'_>, held: &[Held<'_>], spec: &RequestSpec) -> Op
     if !spec.spread_donors {
         return None;
     }
-    let (mut least, mut most) = (0, held.len());
-    let mut found = after(most)?;
-    while least < most {
-        let middle = least.midpoint(most);
-        match after(middle) {
-            Some(sooner) => (most, found) = (middle, sooner),
-            None => least = middle + 1,
-        }
-    }
+    let (most, found) = fewest(held.len(), after)?;
     let at = most.checked_sub(1).and_then(|last| held.get(last)).map_or(view.state.log_time, |held| held.end);
     Some(Start { at, found })
 }
@@ -154,4 +152,25 @@ pub(super) fn released(
     }
     let mut worths = Worths::default();
     ask_donor(&view, spec, donor, &mut |view, donor, wanted| fit(view, donor, wanted, &mut worths)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fewest;
+
+    #[test]
+    fn the_fewest_ends_are_found_without_looking_at_many_more() {
+        for all in 0..70 {
+            for needed in 0..=all {
+                let mut looked_at = Vec::new();
+                let found = fewest(all, |many| {
+                    looked_at.push(many);
+                    (many >= needed).then_some(many)
+                });
+                assert_eq!(found, Some((needed, needed)), "{needed} of {all}");
+                assert!(looked_at[1..].iter().all(|many| *many <= 2 * needed), "{needed} of {all}: {looked_at:?}");
+            }
+            assert_eq!(fewest(all, |_| None::<()>), None);
+        }
+    }
 }

@@ -118,10 +118,11 @@ impl Programme {
         accepted.iter().zip(&self.per_percent).map(|(accepted, each)| accepted + each * percent).collect()
     }
 
-    /// GPU capacity that such tasks take, in percent.
+    /// GPU capacity that such tasks take, in percent: at most 100, for the solver keeps to the rows of the programme within a
+    /// tolerance, and what it accepts beyond them is none that exists.
     pub(super) fn allocated_percent(&self, accepted: &Amounts) -> f64 {
         let milli: f64 = accepted.iter().zip(&self.types).map(|(count, task)| count * task.device_milli() as f64).sum();
-        milli / self.capacity_milli * 100.0
+        (milli / self.capacity_milli * 100.0).min(100.0)
     }
 
     /// At least `least` and at most `most` tasks of each type, as many as possible.

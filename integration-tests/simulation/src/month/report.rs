@@ -53,7 +53,7 @@ impl Books {
             return;
         }
         let all: u64 = held.iter().sum();
-        let parts = entitlements(&federation.state);
+        let parts = entitlements(federation.state());
         for tenant in 0..TENANTS.len() {
             self.held[tenant] += u128::from(held[tenant]) * u128::from(ms);
             self.entitled[tenant] += parts[tenant] * real(all) * real(ms);

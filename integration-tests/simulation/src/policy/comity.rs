@@ -3,8 +3,8 @@
 //! Each task with GPUs is a request that is submitted, planned and placed by the commands that the broker's log holds. Work
 //! without GPUs is no request: it is the donor's own, put where the planner advises, and a revised offer says so.
 
-use comity_core::Refusal;
 use comity_core::packing::Task;
+use comity_core::{Refusal, State};
 
 use super::Policy;
 use crate::broker::{Broker, Member};
@@ -19,6 +19,7 @@ const DONOR: usize = 1;
 #[derive(Debug)]
 pub struct Comity {
     broker: Broker,
+    idle: State,
     refused: Option<String>,
 }
 
@@ -30,7 +31,8 @@ impl Comity {
     pub fn new(trace: &Trace, history: &[Task]) -> Result<Self, Refusal> {
         let origin = Member { name: "origin".to_owned(), nodes: Vec::new() };
         let donor = Member { name: "donor".to_owned(), nodes: trace.nodes.values().collect() };
-        Ok(Self { broker: Broker::new(&[origin, donor], history)?, refused: None })
+        let broker = Broker::new(&[origin, donor], history)?;
+        Ok(Self { idle: broker.state.clone(), broker, refused: None })
     }
 
     fn request(&mut self, task: &Task) -> Result<bool, Refusal> {
@@ -56,7 +58,7 @@ impl Comity {
 
 impl Policy for Comity {
     fn restart(&mut self, _seed: u64) {
-        self.broker.restart();
+        self.broker.restart(&self.idle);
     }
 
     fn place(&mut self, task: &Task) -> bool {

@@ -9,11 +9,13 @@ use serde::Serialize;
 pub struct ReclaimReport {
     /// Seed of all that was drawn.
     pub seed: u64,
-    /// Leases called back for local work.
+    /// Leases called back.
+    pub called_back: u64,
+    /// Of these, for local work.
     pub for_local_need: u64,
-    /// Leases called back because policy changed.
+    /// Because policy changed.
     pub for_policy: u64,
-    /// Leases called back for a request of higher priority.
+    /// For a request of higher priority.
     pub for_requests: u64,
     /// GPUs of all of these.
     pub gpus_called_back: u64,
@@ -42,12 +44,6 @@ pub struct ReclaimReport {
 }
 
 impl ReclaimReport {
-    /// Leases called back.
-    #[must_use]
-    pub fn called_back(&self) -> u64 {
-        self.for_local_need + self.for_policy + self.for_requests
-    }
-
     /// Whether everything that must be none is none.
     #[must_use]
     pub fn holds(&self) -> bool {
@@ -58,7 +54,7 @@ impl ReclaimReport {
     #[must_use]
     pub fn table(&self) -> String {
         let rows = [
-            ("called back", self.called_back()),
+            ("called back", self.called_back),
             ("  for local work", self.for_local_need),
             ("  because policy changed", self.for_policy),
             ("  for a request of higher priority", self.for_requests),

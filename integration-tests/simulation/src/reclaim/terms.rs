@@ -2,6 +2,11 @@
 
 use std::fmt::Write as _;
 
+use comity_core::inventory::Node;
+use comity_core::{ClusterId, Refusal};
+
+use crate::broker::hardware::h100s;
+
 /// Donors: nodes of four GPUs, and minutes of notice.
 pub(crate) const DONORS: [(&str, usize, u64); 4] = [("north", 2, 5), ("east", 2, 30), ("south", 1, 1), ("west", 2, 10)];
 /// Clusters that borrow, with a tenant of the same name.
@@ -10,6 +15,21 @@ pub(crate) const ORIGINS: [&str; 2] = ["campus", "clinic"];
 pub(super) const GPUS_PER_NODE: u64 = 4;
 /// Priority classes by value; the last may preempt.
 pub(super) const PRIORITIES: [(&str, u32); 3] = [("low", 1), ("normal", 10), ("urgent", 1_000)];
+
+/// A member by name.
+pub(crate) fn cluster(name: &str) -> Result<ClusterId, Refusal> {
+    ClusterId::parse(name, "cluster")
+}
+
+/// All of them.
+pub(crate) fn clusters() -> Result<Vec<ClusterId>, Refusal> {
+    DONORS.iter().map(|(name, ..)| *name).chain(ORIGINS).map(cluster).collect()
+}
+
+/// A node of a donor.
+pub(crate) fn node() -> Node {
+    h100s(usize::try_from(GPUS_PER_NODE).unwrap_or(0))
+}
 
 /// What a donor's terms say now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

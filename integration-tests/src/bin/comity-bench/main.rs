@@ -1,6 +1,7 @@
 //! Measures Comity beside its peers. Figures come from one run on one machine; they are ratios, not records.
 
 mod agent;
+mod batching;
 mod bound;
 mod burst;
 mod chaos;
@@ -19,7 +20,7 @@ use clap::{Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "Examples:\n  comity-bench burst --runs 5\n  comity-bench burst --runs 5 --json\n  comity-bench agent --nodes 1000 --pods 10000\n  comity-bench chaos --origins 10 --donors 5 --leases 50 --minutes 15 --json\n  comity-bench place --nodes nodes.csv --pods pods.csv --seeds 42..51 --policy comity\n  comity-bench match --nodes nodes.csv --pods pods.csv --scale 1,8,64\n  comity-bench federation --nodes nodes.csv --pods pods.csv --clusters 20 --plot federation.svg\n  comity-bench bound --nodes nodes.csv --pods pods.csv\n  comity-bench fairness --days 30 --plot month.svg\n  comity-bench reclaim --reclaims 1000 --seed 1 --json\n  comity-bench failures --events 1000 --seed 1 --json\n"
+    after_help = "Examples:\n  comity-bench burst --runs 5\n  comity-bench burst --runs 5 --json\n  comity-bench agent --nodes 1000 --pods 10000\n  comity-bench chaos --origins 10 --donors 5 --leases 50 --minutes 15 --json\n  comity-bench place --nodes nodes.csv --pods pods.csv --seeds 42..51 --policy comity\n  comity-bench match --nodes nodes.csv --pods pods.csv --scale 1,8,64\n  comity-bench federation --nodes nodes.csv --pods pods.csv --clusters 20 --plot federation.svg\n  comity-bench bound --nodes nodes.csv --pods pods.csv\n  comity-bench fairness --days 30 --plot month.svg\n  comity-bench batching --days 14\n  comity-bench reclaim --reclaims 1000 --seed 1 --json\n  comity-bench failures --events 1000 --seed 1 --json\n"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -89,6 +90,16 @@ enum Benchmark {
     /// lends. Then, for a third of the time, all tenants have requests waiting: each tenant's part of the GPU-hours, beside
     /// the part that weights and reciprocity entitle it to. A seed gives one report. Minutes with a release build.
     Fairness(fairness::FairnessArgs),
+    /// What it brings that requests which wait are placed together, and that leases move aside for them
+    ///
+    /// Runs the broker's state machine and planner in log time, over a campus of eight nodes with eight GPUs or over a trace.
+    /// The same requests come in the same order and are served in three ways: one in each plan; all that wait in one plan; and
+    /// that with a share of requests that say that their leases may move. What is asked for is as much as there is (--demand),
+    /// for 1 to 24 hours each; who is not placed within four hours goes away. Prints how many came and got in, the same of
+    /// gangs (those that ask for more than one GPU), what was allocated and what stood idle while requests asked for it, and
+    /// the leases that moved. Exit code 1 if more moved for a request than the broker promises, one that had moved or begun
+    /// less than an hour before, or one whose work had no other place. A seed gives one report.
+    Batching(batching::BatchingArgs),
     /// Leases called back at random: with notice, no more than needed, and moved where there is a place
     ///
     /// Runs the broker's state machine and planner in log time while local work, terms and demand change at random, until so
@@ -118,6 +129,7 @@ async fn main() -> ExitCode {
         Benchmark::Federation(arguments) => federation::run(&arguments),
         Benchmark::Bound(arguments) => bound::run(&arguments),
         Benchmark::Fairness(arguments) => fairness::run(&arguments),
+        Benchmark::Batching(arguments) => batching::run(&arguments),
         Benchmark::Reclaim(arguments) => reclaim::run(&arguments),
         Benchmark::Failures(arguments) => failures::run(&arguments),
     };

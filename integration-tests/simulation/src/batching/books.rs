@@ -1,0 +1,167 @@
+//! What is counted.
+
+use std::collections::BTreeMap;
+
+use comity_core::command::ProposedReclaim;
+use comity_core::lease::LeaseState;
+use comity_core::reclaim::ReclaimReason;
+use comity_core::{ClusterId, LeaseId, RequestId, State};
+
+use super::arrivals::Arrival;
+use super::report::Figures;
+use super::{HOUR, IN_PLACE_FOR, MINUTE, MOST_MOVES};
+
+/// A request as it came.
+struct Asked {
+    at: u64,
+    lasts: u64,
+    milli: u64,
+    is_gang: bool,
+    /// Whether it counts: it came neither too early nor too late.
+    counts: bool,
+}
+
+/// Counts of one run.
+pub(super) struct Books {
+    capacity_milli: u64,
+    counts_from: u64,
+    counts_until: u64,
+    asked: BTreeMap<RequestId, Asked>,
+    /// Leases that are called back, and for which request.
+    moving: BTreeMap<LeaseId, RequestId>,
+    /// Leases that moved for each request that waits.
+    moves: BTreeMap<RequestId, u64>,
+    waited: u64,
+    lent_milli_time: u128,
+    stranded_milli_time: u128,
+    figures: Figures,
+}
+
+impl Books {
+    pub(super) fn new(capacity_milli: u64, counts_from: u64, counts_until: u64) -> Self {
+        Self {
+            capacity_milli,
+            counts_from,
+            counts_until,
+            asked: BTreeMap::new(),
+            moving: BTreeMap::new(),
+            moves: BTreeMap::new(),
+            waited: 0,
+            lent_milli_time: 0,
+            stranded_milli_time: 0,
+            figures: Figures::default(),
+        }
+    }
+
+    fn counts(&self, at: u64) -> bool {
+        (self.counts_from..self.counts_until).contains(&at)
+    }
+
+    /// A request came.
+    pub(super) fn asked(&mut self, id: RequestId, arrival: &Arrival<'_>, now: u64) {
+        let (counts, milli) = (self.counts(now), arrival.task.device_milli());
+        let is_gang = arrival.task.devices > 1;
+        if counts {
+            self.figures.requests += 1.0;
+            self.figures.gangs += f64::from(u8::from(is_gang));
+            self.figures.gpu_hours_asked += gpu_hours(u128::from(milli) * u128::from(arrival.lasts));
+        }
+        self.asked.insert(id, Asked { at: now, lasts: arrival.lasts, milli, is_gang, counts });
+    }
+
+    /// It has its lease; how long its work takes.
+    pub(super) fn placed(&mut self, id: RequestId, now: u64) -> Option<u64> {
+        let moves = self.moves.remove(&id);
+        let asked = self.asked.get(&id)?;
+        if asked.counts {
+            let figures = &mut self.figures;
+            figures.requests_let_in += 1.0;
+            figures.gangs_let_in += f64::from(u8::from(asked.is_gang));
+            figures.gpu_hours_let_in += gpu_hours(u128::from(asked.milli) * u128::from(asked.lasts));
+            figures.let_in_by_moving += f64::from(u8::from(moves.is_some()));
+            self.waited += now - asked.at;
+        }
+        Some(asked.lasts)
+    }
+
+    /// What is to be called back, looked at before it is: whether each has been where it is for long enough.
+    pub(super) fn proposed(&mut self, state: &State, reclaims: &[ProposedReclaim]) {
+        for reclaim in reclaims {
+            let since = state.leases.get(&reclaim.lease).and_then(|lease| lease.active_at);
+            let in_place = since.map_or(0, |since| state.log_time.since(since).0);
+            let is_repair = matches!(reclaim.reason, ReclaimReason::Repair { .. });
+            self.figures.beyond_the_bound += f64::from(u8::from(!is_repair || in_place < IN_PLACE_FOR));
+        }
+    }
+
+    /// Those of them that were.
+    pub(super) fn called_back(&mut self, leases: &[LeaseId], reclaims: &[ProposedReclaim]) {
+        for reclaim in reclaims.iter().filter(|reclaim| leases.contains(&reclaim.lease)) {
+            let Some(by) = reclaim.reason.for_request() else { continue };
+            self.moving.insert(reclaim.lease, by);
+        }
+    }
+
+    /// Those stay after all.
+    pub(super) fn spared(&mut self, leases: &[LeaseId]) {
+        for lease in leases {
+            self.figures.spared += f64::from(u8::from(self.moving.remove(lease).is_some()));
+        }
+    }
+
+    /// Leases that were called back and are in force no more have moved, or their work has stopped.
+    pub(super) fn look(&mut self, state: &State) {
+        let over = |id: &LeaseId| state.leases.get(id).is_none_or(|lease| lease.state != LeaseState::Reclaiming);
+        let over: Vec<LeaseId> = self.moving.keys().copied().filter(over).collect();
+        for id in over {
+            let Some(by) = self.moving.remove(&id) else { continue };
+            let request = state.leases.get(&id).and_then(|lease| state.requests.get(&lease.request));
+            let moved = request.is_some_and(|request| request.lease.is_some_and(|now| now != id));
+            self.figures.stopped += f64::from(u8::from(!moved));
+            if self.asked.get(&by).is_some_and(|asked| asked.counts) {
+                self.figures.leases_moved += f64::from(u8::from(moved));
+            }
+            let moves = self.moves.entry(by).or_default();
+            *moves += 1;
+            self.figures.beyond_the_bound += f64::from(u8::from(*moves > MOST_MOVES));
+            self.figures.most_moved_for_one = self.figures.most_moved_for_one.max(real(*moves));
+        }
+    }
+
+    /// As it stands after all that happens now, for so long.
+    pub(super) fn sample(&mut self, state: &State, donor: &ClusterId, now: u64, span: u64) {
+        if !self.counts(now) {
+            return;
+        }
+        let lent = state.occupancy().lent_milli(donor);
+        let free = self.capacity_milli.saturating_sub(lent);
+        let waiting = state.queued().filter_map(|(id, _)| Some(self.asked.get(&id)?.milli));
+        let wanted: u64 = waiting.filter(|milli| *milli <= free).sum();
+        self.lent_milli_time += u128::from(lent) * u128::from(span);
+        self.stranded_milli_time += u128::from(wanted.min(free)) * u128::from(span);
+    }
+
+    pub(super) fn figures(mut self) -> Figures {
+        let counted = real(self.counts_until - self.counts_from);
+        let hours = counted / real(HOUR);
+        let counts = |id: &RequestId| self.asked.get(id).is_some_and(|asked| asked.counts);
+        let in_vain: u64 = self.moves.iter().filter(|(id, _)| counts(id)).map(|(_, moves)| moves).sum();
+        let figures = &mut self.figures;
+        figures.moved_in_vain = real(in_vain);
+        figures.stranded_gpus = gpu_hours(self.stranded_milli_time) / hours;
+        figures.allocated_percent = gpu_hours(self.lent_milli_time) / hours / real(self.capacity_milli) * 100_000.0;
+        figures.mean_wait_minutes = real(self.waited) / real(MINUTE) / figures.requests_let_in.max(1.0);
+        self.figures
+    }
+}
+
+/// Thousandths of GPUs by milliseconds.
+#[expect(clippy::cast_precision_loss, reason = "figures for people")]
+fn gpu_hours(milli_time: u128) -> f64 {
+    milli_time as f64 / 1_000.0 / real(HOUR)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts and times are far below 2^52")]
+fn real(count: u64) -> f64 {
+    count as f64
+}

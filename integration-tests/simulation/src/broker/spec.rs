@@ -1,0 +1,41 @@
+//! Requests, as plain as they can be.
+
+use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
+use comity_core::{ClassName, ClusterId, Millis, Refusal, TenantId};
+
+/// A request for `gpus` for so long, that says nothing else.
+pub(crate) fn asking(tenant: TenantId, origin: ClusterId, gpus: GpuDemand, duration: Millis) -> RequestSpec {
+    RequestSpec {
+        tenant,
+        origin,
+        gpus,
+        topology: Topology::default(),
+        members: None,
+        spread_donors: false,
+        data: Vec::new(),
+        duration,
+        allow_donors: Vec::new(),
+        deny_donors: Vec::new(),
+        delivery: Delivery::Namespace,
+        target_namespace: "comity-leases".to_owned(),
+        purpose: String::new(),
+        priority: None,
+        not_before: None,
+        start_by: None,
+        preemptible: None,
+    }
+}
+
+/// So many whole GPUs of the class `gpu`, with as much of a node for each.
+///
+/// # Errors
+/// None.
+pub(crate) fn whole_gpus(count: u32, cpu_milli_per_gpu: u64, memory_mib_per_gpu: u64) -> Result<GpuDemand, Refusal> {
+    Ok(GpuDemand {
+        devices: DeviceChoice::Class(ClassName::parse("gpu", "class")?),
+        share: Share::Whole,
+        count,
+        cpu_milli_per_gpu,
+        memory_mib_per_gpu,
+    })
+}

@@ -1,0 +1,27 @@
+//! What is asked for, drawn by a seed.
+
+use comity_core::demand::{RequestSpec, Topology};
+use comity_core::reclaim::Preemptible;
+use comity_core::{Millis, PriorityName, Refusal, TenantId};
+
+use super::MINUTE;
+use super::terms::{ORIGINS, PRIORITIES, cluster};
+use crate::broker::spec::{asking, whole_gpus};
+use crate::random::Random;
+
+/// Some request, of one to four GPUs for some hours.
+pub(crate) fn request(random: &mut Random) -> Result<RequestSpec, Refusal> {
+    let origin = ORIGINS[random.below(ORIGINS.len())];
+    let grace = Millis(random.bits() % (20 * MINUTE));
+    let preemptible = Preemptible { grace, checkpoint: random.below(2) == 0 };
+    let gpus = whole_gpus(1 + u32::try_from(random.below(4)).unwrap_or(0), 1_000, 1_000)?;
+    let topology = Topology { same_node: random.below(3) > 0, ..Topology::default() };
+    let duration = Millis(30 * MINUTE + random.bits() % (8 * 60 * MINUTE));
+    let priority = PriorityName::parse(PRIORITIES[random.below(PRIORITIES.len())].0, "priority")?;
+    Ok(RequestSpec {
+        topology,
+        priority: Some(priority),
+        preemptible: (random.below(4) > 0).then_some(preemptible),
+        ..asking(TenantId::parse(origin, "tenant")?, cluster(origin)?, gpus, duration)
+    })
+}
