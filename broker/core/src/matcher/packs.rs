@@ -19,6 +19,7 @@ use crate::demand::{DeviceChoice, RequestSpec, Share};
 use crate::id::{ClusterId, NodeId};
 use crate::packing::Task;
 use crate::placement::Placement;
+use crate::request::Request;
 use crate::work::{WorkMix, WorkType};
 
 /// One part in so many of the work that is counted must be new before it is looked at again.
@@ -56,6 +57,12 @@ impl Packs {
     /// Expects `work` until what comes says otherwise.
     pub(super) fn expecting(work: WorkMix) -> Self {
         Self { known: work, ..Self::default() }
+    }
+
+    /// Counts in what a request asks for that the state does not hold.
+    pub(super) fn count_in(&mut self, request: &Request) {
+        self.local.add(WorkType::of(request), 1);
+        self.advised = self.advised.saturating_add(1);
     }
 
     /// Begins a plan.
