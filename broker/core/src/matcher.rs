@@ -47,6 +47,7 @@ mod standing;
 mod unwell;
 mod verdict;
 mod view;
+mod ways;
 mod wired;
 mod wishes;
 

@@ -66,6 +66,7 @@ fn by_room_later<'p>(view: &View<'p>, held: &[Held<'p>], plan: &Plan, request: &
         gone.insert(*id);
     }
     let Room { donor, victims, .. } = room_later(&view, request, &BTreeSet::new(), &gone)?;
+    // For whom makes no difference to the notice.
     let by = ReclaimReason::Preempted { by: RequestId(0) };
     let end = |lease: &Lease| from.after(notice(state, lease, &by)).min(end_of(lease, state.log_time));
     let start = victims.iter().map(|victim| end(victim.lease)).max()?;

@@ -112,7 +112,14 @@ impl Packs {
         donors: impl Iterator<Item = &'d ClusterId>,
     ) -> Vec<(&'d ClusterId, Option<i64>)> {
         let DeviceChoice::Class(class) = &spec.gpus.devices else { return donors.map(|donor| (donor, None)).collect() };
-        let wanted = Wanted { class, gpus: &spec.gpus, topology: spec.topology, members: spec.members, selector: None };
+        let wanted = Wanted {
+            class,
+            gpus: &spec.gpus,
+            topology: spec.topology,
+            members: spec.members,
+            selector: None,
+            most_milli: None,
+        };
         donors.filter_map(|donor| Some((donor, self.promise(view, donor, &wanted)?))).collect()
     }
 
@@ -139,23 +146,24 @@ impl Packs {
         let Some(tasks) = alone.then(|| pack.tasks_of(wanted)).flatten() else {
             return fit(view, donor, wanted, worths);
         };
-        let mut best: Option<(i64, Placement)> = None;
+        let mut best: Option<(i64, i64, i64, Placement)> = None;
         for (task, served) in tasks.iter() {
             let Some(choice) = pack.pool.choose(task) else { continue };
-            if best.as_ref().is_none_or(|(waste, _)| choice.idle_milli() < *waste)
+            // What a way gives above what is asked for is wasted, too.
+            let takes = choice.idle_milli().saturating_add(i64::from(served.milli_each));
+            if best.as_ref().is_none_or(|(least, ..)| takes < *least)
                 && let Some(placement) = lay_out(view, donor, &choice.node, choice.level, (task, served), wanted.gpus)
             {
-                best = Some((choice.idle_milli(), placement));
+                best = Some((takes, choice.idle_milli(), served.above_milli(&wanted.gpus.share), placement));
             }
         }
-        match best {
-            // Memory may be had in smaller pieces where packing does not look.
-            Some((waste_milli, placement))
-                if matches!(wanted.gpus.share, Share::MemoryMib(_)) && pack.is_elsewhere(wanted.class) =>
-            {
+        let is_memory = matches!(wanted.gpus.share, Share::MemoryMib(_));
+        match best.map(|(_, idle, above, placement)| (idle.saturating_add(above), above, placement)) {
+            // It may be had in smaller pieces where packing does not look.
+            Some((waste_milli, above, placement)) if (is_memory || above > 0) && pack.is_elsewhere(wanted.class) => {
                 Fit::Fits { placement, waste_milli }.or_smaller(fit(view, donor, wanted, worths))
             }
-            Some((waste_milli, placement)) => Fit::Fits { placement, waste_milli },
+            Some((waste_milli, _, placement)) => Fit::Fits { placement, waste_milli },
             None if pack.is_all(wanted) => Fit::Lacks { now: 0, ever: 0 },
             None => fit(view, donor, wanted, worths),
         }
