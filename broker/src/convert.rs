@@ -2,6 +2,7 @@
 //! what is refused names field, value and remedy.
 
 pub mod agent;
+pub mod answer;
 pub mod cluster;
 mod data;
 pub mod delivery;

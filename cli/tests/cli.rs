@@ -175,6 +175,35 @@ fn policy_is_checked_without_a_broker() {
 }
 
 #[test]
+fn warnings_of_a_policy_are_listed_and_fail_where_they_are_denied() {
+    let dir = tempfile::tempdir().unwrap();
+    let policy = "apiVersion: policy.comity.dev/v1\nkind: Federation\nmetadata: {name: test}\nspec:\n  trustDomain: test.example\n  \
+                  maintainers: [\"spiffe://test.example/user/admin\"]\n  defaults: {reclaimGrace: 9d}\n";
+    std::fs::write(dir.path().join("all.yaml"), policy).unwrap();
+    let dir = dir.path().display().to_string();
+    let found = run(&["policy", "check", &dir]);
+    assert!(found.status.success(), "{}", stderr(&found));
+    let text = stdout(&found);
+    assert!(text.starts_with("warning[notice-too-long]: `defaults.reclaimGrace: 9d`"), "{text}");
+    assert!(text.contains("all.yaml:7:") && text.contains("1 warning in 1 file\nok: 1 documents"), "{text}");
+    let denied = run(&["policy", "check", "--deny-warnings", &dir]);
+    assert_eq!(denied.status.code(), Some(1), "{}", stdout(&denied));
+    assert!(stdout(&denied).contains("notice-too-long") && !stdout(&denied).contains("ok:"), "{}", stdout(&denied));
+    assert!(stderr(&denied).contains("--deny-warnings"), "{}", stderr(&denied));
+    for (more, ok) in [(None, true), (Some("--deny-warnings"), false)] {
+        let json = run(&[&["policy", "check", "-o", "json", &dir][..], more.as_slice()].concat());
+        let checked: serde_json::Value = serde_json::from_str(&stdout(&json)).unwrap();
+        let warning = &checked["warnings"][0];
+        assert!(checked["ok"] == ok && checked["problems"].as_array().unwrap().is_empty(), "{checked}");
+        assert!(
+            warning["code"] == "notice-too-long" && warning["line"] == 7 && warning["file"] == "all.yaml",
+            "{warning}"
+        );
+        assert!(warning["remedy"].as_str().unwrap().contains("7d"), "{warning}");
+    }
+}
+
+#[test]
 fn a_file_that_is_not_text_is_one_problem_among_the_others() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("a.yaml"), b"kind: \xff\xfe\n").unwrap();

@@ -8,7 +8,8 @@
 //!                         BorrowFacts, DeviceFacts, user id ──▶ decisions with reasons ◀┘
 //! ```
 //!
-//! What this crate does: it reads all documents of a bundle, reports *all* problems with file, line, column and snippet, and
+//! What this crate does: it reads all documents of a bundle, reports *all* problems with file, line, column and snippet, warns of
+//! what compiles and is surely not meant ([`Bundle::warnings`]), and
 //! answers questions about the compiled [`Bundle`]: [`Bundle::may_borrow`], [`Bundle::class_of`], [`Bundle::roles_of`].
 //! Every allow and deny names the documents and lines behind it.
 //!
@@ -35,6 +36,7 @@ mod roles;
 mod selector;
 mod suggest;
 mod usage;
+mod warnings;
 mod yaml;
 
 pub use borrow::{Allowance, BorrowFacts, Decision, Denial, DenyCode, InUse};

@@ -60,6 +60,20 @@ pub enum ProblemCode {
     CelTooCostly,
     /// The bundle has no Federation document.
     NoFederation,
+    /// A warning: work that is called back has no time to save itself.
+    NoNotice,
+    /// A warning: a notice is longer than any lease.
+    NoticeTooLong,
+    /// A warning: two priority classes have one value.
+    EqualPriorities,
+    /// A warning: a limit that another one always comes before.
+    LimitOfNoUse,
+    /// A warning: a class is lent that no device can be of.
+    ClassWithoutDevices,
+    /// A warning: an agreement is shorter than a lease.
+    AgreementTooShort,
+    /// A warning: no rule lets a tenant borrow anything.
+    BorrowsNothing,
 }
 
 impl ProblemCode {
@@ -92,7 +106,29 @@ impl ProblemCode {
             Self::CelType => "cel-type",
             Self::CelTooCostly => "cel-too-costly",
             Self::NoFederation => "no-federation",
+            Self::NoNotice => "no-notice",
+            Self::NoticeTooLong => "notice-too-long",
+            Self::EqualPriorities => "equal-priorities",
+            Self::LimitOfNoUse => "limit-of-no-use",
+            Self::ClassWithoutDevices => "class-without-devices",
+            Self::AgreementTooShort => "agreement-too-short",
+            Self::BorrowsNothing => "borrows-nothing",
         }
+    }
+
+    /// Whether it is a warning: the bundle compiles all the same.
+    #[must_use]
+    pub const fn is_warning(self) -> bool {
+        matches!(
+            self,
+            Self::NoNotice
+                | Self::NoticeTooLong
+                | Self::EqualPriorities
+                | Self::LimitOfNoUse
+                | Self::ClassWithoutDevices
+                | Self::AgreementTooShort
+                | Self::BorrowsNothing
+        )
     }
 }
 
@@ -102,7 +138,7 @@ impl fmt::Display for ProblemCode {
     }
 }
 
-/// One thing wrong with a bundle. [`Display`](fmt::Display) renders it in the way of rustc, with the line and a caret.
+/// One thing wrong with a bundle, or surely not meant. [`Display`](fmt::Display) renders it in the way of rustc, with the line and a caret.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
@@ -143,7 +179,8 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error[{}]: {}", self.code, self.message)?;
+        let level = if self.code.is_warning() { "warning" } else { "error" };
+        write!(f, "{level}[{}]: {}", self.code, self.message)?;
         let number = self.line.to_string();
         let margin = " ".repeat(number.len());
         if self.line > 0 {

@@ -30,7 +30,7 @@ pub(super) enum Answer {
     GivenBack { lease: String, result: Result<(), RequestError> },
     Listed { began_ms: u64, result: Result<Vec<v1::Request>, RequestError> },
     Got { request: String, result: Result<v1::Request, RequestError> },
-    Explained { request: String, result: Result<v1::ExplainRequestResponse, RequestError> },
+    Explained { request: String, result: Result<Box<v1::ExplainRequestResponse>, RequestError> },
     JobSize { uid: String, size: Option<u32> },
 }
 
@@ -186,7 +186,7 @@ impl Worker {
     pub(super) fn explain(&mut self, request: String) {
         let requests = Arc::clone(&self.requests);
         self.begin(format!("explain {request}"), async move {
-            let result = requests.explain(request.clone()).await;
+            let result = requests.explain(request.clone()).await.map(Box::new);
             Answer::Explained { request, result }
         });
     }

@@ -17,9 +17,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{NodeId, RequestId};
 use crate::inventory::FaultClass;
-use crate::lease::EndReason;
+use crate::lease::{EndReason, Lease};
 use crate::limits::MAX_GRACE_MS;
 use crate::refusal::Refusal;
+use crate::state::State;
 use crate::time::{Millis, Timestamp};
 
 /// That a request may be preempted, and how. One that does not say is called back only for what concerns its donor.
@@ -184,5 +185,23 @@ impl Reclaim {
             }
             reason => reason.ends_at_once(),
         }
+    }
+}
+
+/// The notice that a lease is given for `reason`: what the donor's terms give, and for a preemption or a repair at least what the
+/// request itself asks for.
+pub(crate) fn notice(state: &State, lease: &Lease, reason: &ReclaimReason) -> Millis {
+    let bundle = state.policy.as_ref().map(|record| &record.bundle);
+    let policy = bundle.map_or(0, |bundle| bundle.reclaim_grace_ms(lease.placement.donor.as_str()));
+    let asked = state.requests.get(&lease.request).and_then(|request| request.spec.preemptible);
+    match reason {
+        ReclaimReason::Preempted { .. } | ReclaimReason::Repair { .. } => {
+            Millis(policy.max(asked.map_or(0, |preemptible| preemptible.grace.0)))
+        }
+        ReclaimReason::LocalNeed
+        | ReclaimReason::PolicyChanged { .. }
+        | ReclaimReason::DeviceFailed { .. }
+        | ReclaimReason::NodeFailed { .. }
+        | ReclaimReason::DonorSilent => Millis(policy),
     }
 }

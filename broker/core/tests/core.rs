@@ -5,6 +5,8 @@
 mod batch;
 #[path = "core/boxes.rs"]
 mod boxes;
+#[path = "core/call_backs.rs"]
+mod call_backs;
 #[path = "core/chains.rs"]
 mod chains;
 #[path = "core/determinism.rs"]

@@ -2,7 +2,6 @@
 
 use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share};
 use comity_core::limits::{MAX_DONOR_LIST, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES};
-use comity_core::matcher::{DonorVerdict, Explanation, Standing};
 use comity_core::reclaim::Preemptible;
 use comity_core::request::{Request, RequestState};
 use comity_core::{ClassName, ClusterId, Millis, PriorityName, Refusal, RequestId, TenantId, Timestamp};
@@ -234,62 +233,6 @@ pub fn to_proto(id: RequestId, request: &Request) -> v1::Request {
     }
 }
 
-/// Each donor's answer.
-#[must_use]
-pub fn verdicts(explanation: &Explanation) -> Vec<v1::DonorVerdict> {
-    explanation.donors.iter().map(verdict).collect()
-}
-
-/// For the API.
-#[must_use]
-pub fn standing_to_proto(standing: &Standing, spec: &RequestSpec) -> v1::QueueStanding {
-    let reserved = standing.reserved.as_ref();
-    let (earliest_ms, earliest_donor) = earliest(standing.earliest.as_ref());
-    v1::QueueStanding {
-        place: u32::try_from(standing.place).unwrap_or(u32::MAX),
-        waiting: u32::try_from(standing.waiting).unwrap_or(u32::MAX),
-        share_ppm: standing.share_ppm,
-        entitled_ppm: standing.entitled_ppm,
-        reserved_for: reserved.map_or_else(String::new, |reserved| reserved.request.to_string()),
-        reserved_from_ms: reserved.map_or(0, |reserved| reserved.at.0),
-        reserved_donor: reserved.map_or_else(String::new, |reserved| names(&reserved.donors)),
-        earliest_ms,
-        earliest_donor,
-        too_late: too_late(earliest_ms, spec),
-    }
-}
-
-/// Whether a request fails before its earliest start.
-#[must_use]
-pub fn too_late(earliest_ms: u64, spec: &RequestSpec) -> bool {
-    spec.start_by.is_some_and(|closes| earliest_ms >= closes.0)
-}
-
-/// When and where a request could start, as the API has it.
-#[must_use]
-pub fn earliest(earliest: Option<&(Timestamp, Vec<ClusterId>)>) -> (u64, String) {
-    earliest.map_or_else(Default::default, |(at, donors)| (at.0, names(donors)))
-}
-
-fn names(donors: &[ClusterId]) -> String {
-    donors.iter().map(ClusterId::as_str).collect::<Vec<_>>().join(", ")
-}
-
-fn verdict(verdict: &DonorVerdict) -> v1::DonorVerdict {
-    let donor = verdict.donor.to_string();
-    match &verdict.obstacle {
-        None => v1::DonorVerdict { donor, fits: true, ..v1::DonorVerdict::default() },
-        Some(obstacle) => v1::DonorVerdict {
-            donor,
-            fits: false,
-            code: obstacle.code.clone(),
-            reason: obstacle.reason.clone(),
-            unblock: obstacle.unblock.clone(),
-            by: obstacle.by.clone(),
-        },
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -321,14 +264,6 @@ mod tests {
             data: vec![v1::DataNeed { dataset: "imagenet-1k".to_owned(), mib: 153_600 }],
             ..v1::RequestSpec::default()
         }
-    }
-
-    #[test]
-    fn a_start_at_or_after_the_end_of_the_window_is_too_late() {
-        let window = spec(Some(good())).expect("it is good");
-        assert_eq!([1_999, 2_000, 2_001].map(|at| too_late(at, &window)), [false, true, true]);
-        let open = RequestSpec { start_by: None, ..window };
-        assert!(!too_late(u64::MAX, &open) && !too_late(0, &open));
     }
 
     #[test]

@@ -4,15 +4,15 @@ use std::ops::Bound;
 
 use comity_core::command::{self, CancelRequest, SubmitRequest};
 use comity_core::request::Request as HeldRequest;
-use comity_core::{Command, Refusal, ReplyBody, RequestId, State, TenantId, matcher};
+use comity_core::{Command, LeaseId, Refusal, ReplyBody, RequestId, State, TenantId, matcher};
 use comity_proto::v1;
 use comity_proto::v1::request_service_server::RequestService;
 use tonic::Request;
 
 use super::serve;
-use crate::authorize::{Rpc, may_change, may_submit, may_view_tenant};
+use crate::authorize::{Rpc, Viewer, may_change, may_submit, may_view_tenant};
 use crate::context::Context;
-use crate::convert::{lease, request as convert};
+use crate::convert::{answer, lease, request as convert};
 use crate::errors::RpcError;
 use crate::group::Consistency;
 use crate::idempotency;
@@ -151,14 +151,19 @@ impl Requests {
                     summary,
                     revision: state.revision,
                     standing: None,
+                    call_backs: None,
                 });
             };
             Ok(v1::ExplainRequestResponse {
                 request,
-                donors: convert::verdicts(&waiting.explanation),
+                donors: answer::verdicts(&waiting.explanation),
                 summary: waiting.explanation.summary,
                 revision: state.revision,
-                standing: waiting.standing.as_ref().map(|it| convert::standing_to_proto(it, &held.spec)),
+                standing: waiting.standing.as_ref().map(|it| answer::standing_to_proto(it, &held.spec)),
+                call_backs: waiting
+                    .call_backs
+                    .as_ref()
+                    .map(|it| answer::call_backs_to_proto(it, whose(state, &viewer))),
             })
         };
         self.context.read(v1::Consistency::Linearizable.into(), read).await
@@ -169,21 +174,23 @@ impl Requests {
         request: Request<v1::QuoteRequestRequest>,
     ) -> Result<v1::QuoteRequestResponse, RpcError> {
         let caller = self.context.admit(Rpc::QuoteRequest, &request).await?;
+        let viewer = self.context.viewer(&caller);
         let spec = convert::spec(request.into_inner().spec)?;
         self.context.permit(|bundle| may_view_tenant(&caller, bundle, &spec.tenant)).await?;
         let read = |state: &State| {
             let spec = command::check_submission(state, &spec)?;
             let quote = matcher::quote(state, &spec);
-            let (earliest_ms, earliest_donor) = convert::earliest(quote.earliest.as_ref());
+            let (earliest_ms, earliest_donor) = answer::earliest(quote.earliest.as_ref());
             Ok(v1::QuoteRequestResponse {
                 placement: quote.placements.first().map(lease::placement_to_proto),
                 more_placements: quote.placements.iter().skip(1).map(lease::placement_to_proto).collect(),
-                donors: convert::verdicts(&quote.explanation),
+                donors: answer::verdicts(&quote.explanation),
                 price_milli_credits: quote.price_milli_credits,
                 summary: quote.explanation.summary,
                 earliest_ms,
                 earliest_donor,
-                too_late: convert::too_late(earliest_ms, &spec),
+                too_late: answer::too_late(earliest_ms, spec.start_by),
+                call_backs: quote.call_backs.as_ref().map(|it| answer::call_backs_to_proto(it, whose(state, &viewer))),
             })
         };
         self.context.read(v1::Consistency::Linearizable.into(), read).await
@@ -191,6 +198,14 @@ impl Requests {
 
     async fn held(&self, id: RequestId) -> Result<Option<HeldRequest>, RpcError> {
         Ok(self.context.group.read(Consistency::Linearizable, |state| state.requests.get(&id).cloned()).await?)
+    }
+}
+
+/// The tenant of a lease, if `viewer` may see that.
+fn whose<'s>(state: &'s State, viewer: &Viewer) -> impl Fn(LeaseId) -> Option<&'s TenantId> {
+    move |id| {
+        let lease = state.leases.get(&id)?;
+        viewer.sees_lease(&lease.tenant, &lease.origin, &lease.placement.donor).then_some(&lease.tenant)
     }
 }
 

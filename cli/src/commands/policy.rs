@@ -17,8 +17,10 @@ const CHECK_EXAMPLES: &str = "\
 Examples:
   comity policy check policy/
   comity policy check policy/ -o json | jq -r '.problems[] | \"\\(.file):\\(.line): \\(.message)\"'
+  comity policy check policy/ --deny-warnings
 
-Needs no broker. All problems of all files are shown, not just the first.
+Needs no broker. All problems of all files are shown, not just the first; and warnings of what may be applied and is surely not
+meant, such as a tenant that nobody lends to.
 ";
 const APPLY_EXAMPLES: &str = "\
 Examples:
@@ -41,7 +43,7 @@ Examples:
 pub enum PolicyCommand {
     /// Checks a directory of policy documents, without a broker
     #[command(after_help = CHECK_EXAMPLES)]
-    Check(DirArgs),
+    Check(CheckArgs),
     /// Applies a directory of policy documents
     #[command(after_help = APPLY_EXAMPLES)]
     Apply(ApplyArgs),
@@ -50,11 +52,14 @@ pub enum PolicyCommand {
     Show(ShowArgs),
 }
 
-/// Names a bundle.
+/// `comity policy check`.
 #[derive(Debug, Args)]
-pub struct DirArgs {
+pub struct CheckArgs {
     /// Directory with the documents
     dir: PathBuf,
+    /// Fails if there are warnings
+    #[arg(long)]
+    deny_warnings: bool,
 }
 
 /// `comity policy apply`.
@@ -86,9 +91,10 @@ impl PolicyCommand {
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
         match self {
             Self::Check(args) => {
-                let checked = check(scan_directory(&args.dir).map_err(|error| unreadable(&args.dir, &error))?);
+                let scan = scan_directory(&args.dir).map_err(|error| unreadable(&args.dir, &error))?;
+                let checked = check(scan, args.deny_warnings);
                 session.print(&checked)?;
-                verdict(checked.ok, checked.problems.len())
+                checked_well(&checked)
             }
             Self::Apply(args) => args.run(session).await,
             Self::Show(args) => {
@@ -148,13 +154,15 @@ fn unreadable(dir: &Path, error: &ReadError) -> Failure {
         .remedy("name the directory that has the Federation document")
 }
 
-fn check(scan: Scan) -> PolicyChecked {
+fn check(scan: Scan, deny_warnings: bool) -> PolicyChecked {
     let (count, mut problems) = (scan.files.len(), scan.problems);
     match comity_policy::Bundle::compile(&BundleSource { files: scan.files, commit: None }) {
         Ok(bundle) if problems.is_empty() => {
+            let warnings: Vec<PolicyProblem> = bundle.warnings().iter().map(PolicyProblem::from).collect();
             return PolicyChecked {
-                ok: true,
+                ok: !deny_warnings || warnings.is_empty(),
                 problems: Vec::new(),
+                warnings,
                 hash: Some(bundle.hash.clone()),
                 documents: Some(u32::try_from(bundle.document_count()).unwrap_or(u32::MAX)),
                 files: count,
@@ -167,10 +175,23 @@ fn check(scan: Scan) -> PolicyChecked {
     PolicyChecked {
         ok: false,
         problems: problems.iter().map(PolicyProblem::from).collect(),
+        warnings: Vec::new(),
         hash: None,
         documents: None,
         files: count,
     }
+}
+
+fn checked_well(checked: &PolicyChecked) -> Result<(), Failure> {
+    if !checked.ok && checked.problems.is_empty() {
+        let found = checked.warnings.len();
+        return Err(Failure::refused(
+            "policy-warnings",
+            format!("the bundle has warnings, and they are denied: {found} found"),
+        )
+        .remedy("mend what is listed, or leave out --deny-warnings"));
+    }
+    verdict(checked.ok, checked.problems.len())
 }
 
 fn verdict(ok: bool, problems: usize) -> Result<(), Failure> {

@@ -60,10 +60,12 @@ impl From<&comity_policy::Problem> for PolicyProblem {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyChecked {
-    /// Whether it is good.
+    /// Whether it is good: without problems, and without warnings where those are denied.
     pub ok: bool,
     /// All problems.
     pub problems: Vec<PolicyProblem>,
+    /// What compiles and is surely not meant; none while there are problems.
+    pub warnings: Vec<PolicyProblem>,
     /// SHA-256 of its content.
     pub hash: Option<String>,
     /// Documents in it.
@@ -74,11 +76,15 @@ pub struct PolicyChecked {
 
 impl Answer for PolicyChecked {
     fn table(&self, _now_ms: u64) -> String {
+        if !self.problems.is_empty() {
+            return problems_text(&self.problems, "problem");
+        }
+        let warnings = if self.warnings.is_empty() { String::new() } else { problems_text(&self.warnings, "warning") };
         if !self.ok {
-            return problems_text(&self.problems);
+            return warnings;
         }
         format!(
-            "ok: {} documents in {} files, hash {}\n",
+            "{warnings}ok: {} documents in {} files, hash {}\n",
             self.documents.unwrap_or(0),
             self.files,
             self.hash.as_deref().unwrap_or_default()
@@ -86,12 +92,12 @@ impl Answer for PolicyChecked {
     }
 }
 
-/// All problems as rustc would show them, with a count at the end.
-fn problems_text(problems: &[PolicyProblem]) -> String {
+/// All problems, or warnings, as rustc would show them, with a count at the end.
+fn problems_text(problems: &[PolicyProblem], word: &str) -> String {
     let mut text: String = problems.iter().map(|problem| format!("{}\n\n", problem.rendered.trim_end())).collect();
     let files: std::collections::BTreeSet<_> = problems.iter().map(|problem| &problem.file).collect();
     let plural = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
-    text.push_str(&format!("{} in {}\n", plural(problems.len(), "problem"), plural(files.len(), "file")));
+    text.push_str(&format!("{} in {}\n", plural(problems.len(), word), plural(files.len(), "file")));
     text
 }
 
@@ -116,7 +122,7 @@ pub struct PolicyApplied {
 impl Answer for PolicyApplied {
     fn table(&self, _now_ms: u64) -> String {
         if !self.ok {
-            return problems_text(&self.problems);
+            return problems_text(&self.problems, "problem");
         }
         let what = if self.changed { "applied" } else { "in force already" };
         let commit = self.commit.as_ref().map(|commit| format!(", commit {commit}")).unwrap_or_default();

@@ -4,13 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use super::mark_clusters::reconsider;
 use crate::id::LeaseId;
-use crate::lease::{Lease, LeaseState};
+use crate::lease::LeaseState;
 use crate::limits::MAX_RECLAIMS_PER_COMMAND;
 use crate::log::{Reply, ReplyBody};
 use crate::matcher;
-use crate::reclaim::{Reclaim, ReclaimReason};
+use crate::reclaim::{Reclaim, ReclaimReason, notice};
 use crate::refusal::{Code, Refusal};
-use crate::state::State;
 use crate::time::Millis;
 use crate::transition::Transition;
 
@@ -99,22 +98,5 @@ fn call_back(transition: &mut Transition<'_>, proposed: &ProposedReclaim) {
             request.message = format!("waiting for room at {donor}, where leases are called back for it");
             request.room_at = Some(donor);
         });
-    }
-}
-
-/// What the donor's terms give, and for a preemption at least what the request itself asks for.
-fn notice(state: &State, lease: &Lease, reason: &ReclaimReason) -> Millis {
-    let bundle = state.policy.as_ref().map(|record| &record.bundle);
-    let policy = bundle.map_or(0, |bundle| bundle.reclaim_grace_ms(lease.placement.donor.as_str()));
-    let asked = state.requests.get(&lease.request).and_then(|request| request.spec.preemptible);
-    match reason {
-        ReclaimReason::Preempted { .. } | ReclaimReason::Repair { .. } => {
-            Millis(policy.max(asked.map_or(0, |preemptible| preemptible.grace.0)))
-        }
-        ReclaimReason::LocalNeed
-        | ReclaimReason::PolicyChanged { .. }
-        | ReclaimReason::DeviceFailed { .. }
-        | ReclaimReason::NodeFailed { .. }
-        | ReclaimReason::DonorSilent => Millis(policy),
     }
 }

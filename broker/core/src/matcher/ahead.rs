@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::cutting::MAX_AHEAD;
+use super::order::AsIf;
 use crate::demand::{RequestSpec, Share};
 use crate::id::RequestId;
 use crate::request::Request;
@@ -16,10 +17,11 @@ pub(super) struct Ahead<'a> {
 }
 
 impl<'a> Ahead<'a> {
-    /// Of all that wait.
-    pub(super) fn new(state: &'a State) -> Self {
+    /// Of all that wait, and one that is looked at as if it did.
+    pub(super) fn new(state: &'a State, as_if: Option<&'a AsIf<'a>>) -> Self {
         let waiting = state.derived.queue.by_age.iter();
         let requests = waiting.filter_map(|(_, id)| Some((*id, &state.requests.get(id)?.spec)));
+        let requests = requests.chain(as_if.map(|it| (it.id, &it.request.spec)));
         Self { near: VecDeque::new(), rest: Box::new(requests.filter(|(_, spec)| may_be_slices(spec))) }
     }
 

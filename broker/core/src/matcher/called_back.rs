@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan::{Plan, Run};
-use super::reclaim::{Repair, Room, fits_when_gone, going, is_right, repair_for, room_for};
-use super::reserve::Start;
+use super::reclaim::{Repair, Room, fits_when_gone, for_whom, going, is_right, repair_for, room_for};
+use super::reserve::{Start, end_if_called_back, end_of};
 use crate::command::{Aim, ProposedPlacement, ProposedReclaim};
 use crate::gang::replacing;
 use crate::id::{ClusterId, LeaseId, RequestId};
@@ -40,9 +40,9 @@ impl Fruitless {
         self.since.retain(|_, since| now.since(*since) < FRUITLESS_FOR);
     }
 
-    /// Whether it is worth looking for `id`.
-    fn try_for(&mut self, id: RequestId) -> bool {
-        if self.looked_at >= MAX_LOOKED_AT || self.since.contains_key(&id) {
+    /// Whether it is worth looking for `id`; where that is all that is asked, its turn need not be waited for.
+    fn try_for(&mut self, id: RequestId, is_asked: bool) -> bool {
+        if !is_asked && self.looked_at >= MAX_LOOKED_AT || self.since.contains_key(&id) {
             return false;
         }
         self.looked_at += 1;
@@ -73,34 +73,36 @@ impl<'a> Run<'a, '_> {
                 served.push(id);
             } else if let Some(donor) = &request.room_at {
                 let gone: Vec<&Lease> = going(state, donor).map(|(_, lease)| lease).collect();
-                self.keep_room(request, donor, &gone);
+                let its = gone.iter().filter(|lease| for_whom(state, lease) == Some(id));
+                let begins = its.map(|lease| end_of(lease, state.log_time)).max().unwrap_or(state.log_time);
+                self.keep_room(request, (donor, begins), &gone);
             }
         }
         served
     }
 
-    /// Keeps free what a request gets at `donor` once those are gone; false if it fits not even then.
-    fn keep_room(&mut self, request: &Request, donor: &ClusterId, gone: &[&Lease]) -> bool {
-        let Some(candidate) = fits_when_gone(&self.view, &request.spec, donor, gone.iter().copied()) else {
-            return false;
-        };
+    /// Keeps free what a request gets at a donor once those are gone, which is then at the latest; nothing if it fits not even
+    /// then.
+    fn keep_room(&mut self, request: &'a Request, (donor, begins): (&ClusterId, Timestamp), gone: &[&Lease]) {
+        let candidate = fits_when_gone(&self.view, &request.spec, donor, gone.iter().copied());
         // Nobody passes, however short: leases are called back only as long as their room is what is missing.
         let at = self.view.state.log_time;
-        self.keep_free(request, Start { at, found: vec![candidate] });
-        true
+        if let Some(candidate) = candidate {
+            self.keep_free(request, Start { at, found: vec![candidate] }, begins);
+        }
     }
 
     /// Proposes to call leases back for a request that may preempt and fits nowhere; true if that is done already, or is now.
     pub(super) fn make_room(&mut self, plan: &mut Plan, id: RequestId, request: &'a Request) -> bool {
         let state = self.view.state;
         if let Some(donor) = &request.room_at
-            && going(state, donor).any(|(_, lease)| super::reclaim::for_whom(state, lease) == Some(id))
+            && going(state, donor).any(|(_, lease)| for_whom(state, lease) == Some(id))
         {
             return true;
         }
         let may_preempt = super::reclaim::preempts(state, request);
         let may_repair = self.has_waited(request, 1);
-        if !(may_preempt || may_repair) || !self.fruitless.try_for(id) {
+        if !(may_preempt || may_repair) || !self.fruitless.try_for(id, self.as_if.is_some_and(|it| it.id == id)) {
             return false;
         }
         let taken = plan.reclaims.iter().filter_map(|reclaim| state.leases.get(&reclaim.lease));
@@ -111,17 +113,21 @@ impl<'a> Run<'a, '_> {
         let repair = repair.filter(|repair| repair.moves.len() <= left);
         let room = || room_for(&self.view, request, &busy).filter(|room| room.victims.len() <= left);
         let (victims, reason): (Vec<LeaseId>, _) = if let Some(Repair { moves, places, .. }) = repair {
-            let at = state.log_time;
-            self.keep_free(request, Start { at, found: vec![places.own] });
+            let (at, reason) = (state.log_time, ReclaimReason::Repair { by: id });
+            let begins = moves.iter().map(|(_, lease)| end_if_called_back(state, lease, &reason)).max().unwrap_or(at);
+            self.keep_free(request, Start { at, found: vec![places.own] }, begins);
             for (moved, found) in places.others {
-                self.keep_free(moved, Start { at, found });
+                self.keep_free(moved, Start { at, found }, at);
             }
-            (moves.iter().map(|(lease, _)| *lease).collect(), ReclaimReason::Repair { by: id })
+            (moves.iter().map(|(lease, _)| *lease).collect(), reason)
         } else if let Some(Room { donor, victims, .. }) = room() {
             let goes = going(state, donor).map(|(_, lease)| lease);
             let all: Vec<&Lease> = goes.chain(victims.iter().map(|victim| victim.lease)).collect();
-            self.keep_room(request, donor, &all);
-            (victims.iter().map(|victim| victim.id).collect(), ReclaimReason::Preempted { by: id })
+            let reason = ReclaimReason::Preempted { by: id };
+            let ends = victims.iter().map(|victim| end_if_called_back(state, victim.lease, &reason));
+            let begins = ends.max().unwrap_or(state.log_time);
+            self.keep_room(request, (donor, begins), &all);
+            (victims.iter().map(|victim| victim.id).collect(), reason)
         } else {
             self.fruitless.since.insert(id, state.log_time);
             return false;

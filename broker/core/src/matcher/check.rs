@@ -143,6 +143,7 @@ fn check_part_of(view: &View<'_>, spec: &RequestSpec, placement: &Placement) -> 
         topology: spec.topology,
         members: spec.members,
         selector: selector.as_ref(),
+        most_milli: None,
     };
     let wanted = wanted.under_terms(view, donor);
     check_count(&wanted, placement).map_err(no_capacity)?;

@@ -1,24 +1,22 @@
-//! Answers for people: why a request waits, and what would happen to one.
+//! An answer for people: why a request waits.
 
 use std::collections::BTreeSet;
 
+use super::call_backs::CallBacks;
 use super::cutting::Worths;
 use super::fit::{Wanted, fit};
-use super::outlook::{as_asked, beside_reserved};
-use super::plan::{Placed, Plan, Planner, donors};
+use super::outlook::as_asked;
+use super::plan::donors;
 use super::reclaim::{Repair, repair_for};
-use super::reserve::{Reserved, held};
+use super::reserve::Reserved;
 use super::spread::{gather, members_in};
 use super::standing::{Standing, standing};
 use super::verdict::{Candidate, DonorVerdict, Fitter, ask_donor};
 use super::view::View;
 use crate::demand::{Members, RequestSpec};
-use crate::id::{ClassName, ClusterId, RequestId};
-use crate::limits::MAX_PLACEMENTS_PER_COMMAND;
-use crate::placement::Placement;
+use crate::id::{ClusterId, RequestId};
 use crate::request::RequestState;
 use crate::state::State;
-use crate::time::Timestamp;
 
 /// Why a request waits, and where it stands among the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +25,8 @@ pub struct Waiting {
     pub explanation: Explanation,
     /// Where it stands; `None` while no policy is in force.
     pub standing: Option<Standing>,
+    /// Leases that are called back for it, or would be next.
+    pub call_backs: Option<CallBacks>,
 }
 
 /// Why a request is not placed.
@@ -38,23 +38,14 @@ pub struct Explanation {
     pub summary: String,
 }
 
-/// What would happen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Quote {
-    /// Where it would be placed; several of a gang that would be spread, none if it fits nowhere.
-    pub placements: Vec<Placement>,
-    /// Each donor's answer.
-    pub explanation: Explanation,
-    /// When and where it could start under the present ends of leases, after those that wait already and fit now and beside
-    /// what is reserved; never before its start window opens.
-    pub earliest: Option<(Timestamp, Vec<ClusterId>)>,
-    /// Price of one term in thousandths of a credit.
-    pub price_milli_credits: u64,
-}
-
 /// For each donor, the first reason against `spec` and what would unblock it.
 #[must_use]
 pub fn explain(state: &State, spec: &RequestSpec) -> Explanation {
+    explain_beside(state, spec, None)
+}
+
+/// The same where these are called back for it.
+pub(super) fn explain_beside(state: &State, spec: &RequestSpec, call_backs: Option<&CallBacks>) -> Explanation {
     let Some(mut view) = View::new(state) else {
         return Explanation {
             donors: Vec::new(),
@@ -62,15 +53,25 @@ pub fn explain(state: &State, spec: &RequestSpec) -> Explanation {
         };
     };
     view.explains = true;
+    let mut explanation = explain_donors(&view, spec);
+    match call_backs {
+        Some(call_backs) => call_backs.tell(&mut explanation),
+        None => explain_repair(&view, spec, &mut explanation),
+    }
+    explanation
+}
+
+/// Donors' answers, and all of them in one sentence.
+fn explain_donors(view: &View<'_>, spec: &RequestSpec) -> Explanation {
     let mut worths = Worths::default();
     let mut fitter = |view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>| fit(view, donor, wanted, &mut worths);
     // Of a gang that may be spread, a donor may serve a part.
     let part = |members: Members| spec.for_members(Members { min: 1, ..members }, Vec::new());
     let asked = spec.members.filter(|_| spec.spread_donors).map_or_else(|| spec.clone(), part);
-    let donors: Vec<DonorVerdict> = donors(state, spec)
+    let donors: Vec<DonorVerdict> = donors(view.state, spec)
         .map(|donor| DonorVerdict {
             donor: donor.clone(),
-            obstacle: ask_donor(&view, &asked, donor, &mut fitter).err().map(|obstacle| *obstacle),
+            obstacle: ask_donor(view, &asked, donor, &mut fitter).err().map(|obstacle| *obstacle),
         })
         .collect();
     let fits: Vec<&str> = donors.iter().filter(|d| d.obstacle.is_none()).map(|d| d.donor.as_str()).collect();
@@ -81,19 +82,18 @@ pub fn explain(state: &State, spec: &RequestSpec) -> Explanation {
         }
         ([], all) => format!("not placed: none of {} donors can serve it now", all.len()),
         (fits, _) if !spec.spread_donors => format!("fits on {}", fits.join(", ")),
-        (_, _) => explain_spread(&view, spec),
+        (_, _) => explain_spread(view, spec),
     };
-    let mut explanation = Explanation { donors, summary };
-    explain_repair(&view, spec, &mut explanation);
-    explanation
+    Explanation { donors, summary }
 }
 
 /// Why request `id` waits; `None` if it does not.
 #[must_use]
 pub fn explain_waiting(state: &State, id: RequestId) -> Option<Waiting> {
     let request = state.requests.get(&id).filter(|request| request.state == RequestState::Queued)?;
-    let mut explanation = explain(state, &request.spec);
-    let mut standing = standing(state, id);
+    let (mut standing, call_backs) = standing(state, id).unzip();
+    let call_backs = call_backs.flatten();
+    let mut explanation = explain_beside(state, &request.spec, call_backs.as_ref());
     if let Some(standing) = &mut standing {
         standing.earliest = as_asked(&request.spec, &explanation, standing.earliest.take());
     }
@@ -110,7 +110,7 @@ pub fn explain_waiting(state: &State, id: RequestId) -> Option<Waiting> {
         }
         _ => {}
     }
-    Some(Waiting { explanation, standing })
+    Some(Waiting { explanation, standing, call_backs })
 }
 
 /// Where nothing fits: whether it would if others moved aside that have another place.
@@ -165,72 +165,10 @@ fn why_no_more(view: &View<'_>, spec: &RequestSpec, parts: &[Candidate], fitter:
     obstacles.find(|obstacle| !obstacle.by.is_empty()).map(|obstacle| obstacle.reason)
 }
 
-fn not_before_reserved(other: &Reserved) -> String {
+pub(super) fn not_before_reserved(other: &Reserved) -> String {
     format!("; it must not delay {}, which has room at {} reserved", other.request, names(&other.donors))
 }
 
 fn names(donors: &[ClusterId]) -> String {
     donors.iter().map(ClusterId::as_str).collect::<Vec<_>>().join(" and ")
-}
-
-/// Of what would fit if nobody else waited: who is served before it.
-fn explain_others(plan: &Plan, explanation: &mut Explanation) {
-    if explanation.donors.iter().all(|donor| donor.obstacle.is_some()) {
-        return;
-    }
-    let more = match &plan.reserved {
-        Some(other) => not_before_reserved(other),
-        None if plan.placements.is_empty() => return,
-        None => "; what waits already is served before it".to_owned(),
-    };
-    explanation.summary.push_str(&more);
-}
-
-/// Where `spec` would be placed now, after those that wait already, and for how much.
-#[must_use]
-pub fn quote(state: &State, spec: &RequestSpec) -> Quote {
-    let mut explanation = explain(state, spec);
-    let mut planner = Planner::default();
-    let Some(mut run) = planner.begin(state) else {
-        return Quote { placements: Vec::new(), explanation, earliest: None, price_milli_credits: 0 };
-    };
-    let mut plan = Plan::default();
-    run.serve(&mut plan, MAX_PLACEMENTS_PER_COMMAND);
-    let Some(found) = run.find(spec, None) else {
-        let mut ends = held(state);
-        ends.extend(run.placed.iter().map(Placed::held));
-        let earliest = beside_reserved(&run, &plan, &run.view, ends, spec);
-        let earliest = as_asked(spec, &explanation, earliest);
-        explain_others(&plan, &mut explanation);
-        return Quote { placements: Vec::new(), explanation, earliest, price_milli_credits: 0 };
-    };
-    let donors = found.iter().map(|part| part.placement.donor.clone()).collect();
-    let rate = |class: &ClassName| {
-        let class = state.policy.as_ref().and_then(|record| record.bundle.classes.get(class.as_str()));
-        class.map_or(0, |class| class.spec.price_credits_milli_per_gpu_hour)
-    };
-    let prices = found.iter().map(|part| price(rate(&part.class), part.placement.milli(), spec.duration.0));
-    let price_milli_credits = prices.fold(0, u64::saturating_add);
-    let placements = found.into_iter().map(|part| part.placement).collect();
-    let earliest = as_asked(spec, &explanation, Some((state.log_time, donors)));
-    Quote { placements, explanation, earliest, price_milli_credits }
-}
-
-/// Rate in thousandths of a credit per GPU-hour × thousandths of a GPU × milliseconds, rounded up; saturates.
-fn price(rate: u64, milli: u64, duration_ms: u64) -> u64 {
-    const MILLI_GPU_HOUR: u128 = 1_000 * 3_600 * 1_000;
-    let product = u128::from(rate) * u128::from(milli);
-    u64::try_from(product.saturating_mul(u128::from(duration_ms)).div_ceil(MILLI_GPU_HOUR)).unwrap_or(u64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::price;
-
-    #[test]
-    fn prices_are_per_gpu_hour_and_round_up() {
-        assert_eq!(price(2_500, 3_000, 2 * 3_600_000), 15_000);
-        assert_eq!(price(1, 50, 1_000), 1);
-        assert_eq!(price(u64::MAX, u64::MAX, u64::MAX), u64::MAX);
-    }
 }

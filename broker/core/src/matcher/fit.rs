@@ -9,6 +9,7 @@ use super::cutting::{Cutting, LaidOut, Worths};
 use super::device::room;
 use super::nodes::{Candidate, Chosen, choose, reach};
 use super::view::View;
+use super::ways::{sizes, ways};
 use super::wired::{Laid, Wired, is_of_a_whole_clique, is_wired};
 use crate::demand::{GpuDemand, Members, NvLink, Share, Topology};
 use crate::id::{ClassName, ClusterId, NodeId};
@@ -42,6 +43,8 @@ pub(super) struct Wanted<'a> {
     pub(super) members: Option<Members>,
     /// `None`: all devices of the class.
     pub(super) selector: Option<&'a comity_policy::Selector>,
+    /// Thousandths of a device that a share takes at most; `None`: as many as it takes to cover it.
+    pub(super) most_milli: Option<u32>,
 }
 
 impl Wanted<'_> {
@@ -110,23 +113,28 @@ pub(super) fn fit(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, worth
 }
 
 /// Fits `wanted` on `donor`. One placement is counted one way; ways are tried in order. Memory comes in pieces of a
-/// different size with each: the smallest are taken.
+/// different size with each: the smallest are taken. So do fractions of devices that are shared in other ways: those are tried
+/// first that give least above what is asked for.
 fn fit_any_way(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, worths: &mut Worths) -> Fit {
+    let ways = ways(view, donor, wanted);
+    // A gang has as many members as it can have, wherever they are.
+    let mut sizes = if wanted.members.is_none() { sizes(view, donor, wanted) } else { BTreeSet::new() };
+    sizes.pop_last();
+    for most in sizes {
+        let smaller = Wanted { most_milli: Some(most), ..*wanted };
+        let mut fits = ways.iter().map(|way| fit_counted(view, donor, &smaller, way, worths));
+        if let Some(found) = fits.find(|found| matches!(found, Fit::Fits { .. })) {
+            return found;
+        }
+    }
     let mut best = Fit::Lacks { now: 0, ever: 0 };
-    for way in &ways(view, donor, wanted) {
+    for way in &ways {
         best = best.or_smaller(fit_counted(view, donor, wanted, way, worths));
         if matches!(best, Fit::Fits { .. }) && !matches!(wanted.gpus.share, Share::MemoryMib(_)) {
             break;
         }
     }
     best
-}
-
-/// The ways in which shares of the donor's devices of that class are counted.
-fn ways(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> BTreeSet<Counted> {
-    let devices = view.nodes(donor).flat_map(|(_, node, classes)| node.devices.iter().zip(classes));
-    let of_class = devices.filter(|(_, class)| class.as_ref() == Some(wanted.class));
-    of_class.map(|(device, _)| Counted::of(device, &wanted.gpus.share)).collect()
 }
 
 /// Shares that each node with room for any would hold if nothing were in use, counted in the way of which there are most.
@@ -339,6 +347,9 @@ pub(super) fn serves(device: &Device, class: Option<&ClassName>, wanted: &Wanted
     class == Some(wanted.class)
         && Counted::of(device, &wanted.gpus.share) == *way
         && wanted.selector.is_none_or(|selector| selector.matches(&device.facts()))
+        && wanted
+            .most_milli
+            .is_none_or(|most| room(device, 0, None, &wanted.gpus.share).is_some_and(|room| room.milli_each <= most))
 }
 
 /// Spreads the shares over the chosen nodes; on each, devices already in part use come first, so that whole ones stay whole.
@@ -385,7 +396,7 @@ fn lay_out(
     })
 }
 
-/// Lays `here` shares on the devices of one node, whatever joins them.
+/// Lays `here` shares on the devices of one node, whatever joins them: where they take less first, then on those in use.
 fn lay_on(
     candidate: &Candidate<'_>,
     classes: &[Option<ClassName>],
@@ -393,14 +404,18 @@ fn lay_on(
     way: &Counted,
     mut here: u32,
 ) -> Laid {
-    let mut rooms: Vec<((u32, bool), u32, super::device::DeviceRoom)> = (0_u32..)
+    let mut rooms: Vec<((u32, u32, bool), u32, super::device::DeviceRoom)> = (0_u32..)
         .zip(candidate.node.devices.iter().zip(classes))
         .filter(|(_, (device, class))| serves(device, class.as_ref(), wanted, way))
         .filter_map(|(index, (device, _))| {
             let room = room(device, index, candidate.lent, &wanted.gpus.share)?;
             let lent = candidate.lent.and_then(|node| node.devices.get(&index)).copied().unwrap_or(0);
             let whole = is_of_a_whole_clique(candidate.node, candidate.lent, device);
-            (room.units > 0).then_some(((u32::MAX - lent - device.local_use_milli, whole), index, room))
+            (room.units > 0).then_some((
+                (room.milli_each, u32::MAX - lent - device.local_use_milli, whole),
+                index,
+                room,
+            ))
         })
         .collect();
     rooms.sort_by_key(|(rank, index, _)| (*rank, *index));

@@ -105,11 +105,11 @@ fn no_cpu_or_memory(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, lea
     let (most_cpu, most_memory) =
         nodes.fold((0, 0), |(cpu, memory), (_, node, _)| (node.cpu_milli.max(cpu), node.memory_mib.max(memory)));
     let (asked, has, less) = match (lacks_cpu, lacks_memory) {
-        (true, false) => (format!("{} CPU", cores(cpu)), format!("{} CPU", cores(most_cpu)), "CPU"),
+        (true, false) => (format!("{} CPU", ones(cpu)), format!("{} CPU", ones(most_cpu)), "CPU"),
         (false, true) => (format!("{} memory", gib(memory)), format!("{} memory", gib(most_memory)), "memory"),
         _ => (
-            format!("{} CPU and {} memory", cores(cpu), gib(memory)),
-            format!("{} CPU, and {} memory", cores(most_cpu), gib(most_memory)),
+            format!("{} CPU and {} memory", ones(cpu), gib(memory)),
+            format!("{} CPU, and {} memory", ones(most_cpu), gib(most_memory)),
             "CPU and memory",
         ),
     };
@@ -135,8 +135,8 @@ fn ever(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, (cpu, memory): 
     }
 }
 
-/// Thousandths of a core, in cores.
-fn cores(milli: u64) -> String {
+/// Thousandths, as of cores or GPUs, in ones.
+pub(super) fn ones(milli: u64) -> String {
     let (whole, part) = (milli / 1_000, milli % 1_000);
     if part == 0 { whole.to_string() } else { format!("{whole}.{part:03}").trim_end_matches('0').to_owned() }
 }
@@ -161,6 +161,6 @@ mod tests {
 
     #[test]
     fn amounts_are_told_in_units() {
-        assert_eq!([cores(112_000), cores(1_500), gib(2_048), gib(1_000)], ["112", "1.5", "2Gi", "1000Mi"]);
+        assert_eq!([ones(112_000), ones(1_500), gib(2_048), gib(1_000)], ["112", "1.5", "2Gi", "1000Mi"]);
     }
 }

@@ -22,6 +22,7 @@ use crate::demand::{DeviceChoice, RequestSpec, Share};
 use crate::id::{ClusterId, NodeId};
 use crate::packing::Task;
 use crate::placement::Placement;
+use crate::request::Request;
 use crate::work::{WorkMix, WorkType};
 
 /// One part in so many of the work that is counted must be new before it is looked at again.
@@ -60,6 +61,12 @@ impl Packs {
     /// Expects `work` until what comes says otherwise.
     pub(super) fn expecting(work: WorkMix) -> Self {
         Self { known: work, ..Self::default() }
+    }
+
+    /// Counts in what a request asks for that the state does not hold.
+    pub(super) fn count_in(&mut self, request: &Request) {
+        self.local.add(WorkType::of(request), 1);
+        self.advised = self.advised.saturating_add(1);
     }
 
     /// Begins a plan.
@@ -124,7 +131,14 @@ impl Packs {
         donors: impl Iterator<Item = &'d ClusterId>,
     ) -> Vec<(&'d ClusterId, Option<i64>)> {
         let DeviceChoice::Class(class) = &spec.gpus.devices else { return donors.map(|donor| (donor, None)).collect() };
-        let wanted = Wanted { class, gpus: &spec.gpus, topology: spec.topology, members: spec.members, selector: None };
+        let wanted = Wanted {
+            class,
+            gpus: &spec.gpus,
+            topology: spec.topology,
+            members: spec.members,
+            selector: None,
+            most_milli: None,
+        };
         let donors: Vec<&ClusterId> = donors.filter(|donor| self.catch_up(view, donor)).collect();
         self.fleet.settle(&self.expected);
         let alone = wanted.members.is_none();
@@ -172,24 +186,25 @@ impl Packs {
         let Some(tasks) = alone.then(|| fleet.tasks_of(wanted)).flatten() else {
             return fit(view, donor, wanted, worths);
         };
-        let mut best: Option<(i64, Placement)> = None;
+        let mut best: Option<(i64, i64, i64, Placement)> = None;
         for (task, served) in tasks.iter() {
             let Some(choice) = fleet.pool.choose(pack.site, task) else { continue };
-            if best.as_ref().is_none_or(|(waste, _)| choice.idle_milli() < *waste)
+            // What a way gives above what is asked for is wasted, too.
+            let takes = choice.idle_milli().saturating_add(i64::from(served.milli_each));
+            if best.as_ref().is_none_or(|(least, ..)| takes < *least)
                 && let Some(node) = fleet.pool.first_node(choice)
                 && let Some(placement) = lay_out(view, donor, pack.name(node), choice.level, (task, served), wanted.gpus)
             {
-                best = Some((choice.idle_milli(), placement));
+                best = Some((takes, choice.idle_milli(), served.above_milli(&wanted.gpus.share), placement));
             }
         }
-        match best {
-            // Memory may be had in smaller pieces where packing does not look.
-            Some((waste_milli, placement))
-                if matches!(wanted.gpus.share, Share::MemoryMib(_)) && pack.is_elsewhere(wanted.class) =>
-            {
+        let is_memory = matches!(wanted.gpus.share, Share::MemoryMib(_));
+        match best.map(|(_, idle, above, placement)| (idle.saturating_add(above), above, placement)) {
+            // It may be had in smaller pieces where packing does not look.
+            Some((waste_milli, above, placement)) if (is_memory || above > 0) && pack.is_elsewhere(wanted.class) => {
                 Fit::Fits { placement, waste_milli }.or_smaller(fit(view, donor, wanted, worths))
             }
-            Some((waste_milli, placement)) => Fit::Fits { placement, waste_milli },
+            Some((waste_milli, _, placement)) => Fit::Fits { placement, waste_milli },
             None if pack.is_all(wanted) => Fit::Lacks { now: 0, ever: 0 },
             None => fit(view, donor, wanted, worths),
         }

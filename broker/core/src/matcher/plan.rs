@@ -10,7 +10,8 @@ use super::batch::{Batch, MAX_BATCH, MAX_TRIES};
 use super::called_back::Fruitless;
 use super::fit::Wanted;
 use super::hopeless::Hopeless;
-use super::order::Order;
+use super::kept::Strict;
+use super::order::{AsIf, Order};
 use super::packs::Packs;
 use super::reserve::{Reserved, Start, earliest, end_if_placed, held};
 use super::score::{Beginning, Score, at_best, beginning, score};
@@ -29,7 +30,7 @@ use crate::work::WorkMix;
 /// So many times the time after which capacity is reserved, and a request is served before its turn; one such in as long.
 pub const OVERDUE_AFTER: u64 = 8;
 /// Requests for which one plan looks for a start before it gives up: each takes a look at all that is held.
-const MAX_LOOKED_AT: usize = 16;
+pub(super) const MAX_LOOKED_AT: usize = 16;
 
 /// What to propose. It was made from one revision; `apply` checks each placement again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,6 +65,13 @@ impl Planner {
         Self { packs: Packs::expecting(work), ..Self::default() }
     }
 
+    /// A planner to look at one request more than the state holds.
+    pub(super) fn beside(request: &Request) -> Self {
+        let mut planner = Self::default();
+        planner.packs.count_in(request);
+        planner
+    }
+
     /// Places up to `limit` waiting requests.
     #[must_use]
     pub fn plan(&mut self, state: &State, limit: usize) -> Plan {
@@ -84,6 +92,7 @@ impl Planner {
         self.fruitless.begin(state.log_time);
         Some(Run {
             view,
+            as_if: None,
             strict: None,
             packs: &mut self.packs,
             hopeless: &mut self.hopeless,
@@ -121,24 +130,19 @@ pub fn plan(state: &State, limit: usize) -> Plan {
 pub(super) struct Run<'a, 'p> {
     /// What is lent, and what this plan has placed.
     pub(super) view: View<'a>,
-    /// The same with what is reserved taken.
+    /// A request that is served as if it waited.
+    pub(super) as_if: Option<&'a AsIf<'a>>,
+    /// The same view with what is kept free taken.
     pub(super) strict: Option<Strict<'a>>,
     pub(super) packs: &'p mut Packs,
-    hopeless: &'p mut Hopeless,
+    pub(super) hopeless: &'p mut Hopeless,
     pub(super) fruitless: &'p mut Fruitless,
     pub(super) grown_last: &'p mut Option<RequestId>,
     /// Requests for which a start was looked for; `None` before the first.
-    looked_at: Option<usize>,
+    pub(super) looked_at: Option<usize>,
     pub(super) placed: Vec<Placed<'a>>,
     /// What has failed fails again: within a plan, room only becomes less.
     pub(super) failed: BTreeSet<Asked<'a>>,
-}
-
-/// What is free for those who stay.
-pub(super) struct Strict<'a> {
-    pub(super) view: View<'a>,
-    /// What is reserved, and when it is taken: who takes of it must be gone before the first.
-    starts: Vec<Start>,
 }
 
 /// What this plan has placed.
@@ -150,6 +154,11 @@ pub(super) struct Placed<'a> {
 }
 
 impl Placed<'_> {
+    /// Whether it was placed for this request.
+    pub(super) fn is_of(&self, request: &Request) -> bool {
+        std::ptr::eq(self.spec, &raw const request.spec)
+    }
+
     pub(super) fn held(&self) -> Held<'_> {
         let counts = LeaseUse {
             tenant: self.spec.tenant.as_str(),
@@ -166,7 +175,7 @@ impl Placed<'_> {
 impl<'a> Run<'a, '_> {
     /// Places up to `limit` waiting requests, in their order.
     pub(super) fn serve(&mut self, plan: &mut Plan, limit: usize) {
-        let mut order = Order::new(self.view.state, self.view.bundle);
+        let mut order = Order::new(self.view.state, self.view.bundle, self.as_if);
         let mut served = self.enter_rooms(plan, limit);
         served.extend(self.overdue(plan, limit));
         for proposed in &plan.placements {
@@ -181,8 +190,8 @@ impl<'a> Run<'a, '_> {
 
     /// Places those that wait as the order has them, in batches.
     fn serve_in_order(&mut self, plan: &mut Plan, limit: usize, (order, served): (&mut Order<'a>, &[RequestId])) {
-        let mut ahead = Ahead::new(self.view.state);
-        let few = self.view.state.queued_len() <= MAX_BATCH;
+        let mut ahead = Ahead::new(self.view.state, self.as_if);
+        let few = self.view.state.queued_len() + usize::from(self.as_if.is_some()) <= MAX_BATCH;
         let (mut batch, mut tries): (Option<Batch<'a>>, usize) = (None, 0);
         while plan.placements.len() < limit {
             let Some((id, request)) = order.next() else { break };
@@ -224,11 +233,6 @@ impl<'a> Run<'a, '_> {
         if let Some(batch) = batch.filter(|_| few) {
             self.tidy(plan, &batch);
         }
-    }
-
-    /// For how many something is kept free.
-    fn kept(&self) -> usize {
-        self.strict.as_ref().map_or(0, |strict| strict.starts.len())
     }
 
     /// What is placed from now on leaves room for these, where it has a choice.
@@ -296,14 +300,14 @@ impl<'a> Run<'a, '_> {
         let found = best(view, spec, request, promises, &mut packed);
         let Some(strict) = &self.strict else { return found };
         found.or_else(|| {
-            let first = strict.starts.iter().map(|start| start.at).min()?;
+            let first = strict.kept.iter().map(|kept| kept.start.at).min()?;
             if end_if_placed(self.view.state, spec.duration) > first {
                 return None;
             }
             // It is gone before: what is reserved is free for it. The packs hold that as taken, so there it is fitted.
             let reserved = |donor: &ClusterId| {
-                let parts = strict.starts.iter().flat_map(|start| &start.found);
-                parts.into_iter().any(|part| part.placement.donor == *donor)
+                let mut parts = strict.kept.iter().flat_map(|kept| &kept.start.found);
+                parts.any(|part| part.placement.donor == *donor)
             };
             let all = promising_nothing(self.view.state, spec);
             best(&self.view, spec, request, all, &mut |view, donor, wanted| {
@@ -318,14 +322,6 @@ impl<'a> Run<'a, '_> {
         held.extend(self.placed.iter().map(Placed::held));
         held.sort_by_key(|held| held.end);
         earliest(&self.view, &held, spec)
-    }
-
-    /// Where the request lies for which that is reserved.
-    pub(super) fn reserved(&self, reserved: &Reserved) -> impl Iterator<Item = &Candidate> {
-        let starts = self.strict.iter().flat_map(|strict| &strict.starts);
-        starts
-            .filter(|start| start.at == reserved.at && start.donors() == reserved.donors)
-            .flat_map(|start| &start.found)
     }
 
     /// Counts what was found for a request in, and proposes it.
@@ -355,40 +351,6 @@ impl<'a> Run<'a, '_> {
         change(&mut self.view);
         if let Some(strict) = &mut self.strict {
             change(&mut strict.view);
-        }
-    }
-
-    /// Reserves the earliest start of a request that does not fit now; `None` if no end makes room for it.
-    fn reserve(&mut self, id: RequestId, request: &'a Request) -> Option<Reserved> {
-        let state = self.view.state;
-        if self.looked_at.is_none() {
-            self.hopeless.begin(state);
-        }
-        let looked_at = self.looked_at.get_or_insert(0);
-        if *looked_at >= MAX_LOOKED_AT || self.hopeless.requests.contains(&id) {
-            return None;
-        }
-        *looked_at += 1;
-        let Some(start) = self.earliest(&request.spec) else {
-            self.hopeless.requests.insert(id);
-            return None;
-        };
-        let reserved = Reserved { request: id, at: start.at, donors: start.donors() };
-        self.keep_free(request, start);
-        Some(reserved)
-    }
-
-    /// Keeps what a request starts on later free of those who stay longer.
-    pub(super) fn keep_free(&mut self, request: &Request, start: Start) {
-        for Candidate { placement, class, agreement, .. } in &start.found {
-            let before = self.strict.as_ref().map_or(&self.view, |strict| &strict.view);
-            self.packs.make_ready(before, &placement.donor);
-            let strict = self.strict.get_or_insert_with(|| Strict { view: self.view.clone(), starts: Vec::new() });
-            strict.view.take(request.spec.tenant.as_str(), class, agreement.as_deref(), placement);
-            self.packs.take(&strict.view, placement);
-        }
-        if let Some(strict) = &mut self.strict {
-            strict.starts.push(start);
         }
     }
 }

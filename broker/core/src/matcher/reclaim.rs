@@ -25,7 +25,7 @@ pub use standing::{check_reclaims, is_still_needed, spared};
 
 pub(super) use pool::{check_pools, really_free};
 pub(super) use repair::{Repair, is_right, repair_for};
-pub(super) use room::{Room, fits_when_gone, for_whom, going, preempts, room_for};
+pub(super) use room::{Room, fits_when_gone, for_whom, going, preempts, preempts_as, room_for, room_later, yields_to};
 
 /// At most so many leases are looked at one by one in every combination; of more, the best found in order is taken.
 const EXACT_MOST: usize = 10;

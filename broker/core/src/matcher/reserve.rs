@@ -4,7 +4,7 @@
 //! before it starts, or take nothing of what is reserved. That is EASY backfilling (Lifka, JSSPP 1995), with one reservation
 //! at a time; Mu'alem and Feitelson (IEEE TPDS 12(6), 2001) compare it with reservations for all.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use comity_policy::{AgreementSides, LeaseUse};
 
@@ -14,9 +14,11 @@ use super::plan::donors;
 use super::spread::{Found, spread};
 use super::verdict::{Candidate, ask_donor};
 use super::view::{Held, View};
+use crate::command::ProposedReclaim;
 use crate::demand::RequestSpec;
-use crate::id::{ClusterId, RequestId};
+use crate::id::{ClusterId, LeaseId, RequestId};
 use crate::lease::{Lease, LeaseState};
+use crate::reclaim::{ReclaimReason, notice};
 use crate::state::State;
 use crate::time::{Millis, Timestamp};
 
@@ -47,15 +49,37 @@ impl Start {
 /// What leases hold, by end. One that is not yet active may take its hold and then its whole term; one that ends already
 /// ends now.
 pub(super) fn held(state: &State) -> Vec<Held<'_>> {
-    let leases = state.live_leases().map(|(_, lease)| lease).filter(|lease| lease.occupies());
-    let mut held: Vec<Held<'_>> = leases
-        .map(|lease| Held { end: end_of(lease, state.log_time), counts: lease.as_use(), placement: &lease.placement })
-        .collect();
+    held_after(state, &[])
+}
+
+/// The same once those are called back.
+pub(super) fn held_after<'a>(state: &'a State, reclaims: &[ProposedReclaim]) -> Vec<Held<'a>> {
+    let leases = ends(state, reclaims).into_iter();
+    let mut held: Vec<Held<'_>> =
+        leases.map(|(_, lease, end)| Held { end, counts: lease.as_use(), placement: &lease.placement }).collect();
     held.sort_by_key(|held| held.end);
     held
 }
 
-fn end_of(lease: &Lease, now: Timestamp) -> Timestamp {
+/// Leases that take something, by id, and when each ends at the latest once those are called back.
+pub(super) fn ends<'a>(state: &'a State, reclaims: &[ProposedReclaim]) -> Vec<(LeaseId, &'a Lease, Timestamp)> {
+    let reasons: BTreeMap<LeaseId, &ReclaimReason> =
+        reclaims.iter().map(|reclaim| (reclaim.lease, &reclaim.reason)).collect();
+    let end = |id: LeaseId, lease: &Lease| match reasons.get(&id) {
+        Some(reason) => end_if_called_back(state, lease, reason),
+        None => end_of(lease, state.log_time),
+    };
+    let leases = state.live_leases().filter(|(_, lease)| lease.occupies());
+    leases.map(|(id, lease)| (id, lease, end(id, lease))).collect()
+}
+
+/// When a lease ends at the latest if it is called back now, for this reason.
+pub(super) fn end_if_called_back(state: &State, lease: &Lease, reason: &ReclaimReason) -> Timestamp {
+    state.log_time.after(notice(state, lease, reason)).min(end_of(lease, state.log_time))
+}
+
+/// When a lease ends at the latest, unless it is renewed.
+pub(super) fn end_of(lease: &Lease, now: Timestamp) -> Timestamp {
     let end = match lease.state {
         LeaseState::Placed | LeaseState::Connecting => lease.hold_until.after(lease.term),
         LeaseState::Active | LeaseState::Suspect | LeaseState::Reclaiming => lease.due().unwrap_or(now),

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::call_backs::CallBacks;
 use super::order::Order;
-use super::outlook::beside_reserved;
+use super::outlook::{alone, beside_kept};
 use super::plan::{Plan, Planner};
-use super::reserve::{Reserved, held};
+use super::reserve::{Reserved, held_after};
 use super::view::View;
 use crate::fairness::{Amounts, Shares};
 use crate::id::{ClusterId, RequestId};
@@ -31,37 +32,42 @@ pub struct Standing {
     pub entitled_ppm: u64,
     /// What is reserved, for this request or for another one.
     pub reserved: Option<Reserved>,
-    /// When and where it could start under the present ends of leases and beside what is reserved for another one, were it
-    /// alone; now, if it fits now; never before its start window opens. `None`: no end of leases makes room.
+    /// When and where it could start under the present ends of leases and those of leases that are called back, beside what is
+    /// kept for others, were it alone; now, if it fits now; never before its start window opens. `None`: no end makes room.
     pub earliest: Option<(Timestamp, Vec<ClusterId>)>,
 }
 
-/// Where `id` stands; `None` if it does not wait, or no policy is in force.
+/// Where `id` stands, and what is called back for it; `None` if it does not wait, or no policy is in force.
 #[must_use]
-pub(super) fn standing(state: &State, id: RequestId) -> Option<Standing> {
+pub(super) fn standing(state: &State, id: RequestId) -> Option<(Standing, Option<CallBacks>)> {
     let view = View::new(state)?;
     let request = state.requests.get(&id).filter(|_| state.derived.queued.contains(&id))?;
     let (share_ppm, entitled_ppm) = share_and_entitlement(state, &view, request);
     let (mut planner, mut plan) = (Planner::default(), Plan::default());
     let mut run = planner.begin(state)?;
     run.serve(&mut plan, MAX_PLACEMENTS_PER_COMMAND);
-    let passes = plan.placements.iter().any(|placed| placed.request == id)
-        || plan.reserved.as_ref().is_some_and(|reserved| reserved.request == id);
-    let aside = if passes { &Plan::default() } else { &plan };
-    let earliest = beside_reserved(&run, aside, &view, held(state), &request.spec);
-    Some(Standing {
+    let is_placed = plan.placements.iter().any(|placed| placed.request == id);
+    let call_backs = CallBacks::given(state, id).or_else(|| CallBacks::planned(state, &plan, id));
+    let call_backs = call_backs.filter(|_| !is_placed);
+    let earliest = if is_placed {
+        alone(&view, held_after(state, &plan.reclaims), &request.spec)
+    } else {
+        beside_kept(&run, &plan, &view, Vec::new(), (request, call_backs.is_some()))
+    };
+    let standing = Standing {
         place: if request.early { 0 } else { place(state, &view, id) },
         waiting: state.derived.queue.by_age.len(),
         share_ppm,
         entitled_ppm,
         reserved: plan.reserved,
         earliest,
-    })
+    };
+    Some((standing, call_backs))
 }
 
 /// Its place if each request is given what it asks for, so that shares move as they will.
 fn place(state: &State, view: &View<'_>, id: RequestId) -> usize {
-    let mut order = Order::new(state, view.bundle);
+    let mut order = Order::new(state, view.bundle, None);
     let mut place = 0;
     while let Some((next, request)) = order.next() {
         place += 1;

@@ -167,7 +167,8 @@ fn ask_class(
     // Policy first, with the nominal amount: its reasons hold whatever is free.
     let at_least = permitted(view.may_borrow(donor, ask(spec.least_milli())))?;
     delivery_offered(view, spec.delivery, donor)?;
-    let wanted = Wanted { class, gpus: &spec.gpus, topology: spec.topology, members: spec.members, selector };
+    let wanted =
+        Wanted { class, gpus: &spec.gpus, topology: spec.topology, members: spec.members, selector, most_milli: None };
     let (mut placement, mut waste_milli, free) = match seek(view, donor, &wanted, fitter) {
         (Fit::Fits { placement, waste_milli }, free) => (placement, waste_milli, free),
         (Fit::Lacks { now, ever }, _) => {

@@ -296,3 +296,36 @@ fn shares_keep_out_of_the_way_of_the_gangs_that_are_asked_for() {
     federation.submit(gang);
     assert_eq!(federation.place().len(), 5, "four halves fill the small node, and the gang has the other");
 }
+
+/// A twentieth is a tenth of a device that MPS shares in ten, and a twentieth of one that is shared as asked: that one serves, on a
+/// node of its own, on the same node, and under another resource name.
+#[test]
+fn a_share_is_had_where_it_takes_least_above_what_is_asked() {
+    let mps = device(81_559, Sharing::Mps { shares: 10 });
+    let any = device(81_559, Sharing::Fractional { step_milli: 50 });
+    let shared = comity_core::inventory::Device { resource_name: "nvidia.com/gpu.shared".into(), ..mps.clone() };
+    let mut both = offer(2, &[("s1", 2, mps.clone())]);
+    both.nodes.get_mut(&node("s1")).unwrap().devices[1] = any.clone();
+    for offer in [
+        offer(2, &[("s1", 1, mps.clone()), ("s2", 1, any.clone())]),
+        offer(2, &[("s1", 1, any.clone()), ("s2", 1, mps.clone())]),
+        offer(2, &[("s1", 1, shared), ("s2", 1, any)]),
+        both,
+    ] {
+        for count in [1, 2] {
+            let mut federation = Federation::ready();
+            federation.offer("north", self::offer(2, &[]));
+            federation.offer("south", offer.clone());
+            let asked = RequestSpec {
+                topology: Topology { same_node: true, ..Topology::default() },
+                ..spec(count, Share::Milli(50), "big")
+            };
+            let quote = matcher::quote(&federation.state, &asked);
+            assert_eq!(quote.placements[0].milli(), 50 * u64::from(count), "{quote:?}");
+            // Where that is full, the dearer way serves.
+            federation.submit(spec(1, Share::Whole, "big"));
+            federation.submit(spec(1, Share::Milli(50), "big"));
+            assert_eq!(federation.place().len(), 2);
+        }
+    }
+}

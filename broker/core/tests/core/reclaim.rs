@@ -16,15 +16,15 @@ use proptest::prelude::*;
 use super::federation::{Federation, RIVALS, cluster, device, node, offer, spec};
 
 /// `reclaimGrace` where no document says.
-const GRACE: u64 = 5 * 60_000;
-const MINUTE: u64 = 60_000;
+pub(crate) const GRACE: u64 = 5 * 60_000;
+pub(crate) const MINUTE: u64 = 60_000;
 
 fn rivals() -> String {
     RIVALS.replace("{value: 1000, usedBy", "{value: 1000, mayPreempt: true, usedBy")
 }
 
 /// Preempts others.
-fn urgent(count: u32) -> RequestSpec {
+pub(crate) fn urgent(count: u32) -> RequestSpec {
     RequestSpec {
         tenant: TenantId::parse("rivals", "tenant").unwrap(),
         origin: cluster("east"),
@@ -34,13 +34,13 @@ fn urgent(count: u32) -> RequestSpec {
 }
 
 /// May be preempted.
-fn yielding(count: u32, grace: u64) -> RequestSpec {
+pub(crate) fn yielding(count: u32, grace: u64) -> RequestSpec {
     let preemptible = Some(Preemptible { grace: Millis(grace), checkpoint: true });
     RequestSpec { preemptible, duration: Millis::from_hours(8), ..spec(count, Share::Whole, "big") }
 }
 
 /// Only from this donor.
-fn at(donor: &str, spec: RequestSpec) -> RequestSpec {
+pub(crate) fn at(donor: &str, spec: RequestSpec) -> RequestSpec {
     RequestSpec { allow_donors: vec![cluster(donor)], ..spec }
 }
 
@@ -57,7 +57,7 @@ fn used(generation: u64, nodes: &[(&str, usize, usize)]) -> Offer {
 }
 
 impl Federation {
-    fn with_preemption() -> Self {
+    pub(crate) fn with_preemption() -> Self {
         let mut federation = Self::with_rivals();
         federation.also(&rivals());
         federation

@@ -63,6 +63,16 @@ pub(super) struct Served {
     pub(super) resources_each: u32,
 }
 
+impl Served {
+    /// Thousandths of a device that a share takes above what was asked for, where that is said in thousandths.
+    pub(super) fn above_milli(&self, share: &Share) -> i64 {
+        match share {
+            Share::Milli(milli) => i64::from(u32::from(self.milli_each).saturating_sub(*milli)),
+            Share::Whole | Share::MemoryMib(_) | Share::MigProfile(_) => 0,
+        }
+    }
+}
+
 impl Fleet {
     /// A site for one donor more.
     pub(super) fn open_site(&mut self) -> u32 {

@@ -62,13 +62,13 @@ pub(super) fn may_be_preempted(state: &State, lease: &Lease, value: u32) -> bool
 }
 
 /// Whether `lease` may be preempted so as soon as it is active.
-fn yields_to(state: &State, lease: &Lease, value: u32) -> bool {
+pub(crate) fn yields_to(state: &State, lease: &Lease, value: u32) -> bool {
     let request = state.requests.get(&lease.request);
     request.is_some_and(|request| request.spec.preemptible.is_some()) && super::choose::priority(state, lease) < value
 }
 
 /// The value of a request's priority class, if its requests may preempt.
-pub(super) fn preempts_as(state: &State, request: &Request) -> Option<u32> {
+pub(crate) fn preempts_as(state: &State, request: &Request) -> Option<u32> {
     let bundle = &state.policy.as_ref()?.bundle;
     let class = bundle.priorities.get(request.spec.priority.as_ref()?.as_str())?;
     class.spec.may_preempt.then_some(class.spec.value)
@@ -82,15 +82,25 @@ pub(crate) fn preempts(state: &State, request: &Request) -> bool {
 /// The room for a request that costs others least, over all donors but those that are busy; `None` if it may not preempt, or
 /// no donor can make room, or less would be taken in a moment, of leases that are still set up. One request at a time gets room
 /// at one donor.
-pub(crate) fn room_for<'a>(view: &View<'a>, request: &'a Request, busy: &BTreeSet<&ClusterId>) -> Option<Room<'a>> {
+pub(crate) fn room_for<'a>(view: &View<'a>, request: &Request, busy: &BTreeSet<&ClusterId>) -> Option<Room<'a>> {
+    room_later(view, request, busy, &BTreeSet::new())
+}
+
+/// The same where `gone` have ended before, as `view` has it.
+pub(crate) fn room_later<'a>(
+    view: &View<'a>,
+    request: &Request,
+    busy: &BTreeSet<&ClusterId>,
+    gone: &BTreeSet<LeaseId>,
+) -> Option<Room<'a>> {
     let state = view.state;
     let value = preempts_as(state, request)?;
     let mut best: Option<Room<'a>> = None;
-    for donor in donors(state, &request.spec) {
+    for donor in state.clusters.keys().filter(|donor| donors(state, &request.spec).any(|other| other == *donor)) {
         if busy.contains(donor) || going(state, donor).any(|(_, lease)| for_whom(state, lease).is_some()) {
             continue;
         }
-        if let Some(room) = room_at(view, request, value, donor)
+        if let Some(room) = room_at(view, (request, value), donor, gone)
             && best.as_ref().is_none_or(|best| room.cost < best.cost)
         {
             best = Some(room);
@@ -99,9 +109,14 @@ pub(crate) fn room_for<'a>(view: &View<'a>, request: &'a Request, busy: &BTreeSe
     best.filter(|room| !room.comes)
 }
 
-fn room_at<'a>(view: &View<'a>, request: &Request, value: u32, donor: &'a ClusterId) -> Option<Room<'a>> {
+fn room_at<'a>(
+    view: &View<'a>,
+    (request, value): (&Request, u32),
+    donor: &'a ClusterId,
+    gone: &BTreeSet<LeaseId>,
+) -> Option<Room<'a>> {
     let state = view.state;
-    let leases = state.leases_of(donor).filter(|(_, lease)| lease.placement.donor == *donor);
+    let leases = state.leases_of(donor).filter(|(id, lease)| lease.placement.donor == *donor && !gone.contains(id));
     let yielding = leases.filter(|(_, lease)| yields_to(state, lease, value));
     let (held, active): (Vec<_>, Vec<_>) = yielding
         .filter(|(_, lease)| lease.state.is_held() || may_be_preempted(state, lease, value))
@@ -109,7 +124,8 @@ fn room_at<'a>(view: &View<'a>, request: &Request, value: u32, donor: &'a Cluste
     let victims = |leases: &[(LeaseId, &'a Lease)]| -> Vec<Victim<'a>> {
         leases.iter().map(|(id, lease)| Victim::of(state, *id, lease)).collect()
     };
-    let now = room_of(view, request, donor, victims(&active)).map(|(cost, victims)| Room {
+    let goes: Vec<&Lease> = going(state, donor).filter(|(id, _)| !gone.contains(id)).map(|(_, lease)| lease).collect();
+    let now = room_of(view, request, (donor, &goes), victims(&active)).map(|(cost, victims)| Room {
         donor,
         cost,
         victims,
@@ -118,7 +134,7 @@ fn room_at<'a>(view: &View<'a>, request: &Request, value: u32, donor: &'a Cluste
     if held.is_empty() {
         return now;
     }
-    let soon = room_of(view, request, donor, victims(&[active, held].concat()));
+    let soon = room_of(view, request, (donor, &goes), victims(&[active, held].concat()));
     let soon = soon.map(|(cost, victims)| Room { donor, cost, victims, comes: true });
     match (now, soon) {
         (Some(now), Some(soon)) => Some(if soon.cost.takes_less_than(&now.cost) { soon } else { now }),
@@ -126,18 +142,16 @@ fn room_at<'a>(view: &View<'a>, request: &Request, value: u32, donor: &'a Cluste
     }
 }
 
-/// The cheapest room that some of `candidates` make at `donor`, beside what goes already.
+/// The cheapest room that some of `candidates` make at a donor, beside what goes already.
 fn room_of<'a>(
     view: &View<'a>,
     request: &Request,
-    donor: &'a ClusterId,
+    (donor, going): (&ClusterId, &[&Lease]),
     candidates: Vec<Victim<'a>>,
 ) -> Option<(Cost, Vec<Victim<'a>>)> {
-    let state = view.state;
     if candidates.is_empty() {
         return None;
     }
-    let going: Vec<&Lease> = going(state, donor).map(|(_, lease)| lease).collect();
     let mut enough = |set: &[Victim<'a>]| {
         let gone = going.iter().copied().chain(set.iter().map(|victim| victim.lease));
         fits_when_gone(view, &request.spec, donor, gone).is_some()
