@@ -314,7 +314,7 @@ fn node(shape: &Shape) -> Node {
         memory_mib: shape.memory_mib,
         local_cpu_milli: 0,
         local_memory_mib: 0,
-        devices: vec![device; usize::from(shape.devices)],
+        devices: vec![device; usize::from(shape.devices)].into(),
         schedulable: true,
         ready: true,
         wiring: NodeWiring::default(),

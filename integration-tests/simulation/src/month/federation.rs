@@ -247,7 +247,7 @@ fn node() -> Node {
         memory_mib: 1_000_000,
         local_cpu_milli: 0,
         local_memory_mib: 0,
-        devices: vec![device; GPUS_PER_NODE],
+        devices: vec![device; GPUS_PER_NODE].into(),
         schedulable: true,
         ready: true,
         wiring: NodeWiring::default(),

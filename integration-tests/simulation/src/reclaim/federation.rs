@@ -415,7 +415,7 @@ pub(crate) fn node() -> Node {
         memory_mib: 1_000_000,
         local_cpu_milli: 0,
         local_memory_mib: 0,
-        devices: vec![device; usize::try_from(GPUS_PER_NODE).unwrap_or(0)],
+        devices: vec![device; usize::try_from(GPUS_PER_NODE).unwrap_or(0)].into(),
         schedulable: true,
         ready: true,
         wiring: NodeWiring::default(),
