@@ -10,11 +10,15 @@ use comity_proto::v1::offer_service_client::OfferServiceClient;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 use comity_runtime::BrokerChannel;
 use futures::{StreamExt as _, TryStreamExt as _};
+use tonic::{Code, Status};
 
 use super::demand;
 
 /// Calls that are under way at the same time; a broker takes 64 of one user.
 pub(super) const AT_ONCE: usize = 48;
+/// Tries of a call, and the pause between two of them.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(250);
 /// Items of a page, the most that there can be.
 const PAGE: u32 = 500;
 
@@ -36,7 +40,7 @@ impl Borrower {
         let request = v1::InviteClusterRequest {
             cluster: cluster.to_owned(),
             ttl_ms: 0,
-            idempotency_key: format!("invite {cluster}"),
+            idempotency_key: format!("invite-{cluster}"),
             replace: false,
         };
         let reply = FederationServiceClient::new(self.admin.clone()).invite_cluster(request).await;
@@ -50,7 +54,10 @@ impl Borrower {
             idempotency_key: format!("submit-{number}"),
             dry_run: false,
         };
-        let reply = RequestServiceClient::new(self.alice.clone()).submit_request(request).await;
+        let reply = repeated(async || {
+            RequestServiceClient::new(self.alice.clone()).submit_request(request.clone()).await
+        })
+        .await;
         reply.map(drop).with_context(|| format!("submit request {number}"))
     }
 
@@ -95,7 +102,7 @@ impl Borrower {
         let mut took = Vec::new();
         for (number, lease) in leases.iter().cycle().take(count).enumerate() {
             let began = Instant::now();
-            self.renew_one(lease, &format!("one by one {number}")).await?;
+            self.renew_one(lease, &format!("one-by-one-{number}")).await?;
             took.push(began.elapsed());
         }
         took.sort_unstable();
@@ -108,7 +115,7 @@ impl Borrower {
     pub(super) async fn renew(&self, leases: &[String], from: u64, count: u64) -> Result<()> {
         let renewals = futures::stream::iter(from..from + count).map(|number| async move {
             let index = usize::try_from(number)? % leases.len();
-            self.renew_one(&leases[index], &format!("renewal {number}")).await
+            self.renew_one(&leases[index], &format!("renewal-{number}")).await
         });
         renewals.buffer_unordered(AT_ONCE).try_collect().await
     }
@@ -116,7 +123,8 @@ impl Borrower {
     async fn renew_one(&self, lease: &str, key: &str) -> Result<()> {
         let request =
             v1::RenewLeaseRequest { lease: lease.to_owned(), duration_ms: 0, idempotency_key: key.to_owned() };
-        let reply = LeaseServiceClient::new(self.alice.clone()).renew_lease(request).await;
+        let call = async || LeaseServiceClient::new(self.alice.clone()).renew_lease(request.clone()).await;
+        let reply = repeated(call).await;
         reply.map(drop).with_context(|| format!("renew {lease}"))
     }
 
@@ -124,7 +132,21 @@ impl Borrower {
     pub(super) async fn release(&self, lease: &str) -> Result<()> {
         let request =
             v1::ReleaseLeaseRequest { lease: lease.to_owned(), idempotency_key: format!("release-{lease}") };
-        let reply = LeaseServiceClient::new(self.alice.clone()).release_lease(request).await;
+        let call = async || LeaseServiceClient::new(self.alice.clone()).release_lease(request.clone()).await;
+        let reply = repeated(call).await;
         reply.map(drop).with_context(|| format!("release {lease}"))
+    }
+}
+
+/// Repeats a call while the group cannot answer, as its error says: a disk may take seconds for one fsync. The key of the call
+/// makes it harmless.
+async fn repeated<T>(call: impl AsyncFn() -> Result<T, Status>) -> Result<T, Status> {
+    let mut tried = 1;
+    loop {
+        match call().await {
+            Err(status) if status.code() == Code::Unavailable && tried < TRIES => tried += 1,
+            answer => return answer,
+        }
+        tokio::time::sleep(PAUSE).await;
     }
 }
