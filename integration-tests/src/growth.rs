@@ -175,7 +175,12 @@ impl<'a> Run<'a> {
         report.restored_leases = self.borrower.list_leases().await?.len();
         report.restored_resident_bytes = self.resident()?;
         report.restore_peak_resident_bytes = memory(self.pid()?, "VmHWM")?;
-        ensure!(report.restored_leases == leases.len(), "of {} leases {} are back", leases.len(), report.restored_leases);
+        ensure!(
+            report.restored_leases == leases.len(),
+            "of {} leases {} are back",
+            leases.len(),
+            report.restored_leases
+        );
 
         progress("all clusters connect, and offer anew");
         report.resync_seconds = timed(self.resync()).await?;
@@ -212,9 +217,8 @@ impl<'a> Run<'a> {
     /// Every donor offers all it has.
     async fn offer_all(&self, generation: u64) -> Result<()> {
         let donors = self.members.iter().zip(&self.nodes).enumerate();
-        let offers = donors.map(|(number, (donor, nodes))| {
-            donor.offer(inventory::offer(number, &donor.name, *nodes, generation))
-        });
+        let offers = donors
+            .map(|(number, (donor, nodes))| donor.offer(inventory::offer(number, &donor.name, *nodes, generation)));
         futures::stream::iter(offers).buffer_unordered(OFFERS_AT_ONCE).try_collect().await
     }
 

@@ -89,7 +89,8 @@ impl Timers {
     /// Up to `limit` things due at or before `now`, earliest first.
     #[must_use]
     pub(crate) fn due(&self, now: Timestamp, limit: usize) -> Vec<Due> {
-        let answers = self.answers.due(now, limit).map(|(time, name)| (*time, Due::Idempotency(name.as_ref().to_owned())));
+        let answers =
+            self.answers.due(now, limit).map(|(time, name)| (*time, Due::Idempotency(name.as_ref().to_owned())));
         let mut due: Vec<(Timestamp, Due)> = self.things.due(now, limit).cloned().chain(answers).collect();
         due.sort_unstable();
         due.truncate(limit);

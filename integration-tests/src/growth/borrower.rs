@@ -54,19 +54,16 @@ impl Borrower {
             idempotency_key: format!("submit-{number}"),
             dry_run: false,
         };
-        let reply = repeated(async || {
-            RequestServiceClient::new(self.alice.clone()).submit_request(request.clone()).await
-        })
-        .await;
+        let reply =
+            repeated(async || RequestServiceClient::new(self.alice.clone()).submit_request(request.clone()).await)
+                .await;
         reply.map(drop).with_context(|| format!("submit request {number}"))
     }
 
     /// Reads a lease, with everything that was acknowledged before.
     pub(super) async fn show(&self, lease: &str) -> Result<v1::Lease> {
-        let request = v1::GetLeaseRequest {
-            lease: lease.to_owned(),
-            consistency: v1::Consistency::Linearizable.into(),
-        };
+        let request =
+            v1::GetLeaseRequest { lease: lease.to_owned(), consistency: v1::Consistency::Linearizable.into() };
         let reply = LeaseServiceClient::new(self.alice.clone()).get_lease(request).await?;
         reply.into_inner().lease.context("a lease")
     }
@@ -130,8 +127,7 @@ impl Borrower {
 
     /// Gives a lease back.
     pub(super) async fn release(&self, lease: &str) -> Result<()> {
-        let request =
-            v1::ReleaseLeaseRequest { lease: lease.to_owned(), idempotency_key: format!("release-{lease}") };
+        let request = v1::ReleaseLeaseRequest { lease: lease.to_owned(), idempotency_key: format!("release-{lease}") };
         let call = async || LeaseServiceClient::new(self.alice.clone()).release_lease(request.clone()).await;
         let reply = repeated(call).await;
         reply.map(drop).with_context(|| format!("release {lease}"))

@@ -143,8 +143,7 @@ impl Cluster {
     async fn stream(&self, asks: &mut mpsc::Receiver<Ask>) -> Result<()> {
         // Its bound is what the broker wants of this cluster: each thing is said once a stream.
         let (reports, receiver) = mpsc::unbounded_channel();
-        let mut client =
-            AgentServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let mut client = AgentServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
         reports.send(message(0, Body::Hello(v1::Hello::default())))?;
         let mut replies = client.connect(UnboundedReceiverStream::new(receiver)).await?.into_inner();
         let welcome = replies.message().await?.and_then(|reply| reply.body);

@@ -67,7 +67,8 @@ impl Devices {
 /// What [`Devices::iter`] gives.
 pub type DeviceIter<'a> = std::iter::Map<std::slice::Iter<'a, Arc<Device>>, fn(&'a Arc<Device>) -> &'a Device>;
 /// What [`Devices::iter_mut`] gives.
-pub type DeviceIterMut<'a> = std::iter::Map<std::slice::IterMut<'a, Arc<Device>>, fn(&'a mut Arc<Device>) -> &'a mut Device>;
+pub type DeviceIterMut<'a> =
+    std::iter::Map<std::slice::IterMut<'a, Arc<Device>>, fn(&'a mut Arc<Device>) -> &'a mut Device>;
 
 impl PartialEq for Devices {
     fn eq(&self, other: &Self) -> bool {

@@ -217,7 +217,9 @@ impl<'de> Deserialize<'de> for Offer {
                 while let Some(field) = map.next_key()? {
                     match field {
                         Field::Generation => generation = Some(map.next_value()?),
-                        Field::Kinds => read.kinds = map.next_value::<Vec<Device>>()?.into_iter().map(Arc::new).collect(),
+                        Field::Kinds => {
+                            read.kinds = map.next_value::<Vec<Device>>()?.into_iter().map(Arc::new).collect()
+                        }
                         Field::Nodes => nodes = Some(map.next_value_seed(&mut read)?),
                         Field::Deliveries => deliveries = Some(map.next_value()?),
                         Field::Data => data = map.next_value()?,
