@@ -304,7 +304,7 @@ impl<'a> Run<'a> {
     /// Gives everything back, and waits until all clusters are clean.
     async fn release(&self, leases: &[String], progress: &impl Fn(&str)) -> Result<()> {
         let releases = futures::stream::iter(leases).enumerate().map(|(number, lease)| async move {
-            if number % 1_000 == 0 {
+            if number.is_multiple_of(1_000) {
                 progress(&format!("{number} of {} leases are released", leases.len()));
             }
             self.borrower.release(lease).await

@@ -34,7 +34,7 @@ fn node(donor: usize, number: usize, generation: u64) -> v1::Node {
     let seed = mix(mix(donor as u64) ^ number as u64);
     let local = mix(seed ^ generation);
     let numa = |numa_node| v1::NumaAmounts { numa_node, cpu_milli: CPU_MILLI / 2, memory_mib: MEMORY_MIB / 2 };
-    let in_use = (seed % LOCAL == 0).then_some(u32::try_from(seed >> 32 & 7).unwrap_or(0));
+    let in_use = seed.is_multiple_of(LOCAL).then_some(u32::try_from((seed >> 32) & 7).unwrap_or(0));
     v1::Node {
         id: format!("{seed:016x}"),
         cpu_milli: CPU_MILLI,
@@ -75,9 +75,9 @@ fn device(donor: usize, index: u32, in_use: bool) -> v1::Device {
 /// The finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): neighbours become numbers without a pattern.
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let value = (value ^ value >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let value = (value ^ value >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    value ^ value >> 31
+    let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    value ^ (value >> 31)
 }
 
 #[cfg(test)]

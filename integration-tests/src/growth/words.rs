@@ -129,8 +129,8 @@ fn of_lease(cluster: &str, desired: &v1::DesiredState, lease: &v1::Lease, all: &
     if is_ready {
         return;
     }
-    let peerings = desired.peerings.iter().filter_map(|directive| directive.peering.as_ref());
-    let Some(peering) = { peerings }.find(|peering| peering.id == lease.peering) else { return };
+    let mut peerings = desired.peerings.iter().filter_map(|directive| directive.peering.as_ref());
+    let Some(peering) = peerings.find(|peering| peering.id == lease.peering) else { return };
     if peering.state() != v1::PeeringState::Established {
         return;
     }
