@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result};
-use comity_broker::group::{ApplyObserver, Consistency, Group, GroupConfig, GroupDeps, MemberAddress, Proposal};
+use comity_broker::group::{
+    ApplyObserver, Consistency, Group, GroupConfig, GroupDeps, MemberAddress, Proposal, SnapshotMade,
+};
 use comity_broker::transport;
 use comity_core::command::BeginTerm;
 use comity_core::log::Applied;
@@ -32,6 +34,7 @@ struct Blind;
 impl ApplyObserver for Blind {
     fn applied(&self, _state: &State, _applied: &Applied) {}
     fn restored(&self, _state: &State) {}
+    fn snapshot_made(&self, _: &SnapshotMade) {}
 }
 
 /// A broker on a runtime of its own: to end that ends its tasks and connections at once, as the death of a process does.

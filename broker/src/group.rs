@@ -25,6 +25,7 @@ mod status;
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use comity_core::State;
 use comity_core::log::Applied;
@@ -59,6 +60,20 @@ pub trait ApplyObserver: Send + Sync + 'static {
 
     /// The state was replaced: at start, and when a snapshot came from the leader.
     fn restored(&self, state: &State);
+
+    /// A snapshot of the state is on disk.
+    fn snapshot_made(&self, made: &SnapshotMade);
+}
+
+/// A snapshot that is on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotMade {
+    /// From the copy of the state to the fsync.
+    pub took: Duration,
+    /// Of that, how long no entry was applied because the state was copied.
+    pub held_up: Duration,
+    /// Size of the file.
+    pub bytes: u64,
 }
 
 /// What a group needs from outside.

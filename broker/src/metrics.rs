@@ -7,10 +7,13 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
-use crate::group::Unavailable;
+use crate::group::{SnapshotMade, Unavailable};
 
 /// From half a millisecond, a local commit, to five seconds, the deadline of a proposal.
 const COMMIT_BUCKETS: [f64; 13] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
+
+/// From ten milliseconds, a small state, to two minutes, more than any state takes.
+const SNAPSHOT_BUCKETS: [f64; 12] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0];
 
 /// The counters and gauges. Clones share them.
 #[derive(Debug, Clone)]
@@ -28,6 +31,9 @@ pub struct Metrics {
     watchers: IntGauge,
     leader: IntGauge,
     calls_refused: IntCounterVec,
+    snapshot_seconds: Histogram,
+    snapshot_held_up_seconds: Histogram,
+    snapshot_bytes: IntGauge,
 }
 
 impl Metrics {
@@ -61,6 +67,17 @@ impl Metrics {
             watchers: gauge("watchers", "Watch streams of this broker."),
             leader: gauge("leader", "1 on the leader, 0 elsewhere."),
             calls_refused: counters("calls_refused_total", "Calls refused before they were carried out.", &["code"]),
+            snapshot_seconds: Histogram::with_opts(
+                HistogramOpts::new("snapshot_seconds", "To take a snapshot, from the copy of the state to the fsync.")
+                    .buckets(SNAPSHOT_BUCKETS.to_vec()),
+            )
+            .expect("a valid histogram"),
+            snapshot_held_up_seconds: Histogram::with_opts(
+                HistogramOpts::new("snapshot_held_up_seconds", "Of that, the copy, during which no entry is applied.")
+                    .buckets(SNAPSHOT_BUCKETS.to_vec()),
+            )
+            .expect("a valid histogram"),
+            snapshot_bytes: gauge("snapshot_bytes", "Size of the newest snapshot that this broker took."),
             registry,
         };
         metrics.register();
@@ -68,7 +85,7 @@ impl Metrics {
     }
 
     fn register(&self) {
-        let all: [Box<dyn prometheus::core::Collector>; 13] = [
+        let all: [Box<dyn prometheus::core::Collector>; 16] = [
             Box::new(self.proposals.clone()),
             Box::new(self.commit_seconds.clone()),
             Box::new(self.plan_seconds.clone()),
@@ -81,6 +98,9 @@ impl Metrics {
             Box::new(self.watchers.clone()),
             Box::new(self.leader.clone()),
             Box::new(self.calls_refused.clone()),
+            Box::new(self.snapshot_seconds.clone()),
+            Box::new(self.snapshot_held_up_seconds.clone()),
+            Box::new(self.snapshot_bytes.clone()),
             Box::new(self.build_info()),
         ];
         for collector in all {
@@ -146,6 +166,13 @@ impl Metrics {
     /// The matcher ran.
     pub fn planned(&self, seconds: f64) {
         self.plan_seconds.observe(seconds);
+    }
+
+    /// A snapshot is on disk.
+    pub fn snapshot_made(&self, made: &SnapshotMade) {
+        self.snapshot_seconds.observe(made.took.as_secs_f64());
+        self.snapshot_held_up_seconds.observe(made.held_up.as_secs_f64());
+        self.snapshot_bytes.set(i64::try_from(made.bytes).unwrap_or(i64::MAX));
     }
 
     /// A call was refused at the edge; `code` is stable.

@@ -26,6 +26,7 @@ mod suite_tests;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use comity_core::State;
 use comity_runtime::atomic_file;
@@ -63,11 +64,13 @@ fn open_blocking(data: &Path, id: u64, observer: Arc<dyn ApplyObserver>) -> Resu
     let known = marker::check(data, id)?;
     let log = LogStore::open(&data.join("log"), known)?;
     let snapshots = SnapshotDir::open(data.join("snapshots"))?;
+    let began = Instant::now();
     let (state, last_applied, membership) =
         match snapshots.load(log.purged_index().map_err(|error| StorageError::Internal(error.to_string()))?)? {
             Some(loaded) => (loaded.state, loaded.meta.last_log_id, loaded.meta.last_membership),
             None => (State::default(), None, openraft::StoredMembership::default()),
         };
+    tracing::info!(revision = state.revision, took = ?began.elapsed(), "state read from the newest snapshot, if there is one");
     if !known {
         marker::write(data, id)?;
     }

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use crate::clusters_touched::ClustersTouched;
 use crate::errors::RpcError;
-use crate::group::ApplyObserver;
+use crate::group::{ApplyObserver, SnapshotMade};
 use crate::metrics::Metrics;
 
 pub use event::{Event, snapshot};
@@ -100,5 +100,8 @@ impl ApplyObserver for WatchHub {
         self.lock().restart(state.revision, policy);
         self.newest.send_replace(state.revision);
         self.touched.restored(state);
+    }
+    fn snapshot_made(&self, made: &SnapshotMade) {
+        self.metrics.snapshot_made(made);
     }
 }

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 use tokio::process::Command;
 
+use crate::admin;
 use crate::comity::{self, Comity};
 use crate::process::Process;
 use crate::programs::program;
@@ -250,6 +251,18 @@ impl Federation {
     #[must_use]
     pub fn broker_pid(&self, id: u64) -> Option<u32> {
         self.brokers.get(&id)?.process.as_ref()?.pid()
+    }
+
+    /// What a broker that runs tells Prometheus.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn broker_metrics(&self, id: u64) -> Result<String> {
+        let log = self.log_of(&format!("broker-{id}"))?;
+        // It took a free port, and says which with its last start.
+        let started = log.lines().rev().find(|line| line.contains("broker started")).context("it has not started")?;
+        let address = started.split("admin=").nth(1).and_then(|rest| rest.split_whitespace().next());
+        admin::get(address.context("a start names the address")?, "/metrics").await
     }
 
     /// Process ids of the brokers that run.

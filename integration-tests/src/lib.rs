@@ -6,10 +6,12 @@
 //!
 //! The programs are those that `cargo build` put beside the test binary; `./test` builds them first.
 
+mod admin;
 pub mod burst;
 pub mod chaos;
 mod comity;
 mod federation;
+pub mod growth;
 mod memory;
 pub mod pods;
 mod process;

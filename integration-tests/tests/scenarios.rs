@@ -15,6 +15,8 @@ mod crashes;
 mod day_two;
 #[path = "scenarios/explain.rs"]
 mod explain;
+#[path = "scenarios/growth.rs"]
+mod growth;
 #[path = "scenarios/inventories.rs"]
 mod inventories;
 #[path = "scenarios/liqo_network.rs"]

@@ -48,7 +48,15 @@ impl FileError {
 /// # Errors
 /// [`FileError`]; the old file, if any, is then untouched.
 pub fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), FileError> {
-    place(path, content, mode, |temporary| fs::rename(temporary, path))
+    write_with(path, mode, |file| file.write_all(content))
+}
+
+/// Writes or replaces a file with what `fill` writes into it.
+///
+/// # Errors
+/// [`FileError`]; the old file, if any, is then untouched.
+pub fn write_with(path: &Path, mode: u32, fill: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), FileError> {
+    place(path, mode, fill, |temporary| fs::rename(temporary, path))
 }
 
 /// Writes a file that must not be there yet.
@@ -57,7 +65,8 @@ pub fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), FileError> {
 /// [`FileError`] with [`io::ErrorKind::AlreadyExists`] where it is; the file is then untouched.
 pub fn write_new(path: &Path, content: &[u8], mode: u32) -> Result<(), FileError> {
     // A hard link refuses to replace, which rename does not.
-    place(path, content, mode, |temporary| {
+    let fill = |file: &mut File| file.write_all(content);
+    place(path, mode, fill, |temporary| {
         fs::hard_link(temporary, path)?;
         fs::remove_file(temporary)
     })
@@ -94,8 +103,8 @@ pub fn create_private_dir(path: &Path) -> Result<(), FileError> {
 
 fn place(
     path: &Path,
-    content: &[u8],
     mode: u32,
+    fill: impl FnOnce(&mut File) -> io::Result<()>,
     publish: impl FnOnce(&Path) -> io::Result<()>,
 ) -> Result<(), FileError> {
     let fail = |source| FileError::new("write", path, source);
@@ -109,7 +118,7 @@ fn place(
     prefix.push(name);
     remove_stale(parent, &prefix);
     let temporary = parent.join(temporary_name(&prefix));
-    let result = fill(&temporary, content, mode).and_then(|()| publish(&temporary));
+    let result = make(&temporary, mode, fill).and_then(|()| publish(&temporary));
     if result.is_err() {
         // Best effort: the next write sweeps what stays.
         let _ = fs::remove_file(&temporary);
@@ -125,9 +134,9 @@ fn temporary_name(prefix: &OsString) -> OsString {
     name
 }
 
-fn fill(temporary: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+fn make(temporary: &Path, mode: u32, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(temporary)?;
-    file.write_all(content)?;
+    fill(&mut file)?;
     file.sync_all()
 }
 

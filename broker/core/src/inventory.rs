@@ -1,7 +1,9 @@
 //! What clusters have: devices, nodes, offers.
 
+mod devices;
 mod fault;
 mod layout;
+mod stored_offer;
 mod wiring;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +17,7 @@ use crate::limits::{MAX_AMOUNT, MAX_DEVICES_PER_NODE, MAX_NODES_PER_OFFER, WHOLE
 use crate::mig::Board;
 use crate::refusal::Refusal;
 
+pub use devices::{DeviceIter, DeviceIterMut, DevicePool, Devices};
 pub use fault::{Fault, FaultClass};
 pub use wiring::{DeviceWiring, NodeWiring, NumaAmounts};
 
@@ -94,7 +97,7 @@ impl Sharing {
 }
 
 /// One device, with the attribute names of Kubernetes DRA drivers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Device {
     /// Model, as in "NVIDIA-H100-80GB-HBM3".
     pub product_name: String,
@@ -134,7 +137,7 @@ pub struct Node {
     /// Main memory that local work requests, in MiB.
     pub local_memory_mib: u64,
     /// Devices by index.
-    pub devices: Vec<Device>,
+    pub devices: Devices,
     /// False: nothing new is placed here.
     pub schedulable: bool,
     /// False: it does not answer, and what runs on it may have stopped; then nothing new is placed here either.
@@ -146,17 +149,15 @@ pub struct Node {
 }
 
 /// What one cluster advertises.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Strictly increasing per cluster.
     pub generation: u64,
     /// Nodes by id.
     pub nodes: BTreeMap<NodeId, Node>,
     /// How the cluster can deliver leases now; never empty.
-    #[serde(default = "namespace_alone")]
     pub deliveries: BTreeSet<Delivery>,
     /// What data it holds.
-    #[serde(default, skip_serializing_if = "DataSite::is_empty")]
     pub data: DataSite,
 }
 

@@ -25,6 +25,7 @@
 
 pub mod blob;
 pub mod cluster;
+mod cluster_sums;
 pub mod command;
 pub mod data;
 pub mod demand;

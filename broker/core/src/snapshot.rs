@@ -1,9 +1,14 @@
 //! The state as bytes. The broker compresses and checksums them; here is only the format.
 
+use std::fmt;
+use std::io::{self, BufWriter, Read, Write};
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
+use serde_json::de::{IoRead, Read as JsonRead, SliceRead};
 use sha2::{Digest as _, Sha256};
 
-use crate::state::State;
+use crate::state::{Derived, State};
 
 /// Version of the format. Readers take this and all earlier ones.
 ///
@@ -15,8 +20,11 @@ use crate::state::State;
 /// by, and when their work was saved and their end began: of earlier formats nothing is known of all that, and nobody asks for it.
 /// Format 5 adds `spread_donors` and `parts` to requests and `joins` to leases: before, a request had one lease. It also adds to
 /// clusters what is remembered of what failed, to devices of offers what is wrong with them, and to nodes whether they answer:
-/// in earlier formats nothing has failed.
+/// in earlier formats nothing has failed. And its offers hold each kind of device once (`inventory/stored_offer.rs`).
 pub const SNAPSHOT_FORMAT: u16 = 5;
+
+/// Bytes that are digested at once.
+const CHUNK_BYTES: usize = 64 << 10;
 
 #[derive(Serialize)]
 struct Writing<'a> {
@@ -25,13 +33,56 @@ struct Writing<'a> {
 }
 
 #[derive(Deserialize)]
-struct Format {
-    format: u16,
+#[serde(field_identifier, rename_all = "lowercase")]
+enum Field {
+    Format,
+    State,
+    #[serde(other)]
+    Unknown,
 }
 
-#[derive(Deserialize)]
-struct Reading {
-    state: State,
+/// Reads format and state in one pass; the format is told even where the rest cannot be read.
+struct Reading<'f> {
+    format: &'f mut Option<u16>,
+}
+
+impl<'de> DeserializeSeed<'de> for Reading<'_> {
+    type Value = State;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<State, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Reading<'_> {
+    type Value = State;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a format and a state")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<State, A::Error> {
+        let mut state = None;
+        while let Some(field) = map.next_key()? {
+            match field {
+                Field::Format => {
+                    let found = map.next_value()?;
+                    *self.format = Some(found);
+                    if found > SNAPSHOT_FORMAT {
+                        return Err(A::Error::custom("the format is a later one"));
+                    }
+                }
+                Field::State => state = Some(map.next_value()?),
+                Field::Unknown => {
+                    let IgnoredAny = map.next_value()?;
+                }
+            }
+        }
+        if self.format.is_none() {
+            return Err(A::Error::missing_field("format"));
+        }
+        state.ok_or_else(|| A::Error::missing_field("state"))
+    }
 }
 
 /// Why bytes are not a state.
@@ -48,23 +99,81 @@ pub enum SnapshotError {
     },
 }
 
-/// Canonical bytes: equal states give equal bytes, on every replica.
-pub fn encode(state: &State) -> Result<Vec<u8>, SnapshotError> {
-    Ok(serde_json::to_vec(&Writing { format: SNAPSHOT_FORMAT, state })?)
+/// A copy of all that a snapshot holds, without what is derived: less to copy while everybody waits.
+#[must_use]
+pub fn copy(state: &State) -> State {
+    State {
+        revision: state.revision,
+        log_time: state.log_time,
+        policy: state.policy.clone(),
+        clusters: state.clusters.clone(),
+        invites: state.invites.clone(),
+        requests: state.requests.clone(),
+        leases: state.leases.clone(),
+        peerings: state.peerings.clone(),
+        envelopes: state.envelopes.clone(),
+        idempotency: state.idempotency.clone(),
+        fairness: state.fairness.clone(),
+        last_overdue: state.last_overdue,
+        next_request: state.next_request,
+        next_lease: state.next_lease,
+        next_peering: state.next_peering,
+        derived: Derived::default(),
+    }
 }
 
-/// The state that [`encode`] wrote.
+/// Writes the canonical bytes, in many small pieces: equal states give equal bytes, on every replica.
+pub fn write(state: &State, to: impl Write) -> Result<(), SnapshotError> {
+    Ok(serde_json::to_writer(to, &Writing { format: SNAPSHOT_FORMAT, state })?)
+}
+
+/// The state that [`write`] wrote. Reads byte by byte, so `from` should have a buffer.
+pub fn read(from: impl Read) -> Result<State, SnapshotError> {
+    read_json(IoRead::new(from))
+}
+
+/// What [`write`] writes.
+pub fn encode(state: &State) -> Result<Vec<u8>, SnapshotError> {
+    let mut bytes = Vec::new();
+    write(state, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The state that [`encode`] gave.
 pub fn decode(bytes: &[u8]) -> Result<State, SnapshotError> {
-    let Format { format } = serde_json::from_slice(bytes)?;
-    if format > SNAPSHOT_FORMAT {
-        return Err(SnapshotError::FromTheFuture { found: format });
+    read_json(SliceRead::new(bytes))
+}
+
+fn read_json<'de>(json: impl JsonRead<'de>) -> Result<State, SnapshotError> {
+    let mut json = serde_json::Deserializer::new(json);
+    let mut format = None;
+    let read = Reading { format: &mut format }.deserialize(&mut json);
+    if let Some(found) = format.filter(|found| *found > SNAPSHOT_FORMAT) {
+        return Err(SnapshotError::FromTheFuture { found });
     }
-    let Reading { mut state } = serde_json::from_slice(bytes)?;
+    let mut state = read?;
+    json.end()?;
     state.rebuild_derived();
     Ok(state)
 }
 
+struct Digesting(Sha256);
+
+impl Write for Digesting {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// SHA-256 of the canonical bytes, in hex.
 pub fn digest(state: &State) -> Result<String, SnapshotError> {
-    Ok(hex::encode(Sha256::digest(encode(state)?)))
+    let mut buffered = BufWriter::with_capacity(CHUNK_BYTES, Digesting(Sha256::new()));
+    write(state, &mut buffered)?;
+    let digesting = buffered.into_inner().map_err(|error| serde_json::Error::io(error.into_error()))?;
+    Ok(hex::encode(digesting.0.finalize()))
 }

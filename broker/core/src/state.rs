@@ -6,6 +6,7 @@ use comity_policy::UsageTable;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, Invite};
+use crate::cluster_sums::ClusterSums;
 use crate::envelope::{Envelope, EnvelopeKey};
 use crate::fairness::{Amounts, Holdings, Ledger};
 use crate::gang;
@@ -80,6 +81,7 @@ pub(crate) struct Derived {
     /// What each cluster's offer holds for leases, and all of them together.
     pub(crate) capacities: BTreeMap<ClusterId, Amounts>,
     pub(crate) capacity: Amounts,
+    pub(crate) cluster_sums: ClusterSums,
     pub(crate) work: WorkMix,
     pub(crate) live_leases: BTreeSet<LeaseId>,
     /// Leases that are called back and still in force.
@@ -128,9 +130,7 @@ impl State {
 
     fn remember(&mut self, key: &crate::log::Idempotency, reply: &crate::log::Reply) {
         while self.idempotency.len() >= MAX_IDEMPOTENCY_RECORDS {
-            let oldest =
-                self.idempotency.iter().min_by_key(|(name, record)| (record.at, *name)).map(|(n, _)| n.clone());
-            let Some(oldest) = oldest else { break };
+            let Some(oldest) = self.derived.timers.oldest_answer().map(str::to_owned) else { break };
             self.forget(&oldest);
         }
         let name = idempotency::record_name(key);
@@ -270,6 +270,7 @@ impl Derived {
         for (id, lease) in &state.leases {
             if lease.occupies() {
                 derived.occupancy.take(&lease.placement);
+                derived.cluster_sums.borrow(lease);
                 derived.usage.add(&lease.as_use());
                 derived.holdings.add(lease, state.lender(&lease.placement.donor).as_ref());
             }

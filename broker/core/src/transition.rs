@@ -121,6 +121,7 @@ impl<'a> Transition<'a> {
         self.settle(&lease, lender.as_ref());
         self.state.derived.holdings.add(&lease, lender.as_ref());
         self.state.derived.occupancy.take(&lease.placement);
+        self.state.derived.cluster_sums.borrow(&lease);
         self.state.derived.usage.add(&lease.as_use());
         self.state.derived.note_lease(id, &lease);
         let peering = lease.peering;
@@ -159,6 +160,7 @@ impl<'a> Transition<'a> {
         self.settle(lease, lender.as_ref());
         self.state.derived.holdings.remove(lease, lender.as_ref());
         self.state.derived.occupancy.give_back(&lease.placement);
+        self.state.derived.cluster_sums.give_back(lease);
         self.state.derived.usage.remove(&lease.as_use());
     }
 

@@ -7,12 +7,6 @@ use comity_proto::v1;
 /// For the API, with what the ledger knows.
 #[must_use]
 pub fn to_proto(state: &State, id: &ClusterId, cluster: &Cluster) -> v1::Cluster {
-    let devices = cluster.offer.iter().flat_map(|offer| offer.nodes.values()).map(|node| node.devices.len()).sum();
-    let borrowed = state
-        .leases_of(id)
-        .filter(|(_, lease)| lease.origin == *id && lease.occupies())
-        .map(|(_, lease)| lease.placement.milli())
-        .fold(0, u64::saturating_add);
     v1::Cluster {
         id: id.to_string(),
         institution: cluster.institution.to_string(),
@@ -21,9 +15,9 @@ pub fn to_proto(state: &State, id: &ClusterId, cluster: &Cluster) -> v1::Cluster
         since_ms: cluster.since.0,
         identity_key: cluster.identity_key.clone(),
         certificate_not_after_ms: cluster.certificate_not_after.0,
-        devices: super::count(devices),
+        devices: super::count(state.devices_offered(id)),
         lent_milli: state.occupancy().lent_milli(id),
-        borrowed_milli: borrowed,
+        borrowed_milli: state.borrowed_milli(id),
         offer_generation: cluster.offer.as_ref().map_or(0, |offer| offer.generation),
         revision: cluster.revision,
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use comity_core::cluster::Cluster;
 use comity_core::health::Health;
-use comity_core::inventory::{Device, DeviceWiring, Node, Offer, Sharing};
+use comity_core::inventory::{Device, DevicePool, DeviceWiring, Node, Offer, Sharing};
 use comity_core::limits::{MAX_DEVICES_PER_NODE, MAX_NODES_PER_OFFER, WHOLE_MILLI};
 use comity_core::{ClusterId, NodeId, Refusal, State, Timestamp};
 use comity_proto::v1;
@@ -32,14 +32,14 @@ pub fn parse(offer: v1::Offer, caller: &ClusterId) -> Result<Offer, Refusal> {
         ));
     }
     let deliveries = delivery::parse_offered(&offer.deliveries)?;
-    let mut nodes = BTreeMap::new();
+    let (mut nodes, mut pool) = (BTreeMap::new(), DevicePool::default());
     for (index, proto) in offer.nodes.into_iter().enumerate() {
         let field = format!("offer.nodes[{index}]");
         let id = NodeId::parse(&proto.id, &format!("{field}.id"))?;
         if nodes.contains_key(&id) {
             return Err(Refusal::invalid(&format!("{field}.id"), &id, "comes twice", "list each node once"));
         }
-        nodes.insert(id, node(proto, &field)?);
+        nodes.insert(id, node(proto, &field, &mut pool)?);
     }
     let data = data::site(offer.data.unwrap_or_default())?;
     let parsed = Offer { generation: offer.generation, nodes, deliveries, data };
@@ -47,7 +47,7 @@ pub fn parse(offer: v1::Offer, caller: &ClusterId) -> Result<Offer, Refusal> {
     Ok(parsed)
 }
 
-fn node(node: v1::Node, field: &str) -> Result<Node, Refusal> {
+fn node(node: v1::Node, field: &str, pool: &mut DevicePool) -> Result<Node, Refusal> {
     if node.devices.len() > MAX_DEVICES_PER_NODE {
         return Err(Refusal::invalid(
             &format!("{field}.devices"),
@@ -75,7 +75,7 @@ fn node(node: v1::Node, field: &str) -> Result<Node, Refusal> {
         memory_mib: node.memory_mib,
         local_cpu_milli: node.local_cpu_milli,
         local_memory_mib: node.local_memory_mib,
-        devices,
+        devices: pool.share(devices),
         schedulable: node.schedulable,
         ready: !node.not_ready,
         wiring,

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use comity_core::command::{ApplyPolicy, BeginTerm};
 use comity_core::log::{Actor, Idempotency, ReplyBody};
@@ -48,6 +48,7 @@ impl ApplyObserver for Counting {
         *self.last.lock().unwrap() = state.revision;
         self.restored.fetch_add(1, Ordering::Relaxed);
     }
+    fn snapshot_made(&self, _: &SnapshotMade) {}
 }
 
 /// A federation with as many brokers as a test likes.

@@ -17,7 +17,8 @@ use comity_proto::v1::agent_message::Body;
 use comity_proto::v1::agent_service_server::AgentService;
 use comity_proto::v1::broker_message::Body as Reply;
 use comity_runtime::telemetry::continue_trace;
-use futures::Stream;
+use futures::stream::{PollNext, select_with_strategy};
+use futures::{Stream, StreamExt as _};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -30,8 +31,10 @@ use crate::convert::agent;
 use crate::errors::{RpcError, refusal_detail};
 use crate::group::{Consistency, Unavailable};
 
-/// Messages that wait for one agent: acks, and at most one desired state.
+/// Acks that wait for one agent.
 const QUEUE: usize = 16;
+/// Desired states that wait for one agent: those of a large donor have megabytes, and the newest alone counts.
+const DESIRED_QUEUE: usize = 1;
 /// An agent that takes nothing for so long is cut off.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long an agent may take to say hello.
@@ -69,7 +72,8 @@ impl Agents {
         let cluster = caller.cluster().cloned().ok_or(RpcError::Internal { what: "naming the caller's cluster" })?;
         let span = info_span!("agent", %cluster);
         let (sender, receiver) = mpsc::channel(QUEUE);
-        let stream = AgentStream { context: self.context.clone(), caller, cluster, sender: sender.clone() };
+        let (desired, shown) = mpsc::channel(DESIRED_QUEUE);
+        let stream = AgentStream { context: self.context.clone(), caller, cluster, sender: sender.clone(), desired };
         let incoming = request.into_inner();
         let task = async move {
             if let Some(status) = stream.run(incoming).await {
@@ -80,7 +84,9 @@ impl Agents {
             }
         };
         tokio::spawn(task.instrument(span));
-        Ok(Box::pin(ReceiverStream::new(receiver)))
+        // Welcome and acks go first.
+        let (acks, desired) = (ReceiverStream::new(receiver), ReceiverStream::new(shown).map(Ok));
+        Ok(Box::pin(select_with_strategy(acks, desired, |(): &mut ()| PollNext::Left)))
     }
 }
 
@@ -90,6 +96,7 @@ struct AgentStream {
     caller: Caller,
     cluster: ClusterId,
     sender: mpsc::Sender<Result<v1::BrokerMessage, Status>>,
+    desired: mpsc::Sender<v1::BrokerMessage>,
 }
 
 /// The other side is gone, or the stream must end with a status.
@@ -275,10 +282,13 @@ impl AgentStream {
     async fn show_desired(&self, mut touched: watch::Receiver<u64>) -> Result<(), End> {
         let mut consistency = Consistency::Linearizable;
         loop {
+            // Nothing is read before there is room for it: so it is the newest that goes, and none is held in vain.
+            let room = tokio::time::timeout(PATIENCE, self.desired.reserve()).await;
+            let room = room.map_err(|_| too_slow("a desired state waits"))?.map_err(|_| End::Gone)?;
             touched.mark_unchanged();
             let desired =
                 self.context.group.read(consistency, |state| agent::desired_state(state, &self.cluster)).await?;
-            self.say(Reply::Desired(desired)).await?;
+            room.send(v1::BrokerMessage { body: Some(Reply::Desired(desired)) });
             consistency = Consistency::Stale;
             if touched.changed().await.is_err() {
                 return Ok(());
@@ -312,9 +322,11 @@ impl AgentStream {
         match self.sender.send_timeout(Ok(message), PATIENCE).await {
             Ok(()) => Ok(()),
             Err(mpsc::error::SendTimeoutError::Closed(_)) => Err(End::Gone),
-            Err(mpsc::error::SendTimeoutError::Timeout(_)) => {
-                Err(RpcError::TooMany { what: format!("{QUEUE} messages wait for the agent") }.into())
-            }
+            Err(mpsc::error::SendTimeoutError::Timeout(_)) => Err(too_slow(&format!("{QUEUE} acks wait"))),
         }
     }
+}
+
+fn too_slow(what: &str) -> End {
+    RpcError::TooMany { what: format!("{what} for the agent") }.into()
 }

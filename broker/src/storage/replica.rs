@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use comity_core::State;
 use comity_core::log::Applied;
+use comity_core::{State, snapshot};
 use tokio::sync::watch;
 
-use crate::group::ApplyObserver;
 use crate::group::raft_types::{LogId, Proposed, SnapshotMeta, StoredMembership};
+use crate::group::{ApplyObserver, SnapshotMade};
 
 /// State, and how far the log is applied to it. Changed by the state machine alone; read under a lock that is held
 /// shortly, because apply waits for it.
@@ -20,7 +20,6 @@ pub(crate) struct Replica {
 }
 
 /// What a snapshot holds.
-#[derive(Clone)]
 pub(crate) struct Replicated {
     pub(crate) state: State,
     pub(crate) last_applied: Option<LogId>,
@@ -30,6 +29,14 @@ pub(crate) struct Replicated {
 impl Replicated {
     pub(crate) fn meta(&self) -> SnapshotMeta {
         SnapshotMeta { last_log_id: self.last_applied, last_membership: self.membership.clone() }
+    }
+
+    pub(super) fn copy_for_snapshot(&self) -> Self {
+        Self {
+            state: snapshot::copy(&self.state),
+            last_applied: self.last_applied,
+            membership: self.membership.clone(),
+        }
     }
 }
 
@@ -102,6 +109,11 @@ impl Replica {
             self.observer.restored(&replicated.state);
         }
         self.publish(revision, meta.last_log_id);
+    }
+
+    /// Tells whoever looks on of a snapshot.
+    pub(super) fn snapshot_made(&self, made: &SnapshotMade) {
+        self.observer.snapshot_made(made);
     }
 
     fn publish(&self, revision: u64, last_applied: Option<LogId>) {

@@ -92,19 +92,18 @@ impl SnapshotDir {
     /// Writes a snapshot of `replicated` and makes it the newest.
     pub(super) fn make(&self, replicated: &Replicated) -> io::Result<(SnapshotMeta, SnapshotHandle)> {
         let meta = replicated.meta();
-        let path = self.store(&meta, &snapshot_file::encode(replicated)?)?;
+        let path = self.store(&meta, |file| snapshot_file::write(replicated, file))?;
         Ok((meta, SnapshotHandle::open(path)?))
     }
 
     /// Checks a snapshot that came from elsewhere and makes it the newest.
     pub(super) fn install(&self, meta: &SnapshotMeta, handle: &SnapshotHandle) -> io::Result<Loaded> {
-        let bytes = handle.read()?;
-        let loaded = snapshot_file::decode(&handle.path, &bytes)?;
+        let loaded = snapshot_file::read(&handle.path, handle.reader()?)?;
         if loaded.meta != *meta {
             let reason = format!("it covers {}, not {meta} as was said", loaded.meta);
             return Err(StorageError::damaged(&handle.path, reason).into());
         }
-        self.store(meta, &bytes)?;
+        self.store(meta, |file| io::copy(&mut handle.reader()?, file).map(drop))?;
         Ok(loaded)
     }
 
@@ -116,12 +115,12 @@ impl SnapshotDir {
         Ok(IncomingSnapshot { handle: SnapshotHandle { file, path, temporary: true }, bytes: 0 })
     }
 
-    fn store(&self, meta: &SnapshotMeta, bytes: &[u8]) -> io::Result<PathBuf> {
+    fn store(&self, meta: &SnapshotMeta, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<PathBuf> {
         let next = meta.last_log_id.map_or(0, |id| id.index.saturating_add(1));
         let term = meta.last_log_id.map_or(0, |id| id.leader_id.term);
         // Sorts by index: files() gives the newest first.
         let path = self.inner.dir.join(format!("{next:020}-{term:020}.{EXTENSION}"));
-        atomic_file::write(&path, bytes, atomic_file::PRIVATE).map_err(io::Error::other)?;
+        atomic_file::write_with(&path, atomic_file::PRIVATE, write).map_err(io::Error::other)?;
         self.set_current(meta, path.clone());
         for old in self.files().into_iter().skip_while(|file| *file != path).skip(KEPT) {
             let _ = fs::remove_file(old);
@@ -166,8 +165,8 @@ impl IncomingSnapshot {
 }
 
 fn read(path: &Path) -> Result<Loaded, StorageError> {
-    let bytes = SnapshotHandle::open(path.to_owned()).and_then(|handle| handle.read());
-    snapshot_file::decode(path, &bytes.map_err(|error| StorageError::damaged(path, error))?)
+    let file = File::open(path).map_err(|error| StorageError::damaged(path, error))?;
+    snapshot_file::read(path, file)
 }
 
 fn with_extension(dir: &Path, extension: &str) -> Vec<PathBuf> {

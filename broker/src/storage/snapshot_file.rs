@@ -7,7 +7,7 @@
 //! Numbers are big-endian. The state inside has a format of its own, see [`comity_core::snapshot`].
 
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _};
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use comity_core::{State, snapshot};
@@ -27,6 +27,8 @@ const MAX_HEADER_BYTES: usize = 1 << 20;
 pub(crate) const MAX_FILE_BYTES: u64 = 1 << 30;
 /// Bytes of a state once unpacked, so that a small file cannot fill the memory.
 const MAX_STATE_BYTES: u64 = 4 << 30;
+/// Read or written at once.
+const BUFFER_BYTES: usize = 64 << 10;
 /// Fast, and already a tenth of the JSON.
 const ZSTD_LEVEL: i32 = 3;
 
@@ -61,13 +63,6 @@ impl SnapshotHandle {
         file.rewind()?;
         Ok(file)
     }
-
-    /// All of it; blocks.
-    pub(super) fn read(&self) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        self.reader()?.take(MAX_FILE_BYTES.saturating_add(1)).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    }
 }
 
 impl Drop for SnapshotHandle {
@@ -79,69 +74,106 @@ impl Drop for SnapshotHandle {
     }
 }
 
-/// The bytes of a snapshot file; takes as long as the state is large.
-pub(super) fn encode(replicated: &Replicated) -> io::Result<Vec<u8>> {
-    let header = serde_json::to_vec(&Header { covers: replicated.meta() }).map_err(io::Error::other)?;
-    let header_len = u32::try_from(header.len()).map_err(io::Error::other)?;
-    let state = snapshot::encode(&replicated.state).map_err(io::Error::other)?;
-    let mut bytes = Vec::with_capacity(state.len() / 8);
-    bytes.extend_from_slice(MAGIC);
-    bytes.extend_from_slice(&FORMAT.to_be_bytes());
-    bytes.extend_from_slice(&header_len.to_be_bytes());
-    bytes.extend_from_slice(&header);
-    zstd::stream::copy_encode(state.as_slice(), &mut bytes, ZSTD_LEVEL)?;
-    let digest = Sha256::digest(&bytes);
-    bytes.extend_from_slice(&digest);
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        let message = format!("the snapshot has {} bytes, allowed are {MAX_FILE_BYTES}", bytes.len());
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
-    }
-    Ok(bytes)
+/// Writes through, counts and digests, and refuses what would make the file larger than any snapshot.
+struct Digesting<W> {
+    to: W,
+    digest: Sha256,
+    bytes: u64,
 }
 
-/// What the bytes of the file at `path` hold.
-pub(super) fn decode(path: &Path, bytes: &[u8]) -> Result<Loaded, StorageError> {
+impl<W: Write> Write for Digesting<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.to.write(bytes)?;
+        self.digest.update(&bytes[..written]);
+        self.bytes += written as u64;
+        if self.bytes + DIGEST_BYTES as u64 > MAX_FILE_BYTES {
+            let message = format!("the snapshot has more than the {MAX_FILE_BYTES} bytes allowed");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+/// Writes a snapshot file; takes as long as the state is large, and little memory beside it.
+pub(super) fn write(replicated: &Replicated, to: impl Write) -> io::Result<()> {
+    let header = serde_json::to_vec(&Header { covers: replicated.meta() }).map_err(io::Error::other)?;
+    let header_len = u32::try_from(header.len()).map_err(io::Error::other)?;
+    let mut file = Digesting { to: BufWriter::with_capacity(BUFFER_BYTES, to), digest: Sha256::new(), bytes: 0 };
+    file.write_all(MAGIC)?;
+    file.write_all(&FORMAT.to_be_bytes())?;
+    file.write_all(&header_len.to_be_bytes())?;
+    file.write_all(&header)?;
+    let packing = zstd::stream::write::Encoder::new(&mut file, ZSTD_LEVEL)?;
+    let mut state = BufWriter::with_capacity(BUFFER_BYTES, packing);
+    snapshot::write(&replicated.state, &mut state).map_err(io::Error::other)?;
+    state.into_inner().map_err(io::IntoInnerError::into_error)?.finish()?;
+    let Digesting { mut to, digest, .. } = file;
+    to.write_all(&digest.finalize())?;
+    to.flush()
+}
+
+/// What a snapshot file holds; `path` names it in errors. Goes through it twice: once for its checksum.
+pub(super) fn read(path: &Path, mut file: impl Read + Seek) -> Result<Loaded, StorageError> {
     let damaged = |reason: &str| StorageError::damaged(path, reason);
-    if bytes.len() as u64 > MAX_FILE_BYTES {
+    let unreadable = |error: io::Error| StorageError::damaged(path, error);
+    let len = file.seek(SeekFrom::End(0)).map_err(unreadable)?;
+    if len > MAX_FILE_BYTES {
         return Err(damaged("it is larger than any snapshot"));
     }
-    let (content, digest) = bytes.split_last_chunk::<DIGEST_BYTES>().ok_or_else(|| damaged("it is cut off"))?;
-    let rest = content.strip_prefix(MAGIC).ok_or_else(|| damaged("it is not a snapshot"))?;
-    let (format, rest) = rest.split_first_chunk::<2>().ok_or_else(|| damaged("it is cut off"))?;
-    if Sha256::digest(content).as_slice() != digest {
-        return Err(damaged("its checksum is wrong"));
+    let content = len.checked_sub(DIGEST_BYTES as u64).ok_or_else(|| damaged("it is cut off"))?;
+    file.rewind().map_err(unreadable)?;
+    check_digest(&mut file, content).map_err(unreadable)?;
+    file.rewind().map_err(unreadable)?;
+
+    let mut file = BufReader::with_capacity(BUFFER_BYTES, file.take(content));
+    let mut prefix = [0; MAGIC.len() + size_of::<u16>() + size_of::<u32>()];
+    file.read_exact(&mut prefix).map_err(|_| damaged("it is cut off"))?;
+    let [magic @ .., f1, f2, l1, l2, l3, l4] = prefix;
+    if magic != *MAGIC {
+        return Err(damaged("it is not a snapshot"));
     }
-    let found = u16::from_be_bytes(*format);
+    let found = u16::from_be_bytes([f1, f2]);
     if found > FORMAT {
         return Err(StorageError::FromTheFuture { path: path.to_owned(), found: found.into(), known: FORMAT.into() });
     }
-    let (len, rest) = rest.split_first_chunk::<4>().ok_or_else(|| damaged("it has no header"))?;
-    let len = u32::from_be_bytes(*len) as usize;
-    if len > MAX_HEADER_BYTES || len > rest.len() {
+    let len = u32::from_be_bytes([l1, l2, l3, l4]) as usize;
+    if len > MAX_HEADER_BYTES {
         return Err(damaged("its header is too long"));
     }
-    let (header, packed) = rest.split_at(len);
-    let Header { covers } = serde_json::from_slice(header).map_err(|error| StorageError::damaged(path, error))?;
-    let state = unpack(packed).map_err(|error| StorageError::damaged(path, error))?;
-    let state = match snapshot::decode(&state) {
-        Ok(state) => state,
-        Err(snapshot::SnapshotError::FromTheFuture { found }) => {
-            return Err(StorageError::FromTheFuture {
-                path: path.to_owned(),
-                found: found.into(),
-                known: snapshot::SNAPSHOT_FORMAT.into(),
-            });
-        }
-        Err(error) => return Err(StorageError::damaged(path, error)),
-    };
-    Ok(Loaded { state, meta: covers })
+    let mut header = vec![0; len];
+    file.read_exact(&mut header).map_err(|_| damaged("its header is too long"))?;
+    let Header { covers } = serde_json::from_slice(&header).map_err(|error| StorageError::damaged(path, error))?;
+    let unpacked = zstd::stream::read::Decoder::with_buffer(file).map_err(unreadable)?;
+    // A state that is larger ends in the middle, and is damaged.
+    let state = BufReader::with_capacity(BUFFER_BYTES, unpacked.take(MAX_STATE_BYTES));
+    match snapshot::read(state) {
+        Ok(state) => Ok(Loaded { state, meta: covers }),
+        Err(snapshot::SnapshotError::FromTheFuture { found }) => Err(StorageError::FromTheFuture {
+            path: path.to_owned(),
+            found: found.into(),
+            known: snapshot::SNAPSHOT_FORMAT.into(),
+        }),
+        Err(error) => Err(StorageError::damaged(path, error)),
+    }
 }
 
-fn unpack(packed: &[u8]) -> io::Result<Vec<u8>> {
-    let mut state = Vec::new();
-    zstd::stream::read::Decoder::new(packed)?.take(MAX_STATE_BYTES + 1).read_to_end(&mut state)?;
-    if state.len() as u64 > MAX_STATE_BYTES {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the state in it is larger than any state"));
+/// Compares the digest of the first `content` bytes with what follows them.
+fn check_digest(file: &mut impl Read, content: u64) -> io::Result<()> {
+    let (mut digest, mut buffer, mut left) = (Sha256::new(), vec![0; BUFFER_BYTES], content);
+    while left > 0 {
+        let chunk = usize::try_from(left).unwrap_or(BUFFER_BYTES).min(BUFFER_BYTES);
+        file.read_exact(&mut buffer[..chunk])?;
+        digest.update(&buffer[..chunk]);
+        left -= chunk as u64;
     }
-    Ok(state)
+    let mut written = [0; DIGEST_BYTES];
+    file.read_exact(&mut written)?;
+    if digest.finalize().as_slice() != written {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "its checksum is wrong"));
+    }
+    Ok(())
 }

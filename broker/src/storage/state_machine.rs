@@ -2,15 +2,17 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use comity_core::log::LOG_FORMAT;
 use futures::{Stream, TryStreamExt as _};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder, Snapshot, StoredMembership as Stored};
 
-use super::replica::Replica;
+use super::replica::{Replica, Replicated};
 use super::snapshot_dir::SnapshotDir;
 use super::snapshot_file::SnapshotHandle;
+use crate::group::SnapshotMade;
 use crate::group::raft_types::{LogId, SnapshotMeta, StoredMembership, TypeConfig};
 
 type RaftSnapshot = openraft::type_config::alias::SnapshotOf<TypeConfig, SnapshotHandle>;
@@ -96,9 +98,15 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
     async fn build_snapshot(&mut self) -> io::Result<RaftSnapshot> {
         let (replica, snapshots) = (Arc::clone(&self.replica), self.snapshots.clone());
         let (meta, snapshot) = blocking(move || {
+            let began = Instant::now();
             // Apply waits for the copy, not for encoding, packing and writing it.
-            let replicated = replica.look(Clone::clone);
-            snapshots.make(&replicated)
+            let replicated = replica.look(Replicated::copy_for_snapshot);
+            let held_up = began.elapsed();
+            let (meta, snapshot) = snapshots.make(&replicated)?;
+            let made = SnapshotMade { took: began.elapsed(), held_up, bytes: snapshot.file.metadata()?.len() };
+            tracing::info!(covers = %meta, bytes = made.bytes, took = ?made.took, held_up = ?made.held_up, "snapshot made");
+            replica.snapshot_made(&made);
+            Ok((meta, snapshot))
         })
         .await?;
         Ok(Snapshot { meta, snapshot })

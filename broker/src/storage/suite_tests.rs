@@ -13,6 +13,7 @@ use openraft::{EntryPayload, RaftLogReader as _};
 use tempfile::TempDir;
 
 use super::*;
+use crate::group::SnapshotMade;
 use crate::group::raft_types::{Entry, LogId, TypeConfig, Vote};
 
 struct Blind;
@@ -20,6 +21,7 @@ struct Blind;
 impl ApplyObserver for Blind {
     fn applied(&self, _state: &State, _applied: &comity_core::Applied) {}
     fn restored(&self, _state: &State) {}
+    fn snapshot_made(&self, _: &SnapshotMade) {}
 }
 
 struct OnDisk;

@@ -14,6 +14,9 @@ use crate::group::{Consistency, Unavailable};
 const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 /// Changes that come close together are looked at together: an offer changes with each pod that starts.
 const TOGETHER: Duration = Duration::from_millis(250);
+/// A look goes through all devices of all donors, and nothing is applied meanwhile: it takes at most one part in so many of the
+/// time, however large the federation is.
+const ONE_PART_IN: u32 = 10;
 /// Shortest sleep while a need is watched that has not lasted yet.
 const WATCHING: Duration = Duration::from_millis(500);
 
@@ -23,9 +26,11 @@ pub(super) async fn run(context: &Context) {
     let mut reclaimer = Reclaimer::default();
     loop {
         revision.mark_unchanged();
+        let began = context.clock.elapsed();
         if let Err(error) = look(context, &mut reclaimer).await {
             tracing::warn!(%error, "nothing is called back yet");
         }
+        let took = context.clock.elapsed().saturating_sub(began);
         let now = Timestamp(context.clock.unix_ms());
         let again = reclaimer.look_again_at().map(|at| Duration::from_millis(at.since(now).0).max(WATCHING));
         let sleep = again.map_or(AT_LEAST_EVERY, |again| again.min(AT_LEAST_EVERY));
@@ -33,7 +38,7 @@ pub(super) async fn run(context: &Context) {
             changed = revision.changed() => if changed.is_err() { return },
             () = context.clock.sleep(sleep) => {}
         }
-        context.clock.sleep(TOGETHER).await;
+        context.clock.sleep(TOGETHER.max(took * (ONE_PART_IN - 1))).await;
     }
 }
 

@@ -70,7 +70,11 @@ impl ReviseOffer {
             let Some(offer) = &mut cluster.offer else { return };
             offer.generation = self.generation;
             for (id, node) in &self.nodes {
-                offer.nodes.insert(id.clone(), node.clone());
+                let mut node = node.clone();
+                if let Some(held) = offer.nodes.get(id) {
+                    node.devices = node.devices.shared_with(&held.devices);
+                }
+                offer.nodes.insert(id.clone(), node);
             }
             for id in &self.gone {
                 offer.nodes.remove(id);

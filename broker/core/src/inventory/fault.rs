@@ -61,7 +61,7 @@ impl FaultClass {
 }
 
 /// What is wrong with a device, as its cluster says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Fault {
     /// How bad it is.
     pub class: FaultClass,

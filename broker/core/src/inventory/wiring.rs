@@ -31,7 +31,7 @@ pub struct NodeWiring {
 }
 
 /// What is known of where a device sits.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceWiring {
     /// The NUMA node that it is nearest to; `None`: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -165,7 +165,7 @@ pub(crate) fn offer(generation: u64, nodes: &[(&str, usize, Device)]) -> Offer {
             memory_mib: 1_000_000,
             local_cpu_milli: 0,
             local_memory_mib: 0,
-            devices: vec![like.clone(); *gpus],
+            devices: vec![like.clone(); *gpus].into(),
             schedulable: true,
             ready: true,
             wiring: NodeWiring::default(),

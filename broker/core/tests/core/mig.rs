@@ -49,7 +49,7 @@ fn donor(nodes: &[(&str, Vec<Device>)]) -> Federation {
     let mut has = offer(2, &[]);
     for (name, devices) in nodes {
         let mut like = offer(2, &[(*name, 0, device(81_559, Sharing::Exclusive))]).nodes.remove(&node(name)).unwrap();
-        like.devices.clone_from(devices);
+        like.devices = devices.clone().into();
         has.nodes.insert(node(name), like);
     }
     federation.offer("south", has);

@@ -26,7 +26,7 @@ pub(crate) fn node(cpu_milli: u64, memory_mib: u64, devices: Vec<Device>) -> Nod
         memory_mib,
         local_cpu_milli: 0,
         local_memory_mib: 0,
-        devices,
+        devices: devices.into(),
         schedulable: true,
         ready: true,
         wiring: NodeWiring::default(),

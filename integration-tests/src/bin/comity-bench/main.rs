@@ -8,6 +8,7 @@ mod chaos;
 mod failures;
 mod fairness;
 mod federation;
+mod growth;
 mod place;
 mod reclaim;
 mod speed;
@@ -20,7 +21,7 @@ use clap::{Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "Examples:\n  comity-bench burst --runs 5\n  comity-bench burst --runs 5 --json\n  comity-bench agent --nodes 1000 --pods 10000\n  comity-bench chaos --origins 10 --donors 5 --leases 50 --minutes 15 --json\n  comity-bench place --nodes nodes.csv --pods pods.csv --seeds 42..51 --policy comity\n  comity-bench match --nodes nodes.csv --pods pods.csv --scale 1,8,64\n  comity-bench federation --nodes nodes.csv --pods pods.csv --clusters 20 --plot federation.svg\n  comity-bench bound --nodes nodes.csv --pods pods.csv\n  comity-bench fairness --days 30 --plot month.svg\n  comity-bench batching --days 14\n  comity-bench reclaim --reclaims 1000 --seed 1 --json\n  comity-bench failures --events 1000 --seed 1 --json\n"
+    after_help = "Examples:\n  comity-bench burst --runs 5\n  comity-bench burst --runs 5 --json\n  comity-bench agent --nodes 1000 --pods 10000\n  comity-bench chaos --origins 10 --donors 5 --leases 50 --minutes 15 --json\n  comity-bench place --nodes nodes.csv --pods pods.csv --seeds 42..51 --policy comity\n  comity-bench match --nodes nodes.csv --pods pods.csv --scale 1,8,64\n  comity-bench federation --nodes nodes.csv --pods pods.csv --clusters 20 --plot federation.svg\n  comity-bench bound --nodes nodes.csv --pods pods.csv\n  comity-bench fairness --days 30 --plot month.svg\n  comity-bench batching --days 14\n  comity-bench reclaim --reclaims 1000 --seed 1 --json\n  comity-bench failures --events 1000 --seed 1 --json\n  comity-bench growth --gpus 1000000 --leases 100000\n"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -116,6 +117,14 @@ enum Benchmark {
     /// place wherever there was one, and that none with notice stopped before it was over. Exit code 1 if any of that is wrong.
     /// A seed gives one report.
     Failures(failures::FailuresArgs),
+    /// How large a federation one broker holds: memory, snapshot and restore with so many GPUs and active leases
+    ///
+    /// Starts a broker on this machine; donors join, offer their nodes, and tenants of twenty institutions borrow until all
+    /// leases are active. The clusters are simulated down to their streams: each says what an agent says, and sets nothing
+    /// up. Measures the broker's memory at rest and at its most, lists, renewals and snapshots; kills it (SIGKILL), starts it
+    /// again, counts the leases; lets all clusters connect and offer anew; and in the end releases everything. Needs
+    /// comity-broker and comity beside it; use a release build. Some ten minutes and four GB of memory at the usual size.
+    Growth(growth::GrowthArgs),
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -132,6 +141,7 @@ async fn main() -> ExitCode {
         Benchmark::Batching(arguments) => batching::run(&arguments),
         Benchmark::Reclaim(arguments) => reclaim::run(&arguments),
         Benchmark::Failures(arguments) => failures::run(&arguments),
+        Benchmark::Growth(arguments) => growth::run(&arguments).await,
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,56 @@
+//! How large a federation one broker holds.
+
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use anyhow::Result;
+use comity_scenarios::growth::{self, GrowthConfig, MAX_LEASES, MAX_NODES_PER_CLUSTER};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct GrowthArgs {
+    /// GPUs of all donors together, eight on each node
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(8..=10_000_000))]
+    gpus: u32,
+    /// Leases that are active in the end, from a quarter of a GPU to a whole node each; five GPUs must be there for each
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_LEASES)))]
+    leases: u32,
+    /// Nodes that each donor offers; the last one has what is left
+    #[arg(long, default_value_t = 5_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_NODES_PER_CLUSTER)))]
+    nodes_per_cluster: u32,
+    /// Log entries between two snapshots of the broker, as its own --snapshot-every
+    #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = clap::value_parser!(u64).range(100..=1_000_000))]
+    snapshot_every: u64,
+    /// Prints one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// When sizes do not go together, a part does not come up, or something is missing in the end.
+pub(crate) async fn run(arguments: &GrowthArgs) -> Result<()> {
+    let watched = !arguments.json && std::io::stderr().is_terminal();
+    let config = GrowthConfig {
+        gpus: arguments.gpus,
+        leases: arguments.leases,
+        nodes_per_cluster: arguments.nodes_per_cluster,
+        snapshot_every: arguments.snapshot_every,
+        rest: Duration::from_secs(10),
+    };
+    let report = growth::run(&config, |doing| {
+        if watched {
+            eprint!("\r\x1b[K{doing}");
+        }
+    })
+    .await?;
+    if watched {
+        eprint!("\r\x1b[K");
+    }
+    if arguments.json {
+        println!("{}", report.json());
+    } else {
+        print!("{report}");
+    }
+    Ok(())
+}

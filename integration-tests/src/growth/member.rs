@@ -1,0 +1,218 @@
+//! A member cluster as the broker sees it: it joins, offers, and says of leases and peerings what an agent says, over an
+//! agent's own stream. It sets nothing up.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use comity_proto::v1;
+use comity_proto::v1::agent_message::Body;
+use comity_proto::v1::agent_service_client::AgentServiceClient;
+use comity_proto::v1::broker_message::Body as Reply;
+use comity_proto::v1::federation_service_client::FederationServiceClient;
+use comity_runtime::{
+    BrokerChannel, BrokerEndpoints, ClientTls, IdentityKey, IdentityPem, IdentitySource, JoinToken, KeyAndCsr, Roots,
+    SystemEntropy, TlsIdentity, connect,
+};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+
+use super::words::{self, Word};
+
+/// What the identity key signs the CSR for.
+const PROOF_DOMAIN: &str = "join-csr";
+/// A desired state of some thousand leases, and an offer of ten thousand nodes.
+const MAX_MESSAGE_BYTES: usize = 64 << 20;
+/// Between signs of life.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+/// After a stream ended.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// What the clusters have seen so far, for those who wait for it.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Leases that are active, as the origin's desired state has it.
+    pub(super) active: AtomicU64,
+    /// Leases of any state, likewise.
+    pub(super) held: AtomicU64,
+    /// Reports that were refused.
+    pub(super) refused: AtomicU64,
+}
+
+/// An offer to send, and who waits for its acknowledgement.
+type Ask = (v1::Offer, oneshot::Sender<()>);
+
+/// A cluster whose stream is kept up in the background, until this is dropped.
+pub(super) struct Member {
+    pub(super) name: String,
+    pub(super) seen: Arc<Seen>,
+    asks: mpsc::Sender<Ask>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What a stream needs.
+struct Cluster {
+    name: String,
+    identity_key: String,
+    channel: BrokerChannel,
+    seen: Arc<Seen>,
+}
+
+impl Member {
+    /// Joins with the token of an invitation, and connects whenever `open` allows it.
+    ///
+    /// # Errors
+    /// When the broker refuses it.
+    pub(super) async fn join(name: &str, token: &str, open: watch::Receiver<bool>) -> Result<Self> {
+        let token: JoinToken = token.parse().context("a join token")?;
+        let identity = IdentityKey::generate(&SystemEntropy);
+        let key = KeyAndCsr::generate()?;
+        let request = v1::JoinRequest {
+            cluster: name.to_owned(),
+            secret: token.secret.expose().to_vec(),
+            csr_der: key.csr.as_bytes().to_vec(),
+            identity_key: identity.public().to_string(),
+            voucher: Vec::new(),
+            identity_proof: identity.sign(PROOF_DOMAIN, &[key.csr.as_bytes()]).as_bytes().to_vec(),
+        };
+        let tls = ClientTls::pinned(token.ca_sha256, token.trust_domain.clone());
+        let mut client = FederationServiceClient::new(connect(&token.brokers, &tls));
+        let reply = client.join(request).await.with_context(|| format!("{name} joins"))?.into_inner();
+        let pem = IdentityPem { key: key.key_pem, chain: reply.certificate_pem, ca: reply.ca_pem };
+        let seen = Arc::new(Seen::default());
+        let cluster = Cluster {
+            name: name.to_owned(),
+            identity_key: identity.public().to_string(),
+            channel: channel(&token.brokers, &pem)?,
+            seen: Arc::clone(&seen),
+        };
+        let (asks, receiver) = mpsc::channel(1);
+        let task = tokio::spawn(cluster.run(receiver, open));
+        Ok(Self { name: name.to_owned(), seen, asks, task })
+    }
+
+    /// Sends an offer and waits until it is acknowledged.
+    ///
+    /// # Errors
+    /// When the stream ended before, or the offer was refused.
+    pub(super) async fn offer(&self, offer: v1::Offer) -> Result<()> {
+        let (sender, acknowledged) = oneshot::channel();
+        self.asks.send((offer, sender)).await.ok().context("the cluster's task has ended")?;
+        acknowledged.await.with_context(|| format!("the offer of {} was not taken", self.name))
+    }
+}
+
+/// A channel with a certificate.
+///
+/// # Errors
+/// When the certificate is unusable.
+pub(super) fn channel(brokers: &BrokerEndpoints, pem: &IdentityPem) -> Result<BrokerChannel> {
+    let source = IdentitySource::new(TlsIdentity::from_pem(pem)?);
+    Ok(connect(brokers, &ClientTls::new(Roots::from_pem(&pem.ca)?, source.subscribe())))
+}
+
+/// One stream's memory of what was said on it.
+struct Stream {
+    reports: mpsc::UnboundedSender<v1::AgentMessage>,
+    next_id: u64,
+    said: HashSet<Word>,
+    /// The message that carries an offer, and who waits for it.
+    offering: Option<(u64, oneshot::Sender<()>)>,
+}
+
+impl Cluster {
+    async fn run(self, mut asks: mpsc::Receiver<Ask>, mut open: watch::Receiver<bool>) {
+        loop {
+            if open.wait_for(|open| *open).await.is_err() {
+                return;
+            }
+            // A broker that is gone for a while is what the run is about, and what is missing shows in what was seen.
+            let _ = self.stream(&mut asks).await;
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    async fn stream(&self, asks: &mut mpsc::Receiver<Ask>) -> Result<()> {
+        // Its bound is what the broker wants of this cluster: each thing is said once a stream.
+        let (reports, receiver) = mpsc::unbounded_channel();
+        let mut client = AgentServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        reports.send(message(0, Body::Hello(v1::Hello::default())))?;
+        let mut replies = client.connect(UnboundedReceiverStream::new(receiver)).await?.into_inner();
+        let welcome = replies.message().await?.and_then(|reply| reply.body);
+        ensure!(matches!(welcome, Some(Reply::Welcome(_))), "no welcome: {welcome:?}");
+        let mut stream = Stream { reports, next_id: 1, said: HashSet::new(), offering: None };
+        let mut beat = tokio::time::interval(HEARTBEAT);
+        loop {
+            tokio::select! {
+                reply = replies.message() => {
+                    let reply = reply?.and_then(|reply| reply.body).context("the stream ended")?;
+                    self.hear(reply, &mut stream)?;
+                }
+                _ = beat.tick() => stream.reports.send(message(0, Body::Heartbeat(v1::Heartbeat {})))?,
+                Some((offer, sender)) = asks.recv() => {
+                    stream.offering = Some((stream.next_id, sender));
+                    stream.say(Body::Offer(offer))?;
+                }
+            }
+        }
+    }
+
+    fn hear(&self, reply: Reply, stream: &mut Stream) -> Result<()> {
+        match reply {
+            Reply::Desired(desired) => {
+                self.count(&desired);
+                for (word, body) in words::wanted(&self.name, &self.identity_key, &desired) {
+                    if stream.said.insert(word) {
+                        stream.say(body)?;
+                    }
+                }
+            }
+            Reply::Ack(ack) => {
+                if let Some(error) = ack.error {
+                    self.seen.refused.fetch_add(1, Ordering::Relaxed);
+                    bail!("a report of {} was refused: {error:?}", self.name);
+                }
+                if stream.offering.as_ref().is_some_and(|(id, _)| *id == ack.message_id)
+                    && let Some((_, sender)) = stream.offering.take()
+                {
+                    // Who asked may have given up.
+                    let _ = sender.send(());
+                }
+            }
+            Reply::Welcome(_) => bail!("welcomed twice"),
+        }
+        Ok(())
+    }
+
+    /// Each lease counts where it is used.
+    fn count(&self, desired: &v1::DesiredState) {
+        let own = desired.leases.iter().filter(|lease| lease.origin == self.name);
+        let (mut held, mut active) = (0, 0);
+        for lease in own {
+            held += 1;
+            active += u64::from(lease.state() == v1::LeaseState::Active);
+        }
+        self.seen.held.store(held, Ordering::Relaxed);
+        self.seen.active.store(active, Ordering::Relaxed);
+    }
+}
+
+impl Stream {
+    fn say(&mut self, body: Body) -> Result<()> {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.reports.send(message(id, body)).context("the stream ended")
+    }
+}
+
+fn message(message_id: u64, body: Body) -> v1::AgentMessage {
+    v1::AgentMessage { message_id, body: Some(body), traceparent: String::new() }
+}
