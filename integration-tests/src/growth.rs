@@ -237,11 +237,11 @@ impl<'a> Run<'a> {
     /// Tenants ask for all leases, and clusters bring them up.
     async fn fill(&self, progress: &impl Fn(&str)) -> Result<()> {
         let leases = u64::from(self.config.leases);
-        let in_turn = futures::stream::iter(0..leases).then(|number| async move {
+        let in_turn = futures::stream::iter(0..leases).map(|number| async move {
             while number.saturating_sub(self.active()) >= ON_THE_WAY {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            self.borrower.submit(number)
+            self.borrower.submit(number).await
         });
         let submit = in_turn.buffer_unordered(borrower::AT_ONCE).try_collect::<()>();
         let follow = async {

@@ -193,7 +193,8 @@ impl Packs {
             let takes = choice.idle_milli().saturating_add(i64::from(served.milli_each));
             if best.as_ref().is_none_or(|(least, ..)| takes < *least)
                 && let Some(node) = fleet.pool.first_node(choice)
-                && let Some(placement) = lay_out(view, donor, pack.name(node), choice.level, (task, served), wanted.gpus)
+                && let Some(placement) =
+                    lay_out(view, donor, pack.name(node), choice.level, (task, served), wanted.gpus)
             {
                 best = Some((takes, choice.idle_milli(), served.above_milli(&wanted.gpus.share), placement));
             }
@@ -261,7 +262,7 @@ impl Packs {
         {
             return true;
         }
-        if !view.state.clusters.get(donor).is_some_and(|cluster| cluster.offer.is_some()) {
+        if view.state.clusters.get(donor).is_none_or(|cluster| cluster.offer.is_none()) {
             return false;
         }
         let fleet = &mut self.fleet;

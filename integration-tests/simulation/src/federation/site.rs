@@ -59,13 +59,8 @@ impl Site {
         let free = self.nodes.get(node)?;
         let fitting = free.devices.iter().enumerate().filter(|(_, free)| **free == level).map(|(index, _)| index);
         let devices: Vec<usize> = fitting.take(usize::from(task.devices)).collect();
-        let taken = Taken {
-            node,
-            devices,
-            milli_each: task.milli,
-            cpu_milli: task.cpu_milli,
-            memory_mib: task.memory_mib,
-        };
+        let taken =
+            Taken { node, devices, milli_each: task.milli, cpu_milli: task.cpu_milli, memory_mib: task.memory_mib };
         self.take(&taken);
         Some(taken)
     }

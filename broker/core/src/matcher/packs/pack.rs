@@ -71,12 +71,12 @@ impl Pack {
         self.seen = changes.count();
         let mut notes = std::mem::take(&mut self.taken);
         let all_known = recent.map(|(same_offer, recent)| {
-            let known = recent.enumerate().map(|(at, change)| {
+            let mut known = recent.enumerate().map(|(at, change)| {
                 let node = self.names.number_of(&change.node)?;
                 notes.push(Note { node, is: true, at, lent: change.lent });
                 Some(())
             });
-            (same_offer, known.fold(true, |all, known| all && known.is_some()))
+            (same_offer, known.all(|known| known.is_some()))
         });
         let Some((same_offer, true)) = all_known else { return self.start_over(view, donor, fleet) };
         notes.sort_unstable();
