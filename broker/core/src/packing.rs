@@ -13,8 +13,10 @@
 //! price of a slot = worth of a gang × chance that as many are asked for as there are slots
 //! ```
 //!
-//! The lowest cost wins; then the lowest digest of the state; then the lowest name of a node. All in integers: equal
-//! pools and mixes give equal choices. Beside "Beware of Fragmentation" (Weng et al., USENIX ATC 2023), which takes the
+//! The nodes of all donors are in one pool, each donor's at a *site* of it: what a state is worth, what is scarce and how many
+//! slots are left is a matter of all of them, as work that finds no place at one goes to another. A choice is made at one site:
+//! the lowest cost wins; then the lowest digest of the state; then the lowest number of a node, which is in the order of names.
+//! All in integers: equal pools and mixes give equal choices. Beside "Beware of Fragmentation" (Weng et al., USENIX ATC 2023), which takes the
 //! steepest descent of what is fragmented now, this looks at what will be.
 
 mod cost;

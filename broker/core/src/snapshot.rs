@@ -127,12 +127,12 @@ pub fn write(state: &State, to: impl Write) -> Result<(), SnapshotError> {
     Ok(serde_json::to_writer(to, &Writing { format: SNAPSHOT_FORMAT, state })?)
 }
 
-/// The state that [`write`] wrote. Reads byte by byte, so `from` should have a buffer.
+/// The state that [`write()`] wrote. Reads byte by byte, so `from` should have a buffer.
 pub fn read(from: impl Read) -> Result<State, SnapshotError> {
     read_json(IoRead::new(from))
 }
 
-/// What [`write`] writes.
+/// What [`write()`] writes.
 pub fn encode(state: &State) -> Result<Vec<u8>, SnapshotError> {
     let mut bytes = Vec::new();
     write(state, &mut bytes)?;

@@ -1,17 +1,20 @@
 //! The index of distinct node states: who has which, and the cheapest of them for each type of task.
 
+mod choose;
+
+use self::choose::{Chosen, Prices};
 use super::cost::{Costs, States};
 use super::index::Index;
 use super::interner::Interner;
-use super::lane::{Lane, Priced};
+use super::lane::Lane;
 use super::log::{Entry, Log};
 use super::mix::Mix;
 use super::node_state::{NodeState, Shape};
 use super::offers::ShapeTotal;
-use super::rollout::FUTURES;
-use super::scarcity::ONE;
 use super::slots::{SORTS, Slots};
 use super::task::Task;
+
+pub use self::choose::Choice;
 
 /// States that are remembered, past ones among them; a state with eight devices takes about 200 bytes.
 const MAX_STATES: usize = 1 << 21;
@@ -24,44 +27,6 @@ const DRIFT: u64 = 8;
 
 /// No spot.
 const NONE: u32 = u32::MAX;
-
-/// Where to put a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// Nodes that are as good as each other; [`Pool::first_node`] says which is taken.
-    spot: u32,
-    /// Free thousandths of the device that a share comes from; several devices come from those that are whole.
-    pub level: u16,
-    /// Idle thousandths that the choice costs in the end, times the number of futures played, with prices.
-    pub cost: i64,
-}
-
-impl Choice {
-    /// Thousandths of devices that the choice leaves idle in the end, or keeps from it where negative.
-    #[must_use]
-    pub fn idle_milli(&self) -> i64 {
-        self.cost.div_euclid(FUTURES as i64)
-    }
-}
-
-/// Prices of what is scarce.
-#[derive(Clone, Debug)]
-struct Prices {
-    /// By shape, in the fixed point of scarcity.
-    scarcity: Vec<u64>,
-    /// Of one slot, by sort.
-    slots: [i64; SORTS],
-}
-
-/// What was chosen last: for a type of task, after so many changes of the pool, by site.
-#[derive(Clone, Debug, Default)]
-struct Chosen {
-    task: u32,
-    changes: u64,
-    /// By shape, what scarcity adds.
-    prices: Vec<i64>,
-    sites: Vec<Option<Option<Choice>>>,
-}
 
 /// Nodes of one donor.
 #[derive(Clone, Debug, Default)]
@@ -216,103 +181,6 @@ impl Pool {
         }
     }
 
-    /// The cheapest place for `task` at `site`; `None` if it fits nowhere there.
-    pub fn choose(&mut self, site: u32, task: &Task) -> Option<Choice> {
-        let number = self.make_ready(task);
-        let at = site as usize;
-        if self.chosen.sites.len() <= at {
-            self.chosen.sites.resize(at + 1, None);
-        }
-        if self.chosen.sites[at].is_none() {
-            self.chosen.sites[at] = Some(self.search(site, number));
-        }
-        self.chosen.sites[at].flatten()
-    }
-
-    /// Thousandths of devices that [`choose`](Self::choose) leaves idle at `site` in the end, or more: quicker to know. `None`
-    /// if there is no place for it.
-    pub fn idle_milli_at_least(&mut self, site: u32, task: &Task) -> Option<i64> {
-        let number = self.make_ready(task);
-        let (site, lane) = (self.sites.get(site as usize)?, &self.lanes[number as usize]);
-        let least = site.fronts.iter().filter_map(|&front| self.at_least(lane, front)).min();
-        least.map(|cost| cost.div_euclid(FUTURES as i64))
-    }
-
-    /// What the cheapest way of a lane on a front costs at least.
-    fn at_least(&self, lane: &Lane, front: u32) -> Option<i64> {
-        let price = self.chosen.prices[self.fronts[front as usize].shape as usize];
-        lane.least(front).map(|least| i64::from(least).saturating_add(price))
-    }
-
-    /// Makes ready for questions about `task`; its number.
-    fn make_ready(&mut self, task: &Task) -> u32 {
-        self.prepare();
-        let number = self.tasks.intern_ref(task);
-        if self.lanes.len() <= number as usize {
-            self.lanes.resize(number as usize + 1, Lane::default());
-        }
-        if (self.chosen.task, self.chosen.changes) != (number, self.changes) {
-            self.chosen.sites.clear();
-            (self.chosen.task, self.chosen.changes) = (number, self.changes);
-            self.feed(number, task);
-        }
-        number
-    }
-
-    /// The node that a choice takes: of those that are as good, the one with the lowest number.
-    #[must_use]
-    pub fn first_node(&self, choice: Choice) -> Option<u32> {
-        self.spots.get(choice.spot as usize)?.nodes.last().copied()
-    }
-
-    /// The lane of a task takes in what changed.
-    fn feed(&mut self, number: u32, task: &Task) {
-        let Some(costs) = &mut self.costs else { return };
-        let lane = &mut self.lanes[number as usize];
-        lane.asked = self.changes;
-        let (fronts, shapes) = (&self.fronts, &self.shapes);
-        let runs = |front: usize| shapes.get(fronts[front].shape).could_run(task);
-        lane.feed(&self.log, (number, task), (costs, &mut self.states), (fronts.len(), runs));
-        let prices = || Prices {
-            slots: costs.slot_prices(self.free_milli.iter().sum(), &self.slots),
-            scarcity: costs.scarcity.of_shapes(&self.free_milli),
-        };
-        let prices = self.prices.get_or_insert_with(prices);
-        let milli = task.device_milli() * FUTURES as u64;
-        let price = |scarcity: &u64| i64::try_from(scarcity * milli / ONE).unwrap_or(i64::MAX);
-        self.chosen.prices.clear();
-        self.chosen.prices.extend(prices.scarcity.iter().map(price));
-    }
-
-    /// The cheapest place at `site` for the task of a number.
-    fn search(&mut self, site: u32, number: u32) -> Option<Choice> {
-        let mut lane = std::mem::take(&mut self.lanes[number as usize]);
-        let best = self.search_lane(site, &mut lane);
-        self.lanes[number as usize] = lane;
-        let (cost, _, spot, level) = best?;
-        Some(Choice { spot, level, cost })
-    }
-
-    fn search_lane(&self, site: u32, lane: &mut Lane) -> Option<Priced> {
-        let (prices, costs) = (self.prices.as_ref()?, self.costs.as_ref()?);
-        let lost = |loss: u32| {
-            let slots = costs.losses.get(loss).iter().zip(prices.slots);
-            slots.map(|(n, price)| i64::from(*n) * price).sum::<i64>()
-        };
-        let fronts = &self.sites.get(site as usize)?.fronts;
-        // The cheapest front comes first: most others need not be looked into then.
-        let first = fronts.iter().filter_map(|&front| Some((self.at_least(lane, front)?, front))).min()?.1;
-        let mut best: Option<Priced> = None;
-        for front in std::iter::once(first).chain(fronts.iter().copied().filter(|front| *front != first)) {
-            let Some(at_least) = self.at_least(lane, front) else { continue };
-            if best.is_none_or(|best| at_least <= best.0) {
-                let price = self.chosen.prices[self.fronts[front as usize].shape as usize];
-                best = lane.cheapest(front, (best, price), lost, &self.live);
-            }
-        }
-        best
-    }
-
     fn spot_of(&self, site: u32, node: u32) -> Option<u32> {
         let spot = self.sites.get(site as usize)?.nodes.get(node as usize);
         spot.copied().filter(|spot| *spot != NONE)
@@ -434,7 +302,7 @@ impl Pool {
         self.totals_then.clone_from(&self.totals);
         self.prices = None;
         self.lanes.clear();
-        self.chosen = Chosen { task: NONE, ..Chosen::default() };
+        self.chosen = Chosen::default();
     }
 
     /// Forgets lanes that were not asked for the longest, if all together hold too much.

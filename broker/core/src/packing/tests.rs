@@ -171,6 +171,47 @@ fn a_node_that_is_gone_is_not_chosen() {
 }
 
 #[test]
+fn each_site_has_a_choice_of_its_own_and_none_is_better_than_was_said() {
+    let mut pool = Pool::default();
+    for node in 0..12 {
+        let shape = &SHAPES[node as usize % SHAPES.len()];
+        pool.set(node % 3, node / 3, shape, shape.idle());
+    }
+    pool.expect(mix());
+    let (tasks, mut cases, mut told_apart) = (kinds_of_task(), Cases(11), 0);
+    for _ in 0..120 {
+        let task = &tasks[cases.below(tasks.len() as u64) as usize];
+        let least: Vec<Option<i64>> = (0..3).map(|site| pool.idle_milli_at_least(site, task)).collect();
+        let choices: Vec<_> = (0..3).map(|site| pool.choose(site, task)).collect();
+        for (least, choice) in least.iter().zip(&choices) {
+            assert!(choice.is_none_or(|choice| least.unwrap() <= choice.idle_milli()), "{task:?}");
+        }
+        let cheapest = choices.iter().zip(0..).filter_map(|(choice, site)| Some((choice.as_ref()?.cost, site))).min();
+        told_apart += usize::from(choices.iter().flatten().any(|choice| Some(choice.cost) != cheapest.map(|it| it.0)));
+        let Some((_, site)) = cheapest else { continue };
+        let choice = choices[site as usize].unwrap();
+        let node = pool.first_node(choice).unwrap();
+        let free = pool.free(site, node).unwrap().after(task, choice.level).unwrap();
+        pool.update(site, node, free);
+    }
+    assert!(told_apart > 10, "sites hardly ever differ: the cases say too little");
+    pool.clear(1);
+    assert!(tasks.iter().all(|task| pool.choose(1, task).is_none()));
+    assert_eq!(pool.free(1, 0), None);
+}
+
+#[test]
+fn a_node_more_among_many_changes_nothing_of_what_states_are_worth() {
+    let mut pool = pool(0..64);
+    let share = task(4, 1, 500);
+    let before = pool.choose(0, &share).unwrap().cost;
+    pool.set(0, 64, &SHAPES[0], SHAPES[0].idle());
+    let after = pool.choose(0, &share).unwrap().cost;
+    // Prices follow what is free, costs do not.
+    assert!(before.abs_diff(after) < 100, "{before} {after}");
+}
+
+#[test]
 fn without_history_tasks_are_placed_nevertheless() {
     let mut pool = Pool::default();
     pool.set(0, 7, &SHAPES[0], SHAPES[0].idle());

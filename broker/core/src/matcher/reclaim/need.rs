@@ -40,18 +40,18 @@ impl Need {
             held: BTreeMap::new(),
             reserve_milli: terms.map_or(0, |terms| terms.spec.local_reserve_gpus_milli),
         };
-        let mut pool_of: BTreeMap<(&NodeId, usize), usize> = BTreeMap::new();
-        for (id, node) in &offer.nodes {
-            need.add_node(id, node, &mut pool_of);
-        }
+        // In the order of the offer, which is that of names: so the table is built without a comparison for each node.
+        let pools_of: BTreeMap<&NodeId, Vec<usize>> =
+            offer.nodes.iter().map(|(id, node)| (id, need.add_node(node))).collect();
         let lent = state.leases_of(donor).filter(|(_, lease)| lease.placement.donor == *donor && lease.occupies());
         for (id, lease) in lent {
             let mut held: BTreeMap<usize, u64> = BTreeMap::new();
             for (node, part) in &lease.placement.nodes {
+                // What lies on a node that is gone is no matter of local need.
+                let Some(pools) = pools_of.get(node) else { continue };
                 for (index, share) in &part.devices {
                     let at = usize::try_from(*index).unwrap_or(usize::MAX);
-                    // What lies on a node that is gone is no matter of local need.
-                    let Some(pool) = pool_of.get(&(node, at)) else { continue };
+                    let Some(pool) = pools.get(at) else { continue };
                     *held.entry(*pool).or_default() += u64::from(share.milli);
                 }
             }
@@ -60,21 +60,24 @@ impl Need {
         Some(need)
     }
 
-    fn add_node<'o>(&mut self, id: &'o NodeId, node: &'o Node, pool_of: &mut BTreeMap<(&'o NodeId, usize), usize>) {
+    /// Adds a node's pools; the pool of each of its devices.
+    fn add_node(&mut self, node: &Node) -> Vec<usize> {
         let first = self.pools.len();
         let mut like: Vec<&Device> = Vec::new();
-        for (at, device) in node.devices.iter().enumerate() {
+        let mut pools = Vec::with_capacity(node.devices.len());
+        for device in &node.devices {
             let found = like.iter().position(|other| pooled(other, device)).unwrap_or_else(|| {
                 like.push(device);
                 self.pools.push(Pool { left_milli: 0, sick_milli: 0, schedulable: node.schedulable });
                 like.len() - 1
             });
-            pool_of.insert((id, at), first + found);
+            pools.push(first + found);
             let left = u64::from(WHOLE_MILLI.saturating_sub(device.local_use_milli));
             let pool = &mut self.pools[first + found];
             pool.left_milli += left;
             pool.sick_milli += if device.healthy { 0 } else { left };
         }
+        pools
     }
 
     /// By how many thousandths of GPUs too much is lent once `gone` are gone: what local work takes of each pool that leases

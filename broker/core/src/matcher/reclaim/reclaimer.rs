@@ -104,7 +104,9 @@ pub fn reclaims_at(state: &State, donor: &ClusterId, now: Timestamp) -> Vec<Prop
             rest.push(Victim::of(state, id, lease));
         }
     }
-    if let Some(need) = Need::of(state, donor) {
+    // Who lends nothing that could be called back needs nothing back: not all devices are looked at then.
+    let need = if rest.is_empty() { None } else { Need::of(state, donor) };
+    if let Some(need) = need {
         let concerned: Vec<Victim<'_>> = rest.iter().filter(|victim| need.concerns(victim.id)).copied().collect();
         for id in relieve(concerned, &mut gone, &|gone| need.short_milli(gone)) {
             reclaims.push(ProposedReclaim { lease: id, reason: ReclaimReason::LocalNeed });
