@@ -20,14 +20,47 @@ pub(super) type Priced = (i64, u32, u32, u16);
 pub(super) struct Lane {
     /// How many entries of the log were taken in.
     fed: usize,
+    /// By shape, whether a node of it could ever run the task.
+    runs: Vec<bool>,
     /// By front, the least of its rows' least: most fronts are passed over by it.
     least: Vec<i32>,
-    /// By front; `None`: its nodes could never run the task.
-    fronts: Vec<Option<Front>>,
+    fronts: Vec<Front>,
     /// Ways that it holds.
     pub(super) held: usize,
     /// After how many changes of the pool it was asked last.
     pub(super) asked: u64,
+}
+
+/// How nodes are sorted in a lane: those of one site whose shapes are as scarce as each other are a *front*. All ways on it
+/// have the same price, but for slots.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fronts {
+    /// By shape: shapes with the same number are as scarce as each other.
+    alike: Vec<u32>,
+    /// How many such numbers there are.
+    of_site: u32,
+}
+
+impl Fronts {
+    pub(super) fn new(alike: Vec<u32>) -> Self {
+        let of_site = alike.iter().map(|number| number + 1).max().unwrap_or(1);
+        Self { alike, of_site }
+    }
+
+    /// The fronts of a site, each with the number that its shapes have.
+    pub(super) fn of(&self, site: u32) -> impl Iterator<Item = (u32, u32)> {
+        let first = site * self.of_site;
+        (0..self.of_site).map(move |number| (first + number, number))
+    }
+
+    /// The number of a shape.
+    pub(super) fn number(&self, shape: usize) -> u32 {
+        self.alike[shape]
+    }
+
+    fn front(&self, entry: &Entry) -> usize {
+        (entry.site * self.of_site + self.alike[entry.shape as usize]) as usize
+    }
 }
 
 /// Ways on the nodes of one front.
@@ -56,42 +89,46 @@ struct Row {
 }
 
 impl Lane {
-    /// Takes in what the log tells since the last time. `runs`: whether nodes of a front could ever run the task.
+    /// A lane for a task that runs on nodes of these shapes.
+    pub(super) fn on(runs: Vec<bool>) -> Self {
+        Self { runs, ..Self::default() }
+    }
+
+    /// Takes in what the log tells since the last time.
     pub(super) fn feed(
         &mut self,
         log: &Log,
         task: (u32, &Task),
         (costs, states): (&mut Costs, &mut States),
-        (fronts, runs): (usize, impl Fn(usize) -> bool),
+        fronts: &Fronts,
     ) {
-        for front in self.fronts.len()..fronts {
-            self.least.push(i32::MAX);
-            self.fronts.push(runs(front).then(Front::default));
-        }
         for entries in log.since(self.fed).chunks(LOOK_UPS) {
             costs.make_room();
             // All are looked up before anything is done with one: so the processor waits for memory once, not for each.
             let mut looked_up = [(0, None); LOOK_UPS];
             let mut count = 0;
             for (at, entry) in entries.iter().enumerate() {
-                if entry.may_fit(task.1) && self.fronts[entry.front as usize].is_some() {
+                if entry.may_fit(task.1) && self.runs[entry.shape as usize] {
                     looked_up[count] = (at, costs.known(entry.state, task.0));
                     count += 1;
                 }
             }
             for &(at, known) in &looked_up[..count] {
                 let entry = &entries[at];
-                costs.ways(states, task, (entry.state, known), |way| self.push(entry, way));
+                let front = fronts.front(entry);
+                if self.fronts.len() <= front {
+                    self.fronts.resize(front + 1, Front::default());
+                    self.least.resize(front + 1, i32::MAX);
+                }
+                costs.ways(states, task, (entry.state, known), |way| self.push(front, entry, way));
             }
         }
         self.fed = log.len();
     }
 
-    fn push(&mut self, entry: &Entry, way: Candidate) {
-        let Some(front) = &mut self.fronts[entry.front as usize] else { return };
-        let least = &mut self.least[entry.front as usize];
-        *least = way.cost.min(*least);
-        front.new.push(((way.cost, entry.tie, entry.spot, way.level), way.loss));
+    fn push(&mut self, front: usize, entry: &Entry, way: Candidate) {
+        self.least[front] = way.cost.min(self.least[front]);
+        self.fronts[front].new.push(((way.cost, entry.tie, entry.spot, way.level), way.loss));
         self.held += 1;
     }
 
@@ -102,7 +139,7 @@ impl Lane {
 
     /// What its cheapest way on a front costs at least, without prices; `None` if there is none.
     pub(super) fn least(&self, front: u32) -> Option<i32> {
-        Some(self.least[front as usize]).filter(|least| *least != i32::MAX)
+        self.least.get(front as usize).copied().filter(|least| *least != i32::MAX)
     }
 
     /// The cheapest way on a front, or `best` if that is cheaper. `price` comes on top of what each way costs, and what is
@@ -115,7 +152,7 @@ impl Lane {
         live: &[bool],
     ) -> Option<Priced> {
         let (at, mut best, mut least) = (front as usize, best, i32::MAX);
-        let Some(front) = &mut self.fronts[at] else { return best };
+        let Some(front) = self.fronts.get_mut(at) else { return best };
         self.held -= front.sort_in(live);
         for row in &mut front.rows {
             // Slots only become fewer, and prices are not negative: what costs more without them costs more with them.

@@ -6,11 +6,11 @@ use super::task::{Task, WHOLE};
 /// A spot that came to have a node, with enough of its state to pass over it where a task does not fit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
-    /// Nodes of one front in one state.
+    /// Nodes of one site in one state.
     pub(super) spot: u32,
     pub(super) state: u32,
-    /// Nodes of one shape at one site.
-    pub(super) front: u32,
+    pub(super) site: u32,
+    pub(super) shape: u32,
     /// Digest of the state: equal costs are told apart by it.
     pub(super) tie: u32,
     cpu_milli: u32,
@@ -24,11 +24,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn new((spot, state, front): (u32, u32, u32), free: &NodeState, digest: u64) -> Self {
+    pub(super) fn new((spot, state): (u32, u32), (site, shape): (u32, u32), free: &NodeState, digest: u64) -> Self {
         Self {
             spot,
             state,
-            front,
+            site,
+            shape,
             tie: u32::try_from(digest >> 32).unwrap_or(u32::MAX),
             cpu_milli: u32::try_from(free.cpu_milli).unwrap_or(u32::MAX),
             memory_mib: u32::try_from(free.memory_mib).unwrap_or(u32::MAX),

@@ -6,7 +6,7 @@ use self::choose::{Chosen, Prices};
 use super::cost::{Costs, States};
 use super::index::Index;
 use super::interner::Interner;
-use super::lane::Lane;
+use super::lane::{Fronts, Lane};
 use super::log::{Entry, Log};
 use super::mix::Mix;
 use super::node_state::{NodeState, Shape};
@@ -33,21 +33,13 @@ const NONE: u32 = u32::MAX;
 struct Site {
     /// The spot of each node, by its number.
     nodes: Vec<u32>,
-    /// Its shapes of node.
-    fronts: Vec<u32>,
 }
 
-/// Nodes of one shape at one site.
-#[derive(Clone, Copy, Debug)]
-struct Front {
-    site: u32,
-    shape: u32,
-}
-
-/// Nodes of one front in one state.
+/// Nodes of one site in one state.
 #[derive(Clone, Debug)]
 struct Spot {
-    front: u32,
+    site: u32,
+    shape: u32,
     state: u32,
     /// Free thousandths of devices of each of its nodes.
     device_milli: u64,
@@ -69,11 +61,8 @@ pub struct Pool {
     slots: [i64; SORTS],
     states: States,
     sites: Vec<Site>,
-    fronts: Vec<Front>,
-    /// By site and shape.
-    front_numbers: Index<u32>,
     spots: Vec<Spot>,
-    /// By front and state.
+    /// By site and state.
     spot_numbers: Index<u32>,
     /// By spot, whether it has nodes: a byte of each is at hand where the rest is not.
     live: Vec<bool>,
@@ -83,13 +72,15 @@ pub struct Pool {
     mix: Mix,
     /// `None`: shapes or mix changed since costs were computed.
     costs: Option<Costs>,
+    /// As lanes sort nodes; of these costs.
+    fronts: Fronts,
     /// What there was of each shape when costs were computed.
     totals_then: Vec<ShapeTotal>,
     /// `None`: something changed since.
     prices: Option<Prices>,
     tasks: Interner<Task>,
     /// By number of the task.
-    lanes: Vec<Lane>,
+    lanes: Vec<Option<Lane>>,
     /// Changes so far of what nodes there are and what is free on them.
     changes: u64,
     chosen: Chosen,
@@ -117,9 +108,8 @@ impl Pool {
         self.totals[at].device_milli += shape.idle().device_milli();
         self.totals[at].cpu_milli += shape.cpu_milli;
         self.nodes += 1;
-        let front = self.front(site, shape_number);
         let state = self.states.intern((shape_number, free));
-        let spot = self.spot(front, state);
+        let spot = self.spot(site, state);
         self.join(site, node, spot);
     }
 
@@ -128,7 +118,7 @@ impl Pool {
         let Some(spot) = self.spot_of(site, node) else { return };
         self.sites[site as usize].nodes[node as usize] = NONE;
         self.count_out(node, spot);
-        let shape = self.shape_of(spot);
+        let shape = self.spots[spot as usize].shape;
         let idle = self.shapes.get(shape);
         let total = &mut self.totals[shape as usize];
         total.device_milli -= idle.idle().device_milli();
@@ -154,10 +144,10 @@ impl Pool {
     /// Says that `node` of `site` has `free` now.
     pub fn update(&mut self, site: u32, node: u32, free: NodeState) {
         let Some(before) = self.spot_of(site, node) else { return };
-        let Spot { front, state, .. } = self.spots[before as usize];
-        let next = self.states.intern((self.fronts[front as usize].shape, free));
+        let Spot { shape, state, .. } = self.spots[before as usize];
+        let next = self.states.intern((shape, free));
         if next != state {
-            let spot = self.spot(front, next);
+            let spot = self.spot(site, next);
             self.count_out(node, before);
             self.join(site, node, spot);
         }
@@ -174,9 +164,9 @@ impl Pool {
         self.costs = None;
         for spot in spots.into_iter().filter(|spot| !spot.nodes.is_empty()) {
             let state = self.states.intern(states.get(spot.state).clone());
-            let number = self.spot(spot.front, state);
+            let number = self.spot(spot.site, state);
             for node in spot.nodes.into_iter().rev() {
-                self.join(self.fronts[spot.front as usize].site, node, number);
+                self.join(spot.site, node, number);
             }
         }
     }
@@ -186,56 +176,41 @@ impl Pool {
         spot.copied().filter(|spot| *spot != NONE)
     }
 
-    fn shape_of(&self, spot: u32) -> u32 {
-        self.fronts[self.spots[spot as usize].front as usize].shape
-    }
-
-    /// Number of the nodes of a shape at a site.
-    fn front(&mut self, site: u32, shape: u32) -> u32 {
-        if let Some(front) = self.front_numbers.get(site, shape) {
-            return front;
-        }
-        let front = u32::try_from(self.fronts.len()).unwrap_or(NONE);
-        self.fronts.push(Front { site, shape });
-        self.front_numbers.insert(site, shape, front);
-        if self.sites.len() <= site as usize {
-            self.sites.resize(site as usize + 1, Site::default());
-        }
-        self.sites[site as usize].fronts.push(front);
-        front
-    }
-
-    /// Number of the nodes of a front that are in a state.
-    fn spot(&mut self, front: u32, state: u32) -> u32 {
-        if let Some(spot) = self.spot_numbers.get(front, state) {
+    /// Number of the nodes of a site that are in a state.
+    fn spot(&mut self, site: u32, state: u32) -> u32 {
+        if let Some(spot) = self.spot_numbers.get(site, state) {
             return spot;
         }
         let spot = u32::try_from(self.spots.len()).unwrap_or(NONE);
         let (shape, free) = self.states.get(state);
         let slots = self.costs.as_ref().map_or_else(Slots::default, |costs| costs.gangs.slots(*shape, free));
         let device_milli = free.device_milli();
-        self.spots.push(Spot { front, state, device_milli, slots, nodes: Vec::new(), entry: 0 });
+        let shape = *shape;
+        self.spots.push(Spot { site, shape, state, device_milli, slots, nodes: Vec::new(), entry: 0 });
         self.live.push(false);
-        self.spot_numbers.insert(front, state, spot);
+        self.spot_numbers.insert(site, state, spot);
         spot
     }
 
     /// Counts in that `node` of `site` is in `spot`.
     fn join(&mut self, site: u32, node: u32, number: u32) {
+        if self.sites.len() <= site as usize {
+            self.sites.resize(site as usize + 1, Site::default());
+        }
         let nodes = &mut self.sites[site as usize].nodes;
         if nodes.len() <= node as usize {
             nodes.resize(node as usize + 1, NONE);
         }
         nodes[node as usize] = number;
         self.changed();
-        let shape = self.shape_of(number);
         let spot = &mut self.spots[number as usize];
+        let shape = spot.shape;
         self.free_milli[shape as usize] += spot.device_milli;
         add_slots(&mut self.slots, spot.slots, 1);
         if spot.nodes.is_empty() {
             let free = &self.states.get(spot.state).1;
             let digest = free.digest_with(self.shapes.digest(shape));
-            spot.entry = self.log.push(Entry::new((number, spot.state, spot.front), free, digest));
+            spot.entry = self.log.push(Entry::new((number, spot.state), (site, shape), free, digest));
             self.live[number as usize] = true;
         }
         let at = spot.nodes.partition_point(|other| *other > node);
@@ -245,8 +220,8 @@ impl Pool {
     /// Counts out that `node` is in `spot`.
     fn count_out(&mut self, node: u32, number: u32) {
         self.changed();
-        let shape = self.shape_of(number);
         let spot = &mut self.spots[number as usize];
+        let shape = spot.shape;
         self.free_milli[shape as usize] -= spot.device_milli;
         add_slots(&mut self.slots, spot.slots, -1);
         let at = spot.nodes.partition_point(|other| *other > node);
@@ -276,7 +251,7 @@ impl Pool {
         }
         let spots = &mut self.spots;
         if let Some(ahead) = self.log.shorten(|spot, place| spots[spot as usize].entry = place) {
-            self.lanes.iter_mut().for_each(|lane| lane.log_shortened(&ahead));
+            self.lanes.iter_mut().flatten().for_each(|lane| lane.log_shortened(&ahead));
             self.forget_lanes();
         }
     }
@@ -298,6 +273,7 @@ impl Pool {
             spot.slots = costs.gangs.slots(*shape, free);
             add_slots(&mut self.slots, spot.slots, i64::try_from(spot.nodes.len()).unwrap_or(i64::MAX));
         }
+        self.fronts = Fronts::new(costs.scarcity.alike(self.shapes.len()));
         self.costs = Some(costs);
         self.totals_then.clone_from(&self.totals);
         self.prices = None;
@@ -307,14 +283,15 @@ impl Pool {
 
     /// Forgets lanes that were not asked for the longest, if all together hold too much.
     fn forget_lanes(&mut self) {
-        let held: usize = self.lanes.iter().map(|lane| lane.held).sum();
+        let held: usize = self.lanes.iter().flatten().map(|lane| lane.held).sum();
         if held <= MAX_HELD {
             return;
         }
-        let mut by_age: Vec<u64> = self.lanes.iter().map(|lane| lane.asked).collect();
+        let mut by_age: Vec<u64> = self.lanes.iter().flatten().map(|lane| lane.asked).collect();
         by_age.sort_unstable();
         let middle = by_age[by_age.len() / 2];
-        self.lanes.iter_mut().filter(|lane| lane.asked <= middle).for_each(|lane| *lane = Lane::default());
+        let old = |lane: &Option<Lane>| lane.as_ref().is_some_and(|lane| lane.asked <= middle);
+        self.lanes.iter_mut().filter(|lane| old(lane)).for_each(|lane| *lane = None);
     }
 }
 

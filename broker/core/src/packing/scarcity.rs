@@ -31,6 +31,18 @@ impl Scarcity {
         Self { parts: parts.collect() }
     }
 
+    /// For each of so many shapes a number: those with the same are as scarce as each other, whatever is free.
+    pub(super) fn alike(&self, shapes: usize) -> Vec<u32> {
+        let mut numbers: BTreeMap<Vec<bool>, u32> = BTreeMap::new();
+        let bound = |shape| self.parts.iter().map(|(open, _)| open.contains(&shape)).collect();
+        (0..shapes)
+            .map(|shape| {
+                let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+                *numbers.entry(bound(shape)).or_insert(next)
+            })
+            .collect()
+    }
+
     /// How scarce each shape is, from 0 to twice [`ONE`]: demand that is bound to it over what is free of it.
     pub(super) fn of_shapes(&self, free_milli: &[u64]) -> Vec<u64> {
         let all: u64 = free_milli.iter().sum();

@@ -40,7 +40,7 @@ pub(super) struct Prices {
 pub(super) struct Chosen {
     /// `None`: costs were computed since.
     asked: Option<(u32, u64)>,
-    /// By shape, what scarcity adds.
+    /// By the number that shapes have which are as scarce as each other: what scarcity adds.
     prices: Vec<i64>,
     sites: Vec<Option<Option<Choice>>>,
 }
@@ -63,15 +63,14 @@ impl Pool {
     /// if there is no place for it.
     pub fn idle_milli_at_least(&mut self, site: u32, task: &Task) -> Option<i64> {
         let number = self.make_ready(task);
-        let (site, lane) = (self.sites.get(site as usize)?, &self.lanes[number as usize]);
-        let least = site.fronts.iter().filter_map(|&front| self.at_least(lane, front)).min();
+        let lane = self.lanes[number as usize].as_ref()?;
+        let least = self.fronts.of(site).filter_map(|front| self.at_least(lane, front)).min();
         least.map(|cost| cost.div_euclid(FUTURES as i64))
     }
 
     /// What the cheapest way of a lane on a front costs at least.
-    fn at_least(&self, lane: &Lane, front: u32) -> Option<i64> {
-        let price = self.chosen.prices[self.fronts[front as usize].shape as usize];
-        lane.least(front).map(|least| i64::from(least).saturating_add(price))
+    fn at_least(&self, lane: &Lane, (front, number): (u32, u32)) -> Option<i64> {
+        lane.least(front).map(|least| i64::from(least).saturating_add(self.chosen.prices[number as usize]))
     }
 
     /// Makes ready for questions about `task`; its number.
@@ -79,7 +78,7 @@ impl Pool {
         self.prepare();
         let number = self.tasks.intern_ref(task);
         if self.lanes.len() <= number as usize {
-            self.lanes.resize(number as usize + 1, Lane::default());
+            self.lanes.resize(number as usize + 1, None);
         }
         if self.chosen.asked != Some((number, self.changes)) {
             self.chosen.sites.clear();
@@ -98,27 +97,31 @@ impl Pool {
     /// The lane of a task takes in what changed.
     fn feed(&mut self, number: u32, task: &Task) {
         let Some(costs) = &mut self.costs else { return };
-        let lane = &mut self.lanes[number as usize];
+        let shapes = self.shapes.values();
+        let lane = self.lanes[number as usize]
+            .get_or_insert_with(|| Lane::on(shapes.iter().map(|shape| shape.could_run(task)).collect()));
         lane.asked = self.changes;
-        let (fronts, shapes) = (&self.fronts, &self.shapes);
-        let runs = |front: usize| shapes.get(fronts[front].shape).could_run(task);
-        lane.feed(&self.log, (number, task), (costs, &mut self.states), (fronts.len(), runs));
+        lane.feed(&self.log, (number, task), (costs, &mut self.states), &self.fronts);
         let prices = || Prices {
             slots: costs.slot_prices(self.free_milli.iter().sum(), &self.slots),
             scarcity: costs.scarcity.of_shapes(&self.free_milli),
         };
         let prices = self.prices.get_or_insert_with(prices);
         let milli = task.device_milli() * FUTURES as u64;
-        let price = |scarcity: &u64| i64::try_from(scarcity * milli / ONE).unwrap_or(i64::MAX);
         self.chosen.prices.clear();
-        self.chosen.prices.extend(prices.scarcity.iter().map(price));
+        for (shape, scarcity) in prices.scarcity.iter().enumerate() {
+            // Numbers are given in the order of shapes.
+            if self.fronts.number(shape) as usize == self.chosen.prices.len() {
+                self.chosen.prices.push(i64::try_from(scarcity * milli / ONE).unwrap_or(i64::MAX));
+            }
+        }
     }
 
     /// The cheapest place at `site` for the task of a number.
     fn search(&mut self, site: u32, number: u32) -> Option<Choice> {
-        let mut lane = std::mem::take(&mut self.lanes[number as usize]);
+        let mut lane = self.lanes[number as usize].take()?;
         let best = self.search_lane(site, &mut lane);
-        self.lanes[number as usize] = lane;
+        self.lanes[number as usize] = Some(lane);
         let (cost, _, spot, level) = best?;
         Some(Choice { spot, level, cost })
     }
@@ -129,15 +132,14 @@ impl Pool {
             let slots = costs.losses.get(loss).iter().zip(prices.slots);
             slots.map(|(n, price)| i64::from(*n) * price).sum::<i64>()
         };
-        let fronts = &self.sites.get(site as usize)?.fronts;
         // The cheapest front comes first: most others need not be looked into then.
-        let first = fronts.iter().filter_map(|&front| Some((self.at_least(lane, front)?, front))).min()?.1;
+        let first = self.fronts.of(site).filter_map(|front| Some((self.at_least(lane, front)?, front))).min()?.1;
         let mut best: Option<Priced> = None;
-        for front in std::iter::once(first).chain(fronts.iter().copied().filter(|front| *front != first)) {
+        for front in std::iter::once(first).chain(self.fronts.of(site).filter(|front| *front != first)) {
             let Some(at_least) = self.at_least(lane, front) else { continue };
             if best.is_none_or(|best| at_least <= best.0) {
-                let price = self.chosen.prices[self.fronts[front as usize].shape as usize];
-                best = lane.cheapest(front, (best, price), lost, &self.live);
+                let price = self.chosen.prices[front.1 as usize];
+                best = lane.cheapest(front.0, (best, price), lost, &self.live);
             }
         }
         best
