@@ -18,9 +18,8 @@ const FGD_TASKS: usize = 2_000;
 /// Tasks that are placed one by one for the percentiles.
 const TASKS_ONE_BY_ONE: usize = 20_000;
 
-/// Rates are measured for so long, or in so many passes; the median counts.
+/// Rates are measured for so long, unless that takes too many passes.
 const LEAST_MEASURED: Duration = Duration::from_secs(3);
-const MOST_PASSES: usize = 25;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +32,8 @@ pub struct SpeedTest {
     pub seed: u64,
     /// Most tasks that are placed in one pass.
     pub tasks: usize,
+    /// Most passes that are measured; rates are those of the median.
+    pub passes: usize,
 }
 
 /// What came of one scale, by one thread. Rates are of placements in batches, in processor time, so that what else runs on
@@ -96,7 +97,7 @@ impl Pass {
 }
 
 impl SpeedTest {
-    /// Places the trace's tasks twice: first to fill the tables, then to measure. `progress` is told what is being done.
+    /// Places the trace's tasks again and again: first to fill the tables, then to measure. `progress` is told what is being done.
     ///
     /// # Errors
     /// What the core refuses that it should not.
@@ -111,7 +112,7 @@ impl SpeedTest {
         progress("measuring rates");
         let mut passes = Vec::new();
         let mut measured = Duration::ZERO;
-        while passes.is_empty() || measured < LEAST_MEASURED && passes.len() < MOST_PASSES {
+        while passes.is_empty() || measured < LEAST_MEASURED && passes.len() < self.passes {
             let warm = pass(&mut broker, &tasks, self.batch)?;
             broker.drain()?;
             measured += warm.planning + warm.applying;

@@ -67,7 +67,7 @@ fn institutions_without_nodes_are_refused() {
 
 #[test]
 fn speed_is_measured_over_all_nodes_and_tasks() {
-    let test = SpeedTest { scale: 2, batch: 64, seed: 42, tasks: 300 };
+    let test = SpeedTest { scale: 2, batch: 64, seed: 42, tasks: 300, passes: 1 };
     let speed = test.run(&trace(), |_| {}).unwrap();
     assert_eq!((speed.nodes, speed.donors, speed.gpus, speed.tasks), (160, 1, 832, 300));
     assert!(speed.placements > 200 && speed.placements <= 300, "{speed:?}");

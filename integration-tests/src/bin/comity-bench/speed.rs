@@ -24,6 +24,9 @@ pub(crate) struct MatchArgs {
     /// Most tasks of a run; a broker keeps at most 200,000 leases
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..=200_000))]
     tasks: u32,
+    /// Most passes that are measured: as many as it takes for three seconds, and the median counts
+    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u8).range(1..))]
+    passes: u8,
     /// Seed of the arrivals
     #[arg(long, default_value_t = 42)]
     seed: u64,
@@ -48,6 +51,7 @@ pub(crate) fn run(arguments: &MatchArgs) -> Result<()> {
             batch: usize::from(arguments.batch),
             seed: arguments.seed,
             tasks: usize::try_from(arguments.tasks)?,
+            passes: usize::from(arguments.passes),
         };
         let watched = !arguments.json && std::io::stderr().is_terminal();
         let speed = test
