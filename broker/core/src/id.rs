@@ -1,10 +1,12 @@
-//! Ids. Parse, don't validate: a value of these types is well formed. Names are shared, not copied, by those who hold them.
+//! Ids. Parse, don't validate: a value of these types is well formed. Names of up to 23 bytes are where the id is, so that
+//! tables of them are searched without a look elsewhere; longer ones are shared by those who hold them.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use smol_str::SmolStr;
 
 use crate::refusal::Refusal;
 
@@ -21,27 +23,28 @@ pub fn is_dns_label(text: &str) -> bool {
     }
 }
 
-/// The first eight bytes of a text as a number: numbers are in the order of texts, as far as they tell them apart.
-fn head_of(text: &str) -> u64 {
-    let bytes = text.bytes().chain(std::iter::repeat(0)).take(8);
-    bytes.fold(0, |head, byte| head << 8 | u64::from(byte))
+/// Order of texts. Most are told apart by their first eight bytes, compared as one number.
+fn order(one: &str, other: &str) -> Ordering {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    if let (Some(head), Some(other_head)) = (one.first_chunk(), other.first_chunk())
+        && head != other_head
+    {
+        return u64::from_be_bytes(*head).cmp(&u64::from_be_bytes(*other_head));
+    }
+    one.cmp(other)
 }
 
 macro_rules! label_id {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name {
-            /// Its first eight bytes: most ids are told apart by them, without a look at the text.
-            head: u64,
-            text: Arc<str>,
-        }
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        pub struct $name(SmolStr);
 
         impl $name {
             /// Parses a DNS label; `field` names it in the refusal.
             pub fn parse(text: &str, field: &str) -> Result<Self, Refusal> {
                 if is_dns_label(text) {
-                    return Ok(Self { head: head_of(text), text: text.into() });
+                    return Ok(Self(SmolStr::new(text)));
                 }
                 Err(Refusal::invalid(
                     field,
@@ -54,13 +57,25 @@ macro_rules! label_id {
             /// The text.
             #[must_use]
             pub fn as_str(&self) -> &str {
-                &self.text
+                &self.0
+            }
+        }
+
+        impl Ord for $name {
+            fn cmp(&self, other: &Self) -> Ordering {
+                order(&self.0, &other.0)
+            }
+        }
+
+        impl PartialOrd for $name {
+            fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+                Some(self.cmp(other))
             }
         }
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.text)
+                f.write_str(&self.0)
             }
         }
 
@@ -73,7 +88,7 @@ macro_rules! label_id {
 
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(&self.text)
+                serializer.serialize_str(&self.0)
             }
         }
 
@@ -180,6 +195,17 @@ mod tests {
         for bad in ["", "-a", "a-", "A", "a_b", "a.b", "ä", &"a".repeat(64)] {
             assert!(ClusterId::parse(bad, "cluster").is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn labels_are_in_the_order_of_their_texts() {
+        let texts =
+            ["a", "a-b", "abcdefgh", "abcdefgh0", "abcdefg-z", "abcdefghi-b", "abcdefghi-a", "b", &"a".repeat(40)];
+        let mut ids: Vec<NodeId> = texts.iter().map(|text| NodeId::parse(text, "node").unwrap()).collect();
+        ids.sort();
+        let mut sorted = texts;
+        sorted.sort_unstable();
+        assert_eq!(ids.iter().map(NodeId::as_str).collect::<Vec<_>>(), sorted);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use litemap::LiteMap;
+
 use crate::id::{ClusterId, NodeId};
 use crate::inventory::NumaAmounts;
 use crate::mig::Slots;
@@ -15,19 +17,19 @@ const MAX_CHANGES: usize = 1_024;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeOccupancy {
     /// Thousandths lent, by device index.
-    pub devices: BTreeMap<u32, u32>,
+    pub devices: LiteMap<u32, u32>,
     /// MIG instances lent, by device index and profile.
-    pub profiles: BTreeMap<(u32, String), u32>,
+    pub profiles: LiteMap<(u32, String), u32>,
     /// MIG slots lent, by device index; of devices whose slots are known.
-    pub slots: BTreeMap<u32, Slots>,
+    pub slots: LiteMap<u32, Slots>,
     /// CPU lent, in thousandths of a core.
     pub cpu_milli: u64,
     /// Main memory lent, in MiB.
     pub memory_mib: u64,
     /// What of CPU and memory is lent of each NUMA node, to those who have it of certain ones.
-    pub numa: BTreeMap<u32, NumaAmounts>,
+    pub numa: LiteMap<u32, NumaAmounts>,
     /// Gbit/s lent, by RDMA network.
-    pub rdma_gbits: BTreeMap<String, u32>,
+    pub rdma_gbits: LiteMap<String, u32>,
 }
 
 /// What is lent of one donor.
@@ -234,7 +236,7 @@ impl Occupancy {
     }
 }
 
-fn reduce<K: Ord>(table: &mut BTreeMap<K, u32>, key: &K, by: u32) {
+fn reduce<K: Ord>(table: &mut LiteMap<K, u32>, key: &K, by: u32) {
     if let Some(amount) = table.get_mut(key) {
         *amount = amount.saturating_sub(by);
         if *amount == 0 {

@@ -38,5 +38,5 @@ mod tests;
 pub(crate) use interner::{Digest, Interner, digest_of};
 pub use mix::Mix;
 pub use node_state::{NodeState, Shape};
-pub use pool::{Choice, Pool};
+pub use pool::{Asked, Choice, Pool};
 pub use task::Task;

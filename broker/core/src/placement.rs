@@ -1,7 +1,6 @@
 //! Where a request is put: the witness that it fits.
 
-use std::collections::BTreeMap;
-
+use litemap::LiteMap;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ClusterId, NodeId};
@@ -33,17 +32,17 @@ impl DeviceShare {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodePlacement {
     /// Devices by index.
-    pub devices: BTreeMap<u32, DeviceShare>,
+    pub devices: LiteMap<u32, DeviceShare>,
     /// CPU in thousandths of a core.
     pub cpu_milli: u64,
     /// Main memory in MiB.
     pub memory_mib: u64,
     /// What of that each NUMA node gives, by its number; empty: it may come from any.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub numa: BTreeMap<u32, NumaAmounts>,
+    #[serde(default, skip_serializing_if = "LiteMap::is_empty")]
+    pub numa: LiteMap<u32, NumaAmounts>,
     /// Gbit/s of the node on an RDMA network, by its name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub rdma_gbits: BTreeMap<String, u32>,
+    #[serde(default, skip_serializing_if = "LiteMap::is_empty")]
+    pub rdma_gbits: LiteMap<String, u32>,
 }
 
 /// Donor, nodes and devices chosen for a request.
@@ -52,7 +51,7 @@ pub struct Placement {
     /// Donor.
     pub donor: ClusterId,
     /// Nodes by id.
-    pub nodes: BTreeMap<NodeId, NodePlacement>,
+    pub nodes: LiteMap<NodeId, NodePlacement>,
     /// Generation of the offer it was made from.
     pub offer_generation: u64,
     /// Kubernetes resource name the shares are counted by on the donor.

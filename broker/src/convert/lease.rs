@@ -113,8 +113,8 @@ pub fn placement_to_proto(placement: &Placement) -> v1::Placement {
             .collect(),
         cpu_milli: node.cpu_milli,
         memory_mib: node.memory_mib,
-        numa: wiring::numa_to_proto(&node.numa),
-        rdma: wiring::rdma_to_proto(&node.rdma_gbits),
+        numa: wiring::numa_to_proto(node.numa.iter()),
+        rdma: wiring::rdma_to_proto(node.rdma_gbits.iter()),
     });
     v1::Placement {
         donor: placement.donor.to_string(),

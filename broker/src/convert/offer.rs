@@ -128,8 +128,8 @@ pub fn to_proto(cluster: &ClusterId, offer: &Offer) -> v1::Offer {
         devices: node.devices.iter().zip(0..).map(|(device, index)| device_to_proto(index, device)).collect(),
         schedulable: node.schedulable,
         not_ready: !node.ready,
-        numa: wiring::numa_to_proto(&node.wiring.numa),
-        rdma: wiring::rdma_to_proto(&node.wiring.rdma_gbits),
+        numa: wiring::numa_to_proto(node.wiring.numa.iter()),
+        rdma: wiring::rdma_to_proto(node.wiring.rdma_gbits.iter()),
     });
     v1::Offer {
         cluster: cluster.to_string(),

@@ -1,7 +1,5 @@
 //! How the parts of nodes are joined, and what requests and placements say of it.
 
-use std::collections::BTreeMap;
-
 use comity_core::Refusal;
 use comity_core::demand::{Members, Numa, NvLink, Topology};
 use comity_core::inventory::{NodeWiring, NumaAmounts};
@@ -34,8 +32,8 @@ pub(super) fn node(numa: &[v1::NumaAmounts], rdma: &[v1::RdmaBandwidth], field: 
 }
 
 /// For the API.
-pub(super) fn numa_to_proto(numa: &BTreeMap<u32, NumaAmounts>) -> Vec<v1::NumaAmounts> {
-    let amounts = numa.iter().map(|(&numa_node, has)| v1::NumaAmounts {
+pub(super) fn numa_to_proto<'a>(numa: impl Iterator<Item = (&'a u32, &'a NumaAmounts)>) -> Vec<v1::NumaAmounts> {
+    let amounts = numa.map(|(&numa_node, has)| v1::NumaAmounts {
         numa_node,
         cpu_milli: has.cpu_milli,
         memory_mib: has.memory_mib,
@@ -44,8 +42,8 @@ pub(super) fn numa_to_proto(numa: &BTreeMap<u32, NumaAmounts>) -> Vec<v1::NumaAm
 }
 
 /// For the API.
-pub(super) fn rdma_to_proto(rdma: &BTreeMap<String, u32>) -> Vec<v1::RdmaBandwidth> {
-    rdma.iter().map(|(network, &gbits)| v1::RdmaBandwidth { network: network.clone(), gbits }).collect()
+pub(super) fn rdma_to_proto<'a>(rdma: impl Iterator<Item = (&'a String, &'a u32)>) -> Vec<v1::RdmaBandwidth> {
+    rdma.map(|(network, &gbits)| v1::RdmaBandwidth { network: network.clone(), gbits }).collect()
 }
 
 /// How the shares of a request lie together.

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use litemap::LiteMap;
+
 use super::fit::Wanted;
 use super::nodes::free_gbits;
 use super::view::View;
@@ -36,7 +38,7 @@ pub(super) fn check_network(
     placement: &Placement,
 ) -> Result<(), String> {
     let gbits = wanted.topology.rdma_gbits;
-    let given: BTreeSet<&BTreeMap<String, u32>> = placement.nodes.values().map(|part| &part.rdma_gbits).collect();
+    let given: BTreeSet<&LiteMap<String, u32>> = placement.nodes.values().map(|part| &part.rdma_gbits).collect();
     if gbits == 0 || placement.nodes.len() < 2 {
         let none = given.iter().all(|given| given.is_empty());
         return if none { Ok(()) } else { Err("the placement takes bandwidth that it needs not".to_owned()) };
@@ -72,7 +74,7 @@ pub(super) fn check_part(
         return if bound { Err("takes of certain NUMA nodes what may come from any".to_owned()) } else { Ok(()) };
     }
     let each = NumaAmounts { cpu_milli: wanted.gpus.cpu_milli_per_gpu, memory_mib: wanted.gpus.memory_mib_per_gpu };
-    let mut needed: BTreeMap<u32, NumaAmounts> = BTreeMap::new();
+    let mut needed: LiteMap<u32, NumaAmounts> = LiteMap::new();
     for (index, share) in &part.devices {
         let numa = device(index).and_then(|device| device.wiring.numa);
         let numa = numa.ok_or_else(|| format!("does not say at which NUMA node device {index} is"))?;

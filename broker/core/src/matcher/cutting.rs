@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use comity_policy::compile_selector;
+use litemap::LiteMap;
 
 use super::cut::{Cut, cut, in_use};
 use super::device::room;
@@ -101,7 +102,7 @@ pub(super) struct Cost {
 
 /// Shares laid on one node.
 pub(super) struct LaidOut {
-    pub(super) devices: BTreeMap<u32, DeviceShare>,
+    pub(super) devices: LiteMap<u32, DeviceShare>,
     pub(super) cost: Cost,
     /// Kubernetes resources that they count as.
     pub(super) resources: u64,
@@ -166,7 +167,7 @@ impl<'c, 'v> Cutting<'c, 'v> {
     pub(super) fn lay_out(&mut self, (id, node): (&NodeId, &Node), units: u32) -> LaidOut {
         let classes = self.view.state.device_classes(self.donor, id);
         let mut lent = self.view.occupancy(self.donor, id).cloned().unwrap_or_default();
-        let mut laid = LaidOut { devices: BTreeMap::new(), cost: Cost::default(), resources: 0, waste_milli: 0 };
+        let mut laid = LaidOut { devices: LiteMap::new(), cost: Cost::default(), resources: 0, waste_milli: 0 };
         for _ in 0..units {
             let Some(place) = self.best(node, classes, &lent) else { break };
             if let Some((cut, before)) = place.slots.filter(|(cut, _)| cut.repartition())
@@ -188,7 +189,7 @@ impl<'c, 'v> Cutting<'c, 'v> {
                 units: share.units + 1,
                 slots: share.slots.with(place.share.slots),
             };
-            let devices = BTreeMap::from([(place.index, place.share)]);
+            let devices = LiteMap::from_iter([(place.index, place.share)]);
             let taken = NodePlacement { devices, ..NodePlacement::default() };
             lent.take(&taken, self.counted.profile.as_deref());
         }

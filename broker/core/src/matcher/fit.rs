@@ -1,8 +1,9 @@
 //! Fitting a demand on the nodes of one donor.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use comity_policy::NvLinkSharing;
+use litemap::LiteMap;
 
 use super::cut;
 use super::cutting::{Cutting, LaidOut, Worths};
@@ -244,7 +245,7 @@ fn fit_cut(
             devices: laid.devices,
             cpu_milli: wanted.gpus.cpu_milli_per_gpu.saturating_mul(u64::from(here)),
             memory_mib: wanted.gpus.memory_mib_per_gpu.saturating_mul(u64::from(here)),
-            numa: BTreeMap::new(),
+            numa: LiteMap::new(),
             rdma_gbits: rdma(network, wanted.topology),
         };
         (id.clone(), part)
@@ -278,7 +279,7 @@ fn stranded(view: &View<'_>, placement: &Placement) -> u64 {
 }
 
 /// What a node gives for RDMA to a placement on several nodes of `network`.
-fn rdma(network: Option<&str>, topology: Topology) -> BTreeMap<String, u32> {
+fn rdma(network: Option<&str>, topology: Topology) -> LiteMap<String, u32> {
     network.map(|network| (network.to_owned(), topology.rdma_gbits)).into_iter().collect()
 }
 
@@ -360,15 +361,15 @@ fn lay_out(
     way: &Counted,
     chosen: &Chosen<'_>,
 ) -> Option<Placement> {
-    let mut nodes = BTreeMap::new();
+    let mut nodes = LiteMap::new();
     let mut resource_count = 0_u64;
     for (candidate, here) in &chosen.nodes {
         let here = *here;
         let mut part = NodePlacement {
-            devices: BTreeMap::new(),
+            devices: LiteMap::new(),
             cpu_milli: wanted.gpus.cpu_milli_per_gpu.saturating_mul(u64::from(here)),
             memory_mib: wanted.gpus.memory_mib_per_gpu.saturating_mul(u64::from(here)),
-            numa: BTreeMap::new(),
+            numa: LiteMap::new(),
             rdma_gbits: rdma(chosen.network, wanted.topology),
         };
         let classes = view.state.device_classes(donor, candidate.id);

@@ -82,8 +82,6 @@ impl<'a> Run<'a, '_> {
     /// Keeps what a request starts on later, at `begins` at the latest, free of those who stay longer.
     pub(super) fn keep_free(&mut self, request: &'a Request, start: Start, begins: Timestamp) {
         for Candidate { placement, class, agreement, .. } in &start.found {
-            let before = self.strict.as_ref().map_or(&self.view, |strict| &strict.view);
-            self.packs.make_ready(before, &placement.donor);
             let strict = self.strict.get_or_insert_with(|| Strict { view: self.view.clone(), kept: Vec::new() });
             strict.view.take(request.spec.tenant.as_str(), class, agreement.as_deref(), placement);
             self.packs.take(&strict.view, placement);

@@ -16,11 +16,12 @@ use self::lay_out::lay_out;
 use self::pack::Pack;
 use super::cutting::Worths;
 use super::fit::{Fit, Wanted, fit};
+use super::plan::{Promise, promising_nothing};
 use super::score::ALIKE_MILLI;
 use super::view::View;
 use crate::demand::{DeviceChoice, RequestSpec, Share};
 use crate::id::{ClusterId, NodeId};
-use crate::packing::Task;
+use crate::packing::{Asked, Task};
 use crate::placement::Placement;
 use crate::request::Request;
 use crate::work::{WorkMix, WorkType};
@@ -53,8 +54,6 @@ pub(super) struct Packs {
     packs: BTreeMap<ClusterId, Pack>,
     /// What MIG devices are worth that are cut as leases need them.
     worths: Worths,
-    /// Plans that were begun: what was brought up to date in this one is.
-    plans: u64,
 }
 
 impl Packs {
@@ -69,9 +68,8 @@ impl Packs {
         self.advised = self.advised.saturating_add(1);
     }
 
-    /// Begins a plan.
+    /// Begins a plan: brings all up to date as `view` has it.
     pub(super) fn begin(&mut self, view: &View<'_>) {
-        self.plans += 1;
         let bundle = view.state.policy.as_ref().map(|record| &record.bundle);
         if !self.bundle.iter().zip(bundle).any(|(before, now)| Arc::ptr_eq(before, now)) {
             self.start_over();
@@ -80,6 +78,7 @@ impl Packs {
         if self.fleet.is_overgrown() {
             self.start_over();
         }
+        self.expect(view);
         let fleet = &mut self.fleet;
         self.packs.retain(|donor, pack| {
             let offers = view.state.clusters.get(donor).is_some_and(|cluster| cluster.offer.is_some());
@@ -88,7 +87,11 @@ impl Packs {
             }
             offers
         });
-        self.expect(view);
+        for donor in view.state.clusters.iter().filter(|(_, cluster)| cluster.offer.is_some()).map(|(id, _)| id) {
+            let pack = self.packs.entry(donor.clone()).or_insert_with(|| Pack::at(fleet.open_site()));
+            pack.catch_up(view, donor, fleet);
+        }
+        self.fleet.settle(&self.expected);
     }
 
     /// Looks at what is asked for lately once enough was submitted to tell.
@@ -124,48 +127,47 @@ impl Packs {
 
     /// What each donor leaves idle at least if it serves `spec`, in thousandths of devices; `None` where that is not known
     /// before it is asked. Donors that have no room are left out.
-    pub(super) fn promises<'d>(
-        &mut self,
-        view: &View<'_>,
-        spec: &RequestSpec,
-        donors: impl Iterator<Item = &'d ClusterId>,
-    ) -> Vec<(&'d ClusterId, Option<i64>)> {
-        let DeviceChoice::Class(class) = &spec.gpus.devices else { return donors.map(|donor| (donor, None)).collect() };
+    pub(super) fn promises<'s>(&mut self, view: &View<'s>, spec: &RequestSpec) -> Vec<Promise<'s>> {
+        let state = view.state;
+        let class = match &spec.gpus.devices {
+            DeviceChoice::Class(class) if spec.members.is_none() => class,
+            _ => return promising_nothing(state, spec),
+        };
         let wanted = Wanted {
             class,
             gpus: &spec.gpus,
             topology: spec.topology,
-            members: spec.members,
+            members: None,
             selector: None,
             most_milli: None,
         };
-        let donors: Vec<&ClusterId> = donors.filter(|donor| self.catch_up(view, donor)).collect();
-        self.fleet.settle(&self.expected);
-        let alone = wanted.members.is_none();
-        let Some(tasks) = alone.then(|| self.fleet.tasks_of(&wanted)).flatten() else {
-            return donors.into_iter().map(|donor| (donor, None)).collect();
-        };
-        let (packs, pool) = (&self.packs, &mut self.fleet.pool);
-        let (mut promises, mut open) = (Vec::with_capacity(donors.len()), Vec::new());
-        for donor in donors {
-            let Some(pack) = packs.get(donor) else { continue };
+        let Some(tasks) = self.fleet.tasks_of(&wanted) else { return promising_nothing(state, spec) };
+        let pool = &mut self.fleet.pool;
+        let asked: Vec<Asked> = tasks.iter().map(|(task, _)| pool.ask(task)).collect();
+        let (mut promises, mut open) = (Vec::with_capacity(self.packs.len()), Vec::with_capacity(self.packs.len()));
+        // Both tables are in the order of ids.
+        let mut packs = self.packs.iter().peekable();
+        for donor in state.clusters.keys() {
+            let Some((_, pack)) = packs.next_if(|(id, _)| *id == donor) else { continue };
+            if *donor == spec.origin {
+                continue;
+            }
             if !pack.is_all(&wanted) {
                 promises.push((donor, None));
                 continue;
             }
-            let least = tasks.iter().filter_map(|(task, _)| pool.idle_milli_at_least(pack.site, task)).min();
-            open.extend(least.map(|least| (least.div_euclid(ALIKE_MILLI), view.lent_milli(donor), least, donor)));
+            let least = asked.iter().filter_map(|asked| pool.idle_milli_at_least(pack.site, *asked)).min();
+            open.extend(least.map(|least| (least.div_euclid(ALIKE_MILLI), pack.lent_milli, least, donor, pack.site)));
         }
         // Who is as good as it may be at best is asked before all who may not be better: of those no more is looked for.
         open.sort_unstable();
         let mut known = false;
-        for (alike, _, least, donor) in open {
+        for (alike, _, least, donor, site) in open {
             if known {
                 promises.push((donor, Some(least)));
                 continue;
             }
-            let Some(pack) = packs.get(donor) else { continue };
-            let choices = tasks.iter().filter_map(|(task, _)| pool.choose(pack.site, task));
+            let choices = asked.iter().filter_map(|asked| pool.choose(site, *asked));
             let Some(idle) = choices.map(|choice| choice.idle_milli()).min() else { continue };
             known = idle.div_euclid(ALIKE_MILLI) == alike;
             promises.push((donor, Some(idle)));
@@ -175,10 +177,6 @@ impl Packs {
 
     /// Finds room at `donor`: the place that leaves least idle in the end.
     pub(super) fn fit(&mut self, view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Fit {
-        if !self.catch_up(view, donor) {
-            return Fit::Lacks { now: 0, ever: 0 };
-        }
-        self.fleet.settle(&self.expected);
         let (worths, fleet, Some(pack)) = (&mut self.worths, &mut self.fleet, self.packs.get(donor)) else {
             return Fit::Lacks { now: 0, ever: 0 };
         };
@@ -188,7 +186,8 @@ impl Packs {
         };
         let mut best: Option<(i64, i64, i64, Placement)> = None;
         for (task, served) in tasks.iter() {
-            let Some(choice) = fleet.pool.choose(pack.site, task) else { continue };
+            let asked = fleet.pool.ask(task);
+            let Some(choice) = fleet.pool.choose(pack.site, asked) else { continue };
             // What a way gives above what is asked for is wasted, too.
             let takes = choice.idle_milli().saturating_add(i64::from(served.milli_each));
             if best.as_ref().is_none_or(|(least, ..)| takes < *least)
@@ -233,42 +232,17 @@ impl Packs {
         self.local.add(WorkType::without_gpus(cpu_milli, memory_mib), 1);
         self.advised = self.advised.saturating_add(1);
         let task = Task { cpu_milli, memory_mib, devices: 0, milli: 0, kinds: Vec::new() };
-        if !self.catch_up(view, donor) {
-            return None;
-        }
-        self.fleet.settle(&self.expected);
-        let pack = self.packs.get(donor)?;
-        let choice = self.fleet.pool.choose(pack.site, &task)?;
+        let (pack, asked) = (self.packs.get(donor)?, self.fleet.pool.ask(&task));
+        let choice = self.fleet.pool.choose(pack.site, asked)?;
         self.fleet.pool.first_node(choice).map(|node| pack.name(node).clone())
-    }
-
-    /// Brings a donor up to date as `view` has it, before something is counted in that another view has taken.
-    pub(super) fn make_ready(&mut self, view: &View<'_>, donor: &ClusterId) {
-        self.catch_up(view, donor);
     }
 
     /// Counts a placement in that `view` has taken.
     pub(super) fn take(&mut self, view: &View<'_>, placement: &Placement) {
         let Some(pack) = self.packs.get_mut(&placement.donor) else { return };
+        pack.lent_milli = view.lent_milli(&placement.donor);
         for id in placement.nodes.keys() {
             pack.take(view, &placement.donor, &mut self.fleet, id);
         }
-    }
-
-    /// Brings the pack of a donor up to date; whether it offers something.
-    fn catch_up(&mut self, view: &View<'_>, donor: &ClusterId) -> bool {
-        if let Some(pack) = self.packs.get(donor)
-            && pack.caught_up == self.plans
-        {
-            return true;
-        }
-        if view.state.clusters.get(donor).is_none_or(|cluster| cluster.offer.is_none()) {
-            return false;
-        }
-        let fleet = &mut self.fleet;
-        let pack = self.packs.entry(donor.clone()).or_insert_with(|| Pack::at(fleet.open_site()));
-        pack.caught_up = self.plans;
-        pack.catch_up(view, donor, fleet);
-        true
     }
 }

@@ -295,7 +295,7 @@ impl<'a> Run<'a, '_> {
     pub(super) fn find(&mut self, spec: &RequestSpec, request: Option<&Request>) -> Option<Found> {
         let packs = &mut *self.packs;
         let view = self.strict.as_ref().map_or(&self.view, |strict| &strict.view);
-        let promises = packs.promises(view, spec, donors(view.state, spec));
+        let promises = packs.promises(view, spec);
         let mut packed = |view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>| packs.fit(view, donor, wanted);
         let found = best(view, spec, request, promises, &mut packed);
         let Some(strict) = &self.strict else { return found };
@@ -359,7 +359,7 @@ impl<'a> Run<'a, '_> {
 pub(super) type Promise<'a> = (&'a ClusterId, Option<i64>);
 
 /// All donors, of which nothing is known before they are asked.
-pub(super) fn promising_nothing<'a>(state: &'a State, spec: &'a RequestSpec) -> Vec<Promise<'a>> {
+pub(super) fn promising_nothing<'a>(state: &'a State, spec: &RequestSpec) -> Vec<Promise<'a>> {
     donors(state, spec).map(|donor| (donor, None)).collect()
 }
 
@@ -405,6 +405,6 @@ pub(super) fn best(
 }
 
 /// Clusters that could lend to `spec`: all members but the origin.
-pub(super) fn donors<'a>(state: &'a State, spec: &'a RequestSpec) -> impl Iterator<Item = &'a ClusterId> {
+pub(super) fn donors<'a>(state: &'a State, spec: &RequestSpec) -> impl Iterator<Item = &'a ClusterId> {
     state.clusters.keys().filter(|id| **id != spec.origin)
 }

@@ -33,10 +33,8 @@ pub(super) struct View<'a> {
     occupancy: &'a Occupancy,
     /// Nodes of which this run has placed or released something, with all that is lent of them.
     taken: BTreeMap<ClusterId, BTreeMap<NodeId, NodeOccupancy>>,
-    /// Thousandths that this run has placed, by donor.
-    taken_milli: BTreeMap<ClusterId, u64>,
-    /// Thousandths that this run has released, by donor.
-    released_milli: BTreeMap<ClusterId, u64>,
+    /// Thousandths that this run has placed and released, by donor.
+    moved_milli: BTreeMap<ClusterId, (u64, u64)>,
     usage: Cow<'a, UsageTable>,
     /// The node that was looked up last: one decision asks for the same one again and again.
     last: Cell<Option<Looked<'a>>>,
@@ -88,8 +86,7 @@ impl<'a> View<'a> {
             usable: &state.derived.usable,
             occupancy,
             taken: BTreeMap::new(),
-            taken_milli: BTreeMap::new(),
-            released_milli: BTreeMap::new(),
+            moved_milli: BTreeMap::new(),
             usage,
             last: Cell::new(None),
         })
@@ -109,8 +106,7 @@ impl<'a> View<'a> {
             usable,
             occupancy: self.occupancy,
             taken: self.taken,
-            taken_milli: self.taken_milli,
-            released_milli: self.released_milli,
+            moved_milli: self.moved_milli,
             usage: self.usage,
             last: Cell::new(None),
         }
@@ -140,9 +136,8 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn lent_milli(&self, donor: &ClusterId) -> u64 {
-        let of = |sums: &BTreeMap<ClusterId, u64>| sums.get(donor).copied().unwrap_or(0);
-        let lent = self.occupancy.lent_milli(donor).saturating_add(of(&self.taken_milli));
-        lent.saturating_sub(of(&self.released_milli))
+        let (placed, released) = self.moved_milli.get(donor).copied().unwrap_or_default();
+        self.occupancy.lent_milli(donor).saturating_add(placed).saturating_sub(released)
     }
 
     /// Nodes of a donor's offer, as they may be used, with the class of each device.
@@ -198,8 +193,8 @@ impl<'a> View<'a> {
             let taken = taken.or_insert_with(|| before.cloned().unwrap_or_default());
             taken.take(part, placement.profile.as_deref());
         }
-        let milli = self.taken_milli.entry(donor.clone()).or_default();
-        *milli = milli.saturating_add(placement.milli());
+        let (placed, _) = self.moved_milli.entry(donor.clone()).or_default();
+        *placed = placed.saturating_add(placement.milli());
         let institution = self.bundle.tenants.get(tenant).map_or("", |tenant| tenant.spec.institution.as_str());
         self.usage.to_mut().add(&LeaseUse {
             tenant,
@@ -219,8 +214,8 @@ impl<'a> View<'a> {
             let before = || self.occupancy.node(donor, id).cloned().unwrap_or_default();
             taken.entry(id.clone()).or_insert_with(before).give_back(part, placement.profile.as_deref());
         }
-        let milli = self.released_milli.entry(donor.clone()).or_default();
-        *milli = milli.saturating_add(held.counts.gpus_milli);
+        let (_, released) = self.moved_milli.entry(donor.clone()).or_default();
+        *released = released.saturating_add(held.counts.gpus_milli);
         self.usage.to_mut().remove(&held.counts);
     }
 

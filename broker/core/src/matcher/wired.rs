@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use litemap::LiteMap;
+
 use super::device::{DeviceRoom, room};
 use super::fit::{Counted, Wanted, free_cpu_and_memory, serves};
 use crate::demand::{Numa, NvLink};
@@ -44,7 +46,7 @@ pub(super) struct Wired<'a> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Laid {
     pub(super) devices: BTreeMap<u32, (u32, DeviceRoom)>,
-    pub(super) numa: BTreeMap<u32, NumaAmounts>,
+    pub(super) numa: LiteMap<u32, NumaAmounts>,
 }
 
 /// Whether placing `wanted` takes a look at how devices are joined, or at members.

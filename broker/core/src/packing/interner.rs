@@ -23,13 +23,19 @@ impl Digest for [i32; 8] {
     }
 }
 
+/// A place of the table: the upper half of a value's digest, so that hardly ever another value is looked at, and its number.
+type Place = (u32, u32);
 /// No value is at this place of the table.
-const FREE: u32 = u32::MAX;
+const FREE: Place = (0, u32::MAX);
+
+fn upper_half(digest: u64) -> u32 {
+    u32::try_from(digest >> 32).unwrap_or(u32::MAX)
+}
 
 /// Gives equal values the same small number. A table with open addressing; at most half of it is in use.
 #[derive(Clone, Debug)]
 pub(crate) struct Interner<T> {
-    places: Vec<u32>,
+    places: Vec<Place>,
     values: Vec<T>,
     digests: Vec<u64>,
 }
@@ -70,11 +76,11 @@ impl<T: Digest + Eq> Interner<T> {
     }
 
     fn look(&self, value: &T, digest: u64) -> Result<u32, usize> {
-        let mask = self.places.len() - 1;
+        let (mask, upper) = (self.places.len() - 1, upper_half(digest));
         let mut place = usize::try_from(digest).unwrap_or(0) & mask;
         while self.places[place] != FREE {
-            let number = self.places[place];
-            if self.digests[number as usize] == digest && self.values[number as usize] == *value {
+            let (other, number) = self.places[place];
+            if other == upper && self.values[number as usize] == *value {
                 return Ok(number);
             }
             place = (place + 1) & mask;
@@ -83,8 +89,8 @@ impl<T: Digest + Eq> Interner<T> {
     }
 
     fn put(&mut self, place: usize, digest: u64, value: T) -> u32 {
-        let number = u32::try_from(self.values.len()).unwrap_or(FREE);
-        self.places[place] = number;
+        let number = u32::try_from(self.values.len()).unwrap_or(u32::MAX);
+        self.places[place] = (upper_half(digest), number);
         self.values.push(value);
         self.digests.push(digest);
         number
@@ -98,7 +104,7 @@ impl<T: Digest + Eq> Interner<T> {
             while self.places[place] != FREE {
                 place = (place + 1) & (places - 1);
             }
-            self.places[place] = number;
+            self.places[place] = (upper_half(digest), number);
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 
 use super::cost::{Candidate, Costs, States};
 use super::log::{Entry, Log};
+use super::pool::Answers;
 use super::task::Task;
 
 /// States whose ways are looked up at once.
@@ -27,8 +28,8 @@ pub(super) struct Lane {
     fronts: Vec<Front>,
     /// Ways that it holds.
     pub(super) held: usize,
-    /// After how many changes of the pool it was asked last.
-    pub(super) asked: u64,
+    /// Of what it is asked, until something changes.
+    pub(super) answers: Answers,
 }
 
 /// How nodes are sorted in a lane: those of one site whose shapes are as scarce as each other are a *front*. All ways on it

@@ -1,5 +1,7 @@
 //! Nodes as packing sees them: what is free, without a name.
 
+use smallvec::{SmallVec, smallvec};
+
 use super::interner::{Digest, digest_of};
 use super::task::{Task, WHOLE};
 
@@ -24,7 +26,7 @@ pub struct NodeState {
     /// Main memory in MiB.
     pub memory_mib: u64,
     /// Free thousandths of each device that has any, ascending.
-    pub devices: Vec<u16>,
+    pub devices: SmallVec<[u16; 8]>,
 }
 
 impl Digest for Shape {
@@ -48,7 +50,7 @@ impl Shape {
         NodeState {
             cpu_milli: self.cpu_milli,
             memory_mib: self.memory_mib,
-            devices: vec![WHOLE; usize::from(self.devices)],
+            devices: smallvec![WHOLE; usize::from(self.devices)],
         }
     }
 
@@ -63,6 +65,14 @@ impl Shape {
 }
 
 impl NodeState {
+    /// A state with so much free of each device, in any order.
+    #[must_use]
+    pub fn new(cpu_milli: u64, memory_mib: u64, devices: impl Iterator<Item = u16>) -> Self {
+        let mut devices: SmallVec<[u16; 8]> = devices.filter(|&milli| milli > 0).collect();
+        devices.sort_unstable();
+        Self { cpu_milli, memory_mib, devices }
+    }
+
     /// A digest of the state and of `shape`, which stands for its shape.
     pub(super) fn digest_with(&self, shape: u64) -> u64 {
         let amounts = [shape, self.cpu_milli, self.memory_mib];

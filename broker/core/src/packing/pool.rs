@@ -2,7 +2,7 @@
 
 mod choose;
 
-use self::choose::{Chosen, Prices};
+use self::choose::Prices;
 use super::cost::{Costs, States};
 use super::index::Index;
 use super::interner::Interner;
@@ -14,7 +14,8 @@ use super::offers::ShapeTotal;
 use super::slots::{SORTS, Slots};
 use super::task::Task;
 
-pub use self::choose::Choice;
+pub(super) use self::choose::Answers;
+pub use self::choose::{Asked, Choice};
 
 /// States that are remembered, past ones among them; a state with eight devices takes about 200 bytes.
 const MAX_STATES: usize = 1 << 21;
@@ -83,7 +84,6 @@ pub struct Pool {
     lanes: Vec<Option<Lane>>,
     /// Changes so far of what nodes there are and what is free on them.
     changes: u64,
-    chosen: Chosen,
 }
 
 impl Pool {
@@ -278,7 +278,6 @@ impl Pool {
         self.totals_then.clone_from(&self.totals);
         self.prices = None;
         self.lanes.clear();
-        self.chosen = Chosen::default();
     }
 
     /// Forgets lanes that were not asked for the longest, if all together hold too much.
@@ -287,10 +286,10 @@ impl Pool {
         if held <= MAX_HELD {
             return;
         }
-        let mut by_age: Vec<u64> = self.lanes.iter().flatten().map(|lane| lane.asked).collect();
+        let mut by_age: Vec<Option<u64>> = self.lanes.iter().flatten().map(|lane| lane.answers.after).collect();
         by_age.sort_unstable();
         let middle = by_age[by_age.len() / 2];
-        let old = |lane: &Option<Lane>| lane.as_ref().is_some_and(|lane| lane.asked <= middle);
+        let old = |lane: &Option<Lane>| lane.as_ref().is_some_and(|lane| lane.answers.after <= middle);
         self.lanes.iter_mut().filter(|lane| old(lane)).for_each(|lane| *lane = None);
     }
 }

@@ -95,7 +95,8 @@ fn by_scan(nodes: &BTreeMap<u32, NodeState>, task: &Task) -> Option<(i64, u32, u
 type Chosen = (i64, u32, u16);
 
 fn choose(pool: &mut Pool, task: &Task) -> Option<Chosen> {
-    let choice = pool.choose(0, task)?;
+    let asked = pool.ask(task);
+    let choice = pool.choose(0, asked)?;
     Some((choice.cost, pool.first_node(choice)?, choice.level))
 }
 
@@ -166,7 +167,8 @@ fn a_node_that_is_gone_is_not_chosen() {
     let gang = task(120, 8, 1_000);
     assert_eq!(choose(&mut pool, &gang).map(|(_, node, _)| node), Some(3));
     pool.remove(0, 3);
-    assert_eq!(pool.choose(0, &gang), None);
+    let asked = pool.ask(&gang);
+    assert_eq!(pool.choose(0, asked), None);
     assert_eq!(pool.free(0, 3), None);
 }
 
@@ -181,8 +183,9 @@ fn each_site_has_a_choice_of_its_own_and_none_is_better_than_was_said() {
     let (tasks, mut cases, mut told_apart) = (kinds_of_task(), Cases(11), 0);
     for _ in 0..120 {
         let task = &tasks[cases.below(tasks.len() as u64) as usize];
-        let least: Vec<Option<i64>> = (0..3).map(|site| pool.idle_milli_at_least(site, task)).collect();
-        let choices: Vec<_> = (0..3).map(|site| pool.choose(site, task)).collect();
+        let asked = pool.ask(task);
+        let least: Vec<Option<i64>> = (0..3).map(|site| pool.idle_milli_at_least(site, asked)).collect();
+        let choices: Vec<_> = (0..3).map(|site| pool.choose(site, asked)).collect();
         for (least, choice) in least.iter().zip(&choices) {
             assert!(choice.is_none_or(|choice| least.unwrap() <= choice.idle_milli()), "{task:?}");
         }
@@ -196,7 +199,10 @@ fn each_site_has_a_choice_of_its_own_and_none_is_better_than_was_said() {
     }
     assert!(told_apart > 10, "sites hardly ever differ: the cases say too little");
     pool.clear(1);
-    assert!(tasks.iter().all(|task| pool.choose(1, task).is_none()));
+    for task in &tasks {
+        let asked = pool.ask(task);
+        assert_eq!(pool.choose(1, asked), None);
+    }
     assert_eq!(pool.free(1, 0), None);
 }
 
@@ -204,9 +210,11 @@ fn each_site_has_a_choice_of_its_own_and_none_is_better_than_was_said() {
 fn a_node_more_among_many_changes_nothing_of_what_states_are_worth() {
     let mut pool = pool(0..64);
     let share = task(4, 1, 500);
-    let before = pool.choose(0, &share).unwrap().cost;
+    let asked = pool.ask(&share);
+    let before = pool.choose(0, asked).unwrap().cost;
     pool.set(0, 64, &SHAPES[0], SHAPES[0].idle());
-    let after = pool.choose(0, &share).unwrap().cost;
+    let asked = pool.ask(&share);
+    let after = pool.choose(0, asked).unwrap().cost;
     // Prices follow what is free, costs do not.
     assert!(before.abs_diff(after) < 100, "{before} {after}");
 }
@@ -245,5 +253,6 @@ fn work_that_fits_anywhere_leaves_nodes_alone_that_some_gang_needs() {
         }
     }
     let largest = Task { memory_mib: 480 * 1_024, ..task(120, 8, 1_000) };
-    assert!(pool.choose(0, &largest).is_some(), "{:?} and {:?} are free", pool.free(0, 0), pool.free(0, 1));
+    let asked = pool.ask(&largest);
+    assert!(pool.choose(0, asked).is_some(), "{:?} and {:?} are free", pool.free(0, 0), pool.free(0, 1));
 }

@@ -125,16 +125,16 @@ fn a_forged_or_stale_placement_is_refused() {
     forgeries.push(forge(&|p| p.placement.resource_count = 9));
     forgeries.push(forge(&|p| p.placement.nodes.clear()));
     forgeries.push(forge(&|p| {
-        let part = p.placement.nodes.values_mut().next().unwrap();
-        part.devices.values_mut().next().unwrap().milli = 1;
+        let part = p.placement.nodes.iter_mut().next().unwrap().1;
+        part.devices.iter_mut().next().unwrap().1.milli = 1;
     }));
     forgeries.push(forge(&|p| {
-        let part = p.placement.nodes.values_mut().next().unwrap();
+        let part = p.placement.nodes.iter_mut().next().unwrap().1;
         let share = *part.devices.values().next().unwrap();
         part.devices.clear();
         part.devices.insert(99, comity_core::placement::DeviceShare { units: 2, ..share });
     }));
-    forgeries.push(forge(&|p| p.placement.nodes.values_mut().next().unwrap().cpu_milli = 0));
+    forgeries.push(forge(&|p| p.placement.nodes.iter_mut().next().unwrap().1.cpu_milli = 0));
     for forged in &forgeries {
         let refusal = matcher::check(&federation.state, request, &forged.placement).unwrap_err();
         assert_eq!(refusal.code, Code::NoCapacity, "{forged:?}");

@@ -9,6 +9,7 @@ use comity_core::matcher;
 use comity_core::mig::{Board, InUse, Slots};
 use comity_core::placement::DeviceShare;
 use comity_core::{Command, LeaseId, ReplyBody, RequestId};
+use litemap::LiteMap;
 use proptest::prelude::*;
 
 use super::federation::{Federation, cluster, device, node, offer, spec};
@@ -86,7 +87,7 @@ fn an_instance_has_slots_and_they_come_back() {
     let lent = |federation: &Federation| {
         federation.state.occupancy().node(&cluster("south"), &node("s1")).map(|node| node.slots.clone())
     };
-    assert_eq!(lent(&federation), Some(BTreeMap::from([(0, Slots::span(4, 4))])));
+    assert_eq!(lent(&federation), Some(LiteMap::from_iter([(0, Slots::span(4, 4))])));
     end(&mut federation, lease);
     assert_eq!(lent(&federation), None);
 }
@@ -194,9 +195,9 @@ fn apply_believes_no_slots_that_are_not_free() {
     assert!(matcher::check(&federation.state, request, &good.placement).is_ok());
     let with = |at: &str, share: DeviceShare| {
         let mut forged = good.placement.clone();
-        let part = forged.nodes.pop_first().unwrap().1;
-        forged.nodes.insert(node(at), part);
-        forged.nodes.values_mut().next().unwrap().devices = BTreeMap::from([(0, share)]);
+        let mut part = forged.nodes.values().next().unwrap().clone();
+        part.devices = LiteMap::from_iter([(0, share)]);
+        forged.nodes = LiteMap::from_iter([(node(at), part)]);
         forged
     };
     let share = |slots| DeviceShare { milli: 250, units: 1, slots };

@@ -82,7 +82,7 @@ fn a_donor_may_lend_what_nvlink_joins_by_whole_nodes_only() {
         aim: Aim::Serve,
         overdue: false,
     };
-    let part = forged.placement.nodes.values_mut().next().unwrap();
+    let part = forged.placement.nodes.iter_mut().next().unwrap().1;
     part.devices = part.devices.values().zip(4..).map(|(share, index)| (index, *share)).collect();
     let refused = refusal(&mut federation, forged);
     assert!(refused.contains("is not taken whole"), "{refused}");
@@ -180,7 +180,7 @@ fn gangs_over_nodes_get_bandwidth_and_it_comes_back() {
     let two_nodes = placed(&mut federation, asking(10, fast));
     let placement = &federation.state.leases[&two_nodes].placement;
     assert_eq!(placement.nodes.keys().map(|id| id.to_string()).collect::<Vec<_>>(), ["n0", "n1"]);
-    assert!(placement.nodes.values().all(|part| part.rdma_gbits["ib"] == 2_000));
+    assert!(placement.nodes.values().all(|part| part.rdma_gbits[&"ib".to_owned()] == 2_000));
     // 1,200 of 3,200 are left, and eight GPUs without a network.
     let wanted = asking(12, Topology { rdma_gbits: 1_300, ..Topology::default() });
     let (code, reason, _) = obstacle(&federation, &wanted);
@@ -204,10 +204,13 @@ fn apply_believes_no_wiring_that_is_not_so() {
     assert_eq!((good.request, good.placement.nodes.len(), good.placement.units()), (request, 2, 12));
     let forge = |change: &dyn Fn(&mut NodePlacement)| {
         let mut forged = good.clone();
-        change(forged.placement.nodes.values_mut().next_back().unwrap());
+        change(forged.placement.nodes.iter_mut().next_back().unwrap().1);
         forged
     };
-    let away = |forged: &mut ProposedPlacement| drop(forged.placement.nodes.pop_first());
+    let away = |forged: &mut ProposedPlacement| {
+        let first = forged.placement.nodes.keys().next().unwrap().clone();
+        forged.placement.nodes.remove(&first);
+    };
     let mut fewer = good.clone();
     away(&mut fewer);
     let moved = |part: &mut NodePlacement| {

@@ -40,7 +40,7 @@ impl Site {
         let mut nodes = Vec::with_capacity(shapes.len());
         for (number, shape) in (0..).zip(shapes) {
             let idle = shape.idle();
-            let (cpu_milli, memory_mib, devices) = (idle.cpu_milli, idle.memory_mib, idle.devices.clone());
+            let (cpu_milli, memory_mib, devices) = (idle.cpu_milli, idle.memory_mib, idle.devices.to_vec());
             nodes.push(Free { cpu_milli, memory_mib, devices });
             pool.set(0, number, shape, idle);
         }
@@ -53,7 +53,8 @@ impl Site {
 
     /// Puts a task where it leaves least idle in the end; `None` if it fits nowhere.
     pub(super) fn place(&mut self, task: &Task) -> Option<Taken> {
-        let choice = self.pool.choose(0, task)?;
+        let asked = self.pool.ask(task);
+        let choice = self.pool.choose(0, asked)?;
         let level = if task.devices > 1 { task.milli } else { choice.level };
         let node = self.pool.first_node(choice)? as usize;
         let free = self.nodes.get(node)?;
@@ -75,9 +76,7 @@ impl Site {
                 *free = free.saturating_sub(taken.milli_each);
             }
         }
-        let mut devices: Vec<u16> = free.devices.iter().copied().filter(|&milli| milli > 0).collect();
-        devices.sort_unstable();
-        let state = NodeState { cpu_milli: free.cpu_milli, memory_mib: free.memory_mib, devices };
+        let state = NodeState::new(free.cpu_milli, free.memory_mib, free.devices.iter().copied());
         self.pool.update(0, u32::try_from(taken.node).unwrap_or(u32::MAX), state);
     }
 

@@ -1,6 +1,6 @@
 //! From a node's state to its devices.
 
-use std::collections::BTreeMap;
+use litemap::LiteMap;
 
 use super::super::fit::free_cpu_and_memory;
 use super::super::view::View;
@@ -18,13 +18,11 @@ use crate::placement::{DeviceShare, NodePlacement, Placement};
 /// What is free on a node.
 pub(super) fn free(node: &Node, lent: Option<&NodeOccupancy>) -> NodeState {
     if !node.schedulable {
-        return NodeState { cpu_milli: 0, memory_mib: 0, devices: Vec::new() };
+        return NodeState::new(0, 0, std::iter::empty());
     }
     let (cpu_milli, memory_mib) = free_cpu_and_memory(node, lent, true);
-    let all = (0..).zip(&node.devices).map(|(index, device)| free_of(device, index, lent));
-    let mut devices: Vec<u16> = all.filter(|&milli| milli > 0).collect();
-    devices.sort_unstable();
-    NodeState { cpu_milli, memory_mib, devices }
+    let devices = (0..).zip(&node.devices).map(|(index, device)| free_of(device, index, lent));
+    NodeState::new(cpu_milli, memory_mib, devices)
 }
 
 /// Thousandths of a device that may be given out.
@@ -53,7 +51,7 @@ pub(super) fn lay_out(
     if free.len() > usize::from(task.devices) {
         free.sort_by_cached_key(|(index, device)| (is_of_a_whole_clique(node, lent, device), *index));
     }
-    let devices: BTreeMap<u32, DeviceShare> =
+    let devices: LiteMap<u32, DeviceShare> =
         free.into_iter().take(usize::from(task.devices)).map(|(index, _)| (index, share)).collect();
     if devices.len() != usize::from(task.devices) {
         return None;
@@ -62,7 +60,7 @@ pub(super) fn lay_out(
         NodePlacement { devices, cpu_milli: task.cpu_milli, memory_mib: task.memory_mib, ..NodePlacement::default() };
     Some(Placement {
         donor: donor.clone(),
-        nodes: BTreeMap::from([(id.clone(), part)]),
+        nodes: LiteMap::from_iter([(id.clone(), part)]),
         offer_generation: offer.generation,
         resource_name: served.resource_name.clone(),
         resource_count: u64::from(gpus.count) * u64::from(served.resources_each),

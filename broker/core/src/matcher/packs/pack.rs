@@ -17,8 +17,8 @@ pub(super) struct Pack {
     pub(super) site: u32,
     /// Of the offer.
     generation: Option<u64>,
-    /// Number of the plan for which it was brought up to date last; 0: none.
-    pub(super) caught_up: u64,
+    /// Thousandths that it lends, as far as it is brought up to date.
+    pub(super) lent_milli: u64,
     /// Nodes by number, in the order of their names.
     names: Interner<NodeId>,
     /// Of nodes in the pool, by number.
@@ -51,7 +51,7 @@ impl Pack {
         Self {
             site,
             generation: None,
-            caught_up: 0,
+            lent_milli: 0,
             names: Interner::default(),
             shapes: Vec::new(),
             seen: 0,
@@ -66,6 +66,7 @@ impl Pack {
     pub(super) fn catch_up(&mut self, view: &View<'_>, donor: &ClusterId, fleet: &mut Fleet) {
         let Some(offer) = view.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref()) else { return };
         let changes = view.changes(donor);
+        self.lent_milli = view.lent_milli(donor);
         let before = self.generation.replace(offer.generation);
         let recent = before.and_then(|before| Some((before == offer.generation, changes.since(self.seen)?)));
         self.seen = changes.count();
