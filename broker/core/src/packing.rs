@@ -34,6 +34,7 @@ mod slots;
 mod task;
 #[cfg(test)]
 mod tests;
+mod ways;
 
 pub(crate) use interner::{Digest, Interner, digest_of};
 pub use mix::Mix;

@@ -27,8 +27,7 @@ const CPU_PRESSURE: (u128, u128) = (82, 95);
 /// States by number, with their shape.
 pub(super) type States = Interner<(u32, NodeState)>;
 
-/// Ways to put tasks on states that are remembered, and pairs of both that were asked about: 16 bytes each, and at most 64
-/// for a pair.
+/// Ways that are remembered of states that have several for a task: 16 bytes each.
 const MAX_WAYS: usize = 1 << 22;
 /// No value is known of a state.
 const UNKNOWN: i64 = i64::MIN;
@@ -46,7 +45,7 @@ pub(super) struct Candidate {
     last: bool,
 }
 
-/// What is remembered of a pair of a state and a task, in eight bytes: most have one way, which needs no second look then.
+/// What is remembered of a task on a state, in eight bytes: most have one way, which needs no second look then.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Known {
     /// Cost of the one way, or where several begin.
@@ -56,6 +55,9 @@ pub(super) struct Known {
     /// Of the one way, or [`NO_WAY`], or [`SEVERAL`].
     loss: u16,
 }
+
+/// What is remembered of a task, by state.
+pub(super) type KnownOfTask = Index<u32, Known>;
 
 /// The task does not fit on the state.
 const NO_WAY: u16 = u16::MAX;
@@ -72,9 +74,7 @@ pub(super) struct Costs {
     values: Vec<i64>,
     /// Slots that ways take away.
     pub(super) losses: Interner<Slots>,
-    /// By state and number of the task.
-    known: Index<Known>,
-    /// Ways of those that have several.
+    /// Ways of pairs of a task and a state that have several.
     ways: Vec<Candidate>,
     scratch: Vec<u16>,
 }
@@ -109,30 +109,26 @@ impl Costs {
         self.values[at]
     }
 
-    /// Forgets ways if there are too many. What [`known`](Self::known) said before does not hold any more.
-    pub(super) fn make_room(&mut self) {
-        if self.ways.len() + self.known.len() > MAX_WAYS {
-            self.ways.clear();
-            self.known.clear();
-        }
+    /// Whether too many ways are remembered: with new costs, all are forgotten.
+    pub(super) fn is_overgrown(&self) -> bool {
+        self.ways.len() > MAX_WAYS
     }
 
-    /// What is remembered of the task of a number on a state.
-    pub(super) fn known(&self, state: u32, number: u32) -> Option<Known> {
-        self.known.get(state, number)
-    }
-
-    /// All ways to put `task`, whose number is `number`, on `state`; with it comes what [`known`](Self::known) said.
+    /// All ways to put `task` on `state`; with it comes what was remembered of it, among what is `known` of the task.
     pub(super) fn ways(
         &mut self,
         states: &mut States,
-        (number, task): (u32, &Task),
-        (state, known): (u32, Option<Known>),
+        (task, known): (&Task, &mut KnownOfTask),
+        (state, before): (u32, Option<Known>),
         mut each: impl FnMut(Candidate),
     ) {
         // Since it was looked up, it may have become known: the same state can come twice.
-        let known = known.or_else(|| self.known.get(state, number));
-        let Known { number, level, loss } = known.unwrap_or_else(|| self.find_ways(states, (number, task), state));
+        let before = before.or_else(|| known.get(state));
+        let Known { number, level, loss } = before.unwrap_or_else(|| {
+            let found = self.find_ways(states, task, state);
+            known.insert(state, found);
+            found
+        });
         match loss {
             NO_WAY => {}
             SEVERAL => {
@@ -147,8 +143,8 @@ impl Costs {
         }
     }
 
-    /// Computes the ways to put a task on a state, and remembers them.
-    fn find_ways(&mut self, states: &mut States, (number, task): (u32, &Task), state: u32) -> Known {
+    /// Computes the ways to put a task on a state.
+    fn find_ways(&mut self, states: &mut States, task: &Task, state: u32) -> Known {
         let begin = self.ways.len();
         let (shape, free) = states.get(state);
         let shape = *shape;
@@ -183,7 +179,6 @@ impl Costs {
         if known.loss != SEVERAL {
             self.ways.truncate(begin);
         }
-        self.known.insert(state, number, known);
         known
     }
 

@@ -13,6 +13,7 @@ use super::node_state::{NodeState, Shape};
 use super::offers::ShapeTotal;
 use super::slots::{SORTS, Slots};
 use super::task::Task;
+use super::ways::Live;
 
 pub(super) use self::choose::Answers;
 pub use self::choose::{Asked, Choice};
@@ -21,8 +22,8 @@ pub use self::choose::{Asked, Choice};
 const MAX_STATES: usize = 1 << 21;
 /// Types of task that are remembered.
 const MAX_TASKS: usize = 1 << 14;
-/// Ways that lanes hold, 16 bytes each: of more, the lanes that were not asked for the longest are forgotten.
-const MAX_HELD: usize = 1 << 26;
+/// Ways that lanes hold and states that they know of, 24 bytes each: of more, the lanes that were not asked for the longest are forgotten.
+const MAX_HELD: usize = 1 << 25;
 /// Costs are computed anew once the nodes of a shape became more or fewer by so large a part of what there was: 1/8.
 const DRIFT: u64 = 8;
 
@@ -64,9 +65,8 @@ pub struct Pool {
     sites: Vec<Site>,
     spots: Vec<Spot>,
     /// By site and state.
-    spot_numbers: Index<u32>,
-    /// By spot, whether it has nodes: a byte of each is at hand where the rest is not.
-    live: Vec<bool>,
+    spot_numbers: Index<(u32, u32), u32>,
+    live: Live,
     /// How many nodes there are.
     nodes: usize,
     log: Log,
@@ -158,7 +158,7 @@ impl Pool {
         let states = std::mem::take(&mut self.states);
         let spots = std::mem::take(&mut self.spots);
         self.spot_numbers.clear();
-        self.live.clear();
+        self.live = Live::default();
         self.log = Log::default();
         self.free_milli.fill(0);
         self.costs = None;
@@ -178,7 +178,7 @@ impl Pool {
 
     /// Number of the nodes of a site that are in a state.
     fn spot(&mut self, site: u32, state: u32) -> u32 {
-        if let Some(spot) = self.spot_numbers.get(site, state) {
+        if let Some(spot) = self.spot_numbers.get((site, state)) {
             return spot;
         }
         let spot = u32::try_from(self.spots.len()).unwrap_or(NONE);
@@ -187,8 +187,7 @@ impl Pool {
         let device_milli = free.device_milli();
         let shape = *shape;
         self.spots.push(Spot { site, shape, state, device_milli, slots, nodes: Vec::new(), entry: 0 });
-        self.live.push(false);
-        self.spot_numbers.insert(site, state, spot);
+        self.spot_numbers.insert((site, state), spot);
         spot
     }
 
@@ -211,7 +210,7 @@ impl Pool {
             let free = &self.states.get(spot.state).1;
             let digest = free.digest_with(self.shapes.digest(shape));
             spot.entry = self.log.push(Entry::new((number, spot.state), (site, shape), free, digest));
-            self.live[number as usize] = true;
+            self.live.set(number, true);
         }
         let at = spot.nodes.partition_point(|other| *other > node);
         spot.nodes.insert(at, node);
@@ -228,7 +227,7 @@ impl Pool {
         spot.nodes.remove(at);
         if spot.nodes.is_empty() {
             self.log.end(spot.entry);
-            self.live[number as usize] = false;
+            self.live.set(number, false);
         }
     }
 
@@ -246,7 +245,7 @@ impl Pool {
         if self.states.len().max(self.spots.len()) > MAX_STATES.max(4 * self.nodes) {
             self.forget();
         }
-        if self.costs.is_none() || self.has_drifted() {
+        if self.costs.as_ref().is_none_or(Costs::is_overgrown) || self.has_drifted() {
             self.compute_costs();
         }
         let spots = &mut self.spots;
@@ -282,7 +281,7 @@ impl Pool {
 
     /// Forgets lanes that were not asked for the longest, if all together hold too much.
     fn forget_lanes(&mut self) {
-        let held: usize = self.lanes.iter().flatten().map(|lane| lane.held).sum();
+        let held: usize = self.lanes.iter().flatten().map(Lane::held).sum();
         if held <= MAX_HELD {
             return;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::cost::Costs;
+use super::cost::{Costs, KnownOfTask};
 use super::rollout::FUTURES;
 use super::scarcity::ONE;
 use super::{Mix, NodeState, Pool, Shape, Task};
@@ -75,7 +75,7 @@ fn by_scan(nodes: &BTreeMap<u32, NodeState>, task: &Task) -> Option<(i64, u32, u
         }
         let state = states.intern((number, free.clone()));
         let mut ways = Vec::new();
-        costs.ways(&mut states, (0, task), (state, None), |way| ways.push(way));
+        costs.ways(&mut states, (task, &mut KnownOfTask::default()), (state, None), |way| ways.push(way));
         for way in ways {
             let price = scarcity[number as usize] * task.device_milli() * FUTURES as u64 / ONE;
             let lost: i64 =

@@ -2,11 +2,12 @@
 
 use super::Pool;
 use crate::packing::cost::Costs;
-use crate::packing::lane::{Fronts, Lane, Priced};
+use crate::packing::lane::{Fronts, Lane};
 use crate::packing::rollout::FUTURES;
 use crate::packing::scarcity::ONE;
 use crate::packing::slots::SORTS;
 use crate::packing::task::Task;
+use crate::packing::ways::{Live, Priced};
 
 /// Where to put a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +107,7 @@ impl Pool {
         let shapes = self.shapes.values();
         let lane = self.lanes[number as usize]
             .get_or_insert_with(|| Lane::on(shapes.iter().map(|shape| shape.could_run(task)).collect()));
-        lane.feed(&self.log, (number, task), (costs, &mut self.states), &self.fronts);
+        lane.feed(&self.log, task, (costs, &mut self.states), &self.fronts);
         let prices = || Prices {
             slots: costs.slot_prices(self.free_milli.iter().sum(), &self.slots),
             scarcity: costs.scarcity.of_shapes(&self.free_milli),
@@ -128,7 +129,7 @@ impl Pool {
 
 /// What the cheapest way of a lane on a front costs at least.
 fn at_least(lane: &Lane, (front, number): (u32, u32)) -> Option<i64> {
-    lane.least(front).map(|least| i64::from(least).saturating_add(lane.answers.prices[number as usize]))
+    lane.ways.least(front).map(|least| i64::from(least).saturating_add(lane.answers.prices[number as usize]))
 }
 
 /// The cheapest way of a lane at a site.
@@ -136,7 +137,7 @@ fn search(
     lane: &mut Lane,
     (site, fronts): (u32, &Fronts),
     (prices, costs): (&Prices, &Costs),
-    live: &[bool],
+    live: &Live,
 ) -> Option<Priced> {
     let lost = |loss: u32| {
         let slots = costs.losses.get(loss).iter().zip(prices.slots);
@@ -149,7 +150,7 @@ fn search(
         let Some(at_least) = at_least(lane, front) else { continue };
         if best.is_none_or(|best| at_least <= best.0) {
             let price = lane.answers.prices[front.1 as usize];
-            best = lane.cheapest(front.0, (best, price), lost, live);
+            best = lane.ways.cheapest(front.0, (best, price), lost, live);
         }
     }
     best
