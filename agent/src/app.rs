@@ -335,7 +335,7 @@ impl Agent {
 async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Entropy>) -> Result<Platform, AgentError> {
     let state = &config.state_dir;
     let salt = NodeSalt::load_or_create(state, entropy.as_ref())?;
-    let settings = InventorySettings { salt: salt.clone(), reserve: config.reserve };
+    let settings = InventorySettings { salt: salt.clone(), reserve: config.reserve, rdma: config.rdma.clone() };
     if let Some(file) = &config.inventory_file {
         let inventory = observe::file::observe(file, settings).await?;
         let donor = EchoDelivery::start(state, Arc::clone(clock), Arc::clone(entropy)).await?;

@@ -115,7 +115,7 @@ fn a_name_given_twice_is_refused() {
 async fn a_change_is_read_and_a_broken_change_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("inventory.yaml");
-    let settings = InventorySettings { salt: SALT, reserve: LocalReserve::default() };
+    let settings = InventorySettings { salt: SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
     assert!(observe(&path, settings.clone()).await.is_err());
     std::fs::write(&path, GOOD).unwrap();
     let inventory = observe(&path, settings).await.unwrap();
