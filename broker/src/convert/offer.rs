@@ -265,6 +265,7 @@ mod tests {
                 datasets: vec!["imagenet-1k".to_owned(), "laion".to_owned()],
                 egress_mbits: 10_000,
                 egress_to: vec![v1::Egress { cluster: "eos".to_owned(), mbits: 100_000 }],
+                measured_from: vec![v1::Ingress { cluster: "atlas".to_owned(), mbits: 940 }],
             }),
         }
     }
@@ -342,6 +343,14 @@ mod tests {
             (with(|o| site(o).datasets[1] = "a b".to_owned()), "offer.data.datasets[0]", "a b"),
             (with(|o| site(o).egress_mbits = 1 << 40), "offer.data.egress_mbits", "1099511627776"),
             (with(|o| site(o).egress_to[0].cluster = "E".to_owned()), "offer.data.egress_to[0].cluster", "E"),
+            (
+                with(|o| {
+                    let twice = site(o).measured_from[0].clone();
+                    site(o).measured_from.push(twice);
+                }),
+                "offer.data.measured_from[1].cluster",
+                "atlas",
+            ),
             (with(|o| o.deliveries = vec![1, 2, 1]), "offer.deliveries", "3"),
         ] {
             let refusal = parse(bad, &caller()).expect_err(field);
