@@ -22,6 +22,7 @@ use crate::fault::{CrashPoint, CrashPointError};
 use crate::join::{JoinError, Membership, join_or_load};
 use crate::kubernetes_api::{KubernetesApi, KubernetesApiError, KubernetesSource};
 use crate::local_api::{self, LocalApiError};
+use crate::measured;
 use crate::metrics::Metrics;
 use crate::node_service::Prepared;
 use crate::nodes::gateway;
@@ -227,12 +228,15 @@ impl Agent {
             resync: Arc::clone(&resync),
         };
         shutdown.spawn(executor.run(shutdown.token()));
+        let (told, data) = watch::channel(config.data.site());
+        let tells = config.data.tell_measured;
+        shutdown.spawn(measured::run(Arc::clone(&context), told, tells, shutdown.token()));
         let uplink = Uplink {
             context: Arc::clone(&context),
             brokers: brokers.clone(),
             tls: tls.clone(),
             nodes: platform.inventory.nodes(),
-            data: config.data.site(),
+            data,
             desired: desired_sender,
             outage_grace_ms: grace_sender,
             resync,
@@ -335,7 +339,7 @@ impl Agent {
 async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Entropy>) -> Result<Platform, AgentError> {
     let state = &config.state_dir;
     let salt = NodeSalt::load_or_create(state, entropy.as_ref())?;
-    let settings = InventorySettings { salt: salt.clone(), reserve: config.reserve };
+    let settings = InventorySettings { salt: salt.clone(), reserve: config.reserve, rdma: config.rdma.clone() };
     if let Some(file) = &config.inventory_file {
         let inventory = observe::file::observe(file, settings).await?;
         let donor = EchoDelivery::start(state, Arc::clone(clock), Arc::clone(entropy)).await?;

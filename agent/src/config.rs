@@ -5,6 +5,7 @@ mod address;
 mod data;
 mod liqo;
 pub(crate) mod problems;
+mod rdma;
 #[cfg(test)]
 mod tests;
 pub(crate) mod yaml;
@@ -28,7 +29,7 @@ use problems::Problems;
 use crate::burst::BurstSettings;
 use crate::fabric::{DEFAULT_FABRIC_PORT, FabricMode, TunSettings};
 use crate::local_policy::LocalPolicy;
-use crate::observe::LocalReserve;
+use crate::observe::{LocalReserve, RdmaResource};
 
 /// Bytes of the file that are read.
 const MAX_BYTES: u64 = 1 << 20;
@@ -167,6 +168,8 @@ pub struct Config {
     pub sharing: LocalPolicy,
     /// What stays for local work.
     pub reserve: LocalReserve,
+    /// Resources that count virtual functions of RDMA networks, each with its network and the Gbit/s of one function.
+    pub rdma: Vec<RdmaResource>,
     /// What data it holds.
     pub data: DataSettings,
     /// Tunnels.
@@ -195,6 +198,7 @@ impl Default for Config {
             inventory_file: None,
             sharing: LocalPolicy::default(),
             reserve: LocalReserve::default(),
+            rdma: Vec::new(),
             data: DataSettings::default(),
             fabric: FabricSettings::default(),
             access: AccessSettings::default(),
@@ -249,6 +253,7 @@ impl Config {
         if keepalive == 0 || keepalive > 120 {
             problems.refuse("fabric.keepaliveSeconds", keepalive, "want 1 to 120; 25 suits most");
         }
+        rdma::check(&self.rdma, self.kubernetes.is_some(), &mut problems);
         self.data.check(&mut problems);
         self.access.check(&mut problems);
         self.liqo.check(self.kubernetes.is_some(), &mut problems);

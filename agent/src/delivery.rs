@@ -18,7 +18,7 @@ pub mod origin_secret;
 mod probe;
 pub mod virtual_node;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use comity_proto::v1;
@@ -90,6 +90,24 @@ pub struct DonorLease {
     pub fencing_token: u64,
     /// Latest time, in milliseconds since 1970, up to which a credential for it may be good.
     pub ends_at_ms: u64,
+}
+
+impl DonorLease {
+    /// Virtual functions of RDMA networks that it has in all, by the resource that counts them.
+    pub(crate) fn functions(&self) -> BTreeMap<&str, u64> {
+        functions(&self.placement)
+    }
+}
+
+/// Virtual functions of RDMA networks that a placement takes in all, by the resource that counts them.
+pub(crate) fn functions(placement: &v1::Placement) -> BTreeMap<&str, u64> {
+    let mut functions: BTreeMap<&str, u64> = BTreeMap::new();
+    let taken = placement.nodes.iter().flat_map(|node| &node.rdma).filter(|rdma| !rdma.resource.is_empty());
+    for rdma in taken {
+        let count = functions.entry(&rdma.resource).or_default();
+        *count = count.saturating_add(rdma.functions.into());
+    }
+    functions
 }
 
 /// What the origin's agent must know to hand a lease on.

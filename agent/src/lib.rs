@@ -33,6 +33,7 @@ pub mod kubernetes_api;
 pub mod liqo;
 pub mod local_api;
 pub mod local_policy;
+mod measured;
 pub mod metrics;
 pub mod node_service;
 pub mod nodes;

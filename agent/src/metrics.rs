@@ -21,6 +21,8 @@ pub struct Metrics {
     pub step_seconds: HistogramVec,
     /// Leases here, by side.
     pub leases: IntGaugeVec,
+    /// Mbit/s that arrived from other clusters, at best within a day.
+    pub measured_mbits: IntGaugeVec,
     /// Tunnels in the fabric.
     pub tunnels: IntGauge,
     /// Thousandths of GPUs lent, by this agent's own count.
@@ -60,7 +62,14 @@ impl Metrics {
         registry.register(Box::new(step_seconds.clone()))?;
         let leases = IntGaugeVec::new(Opts::new("comity_agent_leases", "Leases here, by side."), &["side"])?;
         registry.register(Box::new(leases.clone()))?;
+        let measured = Opts::new(
+            "comity_agent_fabric_measured_mbits",
+            "Mbit/s that arrived from a cluster through tunnels, at best within a day.",
+        );
+        let measured_mbits = IntGaugeVec::new(measured, &["cluster"])?;
+        registry.register(Box::new(measured_mbits.clone()))?;
         Ok(Self {
+            measured_mbits,
             connected: gauge("uplink_connected", "1 while a stream to a broker stands.")?,
             streams: counter("uplink_streams_total", "Streams to brokers that were opened.")?,
             desired_revision: gauge("desired_revision", "Revision of the desired state in force.")?,

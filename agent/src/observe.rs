@@ -5,6 +5,7 @@
 
 pub mod file;
 mod fold;
+mod functions;
 mod gpu_pool;
 pub(crate) mod gpu_resource;
 mod health;
@@ -18,7 +19,7 @@ pub(crate) mod pod_request;
 pub(crate) mod quantity;
 mod topology;
 mod topology_watch;
-mod wiring;
+pub(crate) mod wiring;
 
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ use comity_proto::v1::Node;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+pub use functions::RdmaResource;
 pub use node_id::{NodeSalt, NodeSaltError};
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +50,8 @@ pub struct InventorySettings {
     pub salt: NodeSalt,
     /// What stays for local work.
     pub reserve: LocalReserve,
+    /// Which resources count virtual functions of RDMA networks; for a cluster alone, as a file says it of each node.
+    pub rdma: Vec<RdmaResource>,
 }
 
 /// The nodes as last seen, by id; `None` before the first complete look.

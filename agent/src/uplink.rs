@@ -40,8 +40,8 @@ pub struct Uplink {
     pub tls: ClientTls,
     /// What the cluster has.
     pub nodes: watch::Receiver<Nodes>,
-    /// What data it holds.
-    pub data: Option<v1::DataSite>,
+    /// What data it holds, and what lines carry.
+    pub data: watch::Receiver<Option<v1::DataSite>>,
     /// Where desired states go.
     pub desired: watch::Sender<Update>,
     /// Where the outage grace goes.
@@ -57,7 +57,7 @@ struct Shared {
     context: Arc<Context>,
     tls: ClientTls,
     nodes: watch::Receiver<Nodes>,
-    data: Option<v1::DataSite>,
+    data: watch::Receiver<Option<v1::DataSite>>,
     desired: watch::Sender<Update>,
     outage_grace_ms: watch::Sender<u64>,
     offer: tokio::sync::Mutex<OfferState>,

@@ -16,7 +16,7 @@ const MAX_MBITS: u64 = 100_000_000;
 
 /// Data that work from elsewhere may find here, and how quickly they go elsewhere. The broker sends work that reads much to
 /// where it is, or soon will be.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DataSettings {
     /// Names of datasets, as institutions agree on them.
@@ -25,6 +25,14 @@ pub struct DataSettings {
     pub egress_mbits: u64,
     /// Mbit/s to some clusters, where it is not that.
     pub egress_mbits_to: BTreeMap<String, u64>,
+    /// Whether the federation is told how quickly bytes arrived from other clusters through the fabric.
+    pub tell_measured: bool,
+}
+
+impl Default for DataSettings {
+    fn default() -> Self {
+        Self { datasets: BTreeSet::new(), egress_mbits: 0, egress_mbits_to: BTreeMap::new(), tell_measured: true }
+    }
 }
 
 impl DataSettings {
@@ -54,10 +62,12 @@ impl DataSettings {
     #[must_use]
     pub fn site(&self) -> Option<v1::DataSite> {
         let line = |(cluster, mbits): (&String, &u64)| v1::Egress { cluster: cluster.clone(), mbits: *mbits };
-        (*self != Self::default()).then(|| v1::DataSite {
+        let says_something = !self.datasets.is_empty() || self.egress_mbits > 0 || !self.egress_mbits_to.is_empty();
+        says_something.then(|| v1::DataSite {
             datasets: self.datasets.iter().cloned().collect(),
             egress_mbits: self.egress_mbits,
             egress_to: self.egress_mbits_to.iter().map(line).collect(),
+            measured_from: Vec::new(),
         })
     }
 }

@@ -53,6 +53,32 @@ fn data_are_checked_and_said() {
 }
 
 #[test]
+fn functions_of_networks_are_mapped_and_checked() {
+    let text = |rdma: &str| format!("kubernetes: {{}}\nrdma: {rdma}\n");
+    let config = read(&text("[{resource: nvidia.com/ib_vf, network: ib-fabric, gbits: 50}]")).unwrap();
+    config.check().unwrap();
+    assert_eq!((config.rdma[0].network.as_str(), config.rdma[0].gbits), ("ib-fabric", 50));
+    assert_eq!(read(&config.dump()).unwrap(), config);
+    for (rdma, said) in [
+        ("[{resource: nvidia.com/ib_vf, network: ib, gbits: 0}]", ["rdma.gbits", "\"0\"", "1 to 1000000"]),
+        ("[{resource: ib_vf, network: ib, gbits: 5}]", ["rdma.resource", "ib_vf", "as in nvidia.com/ib_vf"]),
+        ("[{resource: nvidia.com/gpu, network: ib, gbits: 5}]", ["rdma.resource", "nvidia.com/gpu", "counts GPUs"]),
+        ("[{resource: a.b/c, network: 'i b', gbits: 5}]", ["rdma.network", "i b", "without spaces"]),
+        (
+            "[{resource: a.b/c, network: ib, gbits: 5}, {resource: a.b/c, network: eth, gbits: 5}]",
+            ["rdma.resource", "a.b/c", "listed twice"],
+        ),
+    ] {
+        let error = read(&text(rdma)).unwrap().check().unwrap_err().to_string();
+        assert!(said.iter().all(|part| error.contains(part)), "{rdma}: {error}");
+    }
+    let unknown = read(&text("[{resource: a.b/c, network: ib, gbit: 5}]")).unwrap_err().to_string();
+    assert!(unknown.contains("rdma[0]") && unknown.contains("gbit"), "{unknown}");
+    let of_a_file = "inventoryFile: /a\nrdma: [{resource: a.b/c, network: ib, gbits: 5}]\n";
+    assert!(read(of_a_file).unwrap().check().unwrap_err().to_string().contains("inventory file"));
+}
+
+#[test]
 fn a_bad_configuration_is_one_sentence_that_names_the_field() {
     let error = read("stateDirectory: /tmp/a\n").unwrap_err().to_string();
     assert!(error.contains("stateDirectory") && !error.contains('\n'), "{error}");

@@ -51,6 +51,22 @@ pub struct GpuLeaseSpec {
     pub resource: String,
     /// VirtualNode or Namespace.
     pub delivery: super::DeliveryKind,
+    /// Virtual functions of an RDMA network that its pods may have, and must ask for. Absent: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub functions: Vec<Functions>,
+}
+
+/// Virtual functions of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Functions {
+    /// Kubernetes resource that counts them on the donor.
+    pub resource: String,
+    /// All of them.
+    pub count: i64,
+    /// Those of each node, or of the node with fewest: as many as the pods of one node may ask for.
+    pub per_node: i64,
 }
 
 /// What this cluster is in a lease.

@@ -2,7 +2,7 @@
 
 use comity_proto::v1;
 
-use super::gpu_lease::{GpuLease, GpuLeaseSpec, GpuLeaseStatus, Side};
+use super::gpu_lease::{Functions, GpuLease, GpuLeaseSpec, GpuLeaseStatus, Side};
 use super::reconcile::condition;
 use super::{Condition, DeliveryKind, camel, conditions, time};
 use crate::reclaim::{CHECKPOINTED, CalledBack, RECLAIM_AT, RECLAIM_REASON};
@@ -30,6 +30,7 @@ pub(super) fn mirror(lease: &v1::Lease, cluster: &str, old: Option<&GpuLease>, n
             peer,
             tenant: lease.tenant.clone(),
             gpus: lease.gpus.as_ref().map_or(0, |gpus| i64::from(gpus.count)),
+            functions: functions(&placement),
             resource: placement.resource_name,
             delivery: match lease.delivery() {
                 v1::Delivery::VirtualNode => DeliveryKind::VirtualNode,
@@ -67,6 +68,20 @@ pub(super) fn mirror(lease: &v1::Lease, cluster: &str, old: Option<&GpuLease>, n
         ),
     });
     Some(object)
+}
+
+/// What pods have to ask for beside GPUs.
+fn functions(placement: &v1::Placement) -> Vec<Functions> {
+    let of = |resource: &str| {
+        let on_nodes = placement.nodes.iter().flat_map(|node| &node.rdma).filter(|rdma| rdma.resource == resource);
+        on_nodes.map(|rdma| rdma.functions).min().unwrap_or(0)
+    };
+    let all = crate::delivery::functions(placement).into_iter().map(|(resource, count)| Functions {
+        resource: resource.to_owned(),
+        count: i64::try_from(count).unwrap_or(i64::MAX),
+        per_node: of(resource).into(),
+    });
+    all.collect()
 }
 
 /// Whether it is called back: why, until when, and where its request goes on.
@@ -149,6 +164,32 @@ mod tests {
         assert_eq!(mirror(&lease, "here", Some(&origin), 9_000).unwrap(), origin);
         assert_eq!(marks(&origin), [None, None]);
         assert_eq!(origin.status.unwrap().reclaim_at, None);
+    }
+
+    #[test]
+    fn pods_are_told_which_functions_to_ask_for() {
+        let node = |functions, gbits| v1::NodePlacement {
+            rdma: vec![v1::RdmaBandwidth {
+                network: "ib".to_owned(),
+                gbits,
+                resource: "nvidia.com/ib_vf".to_owned(),
+                functions,
+                local_functions: 0,
+            }],
+            ..Default::default()
+        };
+        let nodes = vec![node(3, 150), node(2, 200)];
+        let lease = v1::Lease {
+            id: "lease-4".to_owned(),
+            origin: "here".to_owned(),
+            placement: Some(v1::Placement { donor: "there".to_owned(), nodes, ..Default::default() }),
+            ..Default::default()
+        };
+        let shown = mirror(&lease, "here", None, 1_000).unwrap().spec.functions;
+        assert_eq!(shown, [Functions { resource: "nvidia.com/ib_vf".to_owned(), count: 5, per_node: 2 }]);
+        let silent =
+            serde_json::to_value(mirror(&v1::Lease { placement: None, ..lease }, "here", None, 1_000)).unwrap();
+        assert!(silent["spec"].get("functions").is_none(), "{silent}");
     }
 
     #[test]

@@ -291,6 +291,12 @@ impl PeerHandle {
         self.peer.config.epoch
     }
 
+    /// The other side's cluster.
+    #[must_use]
+    pub fn remote_cluster(&self) -> &str {
+        &self.peer.config.remote_cluster
+    }
+
     /// Whether pods of this cluster are led to the other side's API server: in mode `tun`, where its address is known.
     #[must_use]
     pub fn leads_pods(&self) -> bool {

@@ -5,6 +5,7 @@
 mod connections;
 mod handshake;
 mod lifecycle;
+mod measured;
 mod trust;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use comity_proto::v1::{Device, Node, sharing};
 
-use super::LocalReserve;
+use super::InventorySettings;
+use super::functions;
 use super::gpu_pool::{self, GpuPool, LeftOut, mig_sharing};
 use super::health;
 use super::node_facts::NodeFacts;
-use super::node_id::NodeSalt;
 use super::pod_facts::PodFacts;
 use super::pod_request::{Amounts, CPU, MEMORY};
 use super::topology::NodeTopology;
@@ -41,8 +41,7 @@ pub(crate) fn fold<'a>(
     pods: impl IntoIterator<Item = &'a PodFacts>,
     lent: &BTreeSet<String>,
     topologies: &BTreeMap<String, NodeTopology>,
-    salt: &NodeSalt,
-    reserve: &LocalReserve,
+    settings: &InventorySettings,
 ) -> Folded {
     let mut used: BTreeMap<&str, Amounts> = BTreeMap::new();
     for pod in pods.into_iter().filter(|pod| !lent.contains(&*pod.namespace)) {
@@ -55,14 +54,15 @@ pub(crate) fn fold<'a>(
         }
     }
     let nothing = Amounts::new();
-    let mut folded = Folded { nodes: Vec::new(), left_out: Vec::new() };
+    let nodes: Vec<&NodeFacts> = nodes.into_iter().collect();
+    let mut folded = Folded { nodes: Vec::new(), left_out: functions::unseen(&nodes, &settings.rdma) };
     for facts in nodes.into_iter().filter(|facts| !facts.is_virtual) {
         let (pools, left_out) = gpu_pool::pools(facts);
         folded.left_out.extend(left_out);
         if !pools.is_empty() {
             let local = used.get(facts.name.as_str()).unwrap_or(&nothing);
             let topology = topologies.get(&facts.name);
-            let (node, left_out) = node(facts, &pools, topology, local, (salt, reserve));
+            let (node, left_out) = node(facts, &pools, topology, local, settings);
             folded.nodes.push(node);
             folded.left_out.extend(left_out);
         }
@@ -79,7 +79,7 @@ fn node(
     pools: &[GpuPool],
     topology: Option<&NodeTopology>,
     local: &Amounts,
-    (salt, reserve): (&NodeSalt, &LocalReserve),
+    InventorySettings { salt, reserve, rdma }: &InventorySettings,
 ) -> (Node, Vec<LeftOut>) {
     let amount = |amounts: &Amounts, name: &str| amounts.get(name).copied().unwrap_or(0);
     let mut devices = Vec::new();
@@ -118,6 +118,9 @@ fn node(
             }
         }
     };
+    let (by_functions, others) = functions::of(facts, local, rdma, &wiring.rdma);
+    wiring.rdma.extend(by_functions);
+    left_out.extend(others);
     // The owner's own word wins.
     if let Some(topology) = topology.filter(|_| wiring.numa.is_empty()) {
         wiring.numa = topology.apply(&mut devices, (cpu_milli, memory_mib));

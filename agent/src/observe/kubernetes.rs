@@ -183,8 +183,7 @@ impl Seen {
     fn publish(&self, settings: &InventorySettings, publish: &watch::Sender<Nodes>, told: &mut Vec<LeftOut>) {
         let lent: BTreeSet<String> = self.namespaces.facts().chain(self.guests.facts()).cloned().collect();
         let topologies = self.topologies.clone().unwrap_or_default();
-        let (salt, reserve) = (&settings.salt, &settings.reserve);
-        let folded = fold(self.nodes.facts(), self.pods.facts(), &lent, &topologies, salt, reserve);
+        let folded = fold(self.nodes.facts(), self.pods.facts(), &lent, &topologies, settings);
         if folded.left_out != *told {
             for left in &folded.left_out {
                 tracing::warn!(

@@ -15,7 +15,7 @@ pub(crate) const MAX_BYTES: usize = 16 << 10;
 /// Bounds that an offer keeps.
 pub(super) const MAX_NUMA_NODES: usize = 32;
 pub(super) const MAX_NETWORKS: usize = 16;
-pub(super) const MAX_GBITS: u32 = 1_000_000;
+pub(crate) const MAX_GBITS: u32 = 1_000_000;
 const MAX_NAME_BYTES: usize = 63;
 const MIB: u64 = 1 << 20;
 
@@ -127,13 +127,13 @@ fn rdma(written: &Written) -> Result<Vec<RdmaBandwidth>, String> {
         if !(1..=MAX_GBITS).contains(&gbits) {
             return Err(format!("rdma: {network} has {gbits} Gbit/s; write 1 to {MAX_GBITS}"));
         }
-        rdma.push(RdmaBandwidth { network: network.clone(), gbits });
+        rdma.push(RdmaBandwidth { network: network.clone(), gbits, ..RdmaBandwidth::default() });
     }
     Ok(rdma)
 }
 
 /// Names of cliques and networks are printed, and found again.
-pub(super) fn check_name(field: &str, name: &str) -> Result<(), String> {
+pub(crate) fn check_name(field: &str, name: &str) -> Result<(), String> {
     if !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.chars().all(|c| c.is_ascii_graphic()) {
         return Ok(());
     }
@@ -159,7 +159,7 @@ mod tests {
     fn an_owner_says_how_a_node_is_wired() {
         let (wiring, devices) = of(PAIRS).unwrap();
         assert_eq!(wiring.numa[1], NumaAmounts { numa_node: 1, cpu_milli: 32_000, memory_mib: 400 << 10 });
-        assert_eq!(wiring.rdma, [RdmaBandwidth { network: "ib".to_owned(), gbits: 200 }]);
+        assert_eq!(wiring.rdma, [RdmaBandwidth { network: "ib".to_owned(), gbits: 200, ..RdmaBandwidth::default() }]);
         assert_eq!(devices.iter().map(|device| device.numa_node).collect::<Vec<_>>(), [0, 0, 1, 1].map(Some));
         let cliques: Vec<&str> = devices.iter().map(|device| device.nvlink_clique.as_str()).collect();
         assert!(cliques[0] == cliques[1] && cliques[1] != cliques[2] && cliques[2] == cliques[3]);

@@ -114,6 +114,7 @@ impl Session<'_> {
         let mut records = self.shared.context.store.subscribe();
         let mut nodes = self.shared.nodes.clone();
         let mut service = self.shared.context.node_service.clone();
+        let mut data = self.shared.data.clone();
         let mut last_sent = self.shared.context.clock.elapsed();
         let deadline = self.shared.context.clock.sleep(WELCOME_WITHIN);
         tokio::pin!(deadline);
@@ -129,6 +130,7 @@ impl Session<'_> {
                 Ok(()) = records.changed(), if self.welcomed => {}
                 Ok(()) = nodes.changed(), if self.welcomed => {}
                 Ok(()) = service.changed(), if self.welcomed => {}
+                Ok(()) = data.changed(), if self.welcomed => {}
                 () = beat, if self.welcomed => {
                     // No room means that something is on its way already.
                     let _ = sender.try_send(message(0, Body::Heartbeat(v1::Heartbeat {})));
@@ -164,7 +166,7 @@ impl Session<'_> {
         let nodes = self.shared.nodes.borrow().clone();
         let Some(nodes) = nodes else { return Ok(self.sent > before) };
         let deliveries = self.shared.context.node_service.borrow().deliveries();
-        let offered = Offered { nodes, deliveries, data: self.shared.data.clone() };
+        let offered = Offered { nodes, deliveries, data: self.shared.data.borrow().clone() };
         let mut state = self.shared.offer.lock().await;
         if !state.is_due(&offered) {
             return Ok(self.sent > before);

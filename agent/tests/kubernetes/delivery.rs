@@ -159,7 +159,8 @@ async fn refused_at_once_and_soon_unknown(pods: &Api<Pod>) {
 
 /// Everything may be asked again once the API server is back, and what was known stays known meanwhile.
 pub(crate) async fn an_absent_api_server_is_waited_for(cluster: &Cluster) {
-    let settings = InventorySettings { salt: NodeSalt::new([4; 32]), reserve: LocalReserve::default() };
+    let settings =
+        InventorySettings { salt: NodeSalt::new([4; 32]), reserve: LocalReserve::default(), rdma: Vec::new() };
     let inventory = observe::kubernetes::observe(&cluster.agent, settings);
     let mut nodes = inventory.nodes();
     nodes.wait_for(Option::is_some).await.unwrap();

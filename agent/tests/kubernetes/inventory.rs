@@ -13,7 +13,7 @@ pub(crate) async fn nodes_pods_and_leases_become_an_offer(cluster: &Cluster) {
     let salt = NodeSalt::new([9; 32]);
     let inventory = observe::kubernetes::observe(
         &cluster.agent,
-        InventorySettings { salt: salt.clone(), reserve: LocalReserve::default() },
+        InventorySettings { salt: salt.clone(), reserve: LocalReserve::default(), rdma: Vec::new() },
     );
     let nodes = inventory.nodes();
 

@@ -29,6 +29,9 @@ pub struct DataSite {
     pub egress_mbits: u64,
     /// Mbit/s to some others, where it is not that.
     pub egress_mbits_to: BTreeMap<ClusterId, u64>,
+    /// Mbit/s that its agent saw arrive from others lately, through their tunnels.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub measured_mbits_from: BTreeMap<ClusterId, u64>,
 }
 
 impl DataSite {
@@ -38,11 +41,10 @@ impl DataSite {
         *self == Self::default()
     }
 
-    /// Mbit/s to another cluster, above 0.
+    /// Mbit/s to another cluster, above 0, as this one's operator says; `None`: not said.
     #[must_use]
-    pub fn mbits_to(&self, other: &ClusterId) -> u64 {
-        let said = self.egress_mbits_to.get(other).copied().unwrap_or(self.egress_mbits);
-        if said == 0 { USUAL_MBITS } else { said }
+    pub fn said_mbits_to(&self, other: &ClusterId) -> Option<u64> {
+        Some(self.egress_mbits_to.get(other).copied().unwrap_or(self.egress_mbits)).filter(|mbits| *mbits > 0)
     }
 
     /// Checks names and bounds.
@@ -63,13 +65,24 @@ impl DataSite {
         }
         let lines =
             self.egress_mbits_to.iter().map(|(to, mbits)| (format!("offer.data.egress_to[{to}].mbits"), *mbits));
-        for (field, mbits) in lines.chain([("offer.data.egress_mbits".to_owned(), self.egress_mbits)]) {
+        let seen = self.measured_mbits_from.iter();
+        let seen = seen.map(|(from, mbits)| (format!("offer.data.measured_from[{from}].mbits"), *mbits));
+        for (field, mbits) in lines.chain(seen).chain([("offer.data.egress_mbits".to_owned(), self.egress_mbits)]) {
             if mbits > MAX_MBITS {
                 return Err(Refusal::invalid(&field, mbits, "is too large", format!("use at most {MAX_MBITS} Mbit/s")));
             }
         }
         Ok(())
     }
+}
+
+/// Mbit/s from one cluster to another, above 0; each with what it says of its data. What was seen to arrive is what the line
+/// carries at least: it wins over a smaller number that somebody wrote, and takes the place of a guess where nobody did.
+#[must_use]
+pub fn mbits_between(from: (&ClusterId, &DataSite), to: (&ClusterId, Option<&DataSite>)) -> u64 {
+    let said = from.1.said_mbits_to(to.0);
+    let seen = to.1.and_then(|site| site.measured_mbits_from.get(from.0)).copied().filter(|mbits| *mbits > 0);
+    said.max(seen).unwrap_or(USUAL_MBITS)
 }
 
 /// Checks what a request wants near.
@@ -142,11 +155,27 @@ mod tests {
     #[test]
     fn who_says_nothing_has_a_usual_line() {
         let (eos, atlas) = (cluster("eos"), cluster("atlas"));
+        let home = cluster("home");
         let mut site = DataSite::default();
-        assert_eq!((site.mbits_to(&eos), site.is_empty()), (USUAL_MBITS, true));
+        let to = |site: &DataSite, other: &ClusterId| mbits_between((&home, site), (other, None));
+        assert_eq!((to(&site, &eos), site.is_empty()), (USUAL_MBITS, true));
         site.egress_mbits = 10_000;
         site.egress_mbits_to.insert(eos.clone(), 100_000);
-        assert_eq!((site.mbits_to(&eos), site.mbits_to(&atlas)), (100_000, 10_000));
+        assert_eq!((to(&site, &eos), to(&site, &atlas)), (100_000, 10_000));
+    }
+
+    #[test]
+    fn what_was_seen_to_arrive_raises_what_is_said_and_takes_the_place_of_a_guess() {
+        let (home, eos) = (cluster("home"), cluster("eos"));
+        let between = |said, seen| {
+            let from = DataSite { egress_mbits: said, ..DataSite::default() };
+            let to = DataSite { measured_mbits_from: BTreeMap::from([(home.clone(), seen)]), ..DataSite::default() };
+            mbits_between((&home, &from), (&eos, Some(&to)))
+        };
+        assert_eq!(between(10_000, 40_000), 40_000);
+        assert_eq!(between(10_000, 400), 10_000, "it may just not have had more to carry");
+        assert_eq!((between(0, 400), between(0, 40_000)), (400, 40_000));
+        assert_eq!(between(0, 0), USUAL_MBITS);
     }
 
     #[test]
@@ -166,5 +195,8 @@ mod tests {
         assert_eq!(site.check().expect_err("a space").field, "offer.data.datasets[0]");
         let site = DataSite { egress_mbits: MAX_MBITS + 1, ..DataSite::default() };
         assert_eq!(site.check().expect_err("too much").field, "offer.data.egress_mbits");
+        let measured_mbits_from = BTreeMap::from([(cluster("eos"), MAX_MBITS + 1)]);
+        let site = DataSite { measured_mbits_from, ..DataSite::default() };
+        assert_eq!(site.check().expect_err("too much").field, "offer.data.measured_from[eos].mbits");
     }
 }

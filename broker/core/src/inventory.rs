@@ -2,6 +2,7 @@
 
 mod devices;
 mod fault;
+mod functions;
 mod layout;
 mod stored_offer;
 mod wiring;
@@ -19,6 +20,7 @@ use crate::refusal::Refusal;
 
 pub use devices::{DeviceIter, DeviceIterMut, DevicePool, Devices};
 pub use fault::{Fault, FaultClass};
+pub use functions::RdmaFunctions;
 pub use wiring::{DeviceWiring, NodeWiring, NumaAmounts};
 
 /// How a device may be shared.

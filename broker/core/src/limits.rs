@@ -14,6 +14,8 @@ pub const MAX_NETWORKS_PER_NODE: usize = 16;
 pub const MAX_RDMA_GBITS: u32 = 1_000_000;
 /// Bytes of the name of a network or of an NVLink clique.
 pub const MAX_NAME_BYTES: usize = 63;
+/// Bytes of the name of a Kubernetes resource: a domain of 253, a slash and a name of 63.
+pub const MAX_RESOURCE_NAME_BYTES: usize = 317;
 /// Shares of one request; policy usually allows less.
 pub const MAX_SHARES_PER_REQUEST: u32 = 4_096;
 /// Smallest fraction of a device, in thousandths: 1/20 of a GPU.

@@ -14,8 +14,9 @@ use crate::time::Timestamp;
 /// and `layout` to MIG devices, and what is held is kept account of. Format 4 adds the commands `revise-offer`, `reclaim-leases` and
 /// `checkpoint-lease`, wiring to nodes and devices of offers, to requests what they ask of it, members and `preemptible`, and to
 /// placements what they take of wiring. Format 5 adds `spread_donors` to requests, `more` and `aim` to placements, to reasons for
-/// calling a lease back `repair`, to devices of offers what is wrong with them, to nodes whether they answer, reasons for which leases
-/// are called back or end when these fail, and that failures are remembered. Entries of earlier formats are read: what they do not say
+/// calling a lease back `repair`, to devices of offers what is wrong with them, to nodes whether they answer and which virtual functions carry
+/// their networks, to placements those that they take, to data what was measured of lines, reasons for which leases
+/// are called back or end when nodes and devices fail, and that failures are remembered. Entries of earlier formats are read: what they do not say
 /// was so for all of them.
 pub const LOG_FORMAT: u16 = 5;
 /// Format from which on what is held is kept account of: what earlier entries do must not depend on the release that

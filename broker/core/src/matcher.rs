@@ -17,6 +17,7 @@
 
 mod ahead;
 mod asked;
+mod bandwidth;
 mod batch;
 mod call_backs;
 mod called_back;

@@ -30,6 +30,8 @@ pub struct NodeOccupancy {
     pub numa: LiteMap<u32, NumaAmounts>,
     /// Gbit/s lent, by RDMA network.
     pub rdma_gbits: LiteMap<String, u32>,
+    /// Virtual functions lent, by resource.
+    pub rdma_functions: LiteMap<String, u32>,
 }
 
 /// What is lent of one donor.
@@ -131,6 +133,10 @@ impl NodeOccupancy {
             let gbits = self.rdma_gbits.entry(network.clone()).or_default();
             *gbits = gbits.saturating_add(*taken);
         }
+        for taken in taken.rdma_functions.values().filter(|taken| taken.count > 0) {
+            let functions = self.rdma_functions.entry(taken.resource.clone()).or_default();
+            *functions = functions.saturating_add(taken.count);
+        }
         for (&index, share) in &taken.devices {
             let milli = self.devices.entry(index).or_default();
             *milli = milli.saturating_add(share.milli);
@@ -159,6 +165,9 @@ impl NodeOccupancy {
         }
         for (network, taken) in &taken.rdma_gbits {
             reduce(&mut self.rdma_gbits, network, *taken);
+        }
+        for taken in taken.rdma_functions.values() {
+            reduce(&mut self.rdma_functions, &taken.resource, taken.count);
         }
         for (index, share) in &taken.devices {
             reduce(&mut self.devices, index, share.milli);

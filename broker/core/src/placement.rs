@@ -28,6 +28,15 @@ impl DeviceShare {
     }
 }
 
+/// Virtual functions that a placement takes of one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakenFunctions {
+    /// Kubernetes resource that counts them on the donor.
+    pub resource: String,
+    /// How many.
+    pub count: u32,
+}
+
 /// What a placement takes of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodePlacement {
@@ -43,6 +52,9 @@ pub struct NodePlacement {
     /// Gbit/s of the node on an RDMA network, by its name.
     #[serde(default, skip_serializing_if = "LiteMap::is_empty")]
     pub rdma_gbits: LiteMap<String, u32>,
+    /// Virtual functions that carry it, by the network's name; empty where it is not lent by functions.
+    #[serde(default, skip_serializing_if = "LiteMap::is_empty")]
+    pub rdma_functions: LiteMap<String, TakenFunctions>,
 }
 
 /// Donor, nodes and devices chosen for a request.

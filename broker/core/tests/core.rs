@@ -17,6 +17,8 @@ mod failures;
 mod federation;
 #[path = "core/formats.rs"]
 mod formats;
+#[path = "core/functions.rs"]
+mod functions;
 #[path = "core/gangs.rs"]
 mod gangs;
 #[path = "core/handshake.rs"]

@@ -25,6 +25,7 @@ pub(super) fn needs_to_proto(needs: &[DataNeed]) -> Vec<v1::DataNeed> {
 pub(super) fn site(site: v1::DataSite) -> Result<DataSite, Refusal> {
     bounded("offer.data.datasets", site.datasets.len(), MAX_DATASETS_PER_SITE)?;
     bounded("offer.data.egress_to", site.egress_to.len(), MAX_LINES)?;
+    bounded("offer.data.measured_from", site.measured_from.len(), MAX_LINES)?;
     let mut datasets = BTreeSet::new();
     for (index, dataset) in site.datasets.into_iter().enumerate() {
         if datasets.contains(&dataset) {
@@ -32,24 +33,34 @@ pub(super) fn site(site: v1::DataSite) -> Result<DataSite, Refusal> {
         }
         datasets.insert(dataset);
     }
-    let mut egress_mbits_to = BTreeMap::new();
-    for (index, line) in site.egress_to.into_iter().enumerate() {
-        let field = format!("offer.data.egress_to[{index}].cluster");
-        let cluster = ClusterId::parse(&line.cluster, &field)?;
-        if egress_mbits_to.insert(cluster, line.mbits).is_some() {
-            return Err(twice(&field, &line.cluster));
+    let egress_mbits_to = lines("egress_to", site.egress_to.into_iter().map(|line| (line.cluster, line.mbits)))?;
+    let seen = site.measured_from.into_iter().map(|line| (line.cluster, line.mbits));
+    let measured_mbits_from = lines("measured_from", seen)?;
+    Ok(DataSite { datasets, egress_mbits: site.egress_mbits, egress_mbits_to, measured_mbits_from })
+}
+
+/// Mbit/s by cluster.
+fn lines(list: &str, lines: impl Iterator<Item = (String, u64)>) -> Result<BTreeMap<ClusterId, u64>, Refusal> {
+    let mut by_cluster = BTreeMap::new();
+    for (index, (name, mbits)) in lines.enumerate() {
+        let field = format!("offer.data.{list}[{index}].cluster");
+        let cluster = ClusterId::parse(&name, &field)?;
+        if by_cluster.insert(cluster, mbits).is_some() {
+            return Err(twice(&field, &name));
         }
     }
-    Ok(DataSite { datasets, egress_mbits: site.egress_mbits, egress_mbits_to })
+    Ok(by_cluster)
 }
 
 /// For the API; `None`: nothing is known.
 pub(super) fn site_to_proto(site: &DataSite) -> Option<v1::DataSite> {
     let line = |(cluster, mbits): (&ClusterId, &u64)| v1::Egress { cluster: cluster.to_string(), mbits: *mbits };
+    let seen = |(cluster, mbits): (&ClusterId, &u64)| v1::Ingress { cluster: cluster.to_string(), mbits: *mbits };
     (!site.is_empty()).then(|| v1::DataSite {
         datasets: site.datasets.iter().cloned().collect(),
         egress_mbits: site.egress_mbits,
         egress_to: site.egress_mbits_to.iter().map(line).collect(),
+        measured_from: site.measured_mbits_from.iter().map(seen).collect(),
     })
 }
 

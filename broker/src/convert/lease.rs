@@ -114,7 +114,7 @@ pub fn placement_to_proto(placement: &Placement) -> v1::Placement {
         cpu_milli: node.cpu_milli,
         memory_mib: node.memory_mib,
         numa: wiring::numa_to_proto(node.numa.iter()),
-        rdma: wiring::rdma_to_proto(node.rdma_gbits.iter()),
+        rdma: wiring::rdma_of_part(node),
     });
     v1::Placement {
         donor: placement.donor.to_string(),

@@ -129,7 +129,7 @@ pub fn to_proto(cluster: &ClusterId, offer: &Offer) -> v1::Offer {
         schedulable: node.schedulable,
         not_ready: !node.ready,
         numa: wiring::numa_to_proto(node.wiring.numa.iter()),
-        rdma: wiring::rdma_to_proto(node.wiring.rdma_gbits.iter()),
+        rdma: wiring::rdma_of_node(&node.wiring),
     });
     v1::Offer {
         cluster: cluster.to_string(),
@@ -244,7 +244,16 @@ mod tests {
             cpu_milli: 64_000,
             devices: vec![device],
             numa: vec![v1::NumaAmounts { numa_node: 3, cpu_milli: 32_000, memory_mib: 0 }],
-            rdma: vec![v1::RdmaBandwidth { network: "ib0".to_owned(), gbits: 400 }],
+            rdma: vec![
+                v1::RdmaBandwidth {
+                    network: "eth-vf".to_owned(),
+                    gbits: 400,
+                    resource: "nvidia.com/ib_vf".to_owned(),
+                    functions: 8,
+                    local_functions: 2,
+                },
+                v1::RdmaBandwidth { network: "ib0".to_owned(), gbits: 400, ..v1::RdmaBandwidth::default() },
+            ],
             ..v1::Node::default()
         };
         v1::Offer {
@@ -256,6 +265,7 @@ mod tests {
                 datasets: vec!["imagenet-1k".to_owned(), "laion".to_owned()],
                 egress_mbits: 10_000,
                 egress_to: vec![v1::Egress { cluster: "eos".to_owned(), mbits: 100_000 }],
+                measured_from: vec![v1::Ingress { cluster: "atlas".to_owned(), mbits: 940 }],
             }),
         }
     }
@@ -301,9 +311,29 @@ mod tests {
             (with(|o| o.nodes = vec![v1::Node::default(); 10_001]), "offer.nodes", "10001"),
             (with(|o| o.nodes[0].numa = vec![o.nodes[0].numa[0]; 2]), "offer.nodes[0].numa[1].numa_node", "3"),
             (with(|o| o.nodes[0].numa = vec![v1::NumaAmounts::default(); 33]), "offer.nodes[0].numa", "33"),
-            (with(|o| o.nodes[0].rdma = vec![o.nodes[0].rdma[0].clone(); 2]), "offer.nodes[0].rdma[1].network", "ib0"),
-            (with(|o| o.nodes[0].rdma[0].gbits = 0), "offer.nodes[0123456789abcdef].rdma[ib0].gbits", "0"),
-            (with(|o| o.nodes[0].rdma[0].network = "i b".into()), "offer.nodes[0123456789abcdef].rdma", "i b"),
+            (with(|o| o.nodes[0].rdma = vec![o.nodes[0].rdma[1].clone(); 2]), "offer.nodes[0].rdma[1].network", "ib0"),
+            (with(|o| o.nodes[0].rdma[1].gbits = 0), "offer.nodes[0123456789abcdef].rdma[ib0].gbits", "0"),
+            (with(|o| o.nodes[0].rdma[1].network = "i b".into()), "offer.nodes[0123456789abcdef].rdma", "i b"),
+            (with(|o| o.nodes[0].rdma[0].functions = 3), "offer.nodes[0123456789abcdef].rdma[eth-vf].functions", "3"),
+            (
+                with(|o| o.nodes[0].rdma[1].resource = "nvidia.com/ib_vf".into()),
+                "offer.nodes[0123456789abcdef].rdma[ib0].functions",
+                "0",
+            ),
+            (
+                with(|o| o.nodes[0].rdma[0].local_functions = 9),
+                "offer.nodes[0123456789abcdef].rdma[eth-vf].local_functions",
+                "9",
+            ),
+            (with(|o| o.nodes[0].rdma[0].resource.clear()), "offer.nodes[0123456789abcdef].rdma[eth-vf].resource", ""),
+            (
+                with(|o| {
+                    let twice = v1::RdmaBandwidth { network: "ib1".to_owned(), ..o.nodes[0].rdma[0].clone() };
+                    o.nodes[0].rdma.push(twice);
+                }),
+                "offer.nodes[0123456789abcdef].rdma[ib1].resource",
+                "nvidia.com/ib_vf",
+            ),
             (with(|o| o.nodes[0].numa[0].cpu_milli = 65_000), "offer.nodes[0123456789abcdef].numa", "65000"),
             (with(|o| o.nodes[0].devices[0].numa_node = Some(4)), "offer.nodes[0123456789abcdef].devices[0].numa", "4"),
             (with(|o| o.deliveries = vec![0]), "offer.deliveries[0]", "0"),
@@ -313,6 +343,14 @@ mod tests {
             (with(|o| site(o).datasets[1] = "a b".to_owned()), "offer.data.datasets[0]", "a b"),
             (with(|o| site(o).egress_mbits = 1 << 40), "offer.data.egress_mbits", "1099511627776"),
             (with(|o| site(o).egress_to[0].cluster = "E".to_owned()), "offer.data.egress_to[0].cluster", "E"),
+            (
+                with(|o| {
+                    let twice = site(o).measured_from[0].clone();
+                    site(o).measured_from.push(twice);
+                }),
+                "offer.data.measured_from[1].cluster",
+                "atlas",
+            ),
             (with(|o| o.deliveries = vec![1, 2, 1]), "offer.deliveries", "3"),
         ] {
             let refusal = parse(bad, &caller()).expect_err(field);

@@ -2,8 +2,9 @@
 
 use comity_core::Refusal;
 use comity_core::demand::{Members, Numa, NvLink, Topology};
-use comity_core::inventory::{NodeWiring, NumaAmounts};
+use comity_core::inventory::{NodeWiring, NumaAmounts, RdmaFunctions};
 use comity_core::limits::{MAX_NETWORKS_PER_NODE, MAX_NUMA_NODES};
+use comity_core::placement::NodePlacement;
 use comity_proto::v1;
 
 /// Wiring of one node of an offer; `Offer::check` has the last word on amounts.
@@ -27,6 +28,11 @@ pub(super) fn node(numa: &[v1::NumaAmounts], rdma: &[v1::RdmaBandwidth], field: 
             let field = format!("{field}.rdma[{index}].network");
             return Err(Refusal::invalid(&field, &has.network, "comes twice", "list each network once"));
         }
+        if has.resource.is_empty() && has.functions == 0 && has.local_functions == 0 {
+            continue;
+        }
+        let v1::RdmaBandwidth { resource, functions: count, local_functions: local, .. } = has.clone();
+        wiring.rdma_functions.insert(has.network.clone(), RdmaFunctions { resource, count, local });
     }
     Ok(wiring)
 }
@@ -41,9 +47,29 @@ pub(super) fn numa_to_proto<'a>(numa: impl Iterator<Item = (&'a u32, &'a NumaAmo
     amounts.collect()
 }
 
-/// For the API.
-pub(super) fn rdma_to_proto<'a>(rdma: impl Iterator<Item = (&'a String, &'a u32)>) -> Vec<v1::RdmaBandwidth> {
-    rdma.map(|(network, &gbits)| v1::RdmaBandwidth { network: network.clone(), gbits }).collect()
+/// What a node has of networks, for the API.
+pub(super) fn rdma_of_node(wiring: &NodeWiring) -> Vec<v1::RdmaBandwidth> {
+    let bandwidth = |(network, &gbits): (&String, &u32)| {
+        let RdmaFunctions { resource, count, local } = wiring.rdma_functions.get(network).cloned().unwrap_or_default();
+        let network = network.clone();
+        v1::RdmaBandwidth { network, gbits, resource, functions: count, local_functions: local }
+    };
+    wiring.rdma_gbits.iter().map(bandwidth).collect()
+}
+
+/// What a placement takes of them, for the API.
+pub(super) fn rdma_of_part(part: &NodePlacement) -> Vec<v1::RdmaBandwidth> {
+    let bandwidth = |(network, &gbits): (&String, &u32)| {
+        let taken = part.rdma_functions.get(network);
+        v1::RdmaBandwidth {
+            network: network.clone(),
+            gbits,
+            resource: taken.map(|taken| taken.resource.clone()).unwrap_or_default(),
+            functions: taken.map_or(0, |taken| taken.count),
+            local_functions: 0,
+        }
+    };
+    part.rdma_gbits.iter().map(bandwidth).collect()
 }
 
 /// How the shares of a request lie together.

@@ -250,6 +250,7 @@ impl Answer for Lease {
             ("Donor", format!("{donor} ({})", side(self.donor_ready))),
             ("GPUs", self.gpus.summary()),
             ("Placement", self.placement.as_ref().map(Placement::summary).unwrap_or_default()),
+            ("RDMA", self.placement.as_ref().map(Placement::rdma_summary).unwrap_or_default()),
             ("Peering", self.peering.clone().unwrap_or_default()),
             ("Namespace", self.donor_namespace.clone().unwrap_or_default()),
             ("Delivery", self.delivery.as_str().to_owned()),

@@ -42,9 +42,12 @@ pub struct DataSite {
     pub egress_mbits: u64,
     /// Mbit/s to some of them.
     pub egress_to: Vec<Egress>,
+    /// Mbit/s that were seen to arrive from other clusters lately.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub measured_from: Vec<Egress>,
 }
 
-/// What the line to one cluster carries.
+/// What the line to, or from, one cluster carries.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Egress {
@@ -55,7 +58,7 @@ pub struct Egress {
 }
 
 impl DataSite {
-    /// For people: `imagenet-1k, laion; 10000 Mbit/s to others, 100000 to eos`.
+    /// For people: `imagenet-1k, laion; 10000 Mbit/s to others, 100000 to eos; at least 940 measured from atlas`.
     fn summary(&self) -> String {
         let lines = self.egress_to.iter().map(|line| format!(", {} to {}", line.mbits, line.cluster));
         let others = match self.egress_mbits {
@@ -63,17 +66,22 @@ impl DataSite {
             mbits => format!("{mbits} Mbit/s to others"),
         };
         let datasets = if self.datasets.is_empty() { "none".to_owned() } else { self.datasets.join(", ") };
-        format!("{datasets}; {others}{}", lines.collect::<String>())
+        let seen = self.measured_from.iter().map(|line| format!("{} measured from {}", line.mbits, line.cluster));
+        let seen: Vec<String> = seen.collect();
+        let seen = if seen.is_empty() { String::new() } else { format!("; at least {}", seen.join(", ")) };
+        format!("{datasets}; {others}{}{seen}", lines.collect::<String>())
     }
 }
 
 impl From<v1::DataSite> for DataSite {
     fn from(site: v1::DataSite) -> Self {
         let egress = |line: v1::Egress| Egress { cluster: line.cluster, mbits: line.mbits };
+        let ingress = |line: v1::Ingress| Egress { cluster: line.cluster, mbits: line.mbits };
         Self {
             datasets: site.datasets,
             egress_mbits: site.egress_mbits,
             egress_to: site.egress_to.into_iter().map(egress).collect(),
+            measured_from: site.measured_from.into_iter().map(ingress).collect(),
         }
     }
 }

@@ -103,11 +103,57 @@ impl Placement {
         let nodes: Vec<_> = self.nodes.iter().map(node).collect();
         format!("{} {} on {}: {}", self.resource_count, self.resource_name, self.donor, nodes.join(", "))
     }
+
+    /// For people: `150 Gbit/s of ib-fabric, by 3 nvidia.com/ib_vf, on each node`; empty where nothing is taken for RDMA.
+    pub(crate) fn rdma_summary(&self) -> String {
+        let mut told: Vec<(String, Vec<&str>)> = Vec::new();
+        for node in &self.nodes {
+            for rdma in &node.rdma {
+                let by = match rdma.functions {
+                    0 => String::new(),
+                    functions => format!(", by {functions} {},", rdma.resource),
+                };
+                let text = format!("{} Gbit/s of {}{by}", rdma.gbits, rdma.network);
+                match told.iter_mut().find(|(known, _)| *known == text) {
+                    Some((_, nodes)) => nodes.push(&node.node),
+                    None => told.push((text, vec![&node.node])),
+                }
+            }
+        }
+        let on = |(text, nodes): &(String, Vec<&str>)| {
+            if nodes.len() == self.nodes.len() {
+                return format!("{text} on each node");
+            }
+            format!("{text} on {}", nodes.join(", "))
+        };
+        told.iter().map(on).collect::<Vec<_>>().join("; ")
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn networks_are_told_with_the_functions_that_carry_them() {
+        let node = |name: &str, gbits, functions| v1::NodePlacement {
+            node: name.to_owned(),
+            rdma: vec![v1::RdmaBandwidth {
+                network: "ib".to_owned(),
+                gbits,
+                resource: if functions > 0 { "nvidia.com/ib_vf".to_owned() } else { String::new() },
+                functions,
+                local_functions: 0,
+            }],
+            ..v1::NodePlacement::default()
+        };
+        let of = |nodes| Placement::from(v1::Placement { nodes, ..v1::Placement::default() }).rdma_summary();
+        let alike = vec![node("a", 150, 3), node("b", 150, 3)];
+        assert_eq!(of(alike), "150 Gbit/s of ib, by 3 nvidia.com/ib_vf, on each node");
+        let mixed = vec![node("a", 150, 3), node("b", 120, 0)];
+        assert_eq!(of(mixed), "150 Gbit/s of ib, by 3 nvidia.com/ib_vf, on a; 120 Gbit/s of ib on b");
+        assert_eq!(of(vec![v1::NodePlacement::default()]), "");
+    }
 
     #[test]
     fn instances_of_mig_are_told_with_their_first_slots() {

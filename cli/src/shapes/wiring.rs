@@ -3,6 +3,8 @@
 use comity_proto::v1;
 use serde::Serialize;
 
+use super::spec::is_zero;
+
 /// CPU and memory of one NUMA node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -23,6 +25,15 @@ pub struct RdmaBandwidth {
     pub network: String,
     /// Gbit/s.
     pub gbits: u32,
+    /// Kubernetes resource that counts the virtual functions which carry it; empty where it is not lent by functions.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub resource: String,
+    /// How many functions these are.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub functions: u32,
+    /// How many of them local work has.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub local_functions: u32,
 }
 
 impl From<v1::NumaAmounts> for NumaAmounts {
@@ -33,6 +44,12 @@ impl From<v1::NumaAmounts> for NumaAmounts {
 
 impl From<v1::RdmaBandwidth> for RdmaBandwidth {
     fn from(has: v1::RdmaBandwidth) -> Self {
-        Self { network: has.network, gbits: has.gbits }
+        Self {
+            network: has.network,
+            gbits: has.gbits,
+            resource: has.resource,
+            functions: has.functions,
+            local_functions: has.local_functions,
+        }
     }
 }

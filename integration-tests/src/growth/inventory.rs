@@ -44,7 +44,7 @@ fn node(donor: usize, number: usize, generation: u64) -> v1::Node {
         devices: (0..GPUS).map(|index| device(donor, index, in_use == Some(index))).collect(),
         schedulable: true,
         numa: vec![numa(0), numa(1)],
-        rdma: vec![v1::RdmaBandwidth { network: "ib0".to_owned(), gbits: 400 }],
+        rdma: vec![v1::RdmaBandwidth { network: "ib0".to_owned(), gbits: 400, ..v1::RdmaBandwidth::default() }],
         not_ready: false,
     }
 }

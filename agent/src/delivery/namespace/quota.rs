@@ -25,7 +25,7 @@ const CONTAINER_DISK_GIB: u64 = 8;
 
 type Quantities = BTreeMap<String, Quantity>;
 
-/// The ResourceQuota: GPUs exactly as leased, every other device at zero, CPU and memory as leased, and no way out
+/// The ResourceQuota: GPUs and virtual functions exactly as leased, every other device at zero, CPU and memory as leased, and no way out
 /// through Services or piles of objects. `devices` are all device names known on this cluster.
 ///
 /// # Errors
@@ -49,7 +49,11 @@ pub(crate) fn resource_quota(
         ));
     }
     let mut hard: Quantities = devices.iter().map(|name| (format!("requests.{name}"), number(0))).collect();
-    // Extended resources have no limits of their own in a quota: their limit is their request.
+    for (resource, count) in lease.functions() {
+        hard.insert(format!("requests.{resource}"), number(count));
+    }
+    // Extended resources have no limits of their own in a quota: their limit is their request. GPUs come last: what counts
+    // them counts nothing else.
     hard.insert(format!("requests.{}", placement.resource_name), number(placement.resource_count));
     let shares = shares(lease);
     for (name, amount) in [
@@ -199,6 +203,26 @@ mod tests {
         );
         assert_eq!((hard["services.loadbalancers"].as_str(), hard["services.nodeports"].as_str()), ("0", "0"));
         assert!(!hard.contains_key("limits.nvidia.com/gpu"));
+    }
+
+    #[test]
+    fn functions_of_all_nodes_may_be_had_and_no_more() {
+        let mut lease = lease("nvidia.com/gpu", 4, 0);
+        for (node, functions) in lease.placement.nodes.iter_mut().zip([3, 2]) {
+            node.rdma = vec![v1::RdmaBandwidth {
+                network: "ib".to_owned(),
+                gbits: functions * 50,
+                resource: "nvidia.com/ib_vf".to_owned(),
+                functions,
+                local_functions: 0,
+            }];
+        }
+        let on_nodes = ["nvidia.com/gpu", "nvidia.com/ib_vf", "rdma/hca"];
+        assert_eq!(hard(&lease, &on_nodes)["requests.nvidia.com/ib_vf"], "5");
+        assert_eq!(hard(&lease, &on_nodes)["requests.rdma/hca"], "0");
+        // GPUs that are called functions are still no more than were leased.
+        lease.placement.nodes[0].rdma[0].resource = "nvidia.com/gpu".to_owned();
+        assert_eq!(hard(&lease, &on_nodes)["requests.nvidia.com/gpu"], "4");
     }
 
     #[test]

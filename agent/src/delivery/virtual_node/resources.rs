@@ -13,7 +13,7 @@ const HEADROOM_DISK_GIB: u64 = 16;
 const PODS: u64 = 8;
 const PODS_PER_SHARE: u64 = 2;
 
-/// Amounts by resource name: GPUs exactly as leased, CPU and memory as leased with a little room. What is not named here
+/// Amounts by resource name: GPUs and virtual functions exactly as leased, CPU and memory as leased with a little room. What is not named here
 /// cannot be had: Liqo refuses pods that ask for it.
 ///
 /// # Errors
@@ -31,13 +31,16 @@ pub fn granted(lease: &DonorLease) -> Result<BTreeMap<String, String>, DeliveryE
     };
     let cpu = sum(|node| node.cpu_milli).saturating_add(HEADROOM_CPU_MILLI.saturating_mul(rooms));
     let memory = sum(|node| node.memory_mib).saturating_add(HEADROOM_MEMORY_MIB.saturating_mul(rooms));
-    Ok(BTreeMap::from([
+    let functions = lease.functions().into_iter().map(|(resource, count)| (resource.to_owned(), count.to_string()));
+    let mut granted: BTreeMap<String, String> = functions.collect();
+    granted.extend([
         (placement.resource_name.clone(), placement.resource_count.to_string()),
         ("cpu".to_owned(), format!("{cpu}m")),
         ("memory".to_owned(), format!("{memory}Mi")),
         ("ephemeral-storage".to_owned(), format!("{}Gi", HEADROOM_DISK_GIB.saturating_mul(rooms))),
         ("pods".to_owned(), PODS.saturating_add(PODS_PER_SHARE.saturating_mul(shares)).to_string()),
-    ]))
+    ]);
+    Ok(granted)
 }
 
 #[cfg(test)]
@@ -84,6 +87,19 @@ mod tests {
                 ("pods", "12")
             ]
         );
+    }
+
+    #[test]
+    fn the_node_has_the_functions_that_were_leased() {
+        let mut lease = lease(2, &[(1, 1), (1, 1)]);
+        for node in &mut lease.placement.nodes {
+            let resource = "nvidia.com/ib_vf".to_owned();
+            let rdma = v1::RdmaBandwidth { gbits: 150, resource, functions: 3, ..v1::RdmaBandwidth::default() };
+            node.rdma = vec![rdma, v1::RdmaBandwidth { gbits: 100, ..v1::RdmaBandwidth::default() }];
+        }
+        let granted = granted(&lease).unwrap();
+        assert_eq!((granted["nvidia.com/ib_vf"].as_str(), granted["nvidia.com/gpu"].as_str()), ("6", "2"));
+        assert_eq!(granted.len(), 6);
     }
 
     #[test]

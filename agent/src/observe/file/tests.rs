@@ -115,7 +115,7 @@ fn a_name_given_twice_is_refused() {
 async fn a_change_is_read_and_a_broken_change_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("inventory.yaml");
-    let settings = InventorySettings { salt: SALT, reserve: LocalReserve::default() };
+    let settings = InventorySettings { salt: SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
     assert!(observe(&path, settings.clone()).await.is_err());
     std::fs::write(&path, GOOD).unwrap();
     let inventory = observe(&path, settings).await.unwrap();
@@ -149,7 +149,10 @@ fn a_file_says_how_a_node_is_wired() {
     let node = &read(WIRED).unwrap()[0];
     let numa: Vec<_> = node.numa.iter().map(|has| (has.numa_node, has.cpu_milli, has.memory_mib)).collect();
     assert_eq!(numa, [(0, 56_000, 1_024_000), (1, 56_000, 1_024_000)]);
-    assert_eq!(node.rdma, [v1::RdmaBandwidth { network: "ib-fabric".to_owned(), gbits: 3_200 }]);
+    assert_eq!(
+        node.rdma,
+        [v1::RdmaBandwidth { network: "ib-fabric".to_owned(), gbits: 3_200, ..v1::RdmaBandwidth::default() }]
+    );
     let devices: Vec<_> = node.devices.iter().map(|device| device.numa_node).collect();
     assert_eq!(devices, [[Some(0); 4], [Some(1); 4]].concat());
     assert!(node.devices.iter().all(|device| device.nvlink_clique == "all"));

@@ -72,7 +72,7 @@ pub(super) fn rdma(given: &FileNode) -> Result<Vec<v1::RdmaBandwidth>, Problem> 
             let reason = format!("rdma: {network} has {} Gbit/s; write 1 to {MAX_GBITS}", gbits.value);
             return Err(Problem(gbits.referenced, reason));
         }
-        rdma.push(v1::RdmaBandwidth { network: network.clone(), gbits: gbits.value });
+        rdma.push(v1::RdmaBandwidth { network: network.clone(), gbits: gbits.value, ..v1::RdmaBandwidth::default() });
     }
     Ok(rdma)
 }

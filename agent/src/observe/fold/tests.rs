@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 use super::*;
 use crate::observe::lean::Lean;
 use crate::observe::pod_facts::Names;
+use crate::observe::{LocalReserve, NodeSalt};
+
+mod functions;
 
 const SALT: NodeSalt = NodeSalt::new([1; 32]);
 
@@ -72,7 +75,8 @@ fn look_with(nodes: &[Value], pods: &[Value], lent: &[&str], reserve: &LocalRese
     let mut names = Names::default();
     let pods: Vec<PodFacts> = pods.iter().filter_map(|pod| names.facts_of(&read::<core::Pod>(pod))).collect();
     let lent = lent.iter().map(|name| (*name).to_owned()).collect();
-    fold(&nodes, &pods, &lent, &BTreeMap::new(), &SALT, reserve)
+    let settings = InventorySettings { salt: SALT, reserve: *reserve, rdma: Vec::new() };
+    fold(&nodes, &pods, &lent, &BTreeMap::new(), &settings)
 }
 
 fn look(nodes: &[Value], pods: &[Value]) -> Vec<Node> {
@@ -337,7 +341,8 @@ fn numa_nodes_come_from_topology_objects_unless_the_owner_wrote_them() {
         raw["metadata"]["annotations"] =
             json!(wiring.map(|text| [(wiring::ANNOTATION, text)]).into_iter().flatten().collect::<BTreeMap<_, _>>());
         let facts = [NodeFacts::of(&read::<core::Node>(&raw)).unwrap()];
-        fold(&facts, &[], &BTreeSet::new(), &topologies, &SALT, &LocalReserve::default()).nodes.remove(0)
+        let settings = InventorySettings { salt: SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
+        fold(&facts, &[], &BTreeSet::new(), &topologies, &settings).nodes.remove(0)
     };
     let told = with(None);
     assert_eq!((told.numa.len(), told.numa[1].cpu_milli), (2, 56_000));

@@ -4,14 +4,17 @@ use super::Invariant;
 use crate::inventory::NumaAmounts;
 use crate::state::State;
 
-pub(super) const INVARIANT: Invariant =
-    Invariant { sentence: "no NUMA node's CPU or memory and no RDMA bandwidth is lent twice", check };
+pub(super) const INVARIANT: Invariant = Invariant {
+    sentence: "no NUMA node's CPU or memory, no RDMA bandwidth and no virtual function is lent twice",
+    check,
+};
 
 /// What leases take of one node, and of which generation of the offer the newest of them knew.
 #[derive(Default)]
 struct Lent {
     numa: BTreeMap<u32, (NumaAmounts, u64)>,
     rdma_gbits: BTreeMap<String, (u64, u64)>,
+    rdma_functions: BTreeMap<String, (u64, u64)>,
 }
 
 /// Sums what leases take, from the leases themselves. A node may come to have less than it lends already: what is lent is
@@ -30,6 +33,10 @@ fn check(state: &State) -> Vec<String> {
                 let (sum, newest) = lent.rdma_gbits.entry(network.clone()).or_default();
                 (*sum, *newest) = (sum.saturating_add(u64::from(*taken)), generation.max(*newest));
             }
+            for taken in part.rdma_functions.values() {
+                let (sum, newest) = lent.rdma_functions.entry(taken.resource.clone()).or_default();
+                (*sum, *newest) = (sum.saturating_add(u64::from(taken.count)), generation.max(*newest));
+            }
         }
     }
     let mut twice = Vec::new();
@@ -46,6 +53,13 @@ fn check(state: &State) -> Vec<String> {
             let has = node.wiring.rdma_gbits.get(&network).copied().unwrap_or(0);
             if newest == offer.generation && sum > u64::from(has) {
                 twice.push(format!("node {id} of {donor} has {has} Gbit/s on {network} and lends {sum}"));
+            }
+        }
+        for (resource, (sum, newest)) in lent.rdma_functions {
+            let of_resource = node.wiring.rdma_functions.values().find(|functions| functions.resource == resource);
+            let has = of_resource.map_or(0, |functions| functions.count.saturating_sub(functions.local));
+            if newest == offer.generation && sum > u64::from(has) {
+                twice.push(format!("node {id} of {donor} has {has} {resource} to lend and lends {sum}"));
             }
         }
     }

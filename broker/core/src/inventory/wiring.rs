@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Device, Node};
+use super::{Device, Node, RdmaFunctions};
 use crate::limits::{MAX_AMOUNT, MAX_NAME_BYTES, MAX_NETWORKS_PER_NODE, MAX_NUMA_NODES, MAX_RDMA_GBITS};
 use crate::refusal::Refusal;
 
@@ -28,6 +28,9 @@ pub struct NodeWiring {
     /// that is known.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rdma_gbits: BTreeMap<String, u32>,
+    /// Where a network is lent by virtual functions: those, by its name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub rdma_functions: BTreeMap<String, RdmaFunctions>,
 }
 
 /// What is known of where a device sits.
@@ -128,7 +131,7 @@ impl NodeWiring {
                 ));
             }
         }
-        Ok(())
+        self.check_functions(field)
     }
 }
 

@@ -1,11 +1,11 @@
 //! Whether a placement is joined as it was asked for, and takes no more of a NUMA node or a network than is free.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use litemap::LiteMap;
 
+use super::bandwidth::{carries, takes};
 use super::fit::Wanted;
-use super::nodes::free_gbits;
 use super::view::View;
 use super::wired::{clique, free_numa};
 use crate::demand::{Numa, NvLink};
@@ -38,21 +38,18 @@ pub(super) fn check_network(
     placement: &Placement,
 ) -> Result<(), String> {
     let gbits = wanted.topology.rdma_gbits;
-    let given: BTreeSet<&LiteMap<String, u32>> = placement.nodes.values().map(|part| &part.rdma_gbits).collect();
     if gbits == 0 || placement.nodes.len() < 2 {
-        let none = given.iter().all(|given| given.is_empty());
+        let none = placement.nodes.values().all(|part| part.rdma_gbits.is_empty() && part.rdma_functions.is_empty());
         return if none { Ok(()) } else { Err("the placement takes bandwidth that it needs not".to_owned()) };
     }
-    let network = match Vec::from_iter(given).as_slice() {
-        [one] if one.len() == 1 => one.iter().find(|(_, taken)| **taken == gbits).map(|(network, _)| network),
-        _ => None,
-    };
-    let network =
-        network.ok_or_else(|| format!("the placement does not take {gbits} Gbit/s of each node on one network"))?;
-    for id in placement.nodes.keys() {
-        let node = view.node(donor, id);
-        if node.is_none_or(|node| free_gbits(node, view.occupancy(donor, id), network) < gbits) {
-            return Err(format!("node {id} of {donor} has not {gbits} Gbit/s free on {network}"));
+    let not_joined = || format!("the placement does not take {gbits} Gbit/s of each node on one network");
+    let network = placement.nodes.values().find_map(|part| part.rdma_gbits.keys().next()).ok_or_else(not_joined)?;
+    for (id, part) in &placement.nodes {
+        let free = |node: &&Node| carries(node, view.occupancy(donor, id), network, gbits, true);
+        let node = view.node(donor, id).filter(free);
+        let node = node.ok_or_else(|| format!("node {id} of {donor} has not {gbits} Gbit/s free on {network}"))?;
+        if !takes(part, node, network, gbits) {
+            return Err(not_joined());
         }
     }
     Ok(())

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use comity_policy::NvLinkSharing;
 use litemap::LiteMap;
 
+use super::bandwidth;
 use super::cut;
 use super::cutting::{Cutting, LaidOut, Worths};
 use super::device::room;
@@ -172,7 +173,7 @@ fn fit_counted(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, way: &Co
         }
     }
     let rooms = candidates.iter().map(|candidate| (candidate.node, candidate.lent, candidate.units));
-    let now = reach(rooms, wanted.topology);
+    let now = reach(rooms, wanted.topology, true);
     // Which instances make up a member, or lie at which NUMA node, cutting does not look at.
     let cutting = if is_wired(wanted) { None } else { Cutting::begin(view, donor, wanted, way, worths) };
     let fits = match cutting {
@@ -181,7 +182,7 @@ fn fit_counted(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, way: &Co
     };
     fits.unwrap_or_else(|| {
         let idle = view.nodes(donor).map(|node| (node.1, None, node_units(view, donor, node, wanted, way, false)));
-        Fit::Lacks { now, ever: reach(idle, wanted.topology) }
+        Fit::Lacks { now, ever: reach(idle, wanted.topology, false) }
     })
 }
 
@@ -241,13 +242,15 @@ fn fit_cut(
     let waste_milli = parts.iter().map(|(_, _, laid)| laid.waste_milli).sum();
     let resource_count = parts.iter().map(|(_, _, laid)| laid.resources).sum();
     let nodes = parts.into_iter().map(|(id, here, laid)| {
-        let part = NodePlacement {
+        let mut part = NodePlacement {
             devices: laid.devices,
             cpu_milli: wanted.gpus.cpu_milli_per_gpu.saturating_mul(u64::from(here)),
             memory_mib: wanted.gpus.memory_mib_per_gpu.saturating_mul(u64::from(here)),
-            numa: LiteMap::new(),
-            rdma_gbits: rdma(network, wanted.topology),
+            ..NodePlacement::default()
         };
+        if let Some((network, node)) = network.zip(view.node(donor, id)) {
+            bandwidth::take(&mut part, node, network, wanted.topology.rdma_gbits);
+        }
         (id.clone(), part)
     });
     let placement = Placement {
@@ -276,11 +279,6 @@ fn stranded(view: &View<'_>, placement: &Placement) -> u64 {
         }
     }
     stranded
-}
-
-/// What a node gives for RDMA to a placement on several nodes of `network`.
-fn rdma(network: Option<&str>, topology: Topology) -> LiteMap<String, u32> {
-    network.map(|network| (network.to_owned(), topology.rdma_gbits)).into_iter().collect()
 }
 
 /// Shares that fit on a node: by devices, CPU and memory. With `whole_node` a node counts only if all of it is free and wanted.
@@ -366,12 +364,13 @@ fn lay_out(
     for (candidate, here) in &chosen.nodes {
         let here = *here;
         let mut part = NodePlacement {
-            devices: LiteMap::new(),
             cpu_milli: wanted.gpus.cpu_milli_per_gpu.saturating_mul(u64::from(here)),
             memory_mib: wanted.gpus.memory_mib_per_gpu.saturating_mul(u64::from(here)),
-            numa: LiteMap::new(),
-            rdma_gbits: rdma(chosen.network, wanted.topology),
+            ..NodePlacement::default()
         };
+        if let Some(network) = chosen.network {
+            bandwidth::take(&mut part, candidate.node, network, wanted.topology.rdma_gbits);
+        }
         let classes = view.state.device_classes(donor, candidate.id);
         let laid = if is_wired(wanted) {
             Wired::of((candidate.node, classes), candidate.lent, wanted, way, true).lay(here)?

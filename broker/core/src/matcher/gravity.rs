@@ -1,6 +1,6 @@
 //! How far a request's data are from a donor.
 
-use crate::data::{DataNeed, DataSite, USUAL_MBITS, seconds};
+use crate::data::{DataNeed, DataSite, mbits_between, seconds};
 use crate::demand::RequestSpec;
 use crate::id::ClusterId;
 use crate::state::State;
@@ -27,9 +27,12 @@ fn seconds_to(state: &State, spec: &RequestSpec, donor: &ClusterId, need: &DataN
     if site(donor).is_some_and(holds) {
         return 0;
     }
-    let holders = state.clusters.keys().filter_map(|id| site(id).filter(|data| holds(data)));
-    let quickest = holders.map(|data| data.mbits_to(donor)).max();
-    let mbits = quickest.unwrap_or_else(|| site(&spec.origin).map_or(USUAL_MBITS, |data| data.mbits_to(donor)));
+    let to = (donor, site(donor));
+    let holders = state.clusters.keys().filter_map(|id| Some((id, site(id).filter(|data| holds(data))?)));
+    let quickest = holders.map(|from| mbits_between(from, to)).max();
+    let nobody = DataSite::default();
+    let origin = (&spec.origin, site(&spec.origin).unwrap_or(&nobody));
+    let mbits = quickest.unwrap_or_else(|| mbits_between(origin, to));
     seconds(need.mib, mbits)
 }
 

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use super::bandwidth::carries;
 use crate::demand::Topology;
 use crate::id::NodeId;
 use crate::inventory::Node;
@@ -23,12 +24,6 @@ pub(super) struct Candidate<'a> {
 pub(super) struct Chosen<'a> {
     pub(super) nodes: Vec<(Candidate<'a>, u32)>,
     pub(super) network: Option<&'a str>,
-}
-
-/// Gbit/s of a node on a network that are not lent.
-pub(super) fn free_gbits(node: &Node, lent: Option<&NodeOccupancy>, network: &str) -> u32 {
-    let lent = lent.and_then(|node| node.rdma_gbits.get(network)).copied().unwrap_or(0);
-    node.wiring.rdma_gbits.get(network).map_or(0, |gbits| gbits.saturating_sub(lent))
 }
 
 /// Nodes to use: the one that is left with least, or else as few as possible; with `whole_node` only nodes used up exactly,
@@ -59,7 +54,7 @@ pub(super) fn choose<'a>(
     let on = |network: &'a str| {
         let joined = candidates
             .iter()
-            .filter(|candidate| free_gbits(candidate.node, candidate.lent, network) >= topology.rdma_gbits);
+            .filter(|candidate| carries(candidate.node, candidate.lent, network, topology.rdma_gbits, true));
         choose_several(joined.copied().collect(), count, piece, topology)
             .map(|nodes| Chosen { network: (nodes.len() > 1).then_some(network), nodes })
     };
@@ -123,10 +118,12 @@ fn spread(mut candidates: Vec<Candidate<'_>>, count: u32, piece: u32) -> Option<
     Some(dealt)
 }
 
-/// Shares that fit under the topology: on one node, or together on those of one network, or on all.
+/// Shares that fit under the topology: on one node, or together on those of one network, or on all. Not `as_it_is`: if local
+/// work had nothing of the networks.
 pub(super) fn reach<'a>(
     rooms: impl Iterator<Item = (&'a Node, Option<&'a NodeOccupancy>, u32)>,
     topology: Topology,
+    as_it_is: bool,
 ) -> u64 {
     let rooms: Vec<_> = rooms.map(|(node, lent, units)| (node, lent, u64::from(units))).collect();
     let most = rooms.iter().map(|(_, _, units)| *units).max().unwrap_or(0);
@@ -137,7 +134,8 @@ pub(super) fn reach<'a>(
         return rooms.iter().map(|(_, _, units)| units).sum();
     }
     let on = |network: &str| -> u64 {
-        let joined = rooms.iter().filter(|(node, lent, _)| free_gbits(node, *lent, network) >= topology.rdma_gbits);
+        let joined =
+            rooms.iter().filter(|(node, lent, _)| carries(node, *lent, network, topology.rdma_gbits, as_it_is));
         joined.map(|(_, _, units)| units).sum()
     };
     networks(rooms.iter().map(|(node, _, _)| *node)).into_iter().map(on).max().unwrap_or(0).max(most)

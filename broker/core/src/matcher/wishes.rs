@@ -109,10 +109,12 @@ pub(super) fn in_the_way(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>
     } else {
         let gbits = wish.rdma_gbits;
         let (reason, unblock) = if known(|node, _| !node.wiring.rdma_gbits.is_empty()) {
+            let by_functions = known(|node, _| !node.wiring.rdma_functions.is_empty());
+            let whole = if by_functions { ", in whole virtual functions" } else { "" };
             (
                 format!(
                     "{donor} has room for {now} of {least} shares on one node, or on nodes with {gbits} Gbit/s free on one \
-                     network{even_idle}"
+                     network{whole}{even_idle}"
                 ),
                 wait("ask for less bandwidth, or for what fits on one node"),
             )

@@ -19,6 +19,7 @@ pub(crate) fn box_of_eight(sockets: &[(u64, u64)], gpus: [(u32, Option<&str>); 8
     let wiring = NodeWiring {
         numa: numa.collect(),
         rdma_gbits: (gbits > 0).then(|| ("ib".to_owned(), gbits)).into_iter().collect(),
+        ..NodeWiring::default()
     };
     let all = wiring.numa.values().fold(NumaAmounts::default(), |sum, has| sum.plus(*has));
     Node {

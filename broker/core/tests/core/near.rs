@@ -48,7 +48,7 @@ impl Federation {
 
 fn holding(datasets: &[&str], egress_mbits: u64) -> DataSite {
     let datasets = datasets.iter().map(|name| (*name).to_owned()).collect();
-    DataSite { datasets, egress_mbits, egress_mbits_to: BTreeMap::new() }
+    DataSite { datasets, egress_mbits, ..DataSite::default() }
 }
 
 fn reading(dataset: &str, gib: u64) -> RequestSpec {
@@ -71,6 +71,19 @@ fn work_goes_to_its_data_where_moving_them_takes_long() {
     // So do 200 GiB over a line of 100 Gbit/s, whatever the others of that cluster are.
     let line = DataSite { egress_mbits_to: BTreeMap::from([(cluster("north"), 100_000)]), ..holding(&["laion"], 10) };
     assert!(!at_south(line, reading("laion", 200)));
+    // And over one of which nobody says anything, where so much was seen to arrive: then little is known to be slow, too. What
+    // somebody says is more than was seen may be so all the same.
+    for (gib, said, seen, moves) in
+        [(200, 0, 100_000, true), (200, 10, 100_000, true), (5, 0, 100, false), (5, 10_000, 100, true)]
+    {
+        let mut federation = alike(1);
+        let measured_mbits_from = BTreeMap::from([(cluster("south"), seen)]);
+        let data = DataSite { measured_mbits_from, ..DataSite::default() };
+        federation.offer("north", Offer { data, ..equal(3, "north", 1) });
+        federation.offer("south", Offer { data: holding(&["laion"], said), ..equal(3, "south", 1) });
+        let lands = federation.lands_at(reading("laion", gib));
+        assert_eq!(lands == cluster("north"), moves, "{said} said, {seen} seen");
+    }
     // What nobody says to hold comes from the origin, to both alike.
     assert!(!at_south(holding(&["laion"], 0), reading("own", 200)));
 

@@ -1,0 +1,125 @@
+//! How quickly bytes arrived at best, from one cluster. Pure.
+//!
+//! A rate is told of the shortest time in which enough arrived to tell: of a second where the line is quick, of up to ten
+//! where it is slow. It is what the line carried, and so what it carries at least: nobody may have had more to send.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Shortest time a rate is told of: less is a burst out of a buffer.
+const SHORTEST: Duration = Duration::from_secs(1);
+/// Longest: a rate over more than this is of a line that was idle in between.
+const LONGEST: Duration = Duration::from_secs(10);
+/// Bytes that must have arrived in that time: a connection has then done with its slow start on most lines.
+const ENOUGH_BYTES: u64 = 8 << 20;
+/// Looks that are kept: as many as the longest time has, where they are a second apart.
+const MAX_LOOKS: usize = 16;
+/// How long the best counts.
+const HOURS: u64 = 24;
+const HOUR_SECONDS: u64 = 3_600;
+
+/// What arrived from one cluster lately.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    /// When it was looked, and all bytes until then; the oldest first.
+    looks: VecDeque<(Duration, u64)>,
+    /// Best rate in Mbit/s of each hour that has one, by its number; the oldest first.
+    best: VecDeque<(u64, u64)>,
+}
+
+impl Meter {
+    /// Takes in that `bytes` more have arrived since the last look; `at` is a time that only grows.
+    pub(super) fn look(&mut self, at: Duration, bytes: u64) {
+        let all = self.looks.back().map_or(0, |(_, all)| *all).saturating_add(bytes);
+        let since = |then: Duration| at.saturating_sub(then);
+        let enough = self
+            .looks
+            .iter()
+            .rev()
+            .find(|(then, before)| since(*then) >= SHORTEST && all.saturating_sub(*before) >= ENOUGH_BYTES);
+        if let Some((then, before)) = enough.filter(|(then, _)| since(*then) <= LONGEST) {
+            let micros = since(*then).as_micros().max(1);
+            // Bits in a millionth of a second are Mbit/s.
+            let mbits = u128::from(all - before) * 8 / micros;
+            self.note(at.as_secs() / HOUR_SECONDS, u64::try_from(mbits).unwrap_or(u64::MAX));
+        }
+        self.looks.push_back((at, all));
+        while self.looks.len() > MAX_LOOKS || self.looks.front().is_some_and(|(then, _)| since(*then) > LONGEST) {
+            self.looks.pop_front();
+        }
+        let hour = at.as_secs() / HOUR_SECONDS;
+        self.best.retain(|(of, _)| of + HOURS > hour);
+    }
+
+    fn note(&mut self, hour: u64, mbits: u64) {
+        match self.best.back_mut().filter(|(of, _)| *of == hour) {
+            Some((_, best)) => *best = mbits.max(*best),
+            None => self.best.push_back((hour, mbits)),
+        }
+    }
+
+    /// Mbit/s at best within the last day; `None`: never enough arrived to tell.
+    pub(super) fn mbits(&self) -> Option<u64> {
+        self.best.iter().map(|(_, mbits)| *mbits).max().filter(|mbits| *mbits > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn of(looks: &[(u64, u64)]) -> Option<u64> {
+        let mut meter = Meter::default();
+        for (at, mib) in looks {
+            meter.look(seconds(*at), mib * MIB);
+        }
+        meter.mbits()
+    }
+
+    #[test]
+    fn a_rate_is_of_the_shortest_time_that_tells() {
+        // 125 MiB in a second are 1,048 Mbit/s; before and after it was slower.
+        assert_eq!(of(&[(0, 0), (1, 10), (2, 125), (3, 10)]), Some(1_048));
+        // A slow line takes longer until it tells: 1 MiB/s for eight seconds.
+        assert_eq!(of(&[(0, 0), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (7, 1), (8, 1)]), Some(8));
+        // Little now and then is no rate.
+        assert_eq!(of(&[(0, 0), (1, 1), (5, 1), (9, 1), (13, 1), (17, 1)]), None);
+        assert_eq!(of(&[(0, 0), (1, 7), (12, 7)]), None);
+        // What arrived before the first look came in nobody knows how long.
+        assert_eq!(of(&[(5, 500)]), None);
+        // Looks that came late tell of the time that passed.
+        assert_eq!(of(&[(0, 0), (4, 500)]), Some(1_048));
+    }
+
+    #[test]
+    fn looks_closer_than_a_second_tell_of_a_whole_one() {
+        let mut meter = Meter::default();
+        for tenth in 0..=10 {
+            meter.look(Duration::from_millis(tenth * 100), if tenth == 3 { 20 * MIB } else { 0 });
+        }
+        assert_eq!(meter.mbits(), Some(167), "20 MiB in one second, though they came at once");
+    }
+
+    #[test]
+    fn the_best_of_a_day_counts_and_then_no_more() {
+        let mut meter = Meter::default();
+        let second = |meter: &mut Meter, hour: u64, mib: u64| {
+            meter.look(seconds(hour * 3_600), 0);
+            meter.look(seconds(hour * 3_600 + 1), mib * MIB);
+        };
+        second(&mut meter, 0, 100);
+        second(&mut meter, 5, 50);
+        assert_eq!(meter.mbits(), Some(838));
+        meter.look(seconds(24 * 3_600), 0);
+        assert_eq!(meter.mbits(), Some(419));
+        meter.look(seconds(29 * 3_600), 0);
+        assert_eq!(meter.mbits(), None);
+        assert!(meter.best.is_empty() && meter.looks.len() <= MAX_LOOKS);
+    }
+}
