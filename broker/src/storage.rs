@@ -17,6 +17,7 @@ mod marker;
 mod replica;
 mod snapshot_dir;
 mod snapshot_file;
+mod snapshot_pace;
 mod state_machine;
 mod torn_end;
 mod wal_types;
