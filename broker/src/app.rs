@@ -17,6 +17,7 @@ use tokio::net::TcpListener;
 use crate::agent_streams::AgentStreams;
 use crate::config::Config;
 use crate::context::{Context, Validity};
+use crate::desired_pace::DesiredPace;
 use crate::group::{Group, GroupConfig, GroupDeps, GroupError, Leadership};
 use crate::metrics::Metrics;
 use crate::renewal::{Renewal, RenewalError};
@@ -148,6 +149,7 @@ impl Broker {
             tls: ClientTls::new(ca.roots().clone(), identity.subscribe()),
         };
         let group = Group::start(group_config(&config, &ca), deps).await?;
+        let pace = Arc::new(DesiredPace::new(Arc::clone(&clock)));
         let context = Context {
             id: config.settings.id,
             group: group.clone(),
@@ -158,6 +160,7 @@ impl Broker {
             bootstrap_admins: Arc::new(config.settings.bootstrap_admins.clone()),
             validity: Validity { clusters: config.cluster_certificates, users: config.user_certificates },
             streams: AgentStreams::default(),
+            pace,
             stop: serving.token(),
         };
 

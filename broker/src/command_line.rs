@@ -89,7 +89,7 @@ struct RunArgs {
     /// How long certificates of users live that renew theirs, in seconds; default 30 days.
     #[arg(long, env = "COMITY_BROKER_USER_CERTIFICATES_S", value_name = "SECONDS")]
     user_certificates_s: Option<u64>,
-    /// Log entries between two snapshots; default 10000.
+    /// Log entries between two snapshots, or more where one takes long; default 10000.
     #[arg(long, env = "COMITY_BROKER_SNAPSHOT_EVERY", value_name = "N")]
     snapshot_every: Option<u64>,
     /// What is logged, as in info,comity_broker=debug.

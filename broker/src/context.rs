@@ -18,6 +18,7 @@ use tonic::{Request, Status};
 use crate::agent_streams::AgentStreams;
 use crate::authorize::{Rpc, Viewer, authorize};
 use crate::caller::Caller;
+use crate::desired_pace::DesiredPace;
 use crate::errors::RpcError;
 use crate::group::{Consistency, Group, Proposal, Unavailable};
 use crate::metrics::Metrics;
@@ -56,6 +57,8 @@ pub struct Context {
     pub validity: Validity,
     /// Agents connected here.
     pub streams: AgentStreams,
+    /// How much of the time goes into telling them what they must be.
+    pub pace: Arc<DesiredPace>,
     /// Cancelled when this broker stops.
     pub stop: CancellationToken,
 }

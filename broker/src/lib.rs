@@ -14,7 +14,7 @@
 //! - [`rpc`]: the services, one file each; [`convert`]: between the API and the core; [`authorize`]: who may call what
 //! - [`group`], [`storage`], [`transport`]: consensus, disk, peers
 //! - [`tasks`]: what the leader does by itself
-//! - [`watch`]: changes for watchers; [`clusters_touched`]: for agents
+//! - [`watch`]: changes for watchers; [`clusters_touched`]: for agents, at the pace of [`desired_pace`]
 //! - [`provision`], [`config`], [`command_line`]: setting up and starting
 
 pub mod agent_streams;
@@ -26,6 +26,7 @@ pub mod command_line;
 pub mod config;
 pub mod context;
 pub mod convert;
+pub mod desired_pace;
 pub mod errors;
 pub mod group;
 pub mod idempotency;

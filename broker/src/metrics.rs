@@ -136,17 +136,22 @@ impl Metrics {
 
     /// Counts what takes time to count; called now and then.
     pub fn survey(&self, state: &State) {
-        let states = [
-            (LeaseState::Placed, "placed"),
-            (LeaseState::Connecting, "connecting"),
-            (LeaseState::Active, "active"),
-            (LeaseState::Suspect, "suspect"),
-            (LeaseState::Reclaiming, "reclaiming"),
-            (LeaseState::Ending, "ending"),
-        ];
-        for (wanted, name) in states {
-            let count = state.live_leases().filter(|(_, lease)| lease.state == wanted).count();
-            self.leases.with_label_values(&[name]).set(i64::try_from(count).unwrap_or(i64::MAX));
+        let names = ["placed", "connecting", "active", "suspect", "reclaiming", "ending"];
+        let mut counts = [0; 6];
+        for (_, lease) in state.live_leases() {
+            let place = match lease.state {
+                LeaseState::Placed => 0,
+                LeaseState::Connecting => 1,
+                LeaseState::Active => 2,
+                LeaseState::Suspect => 3,
+                LeaseState::Reclaiming => 4,
+                LeaseState::Ending => 5,
+                LeaseState::Ended => continue,
+            };
+            counts[place] += 1;
+        }
+        for (name, count) in names.into_iter().zip(counts) {
+            self.leases.with_label_values(&[name]).set(count);
         }
         let connected = state.clusters.values().filter(|cluster| cluster.connected).count();
         self.clusters_connected.set(i64::try_from(connected).unwrap_or(i64::MAX));

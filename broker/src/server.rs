@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use comity_proto::FILE_DESCRIPTOR_SET;
-use comity_proto::v1::agent_service_server::AgentServiceServer;
 use comity_proto::v1::federation_service_server::FederationServiceServer;
 use comity_proto::v1::lease_service_server::LeaseServiceServer;
 use comity_proto::v1::offer_service_server::OfferServiceServer;
@@ -22,9 +21,7 @@ use crate::context::Context;
 use crate::group::Group;
 use crate::rpc::explain_failure::ExplainFailureLayer;
 use crate::rpc::peer_limit::PeerLimitLayer;
-use crate::rpc::{
-    MAX_AGENT_MESSAGE_BYTES, MAX_MESSAGE_BYTES, agent, federation, lease, offer, peering, policy, raft, request, watch,
-};
+use crate::rpc::{MAX_MESSAGE_BYTES, agent, federation, lease, offer, peering, policy, raft, request, watch};
 use crate::transport;
 
 /// Connections of agents and users together: more than a broker's share of ten thousand agents.
@@ -103,9 +100,7 @@ pub async fn serve_clients(
             RaftServiceServer::new(raft::Rafts { context: context.clone() })
                 .max_decoding_message_size(MAX_MESSAGE_BYTES),
         )
-        .add_service(
-            AgentServiceServer::new(agent::Agents { context }).max_decoding_message_size(MAX_AGENT_MESSAGE_BYTES),
-        )
+        .add_service(agent::AgentServer::new(agent::Agents { context }))
         .serve_with_incoming_shutdown(incoming(listener, tls, limits), stopping)
         .await
 }

@@ -12,11 +12,13 @@
 
 mod entry_codec;
 mod error;
+mod give_back;
 mod log_store;
 mod marker;
 mod replica;
 mod snapshot_dir;
 mod snapshot_file;
+mod snapshot_pace;
 mod state_machine;
 mod torn_end;
 mod wal_types;

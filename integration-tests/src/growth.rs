@@ -43,7 +43,7 @@ pub const MAX_LEASES: u32 = 200_000;
 const ORIGINS: usize = 20;
 /// Requests that are submitted and not yet active, at most: what waits for one cluster stays below its bounds.
 const ON_THE_WAY: u64 = 4_000;
-/// Without one more active lease for so long, the run has failed.
+/// Without one more active lease for so long, or without a snapshot, the run has failed.
 const STUCK: Duration = Duration::from_secs(600);
 /// Renewals one after the other, for the percentiles.
 const RENEWALS: usize = 200;
@@ -265,7 +265,7 @@ impl<'a> Run<'a> {
     /// Renews leases until the broker has made one more snapshot; the seconds that it took, and its bytes.
     async fn snapshot(&self, leases: &[String]) -> Result<(f64, u64)> {
         let made = async || self.federation.broker_metrics(BROKER).await.map(|text| Snapshots::of(&text));
-        let before = made().await?;
+        let (before, began) = (made().await?, Instant::now());
         let mut round = 0;
         loop {
             let after = made().await?;
@@ -274,7 +274,8 @@ impl<'a> Run<'a> {
                 let seconds = (after.seconds - before.seconds) / (after.count - before.count);
                 return Ok((seconds, after.bytes as u64));
             }
-            ensure!(round < 2 * self.config.snapshot_every, "no snapshot after {round} renewals");
+            // A broker that has just made one pauses before the next.
+            ensure!(began.elapsed() < STUCK, "no snapshot after {round} renewals within {STUCK:?}");
             self.borrower.renew(leases, round, 250).await?;
             round += 250;
         }

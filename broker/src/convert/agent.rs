@@ -12,7 +12,7 @@ use comity_core::{ClusterId, Command, LeaseId, PeeringId, Refusal, State, Timest
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 
-use super::{lease, offer, peering, required};
+use super::{offer, peering, required};
 
 /// Bytes of a failure's code.
 const MAX_CODE_BYTES: usize = 64;
@@ -210,13 +210,13 @@ fn optional_lease(text: &str, field: &str) -> Result<Option<LeaseId>, Refusal> {
     if text.is_empty() { Ok(None) } else { LeaseId::parse(text, field).map(Some) }
 }
 
-/// What `cluster` must be, as a whole.
+/// What `cluster` must be, but for its leases.
 #[must_use]
-pub fn desired_state(state: &State, cluster: &ClusterId) -> v1::DesiredState {
+pub fn desired_but_leases(state: &State, cluster: &ClusterId) -> v1::DesiredState {
     v1::DesiredState {
         revision: state.revision,
         log_time_ms: state.log_time.0,
-        leases: state.leases_of(cluster).map(|(id, held)| lease::to_proto(id, held)).collect(),
+        leases: Vec::new(),
         peerings: state.peerings_of(cluster).map(|(id, held)| directive(state, cluster, id, held)).collect(),
         envelopes: state.envelopes_for(cluster).map(envelope_to_proto).collect(),
     }

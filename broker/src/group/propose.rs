@@ -1,5 +1,6 @@
 //! Commands on their way into the log.
 
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -138,8 +139,9 @@ impl Inner {
 
     /// Refuses what the log has no room for, before anybody stores it.
     fn too_large(&self, proposal: &Proposal) -> Option<Applied> {
-        let bytes = match serde_json::to_vec(&proposal.command) {
-            Ok(text) => text.len(),
+        let mut length = Length(0);
+        let bytes = match serde_json::to_writer(&mut length, &proposal.command) {
+            Ok(()) => length.0,
             Err(_) => usize::MAX,
         };
         (bytes > limits::MAX_COMMAND_BYTES).then(|| Applied {
@@ -151,6 +153,20 @@ impl Inner {
             revision: *self.replica.revision().borrow(),
             changes: Vec::new(),
         })
+    }
+}
+
+/// Counts what is written.
+struct Length(usize);
+
+impl io::Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

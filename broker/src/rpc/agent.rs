@@ -5,6 +5,9 @@
 //!   apply ─ cluster touched ─▶ read the whole desired state ─▶ agent     (the newest only; what was missed is in it)
 //! ```
 
+mod desired;
+mod wire;
+
 use std::pin::Pin;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -14,7 +17,6 @@ use comity_core::refusal::Code;
 use comity_core::{ClusterId, Command, Refusal, State};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
-use comity_proto::v1::agent_service_server::AgentService;
 use comity_proto::v1::broker_message::Body as Reply;
 use comity_runtime::telemetry::continue_trace;
 use futures::stream::{PollNext, select_with_strategy};
@@ -24,12 +26,16 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{Instrument as _, info_span};
 
+use self::desired::DesiredWriter;
+use self::wire::ToAgent;
 use crate::authorize::Rpc;
 use crate::caller::Caller;
 use crate::context::Context;
 use crate::convert::agent;
 use crate::errors::{RpcError, refusal_detail};
 use crate::group::{Consistency, Unavailable};
+
+pub use self::wire::AgentServer;
 
 /// Acks that wait for one agent.
 const QUEUE: usize = 16;
@@ -55,18 +61,13 @@ pub struct Agents {
     pub context: Context,
 }
 
-type Messages = Pin<Box<dyn Stream<Item = Result<v1::BrokerMessage, Status>> + Send>>;
+type Messages = Pin<Box<dyn Stream<Item = Result<ToAgent, Status>> + Send>>;
 
-#[tonic::async_trait]
-impl AgentService for Agents {
-    type ConnectStream = Messages;
-
+impl Agents {
     async fn connect(&self, request: Request<Streaming<v1::AgentMessage>>) -> Result<Response<Messages>, Status> {
         self.begin(request).await.map(Response::new).map_err(|error| self.context.fail(error))
     }
-}
 
-impl Agents {
     async fn begin(&self, request: Request<Streaming<v1::AgentMessage>>) -> Result<Messages, RpcError> {
         let caller = self.context.admit(Rpc::Connect, &request).await?;
         let cluster = caller.cluster().cloned().ok_or(RpcError::Internal { what: "naming the caller's cluster" })?;
@@ -95,8 +96,8 @@ struct AgentStream {
     context: Context,
     caller: Caller,
     cluster: ClusterId,
-    sender: mpsc::Sender<Result<v1::BrokerMessage, Status>>,
-    desired: mpsc::Sender<v1::BrokerMessage>,
+    sender: mpsc::Sender<Result<ToAgent, Status>>,
+    desired: mpsc::Sender<ToAgent>,
 }
 
 /// The other side is gone, or the stream must end with a status.
@@ -280,16 +281,22 @@ impl AgentStream {
     /// The first state is linearizable: a broker that lags must not show less than the agent has seen, for what is not in
     /// it is torn down. From then on this broker's own order does.
     async fn show_desired(&self, mut touched: watch::Receiver<u64>) -> Result<(), End> {
-        let mut consistency = Consistency::Linearizable;
+        self.context.group.catch_up().await?;
+        let mut writer = DesiredWriter::default();
         loop {
             // Nothing is read before there is room for it: so it is the newest that goes, and none is held in vain.
             let room = tokio::time::timeout(PATIENCE, self.desired.reserve()).await;
             let room = room.map_err(|_| too_slow("a desired state waits"))?.map_err(|_| End::Gone)?;
+            let turn = self.context.pace.turn().await;
             touched.mark_unchanged();
-            let desired =
-                self.context.group.read(consistency, |state| agent::desired_state(state, &self.cluster)).await?;
-            room.send(v1::BrokerMessage { body: Some(Reply::Desired(desired)) });
-            consistency = Consistency::Stale;
+            let write = |state: &State| {
+                let began = self.context.clock.elapsed();
+                let desired = writer.write(state, &self.cluster);
+                (desired, self.context.clock.elapsed().saturating_sub(began))
+            };
+            let (desired, took) = self.context.group.read(Consistency::Stale, write).await?;
+            turn.end(took);
+            room.send(ToAgent::Desired(desired));
             if touched.changed().await.is_err() {
                 return Ok(());
             }
@@ -318,7 +325,7 @@ impl AgentStream {
     }
 
     async fn say(&self, body: Reply) -> Result<(), End> {
-        let message = v1::BrokerMessage { body: Some(body) };
+        let message = ToAgent::Message(v1::BrokerMessage { body: Some(body) });
         match self.sender.send_timeout(Ok(message), PATIENCE).await {
             Ok(()) => Ok(()),
             Err(mpsc::error::SendTimeoutError::Closed(_)) => Err(End::Gone),

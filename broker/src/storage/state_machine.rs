@@ -9,9 +9,11 @@ use futures::{Stream, TryStreamExt as _};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder, Snapshot, StoredMembership as Stored};
 
+use super::give_back::give_back_memory;
 use super::replica::{Replica, Replicated};
 use super::snapshot_dir::SnapshotDir;
 use super::snapshot_file::SnapshotHandle;
+use super::snapshot_pace::SnapshotPace;
 use crate::group::SnapshotMade;
 use crate::group::raft_types::{LogId, SnapshotMeta, StoredMembership, TypeConfig};
 
@@ -21,11 +23,12 @@ type RaftSnapshot = openraft::type_config::alias::SnapshotOf<TypeConfig, Snapsho
 pub struct StateMachine {
     replica: Arc<Replica>,
     snapshots: SnapshotDir,
+    pace: SnapshotPace,
 }
 
 impl StateMachine {
     pub(super) fn new(replica: Arc<Replica>, snapshots: SnapshotDir) -> Self {
-        Self { replica, snapshots }
+        Self { replica, snapshots, pace: SnapshotPace::default() }
     }
 }
 
@@ -69,7 +72,11 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 
     async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
-        SnapshotBuilder { replica: Arc::clone(&self.replica), snapshots: self.snapshots.clone() }
+        SnapshotBuilder {
+            replica: Arc::clone(&self.replica),
+            snapshots: self.snapshots.clone(),
+            pace: self.pace.clone(),
+        }
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: SnapshotHandle) -> io::Result<()> {
@@ -90,21 +97,26 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
 pub struct SnapshotBuilder {
     replica: Arc<Replica>,
     snapshots: SnapshotDir,
+    pace: SnapshotPace,
 }
 
 impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
     type SnapshotData = SnapshotHandle;
 
     async fn build_snapshot(&mut self) -> io::Result<RaftSnapshot> {
-        let (replica, snapshots) = (Arc::clone(&self.replica), self.snapshots.clone());
+        self.pace.wait().await;
+        let (replica, snapshots, pace) = (Arc::clone(&self.replica), self.snapshots.clone(), self.pace.clone());
         let (meta, snapshot) = blocking(move || {
             let began = Instant::now();
             // Apply waits for the copy, not for encoding, packing and writing it.
             let replicated = replica.look(Replicated::copy_for_snapshot);
             let held_up = began.elapsed();
             let (meta, snapshot) = snapshots.make(&replicated)?;
+            drop(replicated);
+            give_back_memory();
             let made = SnapshotMade { took: began.elapsed(), held_up, bytes: snapshot.file.metadata()?.len() };
             tracing::info!(covers = %meta, bytes = made.bytes, took = ?made.took, held_up = ?made.held_up, "snapshot made");
+            pace.made(made.took);
             replica.snapshot_made(&made);
             Ok((meta, snapshot))
         })

@@ -1,0 +1,57 @@
+//! How much of the time snapshots may take.
+//!
+//! Each is of the whole state, so that the larger a federation is the longer one takes, while the log of a busy one grows ever
+//! faster. Without a pause between them it would do little else.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Snapshots take one part in so many of the time at most.
+const ONE_PART_IN: u32 = 5;
+/// However long the last one took: what the log grows by meanwhile is applied anew after a restart.
+const LONGEST_PAUSE: Duration = Duration::from_secs(20);
+
+/// When the next snapshot may begin. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SnapshotPace {
+    free_at: Arc<Mutex<Option<Instant>>>,
+}
+
+impl SnapshotPace {
+    /// Waits until there may be another one.
+    pub(super) async fn wait(&self) {
+        let free_at = *self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(free_at) = free_at {
+            tokio::time::sleep_until(free_at).await;
+        }
+    }
+
+    /// One ended just now that took so long.
+    pub(super) fn made(&self, took: Duration) {
+        let pause = took.saturating_mul(ONE_PART_IN - 1).min(LONGEST_PAUSE);
+        *self.free_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + pause);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn after_each_there_is_a_pause() {
+        let (pace, began) = (SnapshotPace::default(), Instant::now());
+        pace.clone().made(Duration::from_millis(10));
+        pace.wait().await;
+        assert!(began.elapsed() >= Duration::from_millis(40));
+    }
+
+    #[test]
+    fn no_pause_is_for_long() {
+        let pace = SnapshotPace::default();
+        pace.made(Duration::from_secs(3_600));
+        let free_at = pace.free_at.lock().unwrap_or_else(PoisonError::into_inner).expect("there was one");
+        assert!(free_at <= Instant::now() + LONGEST_PAUSE);
+    }
+}
