@@ -8,6 +8,7 @@ mod consumer;
 mod lab;
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use comity_agent::delivery::DeliveryError;
 use comity_agent::liqo::donor::{Grants, POLICY_NAMES, PolicyKeeper, slice_user};
@@ -99,8 +100,17 @@ async fn requests_for_more_are_not_signed(lab: &Lab) {
 
 /// Where Liqo and RBAC alone leave a way, it is one: otherwise the refusal later would show nothing.
 async fn without_policies(lab: &Lab, consumer: &consumer::Consumer, attempt: &Attempt) -> Option<String> {
-    let result = attempt.make(consumer).await;
-    attempt.undo(lab, consumer).await;
+    let began = Instant::now();
+    let result = loop {
+        let result = attempt.make(consumer).await;
+        attempt.undo(lab, consumer).await;
+        // Liqo remembers a ShadowPod of the same name for a moment after it is gone.
+        let lingers = |error: &kube::Error| error.to_string().contains("ShadowPod still exists");
+        if !result.as_ref().is_err_and(lingers) || began.elapsed() > PATIENCE {
+            break result;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
     match (attempt.open, result) {
         (true, Ok(_)) | (false, Err(kube::Error::Api(_))) => None,
         (true, Err(error)) => Some(format!("{}: was to be possible without the policies: {error}", attempt.name)),
