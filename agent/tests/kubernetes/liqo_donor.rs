@@ -268,7 +268,7 @@ async fn a_lease_that_ends_is_over(lab: &Lab, consumer: &consumer::Consumer, kee
 
 /// The consumer does nothing at all: it could as well be dead.
 async fn removal_leaves_nothing(lab: &Lab, consumer: &consumer::Consumer) {
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     lab.liqo.remove_tenant(&lab.peer).await.unwrap();
     println!("the tenant was removed in {:?}", began.elapsed());
     let namespaces = Api::<Namespace>::all(lab.admin.clone());
