@@ -9,6 +9,7 @@ mod wiring;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use litemap::LiteMap;
 use serde::{Deserialize, Serialize};
 
 use crate::data::DataSite;
@@ -150,13 +151,16 @@ pub struct Node {
     pub wiring: NodeWiring,
 }
 
+/// Nodes by id: a sorted array, for offers have up to ten thousand of them and are seldom changed.
+pub type NodeMap = LiteMap<NodeId, Node>;
+
 /// What one cluster advertises.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Strictly increasing per cluster.
     pub generation: u64,
     /// Nodes by id.
-    pub nodes: BTreeMap<NodeId, Node>,
+    pub nodes: NodeMap,
     /// How the cluster can deliver leases now; never empty.
     pub deliveries: BTreeSet<Delivery>,
     /// What data it holds.

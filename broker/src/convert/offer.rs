@@ -42,7 +42,7 @@ pub fn parse(offer: v1::Offer, caller: &ClusterId) -> Result<Offer, Refusal> {
         nodes.insert(id, node(proto, &field, &mut pool)?);
     }
     let data = data::site(offer.data.unwrap_or_default())?;
-    let parsed = Offer { generation: offer.generation, nodes, deliveries, data };
+    let parsed = Offer { generation: offer.generation, nodes: nodes.into_iter().collect(), deliveries, data };
     parsed.check(caller)?;
     Ok(parsed)
 }

@@ -6,7 +6,7 @@ mod members;
 pub(crate) mod spec;
 mod terms;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use comity_core::command::{
     AdvertiseOffer, ApplyPolicy, CancelRequest, Expire, InviteCluster, JoinCluster, LeaseOutcome, MarkClusters,
@@ -14,14 +14,14 @@ use comity_core::command::{
 };
 use comity_core::data::DataSite;
 use comity_core::demand::{Delivery, RequestSpec};
-use comity_core::inventory::{Node, Offer};
+use comity_core::inventory::{NodeMap, Offer};
 use comity_core::lease::LeaseState;
 use comity_core::log::LOG_FORMAT;
 use comity_core::matcher::{Plan, Planner};
 use comity_core::refusal::Code;
 use comity_core::{
-    Actor, ClassName, ClusterId, Command, LeaseId, LogEnvelope, Millis, NodeId, Refusal, ReplyBody, RequestId, State,
-    TenantId, Timestamp,
+    Actor, ClassName, ClusterId, Command, LeaseId, LogEnvelope, Millis, Refusal, ReplyBody, RequestId, State, TenantId,
+    Timestamp,
 };
 use comity_policy::{BundleSource, SourceFile};
 
@@ -101,7 +101,7 @@ impl Broker {
     }
 
     /// A cluster offers these nodes, in a generation that is above all that it had.
-    pub(crate) fn advertise(&mut self, cluster: &ClusterId, nodes: BTreeMap<NodeId, Node>) -> Result<(), Refusal> {
+    pub(crate) fn advertise(&mut self, cluster: &ClusterId, nodes: NodeMap) -> Result<(), Refusal> {
         let offer = Offer {
             generation: self.state.revision + 1,
             nodes,
@@ -112,7 +112,7 @@ impl Broker {
     }
 
     /// The nodes that a cluster offers; none if it offers nothing.
-    pub(crate) fn offered(&self, cluster: &ClusterId) -> Option<&BTreeMap<NodeId, Node>> {
+    pub(crate) fn offered(&self, cluster: &ClusterId) -> Option<&NodeMap> {
         self.state.clusters.get(cluster)?.offer.as_ref().map(|offer| &offer.nodes)
     }
 

@@ -1,11 +1,11 @@
 //! A cluster says which nodes of its offer changed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ClusterId, NodeId};
-use crate::inventory::{Node, Offer, check_node_count};
+use crate::inventory::{NodeMap, Offer, check_node_count};
 use crate::log::{Reply, ReplyBody};
 use crate::refusal::{Code, Refusal};
 use crate::state::State;
@@ -23,9 +23,9 @@ pub struct ReviseOffer {
     pub revises: u64,
     /// Generation that it has then; above that.
     pub generation: u64,
-    /// Nodes that came or became others, as they are now.
-    pub nodes: BTreeMap<NodeId, Node>,
-    /// Nodes that went.
+    /// NodeMap that came or became others, as they are now.
+    pub nodes: NodeMap,
+    /// NodeMap that went.
     pub gone: BTreeSet<NodeId>,
 }
 
@@ -38,7 +38,7 @@ impl ReviseOffer {
         }
         let gone: BTreeSet<NodeId> = held.nodes.keys().filter(|id| !offer.nodes.contains_key(*id)).cloned().collect();
         let changed = offer.nodes.iter().filter(|(id, node)| held.nodes.get(*id) != Some(*node));
-        let nodes: BTreeMap<NodeId, Node> = changed.map(|(id, node)| (id.clone(), node.clone())).collect();
+        let nodes: NodeMap = changed.map(|(id, node)| (id.clone(), node.clone())).collect();
         ((nodes.len() + gone.len()) * WORTH_REVISING <= offer.nodes.len()).then(|| Self {
             cluster: cluster.clone(),
             revises: held.generation,

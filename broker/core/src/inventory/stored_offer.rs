@@ -16,7 +16,7 @@ use serde::ser::SerializeStruct as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::devices::DevicePool;
-use super::{Device, Node, NodeWiring, Offer, is_yes, namespace_alone, yes};
+use super::{Device, Node, NodeMap, NodeWiring, Offer, is_yes, namespace_alone, yes};
 use crate::data::DataSite;
 use crate::demand::Delivery;
 use crate::id::NodeId;
@@ -164,7 +164,7 @@ impl ReadNodes {
 }
 
 impl<'de> DeserializeSeed<'de> for &mut ReadNodes {
-    type Value = BTreeMap<NodeId, Node>;
+    type Value = NodeMap;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_map(self)
@@ -172,14 +172,14 @@ impl<'de> DeserializeSeed<'de> for &mut ReadNodes {
 }
 
 impl<'de> Visitor<'de> for &mut ReadNodes {
-    type Value = BTreeMap<NodeId, Node>;
+    type Value = NodeMap;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("nodes by id")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut nodes = BTreeMap::new();
+        let mut nodes = NodeMap::new();
         while let Some((id, stored)) = map.next_entry::<NodeId, StoredNode<'_, Vec<StoredDevice>>>()? {
             nodes.insert(id, self.node(stored)?);
         }

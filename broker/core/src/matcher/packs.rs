@@ -193,7 +193,7 @@ impl Packs {
             if best.as_ref().is_none_or(|(least, ..)| takes < *least)
                 && let Some(node) = fleet.pool.first_node(choice)
                 && let Some(placement) =
-                    lay_out(view, donor, pack.name(node), choice.level, (task, served), wanted.gpus)
+                    lay_out(view, donor, (pack.name(node), node), choice.level, (task, served), wanted.gpus)
             {
                 best = Some((takes, choice.idle_milli(), served.above_milli(&wanted.gpus.share), placement));
             }

@@ -157,12 +157,22 @@ impl<'a> View<'a> {
 
     /// A node of a donor's offer as it may be used.
     pub(super) fn node(&self, donor: &ClusterId, id: &NodeId) -> Option<&'a Node> {
+        self.node_near(donor, id, None)
+    }
+
+    /// The same, where perhaps it is known which one of the offer's nodes it is.
+    pub(super) fn node_near(&self, donor: &ClusterId, id: &NodeId, number: Option<u32>) -> Option<&'a Node> {
         if let Some(looked) = self.looked_at(donor, id) {
             return Some(looked.node);
         }
         let (donor, cluster) = self.state.clusters.get_key_value(donor)?;
         let instead = self.usable.get(donor).and_then(|nodes| nodes.get_key_value(id));
-        let (id, node) = instead.or_else(|| cluster.offer.as_ref()?.nodes.get_key_value(id))?;
+        let offered = || {
+            let nodes = &cluster.offer.as_ref()?.nodes;
+            let near = number.and_then(|number| nodes.get_indexed(number as usize)).filter(|(near, _)| *near == id);
+            near.or_else(|| nodes.get_indexed(nodes.find_index(id).ok()?))
+        };
+        let (id, node) = instead.or_else(offered)?;
         self.last.set(Some(Looked { donor, id, node, lent: self.occupancy.node(donor, id) }));
         Some(node)
     }

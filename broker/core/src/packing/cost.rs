@@ -72,8 +72,8 @@ pub(super) struct Costs {
     pub(super) gangs: Gangs,
     /// By state.
     values: Vec<i64>,
-    /// Slots that ways take away.
-    pub(super) losses: Interner<Slots>,
+    /// Slots that nodes have, and that ways take away.
+    pub(super) slots: Interner<Slots>,
     /// Ways of pairs of a task and a state that have several.
     ways: Vec<Candidate>,
     scratch: Vec<u16>,
@@ -162,7 +162,7 @@ impl Costs {
                 let after = states.intern((shape, next));
                 let cost = self.value(states, after) - before + left;
                 let cost = i32::try_from(cost).unwrap_or(if cost < 0 { i32::MIN } else { i32::MAX });
-                self.ways.push(Candidate { cost, loss: self.losses.intern(lost), level, last: false });
+                self.ways.push(Candidate { cost, loss: self.slots.intern(lost), level, last: false });
             }
         }
         let known = match &mut self.ways[begin..] {
@@ -180,6 +180,11 @@ impl Costs {
             self.ways.truncate(begin);
         }
         known
+    }
+
+    /// Number of the slots of a node of `shape` in `state`.
+    pub(super) fn slots_of(&mut self, shape: u32, state: &NodeState) -> u32 {
+        self.slots.intern(self.gangs.slots(shape, state))
     }
 
     /// Prices of slots now.

@@ -2,6 +2,8 @@
 
 mod choose;
 
+use smallvec::SmallVec;
+
 use self::choose::Prices;
 use super::cost::{Costs, States};
 use super::index::Index;
@@ -45,10 +47,10 @@ struct Spot {
     state: u32,
     /// Free thousandths of devices of each of its nodes.
     device_milli: u64,
-    /// Slots of each of its nodes, as long as costs are known.
-    slots: Slots,
+    /// Number of the slots of each of its nodes, as long as costs are known.
+    slots: u32,
     /// Numbers of its nodes, descending.
-    nodes: Vec<u32>,
+    nodes: SmallVec<[u32; 4]>,
     /// Place of its entry in the log, while it has nodes.
     entry: u32,
 }
@@ -183,10 +185,10 @@ impl Pool {
         }
         let spot = u32::try_from(self.spots.len()).unwrap_or(NONE);
         let (shape, free) = self.states.get(state);
-        let slots = self.costs.as_ref().map_or_else(Slots::default, |costs| costs.gangs.slots(*shape, free));
+        let slots = self.costs.as_mut().map_or(0, |costs| costs.slots_of(*shape, free));
         let device_milli = free.device_milli();
         let shape = *shape;
-        self.spots.push(Spot { site, shape, state, device_milli, slots, nodes: Vec::new(), entry: 0 });
+        self.spots.push(Spot { site, shape, state, device_milli, slots, nodes: SmallVec::new(), entry: 0 });
         self.spot_numbers.insert((site, state), spot);
         spot
     }
@@ -205,7 +207,9 @@ impl Pool {
         let spot = &mut self.spots[number as usize];
         let shape = spot.shape;
         self.free_milli[shape as usize] += spot.device_milli;
-        add_slots(&mut self.slots, spot.slots, 1);
+        if let Some(costs) = &self.costs {
+            add_slots(&mut self.slots, costs.slots.get(spot.slots), 1);
+        }
         if spot.nodes.is_empty() {
             let free = &self.states.get(spot.state).1;
             let digest = free.digest_with(self.shapes.digest(shape));
@@ -222,7 +226,9 @@ impl Pool {
         let spot = &mut self.spots[number as usize];
         let shape = spot.shape;
         self.free_milli[shape as usize] -= spot.device_milli;
-        add_slots(&mut self.slots, spot.slots, -1);
+        if let Some(costs) = &self.costs {
+            add_slots(&mut self.slots, costs.slots.get(spot.slots), -1);
+        }
         let at = spot.nodes.partition_point(|other| *other > node);
         spot.nodes.remove(at);
         if spot.nodes.is_empty() {
@@ -265,12 +271,16 @@ impl Pool {
     }
 
     fn compute_costs(&mut self) {
-        let costs = Costs::new(&self.mix, self.shapes.values(), &self.totals);
+        let mut costs = Costs::new(&self.mix, self.shapes.values(), &self.totals);
         self.slots = [0; SORTS];
         for spot in &mut self.spots {
             let (shape, free) = self.states.get(spot.state);
-            spot.slots = costs.gangs.slots(*shape, free);
-            add_slots(&mut self.slots, spot.slots, i64::try_from(spot.nodes.len()).unwrap_or(i64::MAX));
+            spot.slots = costs.slots_of(*shape, free);
+            add_slots(
+                &mut self.slots,
+                costs.slots.get(spot.slots),
+                i64::try_from(spot.nodes.len()).unwrap_or(i64::MAX),
+            );
         }
         self.fronts = Fronts::new(costs.scarcity.alike(self.shapes.len()));
         self.costs = Some(costs);
@@ -293,9 +303,9 @@ impl Pool {
     }
 }
 
-fn add_slots(total: &mut [i64; SORTS], slots: Slots, times: i64) {
+fn add_slots(total: &mut [i64; SORTS], slots: &Slots, times: i64) {
     for (total, slots) in total.iter_mut().zip(slots) {
-        *total += times * i64::from(slots);
+        *total += times * i64::from(*slots);
     }
 }
 

@@ -79,7 +79,7 @@ fn by_scan(nodes: &BTreeMap<u32, NodeState>, task: &Task) -> Option<(i64, u32, u
         for way in ways {
             let price = scarcity[number as usize] * task.device_milli() * FUTURES as u64 / ONE;
             let lost: i64 =
-                costs.losses.get(way.loss).iter().zip(prices).map(|(slots, price)| i64::from(*slots) * price).sum();
+                costs.slots.get(way.loss).iter().zip(prices).map(|(slots, price)| i64::from(*slots) * price).sum();
             let tie = free.digest_with(shapes.digest(number)) >> 32;
             let cost = i64::from(way.cost) + i64::try_from(price).unwrap() + lost;
             let found = (cost, tie, *node, way.level);

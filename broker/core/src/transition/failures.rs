@@ -1,10 +1,10 @@
 //! What failed at a donor is taken note of, and kept out where it fails again and again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::Transition;
 use crate::id::{ClusterId, NodeId};
-use crate::inventory::{Node, Offer};
+use crate::inventory::{NodeMap, Offer};
 use crate::state::State;
 use crate::timers::Due;
 
@@ -23,7 +23,7 @@ impl Transition<'_> {
     }
 
     /// The same of the nodes that a revision changes.
-    pub(crate) fn note_health_of_nodes(&mut self, id: &ClusterId, nodes: &BTreeMap<NodeId, Node>) {
+    pub(crate) fn note_health_of_nodes(&mut self, id: &ClusterId, nodes: &NodeMap) {
         self.note_health(id, nodes);
         self.set_health_timer(id);
     }
@@ -38,7 +38,7 @@ impl Transition<'_> {
         self.set_health_timer(id);
     }
 
-    fn note_health(&mut self, id: &ClusterId, nodes: &BTreeMap<NodeId, Node>) {
+    fn note_health(&mut self, id: &ClusterId, nodes: &NodeMap) {
         let Some(cluster) = self.state.clusters.get_mut(id).filter(|_| self.remembers_failures) else { return };
         let Some(held) = &cluster.offer else { return };
         for (node, after) in nodes {

@@ -1,6 +1,6 @@
 //! A small federation to test with: `west` borrows, `north` and `south` lend.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use comity_core::command::{
     AdvertiseOffer, ApplyPolicy, InviteCluster, JoinCluster, MarkClusters, PlaceRequests, SubmitRequest,
@@ -174,7 +174,7 @@ pub(crate) fn offer(generation: u64, nodes: &[(&str, usize, Device)]) -> Offer {
     });
     Offer {
         generation,
-        nodes: nodes.collect::<BTreeMap<_, _>>(),
+        nodes: nodes.collect(),
         deliveries: BTreeSet::from([Delivery::Namespace, Delivery::VirtualNode]),
         data: DataSite::default(),
     }

@@ -299,7 +299,7 @@ fn what_was_lent_by_number_is_not_cut_over() {
     assert_eq!(federation.place().len(), 1);
     // An offer whose layout cannot be is refused as a whole.
     known.generation = 4;
-    for device in known.nodes.values_mut().flat_map(|node| &mut node.devices) {
+    for device in known.nodes.iter_mut().flat_map(|(_, node)| &mut node.devices) {
         device.memory_mib = 46_068;
     }
     let refusal =

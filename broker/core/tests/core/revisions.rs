@@ -1,6 +1,6 @@
 //! Offers that are revised node by node are as if the whole had been advertised, for the state and for planners.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use comity_core::command::{AdvertiseOffer, PlaceRequests, ReviseOffer};
 use comity_core::demand::Share;
@@ -9,10 +9,12 @@ use comity_core::matcher::Planner;
 use comity_core::refusal::Code;
 use comity_core::{Command, snapshot};
 
+use litemap::LiteMap;
+
 use super::federation::{Federation, cluster, device, node, offer, spec};
 
 fn revise(revises: u64, generation: u64) -> ReviseOffer {
-    ReviseOffer { cluster: cluster("north"), revises, generation, nodes: BTreeMap::new(), gone: BTreeSet::new() }
+    ReviseOffer { cluster: cluster("north"), revises, generation, nodes: LiteMap::new(), gone: BTreeSet::new() }
 }
 
 fn held(federation: &Federation) -> Offer {

@@ -1,10 +1,10 @@
 //! Members that have the nodes of a trace, all lend to each other, and ask for its tasks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use comity_core::command::{LeaseOutcome, ReleaseLease, ReviseOffer};
 use comity_core::demand::{DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
-use comity_core::inventory::{Node, Sharing};
+use comity_core::inventory::{Node, NodeMap, Sharing};
 use comity_core::matcher::Planner;
 use comity_core::packing::{Shape, Task};
 use comity_core::work::{WorkMix, WorkType};
@@ -40,7 +40,7 @@ impl Broker {
         let mut broker = Self::joined(terms::policy(&names), &clusters, REPLAYED_AT)?;
         for (cluster, member) in clusters.iter().zip(members).filter(|(_, member)| !member.nodes.is_empty()) {
             let nodes = (0..).zip(&member.nodes).map(|(number, shape)| Ok((node_id(number)?, node(shape))));
-            let nodes: Result<BTreeMap<NodeId, Node>, Refusal> = nodes.collect();
+            let nodes: Result<NodeMap, Refusal> = nodes.collect();
             broker.advertise(cluster, nodes?)?;
         }
         let mut work = WorkMix::default();
@@ -132,7 +132,7 @@ impl Broker {
         let (revises, mut node) =
             offer.and_then(|offer| Some((offer.generation, offer.nodes.get(id)?.clone()))).ok_or_else(missing)?;
         change(&mut node);
-        let (nodes, gone) = (BTreeMap::from([(id.clone(), node)]), BTreeSet::new());
+        let (nodes, gone) = (NodeMap::from_iter([(id.clone(), node)]), BTreeSet::new());
         let revise = ReviseOffer { cluster, revises, generation: revises + 1, nodes, gone };
         self.apply(Command::ReviseOffer(revise)).map(drop)
     }

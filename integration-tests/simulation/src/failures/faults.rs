@@ -1,8 +1,6 @@
 //! What fails and gets well, and what donors say of it.
 
-use std::collections::BTreeMap;
-
-use comity_core::inventory::{FaultClass, Node};
+use comity_core::inventory::{FaultClass, NodeMap};
 use comity_core::{NodeId, Refusal};
 
 use super::federation::Federation;
@@ -94,7 +92,7 @@ impl Federation {
             if self.truth.silent.contains_key(&donor) {
                 continue;
             }
-            let mut nodes: BTreeMap<NodeId, Node> = BTreeMap::new();
+            let mut nodes: NodeMap = NodeMap::new();
             for number in 0..count {
                 let id = NodeId::parse(&format!("n{number}"), "node")?;
                 let place = (donor.clone(), id.clone());

@@ -1,10 +1,8 @@
 //! The broker's state and planner, with agents that do at once what they are asked.
 
-use std::collections::BTreeMap;
-
 use comity_core::command::LeaseOutcome;
 use comity_core::demand::{RequestSpec, Topology};
-use comity_core::inventory::Node;
+use comity_core::inventory::NodeMap;
 use comity_core::limits::MAX_PLACEMENTS_PER_COMMAND;
 use comity_core::refusal::Code;
 use comity_core::{ClusterId, Millis, NodeId, Refusal, State, TenantId, Timestamp};
@@ -38,7 +36,7 @@ impl Federation {
         // A midnight, so that hours are those of the clock.
         let mut broker = Broker::joined(policy(), &clusters, Timestamp(20_000 * DAY))?;
         for (cluster, member) in clusters.iter().zip(&MEMBERS) {
-            let nodes: Result<BTreeMap<NodeId, Node>, Refusal> = (0..member.nodes)
+            let nodes: Result<NodeMap, Refusal> = (0..member.nodes)
                 .map(|number| Ok((NodeId::parse(&format!("n{number}"), "node")?, h100s(GPUS_PER_NODE))))
                 .collect();
             broker.advertise(cluster, nodes?)?;

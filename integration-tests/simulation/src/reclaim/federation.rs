@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use comity_core::command::{LeaseOutcome, ProposedPlacement, ProposedReclaim};
-use comity_core::inventory::{Device, Node};
+use comity_core::inventory::{Device, NodeMap};
 use comity_core::lease::{EndReason, LeaseState};
 use comity_core::limits::{MAX_ATTEMPTS, MAX_PLACEMENTS_PER_COMMAND};
 use comity_core::matcher::{reclaims_at, spared};
@@ -39,7 +39,7 @@ impl Federation {
         let terms = [Terms::default(); DONORS.len()];
         let mut broker = Broker::joined(policy(&terms), &clusters()?, Timestamp(1_000_000_000))?;
         for (name, nodes, _) in DONORS {
-            let nodes: Result<BTreeMap<NodeId, Node>, Refusal> =
+            let nodes: Result<NodeMap, Refusal> =
                 (0..nodes).map(|number| Ok((NodeId::parse(&format!("n{number}"), "node")?, node()))).collect();
             broker.advertise(&cluster(name)?, nodes?)?;
         }

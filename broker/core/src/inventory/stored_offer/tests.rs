@@ -62,7 +62,7 @@ fn equal_offers_are_equal_bytes_however_they_are_held() {
     let mut shared = || pool.share([device(0), device(0), device(1), device(1)]);
     let one = offer([shared(), shared()]);
     let mut other = offer(two());
-    for device in other.nodes.values_mut().flat_map(|node| &mut node.devices) {
+    for device in other.nodes.iter_mut().flat_map(|(_, node)| &mut node.devices) {
         device.local_use_milli = 0;
     }
     assert_eq!(one, other);

@@ -99,7 +99,7 @@ impl Pack {
         if !nodes.is_some_and(|nodes| nodes.keys().eq(self.names.values())) {
             fleet.pool.clear(self.site);
             self.names = Interner::default();
-            nodes.into_iter().flat_map(BTreeMap::keys).for_each(|id| _ = self.names.intern_ref(id));
+            nodes.into_iter().flat_map(|nodes| nodes.keys()).for_each(|id| _ = self.names.intern_ref(id));
             self.shapes = vec![None; self.names.len()];
             self.elsewhere.clear();
             self.classes_elsewhere.clear();
@@ -117,7 +117,7 @@ impl Pack {
             }
         }
         let id = self.name(number);
-        let node = view.node(donor, id);
+        let node = view.node_near(donor, id, Some(number));
         let classes = view.state.device_classes(donor, id);
         let Some((node, kind)) = node.and_then(|node| Some((node, fleet.kind_of(node, classes)?))) else {
             if self.shapes[number as usize].take().is_some() {
@@ -168,7 +168,7 @@ impl Pack {
 
     fn update(&self, view: &View<'_>, donor: &ClusterId, fleet: &mut Fleet, number: u32) {
         let id = self.name(number);
-        let Some(node) = view.node(donor, id) else { return };
+        let Some(node) = view.node_near(donor, id, Some(number)) else { return };
         fleet.pool.update(self.site, number, free(node, view.occupancy(donor, id)));
     }
 }

@@ -140,7 +140,7 @@ fn search(
     live: &Live,
 ) -> Option<Priced> {
     let lost = |loss: u32| {
-        let slots = costs.losses.get(loss).iter().zip(prices.slots);
+        let slots = costs.slots.get(loss).iter().zip(prices.slots);
         slots.map(|(n, price)| i64::from(*n) * price).sum::<i64>()
     };
     // The cheapest front comes first: most others need not be looked into then.
