@@ -269,7 +269,9 @@ async fn a_lease_that_ends_is_over(lab: &Lab, consumer: &consumer::Consumer, kee
 /// The consumer does nothing at all: it could as well be dead.
 async fn removal_leaves_nothing(lab: &Lab, consumer: &consumer::Consumer) {
     let began = Instant::now();
-    lab.liqo.remove_tenant(&lab.peer).await.unwrap();
+    if let Err(error) = lab.liqo.remove_tenant(&lab.peer).await {
+        panic!("{error}\n{}", what_is_left(lab).await);
+    }
     println!("the tenant was removed in {:?}", began.elapsed());
     let namespaces = Api::<Namespace>::all(lab.admin.clone());
     let left: BTreeSet<String> = namespaces
@@ -286,6 +288,23 @@ async fn removal_leaves_nothing(lab: &Lab, consumer: &consumer::Consumer) {
     assert!(consumer.slices().list(&ListParams::default()).await.is_err(), "its certificate has no rights any more");
     lab.liqo.remove_tenant(&lab.peer).await.unwrap();
     let _ = namespaces.delete("liqo-tenant-other", &DeleteParams::default()).await;
+}
+
+/// What stands in the way of a removal, and what Liqo says of it.
+async fn what_is_left(lab: &Lab) -> String {
+    let objects = "namespaces,pods,namespacemaps.offloading.liqo.io,shadowpods.offloading.liqo.io";
+    let looks: [&[&str]; 4] = [
+        &["get", objects, "--all-namespaces", "--output=wide"],
+        &["get", "namespaces", POD_NAMESPACE, "--output=jsonpath={.metadata}{\"\\n\"}{.status}"],
+        &["--namespace", TENANT_NAMESPACE, "get", "namespacemaps.offloading.liqo.io", "--output=yaml"],
+        &["--namespace=liqo", "logs", "deployment/liqo-controller-manager", "--tail=40"],
+    ];
+    let mut told = String::new();
+    for look in looks {
+        let seen = lab.donor().kubectl(look).await.unwrap_or_else(|error| error.to_string());
+        told.push_str(&format!("kubectl {}\n{seen}\n", look.join(" ")));
+    }
+    told
 }
 
 async fn a_consumer_by_token_is_held_as_well(lab: &Lab, keeper: &PolicyKeeper) {

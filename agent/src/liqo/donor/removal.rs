@@ -190,6 +190,10 @@ impl LiqoDonor {
             let api = dynamic::namespaced(&self.client, &kind, &namespace);
             rights(call(&operation, api.delete_collection(&DeleteParams::background(), &replicas)).await)?;
         }
+        let remote = format!("{REMOTE_CLUSTER_LABEL}={},!{TENANT_NAMESPACE_LABEL}", peer.liqo_id);
+        // Liqo 1.2.0 does not try again where deleting a remote namespace failed, and keeps its NamespaceMap for ever; once
+        // somebody else deletes the namespace it goes on.
+        self.delete_remote_namespaces(&namespace, &remote).await?;
         for kind in [resource_slice(), namespace_map()] {
             let operation = format!("wait until the {} of {} are gone", kind.plural, peer.liqo_id);
             let waiting = Waiting { operation: &operation, hint: CONTROLLER_HINT, patience: self.settings.patience };
@@ -200,13 +204,13 @@ impl LiqoDonor {
         waiting.none_left(dynamic::namespaced(&self.client, &quota(), &namespace), "").await?;
         let operation = format!("wait until the remote namespaces of {} are gone", peer.liqo_id);
         let waiting = Waiting { operation: &operation, ..waiting };
-        let remote = format!("{REMOTE_CLUSTER_LABEL}={},!{TENANT_NAMESPACE_LABEL}", peer.liqo_id);
-        self.delete_forgotten_namespaces(&namespace, &remote).await?;
+        // It forgets one whose mapping was withdrawn while it was being made. By now all that are left go.
+        self.delete_remote_namespaces(&namespace, &remote).await?;
         waiting.none_left(Api::<PartialObjectMeta<Namespace>>::all(self.client.clone()), &remote).await
     }
 
-    /// Liqo forgets a remote namespace whose mapping was withdrawn while it was being made. By now all that are left go.
-    async fn delete_forgotten_namespaces(&self, tenant_namespace: &str, remote: &str) -> Result<(), DeliveryError> {
+    /// Those that were made for the NamespaceMaps of one tenant namespace.
+    async fn delete_remote_namespaces(&self, tenant_namespace: &str, remote: &str) -> Result<(), DeliveryError> {
         let namespaces = Api::<Namespace>::all(self.client.clone());
         let selection = ListParams::default().labels(remote);
         let list = rights(call("list remote namespaces", namespaces.list_metadata(&selection)).await)?;
