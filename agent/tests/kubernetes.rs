@@ -1,6 +1,8 @@
 //! The agent's Kubernetes side against a real API server, with the rights of `deploy/agent/` and no others.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use std::sync::{Mutex, PoisonError};
+
 use comity_testkit::{Binaries, LiqoConfig, Needs, RealClusters, RealClustersConfig, requirements};
 
 #[path = "kubernetes/broker.rs"]
@@ -29,6 +31,9 @@ mod reclaim;
 mod rights;
 #[path = "kubernetes/rotation.rs"]
 mod rotation;
+
+/// One pair of clusters with real kubelets at a time: two cores serve no more of them in good time.
+static REAL_CLUSTERS: Mutex<()> = Mutex::new(());
 
 /// One control plane serves all: each part uses namespaces of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,10 +66,11 @@ async fn the_networks_of_two_liqos_are_connected_through_the_agents() {
 }
 
 /// Two clusters with real Liqo; the consumer is played by the test, with the credentials that Liqo gives it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_donor_lends_through_real_liqo_exactly_what_was_leased() {
+#[test]
+fn a_donor_lends_through_real_liqo_exactly_what_was_leased() {
     if requirements::met("lending through Liqo", &RealClusters::missing()) {
-        liqo_donor::lending_through_liqo().await;
+        let _alone = REAL_CLUSTERS.lock().unwrap_or_else(PoisonError::into_inner);
+        tokio::runtime::Runtime::new().unwrap().block_on(liqo_donor::lending_through_liqo());
     }
 }
 
@@ -74,6 +80,7 @@ fn the_origin_borrows_through_liqo() {
     if !requirements::met("the_origin_borrows_through_liqo", &RealClusters::missing()) {
         return;
     }
+    let _alone = REAL_CLUSTERS.lock().unwrap_or_else(PoisonError::into_inner);
     let outside = tokio::runtime::Runtime::new().unwrap();
     let clusters = outside.block_on(async {
         let binaries = Binaries::ensure(Needs::Liqo).await.unwrap();

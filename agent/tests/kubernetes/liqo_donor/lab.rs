@@ -94,7 +94,7 @@ impl Lab {
         let ca_pem = std::fs::read_to_string(clusters.donor.ca_path()).unwrap();
         let settings = DonorSettings {
             pod_grace: Duration::from_secs(2),
-            patience: Duration::from_secs(120),
+            patience: Duration::from_secs(300),
             ..DonorSettings::new(&found.liqo_cluster_id, ForwardTarget::new("127.0.0.1", port), (&advertised, &ca_pem))
         };
         let leases = [("lease-7", "origin"), ("lease-8", "origin"), ("lease-9", "other")];
