@@ -12,7 +12,6 @@
 
 mod entry_codec;
 mod error;
-mod give_back;
 mod log_store;
 mod marker;
 mod replica;

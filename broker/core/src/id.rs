@@ -3,6 +3,7 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -23,21 +24,36 @@ pub fn is_dns_label(text: &str) -> bool {
     }
 }
 
-/// Order of texts. Most are told apart by their first eight bytes, compared as one number.
+/// Order of labels, which are no bytes but such of printed characters: eight bytes are compared at a time, as one number.
 fn order(one: &str, other: &str) -> Ordering {
     let (one, other) = (one.as_bytes(), other.as_bytes());
-    if let (Some(head), Some(other_head)) = (one.first_chunk(), other.first_chunk())
-        && head != other_head
-    {
-        return u64::from_be_bytes(*head).cmp(&u64::from_be_bytes(*other_head));
+    let (heads, other_heads) = (one.as_chunks::<8>().0, other.as_chunks::<8>().0);
+    for (head, other_head) in heads.iter().zip(other_heads) {
+        if head != other_head {
+            return u64::from_be_bytes(*head).cmp(&u64::from_be_bytes(*other_head));
+        }
     }
-    one.cmp(other)
+    let same = 8 * heads.len().min(other_heads.len());
+    next_eight(one, same).cmp(&next_eight(other, same))
+}
+
+/// The eight bytes from `at` on as one number, with zeros where there are none: less than any byte of a label.
+fn next_eight(label: &[u8], at: usize) -> u64 {
+    if let Some(eight) = label[at..].first_chunk() {
+        return u64::from_be_bytes(*eight);
+    }
+    let left = label.len() - at;
+    match label.last_chunk() {
+        Some(_) if left == 0 => 0,
+        Some(eight) => u64::from_be_bytes(*eight) << (8 * (8 - left)),
+        None => (0..8).fold(0, |word, place| word << 8 | u64::from(label.get(place).copied().unwrap_or(0))),
+    }
 }
 
 macro_rules! label_id {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Debug, Eq)]
         pub struct $name(SmolStr);
 
         impl $name {
@@ -58,6 +74,18 @@ macro_rules! label_id {
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
+            }
+        }
+
+        impl PartialEq for $name {
+            fn eq(&self, other: &Self) -> bool {
+                self.0.len() == other.0.len() && order(&self.0, &other.0).is_eq()
+            }
+        }
+
+        impl Hash for $name {
+            fn hash<H: Hasher>(&self, state: &mut H) {
+                self.0.hash(state);
             }
         }
 

@@ -78,6 +78,8 @@ pub const MAX_PARTS: usize = 16;
 pub const MAX_REPLACED: usize = 3;
 /// Placements in one command.
 pub const MAX_PLACEMENTS_PER_COMMAND: usize = 512;
+/// Placements in one plan, which may take several commands: with more at hand, more of them are the same.
+pub const MAX_PLACEMENTS_PER_PLAN: usize = 2_048;
 /// Objects that one `Expire` may move, so that no single apply takes long.
 pub const MAX_EXPIRIES_PER_COMMAND: usize = 1_000;
 /// Longest notice that a request may ask for before it is preempted: a day.

@@ -45,6 +45,7 @@ mod reserve;
 mod score;
 mod spread;
 mod standing;
+mod together;
 mod unwell;
 mod verdict;
 mod view;

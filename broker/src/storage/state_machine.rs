@@ -9,7 +9,6 @@ use futures::{Stream, TryStreamExt as _};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder, Snapshot, StoredMembership as Stored};
 
-use super::give_back::give_back_memory;
 use super::replica::{Replica, Replicated};
 use super::snapshot_dir::SnapshotDir;
 use super::snapshot_file::SnapshotHandle;
@@ -113,7 +112,6 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
             let held_up = began.elapsed();
             let (meta, snapshot) = snapshots.make(&replicated)?;
             drop(replicated);
-            give_back_memory();
             let made = SnapshotMade { took: began.elapsed(), held_up, bytes: snapshot.file.metadata()?.len() };
             tracing::info!(covers = %meta, bytes = made.bytes, took = ?made.took, held_up = ?made.held_up, "snapshot made");
             pace.made(made.took);

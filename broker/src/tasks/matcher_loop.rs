@@ -1,11 +1,11 @@
-//! Places what waits, in batches: what comes in while one batch is being committed is the next.
+//! Places what waits, plan by plan: what comes in while one is being committed is in the next.
 
 use std::time::Duration;
 
 use comity_core::Command;
 use comity_core::ReplyBody;
 use comity_core::command::{PlaceRequests, ProposedPlacement};
-use comity_core::limits::MAX_PLACEMENTS_PER_COMMAND;
+use comity_core::limits::MAX_PLACEMENTS_PER_PLAN;
 use comity_core::matcher::{Plan, Planner};
 
 use crate::context::Context;
@@ -38,7 +38,7 @@ pub(super) async fn run(context: &Context) {
     }
 }
 
-/// One batch; whether more may be placed at once.
+/// One plan; whether more may be placed at once.
 async fn place(context: &Context, planner: &mut Planner) -> Result<bool, Unavailable> {
     let plan = plan(context, planner).await?;
     let again = carry_out(context, planner, plan.placements, plan.unplaced.len(), plan.based_on).await?;
@@ -58,26 +58,27 @@ async fn carry_out(
         return Ok(false);
     }
     let placed = placements.len();
-    let command = Command::PlaceRequests(PlaceRequests { placements });
-    let applied = super::propose(context, command).await?;
     let mut made = 0;
-    match applied.reply {
-        Ok(ReplyBody::Placed { leases, refused }) => {
-            made = leases.len();
-            tracing::info!(leases = ?leases, based_on, "placed");
-            if !refused.is_empty() {
-                planner.forget();
+    for command in PlaceRequests::of_plan(placements) {
+        let applied = super::propose(context, Command::PlaceRequests(command)).await?;
+        match applied.reply {
+            Ok(ReplyBody::Placed { leases, refused }) => {
+                made += leases.len();
+                tracing::info!(leases = ?leases, based_on, "placed");
+                if !refused.is_empty() {
+                    planner.forget();
+                }
+                for (request, refusal) in refused {
+                    tracing::info!(%request, code = refusal.code.as_str(), reason = %refusal.reason, "placement refused");
+                }
             }
-            for (request, refusal) in refused {
-                tracing::info!(%request, code = refusal.code.as_str(), reason = %refusal.reason, "placement refused");
-            }
+            Ok(_) => {}
+            Err(refusal) => tracing::error!(%refusal, "the plan was refused as a whole"),
         }
-        Ok(_) => {}
-        Err(refusal) => tracing::error!(%refusal, "the plan was refused as a whole"),
     }
-    // A full batch leaves some behind; a plan that was refused in part is made anew. One of which nothing came waits for
-    // the next change, so that no plan is proposed for ever.
-    Ok(made > 0 && (placed == MAX_PLACEMENTS_PER_COMMAND || made < placed || unplaced > 0))
+    // A full plan leaves some behind; one that was refused in part is made anew. One of which nothing came waits for the
+    // next change, so that no plan is proposed for ever.
+    Ok(made > 0 && (placed == MAX_PLACEMENTS_PER_PLAN || made < placed || unplaced > 0))
 }
 
 async fn plan(context: &Context, planner: &mut Planner) -> Result<Plan, Unavailable> {
@@ -88,7 +89,7 @@ async fn plan(context: &Context, planner: &mut Planner) -> Result<Plan, Unavaila
         .read(Consistency::Stale, |state| {
             let nothing =
                 state.queued_len() == 0 && state.reclaiming().next().is_none() && state.growing().next().is_none();
-            if nothing { Plan::default() } else { planner.plan(state, MAX_PLACEMENTS_PER_COMMAND) }
+            if nothing { Plan::default() } else { planner.plan(state, MAX_PLACEMENTS_PER_PLAN) }
         })
         .await?;
     if !plan.placements.is_empty() || !plan.unplaced.is_empty() {

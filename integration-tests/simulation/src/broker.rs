@@ -136,13 +136,17 @@ impl Broker {
     /// # Errors
     /// The first placement that the core refuses: it was made for this very state.
     pub fn place(&mut self, placements: Vec<ProposedPlacement>) -> Result<Vec<LeaseId>, Refusal> {
-        match self.apply(Command::PlaceRequests(PlaceRequests { placements }))? {
-            ReplyBody::Placed { leases, refused } => match refused.into_iter().next() {
-                Some((_, refusal)) => Err(refusal),
-                None => Ok(leases),
-            },
-            other => Err(unexpected(&other)),
+        let mut made = Vec::with_capacity(placements.len());
+        for command in PlaceRequests::of_plan(placements) {
+            match self.apply(Command::PlaceRequests(command))? {
+                ReplyBody::Placed { leases, refused } => match refused.into_iter().next() {
+                    Some((_, refusal)) => return Err(refusal),
+                    None => made.extend(leases),
+                },
+                other => return Err(unexpected(&other)),
+            }
         }
+        Ok(made)
     }
 
     /// Takes a request back.

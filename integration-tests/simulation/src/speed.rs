@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use comity_core::Refusal;
-use comity_core::limits::{MAX_LEASES, MAX_NODES_PER_OFFER, MAX_PLACEMENTS_PER_COMMAND};
+use comity_core::limits::{MAX_LEASES, MAX_NODES_PER_OFFER, MAX_PLACEMENTS_PER_PLAN};
 use comity_core::packing::{Shape, Task};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -164,7 +164,7 @@ impl SpeedTest {
 fn pass(broker: &mut Broker, tasks: &[&Task], batch: usize) -> Result<Pass, Refusal> {
     let mut pass = Pass::default();
     let donors = broker.len() - 1;
-    for (number, batch) in tasks.chunks(batch.clamp(1, MAX_PLACEMENTS_PER_COMMAND)).enumerate() {
+    for (number, batch) in tasks.chunks(batch.clamp(1, MAX_PLACEMENTS_PER_PLAN)).enumerate() {
         for task in batch {
             if task.devices > 0 {
                 broker.submit(0, task)?;
@@ -179,7 +179,7 @@ fn pass(broker: &mut Broker, tasks: &[&Task], batch: usize) -> Result<Pass, Refu
             continue;
         }
         let (began, processor) = (Instant::now(), processor_time());
-        let plan = broker.plan(MAX_PLACEMENTS_PER_COMMAND);
+        let plan = broker.plan(MAX_PLACEMENTS_PER_PLAN);
         let planned = processor_time();
         pass.placed += broker.place(plan.placements)?.len();
         pass.each.push(began.elapsed().as_secs_f64() * 1e6);

@@ -75,6 +75,15 @@ pub struct PlaceRequests {
 }
 
 impl PlaceRequests {
+    /// A plan in as many commands as it takes, in its order.
+    pub fn of_plan(placements: Vec<ProposedPlacement>) -> impl Iterator<Item = Self> {
+        let mut left = placements.into_iter();
+        std::iter::from_fn(move || {
+            let placements: Vec<_> = left.by_ref().take(MAX_PLACEMENTS_PER_COMMAND).collect();
+            (!placements.is_empty()).then_some(Self { placements })
+        })
+    }
+
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         if self.placements.len() > MAX_PLACEMENTS_PER_COMMAND {
             return Err(Refusal::invalid(

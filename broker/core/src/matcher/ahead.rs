@@ -40,6 +40,6 @@ impl<'a> Ahead<'a> {
 }
 
 /// Whether MIG instances could be what serves it.
-fn may_be_slices(spec: &RequestSpec) -> bool {
+pub(super) fn may_be_slices(spec: &RequestSpec) -> bool {
     matches!(spec.gpus.share, Share::MigProfile(_) | Share::MemoryMib(_))
 }

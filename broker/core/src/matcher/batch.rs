@@ -135,7 +135,7 @@ impl<'a> Run<'a, '_> {
     }
 
     /// The nodes of a placement count as they are seen now.
-    fn look_again(&mut self, candidate: &Candidate) {
+    pub(super) fn look_again(&mut self, candidate: &Candidate) {
         let view = self.strict.as_ref().map_or(&self.view, |strict| &strict.view);
         self.packs.take(view, &candidate.placement);
     }

@@ -16,7 +16,7 @@ use self::lay_out::lay_out;
 use self::pack::Pack;
 use super::cutting::Worths;
 use super::fit::{Fit, Wanted, fit};
-use super::plan::{Promise, promising_nothing};
+use super::plan::{Member, Promise, promising_nothing};
 use super::score::ALIKE_MILLI;
 use super::view::View;
 use crate::demand::{DeviceChoice, RequestSpec, Share};
@@ -145,32 +145,33 @@ impl Packs {
         let pool = &mut self.fleet.pool;
         let asked: Vec<Asked> = tasks.iter().map(|(task, _)| pool.ask(task)).collect();
         let (mut promises, mut open) = (Vec::with_capacity(self.packs.len()), Vec::with_capacity(self.packs.len()));
-        // Both tables are in the order of ids.
-        let mut packs = self.packs.iter().peekable();
-        for donor in state.clusters.keys() {
-            let Some((_, pack)) = packs.next_if(|(id, _)| *id == donor) else { continue };
+        // Both tables are in the order of ids, and a plan begins with a pack for each that offers something.
+        let offering = (0..).zip(&state.clusters).filter(|(_, (_, cluster))| cluster.offer.is_some());
+        for ((at, (donor, _)), (id, pack)) in offering.zip(&self.packs) {
+            debug_assert_eq!(donor, id);
+            let member = Member { at, donor };
             if *donor == spec.origin {
                 continue;
             }
             if !pack.is_all(&wanted) {
-                promises.push((donor, None));
+                promises.push(Promise { member, idle_milli: None });
                 continue;
             }
             let least = asked.iter().filter_map(|asked| pool.idle_milli_at_least(pack.site, *asked)).min();
-            open.extend(least.map(|least| (least.div_euclid(ALIKE_MILLI), pack.lent_milli, least, donor, pack.site)));
+            open.extend(least.map(|least| (least.div_euclid(ALIKE_MILLI), pack.lent_milli, least, member, pack.site)));
         }
         // Who is as good as it may be at best is asked before all who may not be better: of those no more is looked for.
         open.sort_unstable();
         let mut known = false;
-        for (alike, _, least, donor, site) in open {
+        for (alike, _, least, member, site) in open {
             if known {
-                promises.push((donor, Some(least)));
+                promises.push(Promise { member, idle_milli: Some(least) });
                 continue;
             }
             let choices = asked.iter().filter_map(|asked| pool.choose(site, *asked));
             let Some(idle) = choices.map(|choice| choice.idle_milli()).min() else { continue };
             known = idle.div_euclid(ALIKE_MILLI) == alike;
-            promises.push((donor, Some(idle)));
+            promises.push(Promise { member, idle_milli: Some(idle) });
         }
         promises
     }
@@ -192,8 +193,8 @@ impl Packs {
             let takes = choice.idle_milli().saturating_add(i64::from(served.milli_each));
             if best.as_ref().is_none_or(|(least, ..)| takes < *least)
                 && let Some(node) = fleet.pool.first_node(choice)
-                && let Some(placement) =
-                    lay_out(view, donor, (pack.name(node), node), choice.level, (task, served), wanted.gpus)
+                && let Some(node) = pack.node(view, donor, node)
+                && let Some(placement) = lay_out(view, donor, node, choice.level, (task, served), wanted.gpus)
             {
                 best = Some((takes, choice.idle_milli(), served.above_milli(&wanted.gpus.share), placement));
             }

@@ -1,6 +1,7 @@
 //! The leader's proposal: placements for what waits.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use comity_policy::LeaseUse;
 
@@ -192,6 +193,9 @@ impl<'a> Run<'a, '_> {
     fn serve_in_order(&mut self, plan: &mut Plan, limit: usize, (order, served): (&mut Order<'a>, &[RequestId])) {
         let mut ahead = Ahead::new(self.view.state, self.as_if);
         let few = self.view.state.queued_len() + usize::from(self.as_if.is_some()) <= MAX_BATCH;
+        if !few && self.place_next_together(plan, limit) {
+            return;
+        }
         let (mut batch, mut tries): (Option<Batch<'a>>, usize) = (None, 0);
         while plan.placements.len() < limit {
             let Some((id, request)) = order.next() else { break };
@@ -355,12 +359,24 @@ impl<'a> Run<'a, '_> {
     }
 }
 
-/// A donor, and what it leaves idle at least, in thousandths of a device, if that is known.
-pub(super) type Promise<'a> = (&'a ClusterId, Option<i64>);
+/// A member cluster, and its place among them in the order of ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Member<'a> {
+    pub(super) at: usize,
+    pub(super) donor: &'a ClusterId,
+}
+
+/// What a donor leaves idle at least, in thousandths of a device, if that is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Promise<'a> {
+    pub(super) member: Member<'a>,
+    pub(super) idle_milli: Option<i64>,
+}
 
 /// All donors, of which nothing is known before they are asked.
 pub(super) fn promising_nothing<'a>(state: &'a State, spec: &RequestSpec) -> Vec<Promise<'a>> {
-    donors(state, spec).map(|donor| (donor, None)).collect()
+    let members = (0..).zip(state.clusters.keys()).filter(|(_, id)| **id != spec.origin);
+    members.map(|(at, donor)| Promise { member: Member { at, donor }, idle_milli: None }).collect()
 }
 
 /// The best placement over all donors, if there is any: at one of them, or else as parts at several where that is allowed.
@@ -374,7 +390,7 @@ pub(super) fn best(
 ) -> Option<Found> {
     let mut promises: Vec<(Beginning, Promise<'_>)> =
         promises.into_iter().map(|promise| (beginning(view.state, spec, request, promise), promise)).collect();
-    promises.sort_unstable();
+    promises.sort_unstable_by_key(|(beginning, _)| *beginning);
     let mut one: Option<(Score, Candidate)> = None;
     // How many shares a donor has room for is not promised: a gang asks all of them.
     let gang = spec.members.is_some();
@@ -382,10 +398,10 @@ pub(super) fn best(
         if !gang && one.as_ref().is_some_and(|(found, _)| found.beginning() < alike[0].0) {
             break;
         }
-        let mut order: Vec<(Score, &ClusterId)> =
-            alike.iter().map(|(_, promise)| (at_best(view, spec, request, *promise), promise.0)).collect();
-        order.sort_unstable();
-        for (at_best, donor) in order {
+        // Most often the first is the one.
+        let mut next: BinaryHeap<Reverse<(Score, &ClusterId)>> =
+            alike.iter().map(|(_, it)| Reverse((at_best(view, spec, request, it), it.member.donor))).collect();
+        while let Some(Reverse((at_best, donor))) = next.pop() {
             let surpassed = |(found, _): &(Score, Candidate)| found.with_most_shares() < at_best;
             if !gang && one.as_ref().is_some_and(surpassed) {
                 break;

@@ -11,7 +11,7 @@ use super::plan::{Placed, Plan, Planner, Run};
 use super::verdict::Candidate;
 use crate::demand::RequestSpec;
 use crate::id::{ClassName, ClusterId, RequestId};
-use crate::limits::MAX_PLACEMENTS_PER_COMMAND;
+use crate::limits::MAX_PLACEMENTS_PER_PLAN;
 use crate::placement::Placement;
 use crate::request::{Request, RequestState};
 use crate::state::State;
@@ -45,7 +45,7 @@ pub fn quote(state: &State, spec: &RequestSpec) -> Quote {
     };
     run.as_if = request.waits().then_some(&as_if);
     let mut plan = Plan::default();
-    run.serve(&mut plan, MAX_PLACEMENTS_PER_COMMAND);
+    run.serve(&mut plan, MAX_PLACEMENTS_PER_PLAN);
     // Before its window opens it has no turn, and a plan that is full may not have come to it.
     let later = if plan.unplaced.contains(&as_if.id) || run.placed.iter().any(|placed| placed.is_of(&request)) {
         None

@@ -3,11 +3,12 @@
 use std::cmp::Reverse;
 
 use super::gravity::{distance, round_trip};
+use super::plan::{Member, Promise};
 use super::verdict::Candidate;
 use super::view::View;
 use crate::demand::RequestSpec;
-use crate::id::ClusterId;
-use crate::peering::PeeringState;
+use crate::id::{ClusterId, PeeringId};
+use crate::peering::{Peering, PeeringState};
 use crate::request::Request;
 use crate::state::State;
 
@@ -45,10 +46,10 @@ pub(super) fn beginning(
     state: &State,
     spec: &RequestSpec,
     request: Option<&Request>,
-    (donor, least_waste_milli): (&ClusterId, Option<i64>),
+    Promise { member: Member { donor, .. }, idle_milli }: Promise<'_>,
 ) -> Beginning {
     let failed_before = request.is_some_and(|request| request.failed_donors.contains(donor));
-    (failed_before, distance(state, spec, donor), least_nodes(spec), tenths(least_waste_milli))
+    (failed_before, distance(state, spec, donor), least_nodes(spec), tenths(idle_milli))
 }
 
 fn least_nodes(spec: &RequestSpec) -> u64 {
@@ -71,6 +72,22 @@ impl Score {
     }
 }
 
+/// What lies between an origin and a donor.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Line {
+    /// Whether their peering is established.
+    warm: bool,
+    /// In [doublings](round_trip).
+    round_trip: u32,
+}
+
+impl Line {
+    pub(super) fn of(peering: Option<(PeeringId, &Peering)>) -> Self {
+        let warm = peering.is_some_and(|(_, peering)| peering.state == PeeringState::Established);
+        Self { warm, round_trip: round_trip(peering.map_or(0, |(_, peering)| peering.rtt_us)) }
+    }
+}
+
 /// What no placement has more of.
 const MOST_SHARES: Reverse<u64> = Reverse(u64::MAX);
 
@@ -80,27 +97,37 @@ pub(super) fn score(view: &View<'_>, spec: &RequestSpec, request: Option<&Reques
     let shares = Reverse(placement.units());
     let nodes = u64::try_from(placement.nodes.len()).unwrap_or(u64::MAX);
     let nodes = if spec.topology.spread_nodes { spec.most_shares().saturating_sub(nodes) } else { nodes };
-    Score { shares, nodes, waste, ..at_best(view, spec, request, (&placement.donor, None)) }
+    let line = Line::of(view.state.peering_between(&spec.origin, &placement.donor));
+    Score { shares, nodes, waste, ..of_donor(view, spec, request, (&placement.donor, line)) }
 }
 
-/// The score of a donor at its best: with every share on one node, or each on one of its own if they are to be spread, leaving no less idle than what it promises in thousandths
-/// of a device; `None`: nobody knows.
+/// The score of a donor at its best: with every share on one node, or each on one of its own if they are to be spread, leaving
+/// no less idle than what it promises.
 pub(super) fn at_best(
     view: &View<'_>,
     spec: &RequestSpec,
     request: Option<&Request>,
-    (donor, least_waste_milli): (&ClusterId, Option<i64>),
+    Promise { member, idle_milli }: &Promise<'_>,
 ) -> Score {
-    let peering = view.state.peering_between(&spec.origin, donor).map(|(_, peering)| peering);
-    let warm = peering.is_some_and(|peering| peering.state == PeeringState::Established);
+    let line = view.lines_from(&spec.origin, |lines| lines.get(member.at).copied()).unwrap_or_default();
+    Score { waste: tenths(*idle_milli), ..of_donor(view, spec, request, (member.donor, line)) }
+}
+
+/// The score of a donor that has every share in the best place and leaves nothing idle.
+fn of_donor(
+    view: &View<'_>,
+    spec: &RequestSpec,
+    request: Option<&Request>,
+    (donor, line): (&ClusterId, Line),
+) -> Score {
     Score {
         failed_before: request.is_some_and(|request| request.failed_donors.contains(donor)),
         shares: MOST_SHARES,
         data: distance(view.state, spec, donor),
         nodes: least_nodes(spec),
-        waste: tenths(least_waste_milli),
-        cold: !warm,
-        round_trip: round_trip(peering.map_or(0, |peering| peering.rtt_us)),
+        waste: i64::MIN,
+        cold: !line.warm,
+        round_trip: line.round_trip,
         lent_milli: view.lent_milli(donor),
         donor: donor.clone(),
     }

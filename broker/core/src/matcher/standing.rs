@@ -10,7 +10,7 @@ use super::reserve::{Reserved, held_after};
 use super::view::View;
 use crate::fairness::{Amounts, Shares};
 use crate::id::{ClusterId, RequestId};
-use crate::limits::MAX_PLACEMENTS_PER_COMMAND;
+use crate::limits::MAX_PLACEMENTS_PER_PLAN;
 use crate::request::Request;
 use crate::state::State;
 use crate::time::Timestamp;
@@ -45,7 +45,7 @@ pub(super) fn standing(state: &State, id: RequestId) -> Option<(Standing, Option
     let (share_ppm, entitled_ppm) = share_and_entitlement(state, &view, request);
     let (mut planner, mut plan) = (Planner::default(), Plan::default());
     let mut run = planner.begin(state)?;
-    run.serve(&mut plan, MAX_PLACEMENTS_PER_COMMAND);
+    run.serve(&mut plan, MAX_PLACEMENTS_PER_PLAN);
     let is_placed = plan.placements.iter().any(|placed| placed.request == id);
     let call_backs = CallBacks::given(state, id).or_else(|| CallBacks::planned(state, &plan, id));
     let call_backs = call_backs.filter(|_| !is_placed);

@@ -1,11 +1,12 @@
 //! What one matching run sees: the state, plus what it has placed so far itself.
 
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use comity_policy::{BorrowFacts, Bundle, Denial, LeaseUse, UsageTable};
 
+use super::score::Line;
 use crate::demand::{Delivery, RequestSpec};
 use crate::id::{ClassName, ClusterId, LeaseId, NodeId};
 use crate::inventory::Node;
@@ -36,6 +37,8 @@ pub(super) struct View<'a> {
     /// Thousandths that this run has placed and released, by donor.
     moved_milli: BTreeMap<ClusterId, (u64, u64)>,
     usage: Cow<'a, UsageTable>,
+    /// What lies between the origin that asked last and each member cluster, in the order of ids.
+    lines: RefCell<(Option<ClusterId>, Vec<Line>)>,
     /// The node that was looked up last: one decision asks for the same one again and again.
     last: Cell<Option<Looked<'a>>>,
 }
@@ -48,6 +51,8 @@ struct Looked<'a> {
     node: &'a Node,
     /// What leases take of it.
     lent: Option<&'a NodeOccupancy>,
+    /// Its number among the nodes of the offer, if it was looked up by that.
+    number: Option<u32>,
 }
 
 /// Something that is held until a known end: a lease, or what this run has placed.
@@ -88,6 +93,7 @@ impl<'a> View<'a> {
             taken: BTreeMap::new(),
             moved_milli: BTreeMap::new(),
             usage,
+            lines: RefCell::default(),
             last: Cell::new(None),
         })
     }
@@ -108,6 +114,7 @@ impl<'a> View<'a> {
             taken: self.taken,
             moved_milli: self.moved_milli,
             usage: self.usage,
+            lines: self.lines,
             last: Cell::new(None),
         }
     }
@@ -157,24 +164,48 @@ impl<'a> View<'a> {
 
     /// A node of a donor's offer as it may be used.
     pub(super) fn node(&self, donor: &ClusterId, id: &NodeId) -> Option<&'a Node> {
-        self.node_near(donor, id, None)
-    }
-
-    /// The same, where perhaps it is known which one of the offer's nodes it is.
-    pub(super) fn node_near(&self, donor: &ClusterId, id: &NodeId, number: Option<u32>) -> Option<&'a Node> {
         if let Some(looked) = self.looked_at(donor, id) {
             return Some(looked.node);
         }
         let (donor, cluster) = self.state.clusters.get_key_value(donor)?;
-        let instead = self.usable.get(donor).and_then(|nodes| nodes.get_key_value(id));
         let offered = || {
             let nodes = &cluster.offer.as_ref()?.nodes;
-            let near = number.and_then(|number| nodes.get_indexed(number as usize)).filter(|(near, _)| *near == id);
-            near.or_else(|| nodes.get_indexed(nodes.find_index(id).ok()?))
+            nodes.get_indexed(nodes.find_index(id).ok()?)
         };
+        let instead = self.usable.get(donor).and_then(|nodes| nodes.get_key_value(id));
         let (id, node) = instead.or_else(offered)?;
-        self.last.set(Some(Looked { donor, id, node, lent: self.occupancy.node(donor, id) }));
+        self.last.set(Some(Looked { donor, id, node, lent: self.occupancy.node(donor, id), number: None }));
         Some(node)
+    }
+
+    /// The node of that number among those of a donor's offer, as it may be used.
+    pub(super) fn node_numbered(&self, donor: &ClusterId, number: u32) -> Option<(&'a NodeId, &'a Node)> {
+        let is_it = |looked: &Looked<'a>| looked.number == Some(number) && looked.donor == donor;
+        if let Some(looked) = self.last.get().filter(is_it) {
+            return Some((looked.id, looked.node));
+        }
+        let (donor, cluster) = self.state.clusters.get_key_value(donor)?;
+        let (id, node) = cluster.offer.as_ref()?.nodes.get_indexed(number as usize)?;
+        let node = self.usable.get(donor).and_then(|nodes| nodes.get(id)).unwrap_or(node);
+        let lent = self.occupancy.node(donor, id);
+        self.last.set(Some(Looked { donor, id, node, lent, number: Some(number) }));
+        Some((id, node))
+    }
+
+    /// The number of the node that was looked up last, if it is this one and was looked up by its number.
+    pub(super) fn number_looked_at(&self, donor: &ClusterId, id: &NodeId) -> Option<u32> {
+        self.looked_at(donor, id)?.number
+    }
+
+    /// Looks at what lies between an origin and each member cluster, in the order of ids.
+    pub(super) fn lines_from<T>(&self, origin: &ClusterId, look: impl FnOnce(&[Line]) -> T) -> T {
+        let mut lines = self.lines.borrow_mut();
+        if lines.0.as_ref() != Some(origin) {
+            let members = self.state.clusters.keys();
+            let between = members.map(|donor| Line::of(self.state.peering_between(origin, donor))).collect();
+            *lines = (Some(origin.clone()), between);
+        }
+        look(&lines.1)
     }
 
     /// What policy says to `ask` at `donor`: the agreement, or the reason against it.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use comity_core::command::{LeaseOutcome, ReleaseLease};
 use comity_core::demand::RequestSpec;
 use comity_core::lease::LeaseState;
-use comity_core::limits::MAX_PLACEMENTS_PER_COMMAND;
+use comity_core::limits::MAX_PLACEMENTS_PER_PLAN;
 use comity_core::matcher::spared;
 use comity_core::packing::Task;
 use comity_core::reclaim::Preemptible;
@@ -108,7 +108,7 @@ impl Run {
 
     /// Plans, calls back, moves and spares until nothing more happens, as the leader's loop does.
     fn settle(&mut self) -> Result<(), Refusal> {
-        let limit = if self.way == Way::OneByOne { 1 } else { MAX_PLACEMENTS_PER_COMMAND };
+        let limit = if self.way == Way::OneByOne { 1 } else { MAX_PLACEMENTS_PER_PLAN };
         loop {
             let revision = self.broker.state.revision;
             let stay = self.broker.call_back(spared(&self.broker.state), Vec::new())?.spared;

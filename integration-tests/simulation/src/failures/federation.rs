@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use comity_core::command::{LeaseOutcome, ProposedPlacement};
 use comity_core::demand::RequestSpec;
 use comity_core::lease::{EndReason, LeaseState};
-use comity_core::limits::{MAX_PLACEMENTS_PER_COMMAND, MAX_RECLAIMS_PER_COMMAND};
+use comity_core::limits::{MAX_PLACEMENTS_PER_PLAN, MAX_RECLAIMS_PER_COMMAND};
 use comity_core::matcher::{reclaims_at, spared};
 use comity_core::reclaim::ReclaimReason;
 use comity_core::{LeaseId, Millis, PriorityName, Refusal, RequestId, Timestamp};
@@ -74,7 +74,7 @@ impl Federation {
             self.report.most_rounds = self.report.most_rounds.max(rounds);
             let revision = self.broker.state.revision;
             self.call_back()?;
-            let plan = self.broker.plan(MAX_PLACEMENTS_PER_COMMAND);
+            let plan = self.broker.plan(MAX_PLACEMENTS_PER_PLAN);
             let reserved = plan.reserved.map_or_else(Vec::new, |reserved| reserved.donors);
             if !plan.placements.is_empty() {
                 self.place(plan.placements)?;

@@ -3,7 +3,7 @@
 use comity_core::command::LeaseOutcome;
 use comity_core::demand::{RequestSpec, Topology};
 use comity_core::inventory::NodeMap;
-use comity_core::limits::MAX_PLACEMENTS_PER_COMMAND;
+use comity_core::limits::MAX_PLACEMENTS_PER_PLAN;
 use comity_core::refusal::Code;
 use comity_core::{ClusterId, Millis, NodeId, Refusal, State, TenantId, Timestamp};
 
@@ -123,7 +123,7 @@ impl Federation {
     /// Places who can be, as the leader's loop does.
     pub(super) fn place(&mut self, books: &mut Books) -> Result<(), Refusal> {
         loop {
-            let placements = self.broker.plan(MAX_PLACEMENTS_PER_COMMAND).placements;
+            let placements = self.broker.plan(MAX_PLACEMENTS_PER_PLAN).placements;
             if placements.is_empty() {
                 return Ok(());
             }

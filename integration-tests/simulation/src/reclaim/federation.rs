@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use comity_core::command::{LeaseOutcome, ProposedPlacement, ProposedReclaim};
 use comity_core::inventory::{Device, NodeMap};
 use comity_core::lease::{EndReason, LeaseState};
-use comity_core::limits::{MAX_ATTEMPTS, MAX_PLACEMENTS_PER_COMMAND};
+use comity_core::limits::{MAX_ATTEMPTS, MAX_PLACEMENTS_PER_PLAN};
 use comity_core::matcher::{reclaims_at, spared};
 use comity_core::reclaim::ReclaimReason;
 use comity_core::{ClusterId, LeaseId, Millis, NodeId, Refusal, RequestId, Timestamp};
@@ -116,7 +116,7 @@ impl Federation {
                 let proposed = reclaims_at(&self.broker.state, &cluster(name)?, self.broker.now());
                 self.call_back(Vec::new(), proposed)?;
             }
-            let plan = self.broker.plan(MAX_PLACEMENTS_PER_COMMAND);
+            let plan = self.broker.plan(MAX_PLACEMENTS_PER_PLAN);
             let reserved = plan.reserved.map_or_else(Vec::new, |reserved| reserved.donors);
             let placed = if plan.placements.is_empty() { Vec::new() } else { self.place(plan.placements)? };
             // A plan is proposed as a whole before any agent has prepared what it placed.

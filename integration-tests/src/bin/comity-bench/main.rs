@@ -16,6 +16,11 @@ mod speed;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use mimalloc::MiMalloc;
+
+/// The broker's: its core is measured with it.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// Measures Comity beside its peers
 #[derive(Debug, Parser)]

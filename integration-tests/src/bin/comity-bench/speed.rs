@@ -19,7 +19,7 @@ pub(crate) struct MatchArgs {
     #[arg(long, value_delimiter = ',', default_value = "1,8,64", value_name = "TIMES,...", value_parser = clap::value_parser!(u16).range(1..=256))]
     scale: Vec<u16>,
     /// Requests that are queued before each plan
-    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u16).range(1..=512))]
+    #[arg(long, default_value_t = 2_048, value_parser = clap::value_parser!(u16).range(1..=2_048))]
     batch: u16,
     /// Most tasks of a run; a broker keeps at most 200,000 leases
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..=200_000))]

@@ -37,13 +37,13 @@ fn free_of(device: &Device, index: u32, lent: Option<&NodeOccupancy>) -> u16 {
 pub(super) fn lay_out(
     view: &View<'_>,
     donor: &ClusterId,
-    (id, number): (&NodeId, u32),
+    (id, node): (&NodeId, &Node),
     level: u16,
     (task, served): (&Task, &Served),
     gpus: &GpuDemand,
 ) -> Option<Placement> {
     let offer = view.state.clusters.get(donor)?.offer.as_ref()?;
-    let (node, lent) = (view.node_near(donor, id, Some(number))?, view.occupancy(donor, id));
+    let lent = view.occupancy(donor, id);
     let level = if task.devices > 1 { task.milli } else { level };
     let share = DeviceShare { milli: u32::from(served.milli_each), units: 1, slots: Slots::NONE };
     let mut free: Vec<(u32, &Device)> =

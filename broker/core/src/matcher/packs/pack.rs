@@ -7,6 +7,7 @@ use super::super::view::View;
 use super::fleet::Fleet;
 use super::lay_out::free;
 use crate::id::{ClassName, ClusterId, NodeId};
+use crate::inventory::Node;
 use crate::occupancy::NodeOccupancy;
 use crate::packing::{Digest, Interner, Shape, digest_of};
 
@@ -117,7 +118,7 @@ impl Pack {
             }
         }
         let id = self.name(number);
-        let node = view.node_near(donor, id, Some(number));
+        let node = self.node(view, donor, number).map(|(_, node)| node);
         let classes = view.state.device_classes(donor, id);
         let Some((node, kind)) = node.and_then(|node| Some((node, fleet.kind_of(node, classes)?))) else {
             if self.shapes[number as usize].take().is_some() {
@@ -145,7 +146,8 @@ impl Pack {
 
     /// Counts in what `view` has taken of a node.
     pub(super) fn take(&mut self, view: &View<'_>, donor: &ClusterId, fleet: &mut Fleet, id: &NodeId) {
-        let Some(number) = self.names.number_of(id) else { return };
+        let known = view.number_looked_at(donor, id);
+        let Some(number) = known.or_else(|| self.names.number_of(id)) else { return };
         self.update(view, donor, fleet, number);
         let lent = view.occupancy(donor, id).map(NodeOccupancy::fingerprint);
         self.taken.push(Note { node: number, is: false, at: self.taken.len(), lent });
@@ -154,6 +156,17 @@ impl Pack {
     /// The name of a node.
     pub(super) fn name(&self, number: u32) -> &NodeId {
         &self.names.values()[number as usize]
+    }
+
+    /// A node by its number here, with its name.
+    pub(super) fn node<'v>(&self, view: &View<'v>, donor: &ClusterId, number: u32) -> Option<(&'v NodeId, &'v Node)> {
+        let offer = view.state.clusters.get(donor)?.offer.as_ref()?;
+        // All nodes of the offer are known here. Where no more are known, they have the same numbers.
+        if offer.nodes.len() == self.names.len() {
+            return view.node_numbered(donor, number);
+        }
+        let (id, _) = offer.nodes.get_indexed(offer.nodes.find_index(self.name(number)).ok()?)?;
+        Some((id, view.node(donor, id)?))
     }
 
     /// Whether nothing but the pool could serve: then what does not fit there fits nowhere.
@@ -167,8 +180,7 @@ impl Pack {
     }
 
     fn update(&self, view: &View<'_>, donor: &ClusterId, fleet: &mut Fleet, number: u32) {
-        let id = self.name(number);
-        let Some(node) = view.node_near(donor, id, Some(number)) else { return };
+        let Some((id, node)) = self.node(view, donor, number) else { return };
         fleet.pool.update(self.site, number, free(node, view.occupancy(donor, id)));
     }
 }
