@@ -236,6 +236,19 @@ mod tests {
         assert_eq!(ids.iter().map(NodeId::as_str).collect::<Vec<_>>(), sorted);
     }
 
+    proptest::proptest! {
+        #[test]
+        fn labels_compare_as_their_texts(
+            head in "[a-b-]{0,20}", one in "[a-b-]{0,20}", other in "[a-b-]{0,20}", long in 0..40_usize,
+        ) {
+            let label = |tail: &str| format!("a{}{head}{tail}0", "x".repeat(long % 4 * 5));
+            let (one, other) = (label(&one), label(&other));
+            let [id, other_id] = [&one, &other].map(|text| NodeId::parse(text, "node").unwrap());
+            proptest::prop_assert_eq!(id.cmp(&other_id), one.cmp(&other));
+            proptest::prop_assert_eq!(id == other_id, one == other);
+        }
+    }
+
     #[test]
     fn numbers_have_one_text_form() {
         assert_eq!(RequestId::parse("req-42", "request").map(|id| id.to_string()), Ok("req-42".to_owned()));

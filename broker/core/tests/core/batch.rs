@@ -48,6 +48,50 @@ fn both_ways(nodes: &[usize], asked: &[u32]) -> (Vec<RequestId>, [BTreeSet<Reque
     (ids, found, gpus)
 }
 
+/// So many nodes of four GPUs, and who waits for so many GPUs of one node.
+fn long_queue(nodes: usize, asked: impl Iterator<Item = u32>) -> (Federation, Vec<RequestId>) {
+    let mut federation = Federation::ready();
+    let (big, names) = (device(81_559, Sharing::Exclusive), (0..nodes).map(|node| format!("n{node:03}")));
+    let names: Vec<String> = names.collect();
+    let nodes: Vec<_> = names.iter().map(|name| (name.as_str(), 4, big.clone())).collect();
+    federation.offer("north", offer(2, &nodes));
+    federation.offer("south", offer(2, &[]));
+    let ids = asked.map(|count| federation.submit(together(count))).collect();
+    (federation, ids)
+}
+
+/// Those that a plan places, in its order.
+fn order_of(plan: &matcher::Plan) -> Vec<RequestId> {
+    plan.placements.iter().map(|placed| placed.request).collect()
+}
+
+#[test]
+fn a_long_queue_that_fits_is_placed_the_largest_first() {
+    let (mut federation, ids) = long_queue(40, (0..90).map(|number| if number < 70 { 1 } else { 4 }));
+    let (small, large) = ids.split_at(70);
+    let plan = matcher::plan(&federation.state, 100);
+    assert_eq!(order_of(&plan), [large, small].concat());
+    // Those whose turn it is, and no others, though the first of them are the smallest.
+    assert_eq!(order_of(&matcher::plan(&federation.state, 68)), small[..68]);
+    assert_eq!(federation.place().len(), ids.len());
+}
+
+#[test]
+fn where_one_of_a_long_queue_does_not_fit_who_came_first_is_served_first() {
+    let (mut federation, ids) = long_queue(20, (0..90).map(|number| if number == 65 { 4 } else { 1 }));
+    let plan = matcher::plan(&federation.state, 100);
+    let served: Vec<RequestId> = ids.iter().copied().filter(|id| *id != ids[65]).take(80).collect();
+    assert_eq!(order_of(&plan)[..65], served[..65]);
+    // Nothing is left of what was given up: every GPU is lent, and the next plan finds the same.
+    let gpus: u64 = plan.placements.iter().map(|placed| placed.placement.milli()).sum();
+    assert_eq!(gpus, 80_000);
+    let mut kept = matcher::Planner::default();
+    for _ in 0..3 {
+        assert!(kept.plan(&federation.state, 100) == plan);
+    }
+    assert_eq!(federation.place().len(), plan.placements.len());
+}
+
 /// A number from another one, so that the measure is the same each time (Knuth's multiplicative generator).
 fn next(number: &mut u64) -> u64 {
     *number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
