@@ -18,6 +18,8 @@ use crate::packing::{Mix, Pool, Task};
 const MAX_ANSWERS: usize = 4_096;
 /// Kinds of device that are remembered, past ones among them.
 const MAX_KINDS: usize = 4_096;
+/// Up to so many kinds each is expected to be asked for by name: of more, that would be much of all work.
+const NAMED_KINDS: usize = 32;
 /// Kind of nodes without devices.
 const NO_DEVICES: u32 = u32::MAX;
 
@@ -136,6 +138,13 @@ impl Fleet {
             for (task, _) in self.tasks(&work.gpus, work.topology, serves).unwrap_or_default() {
                 mix.add(task, *weight);
             }
+        }
+        // A kind that nobody asked for by name yet may be asked for, as rarely as anything that is expected at all (Laplace's
+        // rule of succession): so where several would do, the last devices of a kind do not go first.
+        let named = if (2..=NAMED_KINDS).contains(&self.kinds.len()) { 0..self.kinds.len() } else { 0..0 };
+        for kind in named.filter_map(|kind| u32::try_from(kind).ok()) {
+            let whole = u16::try_from(WHOLE_MILLI).unwrap_or(u16::MAX);
+            mix.add(Task { cpu_milli: 0, memory_mib: 0, devices: 1, milli: whole, kinds: vec![kind] }, 1);
         }
         self.pool.expect(mix);
     }
