@@ -6,7 +6,7 @@ use comity_core::command::{
     AdvertiseOffer, LeaseOutcome, MarkClusters, PlaceRequests, ProposedPlacement, ReleaseLease, RenewLease,
 };
 use comity_core::demand::{Delivery, RequestSpec, Share, Topology};
-use comity_core::inventory::{Offer, Sharing};
+use comity_core::inventory::{Device, Offer, Sharing};
 use comity_core::matcher::{self, Plan, Planner};
 use comity_core::refusal::Code;
 use comity_core::{Command, Millis, ReplyBody};
@@ -242,6 +242,27 @@ fn an_ill_donor_keeps_the_leases_it_serves() {
     federation.offer("north", by_namespace_only(2));
     federation.ok(Command::RenewLease(RenewLease { lease, duration: Millis(0) }));
     assert!(federation.state.leases[&lease].state.is_in_force());
+}
+
+/// Somebody may ask for it by name yet.
+#[test]
+fn where_several_kinds_would_do_the_rarest_is_not_taken_first() {
+    for [rare, common] in [["NVIDIA-H100-80GB-HBM3", "NVIDIA-H100-PCIe"], ["NVIDIA-H100-PCIe", "NVIDIA-H100-80GB-HBM3"]]
+    {
+        let mut federation = Federation::ready();
+        let of = |name: &str| Device { product_name: name.into(), ..device(81_559, Sharing::Exclusive) };
+        let nodes: Vec<(String, &str)> =
+            (0..9).map(|at| (format!("n{at}"), if at == 4 { rare } else { common })).collect();
+        let nodes: Vec<_> = nodes.iter().map(|(name, product)| (name.as_str(), 8, of(product))).collect();
+        federation.offer("north", offer(2, &nodes));
+        federation.offer("south", offer(2, &[]));
+        for _ in 0..24 {
+            federation.submit(spec(1, Share::Whole, "big"));
+            federation.place();
+        }
+        let rarest = federation.state.occupancy().node(&cluster("north"), &node("n4"));
+        assert!(rarest.is_none(), "of {rare}: {rarest:?}");
+    }
 }
 
 /// What a kept planner remembers of a plan that came to nothing, of releases and of offers does not hold requests up.

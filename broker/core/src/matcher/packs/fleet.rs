@@ -20,6 +20,8 @@ const MAX_ANSWERS: usize = 4_096;
 const MAX_KINDS: usize = 4_096;
 /// Up to so many kinds each is expected to be asked for by name: of more, that would be much of all work.
 const NAMED_KINDS: usize = 32;
+/// A part of the expected work weighs as much as so many kinds that nobody asked for by name.
+const PART: u64 = 4;
 /// Kind of nodes without devices.
 const NO_DEVICES: u32 = u32::MAX;
 
@@ -136,11 +138,11 @@ impl Fleet {
                 }
             };
             for (task, _) in self.tasks(&work.gpus, work.topology, serves).unwrap_or_default() {
-                mix.add(task, *weight);
+                mix.add(task, *weight * PART);
             }
         }
-        // A kind that nobody asked for by name yet may be asked for, as rarely as anything that is expected at all (Laplace's
-        // rule of succession): so where several would do, the last devices of a kind do not go first.
+        // A kind that nobody asked for by name yet may be asked for, more rarely than anything that was (as Laplace's rule of
+        // succession has it): so where several would do, the last devices of a kind do not go first.
         let named = if (2..=NAMED_KINDS).contains(&self.kinds.len()) { 0..self.kinds.len() } else { 0..0 };
         for kind in named.filter_map(|kind| u32::try_from(kind).ok()) {
             let whole = u16::try_from(WHOLE_MILLI).unwrap_or(u16::MAX);
