@@ -37,12 +37,24 @@ pub(crate) fn random() -> u64 {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use std::thread;
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     #[test]
     fn ports_differ_and_can_be_bound() {
         let ports = free::<8>().unwrap();
-        let bound: Vec<_> = ports.iter().map(|port| TcpListener::bind(("127.0.0.1", *port)).unwrap()).collect();
+        // A process that another thread is starting holds what was open until it becomes its program.
+        let began = Instant::now();
+        let bind = |port: &u16| loop {
+            match TcpListener::bind(("127.0.0.1", *port)) {
+                Ok(listener) => break listener,
+                Err(error) => assert!(began.elapsed() < Duration::from_secs(5), "port {port}: {error}"),
+            }
+            thread::sleep(Duration::from_millis(10));
+        };
+        let bound: Vec<_> = ports.iter().map(bind).collect();
         assert_eq!(bound.len(), 8);
         assert!(ports.iter().all(|port| (FIRST..LAST).contains(port)));
     }
