@@ -324,7 +324,7 @@ fn shares_keep_out_of_the_way_of_the_gangs_that_are_asked_for() {
 fn a_share_is_had_where_it_takes_least_above_what_is_asked() {
     let mps = device(81_559, Sharing::Mps { shares: 10 });
     let any = device(81_559, Sharing::Fractional { step_milli: 50 });
-    let shared = comity_core::inventory::Device { resource_name: "nvidia.com/gpu.shared".into(), ..mps.clone() };
+    let shared = Device { resource_name: "nvidia.com/gpu.shared".into(), ..mps.clone() };
     let mut both = offer(2, &[("s1", 2, mps.clone())]);
     both.nodes.get_mut(&node("s1")).unwrap().devices[1] = any.clone();
     for offer in [
