@@ -15,13 +15,14 @@ mod report;
 mod terms;
 
 pub use plot::svg;
-pub use report::{InstitutionFigures, MonthReport, TenantFigures};
+pub use report::{Fairness, InstitutionFigures, LendingFigures, MonthReport, TenantFigures};
 
 use comity_core::Refusal;
 
 use self::demand::Demand;
 use self::federation::Federation;
-use self::report::Books;
+use self::report::{Books, by_lending};
+use self::terms::MEMBERS;
 use crate::random::Random;
 
 const MINUTE: u64 = 60_000;
@@ -46,14 +47,37 @@ pub struct Month {
 
 /// Days of a backlog before shares are measured.
 const SETTLING_DAYS: u64 = 1;
+/// Ways to deal what institutions lend of out to them: five, of whom two lend the same.
+pub const ARRANGEMENTS: u8 = 60;
 
 impl Month {
+    /// Runs it, and the same month with what institutions lend of dealt to them in other ways, `arrangements` months in all:
+    /// how long somebody waits hangs on the side of the world, too. `progress` is told how many are done.
+    ///
+    /// # Errors
+    /// What the core refused that it should not have.
+    pub fn run_arranged(&self, arrangements: u8, mut progress: impl FnMut(usize)) -> Result<Fairness, Refusal> {
+        let mut others = Vec::new();
+        let month = self.run()?;
+        for (done, nodes) in (1..).zip(terms::arrangements().into_iter().take(usize::from(arrangements)).skip(1)) {
+            progress(done);
+            others.push(self.run_with(nodes)?);
+        }
+        let months = || std::iter::once(&month).chain(&others);
+        let worst_apart_percent = months().map(MonthReport::worst_apart_percent).fold(0.0, f64::max);
+        Ok(Fairness { arrangements: months().count(), by_lending: by_lending(months), worst_apart_percent, month })
+    }
+
     /// Runs it.
     ///
     /// # Errors
     /// What the core refused that it should not have.
     pub fn run(&self) -> Result<MonthReport, Refusal> {
-        let mut federation = Federation::new()?;
+        self.run_with(MEMBERS.map(|member| member.nodes))
+    }
+
+    fn run_with(&self, nodes: [usize; MEMBERS.len()]) -> Result<MonthReport, Refusal> {
+        let mut federation = Federation::new(nodes)?;
         let mut books = Books::default();
         let mut demand = Demand::new(Random::new(self.seed));
         let began = federation.now();
@@ -79,6 +103,6 @@ impl Month {
             books.sample(&federation, now - began);
         }
         federation.run_until(began + days * DAY, &mut books)?;
-        Ok(books.report(self))
+        Ok(books.report(self, nodes))
     }
 }

@@ -25,23 +25,25 @@ pub(super) struct Federation {
     broker: Broker,
     clusters: Vec<ClusterId>,
     tenants: Vec<TenantId>,
+    /// That each member lends of.
+    nodes: [usize; MEMBERS.len()],
 }
 
 impl Federation {
-    /// All members have joined and offer all they have.
-    pub(super) fn new() -> Result<Self, Refusal> {
+    /// All members have joined and offer all they have, so many nodes each.
+    pub(super) fn new(nodes: [usize; MEMBERS.len()]) -> Result<Self, Refusal> {
         let clusters: Result<_, _> = MEMBERS.iter().map(|member| ClusterId::parse(member.name, "cluster")).collect();
         let tenants: Result<_, _> = TENANTS.iter().map(|(name, ..)| TenantId::parse(name, "tenant")).collect();
         let clusters: Vec<ClusterId> = clusters?;
         // A midnight, so that hours are those of the clock.
         let mut broker = Broker::joined(policy(), &clusters, Timestamp(20_000 * DAY))?;
-        for (cluster, member) in clusters.iter().zip(&MEMBERS) {
-            let nodes: Result<NodeMap, Refusal> = (0..member.nodes)
+        for (cluster, nodes) in clusters.iter().zip(nodes) {
+            let nodes: Result<NodeMap, Refusal> = (0..nodes)
                 .map(|number| Ok((NodeId::parse(&format!("n{number}"), "node")?, h100s(GPUS_PER_NODE))))
                 .collect();
             broker.advertise(cluster, nodes?)?;
         }
-        Ok(Self { broker, clusters, tenants: tenants? })
+        Ok(Self { broker, clusters, tenants: tenants?, nodes })
     }
 
     pub(super) fn state(&self) -> &State {
@@ -87,7 +89,7 @@ impl Federation {
             if MEMBERS[member].name == CENTRE {
                 continue;
             }
-            let mut wanted = MEMBERS[member].nodes * GPUS_PER_NODE * tenths / 10;
+            let mut wanted = self.nodes[member] * GPUS_PER_NODE * tenths / 10;
             for (id, node) in &mut nodes {
                 let lent = self.broker.state.occupancy().node(&cluster, id);
                 for (index, device) in (0..).zip(&mut node.devices) {

@@ -1,5 +1,6 @@
 //! What is measured, and what came of it.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use comity_core::fairness::Shares;
@@ -7,7 +8,7 @@ use comity_core::{LeaseId, State};
 use serde::Serialize;
 
 use super::federation::Federation;
-use super::terms::{MEMBERS, TENANTS};
+use super::terms::{INSTITUTIONS, MEMBERS, TENANTS};
 use super::{HOUR, Month};
 
 /// Books that are kept while time passes.
@@ -84,7 +85,7 @@ impl Books {
         self.samples.push(Sample { hour, held });
     }
 
-    pub(super) fn report(self, month: &Month) -> MonthReport {
+    pub(super) fn report(self, month: &Month, nodes: [usize; MEMBERS.len()]) -> MonthReport {
         let all = self.held.iter().sum::<u128>().max(1);
         let tenants = TENANTS.iter().enumerate().map(|(index, (tenant, of, weight))| {
             let share = whole(self.held[index]) / whole(all) * 100.0;
@@ -99,19 +100,20 @@ impl Books {
             }
         });
         let tenants = tenants.collect();
-        let institutions = MEMBERS.iter().zip(self.lent).zip(self.waits).map(|((member, lent), mut waits)| {
-            waits.sort_unstable();
-            let mean = real(waits.iter().sum::<u64>() / waits.len().max(1) as u64);
-            let p95 = waits.get(waits.len() * 95 / 100).copied().unwrap_or(0);
-            InstitutionFigures {
-                institution: member.name.to_owned(),
-                gpus: 8 * member.nodes,
-                lent_gpu_hours: whole(lent) / 1_000.0 / real(HOUR),
-                requests: waits.len(),
-                mean_wait_minutes: mean / 60_000.0,
-                p95_wait_minutes: real(p95) / 60_000.0,
-            }
-        });
+        let institutions =
+            MEMBERS.iter().zip(self.lent).zip(self.waits).enumerate().map(|(at, ((member, lent), mut waits))| {
+                waits.sort_unstable();
+                let mean = real(waits.iter().sum::<u64>() / waits.len().max(1) as u64);
+                let p95 = waits.get(waits.len() * 95 / 100).copied().unwrap_or(0);
+                InstitutionFigures {
+                    institution: member.name.to_owned(),
+                    gpus: 8 * nodes[at],
+                    lent_gpu_hours: whole(lent) / 1_000.0 / real(HOUR),
+                    requests: waits.len(),
+                    mean_wait_minutes: mean / 60_000.0,
+                    p95_wait_minutes: real(p95) / 60_000.0,
+                }
+            });
         MonthReport {
             seed: month.seed,
             peak_days: month.peak_days,
@@ -199,7 +201,7 @@ pub struct MonthReport {
     pub turned_away: u64,
     /// By tenant.
     pub tenants: Vec<TenantFigures>,
-    /// By institution, in order of the size of their clusters.
+    /// By institution, those on one side of the world before those on the next.
     pub institutions: Vec<InstitutionFigures>,
     /// Hour by hour.
     pub samples: Vec<Sample>,
@@ -236,6 +238,85 @@ impl MonthReport {
             );
         }
         let _ = writeln!(text, "\n{} leases; {} requests refused by a full queue", self.leases, self.turned_away);
+        text
+    }
+}
+
+/// What institutions gave and got that lend of so many GPUs, over months in which that was dealt in other ways.
+#[derive(Clone, Debug, Serialize)]
+pub struct LendingFigures {
+    /// GPUs that they lend of.
+    pub gpus: usize,
+    /// What others borrowed of one, in a month.
+    pub lent_gpu_hours: f64,
+    /// Requests of theirs that were placed.
+    pub requests: usize,
+    /// From submission to placement.
+    pub mean_wait_minutes: f64,
+}
+
+/// By what institutions lend of, most first.
+pub(super) fn by_lending<'m, I: Iterator<Item = &'m MonthReport>>(months: impl Fn() -> I) -> Vec<LendingFigures> {
+    let institutions = || months().flat_map(|month| month.institutions.iter().take(INSTITUTIONS));
+    let sizes: BTreeSet<usize> = institutions().map(|institution| institution.gpus).collect();
+    let figures = |gpus: usize| {
+        let such: Vec<&InstitutionFigures> = institutions().filter(|institution| institution.gpus == gpus).collect();
+        let requests = such.iter().map(|institution| institution.requests).sum();
+        let waited = |of: &&InstitutionFigures| of.mean_wait_minutes * real(of.requests as u64);
+        LendingFigures {
+            gpus,
+            lent_gpu_hours: such.iter().map(|of| of.lent_gpu_hours).sum::<f64>() / real(such.len().max(1) as u64),
+            requests,
+            mean_wait_minutes: such.iter().map(waited).sum::<f64>() / real(requests.max(1) as u64),
+        }
+    };
+    sizes.into_iter().rev().map(figures).collect()
+}
+
+/// A month, and the same one with what institutions lend of dealt to them in other ways.
+#[derive(Clone, Debug, Serialize)]
+pub struct Fairness {
+    /// The month.
+    #[serde(flatten)]
+    pub month: MonthReport,
+    /// How many such months.
+    pub arrangements: usize,
+    /// What they came to, by what institutions lend of.
+    pub by_lending: Vec<LendingFigures>,
+    /// The largest difference of a tenant from what it is entitled to in any of these months, in percent of that.
+    pub worst_apart_percent: f64,
+}
+
+impl Fairness {
+    /// For people.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let mut text = self.month.table();
+        if self.arrangements < 2 {
+            return text;
+        }
+        let _ = writeln!(
+            text,
+            "\nover {} such months, with what institutions lend of dealt to them in other ways:\n",
+            self.arrangements
+        );
+        let _ = writeln!(
+            text,
+            "{:>13}{:>24}{:>10}{:>15}",
+            "lends of GPUs", "lent GPU-hours a month", "requests", "mean wait min"
+        );
+        for l in &self.by_lending {
+            let _ = writeln!(
+                text,
+                "{:>13}{:>24.0}{:>10}{:>15.1}",
+                l.gpus, l.lent_gpu_hours, l.requests, l.mean_wait_minutes
+            );
+        }
+        let _ = writeln!(
+            text,
+            "\nno tenant had more than {:.1} % more or less than it is entitled to",
+            self.worst_apart_percent
+        );
         text
     }
 }

@@ -21,6 +21,27 @@ pub(super) const MEMBERS: [Member; 6] = [
     Member { name: "eos", nodes: 0, ahead: 19 },
     Member { name: CENTRE, nodes: 5, ahead: 0 },
 ];
+/// Institutions; the member after them is the centre.
+pub(super) const INSTITUTIONS: usize = MEMBERS.len() - 1;
+
+/// Nodes that each member lends of, in each way to deal those of the institutions out to them; [`MEMBERS`]' own comes first.
+pub(super) fn arrangements() -> Vec<[usize; MEMBERS.len()]> {
+    let mut found = vec![MEMBERS.map(|member| member.nodes)];
+    // Each swap of two leads to further ones, until there are no others.
+    let mut next = 0;
+    while let Some(&nodes) = found.get(next) {
+        for (one, other) in (0..INSTITUTIONS).flat_map(|one| (0..one).map(move |other| (one, other))) {
+            let mut swapped = nodes;
+            swapped.swap(one, other);
+            if !found.contains(&swapped) {
+                found.push(swapped);
+            }
+        }
+        next += 1;
+    }
+    found
+}
+
 /// It has no local work.
 pub(super) const CENTRE: &str = "centre";
 
@@ -63,4 +84,21 @@ pub(super) fn policy() -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::month::ARRANGEMENTS;
+
+    #[test]
+    fn there_are_all_ways_to_deal_each_once() {
+        let all = arrangements();
+        assert_eq!(all.len(), usize::from(ARRANGEMENTS));
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+        assert_eq!(all.first(), Some(&MEMBERS.map(|member| member.nodes)));
+        assert!(all.iter().all(|nodes| nodes.last() == Some(&5) && nodes.iter().sum::<usize>() == 12));
+    }
 }
