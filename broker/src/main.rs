@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use comity_runtime::memory::use_small_pages;
 use mimalloc::MiMalloc;
 
 /// A broker makes and drops small things all the time, and a copy of everything for each snapshot: this one is quicker at the
@@ -11,5 +12,6 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    use_small_pages();
     comity_broker::command_line::main().await
 }

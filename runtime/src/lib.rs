@@ -22,6 +22,7 @@ pub mod crypto;
 pub mod entropy;
 pub mod identity;
 pub mod join_token;
+pub mod memory;
 pub mod secret;
 pub mod shutdown;
 pub mod signing;

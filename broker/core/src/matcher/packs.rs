@@ -154,7 +154,7 @@ impl Packs {
                 continue;
             }
             if !pack.is_all(&wanted) {
-                promises.push(Promise { member, idle_milli: None });
+                promises.push(Promise { member, idle_milli: None, lent_milli: Some(pack.lent_milli) });
                 continue;
             }
             let least = asked.iter().filter_map(|asked| pool.idle_milli_at_least(pack.site, *asked)).min();
@@ -163,15 +163,16 @@ impl Packs {
         // Who is as good as it may be at best is asked before all who may not be better: of those no more is looked for.
         open.sort_unstable();
         let mut known = false;
-        for (alike, _, least, member, site) in open {
+        for (alike, lent, least, member, site) in open {
+            let lent_milli = Some(lent);
             if known {
-                promises.push(Promise { member, idle_milli: Some(least) });
+                promises.push(Promise { member, idle_milli: Some(least), lent_milli });
                 continue;
             }
             let choices = asked.iter().filter_map(|asked| pool.choose(site, *asked));
             let Some(idle) = choices.map(|choice| choice.idle_milli()).min() else { continue };
             known = idle.div_euclid(ALIKE_MILLI) == alike;
-            promises.push(Promise { member, idle_milli: Some(idle) });
+            promises.push(Promise { member, idle_milli: Some(idle), lent_milli });
         }
         promises
     }

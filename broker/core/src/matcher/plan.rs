@@ -366,17 +366,20 @@ pub(super) struct Member<'a> {
     pub(super) donor: &'a ClusterId,
 }
 
-/// What a donor leaves idle at least, in thousandths of a device, if that is known.
+/// What is known of a donor before it is asked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Promise<'a> {
     pub(super) member: Member<'a>,
+    /// What it leaves idle at least, in thousandths of a device, if that is known.
     pub(super) idle_milli: Option<i64>,
+    /// What it lends already, in thousandths of a device, if that was looked up.
+    pub(super) lent_milli: Option<u64>,
 }
 
 /// All donors, of which nothing is known before they are asked.
 pub(super) fn promising_nothing<'a>(state: &'a State, spec: &RequestSpec) -> Vec<Promise<'a>> {
     let members = (0..).zip(state.clusters.keys()).filter(|(_, id)| **id != spec.origin);
-    members.map(|(at, donor)| Promise { member: Member { at, donor }, idle_milli: None }).collect()
+    members.map(|(at, donor)| Promise { member: Member { at, donor }, idle_milli: None, lent_milli: None }).collect()
 }
 
 /// The best placement over all donors, if there is any: at one of them, or else as parts at several where that is allowed.

@@ -46,7 +46,7 @@ pub(super) fn beginning(
     state: &State,
     spec: &RequestSpec,
     request: Option<&Request>,
-    Promise { member: Member { donor, .. }, idle_milli }: Promise<'_>,
+    Promise { member: Member { donor, .. }, idle_milli, .. }: Promise<'_>,
 ) -> Beginning {
     let failed_before = request.is_some_and(|request| request.failed_donors.contains(donor));
     (failed_before, distance(state, spec, donor), least_nodes(spec), tenths(idle_milli))
@@ -98,7 +98,8 @@ pub(super) fn score(view: &View<'_>, spec: &RequestSpec, request: Option<&Reques
     let nodes = u64::try_from(placement.nodes.len()).unwrap_or(u64::MAX);
     let nodes = if spec.topology.spread_nodes { spec.most_shares().saturating_sub(nodes) } else { nodes };
     let line = Line::of(view.state.peering_between(&spec.origin, &placement.donor));
-    Score { shares, nodes, waste, ..of_donor(view, spec, request, (&placement.donor, line)) }
+    let lent_milli = view.lent_milli(&placement.donor);
+    Score { shares, nodes, waste, lent_milli, ..of_donor(view.state, spec, request, (&placement.donor, line)) }
 }
 
 /// The score of a donor at its best: with every share on one node, or each on one of its own if they are to be spread, leaving
@@ -107,28 +108,25 @@ pub(super) fn at_best(
     view: &View<'_>,
     spec: &RequestSpec,
     request: Option<&Request>,
-    Promise { member, idle_milli }: &Promise<'_>,
+    Promise { member, idle_milli, lent_milli }: &Promise<'_>,
 ) -> Score {
     let line = view.lines_from(&spec.origin, |lines| lines.get(member.at).copied()).unwrap_or_default();
-    Score { waste: tenths(*idle_milli), ..of_donor(view, spec, request, (member.donor, line)) }
+    let lent_milli = lent_milli.unwrap_or_else(|| view.lent_milli(member.donor));
+    debug_assert_eq!(lent_milli, view.lent_milli(member.donor), "{}", member.donor);
+    Score { waste: tenths(*idle_milli), lent_milli, ..of_donor(view.state, spec, request, (member.donor, line)) }
 }
 
-/// The score of a donor that has every share in the best place and leaves nothing idle.
-fn of_donor(
-    view: &View<'_>,
-    spec: &RequestSpec,
-    request: Option<&Request>,
-    (donor, line): (&ClusterId, Line),
-) -> Score {
+/// The score of a donor that has every share in the best place, leaves nothing idle, and lends nothing yet.
+fn of_donor(state: &State, spec: &RequestSpec, request: Option<&Request>, (donor, line): (&ClusterId, Line)) -> Score {
     Score {
         failed_before: request.is_some_and(|request| request.failed_donors.contains(donor)),
         shares: MOST_SHARES,
-        data: distance(view.state, spec, donor),
+        data: distance(state, spec, donor),
         nodes: least_nodes(spec),
         waste: i64::MIN,
         cold: !line.warm,
         round_trip: line.round_trip,
-        lent_milli: view.lent_milli(donor),
+        lent_milli: 0,
         donor: donor.clone(),
     }
 }

@@ -4,6 +4,7 @@ use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow};
+use comity_runtime::memory::use_small_pages;
 use comity_simulation::speed::{HEAD, SpeedTest, row};
 use comity_simulation::trace::Trace;
 
@@ -40,6 +41,8 @@ pub(crate) struct MatchArgs {
 /// # Errors
 /// When a file cannot be read, or the core refuses what it should not.
 pub(crate) fn run(arguments: &MatchArgs) -> Result<()> {
+    // As the broker does.
+    use_small_pages();
     let trace = Trace::read(&arguments.nodes, &arguments.pods)?;
     if !arguments.json {
         println!("{HEAD}");

@@ -35,6 +35,8 @@ pub(super) struct Fleet {
     expected_on: usize,
     /// What demands are as tasks, as long as there are the same kinds.
     answers: BTreeMap<GpuDemand, Vec<Answer>>,
+    /// The one that was given last: one decision asks again and again, and so do those that want the same.
+    last: Option<(GpuDemand, Answer)>,
     /// Sites that were given out, and those of them that came back.
     sites: u32,
     left: Vec<u32>,
@@ -110,6 +112,7 @@ impl Fleet {
             let device = Device { local_use_milli: 0, healthy: true, fault: None, ..first.clone() };
             self.kinds.push(Kind { class: class.clone(), device });
             self.answers.clear();
+            self.last = None;
             self.kinds.len() - 1
         });
         u32::try_from(number).ok()
@@ -154,9 +157,12 @@ impl Fleet {
     /// What is wanted as tasks; `None` if packing cannot say it. The answer is remembered: a selector is asked about each kind
     /// once.
     pub(super) fn tasks_of(&mut self, wanted: &Wanted<'_>) -> Option<Tasks> {
-        let known = self.answers.get(wanted.gpus).into_iter().flatten();
-        let mut same = known.filter(|answer| answer.topology == wanted.topology && answer.class == *wanted.class);
-        if let Some(answer) = same.next() {
+        let same = |answer: &&Answer| answer.topology == wanted.topology && answer.class == *wanted.class;
+        if let Some((_, last)) = self.last.as_ref().filter(|(gpus, last)| same(&last) && gpus == wanted.gpus) {
+            return last.tasks.clone();
+        }
+        if let Some(answer) = self.answers.get(wanted.gpus).into_iter().flatten().find(same) {
+            self.last = Some((wanted.gpus.clone(), answer.clone()));
             return answer.tasks.clone();
         }
         let serves = |kind: &Kind| {
