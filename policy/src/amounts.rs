@@ -138,7 +138,7 @@ fn parse_moment_ms(text: &str, into_the_day_ms: i64) -> Result<u64, AmountError>
 
 /// Milli-GPU as people write them: `3`, `0.25`.
 #[must_use]
-pub(crate) fn show_gpus(milli: u64) -> String {
+pub fn show_gpus(milli: u64) -> String {
     show_milli(milli)
 }
 
@@ -152,7 +152,7 @@ fn show_milli(milli: u64) -> String {
 
 /// Milliseconds as people write them: `1d12h`, `90m` as `1h30m`.
 #[must_use]
-pub(crate) fn show_duration(ms: u64) -> String {
+pub fn show_duration(ms: u64) -> String {
     if ms == 0 {
         return "0s".to_owned();
     }

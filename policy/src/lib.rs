@@ -39,6 +39,7 @@ mod usage;
 mod warnings;
 mod yaml;
 
+pub use amounts::{show_duration, show_gpus};
 pub use borrow::{Allowance, BorrowFacts, Decision, Denial, DenyCode, InUse};
 pub use bundle::{Bundle, BundleSource, InvalidBundle, SourceFile, load};
 pub use device::DeviceFacts;

@@ -21,6 +21,9 @@ pub struct LeaseUse<'l> {
     pub agreement: Option<&'l str>,
     /// Its GPUs, in milli-GPU.
     pub gpus_milli: u64,
+    /// Whether another lease of the same request takes its place. Then it counts only where it lies, with its donor and its
+    /// agreement: what its tenant and its institution use counts once.
+    pub replaced: bool,
 }
 
 /// Milli-GPU by class.
@@ -41,8 +44,10 @@ impl UsageTable {
     pub fn add(&mut self, lease: &LeaseUse<'_>) {
         let milli = lease.gpus_milli;
         let grow_class = |by_class: &mut ByClass| grow(by_class, lease.class, milli);
-        with(&mut self.by_tenant, lease.tenant, grow_class);
-        with(&mut self.by_institution, lease.institution, grow_class);
+        if !lease.replaced {
+            with(&mut self.by_tenant, lease.tenant, grow_class);
+            with(&mut self.by_institution, lease.institution, grow_class);
+        }
         with(&mut self.by_donor, lease.donor, |donor| with(donor, lease.tenant, grow_class));
         if let Some(agreement) = lease.agreement {
             grow(&mut self.by_agreement, agreement, milli);
@@ -52,8 +57,10 @@ impl UsageTable {
     /// Counts a lease out. Give what was given to [`add`](Self::add); sums stop at zero and empty entries go.
     pub fn remove(&mut self, lease: &LeaseUse<'_>) {
         let milli = lease.gpus_milli;
-        shrink_in(&mut self.by_tenant, lease.tenant, lease.class, milli);
-        shrink_in(&mut self.by_institution, lease.institution, lease.class, milli);
+        if !lease.replaced {
+            shrink_in(&mut self.by_tenant, lease.tenant, lease.class, milli);
+            shrink_in(&mut self.by_institution, lease.institution, lease.class, milli);
+        }
         if let Some(donor) = self.by_donor.get_mut(lease.donor) {
             shrink_in(donor, lease.tenant, lease.class, milli);
             if donor.is_empty() {
@@ -121,8 +128,15 @@ mod tests {
 
     #[test]
     fn what_is_added_and_removed_leaves_nothing() {
-        let one =
-            LeaseUse { tenant: "t", institution: "i", donor: "d", class: "c", agreement: Some("a"), gpus_milli: 1500 };
+        let one = LeaseUse {
+            tenant: "t",
+            institution: "i",
+            donor: "d",
+            class: "c",
+            agreement: Some("a"),
+            gpus_milli: 1500,
+            replaced: false,
+        };
         let other = LeaseUse { tenant: "u", class: "e", agreement: None, ..one };
         let mut table = UsageTable::default();
         table.add(&one);

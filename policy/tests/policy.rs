@@ -153,6 +153,7 @@ fn what_is_in_use_counts_against_every_limit() {
         class,
         agreement: Some(agreement),
         gpus_milli: gpus * 1000,
+        replaced: false,
     };
     let decide = |leases: &[LeaseUse<'_>], facts: BorrowFacts<'_>| {
         let mut table = UsageTable::default();

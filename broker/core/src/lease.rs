@@ -227,6 +227,7 @@ impl Lease {
             class: self.class.as_str(),
             agreement: self.agreement.as_deref(),
             gpus_milli: self.placement.milli(),
+            replaced: self.moved_to.is_some(),
         }
     }
 }

@@ -160,7 +160,7 @@ impl Derived {
 }
 
 /// What a node holds for leases: nothing if it may not be used, else its healthy devices, less what local work takes.
-fn for_leases(node: &Node) -> Amounts {
+pub(crate) fn for_leases(node: &Node) -> Amounts {
     if !node.schedulable {
         return Amounts::default();
     }

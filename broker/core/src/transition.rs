@@ -6,6 +6,8 @@ mod parts;
 
 use std::collections::BTreeSet;
 
+use comity_policy::LeaseUse;
+
 use crate::envelope::{Envelope, EnvelopeKey};
 use crate::gang;
 use crate::id::{ClusterId, InstitutionId, LeaseId, PeeringId, RequestId};
@@ -138,11 +140,15 @@ impl<'a> Transition<'a> {
     pub(crate) fn change_lease(&mut self, id: LeaseId, change: impl FnOnce(&mut Lease)) {
         if let Some(lease) = self.state.leases.get_mut(&id) {
             let before = lease.state;
-            let occupied = lease.occupies();
+            let (occupied, replaced) = (lease.occupies(), lease.moved_to.is_some());
             change(lease);
             debug_assert!(before == lease.state || before.may_become(lease.state), "{before:?} → {:?}", lease.state);
             lease.revision = self.revision;
             let given_back = (occupied && !lease.occupies()).then(|| lease.clone());
+            if occupied && replaced != lease.moved_to.is_some() {
+                self.state.derived.usage.remove(&LeaseUse { replaced, ..lease.as_use() });
+                self.state.derived.usage.add(&lease.as_use());
+            }
             self.state.derived.note_lease(id, lease);
             self.changes.insert(Change::Lease(id));
             let (request, origin, donor) = (lease.request, lease.origin.clone(), lease.placement.donor.clone());

@@ -37,7 +37,8 @@ pub struct Figures {
     pub p99_us: f64,
 }
 
-/// Mean over some values.
+/// Mean over what was allocated while about so much was asked for, rounded to percent; or where one task leaps over that, what
+/// was allocated right after it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mark {
     sum: f64,
@@ -45,9 +46,13 @@ struct Mark {
 }
 
 impl Mark {
-    fn note(&mut self, value: f64) {
-        self.sum += value;
-        self.count += 1.0;
+    /// `percent` of the capacity is asked for now, and `allocated` percent of it.
+    fn pass(&mut self, mark: f64, percent: f64, allocated: f64) {
+        let leapt = percent > mark && self.count == 0.0;
+        if percent.round() == mark || leapt {
+            self.sum += allocated;
+            self.count += 1.0;
+        }
     }
 
     fn mean(self) -> Option<f64> {
@@ -82,11 +87,8 @@ pub fn replay(trace: &Trace, scheduler: &mut dyn Policy, seed: u64, inflate: f64
             refused_cpu += 1.0;
         }
         let allocated = placed as f64 / capacity * 100.0;
-        if percent.round() == 100.0 {
-            at_100.note(allocated);
-        } else if percent.round() == 130.0 {
-            at_130.note(allocated);
-        }
+        at_100.pass(100.0, percent, allocated);
+        at_130.pass(130.0, percent, allocated);
     }
     let seconds = nanoseconds.iter().sum::<u64>() as f64 / 1e9;
     let decisions = nanoseconds.len();
@@ -102,4 +104,26 @@ pub fn replay(trace: &Trace, scheduler: &mut dyn Policy, seed: u64, inflate: f64
         p99_us: p99 as f64 / 1e3,
     };
     SeedResult { seed, figures }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Mark;
+
+    #[test]
+    fn a_mark_that_one_task_leaps_over_is_what_came_of_it() {
+        let mut mark = Mark::default();
+        for (percent, allocated) in [(80.0, 79.0), (104.0, 98.0), (110.0, 99.0)] {
+            mark.pass(100.0, percent, allocated);
+        }
+        assert_eq!(mark.mean(), Some(98.0));
+        let mut mark = Mark::default();
+        for (percent, allocated) in [(99.6, 97.0), (100.4, 99.0), (101.0, 100.0)] {
+            mark.pass(100.0, percent, allocated);
+        }
+        assert_eq!(mark.mean(), Some(98.0));
+        let mut mark = Mark::default();
+        mark.pass(100.0, 99.0, 98.0);
+        assert_eq!(mark.mean(), None);
+    }
 }

@@ -7,7 +7,7 @@ use comity_proto::v1::sharing::{Exclusive, Fractional, Mode};
 pub(super) const GPUS: u32 = 8;
 const CPU_MILLI: u64 = 192_000;
 const MEMORY_MIB: u64 = 2 << 20;
-/// One donor in so many shares its GPUs in parts.
+/// One donor in so many shares its GPUs in parts, the first among them: parts are asked for whatever the size.
 const FRACTIONAL: usize = 4;
 /// One node in so many has a GPU in local use.
 const LOCAL: u64 = 16;
@@ -50,7 +50,7 @@ fn node(donor: usize, number: usize, generation: u64) -> v1::Node {
 }
 
 fn device(donor: usize, index: u32, in_use: bool) -> v1::Device {
-    let mode = if donor % FRACTIONAL == FRACTIONAL - 1 {
+    let mode = if donor.is_multiple_of(FRACTIONAL) {
         Mode::Fractional(Fractional { step_milli: 50 })
     } else {
         Mode::Exclusive(Exclusive {})

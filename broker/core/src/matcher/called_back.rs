@@ -173,6 +173,7 @@ impl<'a> Run<'a, '_> {
             let found = places.iter().find_map(|spec| self.find(spec, Some(request)));
             self.each_view(|view| view.with_chain_again(&chain));
             if let Some(found) = found {
+                self.each_view(|view| view.with_replaced(lease));
                 let proposed = self.propose(lease.request, request, found);
                 plan.placements.push(ProposedPlacement { aim: Aim::Replace(id), ..proposed });
             }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use comity_policy::compile_selector;
+use comity_policy::{compile_selector, show_duration, show_gpus};
 
 use super::check_wiring::{check_count, check_network, check_part};
 use super::cut::cut;
@@ -318,8 +318,9 @@ pub fn check_request(state: &State, spec: &RequestSpec) -> Result<(), Refusal> {
     let milli = spec.most_milli();
     if milli > limits.max_gpus_per_request_milli {
         let reason = format!(
-            "{milli} milli-GPU are more than the {} that one request may ask for",
-            limits.max_gpus_per_request_milli
+            "{} GPUs are more than the {} that one request may ask for",
+            show_gpus(milli),
+            show_gpus(limits.max_gpus_per_request_milli)
         );
         let (field, value) = match spec.members {
             Some(members) => ("spec.members.desired", members.desired),
@@ -328,8 +329,11 @@ pub fn check_request(state: &State, spec: &RequestSpec) -> Result<(), Refusal> {
         return denied(field, &value.to_string(), reason, "ask for less, or split the request");
     }
     if spec.duration.0 > limits.max_lease_duration_ms {
-        let reason =
-            format!("{} ms are more than the {} that a lease may last", spec.duration.0, limits.max_lease_duration_ms);
+        let reason = format!(
+            "{} are more than the {} that a lease may last",
+            show_duration(spec.duration.0),
+            show_duration(limits.max_lease_duration_ms)
+        );
         return denied("spec.duration_ms", &spec.duration.0.to_string(), reason, "ask for less, and renew the lease");
     }
     check_queue(state, spec, limits)

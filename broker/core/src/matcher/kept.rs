@@ -39,7 +39,7 @@ impl Kept<'_> {
             let (donor, class, gpus_milli) = (placement.donor.as_str(), class.as_str(), placement.milli());
             held.push(Held {
                 end,
-                counts: LeaseUse { tenant, institution, donor, class, agreement, gpus_milli },
+                counts: LeaseUse { tenant, institution, donor, class, agreement, gpus_milli, replaced: false },
                 placement,
             });
         }

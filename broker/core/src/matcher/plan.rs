@@ -168,6 +168,7 @@ impl Placed<'_> {
             class: self.candidate.class.as_str(),
             agreement: self.candidate.agreement.as_deref(),
             gpus_milli: self.candidate.placement.milli(),
+            replaced: false,
         };
         Held { end: self.end, counts, placement: &self.candidate.placement }
     }

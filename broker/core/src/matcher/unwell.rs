@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::cutting::Worths;
 use super::fit::{Fit, Wanted, fit};
-use super::verdict::{Obstacle, obstacle};
+use super::verdict::{Obstacle, check_reserve, obstacle};
 use super::view::View;
 use crate::health::NodeHealth;
 use crate::id::{ClusterId, NodeId};
@@ -36,9 +36,10 @@ pub(super) fn unwell(
         return None;
     }
     let instead: Usable = BTreeMap::from([(donor.clone(), healed)]);
-    let Fit::Fits { .. } = fit(&view.clone().where_usable(&instead), donor, wanted, &mut Worths::default()) else {
-        return None;
-    };
+    let well = view.clone().where_usable(&instead);
+    let Fit::Fits { placement, .. } = fit(&well, donor, wanted, &mut Worths::default()) else { return None };
+    // What would be free then may still be what the donor keeps for itself.
+    check_reserve(&well, donor, &placement).ok()?;
     let rest = parts.len().saturating_sub(NAMED);
     let mut named: Vec<String> = parts.iter().take(NAMED).map(|(words, _)| words.clone()).collect();
     if rest > 0 {

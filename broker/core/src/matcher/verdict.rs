@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comity_policy::{Denial, Selector, compile_selector};
+use comity_policy::{Denial, Selector, compile_selector, show_gpus};
 use serde::{Deserialize, Serialize};
 
 use super::cutting::Worths;
@@ -15,6 +15,7 @@ use super::view::{Ask, View};
 use super::wishes::in_the_way;
 use crate::demand::{Delivery, DeviceChoice, Members, RequestSpec};
 use crate::id::{ClassName, ClusterId};
+use crate::offered::for_leases;
 use crate::placement::Placement;
 use crate::time::Timestamp;
 
@@ -285,6 +286,19 @@ fn lacks(spec: &RequestSpec, donor: &ClusterId, class: &ClassName, now: u64, eve
             "ask for fewer, or for another topology",
         );
     }
+    if let Some(members) = spec.members.filter(|_| !spec.topology.whole_node) {
+        let each = spec.gpus.count;
+        let together = if spec.topology.same_node { ", all on one node" } else { "" };
+        return obstacle(
+            "no-capacity",
+            format!(
+                "{donor} has room for {} of {} members now, with {each} shares of class {class} each{together}",
+                now / u64::from(each.max(1)),
+                members.min
+            ),
+            format!("wait until {each} shares are free together on a node for each member that is missing"),
+        );
+    }
     if spec.topology.whole_node {
         return obstacle(
             "no-capacity",
@@ -303,20 +317,27 @@ fn lacks(spec: &RequestSpec, donor: &ClusterId, class: &ClassName, now: u64, eve
     )
 }
 
+/// What of a donor's healthy devices local work does not hold, in thousandths, as `view` has its nodes.
+fn not_local(view: &View<'_>, donor: &ClusterId) -> u64 {
+    if view.is_as_usable() {
+        return view.state.derived.capacities.get(donor).map_or(0, |holds| holds.gpu_milli);
+    }
+    view.nodes(donor).map(|(_, node, _)| for_leases(node).gpu_milli).sum()
+}
+
 /// The donor's local reserve stays free: what is free on all its healthy devices, less this placement.
 pub(super) fn check_reserve(view: &View<'_>, donor: &ClusterId, placement: &Placement) -> Result<(), Box<Obstacle>> {
     let reserve = view.bundle.clusters.get(donor.as_str()).map_or(0, |terms| terms.spec.local_reserve_gpus_milli);
     if reserve == 0 {
         return Ok(());
     }
-    let not_local = view.state.derived.capacities.get(donor).map_or(0, |holds| holds.gpu_milli);
-    let free = not_local.saturating_sub(view.lent_milli(donor));
+    let free = not_local(view, donor).saturating_sub(view.lent_milli(donor));
     if free >= placement.milli().saturating_add(reserve) {
         return Ok(());
     }
     Err(Box::new(obstacle(
         "local-reserve",
-        format!("{donor} keeps {reserve} milli-GPU free for local work; {free} are free"),
+        format!("{donor} keeps {} GPUs free for local work; {} are free", show_gpus(reserve), show_gpus(free)),
         "wait until more is free there, or ask for less",
     )))
 }

@@ -119,6 +119,11 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Whether nodes are seen as they may be used now.
+    pub(super) fn is_as_usable(&self) -> bool {
+        std::ptr::eq(self.usable, &raw const self.state.derived.usable)
+    }
+
     pub(super) fn occupancy(&self, donor: &ClusterId, node: &NodeId) -> Option<&NodeOccupancy> {
         let taken = self.taken.get(donor).and_then(|nodes| nodes.get(node));
         taken.or_else(|| self.lent(donor, node))
@@ -244,6 +249,7 @@ impl<'a> View<'a> {
             class: class.as_str(),
             agreement,
             gpus_milli: placement.milli(),
+            replaced: false,
         });
     }
 
@@ -269,6 +275,12 @@ impl<'a> View<'a> {
     pub(super) fn without_chain(&mut self, chain: &[LeaseId]) {
         let state = self.state;
         chain.iter().filter_map(|id| state.leases.get(id)).for_each(|lease| self.without(lease));
+    }
+
+    /// Counts a lease as one that is replaced from now on.
+    pub(super) fn with_replaced(&mut self, lease: &Lease) {
+        self.without(lease);
+        self.usage.to_mut().add(&LeaseUse { replaced: true, ..lease.as_use() });
     }
 
     /// Counts them in again.

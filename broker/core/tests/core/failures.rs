@@ -10,6 +10,7 @@ use comity_core::reclaim::ReclaimReason;
 use comity_core::request::RequestState;
 use comity_core::{Command, LeaseId, Millis, ReplyBody, RequestId, State, Timestamp, snapshot};
 
+use super::boxes::obstacle;
 use super::federation::{Federation, cluster, device, node, offer, spec};
 
 const MINUTE: u64 = 60_000;
@@ -263,6 +264,28 @@ fn an_agent_that_sees_no_nodes_or_few_of_many_loses_none() {
     story.offers(|generation| offer(generation, &[]));
     story.pass(10 * GONE_AFTER.0);
     assert!(story.found().is_empty(), "an offer without nodes says that it cannot lend");
+}
+
+#[test]
+fn what_is_not_well_is_no_reason_where_the_reserve_is_one_anyhow() {
+    let (mut story, _, _) = Story::begin(two());
+    story.offers(|generation| one_of_eight(generation, 7, with_fault(FaultClass::Degraded)));
+    let six = RequestSpec { allow_donors: vec![cluster("north")], ..spec(6, Share::Whole, "big") };
+    assert_eq!(obstacle(&story.it, &six).0, "unhealthy");
+    story.it.with_terms_of_north(
+        "\napiVersion: policy.comity.dev/v1\nkind: Cluster\nmetadata: {name: north}\nspec: {institution: lenders, \
+         lends: [{classes: [big, small]}], delivery: [namespace, virtual-node], localReserveGpus: 3}\n",
+    );
+    // Were device 7 well, six would be free, and none left for local work.
+    assert_eq!(obstacle(&story.it, &six).0, "no-capacity");
+    // Two of those that are well would leave three.
+    let two = RequestSpec { gpus: spec(2, Share::Whole, "big").gpus, ..six.clone() };
+    assert!(matcher::explain(story.state(), &two).donors.iter().any(|donor| donor.obstacle.is_none()));
+    let (code, reason, _) = obstacle(&story.it, &RequestSpec { gpus: spec(3, Share::Whole, "big").gpus, ..six });
+    assert_eq!(
+        (code.as_str(), reason.as_str()),
+        ("local-reserve", "north keeps 3 GPUs free for local work; 5 are free")
+    );
 }
 
 #[test]

@@ -33,9 +33,10 @@ fn members_start_together_from_the_least_to_as_many_as_fit() {
     waits(&mut federation, gang(3, 1, 9, nvlink()));
     let pairs = placed(&mut federation, gang(2, 4, 4, Topology { same_node: true, ..nvlink() }));
     assert_eq!(federation.state.leases[&pairs].placement.units(), 8);
-    let (code, reason, _) = obstacle(&federation, &gang(2, 2, 4, Topology::default()));
+    let (code, reason, unblock) = obstacle(&federation, &gang(2, 2, 4, Topology::default()));
     assert_eq!(code, "no-capacity");
-    assert!(reason.contains("room for 2 of 4 shares"), "{reason}");
+    assert!(reason.contains("room for 1 of 2 members now, with 2 shares of class big each"), "{reason}");
+    assert_eq!(unblock, "wait until 2 shares are free together on a node for each member that is missing");
 }
 
 /// Sixty-four GPUs in eight nodes.

@@ -13,6 +13,7 @@ use comity_core::request::RequestState;
 use comity_core::{Command, LeaseId, Millis, PriorityName, ReplyBody, RequestId, TenantId, Timestamp};
 use proptest::prelude::*;
 
+use super::boxes::obstacle;
 use super::federation::{Federation, RIVALS, cluster, device, node, offer, spec};
 
 /// `reclaimGrace` where no document says.
@@ -188,6 +189,33 @@ fn a_lease_that_is_called_back_moves_and_its_request_keeps_its_id() {
     // What it was to replace is gone: cancelling ends the one that is left.
     federation.ok(Command::CancelRequest(CancelRequest { request }));
     assert_eq!(federation.state_of(next), LeaseState::Ending);
+}
+
+#[test]
+fn quotas_count_what_moves_only_once_for_whatever_is_asked_meanwhile() {
+    const QUOTA: &str = "\napiVersion: policy.comity.dev/v1\nkind: Quota\nmetadata: {name: ten}\nspec: {tenant: team, maxConcurrentGpus: 10}\n";
+    let mut federation = Federation::ready();
+    federation.also(QUOTA);
+    let (_, lease) = federation.with_work_at_south();
+    federation.running(at("north", yielding(2, 0)));
+    federation.offer("south", used(2, &[("s1", 4, 1)]));
+    let proposed = federation.needs("south");
+    federation.call_back(proposed);
+    let in_use =
+        |federation: &Federation| federation.state.usage().in_use("team", "users", "north", "big").tenant_milli;
+    assert_eq!(in_use(&federation), 6_000);
+    let next = federation.place()[0];
+    assert_eq!(federation.state.leases[&next].moved_from, Some(lease));
+    assert_eq!(in_use(&federation), 6_000, "both are there, and count once");
+    // Four more are allowed, though eight devices are held for what moves.
+    federation.running(yielding(4, 0));
+    let (code, reason, _) = obstacle(&federation, &at("north", yielding(1, 0)));
+    assert_eq!(code, "quota-exhausted");
+    assert!(reason.contains("10 are in use"), "{reason}");
+    // Where what was to replace it fails, it counts itself again.
+    federation.report_lease("north", next, LeaseOutcome::Failed { code: "broken".into(), message: "no".into() });
+    federation.stop(next);
+    assert_eq!((federation.state.leases[&lease].moved_to, in_use(&federation)), (None, 10_000));
 }
 
 #[test]
