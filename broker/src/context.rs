@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comity_core::log::Applied;
-use comity_core::{Command, Idempotency, Refusal, ReplyBody, State};
+use comity_core::{Command, Idempotency, Refusal, ReplyBody, State, Timestamp};
 use comity_policy::Bundle;
 use comity_proto::v1;
 use comity_runtime::ca::CertificateAuthority;
@@ -64,6 +64,11 @@ pub struct Context {
 }
 
 impl Context {
+    /// What the clock of this broker says. Log time comes from the clocks of leaders, and stands still where nothing happens.
+    pub fn now(&self) -> Timestamp {
+        Timestamp(self.clock.unix_ms())
+    }
+
     /// Who calls, once the table lets them.
     pub async fn admit<T>(&self, rpc: Rpc, request: &Request<T>) -> Result<Caller, RpcError> {
         let caller = Caller::of(request.extensions().get::<PeerInfo>(), self.clock.now())?;

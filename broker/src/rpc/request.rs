@@ -47,7 +47,8 @@ impl Requests {
         let spec = convert::spec(message.spec)?;
         self.context.permit(|bundle| may_submit(&caller, bundle, &spec.tenant, &spec.origin)).await?;
         if dry_run {
-            let read = |state: &State| command::check_submission(state, &spec);
+            let now = self.context.now();
+            let read = |state: &State| command::check_submission(state, &spec, state.log_time.max(now));
             let checked = self.context.group.read(Consistency::Linearizable, read).await??;
             let request = v1::Request {
                 spec: Some(convert::spec_to_proto(&checked)),
@@ -143,11 +144,15 @@ impl Requests {
             let held = held.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
             let request = Some(convert::to_proto(id, held));
             let Some(waiting) = matcher::explain_waiting(state, id) else {
-                // What other donors would say now is beside the point: the request does not wait.
-                let summary = format!("{id} does not wait: {}", held.message);
+                // What other donors would say now is beside the point, unless something is sought for it all the same.
+                let sought = matcher::explain_sought(state, id);
+                let mut summary = format!("{id} does not wait: {}", held.message);
+                if let Some(sought) = &sought {
+                    summary = format!("{summary}; {}", sought.summary);
+                }
                 return Ok(v1::ExplainRequestResponse {
                     request,
-                    donors: Vec::new(),
+                    donors: sought.as_ref().map_or_else(Vec::new, answer::verdicts),
                     summary,
                     revision: state.revision,
                     standing: None,
@@ -177,8 +182,9 @@ impl Requests {
         let viewer = self.context.viewer(&caller);
         let spec = convert::spec(request.into_inner().spec)?;
         self.context.permit(|bundle| may_view_tenant(&caller, bundle, &spec.tenant)).await?;
+        let now = self.context.now();
         let read = |state: &State| {
-            let spec = command::check_submission(state, &spec)?;
+            let spec = command::check_submission(state, &spec, state.log_time.max(now))?;
             let quote = matcher::quote(state, &spec);
             let (earliest_ms, earliest_donor) = answer::earliest(quote.earliest.as_ref());
             Ok(v1::QuoteRequestResponse {

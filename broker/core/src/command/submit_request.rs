@@ -13,7 +13,7 @@ use crate::matcher;
 use crate::refusal::{Code, Refusal};
 use crate::request::{Request, RequestState};
 use crate::state::State;
-use crate::time::Millis;
+use crate::time::{Millis, Timestamp};
 use crate::transition::Transition;
 
 /// Queues a request.
@@ -27,7 +27,7 @@ pub struct SubmitRequest {
 
 impl SubmitRequest {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        let spec = check(transition.state, &self.spec)?;
+        let spec = check(transition.state, &self.spec, transition.now)?;
         let early = spec.not_before.is_some_and(|opens| opens > transition.now);
         let message = if early { "waiting for its start window" } else { "waiting for a donor" };
         let request = transition.insert_request(Request {
@@ -49,8 +49,9 @@ impl SubmitRequest {
     }
 }
 
-/// Checks that a request could ever be served, and fills in defaults. Also what a dry run does.
-pub fn check(state: &State, spec: &RequestSpec) -> Result<RequestSpec, Refusal> {
+/// Checks that a request could ever be served if it came at `now`, and fills in defaults. Also what a dry run does: log time
+/// stands still where nothing happens, so that it may be behind.
+pub fn check(state: &State, spec: &RequestSpec, now: Timestamp) -> Result<RequestSpec, Refusal> {
     spec.check()?;
     if state.policy.is_none() {
         return Err(no_policy());
@@ -58,7 +59,7 @@ pub fn check(state: &State, spec: &RequestSpec) -> Result<RequestSpec, Refusal> 
     if !state.clusters.contains_key(&spec.origin) {
         return Err(Refusal::not_found("spec.origin", &spec.origin, "cluster"));
     }
-    check_start_window(state, spec)?;
+    check_start_window(spec, now)?;
     matcher::check_request(state, spec)?;
     if state.queued_len() >= MAX_QUEUED_REQUESTS {
         return Err(Refusal::new(
@@ -79,8 +80,7 @@ pub fn check(state: &State, spec: &RequestSpec) -> Result<RequestSpec, Refusal> 
 }
 
 /// A deadline that has passed cannot be met, and one far ahead is a mistake of units.
-fn check_start_window(state: &State, spec: &RequestSpec) -> Result<(), Refusal> {
-    let now = state.log_time;
+fn check_start_window(spec: &RequestSpec, now: Timestamp) -> Result<(), Refusal> {
     if let Some(start_by) = spec.start_by.filter(|start_by| *start_by <= now) {
         let remedy = format!("name a time in milliseconds since 1970 that is after {}, or none", now.0);
         return Err(Refusal::invalid("spec.start_by_ms", start_by.0, "has passed", remedy));

@@ -62,7 +62,7 @@ pub(super) fn explain_beside(state: &State, spec: &RequestSpec, call_backs: Opti
 }
 
 /// Donors' answers, and all of them in one sentence.
-fn explain_donors(view: &View<'_>, spec: &RequestSpec) -> Explanation {
+pub(super) fn explain_donors(view: &View<'_>, spec: &RequestSpec) -> Explanation {
     let mut worths = Worths::default();
     let mut fitter = |view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>| fit(view, donor, wanted, &mut worths);
     // Of a gang that may be spread, a donor may serve a part.

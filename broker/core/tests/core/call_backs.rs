@@ -191,7 +191,7 @@ proptest! {
             federation.submit(asked(count, preempts));
         }
         let wanted = asked(count, preempts);
-        let checked = comity_core::command::check_submission(&federation.state, &wanted).unwrap();
+        let checked = comity_core::command::check_submission(&federation.state, &wanted, federation.state.log_time).unwrap();
         let quote = matcher::quote(&federation.state, &checked);
         // No time passes.
         federation.now -= 1;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use comity_core::command::{Expire, LeaseOutcome, PlaceRequests, ReleaseLease};
+use comity_core::command::{Expire, LeaseOutcome, PlaceRequests, ReleaseLease, check_submission};
 use comity_core::demand::{RequestSpec, Share};
 use comity_core::inventory::Sharing;
 use comity_core::matcher::{self, OVERDUE_AFTER, Planner};
@@ -314,6 +314,12 @@ fn windows_open_and_close_by_log_time() {
     let gone = RequestSpec { not_before: None, start_by: Some(Timestamp(5)), ..spec(1, Share::Whole, "big") };
     let far = RequestSpec { not_before: Some(Timestamp(u64::MAX)), ..spec(1, Share::Whole, "big") };
     let crossed = RequestSpec { start_by: Some(Timestamp(now + 3 * HOUR)), ..window(4 * HOUR, 0, 1) };
+    // Log time stands still where nothing happens: what is only looked at is judged by the clock.
+    let log_time = federation.state.log_time;
+    let soon = RequestSpec { start_by: Some(log_time.after(Millis(60_000))), ..spec(1, Share::Whole, "big") };
+    let look = |now: Timestamp| check_submission(&federation.state, &soon, now);
+    assert!(look(log_time).is_ok());
+    assert_eq!(look(Timestamp(log_time.0 + 120_000)).unwrap_err().field, "spec.start_by_ms");
     for (bad, field) in [(gone, "spec.start_by_ms"), (far, "spec.not_before_ms"), (crossed, "spec.start_by_ms")] {
         let refusal = federation.refused(submit(bad));
         assert_eq!((refusal.code, refusal.field.as_str()), (Code::InvalidField, field), "{refusal}");

@@ -192,6 +192,30 @@ fn a_lease_that_is_called_back_moves_and_its_request_keeps_its_id() {
 }
 
 #[test]
+fn why_what_is_called_back_has_no_other_place_is_said() {
+    let mut federation = Federation::ready();
+    let (request, lease) = federation.with_work_at_south();
+    assert_eq!(matcher::explain_sought(&federation.state, request), None);
+    federation.offer("north", Offer { generation: 4, ..used(4, &[("n1", 8, 6), ("n2", 8, 7)]) });
+    federation.offer("south", used(2, &[("s1", 4, 1)]));
+    let proposed = federation.needs("south");
+    federation.call_back(proposed);
+    assert!(federation.place().is_empty());
+    let sought = matcher::explain_sought(&federation.state, request).unwrap();
+    let deadline = federation.state.leases[&lease].reclaim.as_ref().unwrap().deadline.to_minute();
+    let begins = format!("another place is sought for {lease} until {deadline}: not placed: ");
+    assert!(sought.summary.starts_with(&begins), "{}", sought.summary);
+    let north = sought.donors.iter().find(|donor| donor.donor == cluster("north")).unwrap();
+    let reason = &north.obstacle.as_ref().unwrap().reason;
+    assert!(reason.contains("room for 3 of 4 shares"), "{reason}");
+    // One more is free: it moves, and nothing is sought any more.
+    federation.offer("north", Offer { generation: 5, ..used(5, &[("n1", 8, 6), ("n2", 8, 6)]) });
+    assert!(matcher::explain_sought(&federation.state, request).unwrap().summary.ends_with("fits on north"));
+    assert_eq!(federation.place().len(), 1);
+    assert_eq!(matcher::explain_sought(&federation.state, request), None);
+}
+
+#[test]
 fn quotas_count_what_moves_only_once_for_whatever_is_asked_meanwhile() {
     const QUOTA: &str = "\napiVersion: policy.comity.dev/v1\nkind: Quota\nmetadata: {name: ten}\nspec: {tenant: team, maxConcurrentGpus: 10}\n";
     let mut federation = Federation::ready();

@@ -154,6 +154,9 @@ fn members_that_were_missing_join_while_the_gang_runs_and_end_with_it() {
     assert!(federation.place().is_empty(), "it does not run yet");
     let first = federation.leases_of(home)[0];
     federation.run(first);
+    let sought = matcher::explain_sought(&federation.state, home).unwrap();
+    assert_eq!(sought.summary, "2 more of its members would join: fits on north");
+    assert!(sought.donors.iter().any(|donor| donor.donor == cluster("south") && donor.obstacle.is_some()));
     let joined = federation.place();
     assert_eq!(federation.lies_at(home), [at("north", 8), at("north", 4)], "at its own donor only");
     assert!(federation.place().is_empty(), "one lease at a time");
