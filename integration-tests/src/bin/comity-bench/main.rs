@@ -60,11 +60,11 @@ enum Benchmark {
     /// Replays the tasks of a trace, shuffled and then sampled anew until the demand is reached, one after the other, for
     /// good. Prints for each seed, and as a mean: GPU capacity allocated when 100 % and 130 % of it has been asked for; the
     /// demand at which a task with GPUs was refused first; tasks refused; decisions in a second; `-` for what was never
-    /// reached, in the mean where that is so of any seed. Decisions and their times are those of a first pass, in
-    /// which tables are filled: `comity-bench match` says how fast placing is once they are. The files are in the format of Alibaba's cluster-trace-gpu-v2023
-    /// (github.com/alibaba/clusterdata). Policies: comity is the value function of the broker's core; fgd is fragmentation
-    /// gradient descent (Weng et al., USENIX ATC 2023); best-fit and random are what they say. Exit code 1 and a sentence if
-    /// a file cannot be used.
+    /// reached, in the mean where that is so of any seed. Decisions and their times are those of a first pass, in which
+    /// tables are filled: `comity-bench match` says how fast placing is once they are. The files are in the format of
+    /// Alibaba's cluster-trace-gpu-v2023 (github.com/alibaba/clusterdata). Policies: comity is the value function of the
+    /// broker's core; fgd is fragmentation gradient descent (Weng et al., USENIX ATC 2023); best-fit and random are what they
+    /// say. Exit code 1 and a sentence if a file cannot be used.
     Place(place::PlaceArgs),
     /// How many placements a second the broker's planner and state machine make, on one core and in memory
     ///
