@@ -9,7 +9,7 @@ mod desired;
 mod wire;
 
 use std::pin::Pin;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use comity_core::command::{AdvertiseOffer, ReviseOffer};
 use comity_core::log::Applied;
@@ -308,9 +308,9 @@ impl AgentStream {
         loop {
             self.context.clock.sleep(CERTIFICATE_CHECK).await;
             let newest = |state: &State| state.clusters.get(&self.cluster).map(|member| member.certificate_not_after.0);
-            let now = self.context.clock.now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+            let now = self.context.now().0;
             match self.context.group.read(Consistency::Stale, newest).await {
-                Ok(Some(not_after)) if u128::from(not_after) > now => {}
+                Ok(Some(not_after)) if not_after > now => {}
                 Ok(_) => {
                     return RpcError::Unauthenticated {
                         reason: "the newest certificate of this cluster has ended",
