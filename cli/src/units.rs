@@ -7,7 +7,7 @@ mod gpus;
 mod members;
 mod time;
 
-pub use amount::{parse_cpu_milli, parse_memory_mib};
+pub use amount::{parse_cpu_milli, parse_gbits, parse_memory_mib};
 pub use data::{DataAmount, parse_data};
 pub use gpus::{GpuAmount, parse_gpus};
 pub use members::{MemberRange, parse_members};

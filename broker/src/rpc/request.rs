@@ -53,7 +53,7 @@ impl Requests {
             let request = v1::Request {
                 spec: Some(convert::spec_to_proto(&checked)),
                 submitted_by: caller.name(),
-                message: "dry run: nothing was submitted".to_owned(),
+                message: "the request is good; nothing was submitted".to_owned(),
                 ..v1::Request::default()
             };
             return Ok(v1::SubmitRequestResponse { request: Some(request) });

@@ -16,6 +16,8 @@ use crate::units::{age, format_duration};
 pub enum RequestState {
     /// A state that this version of `comity` does not know.
     Unknown,
+    /// Good, and not submitted: what a dry run answers.
+    NotSubmitted,
     /// Waits for a donor.
     Queued,
     /// A lease exists.
@@ -34,6 +36,7 @@ impl RequestState {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
+            Self::NotSubmitted => "not-submitted",
             Self::Queued => "queued",
             Self::Matched => "matched",
             Self::Completed => "completed",
@@ -78,6 +81,7 @@ pub struct Request {
 impl From<v1::Request> for Request {
     fn from(request: v1::Request) -> Self {
         let state = match request.state() {
+            v1::RequestState::Unspecified if request.id.is_empty() => RequestState::NotSubmitted,
             v1::RequestState::Unspecified => RequestState::Unknown,
             v1::RequestState::Queued => RequestState::Queued,
             v1::RequestState::Matched => RequestState::Matched,
@@ -127,6 +131,16 @@ impl Request {
         if self.leases.len() > 1 { Some(self.leases.join(", ")) } else { self.lease.clone() }
     }
 
+    /// Where it stands, and of a dry run who says more.
+    fn state_text(&self) -> String {
+        match self.state {
+            RequestState::NotSubmitted => {
+                "not-submitted ('comity quote' with the same flags says where and when it would start)".to_owned()
+            }
+            state => state.as_str().to_owned(),
+        }
+    }
+
     /// How the workload will get there, in words.
     fn delivery_text(&self) -> String {
         let how = match self.spec.delivery {
@@ -168,8 +182,8 @@ impl Answer for Request {
             }
         };
         fields(&[
-            ("Request", self.id.clone().unwrap_or_else(|| "(dry run: nothing was submitted)".to_owned())),
-            ("State", self.state.as_str().to_owned()),
+            ("Request", self.id.clone().unwrap_or_else(|| "(dry run)".to_owned())),
+            ("State", self.state_text()),
             ("Message", self.message.clone().unwrap_or_default()),
             ("Lease", self.leases_text().unwrap_or_default()),
             ("Tenant", spec.tenant.clone()),

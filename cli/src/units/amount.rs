@@ -40,6 +40,15 @@ pub fn parse_memory_mib(text: &str) -> Result<u64, String> {
     u64::try_from(bytes.div_ceil(u128::from(MIB))).map_err(|_| format!("{text:?} is too much memory; {MEMORY_REMEDY}"))
 }
 
+/// Reads Gbit/s of a network.
+///
+/// # Errors
+/// One sentence with the value and what to write.
+pub fn parse_gbits(text: &str) -> Result<u32, String> {
+    let text = text.trim();
+    text.parse().map_err(|_| format!("{text:?} is no whole number of Gbit/s; write it as 200 or 400"))
+}
+
 /// Reads CPU as thousandths of a core.
 ///
 /// # Errors
@@ -56,6 +65,14 @@ pub fn parse_cpu_milli(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bandwidth_is_a_whole_number() {
+        assert_eq!(parse_gbits(" 400 "), Ok(400));
+        for bad in ["", "-1", "1.5", "400Gb", "many", "99999999999"] {
+            assert!(parse_gbits(bad).expect_err(bad).contains("as 200 or 400"), "{bad}");
+        }
+    }
 
     #[test]
     fn memory_is_read_in_mib() {

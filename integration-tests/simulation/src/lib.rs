@@ -21,6 +21,7 @@ pub mod random;
 pub mod reclaim;
 pub mod replay;
 pub mod report;
+pub mod resample;
 pub mod seeds;
 pub mod speed;
 pub mod trace;

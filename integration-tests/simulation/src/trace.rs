@@ -10,7 +10,7 @@ use comity_core::packing::{Shape, Task};
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file is not there, or not CSV.
-    #[error("cannot read {path}: {cause}")]
+    #[error("cannot read {path}: {}", why(cause))]
     Unreadable {
         /// File.
         path: PathBuf,
@@ -126,7 +126,7 @@ fn read_nodes(path: &Path, models: &mut BTreeMap<String, u32>) -> Result<BTreeMa
             devices: row.small("gpu", MAX_DEVICES)?,
             kind,
         };
-        if nodes.insert(row.text("sn").to_owned(), shape).is_some() {
+        if row.text("sn").is_empty() || nodes.insert(row.text("sn").to_owned(), shape).is_some() {
             return Err(row.bad("sn", "give each node a name of its own".to_owned()));
         }
     }
@@ -165,6 +165,20 @@ fn read_tasks(path: &Path, models: &BTreeMap<String, u32>) -> Result<Vec<Task>, 
     let asks_for_gpus = tasks.iter().any(|task| task.devices > 0);
     table.check(asks_for_gpus, "num_gpu", "name tasks that ask for GPUs, one a line")?;
     Ok(tasks)
+}
+
+/// What is wrong with a file, and what to do about it.
+fn why(cause: &csv::Error) -> String {
+    let line = |position: &Option<csv::Position>| position.as_ref().map_or(0, csv::Position::line);
+    match cause.kind() {
+        csv::ErrorKind::Io(error) => format!("{error}; name a CSV file that is there and may be read"),
+        csv::ErrorKind::Utf8 { pos, .. } => format!("line {} is not UTF-8; save the file as UTF-8", line(pos)),
+        csv::ErrorKind::UnequalLengths { pos, expected_len, len } => format!(
+            "line {} has {len} values and the header {expected_len} columns; give each line a value for each column",
+            line(pos)
+        ),
+        _ => cause.to_string(),
+    }
 }
 
 /// Kinds that a `gpu_spec` such as "T4|P100" allows; a model that no node has is a kind of no node.

@@ -142,7 +142,8 @@ fn files_that_are_none_are_refused_with_a_remedy() {
         (NODES, "num_gpu,cpu_milli,memory_mib,num_gpu,gpu_milli\n", "names num_gpu as columns 1 and 4; keep one"),
         ("sn,cpu_milli,gpu,memory_mib,gpu,model\n", PODS, "names gpu as columns 3 and 5"),
         ("sn,cpu_milli,memory_mib,gpu,model\nn1,64000,262144,0,T4\n", PODS, "lines 2 to 2: gpu is 0 in all rows"),
-        (NODES, &format!("{PODS}p1,4000\n"), "found record with 2 fields"),
+        (NODES, &format!("{PODS}p1,4000\n"), "line 2 has 2 values and the header 5 columns; give each line a value"),
+        ("sn,cpu_milli,memory_mib,gpu,model\n,64000,262144,2,T4\n", PODS, "line 2: sn is \"\"; give each node a name"),
         (&format!("{NODES}n1,64000,262144,2,T4\n"), PODS, "line 3: sn is \"n1\"; give each node a name of its own"),
     ];
     for (nodes, pods, wanted) in cases {
@@ -155,5 +156,8 @@ fn files_that_are_none_are_refused_with_a_remedy() {
     std::fs::write(&path, nodes).unwrap();
     assert_eq!(Trace::read(&path, &fixture("pods.csv")).unwrap().nodes.len(), 2);
     let gone = Trace::read(Path::new("/nowhere/nodes.csv"), &fixture("pods.csv")).unwrap_err().to_string();
-    assert!(gone.starts_with("cannot read /nowhere/nodes.csv"), "{gone}");
+    assert!(gone.starts_with("cannot read /nowhere/nodes.csv") && gone.ends_with("may be read"), "{gone}");
+    std::fs::write(&path, b"sn,cpu_milli,memory_mib,gpu,model\n\xff,64000,262144,2,T4\n").unwrap();
+    let binary = Trace::read(&path, &fixture("pods.csv")).unwrap_err().to_string();
+    assert!(binary.ends_with("line 2 is not UTF-8; save the file as UTF-8"), "{binary}");
 }

@@ -19,10 +19,11 @@ const LARGE_NODE_DEVICE_MILLI: u64 = 8_000;
 /// Price of a slot that is sure to be asked for, in thousandths of a device for each device of it.
 const SLOT_WEIGHT: i64 = 100;
 
-/// What a core is worth to a task without devices, in percent of its part of the devices.
-const CORE_WORTH: u128 = 12;
+/// What a core is worth to a task without devices, in percent of its part of the devices: so much that, where CPU runs out,
+/// what more devices are given away for is not taken from such tasks.
+const CORE_WORTH: u128 = 32;
 /// From which CPU asked for, in percent of what there is, CPU counts as scarce, and from which as altogether so.
-const CPU_PRESSURE: (u128, u128) = (82, 95);
+const CPU_PRESSURE: (u128, u128) = (82, 98);
 
 /// States by number, with their shape.
 pub(super) type States = Interner<(u32, NodeState)>;
@@ -216,4 +217,24 @@ fn leftover(state: &NodeState) -> i64 {
     let left =
         weight * state.cpu_milli / LARGE_NODE_CPU_MILLI + weight * state.device_milli() / LARGE_NODE_DEVICE_MILLI;
     i64::try_from(left).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a core is worth where a hundred nodes have 64 cores and 8 devices each, and each device asked for brings so much
+    /// CPU along.
+    fn worth(cpu_milli_per_device: u64) -> u64 {
+        let task = Task { cpu_milli: cpu_milli_per_device, memory_mib: 1, devices: 1, milli: 1_000, kinds: Vec::new() };
+        let mix = [TypeInMix { task: &task, weight: 7, shapes: vec![true] }];
+        milli_per_core(&mix, &[ShapeTotal { device_milli: 800_000, cpu_milli: 6_400_000 }])
+    }
+
+    #[test]
+    fn a_core_is_worth_something_where_cpu_runs_out_before_devices_do() {
+        assert_eq!(worth(6_400), 0, "a fifth is left");
+        // A core's part of the devices are 125 thousandths of one.
+        assert_eq!((worth(7_200), worth(8_000), worth(12_000)), (20, 40, 40));
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use comity_proto::v1;
 use serde::Deserialize;
@@ -10,8 +11,8 @@ use super::spec_file;
 use super::wiring_args::{NumaArg, NvLinkArg};
 use crate::failure::Failure;
 use crate::units::{
-    DataAmount, GpuAmount, MemberRange, parse_cpu_milli, parse_data, parse_duration_ms, parse_gpus, parse_members,
-    parse_memory_mib, parse_moment_ms,
+    DataAmount, GpuAmount, MemberRange, parse_cpu_milli, parse_data, parse_duration_ms, parse_gbits, parse_gpus,
+    parse_members, parse_memory_mib, parse_moment_ms,
 };
 
 const HEADING: &str = "What is asked for";
@@ -54,10 +55,10 @@ pub struct SpecArgs {
     #[arg(long, value_name = "CLUSTER", help_heading = HEADING, required_unless_present = "file")]
     pub origin: Option<String>,
     /// GPU class, as in frontier; this or --selector
-    #[arg(long, help_heading = HEADING, conflicts_with = "selector")]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new(), help_heading = HEADING, conflicts_with = "selector")]
     pub class: Option<String>,
     /// CEL over device attributes, in place of a class
-    #[arg(long, value_name = "CEL", help_heading = HEADING)]
+    #[arg(long, value_name = "CEL", value_parser = NonEmptyStringValueParser::new(), help_heading = HEADING)]
     pub selector: Option<String>,
     /// Whole GPUs (3), a part of one (0.25), or several equal parts (4x0.25) [default: 1]
     #[arg(long, value_name = "AMOUNT", value_parser = parse_gpus, allow_hyphen_values = true, help_heading = HEADING)]
@@ -90,7 +91,7 @@ pub struct SpecArgs {
     #[arg(long, value_enum, value_name = "WISH", help_heading = HEADING)]
     pub numa: Option<NumaArg>,
     /// Gbit/s for RDMA that each node gives, on one network, where the GPUs lie on several nodes [default: 0]
-    #[arg(long, value_name = "GBITS", help_heading = HEADING)]
+    #[arg(long, value_name = "GBITS", value_parser = parse_gbits, allow_hyphen_values = true, help_heading = HEADING)]
     pub rdma_gbits: Option<u32>,
     /// On as many nodes of the donor as have room, evenly, so that one that fails takes little; else on as few as can be
     #[arg(long, conflicts_with_all = ["same_node", "whole_node"], help_heading = HEADING)]
@@ -122,7 +123,7 @@ pub struct SpecArgs {
     #[arg(long, value_name = "TEXT", help_heading = HEADING)]
     pub purpose: Option<String>,
     /// Priority class [default: the federation's]
-    #[arg(long, value_name = "CLASS", help_heading = HEADING)]
+    #[arg(long, value_name = "CLASS", value_parser = NonEmptyStringValueParser::new(), help_heading = HEADING)]
     pub priority: Option<String>,
     /// Does not start before this: 2026-11-23T08:00Z, or 2h from now
     #[arg(long, value_name = "TIME", value_parser = parse_moment_ms, allow_hyphen_values = true, help_heading = HEADING)]

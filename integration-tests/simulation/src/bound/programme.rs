@@ -17,8 +17,9 @@ const MOST_PAIRS: usize = 100_000;
 const MOST_ROUNDS: usize = 500;
 /// A pattern is added if it is worth so much more than the device costs, in tasks or devices.
 const PAYS: f64 = 1e-6;
-/// What is kept from one step to the next is kept up to this part: less than the solver's own accuracy.
-const SLACK: f64 = 1e-6;
+/// What is kept from one step to the next is kept up to such a part: less than the solver's own accuracy at first, and more
+/// where it finds no solution then, for what it accepted before may have been a little too much.
+const SLACKS: [f64; 3] = [1e-6, 1e-5, 1e-4];
 /// Of schedulers that take equally many tasks, the one is meant that allocates most; in tasks for each device.
 const DEVICE_BESIDE_TASKS: f64 = 1e-3;
 
@@ -127,7 +128,15 @@ impl Programme {
 
     /// At least `least` and at most `most` tasks of each type, as many as possible.
     pub(super) fn most_tasks(&mut self, least: &Amounts, most: &Amounts) -> Result<Amounts, String> {
-        self.maximise(least, most, |task| 1.0 + DEVICE_BESIDE_TASKS * devices(task))
+        let mut unsolved = String::new();
+        for slack in SLACKS {
+            let kept: Amounts = least.iter().map(|least| least * (1.0 - slack)).collect();
+            match self.maximise(&kept, most, |task| 1.0 + DEVICE_BESIDE_TASKS * devices(task)) {
+                Ok(accepted) => return Ok(accepted),
+                Err(reason) => unsolved = reason,
+            }
+        }
+        Err(unsolved)
     }
 
     /// At most `most` tasks of each type, with as many devices as possible.
@@ -180,7 +189,7 @@ impl Programme {
             });
         }
         let at_most: Vec<usize> = most.iter().map(|most| rows.open(*most)).collect();
-        let at_least: Vec<usize> = least.iter().map(|least| rows.open(-least * (1.0 - SLACK))).collect();
+        let at_least: Vec<usize> = least.iter().map(|least| rows.open(-*least)).collect();
         for (column, &(task, group)) in self.pairs.iter().enumerate() {
             let (cpu, memory) = cpu_and_memory[group];
             let (of_group, Task { cpu_milli, memory_mib, milli, .. }) = (&of_groups[group], &self.types[task]);

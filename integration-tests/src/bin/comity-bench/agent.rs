@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::whole::whole;
 use anyhow::{Context as _, Result, ensure};
 use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, memory, until};
 use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
@@ -32,13 +33,13 @@ const TICKS: f64 = 100.0;
 #[derive(Debug, clap::Args)]
 pub(crate) struct AgentArgs {
     /// Simulated nodes, a quarter of which has eight GPUs each
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(4..=5_000))]
+    #[arg(long, default_value_t = 1_000, value_parser = whole(4..=5_000))]
     nodes: u32,
     /// Pods that run on them, a quarter of which takes a GPU while there are some
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(0..=50_000))]
+    #[arg(long, default_value_t = 10_000, value_parser = whole(0..=50_000))]
     pods: u32,
     /// Seconds for which the agent is measured at rest, and again while pods come and go
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(5..=3_600))]
+    #[arg(long, default_value_t = 60, value_parser = whole(5..=3_600))]
     seconds: u32,
     /// Prints one JSON object instead of a table
     #[arg(long)]

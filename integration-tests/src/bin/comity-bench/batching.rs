@@ -7,6 +7,8 @@ use comity_simulation::batching::{BatchingReport, BatchingTest, HEAD, Way, WayRe
 use comity_simulation::seeds::Seeds;
 use comity_simulation::trace::Trace;
 
+use super::whole::whole;
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct BatchingArgs {
     /// CSV of nodes with the columns sn, cpu_milli, memory_mib, gpu (how many) and model; without it a campus of 64 GPUs
@@ -22,13 +24,13 @@ pub(crate) struct BatchingArgs {
     #[arg(long, default_value_t = 1.0, value_parser = super::place::inflate)]
     demand: f64,
     /// Minutes from one time at which requests come to the next; the more, the more of them wait together
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(10..=1_440))]
+    #[arg(long, default_value_t = 10, value_parser = whole(10..=1_440))]
     every_minutes: u64,
     /// Days that are counted; one more passes before
-    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u64).range(1..=60))]
+    #[arg(long, default_value_t = 7, value_parser = whole(1..=60))]
     days: u64,
     /// Requests of a hundred that say, where leases move, that theirs may (--preemptible --checkpoint)
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[arg(long, default_value_t = 50, value_parser = whole(0..=100))]
     preemptible_percent: u8,
     /// Prints one JSON object instead of a table
     #[arg(long)]

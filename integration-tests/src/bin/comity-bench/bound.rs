@@ -1,20 +1,16 @@
 //! How much of a cluster's GPUs any policy could get allocated.
 
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
 
 use anyhow::Result;
 use comity_simulation::bound::bound;
-use comity_simulation::trace::Trace;
+
+use super::workload::WorkloadArgs;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct BoundArgs {
-    /// CSV of nodes with the columns sn, cpu_milli, memory_mib, gpu (how many) and model
-    #[arg(long, value_name = "CSV")]
-    nodes: PathBuf,
-    /// CSV of pods with the columns cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU) and, where models matter, gpu_spec
-    #[arg(long, value_name = "CSV")]
-    pods: PathBuf,
+    #[command(flatten)]
+    workload: WorkloadArgs,
     /// Percent of the capacity asked for between two decisions; smaller is slower, and nearer to deciding task by task
     #[arg(long, default_value_t = 2.0, value_parser = step)]
     step_percent: f64,
@@ -33,7 +29,7 @@ fn step(text: &str) -> Result<f64, String> {
 /// # Errors
 /// When a file cannot be read, or the programme is not solved.
 pub(crate) fn run(arguments: &BoundArgs) -> Result<()> {
-    let trace = Trace::read(&arguments.nodes, &arguments.pods)?;
+    let trace = arguments.workload.read()?;
     let watched = !arguments.json && std::io::stderr().is_terminal();
     let bound = bound(&trace, arguments.step_percent, |demand| {
         if watched {

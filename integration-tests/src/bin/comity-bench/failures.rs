@@ -3,13 +3,15 @@
 use anyhow::{Result, anyhow, bail};
 use comity_simulation::failures::Failures;
 
+use super::whole::whole;
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct FailuresArgs {
     /// How often something fails or gets well before it ends
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 1_000, value_parser = whole(1..=1_000_000))]
     events: u64,
     /// Seed of all that is drawn
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = whole(0..=u64::MAX))]
     seed: u64,
     /// Prints one JSON object instead of a table
     #[arg(long)]

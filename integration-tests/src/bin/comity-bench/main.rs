@@ -12,6 +12,8 @@ mod growth;
 mod place;
 mod reclaim;
 mod speed;
+mod whole;
+mod workload;
 
 use std::process::ExitCode;
 
@@ -26,7 +28,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "Examples:\n  comity-bench burst --runs 5\n  comity-bench burst --runs 5 --json\n  comity-bench agent --nodes 1000 --pods 10000\n  comity-bench chaos --origins 10 --donors 5 --leases 50 --minutes 15 --json\n  comity-bench place --nodes nodes.csv --pods pods.csv --seeds 42..51 --policy comity\n  comity-bench match --nodes nodes.csv --pods pods.csv --scale 1,8,64\n  comity-bench federation --nodes nodes.csv --pods pods.csv --clusters 20 --plot federation.svg\n  comity-bench bound --nodes nodes.csv --pods pods.csv\n  comity-bench fairness --days 30 --plot month.svg\n  comity-bench batching --days 14\n  comity-bench reclaim --reclaims 1000 --seed 1 --json\n  comity-bench failures --events 1000 --seed 1 --json\n  comity-bench growth --gpus 1000000 --leases 100000\n"
+    after_help = "Examples:\n  comity-bench burst --runs 5\n  comity-bench burst --runs 5 --json\n  comity-bench agent --nodes 1000 --pods 10000\n  comity-bench chaos --origins 10 --donors 5 --leases 50 --minutes 15 --json\n  comity-bench place --nodes nodes.csv --pods pods.csv --seeds 42..51 --policy comity\n  comity-bench place --nodes nodes.csv --pods pods.csv --cpu-only-percent 25 --policy fgd\n  comity-bench match --nodes nodes.csv --pods pods.csv --scale 1,8,64\n  comity-bench federation --nodes nodes.csv --pods pods.csv --clusters 20 --plot federation.svg\n  comity-bench bound --nodes nodes.csv --pods pods.csv\n  comity-bench fairness --days 30 --plot month.svg\n  comity-bench batching --days 14\n  comity-bench reclaim --reclaims 1000 --seed 1 --json\n  comity-bench failures --events 1000 --seed 1 --json\n  comity-bench growth --gpus 1000000 --leases 100000\n"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -64,7 +66,8 @@ enum Benchmark {
     /// tables are filled: `comity-bench match` says how fast placing is once they are. The files are in the format of
     /// Alibaba's cluster-trace-gpu-v2023 (github.com/alibaba/clusterdata). Policies: comity is the value function of the
     /// broker's core; fgd is fragmentation gradient descent (Weng et al., USENIX ATC 2023); best-fit and random are what they
-    /// say. Exit code 1 and a sentence if a file cannot be used.
+    /// say. --sharing-percent and --cpu-only-percent make other workloads of the trace's own tasks, always the same. Exit code 1
+    /// and a sentence if a file cannot be used.
     Place(place::PlaceArgs),
     /// How many placements a second the broker's planner and state machine make, on one core and in memory
     ///

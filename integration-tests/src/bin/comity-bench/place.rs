@@ -10,14 +10,13 @@ use comity_simulation::report::{HEAD, Report, row};
 use comity_simulation::seeds::Seeds;
 use comity_simulation::trace::Trace;
 
+use super::whole::whole;
+use super::workload::WorkloadArgs;
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct PlaceArgs {
-    /// CSV of nodes with the columns sn, cpu_milli, memory_mib, gpu (how many) and model
-    #[arg(long, value_name = "CSV")]
-    nodes: PathBuf,
-    /// CSV of pods with the columns cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU) and, where models matter, gpu_spec
-    #[arg(long, value_name = "CSV")]
-    pods: PathBuf,
+    #[command(flatten)]
+    workload: WorkloadArgs,
     /// Seeds of the arrivals, first and last included
     #[arg(long, default_value = "42..51", value_name = "FIRST..LAST")]
     seeds: Seeds,
@@ -31,7 +30,7 @@ pub(crate) struct PlaceArgs {
     #[arg(long, value_name = "CSV")]
     history: Option<PathBuf>,
     /// Percent of the history that they know, drawn at random
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u8).range(1..=100))]
+    #[arg(long, default_value_t = 100, value_parser = whole(1..=100))]
     known_percent: u8,
     /// Prints one JSON object instead of a table
     #[arg(long)]
@@ -48,9 +47,16 @@ pub(crate) fn inflate(text: &str) -> Result<f64, String> {
 /// # Errors
 /// When a file cannot be read or holds nothing to place.
 pub(crate) fn run(arguments: &PlaceArgs) -> Result<()> {
-    let trace = Trace::read(&arguments.nodes, &arguments.pods)?;
+    let learns = matches!(arguments.policy, PolicyName::Comity | PolicyName::Fgd);
+    let told = arguments.history.is_some() || arguments.known_percent < 100;
+    ensure!(
+        learns || !told,
+        "--policy {} learns nothing from a history; leave --history and --known-percent out, or use comity or fgd",
+        arguments.policy
+    );
+    let trace = arguments.workload.read()?;
     let history = match &arguments.history {
-        Some(pods) => Trace::read(&arguments.nodes, pods)?.tasks,
+        Some(pods) => Trace::read(&arguments.workload.nodes, pods)?.tasks,
         None => trace.tasks.clone(),
     };
     let history = known(history, arguments.known_percent);

@@ -1,0 +1,30 @@
+//! Whole numbers on the command line.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+/// A reader of numbers in `range`, whose error says which there are.
+pub(crate) fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
+{
+    move |text| {
+        let number = text.trim().parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| format!("write a whole number from {} to {}", range.start(), range.end()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_number_of_the_range_is_told_the_range() {
+        let read = whole::<u8>(1..=100);
+        assert_eq!(read("100"), Ok(100));
+        for bad in ["0", "101", "-1", "", "many", "1.5", "300"] {
+            assert_eq!(read(bad), Err("write a whole number from 1 to 100".to_owned()), "{bad}");
+        }
+    }
+}
