@@ -33,13 +33,13 @@ const TICKS: f64 = 100.0;
 #[derive(Debug, clap::Args)]
 pub(crate) struct AgentArgs {
     /// Simulated nodes, a quarter of which has eight GPUs each
-    #[arg(long, default_value_t = 1_000, value_parser = whole(4..=5_000))]
+    #[arg(long, default_value_t = 1_000, value_parser = whole::<u32>(4..=5_000))]
     nodes: u32,
     /// Pods that run on them, a quarter of which takes a GPU while there are some
-    #[arg(long, default_value_t = 10_000, value_parser = whole(0..=50_000))]
+    #[arg(long, default_value_t = 10_000, value_parser = whole::<u32>(0..=50_000))]
     pods: u32,
     /// Seconds for which the agent is measured at rest, and again while pods come and go
-    #[arg(long, default_value_t = 60, value_parser = whole(5..=3_600))]
+    #[arg(long, default_value_t = 60, value_parser = whole::<u32>(5..=3_600))]
     seconds: u32,
     /// Prints one JSON object instead of a table
     #[arg(long)]

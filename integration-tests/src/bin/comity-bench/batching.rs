@@ -24,13 +24,13 @@ pub(crate) struct BatchingArgs {
     #[arg(long, default_value_t = 1.0, value_parser = super::place::inflate)]
     demand: f64,
     /// Minutes from one time at which requests come to the next; the more, the more of them wait together
-    #[arg(long, default_value_t = 10, value_parser = whole(10..=1_440))]
+    #[arg(long, default_value_t = 10, value_parser = whole::<u64>(10..=1_440))]
     every_minutes: u64,
     /// Days that are counted; one more passes before
-    #[arg(long, default_value_t = 7, value_parser = whole(1..=60))]
+    #[arg(long, default_value_t = 7, value_parser = whole::<u64>(1..=60))]
     days: u64,
     /// Requests of a hundred that say, where leases move, that theirs may (--preemptible --checkpoint)
-    #[arg(long, default_value_t = 50, value_parser = whole(0..=100))]
+    #[arg(long, default_value_t = 50, value_parser = whole::<u8>(0..=100))]
     preemptible_percent: u8,
     /// Prints one JSON object instead of a table
     #[arg(long)]

@@ -10,7 +10,7 @@ use serde_json::json;
 #[derive(Debug, clap::Args)]
 pub(crate) struct BurstArgs {
     /// How often each is run
-    #[arg(long, default_value_t = 5, value_parser = whole(1..=100))]
+    #[arg(long, default_value_t = 5, value_parser = whole::<u32>(1..=100))]
     runs: u32,
     /// Leaves out the comparison by hand, which takes half of the time: `liqoctl_peer_ms`, `slice_by_hand_ms` and
     /// `pod_by_hand_ms` are null

@@ -16,22 +16,22 @@ const OTHERS_MIB: usize = 4_096;
 #[derive(Debug, clap::Args)]
 pub(crate) struct ChaosArgs {
     /// Clusters that borrow
-    #[arg(long, default_value_t = 10, value_parser = whole(1..=50))]
+    #[arg(long, default_value_t = 10, value_parser = whole::<u32>(1..=50))]
     origins: u32,
     /// Clusters that lend, with 16 GPUs each; those of the last one are shared in four
-    #[arg(long, default_value_t = 5, value_parser = whole(1..=20))]
+    #[arg(long, default_value_t = 5, value_parser = whole::<u32>(1..=20))]
     donors: u32,
     /// Leases that are wanted at the same time
-    #[arg(long, default_value_t = 50, value_parser = whole(1..=500))]
+    #[arg(long, default_value_t = 50, value_parser = whole::<u32>(1..=500))]
     leases: u32,
     /// How long faults come, in minutes
-    #[arg(long, default_value_t = 15, value_parser = whole(1..=1_440))]
+    #[arg(long, default_value_t = 15, value_parser = whole::<u32>(1..=1_440))]
     minutes: u32,
     /// Repeats the faults of an earlier run [default: the time]
-    #[arg(long, value_parser = whole(0..=u64::MAX))]
+    #[arg(long, value_parser = whole::<u64>(0..=u64::MAX))]
     seed: Option<u64>,
     /// Clusters with a real API server: the donors, then origins [default: as many as fit into the memory]
-    #[arg(long, value_name = "N", value_parser = whole(0..=u32::MAX))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(0..=u32::MAX))]
     control_planes: Option<u32>,
     /// Prints one JSON object instead of a table
     #[arg(long)]

@@ -8,10 +8,10 @@ use super::whole::whole;
 #[derive(Debug, clap::Args)]
 pub(crate) struct FailuresArgs {
     /// How often something fails or gets well before it ends
-    #[arg(long, default_value_t = 1_000, value_parser = whole(1..=1_000_000))]
+    #[arg(long, default_value_t = 1_000, value_parser = whole::<u64>(1..=1_000_000))]
     events: u64,
     /// Seed of all that is drawn
-    #[arg(long, default_value_t = 1, value_parser = whole(0..=u64::MAX))]
+    #[arg(long, default_value_t = 1, value_parser = whole::<u64>(0..=u64::MAX))]
     seed: u64,
     /// Prints one JSON object instead of a table
     #[arg(long)]

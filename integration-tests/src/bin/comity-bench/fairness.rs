@@ -11,14 +11,14 @@ use super::whole::whole;
 #[derive(Debug, clap::Args)]
 pub(crate) struct FairnessArgs {
     /// Days in all; the last third of them with a backlog
-    #[arg(long, default_value_t = 30, value_parser = whole(6..=366))]
+    #[arg(long, default_value_t = 30, value_parser = whole::<u64>(6..=366))]
     days: u64,
     /// Months with what institutions lend of dealt to them in other ways, the first as it is: 60 are all ways, which tells what
     /// lending is worth whatever side of the world one is on
-    #[arg(long, default_value_t = 1, value_parser = whole(1..=ARRANGEMENTS))]
+    #[arg(long, default_value_t = 1, value_parser = whole::<u8>(1..=ARRANGEMENTS))]
     arrangements: u8,
     /// Seed of all that is drawn
-    #[arg(long, default_value_t = 7, value_parser = whole(0..=u64::MAX))]
+    #[arg(long, default_value_t = 7, value_parser = whole::<u64>(0..=u64::MAX))]
     seed: u64,
     /// Writes who held how much, hour by hour, as an SVG
     #[arg(long, value_name = "SVG")]

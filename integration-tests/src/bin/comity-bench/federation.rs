@@ -17,7 +17,7 @@ pub(crate) struct FederationArgs {
     #[arg(long, value_name = "CSV")]
     pods: PathBuf,
     /// Institutions of one cluster each; the nodes are dealt out in order of name
-    #[arg(long, default_value_t = 20, value_parser = whole(2..=100))]
+    #[arg(long, default_value_t = 20, value_parser = whole::<u16>(2..=100))]
     clusters: u16,
     /// How the work falls on them: capacity (by what each has) or zipf (the first asks for twice as much as the second)
     #[arg(long, default_value = "capacity")]
@@ -26,7 +26,7 @@ pub(crate) struct FederationArgs {
     #[arg(long, default_value_t = 1.0, value_parser = super::place::inflate)]
     inflate: f64,
     /// Seed of the arrivals, and of whose they are
-    #[arg(long, default_value_t = 42, value_parser = whole(0..=u64::MAX))]
+    #[arg(long, default_value_t = 42, value_parser = whole::<u64>(0..=u64::MAX))]
     seed: u64,
     /// Writes what is stranded at each institution, and what its people wait for, as an SVG
     #[arg(long, value_name = "SVG")]

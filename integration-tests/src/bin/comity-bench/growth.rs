@@ -11,16 +11,16 @@ use super::whole::whole;
 #[derive(Debug, clap::Args)]
 pub(crate) struct GrowthArgs {
     /// GPUs of all donors together, eight on each node
-    #[arg(long, default_value_t = 1_000_000, value_parser = whole(8..=10_000_000))]
+    #[arg(long, default_value_t = 1_000_000, value_parser = whole::<u32>(8..=10_000_000))]
     gpus: u32,
     /// Leases that are active in the end, from a quarter of a GPU to a whole node each; five GPUs must be there for each
-    #[arg(long, default_value_t = 100_000, value_parser = whole(1..=MAX_LEASES))]
+    #[arg(long, default_value_t = 100_000, value_parser = whole::<u32>(1..=MAX_LEASES))]
     leases: u32,
     /// Nodes that each donor offers; the last one has what is left
-    #[arg(long, default_value_t = 5_000, value_name = "N", value_parser = whole(1..=MAX_NODES_PER_CLUSTER))]
+    #[arg(long, default_value_t = 5_000, value_name = "N", value_parser = whole::<u32>(1..=MAX_NODES_PER_CLUSTER))]
     nodes_per_cluster: u32,
     /// Log entries between two snapshots of the broker, as its own --snapshot-every
-    #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = whole(100..=1_000_000))]
+    #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = whole::<u64>(100..=1_000_000))]
     snapshot_every: u64,
     /// Prints one JSON object instead of a table
     #[arg(long)]

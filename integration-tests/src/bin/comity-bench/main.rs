@@ -160,3 +160,25 @@ async fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_reads_its_defaults() {
+        const FILES: &str = "--nodes nodes.csv --pods pods.csv";
+        let commands = ["burst", "agent", "chaos", "fairness", "batching", "reclaim", "failures", "growth"];
+        let with_files = ["place", "match", "federation", "bound", "batching"].map(|name| format!("{name} {FILES}"));
+        for line in commands.into_iter().map(str::to_owned).chain(with_files) {
+            let read = Arguments::try_parse_from(std::iter::once("comity-bench").chain(line.split(' ')));
+            assert!(read.is_ok(), "{line}: {read:?}");
+        }
+        for bad in ["--known-percent 0", "--sharing-percent 101", "--cpu-only-percent x", "--seeds 5..", "--inflate 0"]
+        {
+            let line = format!("comity-bench place {FILES} {bad}");
+            let error = Arguments::try_parse_from(line.split(' ')).expect_err(bad).to_string();
+            assert!(error.contains("write a"), "{bad}: {error}");
+        }
+    }
+}

@@ -30,7 +30,7 @@ pub(crate) struct PlaceArgs {
     #[arg(long, value_name = "CSV")]
     history: Option<PathBuf>,
     /// Percent of the history that they know, drawn at random
-    #[arg(long, default_value_t = 100, value_parser = whole(1..=100))]
+    #[arg(long, default_value_t = 100, value_parser = whole::<u8>(1..=100))]
     known_percent: u8,
     /// Prints one JSON object instead of a table
     #[arg(long)]

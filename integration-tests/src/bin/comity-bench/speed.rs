@@ -19,19 +19,19 @@ pub(crate) struct MatchArgs {
     #[arg(long, value_name = "CSV")]
     pods: PathBuf,
     /// How many times the nodes and the tasks there are: one run for each
-    #[arg(long, value_delimiter = ',', default_value = "1,8,64", value_name = "TIMES,...", value_parser = whole(1..=256))]
+    #[arg(long, value_delimiter = ',', default_value = "1,8,64", value_name = "TIMES,...", value_parser = whole::<u16>(1..=256))]
     scale: Vec<u16>,
     /// Requests that are queued before each plan
-    #[arg(long, default_value_t = 2_048, value_parser = whole(1..=2_048))]
+    #[arg(long, default_value_t = 2_048, value_parser = whole::<u16>(1..=2_048))]
     batch: u16,
     /// Most tasks of a run; a broker keeps at most 200,000 leases
-    #[arg(long, default_value_t = 200_000, value_parser = whole(1..=200_000))]
+    #[arg(long, default_value_t = 200_000, value_parser = whole::<u32>(1..=200_000))]
     tasks: u32,
     /// Most passes that are measured: as many as it takes for three seconds, and the median counts
-    #[arg(long, default_value_t = 25, value_parser = whole(1..=u8::MAX))]
+    #[arg(long, default_value_t = 25, value_parser = whole::<u8>(1..=u8::MAX))]
     passes: u8,
     /// Seed of the arrivals
-    #[arg(long, default_value_t = 42, value_parser = whole(0..=u64::MAX))]
+    #[arg(long, default_value_t = 42, value_parser = whole::<u64>(0..=u64::MAX))]
     seed: u64,
     /// Prints one JSON object instead of a table
     #[arg(long)]

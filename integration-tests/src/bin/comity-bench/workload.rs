@@ -18,10 +18,10 @@ pub(crate) struct WorkloadArgs {
     #[arg(long, value_name = "CSV")]
     pods: PathBuf,
     /// Tasks of whole GPUs are exchanged for shares, until shares ask for so many percent of the GPUs that are asked for
-    #[arg(long, value_name = "PERCENT", value_parser = whole(1..=100_u8))]
+    #[arg(long, value_name = "PERCENT", value_parser = whole::<u8>(1..=100))]
     sharing_percent: Option<u8>,
     /// Tasks without GPUs are drawn anew, until they are so many percent of all tasks
-    #[arg(long, value_name = "PERCENT", value_parser = whole(0..=90_u8))]
+    #[arg(long, value_name = "PERCENT", value_parser = whole::<u8>(0..=90))]
     cpu_only_percent: Option<u8>,
 }
 
