@@ -28,6 +28,7 @@ mod mix;
 mod node_state;
 mod offers;
 mod pool;
+mod refusals;
 mod rollout;
 mod scarcity;
 mod slots;

@@ -2,9 +2,10 @@
 
 use super::index::Index;
 use super::interner::Interner;
-use super::mix::{Mix, TypeInMix};
+use super::mix::Mix;
 use super::node_state::{NodeState, Shape};
 use super::offers::{ShapeTotal, deal};
+use super::refusals::Refusals;
 use super::rollout::{FUTURES, Futures};
 use super::scarcity::Scarcity;
 use super::slots::{Gangs, SORTS, Slots};
@@ -18,12 +19,6 @@ const LARGE_NODE_CPU_MILLI: u64 = 128_000;
 const LARGE_NODE_DEVICE_MILLI: u64 = 8_000;
 /// Price of a slot that is sure to be asked for, in thousandths of a device for each device of it.
 const SLOT_WEIGHT: i64 = 100;
-
-/// What a core is worth to a task without devices, in percent of its part of the devices: so much that, where CPU runs out,
-/// what more devices are given away for is not taken from such tasks.
-const CORE_WORTH: u128 = 32;
-/// From which CPU asked for, in percent of what there is, CPU counts as scarce, and from which as altogether so.
-const CPU_PRESSURE: (u128, u128) = (82, 98);
 
 /// States by number, with their shape.
 pub(super) type States = Interner<(u32, NodeState)>;
@@ -84,10 +79,10 @@ impl Costs {
     pub(super) fn new(mix: &Mix, shapes: &[Shape], totals: &[ShapeTotal]) -> Self {
         let known_tasks = mix.known_tasks();
         let mix = mix.over(shapes);
-        let milli_per_core = milli_per_core(&mix, totals);
+        let refusals = Refusals::of(&mix, totals);
         let futures = deal(&mix, totals).into_iter().map(|weights| {
             let types: Vec<(&Task, u64)> = mix.iter().zip(weights).map(|(of, weight)| (of.task, weight)).collect();
-            Futures::draw(&types, milli_per_core)
+            Futures::draw(&types, &refusals)
         });
         Self {
             futures: futures.collect(),
@@ -194,47 +189,10 @@ impl Costs {
     }
 }
 
-/// What it is to refuse a core to a task without devices, in thousandths of a device.
-///
-/// A core is worth its part of the devices, times [`CORE_WORTH`], where CPU runs out before devices do; nothing where there
-/// is CPU enough; and in between in between.
-fn milli_per_core(mix: &[TypeInMix<'_>], totals: &[ShapeTotal]) -> u64 {
-    let devices: u128 = totals.iter().map(|total| u128::from(total.device_milli)).sum();
-    let cpu: u128 = totals.iter().map(|total| u128::from(total.cpu_milli)).sum();
-    let wanted = |of: fn(&Task) -> u64| mix.iter().map(move |t| u128::from(t.weight) * u128::from(of(t.task))).sum();
-    let (wanted_devices, wanted_cpu): (u128, u128) = (wanted(Task::device_milli), wanted(|task| task.cpu_milli));
-    // CPU that is asked for when all devices are, in percent of what there is.
-    let pressure = (wanted_cpu * devices * 100).checked_div(wanted_devices * cpu).unwrap_or(0);
-    let (none, full) = CPU_PRESSURE;
-    let scarce = pressure.clamp(none, full) - none;
-    let worth = devices * 1_000 * CORE_WORTH * scarce / (cpu.max(1) * 100 * (full - none));
-    u64::try_from(worth).unwrap_or(u64::MAX)
-}
-
 /// What a node is left with, weighed.
 fn leftover(state: &NodeState) -> i64 {
     let weight = LEFTOVER_WEIGHT * FUTURES as u64 / 2;
     let left =
         weight * state.cpu_milli / LARGE_NODE_CPU_MILLI + weight * state.device_milli() / LARGE_NODE_DEVICE_MILLI;
     i64::try_from(left).unwrap_or(i64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What a core is worth where a hundred nodes have 64 cores and 8 devices each, and each device asked for brings so much
-    /// CPU along.
-    fn worth(cpu_milli_per_device: u64) -> u64 {
-        let task = Task { cpu_milli: cpu_milli_per_device, memory_mib: 1, devices: 1, milli: 1_000, kinds: Vec::new() };
-        let mix = [TypeInMix { task: &task, weight: 7, shapes: vec![true] }];
-        milli_per_core(&mix, &[ShapeTotal { device_milli: 800_000, cpu_milli: 6_400_000 }])
-    }
-
-    #[test]
-    fn a_core_is_worth_something_where_cpu_runs_out_before_devices_do() {
-        assert_eq!(worth(6_400), 0, "a fifth is left");
-        // A core's part of the devices are 125 thousandths of one.
-        assert_eq!((worth(7_200), worth(8_000), worth(12_000)), (20, 40, 40));
-    }
 }

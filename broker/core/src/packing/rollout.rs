@@ -1,6 +1,7 @@
 //! What a node state is worth: what would stay idle on it in the end if the expected work came.
 
 use super::node_state::NodeState;
+use super::refusals::Refusals;
 use super::task::{Task, WHOLE};
 
 /// Futures that are played for each state.
@@ -32,7 +33,7 @@ struct Offered {
 
 impl Futures {
     /// Draws futures from weighted types: evenly over the cumulated weights, then shuffled by a fixed generator.
-    pub(super) fn draw(types: &[(&Task, u64)], milli_per_core: u64) -> Self {
+    pub(super) fn draw(types: &[(&Task, u64)], refusals: &Refusals) -> Self {
         let total: u128 = types.iter().map(|(_, weight)| u128::from(*weight)).sum();
         if total == 0 {
             return Self::default();
@@ -46,11 +47,10 @@ impl Futures {
                 below += u128::from(types[index].1);
             }
             let task = types[index].0;
-            let refusal = if task.devices == 0 { task.cpu_milli.saturating_mul(milli_per_core) / 1_000 } else { 0 };
             tasks.push(Offered {
                 cpu_milli: small(task.cpu_milli),
                 memory_mib: small(task.memory_mib),
-                refusal: small(refusal),
+                refusal: small(refusals.milli(task)),
                 devices: task.devices,
                 milli: task.milli,
             });
