@@ -18,6 +18,8 @@ pub(super) const SORTS: usize = 8;
 const WEIGHT_BITS: u32 = 16;
 /// One task where tasks are expected, in fixed point.
 const ONE: u128 = 1 << 10;
+/// What is unknown of how much comes is minded as if it were twice as wide: its variance counts so many times.
+const DOUBT: u128 = 4;
 /// More tasks than that are as good as so many.
 const MOST_EXPECTED: u128 = 1 << 40;
 
@@ -100,11 +102,11 @@ impl Gangs {
     }
 
     /// The price of a slot of `sort`. A sort that was seen `n` times is expected `n · each` times, give or take: what comes
-    /// varies as much as that (Poisson), and what is known of it by `(n + 1) · each²` (the posterior of its rate). One more,
-    /// and the last slot is worth something even when hardly anything is to come.
+    /// varies as much as that (Poisson), and what is known of it by `(n + 1) · each²` (the posterior of its rate), [`DOUBT`]
+    /// times. One more, and the last slot is worth something even when hardly anything is to come.
     fn price(&self, sort: &Sort, free_milli: u64, left: u64, weight: i64) -> i64 {
         let (mean, each) = (expected(sort.rate, free_milli), expected(self.each, free_milli));
-        let variance = mean * ONE + mean * each + each * each + ONE * ONE;
+        let variance = mean * ONE + (mean * each + each * each) * DOUBT + ONE * ONE;
         let ahead = (u128::from(left) * ONE).saturating_sub(mean).min(MOST_EXPECTED);
         let worth = u128::from(sort.devices) * u128::try_from(weight).unwrap_or(0);
         i64::try_from(worth * variance / (variance + ahead * ahead)).unwrap_or(i64::MAX)
@@ -158,8 +160,8 @@ fn by_sort(mix: &[TypeInMix<'_>], shapes: &[Shape]) -> BTreeMap<(u16, Vec<bool>)
 /// A gang that takes all devices of a node, and nearly all else.
 fn whole_node(shape: &Shape) -> Task {
     Task {
-        cpu_milli: shape.cpu_milli * 15 / 16,
-        memory_mib: shape.memory_mib * 15 / 16,
+        cpu_milli: shape.cpu_milli * 31 / 32,
+        memory_mib: shape.memory_mib * 31 / 32,
         devices: shape.devices,
         milli: WHOLE,
         kinds: Vec::new(),
