@@ -6,6 +6,8 @@
 //!
 //! ```text
 //! cost = idle after futures(state after) − idle after futures(state before)      rollout.rs
+//!        (idle devices, and where CPU runs out before they do, work without
+//!        devices that is refused)                                                refusals.rs
 //!      + a little for what the node is left with                                 cost.rs
 //!      + thousandths of devices taken × scarcity of the shape                    scarcity.rs
 //!      + Σ over sorts of gang: slots lost × price of a slot                      slots.rs

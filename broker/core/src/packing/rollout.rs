@@ -64,7 +64,7 @@ impl Futures {
         }
     }
 
-    /// Thousandths of devices that stay idle, summed over all futures.
+    /// Thousandths of devices that stay idle and that refused work without devices was worth, summed over all futures.
     pub(super) fn idle_after(&self, state: &NodeState, scratch: &mut Vec<u16>) -> i64 {
         if self.tasks.is_empty() {
             return i64::try_from(state.device_milli() * FUTURES as u64).unwrap_or(i64::MAX);
