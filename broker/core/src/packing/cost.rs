@@ -79,7 +79,7 @@ impl Costs {
     pub(super) fn new(mix: &Mix, shapes: &[Shape], totals: &[ShapeTotal]) -> Self {
         let known_tasks = mix.known_tasks();
         let mix = mix.over(shapes);
-        let refusals = Refusals::of(&mix, totals);
+        let refusals = Refusals::of(&mix, totals, known_tasks);
         let futures = deal(&mix, totals).into_iter().map(|weights| {
             let types: Vec<(&Task, u64)> = mix.iter().zip(weights).map(|(of, weight)| (of.task, weight)).collect();
             Futures::draw(&types, &refusals)
