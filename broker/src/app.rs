@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::agent_streams::AgentStreams;
 use crate::config::Config;
 use crate::context::{Context, Validity};
 use crate::desired_pace::DesiredPace;
-use crate::group::{Group, GroupConfig, GroupDeps, GroupError, Leadership};
+use crate::group::{Founded, Group, GroupConfig, GroupDeps, GroupError, Halt, Leadership};
 use crate::metrics::Metrics;
 use crate::renewal::{Renewal, RenewalError};
 use crate::watch::WatchHub;
@@ -176,9 +177,8 @@ impl Broker {
         serving.spawn(tasks::run(context.clone(), serving.token()));
         serving.spawn(follow_readiness(group.clone(), ready, serving.token()));
 
-        // Every founding member says the same; one that is in a group already does nothing.
-        if config.settings.members.contains_key(&config.settings.id) {
-            group.bootstrap(config.settings.members.clone()).await?;
+        if config.is_to_found() {
+            serving.spawn(found(group.clone(), config.founding_file(), serving.token()));
         }
         tracing::info!(broker = config.settings.id, %client, %raft, admin = %admin.local_addr(), "broker started");
         Ok(Self { context, client, raft, admin, serving, below })
@@ -208,8 +208,8 @@ impl Broker {
         &self.context.group
     }
 
-    /// Ends when consensus has ended by itself, with the reason: the process should then exit.
-    pub async fn failed(&self) -> String {
+    /// Ends when this broker's part in its group has ended by itself, with the reason: the process should then exit.
+    pub async fn failed(&self) -> Halt {
         self.context.group.stopped().await
     }
 
@@ -239,6 +239,7 @@ fn group_config(config: &Config, ca: &CertificateAuthority) -> GroupConfig {
     let mut group = GroupConfig::new(config.settings.id, config.group_dir(), ca.trust_domain().clone());
     group.timing = config.timing;
     group.snapshot_every = config.snapshot_every;
+    group.members.clone_from(&config.settings.members);
     group
 }
 
@@ -250,6 +251,23 @@ fn connection_age(config: &Config) -> Duration {
 async fn log_end(name: &'static str, server: impl Future<Output = Result<(), tonic::transport::Error>>) {
     if let Err(error) = server.await {
         tracing::error!(name, %error, "listener ended");
+    }
+}
+
+/// Founds the group, once: the file that says so goes away with it, so that a broker which loses its log never founds
+/// another.
+async fn found(group: Group, file: PathBuf, stop: tokio_util::sync::CancellationToken) {
+    let founded = tokio::select! {
+        founded = group.found() => founded,
+        () = stop.cancelled() => return,
+    };
+    match founded {
+        Ok(Founded::Here | Founded::JoinsInstead) => {
+            if let Err(error) = std::fs::remove_file(&file) {
+                tracing::warn!(file = %file.display(), %error, "remove this file by hand: the group exists");
+            }
+        }
+        Err(error) => tracing::error!(%error, "no group is founded; mend broker.json and start this broker again"),
     }
 }
 

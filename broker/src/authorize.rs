@@ -42,7 +42,7 @@ pub enum Rpc {
     GetPolicy,
     Watch,
     GetRaftStatus,
-    AddVoter,
+    ChangeMembers,
     Connect,
 }
 
@@ -90,7 +90,7 @@ impl Rpc {
             Self::SubmitRequest | Self::CancelRequest | Self::ReleaseLease => &[Cluster, Submitter],
             Self::RenewLease | Self::CheckpointLease => &[Submitter],
             Self::CheckPolicy | Self::GetPolicy => &[Member, Admin],
-            Self::ApplyPolicy | Self::AddVoter => &[Admin],
+            Self::ApplyPolicy | Self::ChangeMembers => &[Admin],
             Self::InviteCluster => &[Operator, Admin],
             Self::GetRaftStatus => &[Operator, Admin, Broker],
         }

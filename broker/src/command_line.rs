@@ -14,6 +14,7 @@ use comity_runtime::telemetry::{self, LogFormat, TelemetryConfig, TelemetryError
 
 use crate::app::{Broker, StartError};
 use crate::config::{Config, ConfigError, Settings, parse_members};
+use crate::group::Halt;
 use crate::provision::{self, Init, ProvisionError};
 
 /// Prints a line for the caller; a reader that went away is no failure.
@@ -246,13 +247,21 @@ async fn run(args: RunArgs) -> Result<(), Failure> {
     let _telemetry = telemetry::init(&telemetry)?;
     let shutdown = Shutdown::new();
     shutdown.listen_for_signals().map_err(Failure::Signals)?;
-    let broker = Broker::start(config).await?;
-    let failed = tokio::select! {
-        () = shutdown.triggered() => None,
-        reason = broker.failed() => Some(reason),
-    };
-    broker.shutdown().await;
-    failed.map_or(Ok(()), |reason| Err(Failure::Consensus(reason)))
+    loop {
+        let broker = Broker::start(config.clone()).await?;
+        let halt = tokio::select! {
+            () = shutdown.triggered() => None,
+            halt = broker.failed() => Some(halt),
+        };
+        broker.shutdown().await;
+        match halt {
+            None => return Ok(()),
+            Some(Halt::LogLost(reason)) => {
+                tracing::warn!(%reason, "starting again without that log; the group sends it again");
+            }
+            Some(Halt::Stopped(reason)) => return Err(Failure::Consensus(reason)),
+        }
+    }
 }
 
 impl RunArgs {

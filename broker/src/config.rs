@@ -63,7 +63,8 @@ impl ConfigError {
 pub struct Settings {
     /// Its number, from 1.
     pub id: u64,
-    /// Who founds the group. A broker that is not among them waits to be added by the call `RaftService.AddVoter`.
+    /// Who founds the group, and where a broker that is new or lost its log looks for it. One that is not among them waits
+    /// to be added by `comity raft add-learner`.
     pub members: BTreeMap<u64, MemberAddress>,
     /// SPIFFE ids that may apply policy while no bundle is in force.
     pub bootstrap_admins: BTreeSet<String>,
@@ -237,6 +238,18 @@ impl Config {
         self.data.join("group")
     }
 
+    /// Says that this broker is to found its group: made by `comity-broker init`, removed once the group exists.
+    #[must_use]
+    pub fn founding_file(&self) -> PathBuf {
+        founding_file(&self.data)
+    }
+
+    /// Whether this broker is to found its group.
+    #[must_use]
+    pub fn is_to_found(&self) -> bool {
+        self.founding_file().exists()
+    }
+
     /// What is in force, for people and scripts.
     #[must_use]
     pub fn dump(&self) -> String {
@@ -259,6 +272,10 @@ impl Config {
 
 pub(crate) fn ca_dir(data: &Path) -> PathBuf {
     data.join("ca")
+}
+
+pub(crate) fn founding_file(data: &Path) -> PathBuf {
+    data.join("founding")
 }
 
 pub(crate) fn identity_dir(data: &Path) -> PathBuf {

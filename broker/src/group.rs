@@ -6,19 +6,30 @@
 //!   read ─────▶ read index from the leader ─▶ wait until applied here ─▶ look at the state
 //! ```
 //!
-//! What this module never does: decide what to propose, or look into a command.
+//! Who belongs to it: `founding` begins a group, `hello` is how a broker finds its place and how one that lost its log
+//! comes back, `standing` says whether it votes, `admission` and `membership` are what the leader changes.
+//!
+//! What this module never does: decide what to propose, or look into a command but those about its own members.
 
+mod admission;
 mod config;
+mod election_gate;
 mod error;
+mod founding;
 mod heard;
+pub(crate) mod hello;
+mod identity;
 mod leadership;
 mod member;
 mod membership;
 mod proposal;
 mod propose;
 pub(crate) mod raft_types;
+mod reached;
 mod read;
+mod refuse_append;
 mod serve_peer;
+mod standing;
 mod status;
 
 #[cfg(test)]
@@ -31,24 +42,30 @@ use comity_core::State;
 use comity_core::log::Applied;
 use comity_runtime::clock::Clock;
 use comity_runtime::tls::ClientTls;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
 pub use config::{GroupConfig, Timing};
 pub use error::{GroupError, Unavailable};
+pub use founding::Founded;
+pub use identity::{GroupId, Incarnation};
 pub use leadership::Leadership;
-pub use member::MemberAddress;
+pub use member::{MemberAddress, MemberNode};
+pub use membership::MembershipChange;
 pub use proposal::Proposal;
 pub use read::Consistency;
+pub use standing::Halt;
 pub use status::{GroupStatus, MemberStatus, Role};
 
 pub(crate) use heard::MAX_CLUSTERS_PER_REPORT;
 pub(crate) use serve_peer::{ForwardReply, ForwardRequest};
+pub(crate) use standing::Standing;
 
 use crate::storage::{self, Replica};
 use crate::transport::Peers;
+use election_gate::ElectionGate;
 use heard::Heard;
 use raft_types::Raft;
 
@@ -99,6 +116,10 @@ pub(crate) struct Inner {
     pub(crate) peers: Peers,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) heard: Heard,
+    pub(crate) standing: Standing,
+    gate: ElectionGate,
+    /// One change of the members at a time.
+    changing: Arc<Mutex<()>>,
     pub(crate) snapshots: storage::SnapshotDir,
     log: storage::LogStore,
     leadership: watch::Receiver<Leadership>,
@@ -116,7 +137,8 @@ impl Group {
     pub async fn start(config: GroupConfig, deps: GroupDeps) -> Result<Self, GroupError> {
         let raft_config = Arc::new(config.raft_config()?);
         let disk = storage::open(&config.data, config.id, deps.observer).await?;
-        let peers = Peers::new(config.id, config.trust_domain.clone(), deps.tls);
+        let standing = Standing::new(disk.identity);
+        let peers = Peers::new(config.id, config.trust_domain.clone(), deps.tls, standing.clone());
         let raft = Raft::new(config.id, raft_config, peers.clone(), disk.log.clone(), disk.state_machine)
             .await
             .map_err(|error| GroupError::Raft(error.to_string()))?;
@@ -131,6 +153,9 @@ impl Group {
             peers,
             clock: deps.clock,
             heard,
+            standing,
+            gate: ElectionGate::new(),
+            changing: Arc::default(),
             snapshots: disk.snapshots,
             log: disk.log,
             leadership,
@@ -159,10 +184,13 @@ impl Group {
         self.inner.log.syncs()
     }
 
-    /// Ends when consensus on this broker has ended, with the reason in words: the disk failed, or
+    /// Ends when this broker's part in the group has ended, with the reason: the disk failed, it must not go on, or
     /// [`shutdown`](Self::shutdown) was called. The process should then exit.
-    pub async fn stopped(&self) -> String {
-        leadership::stopped(&self.inner.raft).await
+    pub async fn stopped(&self) -> Halt {
+        tokio::select! {
+            halt = self.inner.standing.until_halted() => halt,
+            reason = leadership::stopped(&self.inner.raft) => Halt::Stopped(reason),
+        }
     }
 
     /// Stops consensus and lets go of the disk. A leader first hands over to a follower, where there is one.
@@ -194,6 +222,9 @@ impl std::fmt::Debug for Group {
 
 /// Starts what runs beside consensus. The task holds the group weakly, so that dropping every handle ends it.
 fn tasks_of(inner: &Arc<Inner>) {
-    let (weak, clock, stop) = (Arc::downgrade(inner), Arc::clone(&inner.clock), inner.stop.clone());
-    inner.tasks.spawn(heard::report(weak, clock, stop));
+    let (weak, stop) = (Arc::downgrade(inner), inner.stop.clone());
+    inner.tasks.spawn(heard::report(weak.clone(), Arc::clone(&inner.clock), stop.clone()));
+    inner.tasks.spawn(hello::run(weak.clone(), stop.clone()));
+    inner.tasks.spawn(reached::follow(weak.clone(), stop.clone()));
+    inner.tasks.spawn(admission::run(weak, stop));
 }

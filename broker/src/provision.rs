@@ -4,16 +4,19 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use comity_runtime::atomic_file;
 use comity_runtime::ca::{CaError, CertificateAuthority};
 use comity_runtime::identity::{IdentityDir, IdentityError};
 use comity_runtime::spiffe::{SpiffeError, SpiffeId, TrustDomain, UserName};
 
-use crate::config::{ConfigError, Settings, ca_dir, identity_dir};
+use crate::config::{ConfigError, Settings, ca_dir, founding_file, identity_dir};
 
 /// How long a certificate lives that is issued on the command line.
 pub const USER_VALIDITY: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How long a broker's first certificate lives; it renews itself while it runs.
 const BROKER_VALIDITY: Duration = Duration::from_secs(30 * 24 * 3600);
+/// In the file that says that a broker is to found its group.
+const FOUNDING: &[u8] = b"This broker founds its group at its first start, and then removes this file.\n";
 
 /// Why something was not set up.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +72,8 @@ pub fn init(init: &Init) -> Result<(), ProvisionError> {
     let admin = SpiffeId::user(init.trust_domain.clone(), init.admin.clone());
     let mut settings = init.settings.clone();
     settings.bootstrap_admins.insert(admin.to_string());
+    let founding = founding_file(&init.data);
+    atomic_file::write(&founding, FOUNDING, atomic_file::PRIVATE).map_err(ConfigError::from)?;
     broker_identity(&ca, &settings, &init.data)?;
     save_identity(&ca, &admin, USER_VALIDITY, &init.admin_out)
 }
@@ -99,7 +104,9 @@ pub fn add_identity_once(data: &Path, id: u64, out: &Path) -> Result<bool, Provi
         Err(ConfigError::NotInitialised { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    let settings = Settings { id, ..Settings::load(data)? };
+    let source = Settings::load(data)?;
+    let founds = source.id == id && founding_file(data).exists();
+    let settings = Settings { id, ..source };
     settings.check()?;
     let (from, to) = (ca_dir(data), ca_dir(out));
     let ca = if CertificateAuthority::exists(&to) {
@@ -109,6 +116,9 @@ pub fn add_identity_once(data: &Path, id: u64, out: &Path) -> Result<bool, Provi
         ca.save(&to)?;
         ca
     };
+    if founds {
+        atomic_file::write(&founding_file(out), FOUNDING, atomic_file::PRIVATE).map_err(ConfigError::from)?;
+    }
     broker_identity(&ca, &settings, out)?;
     Ok(true)
 }

@@ -1,19 +1,23 @@
 //! What a broker keeps on disk.
 //!
 //! ```text
-//!   <data>/format      whose directory this is, and the version of its layout
+//!   <data>/format      whose directory this is, in which life, of which group
 //!   <data>/log/        vote and log entries in checksummed chunks (raft-log)
+//!   <data>/reached     how far the log is known to have reached
 //!   <data>/snapshots/  the last two snapshots, each with a checksum
+//!   <data>/lost-N/     what was left of an earlier life
 //! ```
 //!
-//! A torn end of the log, which a crash leaves, is cut off: nobody was told that it was written. Any other damage stops
-//! the broker: to guess would be to forget a vote or an acknowledged entry. The way out is always the same: move the
-//! directory away and let the broker be rebuilt from its peers.
+//! A torn end of the log, which a crash leaves, is cut off: nobody was told that it was written. A log that is gone, or
+//! ends before what `reached` or a snapshot prove, begins a new life: see [`lost`]. Any other damage stops the broker: to
+//! guess would be to forget a vote or an acknowledged entry.
 
 mod entry_codec;
 mod error;
 mod log_store;
+mod lost;
 mod marker;
+mod reached;
 mod replica;
 mod snapshot_dir;
 mod snapshot_file;
@@ -34,8 +38,13 @@ use comity_runtime::atomic_file;
 
 use crate::group::ApplyObserver;
 
+use marker::Marker;
+use reached::Reached;
+
 pub use error::StorageError;
 pub(crate) use log_store::LogStore;
+pub(crate) use marker::DiskIdentity;
+pub(crate) use reached::Place;
 pub(crate) use replica::Replica;
 pub(crate) use snapshot_dir::{IncomingSnapshot, SnapshotDir};
 pub use snapshot_file::SnapshotHandle;
@@ -43,13 +52,15 @@ pub use state_machine::StateMachine;
 
 /// An opened data directory.
 pub(crate) struct Disk {
+    pub(crate) identity: DiskIdentity,
     pub(crate) log: LogStore,
     pub(crate) state_machine: StateMachine,
     pub(crate) replica: Arc<Replica>,
     pub(crate) snapshots: SnapshotDir,
 }
 
-/// Opens, or makes, the data directory of broker `id`, and tells the observer the state of its newest snapshot.
+/// Opens, or makes, the data directory of broker `id`, and tells the observer the state of its newest snapshot. A
+/// directory that lost its log is set aside, and a new life begins in its place.
 ///
 /// # Errors
 /// [`StorageError`], which names the file and the remedy.
@@ -62,8 +73,7 @@ pub(crate) async fn open(data: &Path, id: u64, observer: Arc<dyn ApplyObserver>)
 
 fn open_blocking(data: &Path, id: u64, observer: Arc<dyn ApplyObserver>) -> Result<Disk, StorageError> {
     atomic_file::create_private_dir(data)?;
-    let known = marker::check(data, id)?;
-    let log = LogStore::open(&data.join("log"), known)?;
+    let (identity, log) = open_log(data, id)?;
     let snapshots = SnapshotDir::open(data.join("snapshots"))?;
     let began = Instant::now();
     let (state, last_applied, membership) =
@@ -72,11 +82,43 @@ fn open_blocking(data: &Path, id: u64, observer: Arc<dyn ApplyObserver>) -> Resu
             None => (State::default(), None, openraft::StoredMembership::default()),
         };
     tracing::info!(revision = state.revision, took = ?began.elapsed(), "state read from the newest snapshot, if there is one");
-    if !known {
-        marker::write(data, id)?;
-    }
     observer.restored(&state);
     let replica = Arc::new(Replica::new(state, last_applied, membership, observer));
     let state_machine = StateMachine::new(Arc::clone(&replica), snapshots.clone());
-    Ok(Disk { log, state_machine, replica, snapshots })
+    Ok(Disk { identity, log, state_machine, replica, snapshots })
+}
+
+/// The log, and whose it is.
+fn open_log(data: &Path, id: u64) -> Result<(DiskIdentity, LogStore), StorageError> {
+    let marker = Marker::read(data, id)?;
+    let group = marker.as_ref().and_then(|marker| marker.group.clone());
+    let mut loss = lost::without_opening(data, marker.as_ref());
+    if loss.is_none() {
+        let reached = Reached::open(data);
+        let log = LogStore::open(&data.join("log"), reached.clone())?;
+        loss = match &marker {
+            None if !log.is_blank() => Some("the file that says whose log this is, \"format\", is gone".to_owned()),
+            _ => lost::by_the_end(data, log.last_place(), reached.get()),
+        };
+        match (&loss, marker) {
+            (None, Some(marker)) => return Ok((DiskIdentity::new(data, marker), log)),
+            // New, or not marked yet: a start that was broken off.
+            (None, None) => {
+                let marker = Marker::fresh(id, None);
+                marker.write(data)?;
+                return Ok((DiskIdentity::new(data, marker), log));
+            }
+            (Some(_), _) => log.close(),
+        }
+    }
+    let aside = lost::set_aside(data)?;
+    tracing::warn!(
+        reason = loss.unwrap_or_default(),
+        kept = %aside.display(),
+        "this broker lost its log; it asks its group for everything, and votes again once it has caught up"
+    );
+    let log = LogStore::open(&data.join("log"), Reached::open(data))?;
+    let marker = Marker::fresh(id, group);
+    marker.write(data)?;
+    Ok((DiskIdentity::new(data, marker), log))
 }

@@ -5,6 +5,7 @@
 
 mod authorise;
 mod frame;
+mod headers;
 mod network;
 mod peers;
 mod serve;

@@ -3,6 +3,7 @@
 mod ack_envelope;
 mod advertise_offer;
 mod apply_policy;
+mod assign_broker;
 mod begin_term;
 mod cancel_request;
 mod checkpoint_lease;
@@ -14,6 +15,7 @@ mod offer_keys;
 mod place_requests;
 mod reclaim_leases;
 mod record_certificate;
+mod recover_group;
 mod relay_envelope;
 mod release_lease;
 mod renew_lease;
@@ -27,6 +29,7 @@ use serde::{Deserialize, Serialize};
 pub use ack_envelope::AckEnvelope;
 pub use advertise_offer::AdvertiseOffer;
 pub use apply_policy::ApplyPolicy;
+pub use assign_broker::AssignBroker;
 pub use begin_term::BeginTerm;
 pub use cancel_request::CancelRequest;
 pub use checkpoint_lease::CheckpointLease;
@@ -39,6 +42,7 @@ pub use offer_keys::OfferKeys;
 pub use place_requests::{Aim, PlaceRequests, ProposedPlacement};
 pub use reclaim_leases::{ProposedReclaim, ReclaimLeases};
 pub use record_certificate::RecordCertificate;
+pub use recover_group::RecoverGroup;
 pub use relay_envelope::RelayEnvelope;
 pub use release_lease::ReleaseLease;
 pub use renew_lease::RenewLease;
@@ -76,6 +80,8 @@ pub enum Command {
     ReportPeering(ReportPeering),
     BeginTerm(BeginTerm),
     Expire(Expire),
+    AssignBroker(AssignBroker),
+    RecoverGroup(RecoverGroup),
 }
 
 impl Command {
@@ -103,6 +109,8 @@ impl Command {
             Self::ReportPeering(command) => command.apply(transition),
             Self::BeginTerm(command) => command.apply(transition),
             Self::Expire(command) => command.apply(transition),
+            Self::AssignBroker(command) => command.apply(transition),
+            Self::RecoverGroup(command) => command.apply(transition),
         }
     }
 
@@ -131,6 +139,8 @@ impl Command {
             Self::ReportPeering(_) => "report-peering",
             Self::BeginTerm(_) => "begin-term",
             Self::Expire(_) => "expire",
+            Self::AssignBroker(_) => "assign-broker",
+            Self::RecoverGroup(_) => "recover-group",
         }
     }
 }

@@ -24,6 +24,7 @@
 //! - [`snapshot`]: the format on disk
 
 pub mod blob;
+pub mod broker_record;
 pub mod cluster;
 mod cluster_sums;
 pub mod command;

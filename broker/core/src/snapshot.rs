@@ -115,6 +115,7 @@ pub fn copy(state: &State) -> State {
         idempotency: state.idempotency.clone(),
         fairness: state.fairness.clone(),
         last_overdue: state.last_overdue,
+        brokers: state.brokers.clone(),
         next_request: state.next_request,
         next_lease: state.next_lease,
         next_peering: state.next_peering,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use comity_policy::UsageTable;
 use serde::{Deserialize, Serialize};
 
+use crate::broker_record::BrokerRecord;
 use crate::cluster::{Cluster, Invite};
 use crate::cluster_sums::ClusterSums;
 use crate::envelope::{Envelope, EnvelopeKey};
@@ -57,6 +58,9 @@ pub struct State {
     /// When a request that waited far too long was last placed before its turn.
     #[serde(default)]
     pub last_overdue: Timestamp,
+    /// Brokers of the group, past and present, by number; at most [`MAX_BROKERS`](crate::limits::MAX_BROKERS).
+    #[serde(default)]
+    pub brokers: BTreeMap<u64, BrokerRecord>,
     pub(crate) next_request: u64,
     pub(crate) next_lease: u64,
     pub(crate) next_peering: u64,

@@ -1,5 +1,6 @@
 //! How a broker of a group is set up.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use comity_runtime::spiffe::TrustDomain;
 use openraft::{Config, SnapshotPolicy};
 
 use super::error::GroupError;
+use super::member::MemberAddress;
 
 /// Proposals that wait for the log at the same time; further ones wait for a place within their deadline.
 pub(super) const MAX_PROPOSALS_IN_FLIGHT: usize = 4_096;
@@ -26,6 +28,8 @@ pub struct GroupConfig {
     pub id: u64,
     /// Directory that belongs to this broker alone.
     pub data: PathBuf,
+    /// Founding members. A broker that is new, or lost its log, looks for its group there.
+    pub members: BTreeMap<u64, MemberAddress>,
     /// Peers must be brokers of this federation.
     pub trust_domain: TrustDomain,
     /// Raft's timers.
@@ -43,6 +47,7 @@ impl GroupConfig {
         Self {
             id,
             data: data.into(),
+            members: BTreeMap::new(),
             trust_domain,
             timing: Timing::default(),
             snapshot_every: 10_000,
@@ -71,6 +76,10 @@ impl GroupConfig {
             api_channel_size: Some(QUEUE),
             notification_channel_size: Some(QUEUE),
             enable_pre_vote: Some(true),
+            // Until it is known that this broker may vote: see `standing`.
+            enable_elect: false,
+            // A leader that comes back asks for votes as everybody does.
+            enable_leader_restore: Some(false),
             backoff: BACKOFF.to_owned(),
             ..Config::default()
         }

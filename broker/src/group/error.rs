@@ -21,6 +21,12 @@ pub enum GroupError {
     /// A list of members that cannot be.
     #[error("members are refused: {0}")]
     Members(String),
+    /// The group's records say no.
+    #[error(transparent)]
+    Refused(comity_core::Refusal),
+    /// This broker does not lead, or not any more; another may be asked.
+    #[error("this broker does not lead its group")]
+    NotLeader,
     /// Nobody is there to do it.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),

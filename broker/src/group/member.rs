@@ -1,8 +1,10 @@
-//! Where a broker of the group is.
+//! Where a broker of the group is, and which life of its disk it is in.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
+use super::identity::Incarnation;
 
 /// Addresses of one broker. They are part of the log: a broker keeps them as long as it keeps its number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,5 +18,20 @@ pub struct MemberAddress {
 impl fmt::Display for MemberAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (clients: {})", self.raft, self.client)
+    }
+}
+
+/// A member, as Raft's membership names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberNode {
+    /// Where it is.
+    pub address: MemberAddress,
+    /// The life of its disk that was admitted. Messages to it name this one, and another refuses them.
+    pub incarnation: Incarnation,
+}
+
+impl fmt::Display for MemberNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, incarnation {}", self.address, self.incarnation)
     }
 }

@@ -1,72 +1,84 @@
-//! Who belongs to the group.
+//! Changes of the members that a maintainer asks for. Brokers that do not lead hand them to the leader.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use comity_core::ClusterId;
+use comity_core::broker_record::BrokerRole;
+use comity_proto::raft::v1::HelloRequest;
 use comity_runtime::tls::BrokerEndpoints;
-use openraft::ChangeMembers;
 use openraft::async_runtime::WatchReceiver as _;
-use openraft::errors::{ClientWriteError, InitializeError, RaftError};
+use openraft::errors::{ClientWriteError, RaftError};
+use openraft::{ChangeMembers, Instant as _};
+use serde::{Deserialize, Serialize};
 use tracing::info;
 
 use super::error::{GroupError, Unavailable};
+use super::identity::{GroupId, Incarnation};
 use super::propose::Deadline;
 use super::serve_peer::{ForwardReply, ForwardRequest};
-use super::{Group, Inner, Leadership, MemberAddress};
+use super::{Group, Inner, Leadership, MemberAddress, MemberNode};
 use crate::transport::CallError;
 
 /// More voters make every write slower and the group hardly safer.
-const MAX_VOTERS: usize = 7;
-/// A new voter first gets the whole log or a snapshot.
-const ADD_VOTER_TIMEOUT: Duration = Duration::from_secs(120);
+pub(super) const MAX_VOTERS: usize = 7;
+/// A new member first gets the whole log or a snapshot.
+const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(120);
 /// For a follower to take over from a leader that leaves.
 const HAND_OVER_TIMEOUT: Duration = Duration::from_millis(1_500);
+/// For a follower to take over where a maintainer asked for it.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
+/// For one answer of a broker that is to be added.
+const ANSWER: Duration = Duration::from_secs(2);
+/// Between two looks whether a member has caught up.
+const LOOK: Duration = Duration::from_millis(50);
+/// A member whose last sign of life is older counts as down, in multiples of the longest election timeout.
+const DOWN_AFTER_ELECTIONS: u32 = 3;
+
+/// A change that a maintainer asks for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MembershipChange {
+    /// A broker gets the log from now on. It must run, and be reachable.
+    AddLearner {
+        /// Its number; one that no broker of the group ever had.
+        id: u64,
+        /// Where it is.
+        address: MemberAddress,
+    },
+    /// A learner votes, once it has caught up.
+    Promote {
+        /// Its number.
+        id: u64,
+    },
+    /// A broker leaves for good.
+    Remove {
+        /// Its number.
+        id: u64,
+    },
+    /// Another voter leads.
+    TransferLeader {
+        /// Which; the one that is furthest if none is named.
+        to: Option<u64>,
+    },
+}
 
 impl Group {
-    /// Makes a new group of these members. Call it on one of them, or on all with the same list; on a broker that is in a
-    /// group already it does nothing.
+    /// Carries out a change; does nothing where it is so already.
     ///
     /// # Errors
-    /// [`GroupError::Members`] for a list that cannot be.
-    pub async fn bootstrap(&self, members: BTreeMap<u64, MemberAddress>) -> Result<(), GroupError> {
+    /// [`GroupError::Members`] and [`GroupError::Refused`] where it is refused, [`GroupError::Unavailable`] where there is
+    /// no leader or it takes longer than two minutes.
+    pub async fn change_members(&self, change: MembershipChange) -> Result<(), GroupError> {
         let inner = &self.inner;
-        if !members.contains_key(&inner.config.id) {
-            return Err(GroupError::Members(format!("broker {} is not among them; name it as well", inner.config.id)));
-        }
-        if members.len().is_multiple_of(2) || members.len() > MAX_VOTERS {
-            let reason = format!("{} voters; want an odd number up to {MAX_VOTERS}, best 1 or 3", members.len());
-            return Err(GroupError::Members(reason));
-        }
-        for (id, address) in &members {
-            check(*id, address)?;
-        }
-        match inner.raft.initialize(members).await {
-            Ok(()) => {
-                info!(broker = inner.config.id, "a new group was made");
-                Ok(())
-            }
-            Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
-            Err(error) => Err(GroupError::Raft(error.to_string())),
-        }
-    }
-
-    /// Adds a voter, once it has caught up; does nothing where it is one already. Brokers that do not lead hand this to
-    /// the leader.
-    ///
-    /// # Errors
-    /// [`GroupError::Members`] where it is refused, [`GroupError::Unavailable`] where there is no leader or it takes
-    /// longer than two minutes, most often because the new broker does not run or cannot be reached.
-    pub async fn add_voter(&self, id: u64, address: MemberAddress) -> Result<(), GroupError> {
-        check(id, &address)?;
-        let inner = &self.inner;
-        let deadline = Deadline::within(ADD_VOTER_TIMEOUT);
+        let deadline = Deadline::within(CATCH_UP_TIMEOUT);
         while deadline.left() > Duration::ZERO {
             let leadership = *inner.leadership.borrow();
             let done = match leadership {
-                Leadership::Leader { .. } => inner.add_voter_here(id, address.clone()).await?,
+                Leadership::Leader { .. } => self.change_members_here(&change).await?,
                 Leadership::Follower { leader: Some(leader) } => {
-                    inner.add_voter_there(leader, id, address.clone(), deadline.left()).await?
+                    inner.change_members_there(leader, &change, deadline.left()).await?
                 }
                 Leadership::Follower { leader: None } => false,
             };
@@ -77,70 +89,177 @@ impl Group {
         }
         Err(Unavailable::NoLeader { broker: inner.config.id }.into())
     }
-}
 
-impl Inner {
-    /// Where a member is, as the newest membership says.
-    pub(super) fn address_of(&self, id: u64) -> Option<MemberAddress> {
-        self.raft.server_metrics().borrow_watched().membership_config.get_node(&id).cloned()
-    }
-
-    /// Adds a voter; false where this broker does not lead.
-    pub(super) async fn add_voter_here(&self, id: u64, address: MemberAddress) -> Result<bool, GroupError> {
-        check(id, &address)?;
-        let membership = self.raft.server_metrics().borrow_watched().membership_config.clone();
-        match membership.get_node(&id) {
-            Some(known) if *known != address => {
-                let reason =
-                    format!("broker {id} is at {known} already, not at {address}; give the new broker a new number");
-                return Err(GroupError::Members(reason));
-            }
-            Some(_) if membership.voter_ids().any(|voter| voter == id) => return Ok(true),
-            _ if membership.voter_ids().count() >= MAX_VOTERS => {
-                return Err(GroupError::Members(format!(
-                    "there are {MAX_VOTERS} voters already, and no more are allowed"
-                )));
-            }
-            _ => {}
+    /// As [`change_members`](Self::change_members); false where this broker does not lead, or not any more.
+    pub(super) async fn change_members_here(&self, change: &MembershipChange) -> Result<bool, GroupError> {
+        let inner = &self.inner;
+        if let MembershipChange::TransferLeader { to } = change {
+            return inner.transfer_leader(*to).await.map(|()| true);
         }
-        let change = async {
-            self.raft.add_learner(id, address, true).await?;
-            self.raft.change_membership(ChangeMembers::AddVoterIds(BTreeSet::from([id])), false).await
+        let changing = async {
+            let _turn = Arc::clone(&inner.changing).lock_owned().await;
+            if !inner.leadership.borrow().is_leader() {
+                return Ok(false);
+            }
+            match change {
+                MembershipChange::AddLearner { id, address } => self.add_learner(*id, address).await,
+                MembershipChange::Promote { id } => self.promote(*id).await,
+                MembershipChange::Remove { id } => self.remove(*id).await,
+                MembershipChange::TransferLeader { .. } => Ok(true),
+            }
         };
-        match tokio::time::timeout(ADD_VOTER_TIMEOUT, change).await {
-            Ok(Ok(_)) => {
-                info!(broker = id, "a voter was added");
-                Ok(true)
-            }
-            Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => Ok(false),
-            Ok(Err(RaftError::APIError(error @ ClientWriteError::ChangeMembershipError(_)))) => {
-                Err(GroupError::Members(error.to_string()))
-            }
-            Ok(Err(error)) => Err(GroupError::Raft(error.to_string())),
+        match tokio::time::timeout(CATCH_UP_TIMEOUT, changing).await {
+            Ok(Err(GroupError::NotLeader)) => Ok(false),
+            Ok(done) => done,
             Err(_) => {
-                let seconds = ADD_VOTER_TIMEOUT.as_secs();
+                let seconds = CATCH_UP_TIMEOUT.as_secs();
                 let reason =
-                    format!("broker {id} did not catch up within {seconds} s; is it running, and can it be reached?");
+                    format!("the change did not end within {seconds} s; does the broker run, and is it reachable?");
                 Err(Unavailable::Unknown { reason }.into())
             }
         }
     }
 
-    async fn add_voter_there(
+    async fn add_learner(&self, id: u64, address: &MemberAddress) -> Result<bool, GroupError> {
+        check_member(id, address)?;
+        let inner = &self.inner;
+        let hello = HelloRequest {
+            broker: inner.config.id,
+            incarnation: inner.standing.incarnation().as_str().to_owned(),
+            ..HelloRequest::default()
+        };
+        let answer = inner.peers.hello(id, address, hello, ANSWER).await.map_err(|error| {
+            GroupError::Members(format!("broker {id} does not answer at {}: {error}; start it first", address.raft))
+        })?;
+        if GroupId::from_wire(&answer.group).is_some_and(|group| Some(group) != inner.standing.group()) {
+            let reason =
+                format!("broker {id} at {} belongs to another group; make a new one for this group", address.raft);
+            return Err(GroupError::Members(reason));
+        }
+        let incarnation = Incarnation::from_wire(&answer.incarnation)
+            .ok_or_else(|| GroupError::Members(format!("broker {id} does not say which incarnation it is")))?;
+        let role = inner.replica.look(|it| it.state.brokers.get(&id).map(|record| record.role));
+        self.assign(id, role.unwrap_or(BrokerRole::Learner), address).await?;
+        let known = inner.raft.server_metrics().borrow_watched().membership_config.get_node(&id).cloned();
+        if known.is_some_and(|node| node.incarnation == incarnation) {
+            return Ok(true);
+        }
+        info!(broker = id, %incarnation, %address, "a learner is added");
+        inner.add_learner(id, MemberNode { address: address.clone(), incarnation }, true).await?;
+        Ok(true)
+    }
+
+    async fn promote(&self, id: u64) -> Result<bool, GroupError> {
+        let inner = &self.inner;
+        let membership = inner.raft.server_metrics().borrow_watched().membership_config.clone();
+        let Some(node) = membership.get_node(&id).cloned() else {
+            let reason = format!("broker {id} is no member; add it first, by `comity raft add-learner {id} …`");
+            return Err(GroupError::Members(reason));
+        };
+        if !membership.voter_ids().any(|voter| voter == id) && membership.voter_ids().count() >= MAX_VOTERS {
+            return Err(GroupError::Members(format!("there are {MAX_VOTERS} voters already, and no more are allowed")));
+        }
+        self.assign(id, BrokerRole::Voter, &node.address).await?;
+        if membership.voter_ids().any(|voter| voter == id) {
+            return Ok(true);
+        }
+        while !inner.is_close_behind(id) {
+            if !inner.leadership.borrow().is_leader() {
+                return Ok(false);
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        inner.change(ChangeMembers::AddVoterIds(BTreeSet::from([id]))).await?;
+        info!(broker = id, "votes");
+        Ok(true)
+    }
+
+    async fn remove(&self, id: u64) -> Result<bool, GroupError> {
+        let inner = &self.inner;
+        let Some(record) = inner.replica.look(|it| it.state.brokers.get(&id).cloned()) else {
+            return Err(GroupError::Members(format!(
+                "broker {id} is no member, and never was; see `comity raft status`"
+            )));
+        };
+        let membership = inner.raft.server_metrics().borrow_watched().membership_config.clone();
+        let votes = membership.voter_ids().any(|voter| voter == id);
+        if votes {
+            if membership.voter_ids().count() == 1 {
+                let reason = format!("broker {id} is the only voter; promote another first");
+                return Err(GroupError::Members(reason));
+            }
+            inner.others_are_enough(id)?;
+        }
+        if id == inner.config.id {
+            inner.transfer_leader(None).await?;
+            // The next leader does the rest.
+            return Ok(false);
+        }
+        let address = MemberAddress { raft: record.raft_address, client: record.client_address };
+        self.assign(id, BrokerRole::Removed, &address).await?;
+        if membership.get_node(&id).is_some() {
+            let ids = BTreeSet::from([id]);
+            inner
+                .change(if votes { ChangeMembers::RemoveVoters(ids) } else { ChangeMembers::RemoveNodes(ids) })
+                .await?;
+        }
+        info!(broker = id, "was removed; its number is never used again");
+        Ok(true)
+    }
+}
+
+impl Inner {
+    /// A member, as the newest membership names it.
+    pub(super) fn node_of(&self, id: u64) -> Option<MemberNode> {
+        self.raft.server_metrics().borrow_watched().membership_config.get_node(&id).cloned()
+    }
+
+    /// Changes Raft's membership.
+    pub(super) async fn change(&self, change: ChangeMembers<u64, MemberNode>) -> Result<(), GroupError> {
+        self.raft.change_membership(change, false).await.map(drop).map_err(of_write)
+    }
+
+    /// Adds a member that does not vote; waits until it has the log where `blocking`.
+    pub(super) async fn add_learner(&self, id: u64, node: MemberNode, blocking: bool) -> Result<(), GroupError> {
+        self.raft.add_learner(id, node, blocking).await.map(drop).map_err(of_write)
+    }
+
+    /// Refuses where the voters other than `id` that answer are no majority of the voters other than `id`.
+    pub(super) fn others_are_enough(&self, id: u64) -> Result<(), GroupError> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let down_after = self.config.timing.election_max * DOWN_AFTER_ELECTIONS;
+        let answers = |voter: &u64| {
+            let heard = metrics.heartbeat.as_ref().and_then(|all| all.get(voter).copied().flatten());
+            *voter == self.config.id || heard.is_some_and(|at| at.into_inner().elapsed() < down_after)
+        };
+        let others: BTreeSet<u64> = metrics.membership_config.voter_ids().filter(|voter| *voter != id).collect();
+        let up: BTreeSet<u64> = others.iter().copied().filter(answers).collect();
+        if up.len() * 2 > others.len() {
+            return Ok(());
+        }
+        let want = others.len() / 2 + 1;
+        Err(GroupError::Members(format!(
+            "without broker {id} the voters are {}, of which only {} answer, and {want} are needed; start the others first",
+            list(&others),
+            list(&up)
+        )))
+    }
+
+    async fn change_members_there(
         &self,
         leader: u64,
-        id: u64,
-        address: MemberAddress,
+        change: &MembershipChange,
         timeout: Duration,
     ) -> Result<bool, GroupError> {
-        let Some(at) = self.address_of(leader) else { return Ok(false) };
-        match self.peers.forward(leader, &at, &ForwardRequest::AddVoter { id, address }, timeout).await {
+        let Some(node) = self.node_of(leader) else { return Ok(false) };
+        match self.peers.forward(leader, &node, &ForwardRequest::ChangeMembers(change.clone()), timeout).await {
             Ok(ForwardReply::MembersChanged) => Ok(true),
             Ok(ForwardReply::NotAppended) => Ok(false),
             Ok(ForwardReply::MembersRefused(reason)) => Err(GroupError::Members(reason)),
             Ok(ForwardReply::Unknown(reason)) => Err(Unavailable::Unknown { reason }.into()),
             Ok(ForwardReply::Applied(_)) => Err(GroupError::Raft(format!("broker {leader} answered another question"))),
-            // Adding a voter twice is harmless.
+            // Each change may be asked for twice.
             Err(_) => Ok(false),
         }
     }
@@ -152,23 +271,57 @@ impl Inner {
         clusters: &[ClusterId],
         timeout: Duration,
     ) -> Result<(), CallError> {
-        let Some(address) = self.address_of(leader) else { return Ok(()) };
+        let Some(node) = self.node_of(leader) else { return Ok(()) };
         let clusters = clusters.iter().map(ToString::to_string).collect();
-        self.peers.report_seen(leader, &address, clusters, timeout).await
+        self.peers.report_seen(leader, &node, clusters, timeout).await
+    }
+
+    /// Hands leadership to a voter, and waits until it has left this broker.
+    async fn transfer_leader(&self, to: Option<u64>) -> Result<(), GroupError> {
+        let me = self.config.id;
+        let to = match to {
+            Some(to) if to == me => return Ok(()),
+            Some(to)
+                if !self.raft.server_metrics().borrow_watched().membership_config.voter_ids().any(|id| id == to) =>
+            {
+                return Err(GroupError::Members(format!(
+                    "broker {to} does not vote, so it cannot lead; promote it first"
+                )));
+            }
+            Some(to) if !self.is_close_behind(to) => {
+                return Err(GroupError::Members(format!("broker {to} lags behind; try again once it has caught up")));
+            }
+            Some(to) => to,
+            None => self
+                .heir()
+                .ok_or_else(|| GroupError::Members(format!("no voter but broker {me} is up to date; none can lead")))?,
+        };
+        self.raft.trigger().transfer_leader(to).await.map_err(|error| GroupError::Raft(error.to_string()))?;
+        let mut leadership = self.leadership.clone();
+        let left = leadership.wait_for(|now| !now.is_leader());
+        match tokio::time::timeout(TRANSFER_TIMEOUT, left).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(GroupError::Members(format!(
+                "broker {to} did not take over within {} s; does it run, and can it reach the others?",
+                TRANSFER_TIMEOUT.as_secs()
+            ))),
+        }
+    }
+
+    /// The other voter that is furthest.
+    fn heir(&self) -> Option<u64> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let voters: BTreeSet<u64> = metrics.membership_config.voter_ids().collect();
+        let progress = metrics.replication.iter().flatten();
+        let others = progress.filter(|(id, _)| **id != self.config.id && voters.contains(id));
+        others.max_by_key(|(_, matched)| **matched).map(|(id, _)| *id)
     }
 
     /// Hands leadership to the follower that is furthest, and waits for it a little: a planned stop then costs no
     /// election timeout.
     pub(super) async fn hand_over(&self) {
-        let heir = {
-            let metrics = self.raft.metrics();
-            let metrics = metrics.borrow_watched();
-            let voters: BTreeSet<u64> = metrics.membership_config.voter_ids().collect();
-            let progress = metrics.replication.iter().flatten();
-            let others = progress.filter(|(id, _)| **id != self.config.id && voters.contains(id));
-            others.max_by_key(|(_, matched)| **matched).map(|(id, _)| *id)
-        };
-        let (true, Some(heir)) = (self.leadership.borrow().is_leader(), heir) else { return };
+        let (true, Some(heir)) = (self.leadership.borrow().is_leader(), self.heir()) else { return };
         if self.raft.trigger().transfer_leader(heir).await.is_err() {
             return;
         }
@@ -179,7 +332,24 @@ impl Inner {
     }
 }
 
-fn check(id: u64, address: &MemberAddress) -> Result<(), GroupError> {
+fn of_write(
+    error: RaftError<super::raft_types::TypeConfig, ClientWriteError<super::raft_types::TypeConfig>>,
+) -> GroupError {
+    match error {
+        RaftError::APIError(ClientWriteError::ForwardToLeader(_)) => GroupError::NotLeader,
+        RaftError::APIError(error @ ClientWriteError::ChangeMembershipError(_)) => {
+            GroupError::Members(error.to_string())
+        }
+        error => GroupError::Raft(error.to_string()),
+    }
+}
+
+fn list(ids: &BTreeSet<u64>) -> String {
+    let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    if ids.is_empty() { "none".to_owned() } else { ids.join(", ") }
+}
+
+pub(super) fn check_member(id: u64, address: &MemberAddress) -> Result<(), GroupError> {
     if id == 0 {
         return Err(GroupError::Members("broker id 0; brokers are numbered from 1".to_owned()));
     }

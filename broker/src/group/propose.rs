@@ -81,9 +81,12 @@ impl Inner {
     }
 
     /// Why consensus does not run here any more, where it does not: then nothing is appended either.
-    fn not_running(&self) -> Option<String> {
+    pub(super) fn not_running(&self) -> Option<String> {
         if self.stop.is_cancelled() {
             return Some("it is being shut down".to_owned());
+        }
+        if let Some(halt) = self.standing.halted() {
+            return Some(halt.reason().to_owned());
         }
         self.raft.metrics().borrow_watched().running_state.as_ref().err().map(ToString::to_string)
     }
@@ -110,14 +113,14 @@ impl Inner {
     }
 
     async fn forward(&self, leader: u64, proposal: &Proposal, deadline: &Deadline) -> Attempt {
-        let Some(address) = self.address_of(leader) else { return Attempt::NotAppended };
+        let Some(node) = self.node_of(leader) else { return Attempt::NotAppended };
         let left = deadline.left();
         let message = ForwardRequest::Propose {
             proposal: proposal.clone(),
             // The leader gives up first, so that its answer still arrives.
             timeout_ms: u64::try_from((left * 9 / 10).as_millis()).unwrap_or(u64::MAX),
         };
-        match self.peers.forward(leader, &address, &message, left).await {
+        match self.peers.forward(leader, &node, &message, left).await {
             Ok(ForwardReply::Applied(applied)) => Attempt::Applied(applied),
             Ok(ForwardReply::NotAppended) => Attempt::NotAppended,
             Ok(ForwardReply::Unknown(reason)) => Attempt::Unknown(reason),

@@ -8,7 +8,7 @@ use comity_core::log::Applied;
 use openraft::type_config::alias;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::member::MemberAddress;
+use super::member::MemberNode;
 use crate::storage::StateMachine;
 
 openraft::declare_raft_types!(
@@ -17,7 +17,7 @@ openraft::declare_raft_types!(
         D = Proposed,
         R = Option<Applied>,
         NodeId = u64,
-        Node = MemberAddress,
+        Node = MemberNode,
         LeaderId = openraft::impls::leader_id_std::LeaderId<u64, u64>,
 );
 

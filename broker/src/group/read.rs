@@ -44,6 +44,9 @@ impl Group {
         let inner = &self.inner;
         let deadline = Deadline::within(inner.config.deadline);
         while deadline.left() > Duration::ZERO {
+            if let Some(reason) = inner.not_running() {
+                return Err(Unavailable::Stopped { broker: inner.config.id, reason });
+            }
             let leadership = *inner.leadership.borrow();
             let index = match leadership {
                 Leadership::Leader { .. } => inner.read_index_here(deadline.left()).await?,
@@ -76,7 +79,9 @@ impl Inner {
     }
 
     async fn read_index_of(&self, leader: u64, timeout: Duration) -> Option<u64> {
-        let address = self.address_of(leader)?;
-        self.peers.read_index(leader, &address, timeout.min(ANSWER)).await.ok()
+        let node = self.node_of(leader)?;
+        let index = self.peers.read_index(leader, &node, timeout.min(ANSWER)).await.ok()?;
+        // A leader knows of all that was committed: one that knows of less than this broker applied leads another log.
+        (index >= self.replica.applied_index()).then_some(index)
     }
 }

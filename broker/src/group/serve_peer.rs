@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::proposal::Proposal;
 use super::propose::Attempt;
-use super::{Group, GroupError, MemberAddress};
+use super::{Group, GroupError, MembershipChange};
 
 /// Handed to the leader.
 #[derive(Debug, Serialize, Deserialize)]
@@ -17,8 +17,8 @@ use super::{Group, GroupError, MemberAddress};
 pub(crate) enum ForwardRequest {
     /// A command.
     Propose { proposal: Proposal, timeout_ms: u64 },
-    /// A new voter.
-    AddVoter { id: u64, address: MemberAddress },
+    /// A change of the members.
+    ChangeMembers(MembershipChange),
 }
 
 /// The leader's answer.
@@ -31,9 +31,9 @@ pub(crate) enum ForwardReply {
     NotAppended,
     /// It may be.
     Unknown(String),
-    /// The voter is one.
+    /// The change was made.
     MembersChanged,
-    /// The voter is none, and this is why.
+    /// It was not, and this is why.
     MembersRefused(String),
 }
 
@@ -50,12 +50,16 @@ impl Group {
                     Attempt::Unknown(reason) | Attempt::Stopped(reason) => ForwardReply::Unknown(reason),
                 }
             }
-            ForwardRequest::AddVoter { id, address } => match self.inner.add_voter_here(id, address).await {
-                Ok(true) => ForwardReply::MembersChanged,
-                Ok(false) => ForwardReply::NotAppended,
-                Err(GroupError::Members(reason)) => ForwardReply::MembersRefused(reason),
-                Err(error) => ForwardReply::Unknown(error.to_string()),
-            },
+            ForwardRequest::ChangeMembers(change) if self.inner.leadership.borrow().is_leader() => {
+                match self.change_members_here(&change).await {
+                    Ok(true) => ForwardReply::MembersChanged,
+                    Ok(false) => ForwardReply::NotAppended,
+                    Err(GroupError::Members(reason)) => ForwardReply::MembersRefused(reason),
+                    Err(GroupError::Refused(refusal)) => ForwardReply::MembersRefused(refusal.to_string()),
+                    Err(error) => ForwardReply::Unknown(error.to_string()),
+                }
+            }
+            ForwardRequest::ChangeMembers(_) => ForwardReply::NotAppended,
         }
     }
 

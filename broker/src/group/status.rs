@@ -4,6 +4,7 @@ use comity_core::{State, invariants, snapshot};
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver as _;
 
+use super::identity::{GroupId, Incarnation};
 use super::{Group, MemberAddress};
 
 /// Broken invariants that a status names: one is enough to know, some more help to understand.
@@ -62,6 +63,12 @@ pub struct GroupStatus {
     pub violations: Vec<String>,
     /// Envelopes on their way.
     pub envelopes: u64,
+    /// Its group; none before it belongs to one.
+    pub group: Option<GroupId>,
+    /// The life of its disk.
+    pub incarnation: Incarnation,
+    /// Whether it votes and may lead.
+    pub may_vote: bool,
     /// Members, by number.
     pub members: Vec<MemberStatus>,
     /// Why consensus stopped here, where it did.
@@ -75,6 +82,8 @@ pub struct MemberStatus {
     pub id: u64,
     /// Where it is.
     pub address: MemberAddress,
+    /// The life of its disk that was admitted.
+    pub incarnation: Incarnation,
     /// Whether it votes.
     pub voter: bool,
     /// Last log index known to be on it; only the leader knows.
@@ -132,8 +141,11 @@ impl Group {
             state_sha256: state.sha256,
             violations: state.violations,
             envelopes: state.envelopes,
+            group: self.inner.standing.group(),
+            incarnation: self.inner.standing.incarnation(),
+            may_vote: self.inner.standing.may_vote(),
             members,
-            stopped: metrics.running_state.as_ref().err().map(ToString::to_string),
+            stopped: self.inner.not_running(),
         }
     }
 
@@ -142,9 +154,10 @@ impl Group {
         let metrics = self.inner.raft.metrics();
         let metrics = metrics.borrow_watched();
         let membership = &metrics.membership_config;
-        let members = membership.nodes().map(|(id, address)| MemberStatus {
+        let members = membership.nodes().map(|(id, node)| MemberStatus {
             id: *id,
-            address: address.clone(),
+            address: node.address.clone(),
+            incarnation: node.incarnation.clone(),
             voter: membership.voter_ids().any(|voter| voter == *id),
             matched_index: metrics.replication.as_ref().and_then(|all| all.get(id)?.map(|at| at.index)),
         });

@@ -56,6 +56,7 @@ struct Federation {
     ca: CertificateAuthority,
     dir: TempDir,
     addresses: BTreeMap<u64, SocketAddr>,
+    founders: Vec<u64>,
     snapshot_every: u64,
 }
 
@@ -74,7 +75,8 @@ impl Federation {
             (1..=brokers).map(|id| (id, std::net::TcpListener::bind("127.0.0.1:0").unwrap())).collect();
         let addresses = listeners.iter().map(|(id, listener)| (*id, listener.local_addr().unwrap())).collect();
         let ca = CertificateAuthority::create(domain, SystemTime::now()).unwrap();
-        Self { ca, dir: tempfile::tempdir().unwrap(), addresses, snapshot_every: 10_000 }
+        let founders = (1..=brokers).collect();
+        Self { ca, dir: tempfile::tempdir().unwrap(), addresses, founders, snapshot_every: 10_000 }
     }
 
     fn domain(&self) -> TrustDomain {
@@ -106,6 +108,7 @@ impl Federation {
         };
         let mut config = GroupConfig::new(id, self.data(id), self.domain());
         config.snapshot_every = self.snapshot_every;
+        config.members = self.members(self.founders.iter().copied());
         let group = Group::start(config, deps).await.unwrap();
         let listener = bind(self.addresses[&id]).await;
         let tls =
@@ -122,7 +125,8 @@ impl Federation {
 
     async fn three(&self) -> Vec<Broker> {
         let brokers = vec![self.start(1).await, self.start(2).await, self.start(3).await];
-        brokers[0].group.bootstrap(self.members(1..=3)).await.unwrap();
+        assert_eq!(brokers[0].group.found().await.unwrap(), Founded::Here);
+        all_vote(&brokers).await;
         brokers
     }
 }
@@ -156,6 +160,16 @@ impl Broker {
     }
 }
 
+/// Waits until each of them has a vote in the group of just these.
+async fn all_vote(brokers: &[Broker]) {
+    eventually("all to vote", || async {
+        let voters = |broker: &Broker| broker.group.members().iter().filter(|member| member.voter).count();
+        let all = brokers.iter().all(|it| it.group.inner.standing.may_vote() && voters(it) == brokers.len());
+        all.then_some(())
+    })
+    .await;
+}
+
 async fn leader(brokers: &[Broker]) -> usize {
     eventually("a leader", || async {
         let index = brokers.iter().position(|broker| broker.group.leadership().borrow().is_leader())?;
@@ -178,6 +192,10 @@ async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl
         assert!(Instant::now() < end, "{what}: not within {} s", SOON.as_secs());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+async fn add(group: &Group, id: u64, address: MemberAddress) -> Result<(), GroupError> {
+    group.change_members(MembershipChange::AddLearner { id, address }).await
 }
 
 /// A command that changes the state each time: a bundle from another commit.
@@ -227,7 +245,7 @@ async fn same_everywhere(brokers: &[Broker]) -> (u64, String) {
 async fn one_voter_keeps_everything_over_a_restart() {
     let federation = Federation::new(1);
     let broker = federation.start(1).await;
-    broker.group.bootstrap(federation.members([1])).await.unwrap();
+    broker.group.found().await.unwrap();
     assert_eq!(broker.observer.restored.load(Ordering::Relaxed), 1);
     for commit in 1..=5 {
         assert_eq!(changed(&broker.group, commit).await, commit);
@@ -240,7 +258,7 @@ async fn one_voter_keeps_everything_over_a_restart() {
 
     let broker = federation.start(1).await;
     // Again on a group that exists: nothing happens.
-    broker.group.bootstrap(federation.members([1])).await.unwrap();
+    assert_eq!(broker.group.found().await.unwrap(), Founded::Here);
     assert_eq!(read_revision(&broker.group, Consistency::Linearizable).await, 5);
     assert_eq!(broker.group.status().await.state_sha256, before.state_sha256);
     assert_eq!(changed(&broker.group, 6).await, 6);
@@ -337,8 +355,9 @@ async fn all_three_come_back_as_they_were() {
 async fn a_new_voter_gets_a_snapshot_where_the_log_is_gone() {
     let mut federation = Federation::new(3);
     federation.snapshot_every = 10;
+    federation.founders = vec![1];
     let mut brokers = vec![federation.start(1).await];
-    brokers[0].group.bootstrap(federation.members([1])).await.unwrap();
+    brokers[0].group.found().await.unwrap();
     for commit in 1..=60 {
         changed(&brokers[0].group, commit).await;
     }
@@ -349,14 +368,16 @@ async fn a_new_voter_gets_a_snapshot_where_the_log_is_gone() {
     for id in [2, 3] {
         let broker = federation.start(id).await;
         // From a follower, where there is one.
-        brokers[brokers.len() - 1].group.add_voter(id, federation.address(id)).await.unwrap();
+        let through = &brokers[brokers.len() - 1].group;
+        add(through, id, federation.address(id)).await.unwrap();
+        through.change_members(MembershipChange::Promote { id }).await.unwrap();
         assert!(broker.observer.restored.load(Ordering::Relaxed) >= 2, "broker {id} got no snapshot");
         brokers.push(broker);
     }
     assert_eq!(same_everywhere(&brokers).await.0, 60);
     // Adding once more changes nothing; adding another address under the same number is refused.
-    brokers[0].group.add_voter(3, federation.address(3)).await.unwrap();
-    let error = brokers[0].group.add_voter(3, federation.address(2)).await.unwrap_err();
+    add(&brokers[0].group, 3, federation.address(3)).await.unwrap();
+    let error = add(&brokers[0].group, 3, federation.address(2)).await.unwrap_err();
     assert!(matches!(error, GroupError::Members(_)), "{error}");
 
     // All three vote: the group goes on without the first.
@@ -389,7 +410,7 @@ async fn without_a_majority_nothing_is_promised() {
 async fn many_proposals_share_fsyncs_and_each_is_answered() {
     let federation = Federation::new(1);
     let broker = federation.start(1).await;
-    broker.group.bootstrap(federation.members([1])).await.unwrap();
+    broker.group.found().await.unwrap();
     leader(std::slice::from_ref(&broker)).await;
     let before = broker.group.log_syncs();
     let proposals = (0..400).map(|_| {
@@ -410,7 +431,7 @@ async fn many_proposals_share_fsyncs_and_each_is_answered() {
 async fn a_repeated_call_gets_the_first_answer() {
     let federation = Federation::new(1);
     let broker = federation.start(1).await;
-    broker.group.bootstrap(federation.members([1])).await.unwrap();
+    broker.group.found().await.unwrap();
     let mut proposal = policy(1);
     let caller = "spiffe://group.test/user/admin".to_owned();
     proposal.idempotency = Some(Idempotency { caller, key: "k".into(), body_sha256: "b".into() });
@@ -437,14 +458,21 @@ async fn the_leader_learns_whom_followers_heard() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_members_are_refused_with_a_reason() {
-    let federation = Federation::new(3);
+    let mut federation = Federation::new(3);
+    for (founders, reason) in [(vec![2], "broker 1 is not among them"), (vec![1, 2], "odd number")] {
+        federation.founders = founders;
+        let broker = federation.start(1).await;
+        let error = broker.group.found().await.unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+        broker.stop().await;
+    }
+    federation.founders = vec![1];
     let broker = federation.start(1).await;
-    for (members, reason) in [
-        (federation.members([2]), "broker 1 is not among them"),
-        (federation.members([1, 2]), "odd number"),
-        (BTreeMap::from([(1, MemberAddress { raft: "nowhere".into(), client: "a:1".into() })]), "nowhere"),
-    ] {
-        let error = broker.group.bootstrap(members).await.unwrap_err().to_string();
+    broker.group.found().await.unwrap();
+    leader(std::slice::from_ref(&broker)).await;
+    let nowhere = MemberAddress { raft: "nowhere".into(), client: "a:1".into() };
+    for (id, address, reason) in [(2, nowhere, "nowhere"), (2, federation.address(2), "start it first")] {
+        let error = add(&broker.group, id, address).await.unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
     }
     broker.stop().await;

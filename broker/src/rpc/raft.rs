@@ -3,6 +3,7 @@
 use comity_core::Refusal;
 use comity_core::refusal::Code;
 use comity_proto::v1;
+use comity_proto::v1::change_members_request::Change;
 use comity_proto::v1::raft_service_server::RaftService;
 use comity_runtime::tls::BrokerEndpoints;
 use tonic::Request;
@@ -11,7 +12,7 @@ use super::serve;
 use crate::authorize::Rpc;
 use crate::context::Context;
 use crate::errors::RpcError;
-use crate::group::{GroupError, MemberAddress, MemberStatus};
+use crate::group::{GroupError, MemberAddress, MemberStatus, MembershipChange};
 
 /// Status and membership of the group.
 #[derive(Debug, Clone)]
@@ -22,7 +23,7 @@ pub struct Rafts {
 
 serve! { RaftService for Rafts {
     get_raft_status: GetRaftStatusRequest -> GetRaftStatusResponse;
-    add_voter: AddVoterRequest -> AddVoterResponse;
+    change_members: ChangeMembersRequest -> ChangeMembersResponse;
 } }
 
 impl Rafts {
@@ -45,28 +46,52 @@ impl Rafts {
             role: status.role.as_str().to_owned(),
             violations: status.violations,
             envelopes: status.envelopes,
+            group: status.group.map(|group| group.as_str().to_owned()).unwrap_or_default(),
+            incarnation: status.incarnation.as_str().to_owned(),
+            may_vote: status.may_vote,
         })
     }
 
-    async fn add_voter(&self, request: Request<v1::AddVoterRequest>) -> Result<v1::AddVoterResponse, RpcError> {
-        let caller = self.context.admit(Rpc::AddVoter, &request).await?;
-        let message = request.into_inner();
-        if message.id == 0 {
-            return Err(Refusal::invalid("id", 0, "is not a broker number", "count brokers from 1").into());
-        }
-        let address = MemberAddress {
-            raft: endpoint("raft_address", &message.raft_address)?,
-            client: endpoint("client_address", &message.client_address)?,
-        };
-        tracing::info!(broker = message.id, %address, caller = caller.name(), "adding a voter");
-        self.context.group.add_voter(message.id, address).await.map_err(|error| match error {
+    async fn change_members(
+        &self,
+        request: Request<v1::ChangeMembersRequest>,
+    ) -> Result<v1::ChangeMembersResponse, RpcError> {
+        let caller = self.context.admit(Rpc::ChangeMembers, &request).await?;
+        let (change, id) = change(request.into_inner())?;
+        tracing::info!(?change, caller = caller.name(), "members are to change");
+        self.context.group.change_members(change).await.map_err(|error| match error {
             GroupError::Unavailable(unavailable) => RpcError::Unavailable(unavailable),
-            other => Refusal::new(Code::WrongState, other.to_string(), "look at `comity raft status`")
-                .at("id", message.id)
-                .into(),
+            GroupError::Refused(refusal) => refusal.into(),
+            other => {
+                Refusal::new(Code::WrongState, other.to_string(), "look at `comity raft status`").at("id", id).into()
+            }
         })?;
         let members = self.context.group.members();
-        Ok(v1::AddVoterResponse { members: members.iter().map(member).collect() })
+        Ok(v1::ChangeMembersResponse { members: members.iter().map(member).collect() })
+    }
+}
+
+/// The change, and the broker that it is about.
+fn change(message: v1::ChangeMembersRequest) -> Result<(MembershipChange, u64), Refusal> {
+    let broker = |id: u64| match id {
+        0 => Err(Refusal::invalid("id", 0, "is not a broker number", "count brokers from 1")),
+        id => Ok(id),
+    };
+    match message.change {
+        None => Err(Refusal::invalid("change", "nothing", "says nothing", "set one of its fields, e.g. add_learner")),
+        Some(Change::AddLearner(new)) => {
+            let id = broker(new.id)?;
+            let address = MemberAddress {
+                raft: endpoint("raft_address", &new.raft_address)?,
+                client: endpoint("client_address", &new.client_address)?,
+            };
+            Ok((MembershipChange::AddLearner { id, address }, id))
+        }
+        Some(Change::Promote(it)) => Ok((MembershipChange::Promote { id: broker(it.id)? }, it.id)),
+        Some(Change::Remove(it)) => Ok((MembershipChange::Remove { id: broker(it.id)? }, it.id)),
+        Some(Change::TransferLeader(it)) => {
+            Ok((MembershipChange::TransferLeader { to: (it.id != 0).then_some(it.id) }, it.id))
+        }
     }
 }
 
@@ -83,5 +108,6 @@ fn member(member: &MemberStatus) -> v1::RaftMember {
         client_address: member.address.client.clone(),
         voter: member.voter,
         matched_index: member.matched_index.unwrap_or(0),
+        incarnation: member.incarnation.as_str().to_owned(),
     }
 }

@@ -7,7 +7,7 @@ use comity_core::log::LOG_FORMAT;
 use openraft::{EntryPayload, Membership};
 use serde::{Deserialize, Serialize};
 
-use crate::group::MemberAddress;
+use crate::group::MemberNode;
 use crate::group::raft_types::{Entry, LogId, Proposed};
 
 /// Bytes of one entry. Commands are bounded before they are proposed; the rest is room for the envelope.
@@ -18,7 +18,7 @@ pub(super) const MAX_ENTRY_BYTES: usize = comity_core::limits::MAX_COMMAND_BYTES
 enum Writing<'a> {
     Blank,
     Command(&'a LogEnvelope),
-    Membership(&'a Membership<u64, MemberAddress>),
+    Membership(&'a Membership<u64, MemberNode>),
 }
 
 #[derive(Deserialize)]
@@ -26,7 +26,7 @@ enum Writing<'a> {
 enum Reading {
     Blank,
     Command(Proposed),
-    Membership(Membership<u64, MemberAddress>),
+    Membership(Membership<u64, MemberNode>),
 }
 
 /// Only the format of a command, for entries that this release cannot read.

@@ -39,7 +39,7 @@ pub enum StorageError {
         path: PathBuf,
     },
     /// A file is not as it was written.
-    #[error("{} is damaged: {reason}; move the whole data directory away and start the broker with an empty one, then the other brokers rebuild it; if it is the only broker, restore a backup", path.display())]
+    #[error("{} is damaged: {reason}; stop this broker and run `comity-broker rebuild --data DIR`, which sets its log aside and has the other brokers send it again; without other brokers, run `comity-broker recover` on a backup", path.display())]
     Damaged {
         /// The file, or its directory where the file is not known.
         path: PathBuf,

@@ -17,6 +17,7 @@ use raft_log::{Config, RaftLog, chunked_wal};
 use tokio::sync::oneshot;
 
 use super::error::StorageError;
+use super::reached::{Place, Reached};
 use super::wal_types::{Flushed, Payload, StoredVote, WalTypes};
 use super::{entry_codec, torn_end};
 use crate::group::raft_types::{Entry, LogId, TypeConfig, Vote};
@@ -37,14 +38,12 @@ const MESSAGE_BYTES: usize = 4 << 20;
 pub(crate) struct LogStore {
     /// `None` once closed: then the directory may be opened again, whoever still holds a clone of this.
     log: Arc<RwLock<Option<RaftLog<WalTypes>>>>,
+    reached: Reached,
 }
 
 impl LogStore {
-    /// Opens the log in a directory, which must be there if the broker is `known`, and is made if not; blocks.
-    pub(super) fn open(dir: &Path, known: bool) -> Result<Self, StorageError> {
-        if known && torn_end::chunks(dir).is_empty() {
-            return Err(StorageError::damaged(dir, "the log's files are gone, and with them this broker's vote"));
-        }
+    /// Opens the log in a directory, which is made if it is not there; blocks. `reached` is told before the log is cut off.
+    pub(super) fn open(dir: &Path, reached: Reached) -> Result<Self, StorageError> {
         atomic_file::create_private_dir(dir)?;
         let path = dir.to_str().ok_or_else(|| {
             StorageError::Internal(format!("the path {} is not UTF-8; choose another data directory", dir.display()))
@@ -70,14 +69,34 @@ impl LogStore {
             StorageError::damaged(torn_end::chunk_named_in(dir, &error.to_string()), error)
         })?;
         let state = log.log_state();
-        if !known && (state.vote().is_some() || state.last().is_some()) {
-            return Err(StorageError::damaged(dir, "the file that says whose log this is, \"format\", is gone"));
-        }
         let first = state.purged().map_or(0, |(_, index)| index.saturating_add(1));
         if state.last().is_some_and(|(_, last)| *last >= first) && log.read(first, first + 1).next().is_none() {
             return Err(StorageError::damaged(dir, format!("entry {first} is gone, and perhaps others")));
         }
-        Ok(Self { log: Arc::new(RwLock::new(Some(log))) })
+        Ok(Self { log: Arc::new(RwLock::new(Some(log))), reached })
+    }
+
+    /// Whether nothing was ever written: no vote, no entry.
+    pub(super) fn is_blank(&self) -> bool {
+        self.read(|log| Ok(log.log_state().vote().is_none() && log.log_state().last().is_none())).unwrap_or(false)
+    }
+
+    /// The last entry, also where it was deleted because a snapshot covers it.
+    pub(super) fn last_place(&self) -> Option<Place> {
+        let place = |&(term, index): &(u64, u64)| Place { term, index };
+        self.read(|log| Ok(log.log_state().last().max(log.log_state().purged()).map(place))).ok().flatten()
+    }
+
+    /// The log is known to be on disk up to `place`: from now on, a log that ends earlier has lost its end. Blocks.
+    pub(crate) fn note_reached(&self, place: Place) -> Result<(), StorageError> {
+        self.reached.advance(place)
+    }
+
+    /// The entry at `index`, where it is still in the log.
+    pub(crate) fn id_at(&self, index: u64) -> Option<LogId> {
+        self.read(|log| Ok(log.read(index, index.saturating_add(1)).next().transpose()?.map(|(id, _)| to_log_id(id))))
+            .ok()
+            .flatten()
     }
 
     /// Lets go of the directory. Every later call fails.
@@ -222,6 +241,9 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         if self.read(|log| Ok(log.log_state().last().is_none_or(|(_, last)| *last < from)))? {
             return Ok(());
         }
+        let reached = self.reached.clone();
+        let cut = last_log_id.map(|id| Place { term: id.leader_id.term, index: id.index });
+        tokio::task::spawn_blocking(move || reached.cut(cut)).await.map_err(io::Error::other)??;
         self.write_durably(|log| log.truncate(from).map(drop)).await
     }
 

@@ -1,52 +1,115 @@
-//! The file that says whose directory this is.
+//! The file that says whose directory this is: which broker's, in which life, of which group.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use comity_runtime::atomic_file;
 use serde::{Deserialize, Serialize};
 
 use super::error::StorageError;
+use crate::group::{GroupId, Incarnation};
 
 /// Version of the layout of the data directory.
 const FORMAT: u64 = 1;
-const FILE: &str = "format";
+pub(super) const FILE: &str = "format";
 const MAX_BYTES: u64 = 4_096;
+const PRODUCT: &str = "comity-broker";
 
-#[derive(Serialize, Deserialize)]
-struct Marker {
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Marker {
     product: String,
     format: u64,
     broker: u64,
+    incarnation: Incarnation,
+    /// None until the first leader of a group wrote to this disk.
+    pub(super) group: Option<GroupId>,
+    /// Why the log beside it may not be used any more.
+    pub(super) lost: Option<String>,
 }
 
-const PRODUCT: &str = "comity-broker";
+impl Marker {
+    /// Of a disk that begins a new life.
+    pub(super) fn fresh(broker: u64, group: Option<GroupId>) -> Self {
+        let product = PRODUCT.to_owned();
+        Self { product, format: FORMAT, broker, incarnation: Incarnation::draw(), group, lost: None }
+    }
 
-/// Checks the marker; false where there is none yet.
-pub(super) fn check(data: &Path, id: u64) -> Result<bool, StorageError> {
-    let path = data.join(FILE);
-    let text = match atomic_file::read_bounded(&path, MAX_BYTES) {
-        Ok(text) => text,
-        Err(error) if error.is_not_found() => return Ok(false),
-        Err(error) => return Err(error.into()),
-    };
-    let marker: Marker = serde_json::from_slice(&text).map_err(|error| StorageError::damaged(&path, error))?;
-    if marker.product != PRODUCT {
-        return Err(StorageError::damaged(path, format!("it is of {:?}", marker.product)));
+    /// Reads and checks it; `None` where there is none yet.
+    pub(super) fn read(data: &Path, id: u64) -> Result<Option<Self>, StorageError> {
+        let path = data.join(FILE);
+        let text = match atomic_file::read_bounded(&path, MAX_BYTES) {
+            Ok(text) => text,
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let marker: Self = serde_json::from_slice(&text).map_err(|error| StorageError::damaged(&path, error))?;
+        if marker.product != PRODUCT {
+            return Err(StorageError::damaged(path, format!("it is of {:?}", marker.product)));
+        }
+        if marker.format > FORMAT {
+            return Err(StorageError::FromTheFuture { path, found: marker.format, known: FORMAT });
+        }
+        if marker.broker != id {
+            return Err(StorageError::OtherBroker { path, found: marker.broker, wanted: id });
+        }
+        Ok(Some(marker))
     }
-    if marker.format > FORMAT {
-        return Err(StorageError::FromTheFuture { path, found: marker.format, known: FORMAT });
+
+    pub(super) fn write(&self, data: &Path) -> Result<(), StorageError> {
+        let text = serde_json::to_vec(self).map_err(|error| StorageError::Internal(error.to_string()))?;
+        Ok(atomic_file::write(&data.join(FILE), &text, atomic_file::PRIVATE)?)
     }
-    if marker.broker != id {
-        return Err(StorageError::OtherBroker { path, found: marker.broker, wanted: id });
-    }
-    Ok(true)
 }
 
-/// Marks a directory whose log was just made. From now on a log that is not there is a log that was lost.
-pub(super) fn write(data: &Path, id: u64) -> Result<(), StorageError> {
-    let marker = Marker { product: PRODUCT.to_owned(), format: FORMAT, broker: id };
-    let text = serde_json::to_vec(&marker).map_err(|error| StorageError::Internal(error.to_string()))?;
-    Ok(atomic_file::write(&data.join(FILE), &text, atomic_file::PRIVATE)?)
+/// Who this disk is. Clones share it. Writing blocks shortly; it happens a few times in a disk's life.
+#[derive(Clone)]
+pub(crate) struct DiskIdentity {
+    data: PathBuf,
+    marker: Arc<Mutex<Marker>>,
+}
+
+impl DiskIdentity {
+    pub(super) fn new(data: &Path, marker: Marker) -> Self {
+        Self { data: data.to_owned(), marker: Arc::new(Mutex::new(marker)) }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_new(data: &Path, id: u64) -> Self {
+        Self::new(data, Marker::fresh(id, None))
+    }
+
+    fn marker(&self) -> MutexGuard<'_, Marker> {
+        self.marker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The life of this disk.
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.marker().incarnation.clone()
+    }
+
+    /// The group it belongs to, once it belongs to one.
+    pub(crate) fn group(&self) -> Option<GroupId> {
+        self.marker().group.clone()
+    }
+
+    /// Makes this disk one of `group`.
+    pub(crate) fn adopt(&self, group: GroupId) -> Result<(), StorageError> {
+        self.change(|marker| marker.group = Some(group))
+    }
+
+    /// Notes that the log must not be used any more: the next start begins a new life.
+    pub(crate) fn note_loss(&self, reason: &str) -> Result<(), StorageError> {
+        self.change(|marker| marker.lost = Some(reason.to_owned()))
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Marker)) -> Result<(), StorageError> {
+        let mut marker = self.marker();
+        let mut next = marker.clone();
+        change(&mut next);
+        next.write(&self.data)?;
+        *marker = next;
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -57,20 +120,33 @@ mod tests {
     #[test]
     fn a_directory_belongs_to_one_broker() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(!check(dir.path(), 1).unwrap());
-        write(dir.path(), 1).unwrap();
-        assert!(check(dir.path(), 1).unwrap());
-        let error = check(dir.path(), 2).unwrap_err().to_string();
+        assert!(Marker::read(dir.path(), 1).unwrap().is_none());
+        Marker::fresh(1, None).write(dir.path()).unwrap();
+        assert!(Marker::read(dir.path(), 1).unwrap().is_some());
+        let error = Marker::read(dir.path(), 2).err().unwrap().to_string();
         assert!(error.contains("belongs to broker 1, not to broker 2"), "{error}");
+    }
+
+    #[test]
+    fn a_group_is_adopted_on_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let marker = Marker::fresh(1, None);
+        let incarnation = marker.incarnation.clone();
+        let disk = DiskIdentity::new(dir.path(), marker);
+        let group = GroupId::draw();
+        disk.adopt(group.clone()).unwrap();
+        let read = Marker::read(dir.path(), 1).unwrap().unwrap();
+        assert_eq!((read.incarnation, read.group), (incarnation, Some(group)));
     }
 
     #[test]
     fn later_formats_and_nonsense_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
-        std::fs::write(&path, br#"{"product":"comity-broker","format":2,"broker":1}"#).unwrap();
-        assert!(matches!(check(dir.path(), 1), Err(StorageError::FromTheFuture { found: 2, .. })));
+        let later = br#"{"product":"comity-broker","format":2,"broker":1,"incarnation":"a","group":null,"lost":null}"#;
+        std::fs::write(&path, later).unwrap();
+        assert!(matches!(Marker::read(dir.path(), 1), Err(StorageError::FromTheFuture { found: 2, .. })));
         std::fs::write(&path, b"{}").unwrap();
-        assert!(matches!(check(dir.path(), 1), Err(StorageError::Damaged { .. })));
+        assert!(matches!(Marker::read(dir.path(), 1), Err(StorageError::Damaged { .. })));
     }
 }

@@ -67,6 +67,11 @@ impl Replica {
         self.revision.subscribe()
     }
 
+    /// Index of the last entry that is applied; 0 before the first.
+    pub(crate) fn applied_index(&self) -> u64 {
+        self.next_index.borrow().saturating_sub(1)
+    }
+
     /// Waits until the entry at `index` is applied; for ever, if it never is.
     pub(crate) async fn applied(&self, index: u64) {
         // The sender is a field of this very object, so the channel is open.

@@ -18,6 +18,8 @@ use crate::group::raft_types::SnapshotMeta;
 const KEPT: usize = 2;
 const EXTENSION: &str = "snapshot";
 const TEMPORARY: &str = "incoming";
+/// In the name of a snapshot that the leader sent. It may cover entries that this broker's log never had.
+pub(super) const RECEIVED: &str = ".received";
 
 /// The snapshots of one broker. Clones share them.
 #[derive(Clone)]
@@ -92,7 +94,7 @@ impl SnapshotDir {
     /// Writes a snapshot of `replicated` and makes it the newest.
     pub(super) fn make(&self, replicated: &Replicated) -> io::Result<(SnapshotMeta, SnapshotHandle)> {
         let meta = replicated.meta();
-        let path = self.store(&meta, |file| snapshot_file::write(replicated, file))?;
+        let path = self.store(&meta, "", |file| snapshot_file::write(replicated, file))?;
         Ok((meta, SnapshotHandle::open(path)?))
     }
 
@@ -103,7 +105,7 @@ impl SnapshotDir {
             let reason = format!("it covers {}, not {meta} as was said", loaded.meta);
             return Err(StorageError::damaged(&handle.path, reason).into());
         }
-        self.store(meta, |file| io::copy(&mut handle.reader()?, file).map(drop))?;
+        self.store(meta, RECEIVED, |file| io::copy(&mut handle.reader()?, file).map(drop))?;
         Ok(loaded)
     }
 
@@ -115,11 +117,16 @@ impl SnapshotDir {
         Ok(IncomingSnapshot { handle: SnapshotHandle { file, path, temporary: true }, bytes: 0 })
     }
 
-    fn store(&self, meta: &SnapshotMeta, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<PathBuf> {
+    fn store(
+        &self,
+        meta: &SnapshotMeta,
+        origin: &str,
+        write: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> io::Result<PathBuf> {
         let next = meta.last_log_id.map_or(0, |id| id.index.saturating_add(1));
         let term = meta.last_log_id.map_or(0, |id| id.leader_id.term);
         // Sorts by index: files() gives the newest first.
-        let path = self.inner.dir.join(format!("{next:020}-{term:020}.{EXTENSION}"));
+        let path = self.inner.dir.join(format!("{next:020}-{term:020}{origin}.{EXTENSION}"));
         atomic_file::write_with(&path, atomic_file::PRIVATE, write).map_err(io::Error::other)?;
         self.set_current(meta, path.clone());
         for old in self.files().into_iter().skip_while(|file| *file != path).skip(KEPT) {

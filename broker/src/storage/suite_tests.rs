@@ -87,7 +87,7 @@ async fn damage_stops_the_broker_and_names_file_and_remedy() {
         let error = open(dir.path(), 1, Arc::new(Blind)).await.err();
         let error = error.unwrap_or_else(|| panic!("byte {at} was flipped and nobody noticed")).to_string();
         assert!(error.contains(&file.display().to_string()), "byte {at}: {error}");
-        assert!(error.contains("the other brokers rebuild it"), "byte {at}: {error}");
+        assert!(error.contains("comity-broker rebuild"), "byte {at}: {error}");
     }
 }
 
@@ -99,16 +99,60 @@ async fn a_directory_is_opened_once() {
     assert!(matches!(error, StorageError::InUse { .. }), "{error}");
 }
 
+/// The life that a directory is in, and whether its log is empty.
+async fn life(data: &Path) -> (crate::group::Incarnation, bool) {
+    let disk = open(data, 1, Arc::new(Blind)).await.unwrap();
+    (disk.identity.incarnation(), disk.log.is_blank())
+}
+
 #[tokio::test]
-async fn lost_files_are_noticed() {
-    for lost in ["log", "format"] {
+async fn a_disk_that_lost_its_log_begins_a_new_life() {
+    for lost in ["log", "format", "log and format", "end", "all but snapshots"] {
         let dir = tempfile::tempdir().unwrap();
-        let file = written(dir.path()).await;
-        fs::remove_file(if lost == "log" { file } else { dir.path().join("format") }).unwrap();
-        let error = open(dir.path(), 1, Arc::new(Blind)).await.err().unwrap();
-        assert!(matches!(error, StorageError::Damaged { .. }), "{lost}: {error}");
+        let (data, file) = (dir.path(), written(dir.path()).await);
+        let (before, blank) = life(data).await;
+        assert!(!blank);
+        assert_eq!(life(data).await, (before.clone(), false), "a whole disk stays in its life");
+        fs::create_dir_all(data.join("snapshots")).unwrap();
+        match lost {
+            "log" => fs::remove_file(&file).unwrap(),
+            "format" => fs::remove_file(data.join("format")).unwrap(),
+            "log and format" => {
+                fs::remove_dir_all(data.join("log")).unwrap();
+                fs::remove_file(data.join("format")).unwrap();
+                fs::write(data.join("snapshots").join(format!("{:020}-{:020}.snapshot", 5, 1)), "").unwrap();
+            }
+            "end" => {
+                let disk = open(data, 1, Arc::new(Blind)).await.unwrap();
+                disk.log.note_reached(Place { term: 1, index: 9 }).unwrap();
+                drop(disk);
+                let bytes = fs::read(&file).unwrap();
+                fs::write(&file, &bytes[..bytes.len() - 30]).unwrap();
+            }
+            _ => {
+                // A snapshot that was made here covers entries that the log does not have.
+                fs::write(data.join("snapshots").join(format!("{:020}-{:020}.snapshot", 12, 1)), "").unwrap();
+            }
+        }
+        let (after, blank) = life(data).await;
+        assert!(blank && after != before, "{lost}: {before} {after} {blank}");
+        assert!(data.join("lost-1").is_dir(), "{lost}: nothing was kept");
+        assert_eq!(life(data).await.0, after, "{lost}: and stays in it");
     }
-    // A broker that died while it started for the first time starts again.
+}
+
+#[tokio::test]
+async fn a_snapshot_of_the_leader_proves_no_loss() {
+    let dir = tempfile::tempdir().unwrap();
+    written(dir.path()).await;
+    let before = life(dir.path()).await;
+    let name = format!("{:020}-{:020}{}.snapshot", 12, 1, snapshot_dir::RECEIVED);
+    fs::write(dir.path().join("snapshots").join(name), "").unwrap();
+    assert_eq!(life(dir.path()).await, before);
+}
+
+#[tokio::test]
+async fn a_broker_that_died_while_it_started_for_the_first_time_starts_again() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path(), 1, Arc::new(Blind)).await.unwrap());
     fs::remove_file(dir.path().join("format")).unwrap();

@@ -29,6 +29,11 @@ impl Caller {
         }
     }
 
+    /// Its number.
+    pub(super) fn broker(self) -> u64 {
+        self.0
+    }
+
     /// Refuses what is said in another broker's name.
     pub(super) fn vouch(self, message: &impl Vouched) -> Result<(), Status> {
         self.is(message.sender())

@@ -16,13 +16,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Status};
+use tonic::{Code, Request, Status};
 
 use super::frame::{self, SnapshotHeader, TransferMessage, VoteMessage};
+use super::headers;
 use super::peers::{Client, Lane, Peers, describe, never_connected, within};
-use crate::group::MemberAddress;
+use crate::group::MemberNode;
 use crate::group::raft_types::{SnapshotMeta, TypeConfig, Vote};
-use crate::storage::SnapshotHandle;
+use crate::storage::{Place, SnapshotHandle};
 
 /// openraft grants an append as long as a heartbeat; entries take longer, for they are written to disk.
 const APPEND_AT_LEAST: Duration = Duration::from_secs(2);
@@ -35,7 +36,7 @@ type RaftSnapshot = openraft::type_config::alias::SnapshotOf<TypeConfig, Snapsho
 pub(crate) struct PeerNetwork {
     peers: Peers,
     target: u64,
-    address: MemberAddress,
+    node: MemberNode,
     lane: Lane,
 }
 
@@ -47,12 +48,18 @@ enum Method {
 }
 
 impl PeerNetwork {
-    pub(super) fn new(peers: Peers, target: u64, address: MemberAddress, lane: Lane) -> Self {
-        Self { peers, target, address, lane }
+    pub(super) fn new(peers: Peers, target: u64, node: MemberNode, lane: Lane) -> Self {
+        Self { peers, target, node, lane }
+    }
+
+    fn message<M>(&self, message: M) -> Request<M> {
+        let mut request = Request::new(message);
+        headers::put(request.metadata_mut(), self.peers.group().as_ref(), &self.node.incarnation);
+        request
     }
 
     fn client(&self) -> Result<Client, RPCError<TypeConfig>> {
-        self.peers.client(self.target, &self.address, self.lane).map_err(|error| Unreachable::new(&error).into())
+        self.peers.client(self.target, &self.node.address, self.lane).map_err(|error| Unreachable::new(&error).into())
     }
 
     async fn exchange<M: Serialize, R: DeserializeOwned>(
@@ -72,14 +79,14 @@ impl PeerNetwork {
                     Method::Transfer => client.transfer(request).await,
                 }
             },
-            frame,
+            self.message(frame),
         )
         .await;
         reply.and_then(|reply| frame::decode(&reply.payload)).map_err(|status| self.failed(method, timeout, &status))
     }
 
     fn failed(&self, method: Method, timeout: Duration, status: &Status) -> RPCError<TypeConfig> {
-        let reason = format!("broker {} at {}: {}", self.target, self.address.raft, describe(status));
+        let reason = format!("broker {} at {}: {}", self.target, self.node.address.raft, describe(status));
         let action = match method {
             Method::Append => RPCTypes::AppendEntries,
             Method::Vote => RPCTypes::Vote,
@@ -89,10 +96,22 @@ impl PeerNetwork {
             Code::DeadlineExceeded | Code::Cancelled => {
                 Timeout { action, id: self.peers.own_id(), target: self.target, timeout }.into()
             }
-            Code::Unauthenticated | Code::PermissionDenied => Unreachable::from_string(reason).into(),
+            // A peer that is unreachable would count as granting a pre-vote.
+            _ if matches!(method, Method::Vote) => NetworkError::from_string(reason).into(),
+            Code::Unauthenticated | Code::PermissionDenied | Code::FailedPrecondition => {
+                Unreachable::from_string(reason).into()
+            }
             _ if never_connected(status) => Unreachable::from_string(reason).into(),
             _ => NetworkError::from_string(reason).into(),
         }
+    }
+
+    /// Elections are off while this broker may not vote; one that had begun before asks nobody.
+    fn ask_only_with_standing(&self) -> Result<(), RPCError<TypeConfig>> {
+        if self.peers.standing().may_vote() {
+            return Ok(());
+        }
+        Err(NetworkError::from_string("this broker does not vote yet".to_owned()).into())
     }
 
     async fn send_snapshot(
@@ -108,7 +127,8 @@ impl PeerNetwork {
                 tracing::warn!(%error, "snapshot cannot be read; the transfer is cut off");
             }
         });
-        let reply = within(timeout, |request| client.snapshot(request), ReceiverStream::new(chunks)).await;
+        let reply =
+            within(timeout, |request| client.snapshot(request), self.message(ReceiverStream::new(chunks))).await;
         reply
             .and_then(|reply| frame::decode(&reply.payload))
             .map_err(|status| self.failed(Method::Append, timeout, &status).into())
@@ -151,7 +171,17 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         } else {
             option.soft_ttl().max(APPEND_AT_LEAST)
         };
-        self.exchange(Method::Append, &rpc, timeout).await
+        let reply = self.exchange(Method::Append, &rpc, timeout).await?;
+        let acknowledged = match &reply {
+            AppendEntriesResponse::Success => rpc.entries.last().map(|entry| entry.log_id).or(rpc.prev_log_id),
+            AppendEntriesResponse::PartialSuccess(matched) => *matched,
+            _ => None,
+        };
+        if let Some(id) = acknowledged {
+            let place = Place { term: id.leader_id.term, index: id.index };
+            self.peers.standing().note_acknowledged(self.target, &self.node.incarnation, place);
+        }
+        Ok(reply)
     }
 
     async fn vote(
@@ -159,6 +189,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         rpc: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        self.ask_only_with_standing()?;
         self.exchange(Method::Vote, &VoteMessage { pre_vote: false, request: rpc }, option.soft_ttl()).await
     }
 
@@ -167,6 +198,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         rpc: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        self.ask_only_with_standing()?;
         self.exchange(Method::Vote, &VoteMessage { pre_vote: true, request: rpc }, option.soft_ttl()).await
     }
 

@@ -5,17 +5,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use comity_proto::raft::v1::raft_transport_client::RaftTransportClient;
-use comity_proto::raft::v1::{ReadIndexRequest, ReportSeenRequest};
+use comity_proto::raft::v1::{HelloRequest, HelloResponse, ReadIndexRequest, ReportSeenRequest};
 use comity_runtime::spiffe::{SpiffeId, TrustDomain};
 use comity_runtime::tls::{BrokerChannel, BrokerEndpoints, ChannelOptions, ClientTls, ConnectError, connect_with};
 use openraft::RaftNetworkFactory;
 use tonic::{Request, Status};
 
-use super::frame;
 use super::network::PeerNetwork;
-use crate::group::MemberAddress;
+use super::{frame, headers};
 use crate::group::raft_types::TypeConfig;
 use crate::group::{ForwardReply, ForwardRequest};
+use crate::group::{GroupId, MemberAddress, MemberNode, Standing};
 
 pub(super) type Client = RaftTransportClient<BrokerChannel>;
 
@@ -52,13 +52,23 @@ struct Inner {
     id: u64,
     trust_domain: TrustDomain,
     tls: ClientTls,
+    standing: Standing,
     /// At most one a peer and lane; a group has few members.
     clients: Mutex<BTreeMap<(u64, Lane), (String, Client)>>,
 }
 
 impl Peers {
-    pub(crate) fn new(id: u64, trust_domain: TrustDomain, tls: ClientTls) -> Self {
-        Self { inner: Arc::new(Inner { id, trust_domain, tls, clients: Mutex::new(BTreeMap::new()) }) }
+    pub(crate) fn new(id: u64, trust_domain: TrustDomain, tls: ClientTls, standing: Standing) -> Self {
+        Self { inner: Arc::new(Inner { id, trust_domain, tls, standing, clients: Mutex::new(BTreeMap::new()) }) }
+    }
+
+    pub(super) fn standing(&self) -> &Standing {
+        &self.inner.standing
+    }
+
+    /// What every message to a member says of its sender's group.
+    pub(super) fn group(&self) -> Option<GroupId> {
+        self.inner.standing.group()
     }
 
     pub(crate) fn own_id(&self) -> u64 {
@@ -93,30 +103,46 @@ impl Peers {
         Ok(client)
     }
 
+    /// Asks a broker, which need not be a member, what it knows of this one and of the group.
+    pub(crate) async fn hello(
+        &self,
+        peer: u64,
+        address: &MemberAddress,
+        hello: HelloRequest,
+        timeout: Duration,
+    ) -> Result<HelloResponse, CallError> {
+        let mut client = self.client(peer, address, Lane::Forward)?;
+        within(timeout, |request| client.hello(request), Request::new(hello))
+            .await
+            .map_err(|status| failed(peer, &status))
+    }
+
+    /// A message to a member.
+    fn to<M>(&self, node: &MemberNode, message: M) -> Request<M> {
+        let mut request = Request::new(message);
+        headers::put(request.metadata_mut(), self.group().as_ref(), &node.incarnation);
+        request
+    }
+
     /// Hands something to the leader.
     pub(crate) async fn forward(
         &self,
         leader: u64,
-        address: &MemberAddress,
+        node: &MemberNode,
         message: &ForwardRequest,
         timeout: Duration,
     ) -> Result<ForwardReply, CallError> {
-        let mut client = self.client(leader, address, Lane::Forward)?;
+        let mut client = self.client(leader, &node.address, Lane::Forward)?;
         let frame = frame::encode(message).map_err(|status| not_sent(leader, &status))?;
-        let reply = within(timeout, |request| client.propose(request), frame).await;
+        let reply = within(timeout, |request| client.propose(request), self.to(node, frame)).await;
         let reply = reply.map_err(|status| failed(leader, &status))?;
         frame::decode(&reply.payload).map_err(|status| failed(leader, &status))
     }
 
     /// Asks the leader up to which index a read must wait.
-    pub(crate) async fn read_index(
-        &self,
-        leader: u64,
-        address: &MemberAddress,
-        timeout: Duration,
-    ) -> Result<u64, CallError> {
-        let mut client = self.client(leader, address, Lane::Forward)?;
-        let reply = within(timeout, |request| client.read_index(request), ReadIndexRequest {}).await;
+    pub(crate) async fn read_index(&self, leader: u64, node: &MemberNode, timeout: Duration) -> Result<u64, CallError> {
+        let mut client = self.client(leader, &node.address, Lane::Forward)?;
+        let reply = within(timeout, |request| client.read_index(request), self.to(node, ReadIndexRequest {})).await;
         Ok(reply.map_err(|status| failed(leader, &status))?.index)
     }
 
@@ -124,13 +150,13 @@ impl Peers {
     pub(crate) async fn report_seen(
         &self,
         leader: u64,
-        address: &MemberAddress,
+        node: &MemberNode,
         clusters: Vec<String>,
         timeout: Duration,
     ) -> Result<(), CallError> {
-        let mut client = self.client(leader, address, Lane::Forward)?;
+        let mut client = self.client(leader, &node.address, Lane::Forward)?;
         let message = ReportSeenRequest { broker: self.inner.id, clusters };
-        let reply = within(timeout, |request| client.report_seen(request), message).await;
+        let reply = within(timeout, |request| client.report_seen(request), self.to(node, message)).await;
         reply.map(drop).map_err(|status| failed(leader, &status))
     }
 }
@@ -138,15 +164,15 @@ impl Peers {
 impl RaftNetworkFactory<TypeConfig> for Peers {
     type Network = PeerNetwork;
 
-    async fn new_client(&mut self, target: u64, node: &MemberAddress) -> PeerNetwork {
+    async fn new_client(&mut self, target: u64, node: &MemberNode) -> PeerNetwork {
         PeerNetwork::new(self.clone(), target, node.clone(), Lane::Log)
     }
 
-    async fn new_heartbeat_client(&mut self, target: u64, node: &MemberAddress) -> PeerNetwork {
+    async fn new_heartbeat_client(&mut self, target: u64, node: &MemberNode) -> PeerNetwork {
         PeerNetwork::new(self.clone(), target, node.clone(), Lane::Heartbeat)
     }
 
-    async fn new_snapshot_client(&mut self, target: u64, node: &MemberAddress) -> PeerNetwork {
+    async fn new_snapshot_client(&mut self, target: u64, node: &MemberNode) -> PeerNetwork {
         PeerNetwork::new(self.clone(), target, node.clone(), Lane::Snapshot)
     }
 }
@@ -155,12 +181,11 @@ impl RaftNetworkFactory<TypeConfig> for Peers {
 pub(super) async fn within<M, R, F>(
     timeout: Duration,
     call: impl FnOnce(Request<M>) -> F,
-    message: M,
+    mut request: Request<M>,
 ) -> Result<R, Status>
 where
     F: Future<Output = Result<tonic::Response<R>, Status>>,
 {
-    let mut request = Request::new(message);
     request.set_timeout(timeout);
     match tokio::time::timeout(timeout, call(request)).await {
         Ok(reply) => reply.map(tonic::Response::into_inner),
@@ -205,8 +230,10 @@ mod tests {
         let pem = ca.new_identity(&me, &[], Duration::from_secs(60), std::time::SystemTime::now()).unwrap();
         let source = IdentitySource::new(TlsIdentity::from_pem(&pem).unwrap());
         let tls = ClientTls::new(ca.roots().clone(), source.subscribe());
-        let peers = Peers::new(1, ca.trust_domain().clone(), tls);
-        let at = MemberAddress { raft: address.clone(), client: address };
+        let dir = tempfile::tempdir().unwrap();
+        let peers = Peers::new(1, ca.trust_domain().clone(), tls, Standing::of_new_disk(dir.path(), 1));
+        let address = MemberAddress { raft: address.clone(), client: address };
+        let at = MemberNode { address, incarnation: crate::group::Incarnation::draw() };
         let proposal = Proposal::of_leader(1, Command::BeginTerm(BeginTerm { broker: 1 }));
         let message = ForwardRequest::Propose { proposal, timeout_ms: 1_000 };
         peers.forward(2, &at, &message, Duration::from_secs(5)).await.unwrap_err()

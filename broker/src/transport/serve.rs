@@ -3,7 +3,8 @@
 use comity_core::ClusterId;
 use comity_proto::raft::v1::raft_transport_server::RaftTransport;
 use comity_proto::raft::v1::{
-    Frame, ReadIndexRequest, ReadIndexResponse, ReportSeenRequest, ReportSeenResponse, SnapshotChunk,
+    Frame, HelloRequest, HelloResponse, ReadIndexRequest, ReadIndexResponse, ReportSeenRequest, ReportSeenResponse,
+    SnapshotChunk,
 };
 use openraft::raft::{AppendEntriesRequest, TransferLeaderRequest};
 use tokio::sync::Semaphore;
@@ -11,6 +12,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::authorise::Caller;
 use super::frame::{self, TransferMessage, VoteMessage};
+use super::headers::{self, Adopts};
 use super::serve_snapshot;
 use crate::group::raft_types::TypeConfig;
 use crate::group::{Group, MAX_CLUSTERS_PER_REPORT};
@@ -27,24 +29,58 @@ impl RaftTransportService {
         Self { group, snapshots: Semaphore::new(1) }
     }
 
+    /// The broker that calls. One that was removed is not heard, though its certificate is good.
     fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let inner = &self.group.inner;
-        Caller::of(request.extensions(), &inner.config.trust_domain, inner.clock.now())
+        let caller = Caller::of(request.extensions(), &inner.config.trust_domain, inner.clock.now())?;
+        if inner.standing.is_removed(caller.broker()) {
+            let text = format!("broker {} was removed from this group", caller.broker());
+            return Err(Status::permission_denied(text));
+        }
+        Ok(caller)
+    }
+
+    /// The member that calls, in a message that is meant for this broker as it is now.
+    async fn member<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+        let caller = self.caller(request)?;
+        headers::check(request.metadata(), &self.group.inner.standing, Adopts::No).await?;
+        Ok(caller)
+    }
+
+    /// The leader that calls; its group becomes this broker's where that has none yet.
+    async fn leader<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+        let caller = self.caller(request)?;
+        let standing = &self.group.inner.standing;
+        headers::check(request.metadata(), standing, Adopts::Yes).await?;
+        if !standing.may_append() {
+            let text = "this broker has just started, and the others have not confirmed yet that its log is whole";
+            return Err(Status::failed_precondition(text));
+        }
+        Ok(caller)
+    }
+
+    fn votes(&self) -> Result<(), Status> {
+        if self.group.inner.standing.may_vote() {
+            return Ok(());
+        }
+        Err(Status::failed_precondition("this broker does not vote yet: it has not found its place in the group"))
     }
 }
 
 #[tonic::async_trait]
 impl RaftTransport for RaftTransportService {
     async fn append(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
-        let caller = self.caller(&request)?;
+        let caller = self.leader(&request).await?;
         let message: AppendEntriesRequest<TypeConfig> = frame::decode(&request.into_inner().payload)?;
         caller.vouch(&message.vote)?;
+        self.group.inner.refuse_other_history(&message).map_err(Status::failed_precondition)?;
         let reply = self.group.inner.raft.append_entries(message).await.map_err(stopped)?;
         frame::encode(&reply).map(Response::new)
     }
 
     async fn vote(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
-        let caller = self.caller(&request)?;
+        let caller = self.member(&request).await?;
+        self.votes()?;
         let VoteMessage { pre_vote, request } = frame::decode(&request.into_inner().payload)?;
         caller.vouch(&request.vote)?;
         let raft = &self.group.inner.raft;
@@ -53,7 +89,8 @@ impl RaftTransport for RaftTransportService {
     }
 
     async fn transfer(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
-        let caller = self.caller(&request)?;
+        let caller = self.member(&request).await?;
+        self.votes()?;
         let TransferMessage { from_leader, to, last_log_id } = frame::decode(&request.into_inner().payload)?;
         caller.vouch(&from_leader)?;
         let message = TransferLeaderRequest::new(from_leader, to, last_log_id);
@@ -62,7 +99,7 @@ impl RaftTransport for RaftTransportService {
     }
 
     async fn snapshot(&self, request: Request<Streaming<SnapshotChunk>>) -> Result<Response<Frame>, Status> {
-        let caller = self.caller(&request)?;
+        let caller = self.leader(&request).await?;
         let _permit = self
             .snapshots
             .try_acquire()
@@ -74,19 +111,19 @@ impl RaftTransport for RaftTransportService {
     }
 
     async fn propose(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
-        self.caller(&request)?;
+        self.member(&request).await?;
         let message = frame::decode(&request.into_inner().payload)?;
         frame::encode(&self.group.serve_forwarded(message).await).map(Response::new)
     }
 
     async fn read_index(&self, request: Request<ReadIndexRequest>) -> Result<Response<ReadIndexResponse>, Status> {
-        self.caller(&request)?;
+        self.member(&request).await?;
         let index = self.group.serve_read_index().await.map_err(Status::failed_precondition)?;
         Ok(Response::new(ReadIndexResponse { index }))
     }
 
     async fn report_seen(&self, request: Request<ReportSeenRequest>) -> Result<Response<ReportSeenResponse>, Status> {
-        let caller = self.caller(&request)?;
+        let caller = self.member(&request).await?;
         let ReportSeenRequest { broker, clusters } = request.into_inner();
         caller.is(broker)?;
         if clusters.len() > MAX_CLUSTERS_PER_REPORT {
@@ -102,6 +139,14 @@ impl RaftTransport for RaftTransportService {
             .map_err(|refusal| Status::invalid_argument(refusal.to_string()))?;
         self.group.heard_elsewhere(&clusters);
         Ok(Response::new(ReportSeenResponse {}))
+    }
+
+    async fn hello(&self, request: Request<HelloRequest>) -> Result<Response<HelloResponse>, Status> {
+        let inner = &self.group.inner;
+        // A removed broker is told so.
+        let caller = Caller::of(request.extensions(), &inner.config.trust_domain, inner.clock.now())?;
+        caller.is(request.get_ref().broker)?;
+        self.group.serve_hello(request.get_ref()).map(Response::new)
     }
 }
 

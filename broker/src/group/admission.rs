@@ -1,0 +1,142 @@
+//! What the leader does so that Raft's membership follows the roles that the group recorded: it admits brokers that say
+//! hello, promotes voters once they have caught up, and takes out those that were removed.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use comity_core::Command;
+use comity_core::broker_record::{BrokerRecord, BrokerRole};
+use comity_core::command::AssignBroker;
+use openraft::ChangeMembers;
+use openraft::async_runtime::WatchReceiver as _;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::error::GroupError;
+use super::identity::Incarnation;
+use super::{Group, Inner, MemberAddress, MemberNode, Proposal};
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_millis(200);
+/// For one change of the members; one that takes longer is tried again.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(20);
+/// A learner that lacks no more entries than this is made a voter: it gets them while the change is committed.
+const CLOSE_BEHIND: u64 = 256;
+
+/// Runs until the group stops or its last handle is gone.
+pub(super) async fn run(group: Weak<Inner>, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(EVERY) => {}
+            () = stop.cancelled() => return,
+        }
+        let Some(inner) = group.upgrade() else { return };
+        let brokers = inner.replica.look(|it| it.state.brokers.clone());
+        let removed = brokers.iter().filter(|(_, it)| it.role == BrokerRole::Removed).map(|(id, _)| *id);
+        inner.standing.set_removed(removed.collect());
+        if !inner.leadership.borrow().is_leader() {
+            continue;
+        }
+        let Ok(_turn) = Arc::clone(&inner.changing).try_lock_owned() else { continue };
+        let change = async {
+            if brokers.is_empty() {
+                return record_founders(&Group { inner: Arc::clone(&inner) }).await;
+            }
+            for (id, record) in &brokers {
+                inner.follow_role(*id, record).await?;
+            }
+            Ok(())
+        };
+        match tokio::time::timeout(CHANGE_TIMEOUT, change).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => warn!(%error, "members do not have their roles yet"),
+            Err(_) => warn!(seconds = CHANGE_TIMEOUT.as_secs(), "members do not have their roles in time"),
+        }
+    }
+}
+
+/// The founding members are the group's first voters.
+async fn record_founders(group: &Group) -> Result<(), GroupError> {
+    for (id, address) in &group.inner.config.members {
+        group.assign(*id, BrokerRole::Voter, address).await?;
+    }
+    Ok(())
+}
+
+/// Admits a broker in this life of its disk, beside what calls it; does nothing while another change is under way.
+pub(super) fn admit(inner: &Arc<Inner>, id: u64, incarnation: Incarnation) {
+    let Ok(turn) = Arc::clone(&inner.changing).try_lock_owned() else { return };
+    let inner = Arc::clone(inner);
+    let tasks = inner.tasks.clone();
+    tasks.spawn(async move {
+        let _turn = turn;
+        match tokio::time::timeout(CHANGE_TIMEOUT, inner.admit_here(id, incarnation.clone())).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => warn!(broker = id, %incarnation, %error, "not admitted yet"),
+            Err(_) => warn!(broker = id, %incarnation, seconds = CHANGE_TIMEOUT.as_secs(), "not admitted in time"),
+        }
+    });
+}
+
+impl Inner {
+    /// Takes out the earlier life of a broker, which lost its log, and adds this one as a learner.
+    async fn admit_here(&self, id: u64, incarnation: Incarnation) -> Result<(), GroupError> {
+        let Some(record) = self.replica.look(|it| it.state.brokers.get(&id).cloned()) else { return Ok(()) };
+        let membership = self.raft.server_metrics().borrow_watched().membership_config.clone();
+        if membership.get_node(&id).is_some_and(|node| node.incarnation == incarnation) {
+            return Ok(());
+        }
+        if membership.voter_ids().any(|voter| voter == id) {
+            self.others_are_enough(id)?;
+            self.change(ChangeMembers::RemoveVoters(BTreeSet::from([id]))).await?;
+        } else if membership.get_node(&id).is_some() {
+            self.change(ChangeMembers::RemoveNodes(BTreeSet::from([id]))).await?;
+        }
+        let address = MemberAddress { raft: record.raft_address, client: record.client_address };
+        info!(broker = id, %incarnation, %address, "admitted; it gets the log, and does not vote yet");
+        self.add_learner(id, MemberNode { address, incarnation }, false).await
+    }
+
+    async fn follow_role(&self, id: u64, record: &BrokerRecord) -> Result<(), GroupError> {
+        let membership = self.raft.server_metrics().borrow_watched().membership_config.clone();
+        let votes = membership.voter_ids().any(|voter| voter == id);
+        match record.role {
+            BrokerRole::Voter if membership.get_node(&id).is_some() && !votes && self.is_close_behind(id) => {
+                self.change(ChangeMembers::AddVoterIds(BTreeSet::from([id]))).await?;
+                info!(broker = id, "has caught up, and votes");
+            }
+            BrokerRole::Removed if id != self.config.id && membership.get_node(&id).is_some() => {
+                let ids = BTreeSet::from([id]);
+                let change = if votes { ChangeMembers::RemoveVoters(ids) } else { ChangeMembers::RemoveNodes(ids) };
+                self.change(change).await?;
+                info!(broker = id, "is no member any more");
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whether a member has, on disk, all of the log but the newest entries.
+    pub(super) fn is_close_behind(&self, id: u64) -> bool {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let matched = metrics.replication.as_ref().and_then(|all| all.get(&id).copied().flatten());
+        let last = metrics.last_log_index.unwrap_or(0);
+        matched.is_some_and(|matched| last.saturating_sub(matched.index) <= CLOSE_BEHIND)
+    }
+}
+
+impl Group {
+    /// Records the role of a broker.
+    pub(super) async fn assign(&self, id: u64, role: BrokerRole, address: &MemberAddress) -> Result<(), GroupError> {
+        let command = AssignBroker {
+            broker: id,
+            role,
+            raft_address: address.raft.clone(),
+            client_address: address.client.clone(),
+        };
+        let proposal = Proposal::of_leader(self.inner.config.id, Command::AssignBroker(command));
+        self.propose(proposal).await?.reply.map(drop).map_err(GroupError::Refused)
+    }
+}

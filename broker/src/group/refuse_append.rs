@@ -1,0 +1,46 @@
+//! Entries that this broker must not take: those that would replace what it has applied.
+//!
+//! A leader has all that was ever committed, so such entries mean that the group lost what this broker still has, or that
+//! it was recovered from an older copy. This broker then stops, and its log stays as it is.
+
+use openraft::async_runtime::WatchReceiver as _;
+use openraft::raft::AppendEntriesRequest;
+
+use super::Inner;
+use super::raft_types::{LogId, TypeConfig};
+use super::standing::Halt;
+
+impl Inner {
+    /// Looks whether this broker's log is ahead of the leader's; stops if so.
+    pub(crate) fn refuse_other_history(&self, request: &AppendEntriesRequest<TypeConfig>) -> Result<(), String> {
+        let (own_vote, applied) = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            (metrics.vote, metrics.last_applied)
+        };
+        // An earlier leader that has not heard of its end says nothing about the log.
+        let (true, Some(applied)) = (request.vote >= own_vote, applied) else { return Ok(()) };
+        let sent = request.prev_log_id.iter().chain(request.entries.iter().map(|entry| &entry.log_id));
+        let Some(other) = sent.take_while(|id| id.index <= applied.index).find(|id| self.contradicts(id, &applied))
+        else {
+            return Ok(());
+        };
+        let (me, leader) = (self.config.id, request.vote.leader_id.voted_for);
+        let reason = format!(
+            "the log of broker {me} is ahead of its group's: it has applied entry {}, and broker {leader}, which leads, has \
+             another entry {}; if the group is right, run `comity-broker rebuild --data DIR` here; if this copy is the better \
+             one, stop the others and run `comity-broker recover --from DIR` on it",
+            applied.index, other.index
+        );
+        self.standing.halt(Halt::Stopped(reason.clone()));
+        Err(reason)
+    }
+
+    fn contradicts(&self, other: &LogId, applied: &LogId) -> bool {
+        if other.index == applied.index {
+            return other.leader_id != applied.leader_id;
+        }
+        // Terms only grow along a log; where the entry is still there, it is compared itself.
+        other.leader_id > applied.leader_id || self.log.id_at(other.index).is_some_and(|own| own != *other)
+    }
+}

@@ -1,0 +1,91 @@
+//! How far the log is known to have reached, kept beside it: a log that ends earlier has lost its end.
+//!
+//! It follows the log at a distance, so that it costs no fsync for each entry; what it says is always true, and some of
+//! what it could say is missing.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use comity_runtime::atomic_file;
+use serde::{Deserialize, Serialize};
+
+use super::error::StorageError;
+
+pub(super) const FILE: &str = "reached";
+const MAX_BYTES: u64 = 4_096;
+
+/// A place in the log: term and index, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) term: u64,
+    pub(crate) index: u64,
+}
+
+/// Clones share it. Calls block: each change is synced.
+#[derive(Clone)]
+pub(crate) struct Reached {
+    path: PathBuf,
+    place: Arc<Mutex<Option<Place>>>,
+}
+
+impl Reached {
+    /// Reads what the directory says. A file that cannot be read says nothing: it proves no loss.
+    pub(super) fn open(data: &Path) -> Self {
+        let path = data.join(FILE);
+        let place = atomic_file::read_bounded(&path, MAX_BYTES)
+            .ok()
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+            .unwrap_or_default();
+        Self { path, place: Arc::new(Mutex::new(place)) }
+    }
+
+    fn place(&self) -> MutexGuard<'_, Option<Place>> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn get(&self) -> Option<Place> {
+        *self.place()
+    }
+
+    /// The log is on disk up to `place`.
+    pub(crate) fn advance(&self, place: Place) -> Result<(), StorageError> {
+        let mut known = self.place();
+        if *known < Some(place) { self.write(&mut known, Some(place)) } else { Ok(()) }
+    }
+
+    /// The log is about to be cut off behind `place`. To be called before it is.
+    pub(super) fn cut(&self, place: Option<Place>) -> Result<(), StorageError> {
+        let mut known = self.place();
+        if *known > place { self.write(&mut known, place) } else { Ok(()) }
+    }
+
+    fn write(&self, known: &mut Option<Place>, place: Option<Place>) -> Result<(), StorageError> {
+        let text = serde_json::to_vec(&place).map_err(|error| StorageError::Internal(error.to_string()))?;
+        atomic_file::write(&self.path, &text, atomic_file::PRIVATE)?;
+        *known = place;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_advances_is_cut_and_stays_over_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |term, index| Place { term, index };
+        let reached = Reached::open(dir.path());
+        assert_eq!(reached.get(), None);
+        reached.advance(at(2, 10)).unwrap();
+        reached.advance(at(1, 90)).unwrap();
+        assert_eq!(Reached::open(dir.path()).get(), Some(at(2, 10)));
+        reached.cut(Some(at(2, 12))).unwrap();
+        assert_eq!(reached.get(), Some(at(2, 10)));
+        reached.cut(Some(at(2, 4))).unwrap();
+        assert_eq!(Reached::open(dir.path()).get(), Some(at(2, 4)));
+        reached.cut(None).unwrap();
+        assert_eq!(Reached::open(dir.path()).get(), None);
+    }
+}
