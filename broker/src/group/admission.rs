@@ -1,7 +1,7 @@
 //! What the leader does so that Raft's membership follows the roles that the group recorded: it admits brokers that say
 //! hello, promotes voters once they have caught up, and takes out those that were removed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use super::identity::Incarnation;
 use super::{Group, Inner, MemberAddress, MemberNode, Proposal};
 
 /// Between two looks.
-const EVERY: Duration = Duration::from_millis(200);
+const EVERY: Duration = Duration::from_millis(100);
 /// For one change of the members; one that takes longer is tried again.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// A learner that lacks no more entries than this is made a voter: it gets them while the change is committed.
@@ -43,12 +43,14 @@ pub(super) async fn run(group: Weak<Inner>, stop: CancellationToken) {
             if brokers.is_empty() {
                 return record_founders(&Group { inner: Arc::clone(&inner) }).await;
             }
-            for (id, record) in &brokers {
-                inner.follow_role(*id, record).await?;
-            }
-            Ok(())
+            inner.take_out_removed(&brokers).await?;
+            inner.promote_caught_up(&brokers).await
         };
-        match tokio::time::timeout(CHANGE_TIMEOUT, change).await {
+        let changed = tokio::select! {
+            changed = tokio::time::timeout(CHANGE_TIMEOUT, change) => changed,
+            () = stop.cancelled() => return,
+        };
+        match changed {
             Ok(Ok(())) => {}
             Ok(Err(error)) => warn!(%error, "members do not have their roles yet"),
             Err(_) => warn!(seconds = CHANGE_TIMEOUT.as_secs(), "members do not have their roles in time"),
@@ -71,7 +73,11 @@ pub(super) fn admit(inner: &Arc<Inner>, id: u64, incarnation: Incarnation) {
     let tasks = inner.tasks.clone();
     tasks.spawn(async move {
         let _turn = turn;
-        match tokio::time::timeout(CHANGE_TIMEOUT, inner.admit_here(id, incarnation.clone())).await {
+        let admitted = tokio::select! {
+            admitted = tokio::time::timeout(CHANGE_TIMEOUT, inner.admit_here(id, incarnation.clone())) => admitted,
+            () = inner.stop.cancelled() => return,
+        };
+        match admitted {
             Ok(Ok(())) => {}
             Ok(Err(error)) => warn!(broker = id, %incarnation, %error, "not admitted yet"),
             Err(_) => warn!(broker = id, %incarnation, seconds = CHANGE_TIMEOUT.as_secs(), "not admitted in time"),
@@ -88,33 +94,53 @@ impl Inner {
             return Ok(());
         }
         if membership.voter_ids().any(|voter| voter == id) {
-            self.others_are_enough(id)?;
-            self.change(ChangeMembers::RemoveVoters(BTreeSet::from([id]))).await?;
-        } else if membership.get_node(&id).is_some() {
-            self.change(ChangeMembers::RemoveNodes(BTreeSet::from([id]))).await?;
+            self.others_are_enough(id).await?;
         }
+        self.take_out(id).await?;
         let address = MemberAddress { raft: record.raft_address, client: record.client_address };
         info!(broker = id, %incarnation, %address, "admitted; it gets the log, and does not vote yet");
         self.add_learner(id, MemberNode { address, incarnation }, false).await
     }
 
-    async fn follow_role(&self, id: u64, record: &BrokerRecord) -> Result<(), GroupError> {
+    async fn promote_caught_up(&self, brokers: &BTreeMap<u64, BrokerRecord>) -> Result<(), GroupError> {
         let membership = self.raft.server_metrics().borrow_watched().membership_config.clone();
-        let votes = membership.voter_ids().any(|voter| voter == id);
-        match record.role {
-            BrokerRole::Voter if membership.get_node(&id).is_some() && !votes && self.is_close_behind(id) => {
-                self.change(ChangeMembers::AddVoterIds(BTreeSet::from([id]))).await?;
-                info!(broker = id, "has caught up, and votes");
-            }
-            BrokerRole::Removed if id != self.config.id && membership.get_node(&id).is_some() => {
-                let ids = BTreeSet::from([id]);
-                let change = if votes { ChangeMembers::RemoveVoters(ids) } else { ChangeMembers::RemoveNodes(ids) };
-                self.change(change).await?;
-                info!(broker = id, "is no member any more");
-            }
-            _ => {}
+        let voters: BTreeSet<u64> = membership.voter_ids().collect();
+        let is_ready = |id: &u64, record: &BrokerRecord| {
+            record.role == BrokerRole::Voter
+                && membership.get_node(id).is_some()
+                && !voters.contains(id)
+                && self.is_close_behind(*id)
+        };
+        let ready: BTreeSet<u64> =
+            brokers.iter().filter(|(id, record)| is_ready(id, record)).map(|(id, _)| *id).collect();
+        if ready.is_empty() {
+            return Ok(());
+        }
+        self.change(ChangeMembers::AddVoterIds(ready.clone())).await?;
+        info!(brokers = ?ready, "have caught up, and vote");
+        Ok(())
+    }
+
+    /// Finishes what a leader that recorded a removal did not.
+    async fn take_out_removed(&self, brokers: &BTreeMap<u64, BrokerRecord>) -> Result<(), GroupError> {
+        let removed = brokers.iter().filter(|(_, record)| record.role == BrokerRole::Removed).map(|(id, _)| *id);
+        for id in removed.filter(|id| *id != self.config.id) {
+            self.take_out(id).await?;
         }
         Ok(())
+    }
+
+    /// Takes a broker out of Raft's membership, where it is in it.
+    pub(super) async fn take_out(&self, id: u64) -> Result<(), GroupError> {
+        let membership = self.raft.server_metrics().borrow_watched().membership_config.clone();
+        let ids = BTreeSet::from([id]);
+        if membership.voter_ids().any(|voter| voter == id) {
+            self.change(ChangeMembers::RemoveVoters(ids)).await
+        } else if membership.get_node(&id).is_some() {
+            self.change(ChangeMembers::RemoveNodes(ids)).await
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether a member has, on disk, all of the log but the newest entries.

@@ -47,10 +47,17 @@ enum Answer {
 pub(super) async fn run(group: Weak<Inner>, stop: CancellationToken) {
     let mut known = BTreeMap::new();
     let mut silent = false;
+    // Consensus answers once it has read the members from disk.
+    let Some(raft) = group.upgrade().map(|inner| inner.raft.clone()) else { return };
+    if raft.is_initialized().await.is_err() {
+        return;
+    }
+    drop(raft);
+    // One receiver for all rounds: each new one would take the present members for a change.
+    let Some(mut members) = group.upgrade().map(|inner| inner.raft.server_metrics()) else { return };
     loop {
         let Some(inner) = group.upgrade() else { return };
         let settled = inner.find_place(&mut known, &mut silent).await;
-        let mut members = inner.raft.server_metrics();
         // Held weakly while it waits.
         drop(inner);
         tokio::select! {
@@ -148,14 +155,26 @@ impl Inner {
                 "broker {me} had acknowledged log entry {had} to broker {peer}, but its log ends at entry {has}"
             )));
         }
+        let leads_to = (answer.leader_last_index > 0)
+            .then_some(Place { term: answer.leader_last_term, index: answer.leader_last_index });
+        // A leader has everything that was ever committed.
+        let (Some(leads_to), Some(applied)) = (leads_to, self.applied_place()) else { return Answer::Fine };
+        if leads_to < applied {
+            let what = format!("has a log that ends at entry {}", leads_to.index);
+            return Answer::Halt(self.ahead_of(peer, applied.index, &what));
+        }
         Answer::Fine
+    }
+
+    /// The last entry that this broker has applied.
+    pub(super) fn applied_place(&self) -> Option<Place> {
+        let applied = self.replica.look(|it| it.last_applied);
+        applied.map(|id| Place { term: id.leader_id.term, index: id.index })
     }
 
     /// The last entry of this broker's log.
     pub(super) fn last_place(&self) -> Option<Place> {
-        let metrics = self.raft.data_metrics();
-        let last = metrics.borrow_watched().last_log;
-        last.map(|id| Place { term: id.leader_id.term, index: id.index })
+        self.log.last_place()
     }
 }
 
@@ -188,7 +207,10 @@ impl Group {
             Leadership::Leader { .. } => inner.config.id,
             Leadership::Follower { leader } => leader.unwrap_or(0),
         };
+        let leader_last = if leads { inner.last_place() } else { None };
         let mut response = HelloResponse {
+            leader_last_term: leader_last.map_or(0, |place| place.term),
+            leader_last_index: leader_last.map_or(0, |place| place.index),
             group: group.map(|group| group.as_str().to_owned()).unwrap_or_default(),
             incarnation: inner.standing.incarnation().as_str().to_owned(),
             has_log: inner.last_place().is_some(),

@@ -17,6 +17,7 @@ use tracing::info;
 use super::error::{GroupError, Unavailable};
 use super::identity::{GroupId, Incarnation};
 use super::propose::Deadline;
+use super::raft_types::RaftInstant;
 use super::serve_peer::{ForwardReply, ForwardRequest};
 use super::{Group, Inner, Leadership, MemberAddress, MemberNode};
 use crate::transport::CallError;
@@ -33,7 +34,7 @@ const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(2);
 /// Between two looks whether a member has caught up.
 const LOOK: Duration = Duration::from_millis(50);
-/// A member whose last sign of life is older counts as down, in multiples of the longest election timeout.
+/// A member that does not answer for this many of the longest election timeouts counts as down.
 const DOWN_AFTER_ELECTIONS: u32 = 3;
 
 /// A change that a maintainer asks for.
@@ -138,8 +139,10 @@ impl Group {
         }
         let incarnation = Incarnation::from_wire(&answer.incarnation)
             .ok_or_else(|| GroupError::Members(format!("broker {id} does not say which incarnation it is")))?;
+        // One that votes goes on voting; one that was removed is refused.
         let role = inner.replica.look(|it| it.state.brokers.get(&id).map(|record| record.role));
-        self.assign(id, role.unwrap_or(BrokerRole::Learner), address).await?;
+        let role = role.filter(|role| *role == BrokerRole::Voter).unwrap_or(BrokerRole::Learner);
+        self.assign(id, role, address).await?;
         let known = inner.raft.server_metrics().borrow_watched().membership_config.get_node(&id).cloned();
         if known.is_some_and(|node| node.incarnation == incarnation) {
             return Ok(true);
@@ -188,7 +191,7 @@ impl Group {
                 let reason = format!("broker {id} is the only voter; promote another first");
                 return Err(GroupError::Members(reason));
             }
-            inner.others_are_enough(id)?;
+            inner.others_are_enough(id).await?;
         }
         if id == inner.config.id {
             inner.transfer_leader(None).await?;
@@ -197,12 +200,7 @@ impl Group {
         }
         let address = MemberAddress { raft: record.raft_address, client: record.client_address };
         self.assign(id, BrokerRole::Removed, &address).await?;
-        if membership.get_node(&id).is_some() {
-            let ids = BTreeSet::from([id]);
-            inner
-                .change(if votes { ChangeMembers::RemoveVoters(ids) } else { ChangeMembers::RemoveNodes(ids) })
-                .await?;
-        }
+        inner.take_out(id).await?;
         info!(broker = id, "was removed; its number is never used again");
         Ok(true)
     }
@@ -224,14 +222,26 @@ impl Inner {
         self.raft.add_learner(id, node, blocking).await.map(drop).map_err(of_write)
     }
 
-    /// Refuses where the voters other than `id` that answer are no majority of the voters other than `id`.
-    pub(super) fn others_are_enough(&self, id: u64) -> Result<(), GroupError> {
+    /// Refuses where the voters other than `id` that answer now are no majority of the voters other than `id`: the change
+    /// could then never be committed, and nothing after it. What they answered before this call does not count.
+    pub(super) async fn others_are_enough(&self, id: u64) -> Result<(), GroupError> {
+        let began = RaftInstant::now();
+        let deadline = Deadline::within(self.config.timing.election_max * DOWN_AFTER_ELECTIONS);
+        loop {
+            match self.others_answered(id, began) {
+                Err(_) if deadline.left() > Duration::ZERO => tokio::time::sleep(LOOK).await,
+                answer => return answer,
+            }
+        }
+    }
+
+    fn others_answered(&self, id: u64, began: RaftInstant) -> Result<(), GroupError> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
-        let down_after = self.config.timing.election_max * DOWN_AFTER_ELECTIONS;
         let answers = |voter: &u64| {
-            let heard = metrics.heartbeat.as_ref().and_then(|all| all.get(voter).copied().flatten());
-            *voter == self.config.id || heard.is_some_and(|at| at.into_inner().elapsed() < down_after)
+            // When the newest message was sent that it answered.
+            let sent = metrics.heartbeat.as_ref().and_then(|all| all.get(voter).copied().flatten());
+            *voter == self.config.id || sent.is_some_and(|at| at.into_inner() >= began)
         };
         let others: BTreeSet<u64> = metrics.membership_config.voter_ids().filter(|voter| *voter != id).collect();
         let up: BTreeSet<u64> = others.iter().copied().filter(answers).collect();

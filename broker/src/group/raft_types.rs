@@ -31,6 +31,8 @@ pub(crate) type Vote = alias::VoteOf<TypeConfig>;
 pub(crate) type StoredMembership = alias::StoredMembershipOf<TypeConfig>;
 /// What a snapshot covers.
 pub(crate) type SnapshotMeta = alias::SnapshotMetaOf<TypeConfig>;
+/// Raft's own clock.
+pub(crate) type RaftInstant = alias::InstantOf<TypeConfig>;
 /// One log entry.
 pub(crate) type Entry = alias::EntryOf<TypeConfig>;
 

@@ -18,22 +18,37 @@ impl Inner {
             let metrics = metrics.borrow_watched();
             (metrics.vote, metrics.last_applied)
         };
+        let Some(applied) = applied else { return Ok(()) };
+        let (own, theirs) = (own_vote.leader_id, request.vote.leader_id);
+        // A term has one leader. Another one than this broker knows was elected by brokers that forgot their votes.
+        let second_leader = own_vote.committed && own.term == theirs.term && own.voted_for != theirs.voted_for;
         // An earlier leader that has not heard of its end says nothing about the log.
-        let (true, Some(applied)) = (request.vote >= own_vote, applied) else { return Ok(()) };
-        let sent = request.prev_log_id.iter().chain(request.entries.iter().map(|entry| &entry.log_id));
-        let Some(other) = sent.take_while(|id| id.index <= applied.index).find(|id| self.contradicts(id, &applied))
-        else {
+        if theirs.term < own.term {
             return Ok(());
+        }
+        let sent = request.prev_log_id.iter().chain(request.entries.iter().map(|entry| &entry.log_id));
+        let other = sent.take_while(|id| id.index <= applied.index).find(|id| self.contradicts(id, &applied));
+        if other.is_none() && !second_leader {
+            return Ok(());
+        }
+        let what = match other {
+            Some(other) => format!("has another entry {}", other.index),
+            None => format!("is the second leader of term {}", theirs.term),
         };
-        let (me, leader) = (self.config.id, request.vote.leader_id.voted_for);
-        let reason = format!(
-            "the log of broker {me} is ahead of its group's: it has applied entry {}, and broker {leader}, which leads, has \
-             another entry {}; if the group is right, run `comity-broker rebuild --data DIR` here; if this copy is the better \
-             one, stop the others and run `comity-broker recover --from DIR` on it",
-            applied.index, other.index
-        );
-        self.standing.halt(Halt::Stopped(reason.clone()));
+        let halt = self.ahead_of(theirs.voted_for, applied.index, &what);
+        let reason = halt.reason().to_owned();
+        self.standing.halt(halt);
         Err(reason)
+    }
+
+    /// Why this broker, which has applied entry `applied`, must not follow `leader`.
+    pub(super) fn ahead_of(&self, leader: u64, applied: u64, what: &str) -> Halt {
+        let me = self.config.id;
+        Halt::Stopped(format!(
+            "the log of broker {me} is ahead of its group's: it has applied entry {applied}, and broker {leader}, which \
+             leads, {what}; if the group is right, run `comity-broker rebuild --data DIR` here; if this copy is the better \
+             one, stop the others and run `comity-broker recover --from DIR` on it"
+        ))
     }
 
     fn contradicts(&self, other: &LogId, applied: &LogId) -> bool {

@@ -54,7 +54,8 @@ impl Standing {
         Self {
             inner: Arc::new(Inner {
                 disk,
-                admitted: AtomicBool::new(false),
+                // Until it has looked, this broker takes nothing from anybody.
+                admitted: AtomicBool::new(true),
                 confirmed: AtomicBool::new(false),
                 halt: watch::Sender::new(None),
                 removed: Mutex::new(BTreeSet::new()),

@@ -121,6 +121,7 @@ impl Group {
         let (state, applied_index) = examined.await.unwrap_or_default();
 
         let members = self.members();
+        let stopped = self.inner.not_running();
         let metrics = self.inner.raft.metrics();
         let metrics = metrics.borrow_watched();
         GroupStatus {
@@ -145,7 +146,7 @@ impl Group {
             incarnation: self.inner.standing.incarnation(),
             may_vote: self.inner.standing.may_vote(),
             members,
-            stopped: self.inner.not_running(),
+            stopped,
         }
     }
 

@@ -82,7 +82,7 @@ impl LogStore {
     }
 
     /// The last entry, also where it was deleted because a snapshot covers it.
-    pub(super) fn last_place(&self) -> Option<Place> {
+    pub(crate) fn last_place(&self) -> Option<Place> {
         let place = |&(term, index): &(u64, u64)| Place { term, index };
         self.read(|log| Ok(log.log_state().last().max(log.log_state().purged()).map(place))).ok().flatten()
     }

@@ -50,7 +50,7 @@ fn a_damaged_newest_falls_back_only_where_the_log_reaches() {
     assert_eq!(revision(dir.load(Some(10))), Some(10));
     assert_eq!(revision(dir.load(None)), Some(10));
     let error = dir.load(Some(11)).err().unwrap().to_string();
-    assert!(error.contains("checksum") && error.contains("move the whole data directory away"), "{error}");
+    assert!(error.contains("checksum") && error.contains("comity-broker rebuild"), "{error}");
     assert!(error.contains(&dir.files()[0].display().to_string()), "{error}");
 }
 

@@ -1,0 +1,200 @@
+//! Brokers whose disk lost the log, or the end of it, and groups that were put together wrongly.
+
+use super::*;
+
+/// How long nothing must happen, where nothing may.
+const QUIET: Duration = Duration::from_secs(3);
+
+fn wipe(federation: &Federation, id: u64) {
+    std::fs::remove_dir_all(federation.data(id)).unwrap();
+}
+
+/// Keeps a copy of a stopped broker's disk.
+fn copy(federation: &Federation, id: u64) -> std::path::PathBuf {
+    let to = federation.dir.path().join(format!("copy-{id}"));
+    copy_dir(&federation.data(id), &to);
+    to
+}
+
+fn copy_dir(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_dir(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+fn restore(federation: &Federation, id: u64, copy: &Path) {
+    wipe(federation, id);
+    std::fs::rename(copy, federation.data(id)).unwrap();
+}
+
+fn incarnation_in(broker: &Broker, of: u64) -> Option<Incarnation> {
+    broker.group.members().into_iter().find(|member| member.id == of).map(|member| member.incarnation)
+}
+
+async fn crash_all(brokers: Vec<Broker>) {
+    for broker in brokers {
+        broker.crash().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wiped_majority_loses_nothing_that_was_acknowledged() {
+    let federation = Federation::new(3);
+    let mut brokers = federation.three().await;
+    leader(&brokers).await;
+    brokers.pop().unwrap().stop().await;
+    for commit in 1..=40 {
+        changed(&brokers[0].group, commit).await;
+    }
+    crash_all(brokers).await;
+
+    // Broker 3 never had these; broker 2 has nothing any more.
+    wipe(&federation, 2);
+    let (two, three) = (federation.start(2).await, federation.start(3).await);
+    tokio::time::sleep(QUIET).await;
+    for broker in [&two, &three] {
+        assert!(!broker.group.leadership().borrow().is_leader(), "broker {} leads without the log", broker.id);
+        assert_ne!(broker.group.status().await.leader, Some(2));
+    }
+    assert!(two.group.propose(policy(99)).await.is_err(), "a write was taken without those that were acknowledged");
+
+    // With the one that has them, everything is there, and the wiped one votes again.
+    let brokers = vec![federation.start(1).await, two, three];
+    assert_eq!(read_revision(&brokers[1].group, Consistency::Linearizable).await, 40);
+    all_vote(&brokers).await;
+    assert_eq!(same_everywhere(&brokers).await.0, 40);
+    assert_eq!(changed(&brokers[1].group, 41).await, 41);
+    crash_all(brokers).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wiped_broker_comes_back_by_itself_and_votes_once_it_has_caught_up() {
+    let mut federation = Federation::new(3);
+    federation.snapshot_every = 10;
+    let mut brokers = federation.three().await;
+    leader(&brokers).await;
+    // The founder: its history begins with a group of it alone.
+    let before = incarnation_in(&brokers[1], 1);
+    brokers.remove(0).crash().await;
+    for commit in 1..=25 {
+        changed(&brokers[0].group, commit).await;
+    }
+    wipe(&federation, 1);
+    let wiped = federation.start(1).await;
+    assert!(!wiped.group.inner.standing.may_vote(), "it votes before anybody admitted it");
+    brokers.insert(0, wiped);
+    all_vote(&brokers).await;
+    assert_eq!(same_everywhere(&brokers).await.0, 25);
+    let after = incarnation_in(&brokers[1], 1);
+    assert!(after.is_some() && after != before, "{before:?} {after:?}");
+
+    // Its vote counts: the group goes on without another one.
+    brokers.pop().unwrap().crash().await;
+    assert_eq!(changed(&brokers[0].group, 26).await, 26);
+    crash_all(brokers).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn empty_brokers_never_found_a_group_because_they_met() {
+    let federation = Federation::new(3);
+    let brokers = federation.three().await;
+    changed(&brokers[leader(&brokers).await].group, 1).await;
+    crash_all(brokers).await;
+    for id in [1, 2] {
+        wipe(&federation, id);
+    }
+    let brokers = vec![federation.start(1).await, federation.start(2).await];
+    tokio::time::sleep(QUIET).await;
+    for broker in &brokers {
+        assert_eq!(broker.group.status().await.leader, None);
+        assert!(broker.group.inner.standing.group().is_none());
+    }
+    crash_all(brokers).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_founder_joins_instead_where_another_has_a_log() {
+    let federation = Federation::new(3);
+    let brokers = federation.three().await;
+    changed(&brokers[leader(&brokers).await].group, 1).await;
+    let mut brokers: std::collections::VecDeque<Broker> = brokers.into();
+    brokers.pop_front().unwrap().crash().await;
+    wipe(&federation, 1);
+    let again = federation.start(1).await;
+    assert_eq!(again.group.found().await.unwrap(), Founded::JoinsInstead);
+    brokers.push_front(again);
+    let brokers: Vec<Broker> = brokers.into();
+    all_vote(&brokers).await;
+    assert_eq!(same_everywhere(&brokers).await.0, 1);
+    crash_all(brokers).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_copy_of_a_disk_is_known_to_the_leader_and_begins_a_new_life() {
+    let federation = Federation::new(3);
+    let mut brokers = federation.three().await;
+    // Of the founder, which leads: what the others acknowledged is in its memory.
+    brokers[0].group.change_members(MembershipChange::TransferLeader { to: Some(1) }).await.unwrap();
+    leader(&brokers).await;
+    changed(&brokers[0].group, 1).await;
+    same_everywhere(&brokers).await;
+    brokers.pop().unwrap().stop().await;
+    let older = copy(&federation, 3);
+    brokers.push(federation.start(3).await);
+    for commit in 2..=20 {
+        changed(&brokers[0].group, commit).await;
+    }
+    same_everywhere(&brokers).await;
+    brokers.pop().unwrap().stop().await;
+    restore(&federation, 3, &older);
+
+    let rolled_back = federation.start(3).await;
+    let halt = tokio::time::timeout(SOON, rolled_back.group.stopped()).await.unwrap();
+    assert!(matches!(&halt, Halt::LogLost(reason) if reason.contains("had acknowledged")), "{halt:?}");
+    assert!(rolled_back.group.read(Consistency::Stale, |_| ()).await.is_ok());
+    assert!(rolled_back.group.read(Consistency::Linearizable, |_| ()).await.is_err(), "it answers after it stopped");
+    rolled_back.crash().await;
+
+    brokers.push(federation.start(3).await);
+    assert!(federation.data(3).join("lost-1").is_dir());
+    all_vote(&brokers).await;
+    assert_eq!(same_everywhere(&brokers).await.0, 20);
+    crash_all(brokers).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_whose_log_is_ahead_of_its_group_stops_with_one_sentence() {
+    let federation = Federation::new(3);
+    let brokers = federation.three().await;
+    changed(&brokers[leader(&brokers).await].group, 1).await;
+    same_everywhere(&brokers).await;
+    crash_all(brokers).await;
+    let (two, three) = (copy(&federation, 2), copy(&federation, 3));
+    let brokers = vec![federation.start(1).await, federation.start(2).await, federation.start(3).await];
+    for commit in 2..=30 {
+        changed(&brokers[0].group, commit).await;
+    }
+    same_everywhere(&brokers).await;
+    crash_all(brokers).await;
+
+    // Somebody put older copies in the place of a majority: nothing that is left of it can tell.
+    restore(&federation, 2, &two);
+    restore(&federation, 3, &three);
+    let brokers = vec![federation.start(2).await, federation.start(3).await];
+    let other = brokers[leader(&brokers).await].group.clone();
+    changed(&other, 31).await;
+    let ahead = federation.start(1).await;
+    let halt = tokio::time::timeout(SOON, ahead.group.stopped()).await.unwrap();
+    assert!(halt.reason().contains("the log of broker 1 is ahead of its group's"), "{halt:?}");
+    assert!(matches!(halt, Halt::Stopped(_)));
+    assert!(ahead.group.read(Consistency::Linearizable, |_| ()).await.is_err());
+    ahead.crash().await;
+    crash_all(brokers).await;
+}
