@@ -68,13 +68,14 @@ struct Broker {
     group: Group,
     observer: Arc<Counting>,
     server: JoinHandle<()>,
+    /// Tells its connections to close: a dead process has none.
+    close: CancellationToken,
 }
 
 impl Federation {
     fn new(brokers: u64) -> Self {
         let _ = tracing_subscriber::fmt()
             .with_env_filter(std::env::var("TLOG").unwrap_or_else(|_| "off".into()))
-            .try_init(); // DEBUG
         let domain = TrustDomain::new("group.test").unwrap();
         // Ports stay taken between here and the start only by luck; a broker that comes back needs the same one.
         let listeners: Vec<_> =
@@ -120,13 +121,19 @@ impl Federation {
         let tls =
             ServerTls::with_client_certificates(source.subscribe(), self.ca.roots(), ClientCertificates::Required);
         let service = crate::transport::service(&group);
+        let close = CancellationToken::new();
+        let closing = close.clone();
         let server = tokio::spawn(async move {
             // The source of identities lives as long as the server.
             let _source = source;
             let incoming = incoming(listener, tls, IncomingLimits::default());
-            tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming).await.unwrap();
+            tonic::transport::Server::builder()
+                .add_service(service)
+                .serve_with_incoming_shutdown(incoming, closing.cancelled_owned())
+                .await
+                .unwrap();
         });
-        Broker { id, group, observer, server }
+        Broker { id, group, observer, server, close }
     }
 
     async fn three(&self) -> Vec<Broker> {
@@ -149,20 +156,24 @@ async fn bind(address: SocketAddr) -> TcpListener {
 }
 
 impl Broker {
+    async fn end_server(&mut self) {
+        self.close.cancel();
+        let _ = tokio::time::timeout(Duration::from_millis(200), &mut self.server).await;
+        self.server.abort();
+    }
+
     /// Ends at once, as far as a task can: no hand-over, no answers any more. What SIGKILL does is shown by the
     /// integration tests.
-    async fn crash(self) {
-        self.server.abort();
-        let _ = self.server.await;
+    async fn crash(mut self) {
+        self.end_server().await;
         self.group.inner.stop.cancel();
         self.group.inner.raft.shutdown().await.unwrap();
         self.group.inner.log.close();
     }
 
-    async fn stop(self) {
+    async fn stop(mut self) {
         self.group.shutdown().await;
-        self.server.abort();
-        let _ = self.server.await;
+        self.end_server().await;
     }
 }
 

@@ -49,7 +49,7 @@ async fn a_wiped_majority_loses_nothing_that_was_acknowledged() {
     let federation = Federation::new(3);
     let mut brokers = federation.three().await;
     leader(&brokers).await;
-    brokers.pop().unwrap().stop().await;
+    brokers.pop().unwrap().crash().await;
     for commit in 1..=40 {
         changed(&brokers[0].group, commit).await;
     }
@@ -145,14 +145,14 @@ async fn an_older_copy_of_a_disk_is_known_to_the_leader_and_begins_a_new_life() 
     leader(&brokers).await;
     changed(&brokers[0].group, 1).await;
     same_everywhere(&brokers).await;
-    brokers.pop().unwrap().stop().await;
+    brokers.pop().unwrap().crash().await;
     let older = copy(&federation, 3);
     brokers.push(federation.start(3).await);
     for commit in 2..=20 {
         changed(&brokers[0].group, commit).await;
     }
     same_everywhere(&brokers).await;
-    brokers.pop().unwrap().stop().await;
+    brokers.pop().unwrap().crash().await;
     restore(&federation, 3, &older);
 
     let rolled_back = federation.start(3).await;
