@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ use crate::app::{Broker, StartError};
 use crate::config::{Config, ConfigError, Settings, parse_members};
 use crate::group::Halt;
 use crate::provision::{self, Init, ProvisionError};
+use crate::rebuild::{self, RebuildError};
+use crate::recover::{RecoverError, Recovery};
 
 /// Prints a line for the caller; a reader that went away is no failure.
 macro_rules! say {
@@ -46,6 +48,42 @@ enum Action {
     AddIdentity(AddIdentityArgs),
     /// Makes a user's key and certificate; what the user may do is for policy to say.
     IssueUser(IssueUserArgs),
+    /// Has the other brokers send this one its log again, after its disk was damaged.
+    #[command(after_help = REBUILD_HELP)]
+    Rebuild(RebuildArgs),
+    /// Makes a new group of one broker out of a copy, after a majority of the brokers was lost for good.
+    #[command(after_help = RECOVER_HELP)]
+    Recover(RecoverArgs),
+}
+
+const REBUILD_HELP: &str = "\
+Stop the broker first. It asks the other brokers who belongs to the group, and refuses where no leader with a majority
+answers: this disk may then hold what no other one has. The old log is kept beside the new one. Started again, the broker
+gets everything from the others, and votes once it has it.";
+
+const RECOVER_HELP: &str = "\
+Only where a majority of the brokers is lost for good. Choose the copy whose log goes furthest: without --yes it says what
+each one holds, and changes nothing. The new group has another name, and brokers of the old one are refused until
+`comity-broker rebuild` was run on them. What was acknowledged after the copy's last entry is lost.";
+
+#[derive(Debug, Args)]
+struct RebuildArgs {
+    /// Data directory of this broker.
+    #[arg(long, env = "COMITY_BROKER_DATA", value_name = "DIR")]
+    data: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct RecoverArgs {
+    /// Data directory of a broker, or a copy of one. The new group begins in it; the old log is kept beside it.
+    #[arg(long, value_name = "DIR")]
+    from: PathBuf,
+    /// Does it; without, only says what would be.
+    #[arg(long)]
+    yes: bool,
+    /// Also where the old group still has a leader with a majority.
+    #[arg(long)]
+    force: bool,
 }
 
 #[derive(Debug, Args)]
@@ -152,6 +190,10 @@ enum Failure {
     Telemetry(#[from] TelemetryError),
     #[error(transparent)]
     Start(#[from] StartError),
+    #[error(transparent)]
+    Rebuild(#[from] RebuildError),
+    #[error(transparent)]
+    Recover(#[from] RecoverError),
     #[error("cannot listen for signals: {0}")]
     Signals(std::io::Error),
     #[error("consensus ended: {0}")]
@@ -165,6 +207,8 @@ impl Failure {
             Self::Provision(ProvisionError::Config(_) | ProvisionError::Name(_) | ProvisionError::Exists { .. }) => {
                 ExitCode::from(USAGE)
             }
+            Self::Rebuild(RebuildError::Config(_)) => ExitCode::from(USAGE),
+            Self::Rebuild(_) | Self::Recover(_) => ExitCode::FAILURE,
             Self::Provision(_) | Self::Start(_) | Self::Signals(_) | Self::Consensus(_) => ExitCode::FAILURE,
         }
     }
@@ -211,7 +255,53 @@ async fn carry_out(action: Action) -> Result<(), Failure> {
             say!("{id} is in {}", args.out.display());
             Ok(())
         }
+        Action::Rebuild(args) => rebuild(&args.data).await,
+        Action::Recover(args) => recover(args).await,
     }
+}
+
+async fn rebuild(data: &Path) -> Result<(), Failure> {
+    comity_runtime::install_crypto_provider();
+    let rebuilt = rebuild::rebuild(data).await?;
+    if let Some(aside) = &rebuilt.aside {
+        say!("the old log of broker {} is kept in {}", rebuilt.id, aside.display());
+    }
+    let members: Vec<String> = rebuilt.members.keys().map(ToString::to_string).collect();
+    say!("broker {} leads; members are {}", rebuilt.leader, members.join(", "));
+    say!("next: comity-broker run --data {}", data.display());
+    Ok(())
+}
+
+async fn recover(args: RecoverArgs) -> Result<(), Failure> {
+    comity_runtime::install_crypto_provider();
+    let recovery = Recovery::read(&args.from, args.force).await?;
+    let survey = recovery.survey();
+    say!(
+        "copy of broker {}: {} log entries, the last of {}; {} leases in force, {} requests waiting",
+        survey.id,
+        survey.last_index.saturating_add(1),
+        survey.log_time.to_minute(),
+        survey.leases,
+        survey.queued
+    );
+    if survey.uncertain > 0 {
+        say!("its last {} entries may not have been acknowledged to anybody; they are kept", survey.uncertain);
+    }
+    say!("lost: whatever was acknowledged after that last entry; compare the other copies first");
+    if !args.yes {
+        say!("nothing was changed; to make a new group of this copy, give --yes");
+        return Ok(());
+    }
+    let recovered = recovery.carry_out().await?;
+    if let Some(aside) = &recovered.aside {
+        say!("the old log is kept in {}", aside.display());
+    }
+    say!("group {} begins in {}, with broker {} alone", recovered.group, args.from.display(), survey.id);
+    say!("next: comity-broker run --data {}", args.from.display());
+    for id in survey.others {
+        say!("then, on broker {id}: comity-broker rebuild --data DIR && comity-broker run --data DIR");
+    }
+    Ok(())
 }
 
 fn init(args: InitArgs) -> Result<(), Failure> {

@@ -15,7 +15,7 @@
 //! - [`group`], [`storage`], [`transport`]: consensus, disk, peers
 //! - [`tasks`]: what the leader does by itself
 //! - [`watch`]: changes for watchers; [`clusters_touched`]: for agents, at the pace of [`desired_pace`]
-//! - [`provision`], [`config`], [`command_line`]: setting up and starting
+//! - [`provision`], [`config`], [`command_line`]: setting up and starting; [`rebuild`], [`recover`]: after a disk was lost
 
 pub mod agent_streams;
 pub mod app;
@@ -34,6 +34,8 @@ pub mod join_secret;
 pub mod metrics;
 pub mod paging;
 pub mod provision;
+pub mod rebuild;
+pub mod recover;
 pub mod renewal;
 pub mod rpc;
 pub mod server;

@@ -135,6 +135,18 @@ pub fn issue_user(data: &Path, name: &UserName, validity: Duration, out: &Path) 
     Ok(id)
 }
 
+/// Makes this broker's key and certificate where there are none that can be read, from the authority on its own disk.
+///
+/// # Errors
+/// [`ProvisionError`].
+pub(crate) fn ensure_identity(ca: &CertificateAuthority, id: u64, data: &Path) -> Result<(), ProvisionError> {
+    let dir = identity_dir(data);
+    if IdentityDir::new(&dir).load().is_ok() {
+        return Ok(());
+    }
+    save_identity(ca, &SpiffeId::broker(ca.trust_domain().clone(), id), BROKER_VALIDITY, &dir)
+}
+
 fn broker_identity(ca: &CertificateAuthority, settings: &Settings, data: &Path) -> Result<(), ProvisionError> {
     let id = SpiffeId::broker(ca.trust_domain().clone(), settings.id);
     save_identity(ca, &id, BROKER_VALIDITY, &identity_dir(data))?;

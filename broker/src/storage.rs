@@ -23,6 +23,7 @@ mod snapshot_dir;
 mod snapshot_file;
 mod snapshot_pace;
 mod state_machine;
+mod surviving_copy;
 mod torn_end;
 mod wal_types;
 
@@ -49,6 +50,7 @@ pub(crate) use replica::Replica;
 pub(crate) use snapshot_dir::{IncomingSnapshot, SnapshotDir};
 pub use snapshot_file::SnapshotHandle;
 pub use state_machine::StateMachine;
+pub(crate) use surviving_copy::{SurvivingCopy, found_on, read as read_copy};
 
 /// An opened data directory.
 pub(crate) struct Disk {

@@ -82,9 +82,9 @@ fn bad_input_has_its_exit_code_and_a_remedy() {
         (submit(&["--wait", "--timeout", "-5m"]), 2, "'--timeout <DURATION>': \"-5m\""),
         (run(&["lease", "renew", "lease-1", "--duration", "-1"]), 2, "\"-1\" is not a duration"),
         (run(&["cluster", "invite", "x", "--ttl", "-1h"]), 2, "\"-1h\" is not a duration"),
-        (run(&["raft", "add-voter", "0", "--raft-address", "a:1", "--client-address", "a:2"]), 2, "'<NUMBER>'"),
-        (run(&["raft", "add-voter", "-1", "--raft-address", "a:1", "--client-address", "a:2"]), 2, "'<NUMBER>'"),
-        (run(&["raft", "add-voter", "4"]), 2, "--raft-address"),
+        (run(&["raft", "add-learner", "0", "--raft-address", "a:1", "--client-address", "a:2"]), 2, "'<NUMBER>'"),
+        (run(&["raft", "add-learner", "-1", "--raft-address", "a:1", "--client-address", "a:2"]), 2, "'<NUMBER>'"),
+        (run(&["raft", "add-learner", "4"]), 2, "--raft-address"),
         (submit(&["--delivery", "node"]), 2, "[possible values: namespace, virtual-node]"),
         (submit(&["--delivery", "virtual-node"]), 2, "remedy: name the namespace on the origin"),
         (submit(&["--gpu-memory", "10"]), 2, "64Gi"),
@@ -414,11 +414,20 @@ fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
     let address = |index: usize, which: &str| members[index][which].as_str().unwrap().to_owned();
     let add = |client: &str| {
         let raft = address(1, "raftAddress");
-        let args =
-            ["--identity", &maintainer, "raft", "add-voter", "2", "--raft-address", &raft, "--client-address", client];
+        let args = [
+            "--identity",
+            &maintainer,
+            "raft",
+            "add-learner",
+            "2",
+            "--raft-address",
+            &raft,
+            "--client-address",
+            client,
+        ];
         as_alice(&args)
     };
-    // A voter that is one already is left as it is; its number is not given to another broker.
+    // A member that is one already is left as it is; its number is not given to another broker.
     let same = add(&address(1, "clientAddress"));
     assert!(same.status.success() && stdout(&same).lines().count() == 4, "{}{}", stdout(&same), stderr(&same));
     let other = add("127.0.0.1:9");

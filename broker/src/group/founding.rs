@@ -83,6 +83,7 @@ impl Group {
         let hello = HelloRequest {
             broker: inner.config.id,
             incarnation: inner.standing.incarnation().as_str().to_owned(),
+            only_asks: true,
             ..HelloRequest::default()
         };
         let others = inner.config.members.iter().filter(|(id, _)| **id != inner.config.id);

@@ -111,6 +111,7 @@ impl Inner {
             group: self.standing.group().map(|group| group.as_str().to_owned()).unwrap_or_default(),
             last_term: last.map_or(0, |last| last.term),
             last_index: last.map_or(0, |last| last.index),
+            only_asks: false,
         };
         let asked = known.iter().map(|(id, address)| {
             let hello = hello.clone();
@@ -195,7 +196,7 @@ impl Group {
             _ if other_group => Verdict::OtherGroup,
             _ if is_member => Verdict::Member,
             Some(_) => {
-                if leads {
+                if leads && !hello.only_asks {
                     admission::admit(inner, hello.broker, incarnation.clone());
                 }
                 Verdict::Pending

@@ -127,6 +127,7 @@ impl Group {
         let hello = HelloRequest {
             broker: inner.config.id,
             incarnation: inner.standing.incarnation().as_str().to_owned(),
+            only_asks: true,
             ..HelloRequest::default()
         };
         let answer = inner.peers.hello(id, address, hello, ANSWER).await.map_err(|error| {

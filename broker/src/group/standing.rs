@@ -64,9 +64,9 @@ impl Standing {
         }
     }
 
-    #[cfg(test)]
-    pub(crate) fn of_new_disk(data: &std::path::Path, id: u64) -> Self {
-        Self::new(DiskIdentity::of_new(data, id))
+    /// Of a caller that has no disk, and only asks.
+    pub(crate) fn of_nothing(id: u64) -> Self {
+        Self::new(DiskIdentity::of_nothing(id))
     }
 
     pub(crate) fn incarnation(&self) -> Incarnation {

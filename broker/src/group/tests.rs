@@ -74,8 +74,6 @@ struct Broker {
 
 impl Federation {
     fn new(brokers: u64) -> Self {
-        let _ = tracing_subscriber::fmt()
-            .with_env_filter(std::env::var("TLOG").unwrap_or_else(|_| "off".into()))
         let domain = TrustDomain::new("group.test").unwrap();
         // Ports stay taken between here and the start only by luck; a broker that comes back needs the same one.
         let listeners: Vec<_> =

@@ -133,6 +133,29 @@ impl LogStore {
         done.await.map_err(|_| io::Error::other("the log's writer has stopped"))?
     }
 
+    /// As [`write_durably`](Self::write_durably), for where blocking is fine.
+    pub(super) fn write_and_sync(
+        &self,
+        write: impl FnOnce(&mut RaftLog<WalTypes>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let (sender, done) = oneshot::channel();
+        self.write(|log| {
+            write(log)?;
+            log.flush(true, Some(Flushed::Waiting(sender)))
+        })?;
+        done.blocking_recv().map_err(|_| io::Error::other("the log's writer has stopped"))?
+    }
+
+    /// Some of the entries from `from` up to `to`, exclusive; none only where there are none.
+    pub(super) fn range(&self, from: u64, to: u64) -> io::Result<Vec<Entry>> {
+        self.entries(from, to, MESSAGE_BYTES)
+    }
+
+    /// The last entry that is known to be committed.
+    pub(super) fn committed_index(&self) -> io::Result<Option<u64>> {
+        self.read(|log| Ok(log.log_state().committed().map(|(_, index)| *index)))
+    }
+
     /// Entries from `from` up to `to`, exclusive, until `max_bytes` are reached; at least one, if there is one.
     fn entries(&self, from: u64, to: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
         let encoded = self.read(|log| {

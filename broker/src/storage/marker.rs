@@ -34,6 +34,10 @@ impl Marker {
         Self { product, format: FORMAT, broker, incarnation: Incarnation::draw(), group, lost: None }
     }
 
+    pub(super) fn incarnation(&self) -> Incarnation {
+        self.incarnation.clone()
+    }
+
     /// Reads and checks it; `None` where there is none yet.
     pub(super) fn read(data: &Path, id: u64) -> Result<Option<Self>, StorageError> {
         let path = data.join(FILE);
@@ -73,9 +77,9 @@ impl DiskIdentity {
         Self { data: data.to_owned(), marker: Arc::new(Mutex::new(marker)) }
     }
 
-    #[cfg(test)]
-    pub(crate) fn of_new(data: &Path, id: u64) -> Self {
-        Self::new(data, Marker::fresh(id, None))
+    /// Of no disk at all: for whoever only asks. Nothing may be noted on it.
+    pub(crate) fn of_nothing(id: u64) -> Self {
+        Self::new(Path::new("/nonexistent"), Marker::fresh(id, None))
     }
 
     fn marker(&self) -> MutexGuard<'_, Marker> {

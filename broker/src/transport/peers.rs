@@ -230,8 +230,7 @@ mod tests {
         let pem = ca.new_identity(&me, &[], Duration::from_secs(60), std::time::SystemTime::now()).unwrap();
         let source = IdentitySource::new(TlsIdentity::from_pem(&pem).unwrap());
         let tls = ClientTls::new(ca.roots().clone(), source.subscribe());
-        let dir = tempfile::tempdir().unwrap();
-        let peers = Peers::new(1, ca.trust_domain().clone(), tls, Standing::of_new_disk(dir.path(), 1));
+        let peers = Peers::new(1, ca.trust_domain().clone(), tls, Standing::of_nothing(1));
         let address = MemberAddress { raft: address.clone(), client: address };
         let at = MemberNode { address, incarnation: crate::group::Incarnation::draw() };
         let proposal = Proposal::of_leader(1, Command::BeginTerm(BeginTerm { broker: 1 }));

@@ -130,7 +130,7 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
         ("GetPolicy", gate(policies.get_policy(v1::GetPolicyRequest::default()).await)),
         ("Watch", gate(WatchServiceClient::new(channel.clone()).watch(v1::WatchRequest::default()).await)),
         ("GetRaftStatus", gate(rafts.get_raft_status(v1::GetRaftStatusRequest {}).await)),
-        ("AddVoter", gate(rafts.add_voter(v1::AddVoterRequest { id: 0, ..v1::AddVoterRequest::default() }).await)),
+        ("ChangeMembers", gate(rafts.change_members(v1::ChangeMembersRequest::default()).await)),
         (
             "Connect",
             gate(AgentServiceClient::new(channel.clone()).connect(tokio_stream::empty::<v1::AgentMessage>()).await),
@@ -182,7 +182,7 @@ fn expected(parts: &[&[&'static str]]) -> Vec<&'static str> {
         "GetPolicy",
         "Watch",
         "GetRaftStatus",
-        "AddVoter",
+        "ChangeMembers",
         "Connect",
     ];
     order.into_iter().filter(|name| *name == "GetFederation" || parts.iter().any(|part| part.contains(name))).collect()
@@ -210,7 +210,11 @@ async fn each_kind_of_caller_gets_what_the_table_says_and_no_more() {
     assert_eq!(let_through(&federation.user("chen")).await, expected(&[&READS, &member, &["GetRaftStatus"]]));
     assert_eq!(
         let_through(&federation.user("admin")).await,
-        expected(&[&READS, &member, &["QuoteRequest", "InviteCluster", "GetRaftStatus", "ApplyPolicy", "AddVoter"]])
+        expected(&[
+            &READS,
+            &member,
+            &["QuoteRequest", "InviteCluster", "GetRaftStatus", "ApplyPolicy", "ChangeMembers"]
+        ])
     );
     // Nothing of all that changed the state but the one invitation that an admin may make.
     assert_eq!(federation.revision().await, revision + 1);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use comity_proto::v1;
+use comity_proto::v1::change_members_request::Change;
 use comity_proto::v1::raft_service_client::RaftServiceClient;
 use comity_runtime::{BrokerEndpoints, ClientTls, connect};
 
@@ -22,35 +23,84 @@ Examples:
 Each broker named is asked by itself. Brokers at the same applied index have the same state hash.
 ";
 
-/// A new voter gets the whole log or a snapshot first; the brokers themselves give up after two minutes.
-const ADD_VOTER_LIMIT: Duration = Duration::from_secs(150);
+/// A new member gets the whole log or a snapshot first; the brokers themselves give up after two minutes.
+const CHANGE_LIMIT: Duration = Duration::from_secs(150);
 
-const ADD_VOTER_EXAMPLES: &str = "\
+const ADD_LEARNER_EXAMPLES: &str = "\
 Examples:
-  comity raft add-voter 4 --raft-address d.example.org:7444 --client-address d.example.org:7443
+  comity raft add-learner 4 --raft-address d.example.org:7444 --client-address d.example.org:7443
+  comity raft promote 4
 
-The new broker must be running and reachable; it gets the log first and votes once it has caught up. Adding a voter that
-is one already, at the same addresses, does nothing. Only a maintainer of the federation may do it.
+The new broker must be running and reachable. It gets the log, and does not vote before it is promoted. Repeating the call
+does nothing. Only a maintainer of the federation may change members.
+";
+
+const PROMOTE_EXAMPLES: &str = "\
+Examples:
+  comity raft promote 4
+
+Waits until the broker has the log. A broker that lost its disk needs none of this: it comes back as a learner by itself,
+and votes again once it has caught up.
+";
+
+const REMOVE_EXAMPLES: &str = "\
+Examples:
+  comity raft remove 2
+
+Refused where the other voters that answer would be no majority. Its number is never used again: make its successor with
+`comity-broker add-identity` under a new one. A leader that is removed hands over first.
+";
+
+const REPLACE_EXAMPLES: &str = "\
+Examples:
+  comity raft replace 2 --by 4 --raft-address d.example.org:7444 --client-address d.example.org:7443
+
+Adds the new broker, promotes it, then removes the old one. Broken off, it may be called again and goes on.
+";
+
+const TRANSFER_EXAMPLES: &str = "\
+Examples:
+  comity raft transfer-leader        # to the voter whose log is furthest
+  comity raft transfer-leader 3
 ";
 
 /// `comity raft`.
 #[derive(Debug, Subcommand)]
-#[command(after_help = "Examples:\n  comity raft status\n")]
+#[command(after_help = "Examples:\n  comity raft status\n  comity raft transfer-leader 2\n")]
 pub enum RaftCommand {
     /// How each broker sees the group: leader, term, log, state
     #[command(after_help = STATUS_EXAMPLES)]
     Status,
-    /// Adds a broker to the group, once it has caught up
-    #[command(after_help = ADD_VOTER_EXAMPLES)]
-    AddVoter(AddVoterArgs),
+    /// Adds a broker that gets the log and does not vote yet
+    #[command(after_help = ADD_LEARNER_EXAMPLES)]
+    AddLearner(AddLearnerArgs),
+    /// Lets a learner vote, once it has caught up
+    #[command(after_help = PROMOTE_EXAMPLES)]
+    Promote(OneBroker),
+    /// Takes a broker out of the group for good
+    #[command(after_help = REMOVE_EXAMPLES)]
+    Remove(OneBroker),
+    /// Puts a new broker in the place of another
+    #[command(after_help = REPLACE_EXAMPLES)]
+    Replace(ReplaceArgs),
+    /// Has another voter lead
+    #[command(after_help = TRANSFER_EXAMPLES)]
+    TransferLeader(TransferArgs),
 }
 
-/// `comity raft add-voter`.
+/// A new broker.
 #[derive(Debug, Args)]
-pub struct AddVoterArgs {
+pub struct AddLearnerArgs {
     /// Number of the new broker, as in its configuration
     #[arg(value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
     id: u64,
+    #[command(flatten)]
+    at: Addresses,
+}
+
+/// Where a broker is.
+#[derive(Debug, Args)]
+pub struct Addresses {
     /// Where the other brokers reach its Raft endpoint
     #[arg(long, value_name = "HOST:PORT")]
     raft_address: String,
@@ -59,23 +109,63 @@ pub struct AddVoterArgs {
     client_address: String,
 }
 
-impl AddVoterArgs {
-    async fn run(&self, session: &Session) -> Result<(), Failure> {
-        let mut client = RaftServiceClient::new(session.channel()?);
-        let request = v1::AddVoterRequest {
-            id: self.id,
-            raft_address: self.raft_address.clone(),
-            client_address: self.client_address.clone(),
-        };
-        match tokio::time::timeout(ADD_VOTER_LIMIT, client.add_voter(request)).await {
-            Ok(answer) => {
-                let members = answer?.into_inner().members.into_iter().map(RaftMember::from).collect();
-                session.print(&RaftMembers { members })
-            }
-            Err(_) => Err(Failure::unavailable(format!("no answer within {} s", ADD_VOTER_LIMIT.as_secs()))
-                .field("--client-address", &self.client_address)
-                .remedy("see with 'comity raft status' whether it is a member; the call may be repeated")),
+/// A member of the group.
+#[derive(Debug, Args)]
+pub struct OneBroker {
+    /// Number of the broker, as `comity raft status` shows it
+    #[arg(value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
+    id: u64,
+}
+
+/// One broker for another.
+#[derive(Debug, Args)]
+pub struct ReplaceArgs {
+    /// Number of the broker that goes
+    #[arg(value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
+    id: u64,
+    /// Number of the broker that comes, as in its configuration
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    by: u64,
+    #[command(flatten)]
+    at: Addresses,
+}
+
+/// The next leader.
+#[derive(Debug, Args)]
+pub struct TransferArgs {
+    /// Number of the voter that is to lead; the one whose log is furthest where none is named
+    #[arg(value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
+    id: Option<u64>,
+}
+
+fn add_learner(id: u64, at: &Addresses) -> Change {
+    let (raft_address, client_address) = (at.raft_address.clone(), at.client_address.clone());
+    Change::AddLearner(v1::AddLearner { id, raft_address, client_address })
+}
+
+/// Carries out one change, and gives the members after it.
+async fn change(session: &Session, change: Change) -> Result<Vec<v1::RaftMember>, Failure> {
+    let mut client = RaftServiceClient::new(session.channel()?);
+    let request = v1::ChangeMembersRequest { change: Some(change) };
+    match tokio::time::timeout(CHANGE_LIMIT, client.change_members(request)).await {
+        Ok(answer) => Ok(answer?.into_inner().members),
+        Err(_) => Err(Failure::unavailable(format!("no answer within {} s", CHANGE_LIMIT.as_secs()))
+            .remedy("see with 'comity raft status' what became of it; the call may be repeated")),
+    }
+}
+
+impl ReplaceArgs {
+    async fn run(&self, session: &Session) -> Result<Vec<v1::RaftMember>, Failure> {
+        if self.id == self.by {
+            return Err(Failure::configuration(format!("broker {} cannot take its own place", self.id))
+                .field("--by", self.by.to_string())
+                .remedy("give the new broker a new number; numbers are never used again"));
         }
+        change(session, add_learner(self.by, &self.at)).await?;
+        eprintln!("broker {} has the log", self.by);
+        change(session, Change::Promote(v1::Promote { id: self.by })).await?;
+        eprintln!("broker {} votes", self.by);
+        change(session, Change::Remove(v1::Remove { id: self.id })).await
     }
 }
 
@@ -88,7 +178,18 @@ impl RaftCommand {
     /// [`Failure`] where no broker answers.
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
         match self {
-            Self::AddVoter(args) => args.run(session).await,
+            Self::AddLearner(args) => session.print(&members(change(session, add_learner(args.id, &args.at)).await?)),
+            Self::Promote(OneBroker { id }) => {
+                session.print(&members(change(session, Change::Promote(v1::Promote { id: *id })).await?))
+            }
+            Self::Remove(OneBroker { id }) => {
+                session.print(&members(change(session, Change::Remove(v1::Remove { id: *id })).await?))
+            }
+            Self::Replace(args) => session.print(&members(args.run(session).await?)),
+            Self::TransferLeader(TransferArgs { id }) => {
+                let transfer = v1::TransferLeader { id: id.unwrap_or(0) };
+                session.print(&members(change(session, Change::TransferLeader(transfer)).await?))
+            }
             Self::Status => {
                 let tls = session.tls()?;
                 let endpoints = session.endpoints()?;
@@ -109,6 +210,10 @@ impl RaftCommand {
             }
         }
     }
+}
+
+fn members(members: Vec<v1::RaftMember>) -> RaftMembers {
+    RaftMembers { members: members.into_iter().map(RaftMember::from).collect() }
 }
 
 async fn ask(address: &str, tls: &ClientTls) -> Answered {

@@ -53,6 +53,12 @@ pub struct RaftBroker {
     pub violations: Vec<String>,
     /// Envelopes that wait for their receivers.
     pub envelopes: u64,
+    /// Name of the group; empty before it belongs to one.
+    pub group: String,
+    /// The life of its disk.
+    pub incarnation: String,
+    /// Whether it votes and may lead.
+    pub may_vote: bool,
 }
 
 /// One member.
@@ -69,6 +75,8 @@ pub struct RaftMember {
     pub voter: bool,
     /// Last log index known to be on it; only the leader knows.
     pub matched_index: u64,
+    /// The life of its disk that the group admitted.
+    pub incarnation: String,
 }
 
 impl RaftBroker {
@@ -89,6 +97,9 @@ impl RaftBroker {
             state_sha256: status.state_sha256.clone(),
             violations: status.violations.clone(),
             envelopes: status.envelopes,
+            group: status.group.clone(),
+            incarnation: status.incarnation.clone(),
+            may_vote: status.may_vote,
         }
     }
 
@@ -107,6 +118,7 @@ impl From<v1::RaftMember> for RaftMember {
             client_address: member.client_address,
             voter: member.voter,
             matched_index: member.matched_index,
+            incarnation: member.incarnation,
         }
     }
 }
@@ -159,8 +171,9 @@ fn members_table(members: &[RaftMember]) -> String {
             member.raft_address.clone(),
             if member.voter { "voter".to_owned() } else { "learner".to_owned() },
             member.matched_index.to_string(),
+            member.incarnation.chars().take(8).collect(),
         ]
     };
-    let heads = ["member", "client address", "raft address", "vote", "matched"];
+    let heads = ["member", "client address", "raft address", "vote", "matched", "incarnation"];
     columns(&heads, members.iter().map(member).collect(), "no members known")
 }

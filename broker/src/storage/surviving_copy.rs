@@ -1,0 +1,130 @@
+//! A data directory that is read by itself, without a group, and the new one that is made of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use comity_core::command::RecoverGroup;
+use comity_core::log::{Actor, LOG_FORMAT};
+use comity_core::{Command, LogEnvelope, State};
+use openraft::{EntryPayload, Membership, StoredMembership};
+
+use super::error::StorageError;
+use super::log_store::LogStore;
+use super::marker::Marker;
+use super::reached::{Place, Reached};
+use super::replica::Replicated;
+use super::snapshot_dir::SnapshotDir;
+use crate::group::raft_types::{LogId, Vote};
+use crate::group::{GroupId, MemberAddress, MemberNode};
+
+/// Entries that are read at once.
+const BATCH: u64 = 1_024;
+
+/// What a copy holds.
+pub(crate) struct SurvivingCopy {
+    /// With every entry of the log applied, also those that the copy does not know to be committed.
+    pub(crate) state: State,
+    /// The last entry.
+    pub(crate) last: LogId,
+    /// The last entry that it knows to be committed.
+    pub(crate) committed: Option<u64>,
+    /// Its group.
+    pub(crate) group: Option<GroupId>,
+}
+
+/// Reads the copy in `data`, of broker `id`; blocks. A torn end is cut off there, so give it a directory of its own.
+pub(crate) fn read(data: &Path, id: u64) -> Result<SurvivingCopy, StorageError> {
+    let marker = Marker::read(data, id)?;
+    let log = LogStore::open(&data.join("log"), Reached::open(data))?;
+    let internal = |error: std::io::Error| StorageError::Internal(error.to_string());
+    let snapshots = SnapshotDir::open(data.join("snapshots"))?;
+    let loaded = snapshots.load(log.purged_index().map_err(internal)?)?;
+    let (mut state, mut last) =
+        loaded.map_or_else(|| (State::default(), None), |loaded| (loaded.state, loaded.meta.last_log_id));
+    state.rebuild_derived();
+    loop {
+        let from = last.map_or(0, |id: LogId| id.index.saturating_add(1));
+        let entries = log.range(from, from.saturating_add(BATCH)).map_err(internal)?;
+        for entry in &entries {
+            if let EntryPayload::Normal(proposed) = &entry.payload {
+                state.apply(&proposed.0);
+            }
+            last = Some(entry.log_id);
+        }
+        if entries.is_empty() {
+            break;
+        }
+    }
+    let committed = log.committed_index().map_err(internal)?;
+    log.close();
+    let last = last.ok_or_else(|| {
+        StorageError::Internal(format!("{} holds no entry; there is nothing to recover", data.display()))
+    })?;
+    Ok(SurvivingCopy { state, last, committed, group: marker.and_then(|marker| marker.group) })
+}
+
+/// Makes the data directory of a new group in `data`, which must not be there: broker `id` alone votes in it, and it
+/// begins with the copy's state. Blocks.
+pub(crate) fn found_on(
+    copy: SurvivingCopy,
+    data: &Path,
+    id: u64,
+    address: MemberAddress,
+) -> Result<GroupId, StorageError> {
+    let SurvivingCopy { mut state, last, .. } = copy;
+    let internal = |error: std::io::Error| StorageError::Internal(error.to_string());
+    state.apply(&LogEnvelope {
+        format: LOG_FORMAT,
+        actor: Actor::Leader(id),
+        time: state.log_time,
+        traceparent: String::new(),
+        idempotency: None,
+        command: Command::RecoverGroup(RecoverGroup { broker: id }),
+    });
+    comity_runtime::atomic_file::create_private_dir(data)?;
+    let group = GroupId::draw();
+    let marker = Marker::fresh(id, Some(group.clone()));
+    let node = MemberNode { address, incarnation: marker.incarnation() };
+    let membership = Membership::new(vec![BTreeSet::from([id])], BTreeMap::from([(id, node)]))
+        .map_err(|error| StorageError::Internal(error.to_string()))?;
+    let replicated =
+        Replicated { state, last_applied: Some(last), membership: StoredMembership::new(Some(last), membership) };
+    SnapshotDir::open(data.join("snapshots"))?.make(&replicated).map_err(internal)?;
+    let log = LogStore::open(&data.join("log"), Reached::open(data))?;
+    log.begin_after(last, Vote::new(last.leader_id.term, id)).map_err(internal)?;
+    log.close();
+    // Last: a directory with a marker is whole.
+    marker.write(data)?;
+    Ok(group)
+}
+
+impl SurvivingCopy {
+    /// The last entry.
+    pub(crate) fn end(&self) -> Place {
+        Place { term: self.last.leader_id.term, index: self.last.index }
+    }
+}
+
+impl LogStore {
+    /// Makes an empty log continue after `last`; blocks.
+    fn begin_after(&self, last: LogId, vote: Vote) -> std::io::Result<()> {
+        self.write_and_sync(move |log| {
+            use raft_log::api::raft_log_writer::RaftLogWriter as _;
+            log.save_vote(super::wal_types::StoredVote(vote))?;
+            log.purge((last.leader_id.term, last.index)).map(drop)
+        })
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_directory_is_no_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = read(dir.path(), 1).err().unwrap().to_string();
+        assert!(error.contains("nothing to recover"), "{error}");
+    }
+}
