@@ -106,6 +106,8 @@ impl AgentSpec {
 struct Broker {
     process: Option<Process>,
     client_port: u16,
+    /// Set where its files do not say it: of a broker that is no founding member.
+    raft_port: Option<u16>,
 }
 
 struct Agent {
@@ -153,7 +155,7 @@ impl Federation {
             .await?;
         }
         for (id, ports) in (1..=config.brokers).zip(ports.chunks(2)) {
-            federation.brokers.insert(id, Broker { process: None, client_port: ports[1] });
+            federation.brokers.insert(id, Broker { process: None, client_port: ports[1], raft_port: None });
             federation.start_broker(id)?;
         }
         let policy = config.policy;
@@ -188,7 +190,7 @@ impl Federation {
     /// the address of `place` and this port.
     pub async fn found_elsewhere(place: Place, client_port: u16, members: &str) -> Result<Self> {
         let mut federation = Self::found(place, members).await?;
-        federation.brokers.insert(1, Broker { process: None, client_port });
+        federation.brokers.insert(1, Broker { process: None, client_port, raft_port: None });
         Ok(federation)
     }
 
@@ -226,12 +228,35 @@ impl Federation {
             .into_iter()
             .chain(["--cluster-certificates-s", &validity, "--log", &self.log])
             .map(str::to_owned)
+            .chain(self.listens_on(id))
             .collect::<Vec<_>>();
         let command = (self.place.launch)(&program("comity-broker")?, &args);
         let name = format!("broker-{id}");
         let process = Process::start(&name, command, &self.log_file(&name))?;
         self.brokers.get_mut(&id).context("no such broker")?.process = Some(process);
         Ok(())
+    }
+
+    /// Flags of a broker whose files do not say where it listens.
+    fn listens_on(&self, id: u64) -> Vec<String> {
+        let ports = self.brokers.get(&id).and_then(|broker| Some((broker.raft_port?, broker.client_port)));
+        let Some((raft, client)) = ports else { return Vec::new() };
+        let address = &self.place.address;
+        [
+            "--raft-listen".to_owned(),
+            format!("{address}:{raft}"),
+            "--client-listen".to_owned(),
+            format!("{address}:{client}"),
+        ]
+        .into()
+    }
+
+    /// Takes ports for a further broker, and starts nothing; where others reach it: Raft, clients.
+    pub fn add_broker(&mut self, id: u64) -> Result<(String, String)> {
+        let ports = free_ports(2)?;
+        self.brokers.insert(id, Broker { process: None, client_port: ports[1], raft_port: Some(ports[0]) });
+        let at = |port: u16| format!("{}:{port}", self.place.address);
+        Ok((at(ports[0]), at(ports[1])))
     }
 
     /// Kills a broker with SIGKILL.

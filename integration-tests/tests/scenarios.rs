@@ -13,6 +13,8 @@ mod control_planes;
 mod crashes;
 #[path = "scenarios/day_two.rs"]
 mod day_two;
+#[path = "scenarios/disasters.rs"]
+mod disasters;
 #[path = "scenarios/explain.rs"]
 mod explain;
 #[path = "scenarios/growth.rs"]

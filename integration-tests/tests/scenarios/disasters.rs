@@ -1,0 +1,197 @@
+//! The drills of docs/disaster.md: its commands, on brokers whose disks were damaged or lost.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use comity_scenarios::{Federation, FederationConfig, PATIENCE, program, until};
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::OrLogs as _;
+
+const DATA: &str = "/var/lib/comity-broker";
+const PAGE: &str = include_str!("../../../docs/disaster.md");
+
+/// The commands under a heading, block by block.
+fn blocks(heading: &str) -> Vec<Vec<&'static str>> {
+    let section = PAGE.split("\n## ").find(|section| section.starts_with(heading)).expect("the page has this heading");
+    let mut blocks = Vec::new();
+    for part in section.split("```sh\n").skip(1) {
+        blocks.push(part.split("```").next().expect("blocks end").lines().collect());
+    }
+    blocks
+}
+
+/// Runs the commands of one block on the machine of broker `id`; what they print.
+async fn run(federation: &mut Federation, id: u64, block: &[&str]) -> Result<String> {
+    let mut printed = String::new();
+    for line in block {
+        let data = federation.broker_dir(id);
+        let line = line.replace(DATA, data.to_str().context("paths of tests are text")?);
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            ["comity-broker", "run", ..] => federation.start_broker(id)?,
+            ["comity-broker", ref args @ ..] => {
+                let output = Command::new(program("comity-broker")?).args(args).output().await?;
+                let error = String::from_utf8_lossy(&output.stderr).into_owned();
+                ensure!(output.status.success(), "{line}: {error}");
+                printed.push_str(&String::from_utf8_lossy(&output.stdout));
+            }
+            ["comity", ref args @ ..] => printed.push_str(&federation.comity_as("admin", args).await?.to_string()),
+            _ => bail!("not a command of this page: {line}"),
+        }
+    }
+    Ok(printed)
+}
+
+async fn write(federation: &Federation, count: usize) -> Vec<String> {
+    let mut requests = Vec::new();
+    for _ in 0..count {
+        requests.push(federation.submit(1, "frontier").await.or_logs(federation));
+    }
+    requests
+}
+
+async fn all_there(federation: &Federation, requests: &[String]) {
+    for request in requests {
+        let shown = federation.comity(&["request", "show", request]).await.or_logs(federation);
+        assert_eq!(&shown["id"], request.as_str(), "{shown}");
+    }
+}
+
+fn member(status: &Value, id: u64) -> Option<&Value> {
+    status["members"].as_array()?.iter().find(|member| member["id"] == id)
+}
+
+/// Waits until these brokers, and no others, vote; gives the status.
+async fn voters(federation: &Federation, ids: &[u64]) -> Value {
+    until("the voters", PATIENCE, async || {
+        let status = federation.comity_as("admin", &["raft", "status"]).await?;
+        let members = status["members"].as_array().context("a status names members")?;
+        let mut voters: Vec<u64> =
+            members.iter().filter(|it| it["voter"] == true).filter_map(|it| it["id"].as_u64()).collect();
+        voters.sort_unstable();
+        let ready = status["brokers"].as_array().into_iter().flatten().filter(|it| it["mayVote"] == true).count();
+        Ok((voters == ids && ready == ids.len()).then_some(status))
+    })
+    .await
+    .or_logs(federation)
+}
+
+/// Flips bits in the middle of the newest file of a log.
+fn damage(data: &Path) {
+    let log = data.join("group").join("log");
+    let files = std::fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().path());
+    let file = files.filter(|path| path.extension().is_some_and(|it| it == "wal")).max().unwrap();
+    let mut bytes = std::fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x55;
+    std::fs::write(&file, bytes).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_or_lost_disk_is_filled_again_by_the_others() {
+    let mut federation = Federation::start(FederationConfig::with_example_policy()).await.unwrap();
+    let before = voters(&federation, &[1, 2, 3]).await;
+    let mut requests = write(&federation, 5).await;
+
+    federation.kill_broker(2).await.unwrap();
+    damage(&federation.broker_dir(2));
+    federation.start_broker(2).unwrap();
+    until("the damage to be noticed", PATIENCE, async || Ok((federation.ended_brokers()? == [2]).then_some(())))
+        .await
+        .unwrap();
+    federation.kill_broker(2).await.unwrap();
+    run(&mut federation, 2, &blocks("A disk is damaged")[0]).await.or_logs(&federation);
+    let after = voters(&federation, &[1, 2, 3]).await;
+    let incarnation = |status: &Value| member(status, 2).map(|it| it["incarnation"].clone());
+    assert_ne!(incarnation(&before), incarnation(&after));
+    assert!(federation.broker_dir(2).join("group.old-1").is_dir());
+
+    // And one that is gone as a whole, of the founder: it needs no command.
+    federation.kill_broker(1).await.unwrap();
+    requests.extend(write(&federation, 5).await);
+    std::fs::remove_dir_all(federation.broker_dir(1).join("group")).unwrap();
+    federation.start_broker(1).unwrap();
+    voters(&federation, &[1, 2, 3]).await;
+    federation.kill_broker(3).await.unwrap();
+    requests.extend(write(&federation, 1).await);
+    all_there(&federation, &requests).await;
+    federation.agreed_state().await.or_logs(&federation);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_machine_takes_the_place_of_one_that_is_gone() {
+    let mut federation = Federation::start(FederationConfig::with_example_policy()).await.unwrap();
+    voters(&federation, &[1, 2, 3]).await;
+    let requests = write(&federation, 5).await;
+    federation.kill_broker(3).await.unwrap();
+    let (raft, client) = federation.add_broker(4).unwrap();
+    let page = blocks("A machine is gone for good");
+    let [make, start] = page[0][..] else { panic!("{page:?}") };
+    let out = federation.broker_dir(4).to_str().unwrap().to_owned();
+    let make = make.replace("/tmp/broker-4", &out);
+    run(&mut federation, 1, &[&make]).await.or_logs(&federation);
+    run(&mut federation, 4, &[start]).await.or_logs(&federation);
+    let replace = page[1][0].replace("d.example.org:7444", &raft).replace("d.example.org:7443", &client);
+    until("the new broker to be reached", PATIENCE, async || run(&mut federation, 1, &[&replace]).await.map(Some))
+        .await
+        .or_logs(&federation);
+    voters(&federation, &[1, 2, 4]).await;
+    all_there(&federation, &requests).await;
+
+    // The one that is gone comes back after all, and is told that it is no member.
+    federation.start_broker(3).unwrap();
+    until("broker 3 to end", PATIENCE, async || Ok((federation.ended_brokers()? == [3]).then_some(()))).await.unwrap();
+    assert!(federation.logs().contains("was removed from its group"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_group_is_made_of_the_copy_that_is_left() {
+    let mut federation = Federation::start(FederationConfig::with_example_policy()).await.unwrap();
+    let before = voters(&federation, &[1, 2, 3]).await;
+    let requests = write(&federation, 5).await;
+    federation.agreed_state().await.or_logs(&federation);
+    let page = blocks("A majority is gone for good");
+    let refused = run(&mut federation, 3, &page[0]).await.unwrap_err().to_string();
+    assert!(refused.contains("runs; stop it first"), "{refused}");
+    federation.kill_broker(3).await.unwrap();
+    let refused = run(&mut federation, 3, &page[0]).await.unwrap_err().to_string();
+    assert!(refused.contains("leads a majority"), "{refused}");
+    for id in [1, 2] {
+        federation.kill_broker(id).await.unwrap();
+    }
+
+    let printed = run(&mut federation, 3, &page[0]).await.or_logs(&federation);
+    assert!(printed.contains("nothing was changed") && printed.contains("5 requests waiting"), "{printed}");
+    run(&mut federation, 3, &page[1]).await.or_logs(&federation);
+    let alone = voters(&federation, &[3]).await;
+    all_there(&federation, &requests).await;
+    let group = |status: &Value| {
+        status["brokers"].as_array().unwrap().iter().find_map(|it| it["group"].as_str().map(str::to_owned))
+    };
+    assert_ne!(group(&before), group(&alone));
+    let next = write(&federation, 1).await;
+    assert!(number(&next[0]) > number(&requests[4]) + 1_000, "{next:?} after {requests:?}");
+
+    // Brokers of the old group get nowhere: not with the new one, and not by themselves.
+    for id in [1, 2] {
+        federation.start_broker(id).unwrap();
+    }
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let status = federation.comity_as("admin", &["raft", "status"]).await.or_logs(&federation);
+    assert_eq!(status["members"].as_array().map(Vec::len), Some(1), "{status}");
+    for id in [1, 2] {
+        federation.kill_broker(id).await.unwrap();
+        run(&mut federation, id, &page[2]).await.or_logs(&federation);
+    }
+    voters(&federation, &[1, 2, 3]).await;
+    all_there(&federation, &requests).await;
+    federation.agreed_state().await.or_logs(&federation);
+}
+
+/// Of "req-17", 17.
+fn number(request: &str) -> u64 {
+    request.rsplit('-').next().unwrap().parse().unwrap()
+}
