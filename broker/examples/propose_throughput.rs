@@ -70,7 +70,7 @@ impl Broker {
 }
 
 fn proposal() -> Proposal {
-    Proposal::of_leader(1, Command::BeginTerm(BeginTerm { broker: 1 }))
+    Proposal::of_leader(1, Command::BeginTerm(BeginTerm { broker: 1, outage: comity_core::Millis(0) }))
 }
 
 /// Proposes with `clients` at a time, and prints the rate and the median and 99th percentile of the times.

@@ -12,6 +12,7 @@ mod join_cluster;
 mod mark_clusters;
 mod offer_keys;
 mod place_requests;
+mod rebase_time;
 mod reclaim_leases;
 mod record_certificate;
 mod relay_envelope;
@@ -27,7 +28,7 @@ use serde::{Deserialize, Serialize};
 pub use ack_envelope::AckEnvelope;
 pub use advertise_offer::AdvertiseOffer;
 pub use apply_policy::ApplyPolicy;
-pub use begin_term::BeginTerm;
+pub use begin_term::{BeginTerm, SHORTEST_OUTAGE};
 pub use cancel_request::CancelRequest;
 pub use checkpoint_lease::CheckpointLease;
 pub use expire::Expire;
@@ -37,6 +38,7 @@ pub use join_cluster::JoinCluster;
 pub use mark_clusters::MarkClusters;
 pub use offer_keys::OfferKeys;
 pub use place_requests::{Aim, PlaceRequests, ProposedPlacement};
+pub use rebase_time::RebaseTime;
 pub use reclaim_leases::{ProposedReclaim, ReclaimLeases};
 pub use record_certificate::RecordCertificate;
 pub use relay_envelope::RelayEnvelope;
@@ -76,6 +78,7 @@ pub enum Command {
     ReportPeering(ReportPeering),
     BeginTerm(BeginTerm),
     Expire(Expire),
+    RebaseTime(RebaseTime),
 }
 
 impl Command {
@@ -103,6 +106,7 @@ impl Command {
             Self::ReportPeering(command) => command.apply(transition),
             Self::BeginTerm(command) => command.apply(transition),
             Self::Expire(command) => command.apply(transition),
+            Self::RebaseTime(command) => command.apply(transition),
         }
     }
 
@@ -131,6 +135,7 @@ impl Command {
             Self::ReportPeering(_) => "report-peering",
             Self::BeginTerm(_) => "begin-term",
             Self::Expire(_) => "expire",
+            Self::RebaseTime(_) => "rebase-time",
         }
     }
 }

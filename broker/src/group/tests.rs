@@ -11,7 +11,7 @@ use std::time::{Instant, SystemTime};
 
 use comity_core::command::{ApplyPolicy, BeginTerm};
 use comity_core::log::{Actor, Idempotency, ReplyBody};
-use comity_core::{ClusterId, Command};
+use comity_core::{ClusterId, Command, Millis};
 use comity_policy::{BundleSource, SourceFile};
 use comity_runtime::ca::CertificateAuthority;
 use comity_runtime::clock::SystemClock;
@@ -395,7 +395,10 @@ async fn many_proposals_share_fsyncs_and_each_is_answered() {
     let proposals = (0..400).map(|_| {
         let group = broker.group.clone();
         tokio::spawn(async move {
-            group.propose(Proposal::of_leader(1, Command::BeginTerm(BeginTerm { broker: 1 }))).await.unwrap()
+            group
+                .propose(Proposal::of_leader(1, Command::BeginTerm(BeginTerm { broker: 1, outage: Millis(0) })))
+                .await
+                .unwrap()
         })
     });
     for proposal in proposals.collect::<Vec<_>>() {

@@ -11,7 +11,10 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// Proposes until it is committed: nothing else may be proposed by a leader before. Ends, too, when leadership does.
 pub(super) async fn run(context: &Context) {
-    while let Err(error) = super::propose(context, Command::BeginTerm(BeginTerm { broker: context.id })).await {
+    while let Err(error) =
+        super::propose(context, Command::BeginTerm(BeginTerm { broker: context.id, outage: comity_core::Millis(0) }))
+            .await
+    {
         tracing::warn!(%error, "the term cannot begin yet");
         context.clock.sleep(PAUSE).await;
     }

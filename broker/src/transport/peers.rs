@@ -207,7 +207,8 @@ mod tests {
         let tls = ClientTls::new(ca.roots().clone(), source.subscribe());
         let peers = Peers::new(1, ca.trust_domain().clone(), tls);
         let at = MemberAddress { raft: address.clone(), client: address };
-        let proposal = Proposal::of_leader(1, Command::BeginTerm(BeginTerm { broker: 1 }));
+        let proposal =
+            Proposal::of_leader(1, Command::BeginTerm(BeginTerm { broker: 1, outage: comity_core::Millis(0) }));
         let message = ForwardRequest::Propose { proposal, timeout_ms: 1_000 };
         peers.forward(2, &at, &message, Duration::from_secs(5)).await.unwrap_err()
     }
