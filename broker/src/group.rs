@@ -8,11 +8,17 @@
 //!
 //! What this module never does: decide what to propose, or look into a command.
 
+mod boot_clock;
+mod clock_exchange;
+mod clock_file;
 mod config;
+mod election_gate;
 mod error;
 mod heard;
 mod leadership;
+mod log_clock;
 mod member;
+mod member_clocks;
 mod membership;
 mod proposal;
 mod propose;
@@ -20,6 +26,7 @@ pub(crate) mod raft_types;
 mod read;
 mod serve_peer;
 mod status;
+mod timekeeper;
 
 #[cfg(test)]
 mod tests;
@@ -36,10 +43,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
+pub use clock_exchange::{ClockStatus, Rebase};
 pub use config::{GroupConfig, Timing};
 pub use error::{GroupError, Unavailable};
 pub use leadership::Leadership;
+pub use log_clock::MAX_SLEW;
 pub use member::MemberAddress;
+pub use member_clocks::MAX_WALL_OFFSET;
 pub use proposal::Proposal;
 pub use read::Consistency;
 pub use status::{GroupStatus, MemberStatus, Role};
@@ -49,6 +59,8 @@ pub(crate) use serve_peer::{ForwardReply, ForwardRequest};
 
 use crate::storage::{self, Replica};
 use crate::transport::Peers;
+use clock_exchange::Clocks;
+use election_gate::ElectionGate;
 use heard::Heard;
 use raft_types::Raft;
 
@@ -80,7 +92,7 @@ pub struct SnapshotMade {
 pub struct GroupDeps {
     /// Looks on.
     pub observer: Arc<dyn ApplyObserver>,
-    /// For log time. Raft's own timers run on tokio's clock.
+    /// This broker's wall clock, and ages. Log time goes by the machine's monotonic clock, Raft's timers by tokio's.
     pub clock: Arc<dyn Clock>,
     /// This broker's identity towards its peers.
     pub tls: ClientTls,
@@ -99,6 +111,8 @@ pub(crate) struct Inner {
     pub(crate) peers: Peers,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) heard: Heard,
+    clocks: Clocks,
+    elections: ElectionGate,
     pub(crate) snapshots: storage::SnapshotDir,
     log: storage::LogStore,
     leadership: watch::Receiver<Leadership>,
@@ -124,8 +138,11 @@ impl Group {
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let heard = Heard::default();
+        let restored = restored_clocks(&config).await;
         let leadership = leadership::watch(&raft, heard.clone(), &stop, &tasks);
         let inner = Arc::new(Inner {
+            clocks: Clocks::new(config.id, restored),
+            elections: ElectionGate::new(raft.clone()),
             raft,
             replica: disk.replica,
             peers,
@@ -192,8 +209,15 @@ impl std::fmt::Debug for Group {
     }
 }
 
-/// Starts what runs beside consensus. The task holds the group weakly, so that dropping every handle ends it.
+/// What the process before knew of time.
+async fn restored_clocks(config: &GroupConfig) -> clock_file::Restored {
+    let data = config.data.clone();
+    tokio::task::spawn_blocking(move || clock_file::restore(&data)).await.unwrap_or_default()
+}
+
+/// Starts what runs beside consensus. The tasks hold the group weakly, so that dropping every handle ends them.
 fn tasks_of(inner: &Arc<Inner>) {
     let (weak, clock, stop) = (Arc::downgrade(inner), Arc::clone(&inner.clock), inner.stop.clone());
+    inner.tasks.spawn(clock_exchange::run(weak.clone(), Arc::clone(&clock), stop.clone()));
     inner.tasks.spawn(heard::report(weak, clock, stop));
 }

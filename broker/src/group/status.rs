@@ -4,7 +4,7 @@ use comity_core::{State, invariants, snapshot};
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver as _;
 
-use super::{Group, MemberAddress};
+use super::{ClockStatus, Group, MemberAddress};
 
 /// Broken invariants that a status names: one is enough to know, some more help to understand.
 const MAX_VIOLATIONS: usize = 32;
@@ -66,6 +66,8 @@ pub struct GroupStatus {
     pub members: Vec<MemberStatus>,
     /// Why consensus stopped here, where it did.
     pub stopped: Option<String>,
+    /// How its clocks stand.
+    pub clocks: ClockStatus,
 }
 
 /// One member.
@@ -111,7 +113,7 @@ impl Group {
         });
         let (state, applied_index) = examined.await.unwrap_or_default();
 
-        let members = self.members();
+        let (members, clocks) = (self.members(), self.clocks());
         let metrics = self.inner.raft.metrics();
         let metrics = metrics.borrow_watched();
         GroupStatus {
@@ -134,6 +136,7 @@ impl Group {
             envelopes: state.envelopes,
             members,
             stopped: metrics.running_state.as_ref().err().map(ToString::to_string),
+            clocks,
         }
     }
 

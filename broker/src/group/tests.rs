@@ -25,6 +25,8 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
+mod clocks;
+
 const SOON: Duration = Duration::from_secs(20);
 
 /// Counts what it is shown, and checks that revisions come in order.
@@ -57,6 +59,8 @@ struct Federation {
     dir: TempDir,
     addresses: BTreeMap<u64, SocketAddr>,
     snapshot_every: u64,
+    /// How far the wall clock of each broker is off, in milliseconds; all are right where it is not set.
+    clocks: BTreeMap<u64, clocks::WallClock>,
 }
 
 struct Broker {
@@ -74,7 +78,8 @@ impl Federation {
             (1..=brokers).map(|id| (id, std::net::TcpListener::bind("127.0.0.1:0").unwrap())).collect();
         let addresses = listeners.iter().map(|(id, listener)| (*id, listener.local_addr().unwrap())).collect();
         let ca = CertificateAuthority::create(domain, SystemTime::now()).unwrap();
-        Self { ca, dir: tempfile::tempdir().unwrap(), addresses, snapshot_every: 10_000 }
+        let clocks = (1..=brokers).map(|id| (id, clocks::WallClock::default())).collect();
+        Self { ca, dir: tempfile::tempdir().unwrap(), addresses, snapshot_every: 10_000, clocks }
     }
 
     fn domain(&self) -> TrustDomain {
@@ -96,12 +101,13 @@ impl Federation {
 
     async fn start(&self, id: u64) -> Broker {
         let me = SpiffeId::broker(self.domain(), id);
-        let pem = self.ca.new_identity(&me, &[], Duration::from_secs(3600), SystemTime::now()).unwrap();
+        // Longer than clocks are set ahead: a certificate that has ended is another test.
+        let pem = self.ca.new_identity(&me, &[], Duration::from_secs(7 * 86_400), SystemTime::now()).unwrap();
         let source = IdentitySource::new(TlsIdentity::from_pem(&pem).unwrap());
         let observer = Arc::new(Counting::default());
         let deps = GroupDeps {
             observer: observer.clone(),
-            clock: Arc::new(SystemClock::new()),
+            clock: Arc::new(self.clocks[&id].clone()),
             tls: ClientTls::new(self.ca.roots().clone(), source.subscribe()),
         };
         let mut config = GroupConfig::new(id, self.data(id), self.domain());
@@ -139,6 +145,14 @@ async fn bind(address: SocketAddr) -> TcpListener {
 }
 
 impl Broker {
+    /// As its task of a leader does first.
+    async fn begin_term(&self) -> Millis {
+        let outage = self.group.outage().await.unwrap();
+        let command = Command::BeginTerm(BeginTerm { broker: self.id, outage });
+        self.group.propose(Proposal::of_leader(self.id, command)).await.unwrap().reply.unwrap();
+        outage
+    }
+
     /// Ends at once, as far as a task can: no hand-over, no answers any more. What SIGKILL does is shown by the
     /// integration tests.
     async fn crash(self) {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use comity_proto::raft::v1::raft_transport_client::RaftTransportClient;
-use comity_proto::raft::v1::{ReadIndexRequest, ReportSeenRequest};
+use comity_proto::raft::v1::{ExchangeClocksRequest, ExchangeClocksResponse, ReadIndexRequest, ReportSeenRequest};
 use comity_runtime::spiffe::{SpiffeId, TrustDomain};
 use comity_runtime::tls::{BrokerChannel, BrokerEndpoints, ChannelOptions, ClientTls, ConnectError, connect_with};
 use openraft::RaftNetworkFactory;
@@ -132,6 +132,21 @@ impl Peers {
         let message = ReportSeenRequest { broker: self.inner.id, clusters };
         let reply = within(timeout, |request| client.report_seen(request), message).await;
         reply.map(drop).map_err(|status| failed(leader, &status))
+    }
+}
+
+impl Peers {
+    /// Asks a member for its clocks.
+    pub(crate) async fn exchange_clocks(
+        &self,
+        member: u64,
+        address: &MemberAddress,
+        timeout: Duration,
+    ) -> Result<ExchangeClocksResponse, CallError> {
+        let mut client = self.client(member, address, Lane::Heartbeat)?;
+        let message = ExchangeClocksRequest { broker: self.inner.id };
+        let reply = within(timeout, |request| client.exchange_clocks(request), message).await;
+        reply.map_err(|status| failed(member, &status))
     }
 }
 

@@ -3,7 +3,8 @@
 use comity_core::ClusterId;
 use comity_proto::raft::v1::raft_transport_server::RaftTransport;
 use comity_proto::raft::v1::{
-    Frame, ReadIndexRequest, ReadIndexResponse, ReportSeenRequest, ReportSeenResponse, SnapshotChunk,
+    ExchangeClocksRequest, ExchangeClocksResponse, Frame, ReadIndexRequest, ReadIndexResponse, ReportSeenRequest,
+    ReportSeenResponse, SnapshotChunk,
 };
 use openraft::raft::{AppendEntriesRequest, TransferLeaderRequest};
 use tokio::sync::Semaphore;
@@ -29,7 +30,7 @@ impl RaftTransportService {
 
     fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let inner = &self.group.inner;
-        Caller::of(request.extensions(), &inner.config.trust_domain, inner.clock.now())
+        Caller::of(request.extensions(), &inner.config.trust_domain, inner.certificate_time())
     }
 }
 
@@ -102,6 +103,15 @@ impl RaftTransport for RaftTransportService {
             .map_err(|refusal| Status::invalid_argument(refusal.to_string()))?;
         self.group.heard_elsewhere(&clusters);
         Ok(Response::new(ReportSeenResponse {}))
+    }
+
+    async fn exchange_clocks(
+        &self,
+        request: Request<ExchangeClocksRequest>,
+    ) -> Result<Response<ExchangeClocksResponse>, Status> {
+        let caller = self.caller(&request)?;
+        caller.is(request.into_inner().broker)?;
+        Ok(Response::new(self.group.clock_reading()))
     }
 }
 

@@ -131,6 +131,7 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
         ("Watch", gate(WatchServiceClient::new(channel.clone()).watch(v1::WatchRequest::default()).await)),
         ("GetRaftStatus", gate(rafts.get_raft_status(v1::GetRaftStatusRequest {}).await)),
         ("AddVoter", gate(rafts.add_voter(v1::AddVoterRequest { id: 0, ..v1::AddVoterRequest::default() }).await)),
+        ("RebaseTime", gate(rafts.rebase_time(v1::RebaseTimeRequest { dry_run: true }).await)),
         (
             "Connect",
             gate(AgentServiceClient::new(channel.clone()).connect(tokio_stream::empty::<v1::AgentMessage>()).await),
@@ -183,6 +184,7 @@ fn expected(parts: &[&[&'static str]]) -> Vec<&'static str> {
         "Watch",
         "GetRaftStatus",
         "AddVoter",
+        "RebaseTime",
         "Connect",
     ];
     order.into_iter().filter(|name| *name == "GetFederation" || parts.iter().any(|part| part.contains(name))).collect()
@@ -210,7 +212,11 @@ async fn each_kind_of_caller_gets_what_the_table_says_and_no_more() {
     assert_eq!(let_through(&federation.user("chen")).await, expected(&[&READS, &member, &["GetRaftStatus"]]));
     assert_eq!(
         let_through(&federation.user("admin")).await,
-        expected(&[&READS, &member, &["QuoteRequest", "InviteCluster", "GetRaftStatus", "ApplyPolicy", "AddVoter"]])
+        expected(&[
+            &READS,
+            &member,
+            &["QuoteRequest", "InviteCluster", "GetRaftStatus", "ApplyPolicy", "AddVoter", "RebaseTime"]
+        ])
     );
     // Nothing of all that changed the state but the one invitation that an admin may make.
     assert_eq!(federation.revision().await, revision + 1);

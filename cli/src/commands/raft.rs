@@ -9,7 +9,7 @@ use comity_runtime::{BrokerEndpoints, ClientTls, connect};
 
 use crate::failure::Failure;
 use crate::session::Session;
-use crate::shapes::{RaftBroker, RaftMember, RaftMembers, RaftStatus};
+use crate::shapes::{RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};
 
 /// A broker that is up answers at once; one that is down should not hold up the others.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -22,6 +22,9 @@ Examples:
 Each broker named is asked by itself. Brokers at the same applied index have the same state hash.
 ";
 
+/// Every lease is changed at once.
+const REBASE_LIMIT: Duration = Duration::from_secs(30);
+
 /// A new voter gets the whole log or a snapshot first; the brokers themselves give up after two minutes.
 const ADD_VOTER_LIMIT: Duration = Duration::from_secs(150);
 
@@ -31,6 +34,16 @@ Examples:
 
 The new broker must be running and reachable; it gets the log first and votes once it has caught up. Adding a voter that
 is one already, at the same addresses, does nothing. Only a maintainer of the federation may do it.
+";
+
+const REBASE_TIME_EXAMPLES: &str = "\
+Examples:
+  comity raft rebase-time
+  comity raft rebase-time --yes
+
+First set the brokers' clocks right, best with NTP. Log time follows the median of their wall clocks by itself, by 36 s an
+hour at most. This moves it there at once, with every lease, notice and deadline, so that each has as much time left as before.
+Start windows of requests and dates of agreements stay. Only a maintainer of the federation may do it.
 ";
 
 /// `comity raft`.
@@ -43,6 +56,29 @@ pub enum RaftCommand {
     /// Adds a broker to the group, once it has caught up
     #[command(after_help = ADD_VOTER_EXAMPLES)]
     AddVoter(AddVoterArgs),
+    /// Says how far log time is off the brokers' clocks, and moves it there
+    #[command(after_help = REBASE_TIME_EXAMPLES)]
+    RebaseTime(RebaseTimeArgs),
+}
+
+/// `comity raft rebase-time`.
+#[derive(Debug, Args)]
+pub struct RebaseTimeArgs {
+    /// Moves it; without this it only says what would move
+    #[arg(long)]
+    yes: bool,
+}
+
+impl RebaseTimeArgs {
+    async fn run(&self, session: &Session) -> Result<(), Failure> {
+        let mut client = RaftServiceClient::new(session.channel()?);
+        let request = v1::RebaseTimeRequest { dry_run: !self.yes };
+        match tokio::time::timeout(REBASE_LIMIT, client.rebase_time(request)).await {
+            Ok(answer) => session.print(&RebasedTime::from(answer?.into_inner())),
+            Err(_) => Err(Failure::unavailable(format!("no answer within {} s", REBASE_LIMIT.as_secs()))
+                .remedy("see with 'comity raft rebase-time' how far log time is off; the call may be repeated")),
+        }
+    }
 }
 
 /// `comity raft add-voter`.
@@ -89,6 +125,7 @@ impl RaftCommand {
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
         match self {
             Self::AddVoter(args) => args.run(session).await,
+            Self::RebaseTime(args) => args.run(session).await,
             Self::Status => {
                 let tls = session.tls()?;
                 let endpoints = session.endpoints()?;
