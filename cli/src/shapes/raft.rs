@@ -231,3 +231,34 @@ fn members_table(members: &[RaftMember]) -> String {
     let heads = ["member", "client address", "raft address", "vote", "matched"];
     columns(&heads, members.iter().map(member).collect(), "no members known")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_far_a_clock_is_off_is_said_in_both_directions() {
+        let said = [0, -12, 999, 7_200_000, -5_400_000].map(offset);
+        assert_eq!(said, ["+0 ms", "-12 ms", "+999 ms", "+2h", "-1h30m"]);
+    }
+
+    #[test]
+    fn a_broker_that_reaches_no_majority_has_an_unknown_clock() {
+        let status = v1::GetRaftStatusResponse { id: 1, clock_offset_ms: Some(-7_200_000), ..Default::default() };
+        let table = |status: &v1::GetRaftStatusResponse| {
+            let brokers = vec![RaftBroker::answered("a:1".to_owned(), status)];
+            RaftStatus { brokers, members: Vec::new() }.table(0)
+        };
+        assert!(table(&status).contains("CLOCK") && table(&status).contains("-2h"), "{}", table(&status));
+        let alone = v1::GetRaftStatusResponse { clock_offset_ms: None, ..status };
+        assert!(table(&alone).lines().nth(1).is_some_and(|row| row.ends_with('?')), "{}", table(&alone));
+    }
+
+    #[test]
+    fn a_rebase_that_was_not_asked_to_be_done_says_how() {
+        let answer = v1::RebaseTimeResponse { log_time_ms: 1_795_372_800_000, by_ms: -3_600_000, ..Default::default() };
+        let table = RebasedTime::from(answer).table(0);
+        assert!(table.contains("2026-11-22T18:40:00Z") && table.contains("2026-11-22T17:40:00Z"), "{table}");
+        assert!(table.contains("Would move by") && table.contains("-1h") && table.contains("--yes"), "{table}");
+    }
+}
