@@ -17,7 +17,7 @@ const HOURS_25: i64 = 90_000_000;
 const DAYS_3: i64 = 3 * 86_400_000;
 const YEARS_10: i64 = 315_360_000_000;
 /// What the network and the load of the machine may add to what is measured.
-const SLACK: u64 = 250;
+const SLACK: u64 = 400;
 
 /// The machine's clock, but for a wall clock that can be set.
 #[derive(Debug, Clone, Default)]
