@@ -43,6 +43,7 @@ pub enum Rpc {
     Watch,
     GetRaftStatus,
     ChangeMembers,
+    RebaseTime,
     Connect,
 }
 
@@ -90,7 +91,7 @@ impl Rpc {
             Self::SubmitRequest | Self::CancelRequest | Self::ReleaseLease => &[Cluster, Submitter],
             Self::RenewLease | Self::CheckpointLease => &[Submitter],
             Self::CheckPolicy | Self::GetPolicy => &[Member, Admin],
-            Self::ApplyPolicy | Self::ChangeMembers => &[Admin],
+            Self::ApplyPolicy | Self::ChangeMembers | Self::RebaseTime => &[Admin],
             Self::InviteCluster => &[Operator, Admin],
             Self::GetRaftStatus => &[Operator, Admin, Broker],
         }

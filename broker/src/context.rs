@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use comity_core::log::Applied;
 use comity_core::{Command, Idempotency, Refusal, ReplyBody, State, Timestamp};
@@ -64,14 +64,19 @@ pub struct Context {
 }
 
 impl Context {
-    /// What the clock of this broker says. Log time comes from the clocks of leaders, and stands still where nothing happens.
+    /// Log time, now: never before that of the last entry, and whatever this broker's wall clock says.
     pub fn now(&self) -> Timestamp {
-        Timestamp(self.clock.unix_ms())
+        self.group.log_now()
+    }
+
+    /// The same for certificates: a broker whose wall clock is wrong issues good ones.
+    pub fn issued_at(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(self.now().0)
     }
 
     /// Who calls, once the table lets them.
     pub async fn admit<T>(&self, rpc: Rpc, request: &Request<T>) -> Result<Caller, RpcError> {
-        let caller = Caller::of(request.extensions().get::<PeerInfo>(), self.clock.now())?;
+        let caller = Caller::of(request.extensions().get::<PeerInfo>(), self.group.inner.certificate_time())?;
         self.admit_caller(rpc, &caller).await?;
         Ok(caller)
     }

@@ -12,6 +12,9 @@
 //! What this module never does: decide what to propose, or look into a command but those about its own members.
 
 mod admission;
+mod boot_clock;
+mod clock_exchange;
+mod clock_file;
 mod config;
 mod election_gate;
 mod error;
@@ -20,7 +23,9 @@ mod heard;
 pub(crate) mod hello;
 mod identity;
 mod leadership;
+mod log_clock;
 mod member;
+mod member_clocks;
 mod membership;
 mod proposal;
 mod propose;
@@ -31,6 +36,7 @@ mod refuse_append;
 mod serve_peer;
 mod standing;
 mod status;
+mod timekeeper;
 
 #[cfg(test)]
 mod tests;
@@ -47,12 +53,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
+pub use clock_exchange::{ClockStatus, Rebase};
 pub use config::{GroupConfig, Timing};
 pub use error::{GroupError, Unavailable};
 pub use founding::Founded;
 pub use identity::{GroupId, Incarnation};
 pub use leadership::Leadership;
+pub use log_clock::MAX_SLEW;
 pub use member::{MemberAddress, MemberNode};
+pub use member_clocks::MAX_WALL_OFFSET;
 pub use membership::MembershipChange;
 pub use proposal::Proposal;
 pub use read::Consistency;
@@ -65,6 +74,7 @@ pub(crate) use standing::Standing;
 
 use crate::storage::{self, Replica};
 use crate::transport::Peers;
+use clock_exchange::Clocks;
 use election_gate::ElectionGate;
 use heard::Heard;
 use raft_types::Raft;
@@ -97,7 +107,7 @@ pub struct SnapshotMade {
 pub struct GroupDeps {
     /// Looks on.
     pub observer: Arc<dyn ApplyObserver>,
-    /// For log time. Raft's own timers run on tokio's clock.
+    /// This broker's wall clock, and ages. Log time goes by the machine's monotonic clock, Raft's timers by tokio's.
     pub clock: Arc<dyn Clock>,
     /// This broker's identity towards its peers.
     pub tls: ClientTls,
@@ -117,9 +127,10 @@ pub(crate) struct Inner {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) heard: Heard,
     pub(crate) standing: Standing,
-    gate: ElectionGate,
     /// One change of the members at a time.
     changing: Arc<Mutex<()>>,
+    clocks: Clocks,
+    elections: ElectionGate,
     pub(crate) snapshots: storage::SnapshotDir,
     log: storage::LogStore,
     leadership: watch::Receiver<Leadership>,
@@ -146,15 +157,17 @@ impl Group {
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let heard = Heard::default();
+        let restored = restored_clocks(&config).await;
         let leadership = leadership::watch(&raft, heard.clone(), &stop, &tasks);
         let inner = Arc::new(Inner {
+            clocks: Clocks::new(config.id, restored),
+            elections: ElectionGate::new(raft.clone()),
             raft,
             replica: disk.replica,
             peers,
             clock: deps.clock,
             heard,
             standing,
-            gate: ElectionGate::new(),
             changing: Arc::default(),
             snapshots: disk.snapshots,
             log: disk.log,
@@ -220,10 +233,17 @@ impl std::fmt::Debug for Group {
     }
 }
 
-/// Starts what runs beside consensus. The task holds the group weakly, so that dropping every handle ends it.
+/// What the process before knew of time.
+async fn restored_clocks(config: &GroupConfig) -> clock_file::Restored {
+    let data = config.data.clone();
+    tokio::task::spawn_blocking(move || clock_file::restore(&data)).await.unwrap_or_default()
+}
+
+/// Starts what runs beside consensus. The tasks hold the group weakly, so that dropping every handle ends them.
 fn tasks_of(inner: &Arc<Inner>) {
-    let (weak, stop) = (Arc::downgrade(inner), inner.stop.clone());
-    inner.tasks.spawn(heard::report(weak.clone(), Arc::clone(&inner.clock), stop.clone()));
+    let (weak, clock, stop) = (Arc::downgrade(inner), Arc::clone(&inner.clock), inner.stop.clone());
+    inner.tasks.spawn(clock_exchange::run(weak.clone(), Arc::clone(&clock), stop.clone()));
+    inner.tasks.spawn(heard::report(weak.clone(), clock, stop.clone()));
     inner.tasks.spawn(hello::run(weak.clone(), stop.clone()));
     inner.tasks.spawn(reached::follow(weak.clone(), stop.clone()));
     inner.tasks.spawn(admission::run(weak, stop));

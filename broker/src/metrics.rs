@@ -4,10 +4,10 @@ use comity_core::lease::LeaseState;
 use comity_core::log::Applied;
 use comity_core::{Refusal, State};
 use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
-use crate::group::{SnapshotMade, Unavailable};
+use crate::group::{ClockStatus, SnapshotMade, Unavailable};
 
 /// From half a millisecond, a local commit, to five seconds, the deadline of a proposal.
 const COMMIT_BUCKETS: [f64; 13] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
@@ -34,6 +34,8 @@ pub struct Metrics {
     snapshot_seconds: Histogram,
     snapshot_held_up_seconds: Histogram,
     snapshot_bytes: IntGauge,
+    clock_offset_seconds: Gauge,
+    log_time_offset_seconds: Gauge,
 }
 
 impl Metrics {
@@ -78,6 +80,14 @@ impl Metrics {
             )
             .expect("a valid histogram"),
             snapshot_bytes: gauge("snapshot_bytes", "Size of the newest snapshot that this broker took."),
+            clock_offset_seconds: seconds(
+                "clock_offset_seconds",
+                "This broker's wall clock minus the median of a majority's; NaN where no majority is reached.",
+            ),
+            log_time_offset_seconds: seconds(
+                "log_time_offset_seconds",
+                "Log time minus the median of the wall clocks of a majority; NaN where no majority is reached.",
+            ),
             registry,
         };
         metrics.register();
@@ -85,7 +95,7 @@ impl Metrics {
     }
 
     fn register(&self) {
-        let all: [Box<dyn prometheus::core::Collector>; 16] = [
+        let all: [Box<dyn prometheus::core::Collector>; 18] = [
             Box::new(self.proposals.clone()),
             Box::new(self.commit_seconds.clone()),
             Box::new(self.plan_seconds.clone()),
@@ -101,6 +111,8 @@ impl Metrics {
             Box::new(self.snapshot_seconds.clone()),
             Box::new(self.snapshot_held_up_seconds.clone()),
             Box::new(self.snapshot_bytes.clone()),
+            Box::new(self.clock_offset_seconds.clone()),
+            Box::new(self.log_time_offset_seconds.clone()),
             Box::new(self.build_info()),
         ];
         for collector in all {
@@ -155,6 +167,13 @@ impl Metrics {
         }
         let connected = state.clusters.values().filter(|cluster| cluster.connected).count();
         self.clusters_connected.set(i64::try_from(connected).unwrap_or(i64::MAX));
+    }
+
+    /// How this broker's clocks stand; looked at now and then.
+    pub fn clocks(&self, clocks: &ClockStatus) {
+        let in_seconds = |ms: Option<i64>| ms.map_or(f64::NAN, |ms| ms as f64 / 1_000.0);
+        self.clock_offset_seconds.set(in_seconds(clocks.clock_offset_ms));
+        self.log_time_offset_seconds.set(in_seconds(clocks.log_time_offset_ms));
     }
 
     /// A proposal came back.
@@ -228,6 +247,10 @@ impl Drop for Counted {
 
 fn gauge(name: &str, help: &str) -> IntGauge {
     IntGauge::new(name, help).expect("a valid gauge")
+}
+
+fn seconds(name: &str, help: &str) -> Gauge {
+    Gauge::new(name, help).expect("a valid gauge")
 }
 
 fn counters(name: &str, help: &str, labels: &[&str]) -> IntCounterVec {

@@ -29,8 +29,13 @@ pub async fn run(context: Context, stop: CancellationToken) {
             tracing::info!(term, "leading");
         }
         term = match (now, term.take()) {
-            (Leadership::Leader { .. }, None) => Some(Term::begin(&context, &stop)),
-            (Leadership::Leader { .. }, Some(term)) => Some(term),
+            (Leadership::Leader { term }, None) => Some(Term::begin(term, &context, &stop)),
+            (Leadership::Leader { term }, Some(running)) if running.number == term => Some(running),
+            // It led, lost that and leads again: the new term begins like any other.
+            (Leadership::Leader { term }, Some(running)) => {
+                running.end().await;
+                Some(Term::begin(term, &context, &stop))
+            }
             (Leadership::Follower { .. }, Some(term)) => {
                 term.end().await;
                 None
@@ -51,12 +56,13 @@ pub async fn run(context: Context, stop: CancellationToken) {
 
 /// The tasks of one time of leading.
 struct Term {
+    number: u64,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Term {
-    fn begin(context: &Context, stop: &CancellationToken) -> Self {
+    fn begin(number: u64, context: &Context, stop: &CancellationToken) -> Self {
         let stop = stop.child_token();
         let (context, token) = (context.clone(), stop.clone());
         let task = tokio::spawn(async move {
@@ -65,7 +71,7 @@ impl Term {
                 () = token.cancelled() => {}
             }
         });
-        Self { stop, task }
+        Self { number, stop, task }
     }
 
     async fn end(self) {

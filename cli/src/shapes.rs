@@ -27,7 +27,7 @@ pub use offer::{ClassSummary, DataSite, Egress, Offer, OfferDetail};
 pub use peering::Peering;
 pub use placement::{DeviceShare, NodePlacement, Placement};
 pub use policy::{PolicyApplied, PolicyChecked, PolicyFile, PolicyProblem, PolicyShown};
-pub use raft::{RaftBroker, RaftMember, RaftMembers, RaftStatus};
+pub use raft::{RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};
 pub use request::{Request, RequestState};
 pub use spec::{DataNeed, Gpus, Members, RequestSpec, Share, Topology};
 pub use verdict::{DonorVerdict, Explanation, Quote};

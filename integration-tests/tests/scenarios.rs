@@ -7,6 +7,8 @@ mod burst;
 mod called_back;
 #[path = "scenarios/chaos.rs"]
 mod chaos;
+#[path = "scenarios/clocks.rs"]
+mod clocks;
 #[path = "scenarios/control_planes.rs"]
 mod control_planes;
 #[path = "scenarios/crashes.rs"]

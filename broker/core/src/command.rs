@@ -13,6 +13,7 @@ mod join_cluster;
 mod mark_clusters;
 mod offer_keys;
 mod place_requests;
+mod rebase_time;
 mod reclaim_leases;
 mod record_certificate;
 mod recover_group;
@@ -30,7 +31,7 @@ pub use ack_envelope::AckEnvelope;
 pub use advertise_offer::AdvertiseOffer;
 pub use apply_policy::ApplyPolicy;
 pub use assign_broker::AssignBroker;
-pub use begin_term::BeginTerm;
+pub use begin_term::{BeginTerm, SHORTEST_OUTAGE};
 pub use cancel_request::CancelRequest;
 pub use checkpoint_lease::CheckpointLease;
 pub use expire::Expire;
@@ -40,6 +41,7 @@ pub use join_cluster::JoinCluster;
 pub use mark_clusters::MarkClusters;
 pub use offer_keys::OfferKeys;
 pub use place_requests::{Aim, PlaceRequests, ProposedPlacement};
+pub use rebase_time::RebaseTime;
 pub use reclaim_leases::{ProposedReclaim, ReclaimLeases};
 pub use record_certificate::RecordCertificate;
 pub use recover_group::RecoverGroup;
@@ -82,6 +84,7 @@ pub enum Command {
     Expire(Expire),
     AssignBroker(AssignBroker),
     RecoverGroup(RecoverGroup),
+    RebaseTime(RebaseTime),
 }
 
 impl Command {
@@ -111,6 +114,7 @@ impl Command {
             Self::Expire(command) => command.apply(transition),
             Self::AssignBroker(command) => command.apply(transition),
             Self::RecoverGroup(command) => command.apply(transition),
+            Self::RebaseTime(command) => command.apply(transition),
         }
     }
 
@@ -141,6 +145,7 @@ impl Command {
             Self::Expire(_) => "expire",
             Self::AssignBroker(_) => "assign-broker",
             Self::RecoverGroup(_) => "recover-group",
+            Self::RebaseTime(_) => "rebase-time",
         }
     }
 }

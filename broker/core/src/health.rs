@@ -231,6 +231,19 @@ impl Health {
         freed
     }
 
+    /// Log time was re-based.
+    pub(crate) fn shift(&mut self, ms: i64) {
+        let Self { nodes } = self;
+        for NodeHealth { node, devices, gone_since } in nodes.values_mut() {
+            for Record { fell, until, named: _, times: _, last } in node.iter_mut().chain(devices.values_mut()) {
+                for time in fell.iter_mut().chain(until).chain([last]) {
+                    *time = time.shifted(ms);
+                }
+            }
+            *gone_since = gone_since.map(|since| since.shifted(ms));
+        }
+    }
+
     /// Whether nothing is remembered.
     #[must_use]
     pub fn is_empty(&self) -> bool {

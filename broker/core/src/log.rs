@@ -16,7 +16,8 @@ use crate::time::Timestamp;
 /// placements what they take of wiring. Format 5 adds `spread_donors` to requests, `more` and `aim` to placements, to reasons for
 /// calling a lease back `repair`, to devices of offers what is wrong with them, to nodes whether they answer and which virtual functions carry
 /// their networks, to placements those that they take, to data what was measured of lines, reasons for which leases
-/// are called back or end when nodes and devices fail, and that failures are remembered. Entries of earlier formats are read: what they do not say
+/// are called back or end when nodes and devices fail, that failures are remembered, the command `rebase-time`, and to `begin-term` how
+/// long the outage before it was. Entries of earlier formats are read: what they do not say
 /// was so for all of them.
 pub const LOG_FORMAT: u16 = 5;
 /// Format from which on what is held is kept account of: what earlier entries do must not depend on the release that
@@ -56,7 +57,8 @@ pub struct LogEnvelope {
     pub format: u16,
     /// Who proposed it.
     pub actor: Actor,
-    /// When, as the leader's clock had it; apply clamps it so that log time never goes back.
+    /// When, as the leader's log clock had it; apply adds what re-bases have shifted, and clamps the sum so that log time
+    /// never goes back.
     pub time: Timestamp,
     /// W3C traceparent of the work that led to it; empty if none.
     pub traceparent: String,

@@ -20,7 +20,7 @@ use crate::state::{Derived, State};
 /// by, and when their work was saved and their end began: of earlier formats nothing is known of all that, and nobody asks for it.
 /// Format 5 adds `spread_donors` and `parts` to requests and `joins` to leases: before, a request had one lease. It also adds to
 /// clusters what is remembered of what failed, to devices of offers what is wrong with them, and to nodes whether they answer:
-/// in earlier formats nothing has failed. And its offers hold each kind of device once (`inventory/stored_offer.rs`).
+/// in earlier formats nothing has failed. It has `time_shift_ms` and `term_began`: in earlier formats time was never re-based. And its offers hold each kind of device once (`inventory/stored_offer.rs`).
 pub const SNAPSHOT_FORMAT: u16 = 5;
 
 /// Bytes that are digested at once.
@@ -116,6 +116,8 @@ pub fn copy(state: &State) -> State {
         fairness: state.fairness.clone(),
         last_overdue: state.last_overdue,
         brokers: state.brokers.clone(),
+        time_shift_ms: state.time_shift_ms,
+        term_began: state.term_began,
         next_request: state.next_request,
         next_lease: state.next_lease,
         next_peering: state.next_peering,

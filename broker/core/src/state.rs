@@ -34,7 +34,7 @@ use crate::work::{WorkMix, WorkType};
 pub struct State {
     /// Counts changes, without gaps.
     pub revision: u64,
-    /// Log time: never goes back.
+    /// Log time: never goes back, but by the command `rebase-time`.
     pub log_time: Timestamp,
     /// The policy bundle in force.
     pub policy: Option<PolicyRecord>,
@@ -61,6 +61,12 @@ pub struct State {
     /// Brokers of the group, past and present, by number; at most [`MAX_BROKERS`](crate::limits::MAX_BROKERS).
     #[serde(default)]
     pub brokers: BTreeMap<u64, BrokerRecord>,
+    /// What the log clocks of leaders lack to log time: the sum of all re-bases, in milliseconds.
+    #[serde(default)]
+    pub time_shift_ms: i64,
+    /// When the last leader began its term.
+    #[serde(default)]
+    pub term_began: Timestamp,
     pub(crate) next_request: u64,
     pub(crate) next_lease: u64,
     pub(crate) next_peering: u64,
@@ -110,15 +116,14 @@ impl State {
     /// Carries out one log entry. Total and deterministic: equal states and entries give equal states and answers.
     /// A command that is refused changes nothing but log time.
     pub fn apply(&mut self, entry: &LogEnvelope) -> Applied {
-        let before = self.log_time;
-        self.log_time = self.log_time.max(entry.time);
+        self.log_time = self.log_time.max(entry.time.shifted(self.time_shift_ms));
         if let Some(reply) = entry.idempotency.as_ref().and_then(|key| idempotency::seen(&self.idempotency, key)) {
             return Applied { reply, revision: self.revision, changes: Vec::new() };
         }
         if self.fairness.is_none() && entry.format >= FAIRNESS_SINCE {
             self.fairness = Some(Ledger::begin(self.log_time, &self.derived.holdings));
         }
-        let mut transition = Transition::begin(self, entry, before);
+        let mut transition = Transition::begin(self, entry);
         let reply = entry.command.apply(&mut transition);
         let changes = transition.finish();
         debug_assert!(reply.is_ok() || changes.is_empty(), "a refused command changed {changes:?}");

@@ -19,6 +19,12 @@ impl Timestamp {
         Self(self.0.saturating_add(span.0))
     }
 
+    /// Later by `ms`, earlier if it is negative; stops at either end of time.
+    #[must_use]
+    pub fn shifted(self, ms: i64) -> Self {
+        Self(self.0.saturating_add_signed(ms))
+    }
+
     /// Date and time of day for people, to the minute and rounded up: "2026-11-22 18:40 UTC". The calendar is that of Howard
     /// Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
     #[must_use]

@@ -3,6 +3,7 @@
 mod failures;
 mod moves;
 mod parts;
+mod rebase;
 
 use std::collections::BTreeSet;
 
@@ -26,7 +27,6 @@ use crate::work::WorkType;
 pub(crate) struct Transition<'a> {
     pub(crate) state: &'a mut State,
     pub(crate) now: Timestamp,
-    pub(crate) log_time_before: Timestamp,
     pub(crate) actor: &'a Actor,
     pub(crate) traceparent: &'a str,
     pub(crate) settings: Settings,
@@ -37,11 +37,10 @@ pub(crate) struct Transition<'a> {
 }
 
 impl<'a> Transition<'a> {
-    pub(crate) fn begin(state: &'a mut State, entry: &'a LogEnvelope, log_time_before: Timestamp) -> Self {
+    pub(crate) fn begin(state: &'a mut State, entry: &'a LogEnvelope) -> Self {
         let settings = state.settings();
         Self {
             now: state.log_time,
-            log_time_before,
             actor: &entry.actor,
             traceparent: &entry.traceparent,
             settings,

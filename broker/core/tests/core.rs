@@ -43,5 +43,7 @@ mod repair;
 mod revisions;
 #[path = "core/spread.rs"]
 mod spread;
+#[path = "core/time.rs"]
+mod time;
 #[path = "core/topology.rs"]
 mod topology;

@@ -1,33 +1,45 @@
-//! Whether this broker stands for election: it does unless something bars it.
+//! Whether this broker may stand for election.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
+
+use tracing::info;
 
 use super::raft_types::Raft;
 
-/// What keeps a broker from standing for election.
+/// Why a broker does not stand for election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Bar {
+pub(super) enum Reason {
     /// It may not vote: see [`Standing`](super::standing::Standing).
     MayNotVote,
+    /// Its wall clock is wrong, and another may lead.
+    WrongClock,
 }
 
-/// Clones share it.
-#[derive(Clone)]
-pub(super) struct ElectionGate(Arc<Mutex<BTreeSet<Bar>>>);
+/// Elections are on while no reason is held against them. A leader stays one all the same.
+pub(super) struct ElectionGate {
+    raft: Raft,
+    reasons: Mutex<BTreeSet<Reason>>,
+}
 
 impl ElectionGate {
-    /// Barred: consensus is started with elections off.
-    pub(super) fn new() -> Self {
-        Self(Arc::new(Mutex::new(BTreeSet::from([Bar::MayNotVote]))))
+    pub(super) fn new(raft: Raft) -> Self {
+        // Consensus was started with elections off, until it is known that this broker may vote.
+        Self { raft, reasons: Mutex::new(BTreeSet::from([Reason::MayNotVote])) }
     }
 
-    /// Sets or lifts one bar.
-    pub(super) fn set(&self, raft: &Raft, bar: Bar, barred: bool) {
-        let mut bars = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let changed = if barred { bars.insert(bar) } else { bars.remove(&bar) };
+    /// Holds `reason` against elections, or does not any more.
+    pub(super) fn set(&self, reason: Reason, holds: bool) {
+        let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = if holds { reasons.insert(reason) } else { reasons.remove(&reason) };
         if changed {
-            raft.runtime_config().elect(bars.is_empty());
+            info!(?reason, holds, stands = reasons.is_empty(), "standing for election");
+            self.raft.runtime_config().elect(reasons.is_empty());
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn stands(&self) -> bool {
+        self.reasons.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 }

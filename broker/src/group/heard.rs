@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use comity_core::{ClusterId, Timestamp};
+use comity_core::ClusterId;
 use comity_runtime::clock::Clock;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
@@ -29,8 +29,8 @@ pub(crate) struct Heard(Arc<Mutex<Table>>);
 #[derive(Default)]
 struct Table {
     leading: bool,
-    /// While leading: when each cluster was heard last.
-    last: BTreeMap<ClusterId, Timestamp>,
+    /// While leading: when each cluster was heard last, as [`Clock::elapsed`] has it.
+    last: BTreeMap<ClusterId, Duration>,
     /// While not: what the leader is still to be told.
     pending: BTreeSet<ClusterId>,
 }
@@ -47,7 +47,7 @@ impl Heard {
         }
     }
 
-    fn note(&self, cluster: &ClusterId, now: Timestamp) {
+    fn note(&self, cluster: &ClusterId, now: Duration) {
         let mut table = self.table();
         if table.leading {
             if table.last.len() < MAX_CLUSTERS || table.last.contains_key(cluster) {
@@ -66,18 +66,18 @@ impl Heard {
 impl Group {
     /// Takes note that the agent of `cluster` was heard by this broker.
     pub fn heard(&self, cluster: &ClusterId) {
-        self.inner.heard.note(cluster, self.inner.now());
+        self.inner.heard.note(cluster, self.inner.clock.elapsed());
     }
 
-    /// When each cluster was heard last by any broker, since this one became leader; empty on all others. Log time of
-    /// this broker's clock; reports of followers are up to a second old.
-    pub fn last_heard(&self) -> BTreeMap<ClusterId, Timestamp> {
+    /// When each cluster was heard last by any broker, since this one became leader; empty on all others. As
+    /// [`Clock::elapsed`] of the group's clock has it; reports of followers are up to a second old.
+    pub fn last_heard(&self) -> BTreeMap<ClusterId, Duration> {
         self.inner.heard.table().last.clone()
     }
 
     /// A follower's report.
     pub(crate) fn heard_elsewhere(&self, clusters: &[ClusterId]) {
-        let now = self.inner.now();
+        let now = self.inner.clock.elapsed();
         for cluster in clusters.iter().take(MAX_CLUSTERS_PER_REPORT) {
             self.inner.heard.note(cluster, now);
         }

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tracing::{debug, info};
 
-use super::election_gate::Bar;
+use super::election_gate::Reason;
 use super::identity::{GroupId, Incarnation};
 use super::standing::Halt;
 use super::{Group, Inner, Leadership, MemberAddress, admission};
@@ -99,7 +99,7 @@ impl Inner {
                 info!(broker = me, admitted, "this broker does not vote yet: it looks for the others");
             }
         }
-        self.gate.set(&self.raft, Bar::MayNotVote, !standing.may_vote());
+        self.elections.set(Reason::MayNotVote, !standing.may_vote());
         standing.may_vote()
     }
 

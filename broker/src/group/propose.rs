@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use comity_core::log::Applied;
 use comity_core::refusal::Code;
-use comity_core::{LogEnvelope, Refusal, Timestamp, limits};
+use comity_core::{Command, LogEnvelope, Refusal, limits};
 use openraft::async_runtime::WatchReceiver as _;
 use openraft::errors::{ClientWriteError, RaftError};
 
@@ -75,11 +75,6 @@ impl Group {
 }
 
 impl Inner {
-    /// The leader's clock, as log time.
-    pub(super) fn now(&self) -> Timestamp {
-        Timestamp(self.clock.unix_ms())
-    }
-
     /// Why consensus does not run here any more, where it does not: then nothing is appended either.
     pub(super) fn not_running(&self) -> Option<String> {
         if self.stop.is_cancelled() {
@@ -96,11 +91,18 @@ impl Inner {
         if self.not_running().is_some() {
             return Attempt::NotAppended;
         }
-        let envelope: LogEnvelope = proposal.at(self.now());
+        let deadline = Deadline::within(timeout);
+        let Some(time) = self.stamp(timeout).await else { return Attempt::NotAppended };
+        let envelope: LogEnvelope = proposal.at(time);
+        let begins_term = matches!(envelope.command, Command::BeginTerm(_));
         let write = self.raft.client_write(Proposed(Arc::new(envelope)));
-        match tokio::time::timeout(timeout, write).await {
+        match tokio::time::timeout(deadline.left(), write).await {
             Err(_) => {
                 Attempt::Unknown(format!("no majority of the brokers stored it within {} ms", timeout.as_millis()))
+            }
+            Ok(Ok(response)) if begins_term && response.data.is_some() => {
+                self.clocks.term_began(response.log_id.leader_id.term);
+                response.data.map_or(Attempt::NotAppended, Attempt::Applied)
             }
             Ok(Ok(response)) => match response.data {
                 Some(applied) => Attempt::Applied(applied),

@@ -5,7 +5,7 @@ use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver as _;
 
 use super::identity::{GroupId, Incarnation};
-use super::{Group, MemberAddress};
+use super::{ClockStatus, Group, MemberAddress};
 
 /// Broken invariants that a status names: one is enough to know, some more help to understand.
 const MAX_VIOLATIONS: usize = 32;
@@ -73,6 +73,8 @@ pub struct GroupStatus {
     pub members: Vec<MemberStatus>,
     /// Why consensus stopped here, where it did.
     pub stopped: Option<String>,
+    /// How its clocks stand.
+    pub clocks: ClockStatus,
 }
 
 /// One member.
@@ -120,7 +122,7 @@ impl Group {
         });
         let (state, applied_index) = examined.await.unwrap_or_default();
 
-        let members = self.members();
+        let (members, clocks) = (self.members(), self.clocks());
         let stopped = self.inner.not_running();
         let metrics = self.inner.raft.metrics();
         let metrics = metrics.borrow_watched();
@@ -147,6 +149,7 @@ impl Group {
             may_vote: self.inner.standing.may_vote(),
             members,
             stopped,
+            clocks,
         }
     }
 

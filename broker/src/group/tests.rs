@@ -14,7 +14,7 @@ use std::time::{Instant, SystemTime};
 
 use comity_core::command::{ApplyPolicy, BeginTerm};
 use comity_core::log::{Actor, Idempotency, ReplyBody};
-use comity_core::{ClusterId, Command};
+use comity_core::{ClusterId, Command, Millis};
 use comity_policy::{BundleSource, SourceFile};
 use comity_runtime::ca::CertificateAuthority;
 use comity_runtime::clock::SystemClock;
@@ -27,6 +27,8 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::*;
+
+mod clocks;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -61,6 +63,8 @@ struct Federation {
     addresses: BTreeMap<u64, SocketAddr>,
     founders: Vec<u64>,
     snapshot_every: u64,
+    /// How far the wall clock of each broker is off, in milliseconds; all are right where it is not set.
+    clocks: BTreeMap<u64, clocks::WallClock>,
 }
 
 struct Broker {
@@ -81,7 +85,8 @@ impl Federation {
         let addresses = listeners.iter().map(|(id, listener)| (*id, listener.local_addr().unwrap())).collect();
         let ca = CertificateAuthority::create(domain, SystemTime::now()).unwrap();
         let founders = (1..=brokers).collect();
-        Self { ca, dir: tempfile::tempdir().unwrap(), addresses, founders, snapshot_every: 10_000 }
+        let clocks = (1..=brokers).map(|id| (id, clocks::WallClock::default())).collect();
+        Self { ca, dir: tempfile::tempdir().unwrap(), addresses, founders, snapshot_every: 10_000, clocks }
     }
 
     fn domain(&self) -> TrustDomain {
@@ -103,12 +108,13 @@ impl Federation {
 
     async fn start(&self, id: u64) -> Broker {
         let me = SpiffeId::broker(self.domain(), id);
-        let pem = self.ca.new_identity(&me, &[], Duration::from_secs(3600), SystemTime::now()).unwrap();
+        // Longer than clocks are set ahead: a certificate that has ended is another test.
+        let pem = self.ca.new_identity(&me, &[], Duration::from_secs(7 * 86_400), SystemTime::now()).unwrap();
         let source = IdentitySource::new(TlsIdentity::from_pem(&pem).unwrap());
         let observer = Arc::new(Counting::default());
         let deps = GroupDeps {
             observer: observer.clone(),
-            clock: Arc::new(SystemClock::new()),
+            clock: Arc::new(self.clocks[&id].clone()),
             tls: ClientTls::new(self.ca.roots().clone(), source.subscribe()),
         };
         let mut config = GroupConfig::new(id, self.data(id), self.domain());
@@ -158,6 +164,14 @@ impl Broker {
         self.close.cancel();
         let _ = tokio::time::timeout(Duration::from_millis(200), &mut self.server).await;
         self.server.abort();
+    }
+
+    /// As its task of a leader does first.
+    async fn begin_term(&self) -> Millis {
+        let outage = self.group.outage().await.unwrap();
+        let command = Command::BeginTerm(BeginTerm { broker: self.id, outage });
+        self.group.propose(Proposal::of_leader(self.id, command)).await.unwrap().reply.unwrap();
+        outage
     }
 
     /// Ends at once, as far as a task can: no hand-over, no answers any more. What SIGKILL does is shown by the
@@ -435,7 +449,10 @@ async fn many_proposals_share_fsyncs_and_each_is_answered() {
     let proposals = (0..400).map(|_| {
         let group = broker.group.clone();
         tokio::spawn(async move {
-            group.propose(Proposal::of_leader(1, Command::BeginTerm(BeginTerm { broker: 1 }))).await.unwrap()
+            group
+                .propose(Proposal::of_leader(1, Command::BeginTerm(BeginTerm { broker: 1, outage: Millis(0) })))
+                .await
+                .unwrap()
         })
     });
     for proposal in proposals.collect::<Vec<_>>() {

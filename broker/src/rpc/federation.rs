@@ -132,7 +132,7 @@ impl Federation {
         self.known_invite(&joining).await?;
         self.vouched(&joining).await?;
 
-        let now = self.context.clock.now();
+        let now = self.context.issued_at();
         let not_after = timestamp(now + self.context.validity.clusters);
         let command = Command::JoinCluster(JoinCluster {
             cluster: joining.cluster.clone(),
@@ -209,7 +209,7 @@ impl Federation {
             Caller::Cluster(id, cluster) => {
                 self.still_enrolled(cluster).await?;
                 let validity = self.context.validity.clusters;
-                self.record(&caller, cluster, timestamp(self.context.clock.now() + validity)).await?;
+                self.record(&caller, cluster, timestamp(self.context.issued_at() + validity)).await?;
                 self.issue(&csr, id, validity)?
             }
             Caller::User(id) => self.issue(&csr, id, self.context.validity.users)?,
@@ -250,7 +250,7 @@ impl Federation {
     }
 
     fn issue(&self, csr: &CsrDer, id: &SpiffeId, validity: Duration) -> Result<(String, Timestamp), RpcError> {
-        let issued = self.context.ca.issue(csr, id, &[], validity, self.context.clock.now()).map_err(csr_refused)?;
+        let issued = self.context.ca.issue(csr, id, &[], validity, self.context.issued_at()).map_err(csr_refused)?;
         tracing::info!(%id, serial = issued.serial, "certificate issued");
         Ok((issued.chain_pem, timestamp(issued.not_after)))
     }

@@ -1,7 +1,7 @@
 //! RaftService.
 
-use comity_core::Refusal;
 use comity_core::refusal::Code;
+use comity_core::{Command, Refusal, State};
 use comity_proto::v1;
 use comity_proto::v1::change_members_request::Change;
 use comity_proto::v1::raft_service_server::RaftService;
@@ -12,7 +12,7 @@ use super::serve;
 use crate::authorize::Rpc;
 use crate::context::Context;
 use crate::errors::RpcError;
-use crate::group::{GroupError, MemberAddress, MemberStatus, MembershipChange};
+use crate::group::{Consistency, GroupError, MemberAddress, MemberStatus, MembershipChange};
 
 /// Status and membership of the group.
 #[derive(Debug, Clone)]
@@ -24,6 +24,7 @@ pub struct Rafts {
 serve! { RaftService for Rafts {
     get_raft_status: GetRaftStatusRequest -> GetRaftStatusResponse;
     change_members: ChangeMembersRequest -> ChangeMembersResponse;
+    rebase_time: RebaseTimeRequest -> RebaseTimeResponse;
 } }
 
 impl Rafts {
@@ -49,6 +50,35 @@ impl Rafts {
             group: status.group.map(|group| group.as_str().to_owned()).unwrap_or_default(),
             incarnation: status.incarnation.as_str().to_owned(),
             may_vote: status.may_vote,
+            log_time_ms: status.clocks.log_time.0,
+            clock_offset_ms: status.clocks.clock_offset_ms,
+            log_time_offset_ms: status.clocks.log_time_offset_ms,
+        })
+    }
+
+    async fn rebase_time(&self, request: Request<v1::RebaseTimeRequest>) -> Result<v1::RebaseTimeResponse, RpcError> {
+        let caller = self.context.admit(Rpc::RebaseTime, &request).await?;
+        let rebase = self.context.group.rebase().ok_or_else(|| {
+            let reason =
+                format!("broker {} reaches no majority of the brokers, whose clocks say the time", self.context.id);
+            Refusal::new(Code::WrongState, reason, "look at `comity raft status`; try again when a majority answers")
+        })?;
+        let look = |state: &State| {
+            let windows = state.queued().filter(|(_, held)| held.spec.not_before.or(held.spec.start_by).is_some());
+            (state.live_leases().count(), windows.count())
+        };
+        let (leases, start_windows) = self.context.group.read(Consistency::Linearizable, look).await?;
+        let done = !request.into_inner().dry_run;
+        if done {
+            tracing::warn!(by_ms = rebase.by_ms, caller = caller.name(), "log time is re-based");
+            self.context.propose(&caller, Command::RebaseTime(rebase.command), None).await?.reply?;
+        }
+        Ok(v1::RebaseTimeResponse {
+            log_time_ms: rebase.log_time.0,
+            by_ms: rebase.by_ms,
+            leases: leases as u64,
+            start_windows: start_windows as u64,
+            done,
         })
     }
 

@@ -48,7 +48,7 @@ impl Requests {
         self.context.permit(|bundle| may_submit(&caller, bundle, &spec.tenant, &spec.origin)).await?;
         if dry_run {
             let now = self.context.now();
-            let read = |state: &State| command::check_submission(state, &spec, state.log_time.max(now));
+            let read = |state: &State| command::check_submission(state, &spec, now.max(state.log_time));
             let checked = self.context.group.read(Consistency::Linearizable, read).await??;
             let request = v1::Request {
                 spec: Some(convert::spec_to_proto(&checked)),

@@ -11,8 +11,14 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// Proposes until it is committed: nothing else may be proposed by a leader before. Ends, too, when leadership does.
 pub(super) async fn run(context: &Context) {
-    while let Err(error) = super::propose(context, Command::BeginTerm(BeginTerm { broker: context.id })).await {
-        tracing::warn!(%error, "the term cannot begin yet");
+    loop {
+        if let Some(outage) = context.group.outage().await {
+            let command = Command::BeginTerm(BeginTerm { broker: context.id, outage });
+            match super::propose(context, command).await {
+                Ok(_) => return,
+                Err(error) => tracing::warn!(%error, "the term cannot begin yet"),
+            }
+        }
         context.clock.sleep(PAUSE).await;
     }
 }

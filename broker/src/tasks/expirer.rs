@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use comity_core::Command;
 use comity_core::command::Expire;
-use comity_core::{Command, Timestamp};
 
 use crate::context::Context;
 use crate::group::Consistency;
 
-/// With nothing due, looks again after this long: clocks may have been set.
+/// With nothing due, looks again after this long: log time may have been re-based.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 /// Shortest time between two proposals, so that things due close together go together.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(20);
@@ -19,7 +19,7 @@ pub(super) async fn run(context: &Context) {
     loop {
         revision.mark_unchanged();
         let Ok(next) = context.group.read(Consistency::Stale, |state| state.next_due()).await else { return };
-        let now = Timestamp(context.clock.unix_ms());
+        let now = context.now();
         match next {
             Some(due) if due <= now => {
                 if let Err(error) = super::propose(context, Command::Expire(Expire {})).await {

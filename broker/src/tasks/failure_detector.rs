@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use comity_core::command::MarkClusters;
-use comity_core::{ClusterId, Command, Millis, State, Timestamp};
+use comity_core::{ClusterId, Command, State};
 
 use crate::context::Context;
 use crate::group::Consistency;
@@ -18,10 +18,10 @@ const BATCH: usize = 1_000;
 /// Looks for as long as this broker leads. A new leader has heard nobody yet: it calls nobody silent before twice the time
 /// has passed.
 pub(super) async fn run(context: &Context) {
-    let began = Timestamp(context.clock.unix_ms());
+    let began = context.clock.elapsed();
     loop {
         let heard = context.group.last_heard();
-        let now = Timestamp(context.clock.unix_ms());
+        let now = context.clock.elapsed();
         let look = |state: &State| marks(state, &heard, began, now);
         let Ok(marks) = context.group.read(Consistency::Stale, look).await else { return };
         if !marks.heard.is_empty() || !marks.silent.is_empty() {
@@ -34,13 +34,13 @@ pub(super) async fn run(context: &Context) {
     }
 }
 
-fn marks(state: &State, heard: &BTreeMap<ClusterId, Timestamp>, began: Timestamp, now: Timestamp) -> MarkClusters {
-    let silent_after = state.settings().silent_after;
-    let grace = Millis(silent_after.0.saturating_mul(2));
-    let may_call_silent = now.since(began) >= grace;
+/// Times are those of this broker's monotonic clock: neither its wall clock nor log time makes anybody silent.
+fn marks(state: &State, heard: &BTreeMap<ClusterId, Duration>, began: Duration, now: Duration) -> MarkClusters {
+    let silent_after = Duration::from_millis(state.settings().silent_after.0);
+    let may_call_silent = now.saturating_sub(began) >= silent_after * 2;
     let mut marks = MarkClusters { heard: Vec::new(), silent: Vec::new() };
     for (id, cluster) in &state.clusters {
-        let is_heard = heard.get(id).is_some_and(|at| now.since(*at) < silent_after);
+        let is_heard = heard.get(id).is_some_and(|at| now.saturating_sub(*at) < silent_after);
         if is_heard && !cluster.connected {
             marks.heard.push(id.clone());
         } else if !is_heard && cluster.connected && may_call_silent {
@@ -55,8 +55,8 @@ fn marks(state: &State, heard: &BTreeMap<ClusterId, Timestamp>, began: Timestamp
 
 #[cfg(test)]
 mod tests {
-    use comity_core::InstitutionId;
     use comity_core::cluster::Cluster;
+    use comity_core::{InstitutionId, Timestamp};
 
     use super::*;
 
@@ -83,7 +83,7 @@ mod tests {
     fn a_new_leader_calls_nobody_silent_within_its_grace() {
         let (state, id) = state(true);
         let grace = state.settings().silent_after.0 * 2;
-        let look = |now| marks(&state, &BTreeMap::new(), Timestamp(0), Timestamp(now)).silent;
+        let look = |now| marks(&state, &BTreeMap::new(), Duration::ZERO, Duration::from_millis(now)).silent;
         assert!(look(grace - 1).is_empty());
         assert_eq!(look(grace), [id]);
     }
@@ -91,10 +91,11 @@ mod tests {
     #[test]
     fn heard_is_said_at_once_and_once() {
         let (state, id) = state(false);
-        let heard = BTreeMap::from([(id.clone(), Timestamp(5))]);
-        assert_eq!(marks(&state, &heard, Timestamp(0), Timestamp(6)).heard, [id]);
+        let at = Duration::from_millis;
+        let heard = BTreeMap::from([(id.clone(), at(5))]);
+        assert_eq!(marks(&state, &heard, at(0), at(6)).heard, [id]);
         let (state, _) = self::state(true);
-        let marks = marks(&state, &heard, Timestamp(0), Timestamp(6));
+        let marks = marks(&state, &heard, at(0), at(6));
         assert!(marks.heard.is_empty() && marks.silent.is_empty());
     }
 }

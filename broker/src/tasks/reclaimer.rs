@@ -5,7 +5,7 @@ use std::time::Duration;
 use comity_core::command::{ProposedReclaim, ReclaimLeases};
 use comity_core::limits::MAX_RECLAIMS_PER_COMMAND;
 use comity_core::matcher::{Reclaimer, spared};
-use comity_core::{Command, LeaseId, ReplyBody, Timestamp};
+use comity_core::{Command, LeaseId, ReplyBody};
 
 use crate::context::Context;
 use crate::group::{Consistency, Unavailable};
@@ -31,7 +31,7 @@ pub(super) async fn run(context: &Context) {
             tracing::warn!(%error, "nothing is called back yet");
         }
         let took = context.clock.elapsed().saturating_sub(began);
-        let now = Timestamp(context.clock.unix_ms());
+        let now = context.now();
         let again = reclaimer.look_again_at().map(|at| Duration::from_millis(at.since(now).0).max(WATCHING));
         let sleep = again.map_or(AT_LEAST_EVERY, |again| again.min(AT_LEAST_EVERY));
         tokio::select! {
@@ -43,7 +43,7 @@ pub(super) async fn run(context: &Context) {
 }
 
 async fn look(context: &Context, reclaimer: &mut Reclaimer) -> Result<(), Unavailable> {
-    let now = Timestamp(context.clock.unix_ms());
+    let now = context.now();
     let found = context.group.read(Consistency::Stale, |state| {
         let now = now.max(state.log_time);
         (spared(state), reclaimer.look(state, now))

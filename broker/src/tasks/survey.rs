@@ -16,6 +16,7 @@ pub(super) async fn run(context: Context, stop: CancellationToken) {
         if context.group.read(Consistency::Stale, |state| context.metrics.survey(state)).await.is_err() {
             return;
         }
+        context.metrics.clocks(&context.group.clocks());
         tokio::select! {
             () = context.clock.sleep(EVERY) => {}
             () = stop.cancelled() => return,

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use comity_proto::raft::v1::raft_transport_client::RaftTransportClient;
-use comity_proto::raft::v1::{HelloRequest, HelloResponse, ReadIndexRequest, ReportSeenRequest};
+use comity_proto::raft::v1::{
+    ExchangeClocksRequest, ExchangeClocksResponse, HelloRequest, HelloResponse, ReadIndexRequest, ReportSeenRequest,
+};
 use comity_runtime::spiffe::{SpiffeId, TrustDomain};
 use comity_runtime::tls::{BrokerChannel, BrokerEndpoints, ChannelOptions, ClientTls, ConnectError, connect_with};
 use openraft::RaftNetworkFactory;
@@ -161,6 +163,21 @@ impl Peers {
     }
 }
 
+impl Peers {
+    /// Asks a member for its clocks.
+    pub(crate) async fn exchange_clocks(
+        &self,
+        member: u64,
+        node: &MemberNode,
+        timeout: Duration,
+    ) -> Result<ExchangeClocksResponse, CallError> {
+        let mut client = self.client(member, &node.address, Lane::Heartbeat)?;
+        let message = ExchangeClocksRequest { broker: self.inner.id };
+        let reply = within(timeout, |request| client.exchange_clocks(request), self.to(node, message)).await;
+        reply.map_err(|status| failed(member, &status))
+    }
+}
+
 impl RaftNetworkFactory<TypeConfig> for Peers {
     type Network = PeerNetwork;
 
@@ -233,7 +250,8 @@ mod tests {
         let peers = Peers::new(1, ca.trust_domain().clone(), tls, Standing::of_nothing(1));
         let address = MemberAddress { raft: address.clone(), client: address };
         let at = MemberNode { address, incarnation: crate::group::Incarnation::draw() };
-        let proposal = Proposal::of_leader(1, Command::BeginTerm(BeginTerm { broker: 1 }));
+        let proposal =
+            Proposal::of_leader(1, Command::BeginTerm(BeginTerm { broker: 1, outage: comity_core::Millis(0) }));
         let message = ForwardRequest::Propose { proposal, timeout_ms: 1_000 };
         peers.forward(2, &at, &message, Duration::from_secs(5)).await.unwrap_err()
     }

@@ -3,8 +3,8 @@
 use comity_core::ClusterId;
 use comity_proto::raft::v1::raft_transport_server::RaftTransport;
 use comity_proto::raft::v1::{
-    Frame, HelloRequest, HelloResponse, ReadIndexRequest, ReadIndexResponse, ReportSeenRequest, ReportSeenResponse,
-    SnapshotChunk,
+    ExchangeClocksRequest, ExchangeClocksResponse, Frame, HelloRequest, HelloResponse, ReadIndexRequest,
+    ReadIndexResponse, ReportSeenRequest, ReportSeenResponse, SnapshotChunk,
 };
 use openraft::raft::{AppendEntriesRequest, TransferLeaderRequest};
 use tokio::sync::Semaphore;
@@ -32,7 +32,7 @@ impl RaftTransportService {
     /// The broker that calls. One that was removed is not heard, though its certificate is good.
     fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let inner = &self.group.inner;
-        let caller = Caller::of(request.extensions(), &inner.config.trust_domain, inner.clock.now())?;
+        let caller = Caller::of(request.extensions(), &inner.config.trust_domain, inner.certificate_time())?;
         if inner.standing.is_removed(caller.broker()) {
             let text = format!("broker {} was removed from this group", caller.broker());
             return Err(Status::permission_denied(text));
@@ -144,9 +144,18 @@ impl RaftTransport for RaftTransportService {
     async fn hello(&self, request: Request<HelloRequest>) -> Result<Response<HelloResponse>, Status> {
         let inner = &self.group.inner;
         // A removed broker is told so.
-        let caller = Caller::of(request.extensions(), &inner.config.trust_domain, inner.clock.now())?;
+        let caller = Caller::of(request.extensions(), &inner.config.trust_domain, inner.certificate_time())?;
         caller.is(request.get_ref().broker)?;
         self.group.serve_hello(request.get_ref()).map(Response::new)
+    }
+
+    async fn exchange_clocks(
+        &self,
+        request: Request<ExchangeClocksRequest>,
+    ) -> Result<Response<ExchangeClocksResponse>, Status> {
+        let caller = self.member(&request).await?;
+        caller.is(request.into_inner().broker)?;
+        Ok(Response::new(self.group.clock_reading()))
     }
 }
 

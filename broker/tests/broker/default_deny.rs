@@ -131,6 +131,7 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
         ("Watch", gate(WatchServiceClient::new(channel.clone()).watch(v1::WatchRequest::default()).await)),
         ("GetRaftStatus", gate(rafts.get_raft_status(v1::GetRaftStatusRequest {}).await)),
         ("ChangeMembers", gate(rafts.change_members(v1::ChangeMembersRequest::default()).await)),
+        ("RebaseTime", gate(rafts.rebase_time(v1::RebaseTimeRequest { dry_run: true }).await)),
         (
             "Connect",
             gate(AgentServiceClient::new(channel.clone()).connect(tokio_stream::empty::<v1::AgentMessage>()).await),
@@ -183,6 +184,7 @@ fn expected(parts: &[&[&'static str]]) -> Vec<&'static str> {
         "Watch",
         "GetRaftStatus",
         "ChangeMembers",
+        "RebaseTime",
         "Connect",
     ];
     order.into_iter().filter(|name| *name == "GetFederation" || parts.iter().any(|part| part.contains(name))).collect()
@@ -213,7 +215,7 @@ async fn each_kind_of_caller_gets_what_the_table_says_and_no_more() {
         expected(&[
             &READS,
             &member,
-            &["QuoteRequest", "InviteCluster", "GetRaftStatus", "ApplyPolicy", "ChangeMembers"]
+            &["QuoteRequest", "InviteCluster", "GetRaftStatus", "ApplyPolicy", "ChangeMembers", "RebaseTime"]
         ])
     );
     // Nothing of all that changed the state but the one invitation that an admin may make.

@@ -10,7 +10,7 @@ use comity_runtime::{BrokerEndpoints, ClientTls, connect};
 
 use crate::failure::Failure;
 use crate::session::Session;
-use crate::shapes::{RaftBroker, RaftMember, RaftMembers, RaftStatus};
+use crate::shapes::{RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};
 
 /// A broker that is up answers at once; one that is down should not hold up the others.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -25,6 +25,8 @@ Each broker named is asked by itself. Brokers at the same applied index have the
 
 /// A new member gets the whole log or a snapshot first; the brokers themselves give up after two minutes.
 const CHANGE_LIMIT: Duration = Duration::from_secs(150);
+/// Every lease is changed at once.
+const REBASE_LIMIT: Duration = Duration::from_secs(30);
 
 const ADD_LEARNER_EXAMPLES: &str = "\
 Examples:
@@ -64,6 +66,16 @@ Examples:
   comity raft transfer-leader 3
 ";
 
+const REBASE_TIME_EXAMPLES: &str = "\
+Examples:
+  comity raft rebase-time
+  comity raft rebase-time --yes
+
+First set the brokers' clocks right, best with NTP. Log time follows the median of their wall clocks by itself, by 36 s an
+hour at most. This moves it there at once, with every lease, notice and deadline, so that each has as much time left as before.
+Start windows of requests and dates of agreements stay. Only a maintainer of the federation may do it.
+";
+
 /// `comity raft`.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:\n  comity raft status\n  comity raft transfer-leader 2\n")]
@@ -86,6 +98,29 @@ pub enum RaftCommand {
     /// Has another voter lead
     #[command(after_help = TRANSFER_EXAMPLES)]
     TransferLeader(TransferArgs),
+    /// Says how far log time is off the brokers' clocks, and moves it there
+    #[command(after_help = REBASE_TIME_EXAMPLES)]
+    RebaseTime(RebaseTimeArgs),
+}
+
+/// `comity raft rebase-time`.
+#[derive(Debug, Args)]
+pub struct RebaseTimeArgs {
+    /// Moves it; without this it only says what would move
+    #[arg(long)]
+    yes: bool,
+}
+
+impl RebaseTimeArgs {
+    async fn run(&self, session: &Session) -> Result<(), Failure> {
+        let mut client = RaftServiceClient::new(session.channel()?);
+        let request = v1::RebaseTimeRequest { dry_run: !self.yes };
+        match tokio::time::timeout(REBASE_LIMIT, client.rebase_time(request)).await {
+            Ok(answer) => session.print(&RebasedTime::from(answer?.into_inner())),
+            Err(_) => Err(Failure::unavailable(format!("no answer within {} s", REBASE_LIMIT.as_secs()))
+                .remedy("see with 'comity raft rebase-time' how far log time is off; the call may be repeated")),
+        }
+    }
 }
 
 /// A new broker.
@@ -190,6 +225,7 @@ impl RaftCommand {
                 let transfer = v1::TransferLeader { id: id.unwrap_or(0) };
                 session.print(&members(change(session, Change::TransferLeader(transfer)).await?))
             }
+            Self::RebaseTime(args) => args.run(session).await,
             Self::Status => {
                 let tls = session.tls()?;
                 let endpoints = session.endpoints()?;

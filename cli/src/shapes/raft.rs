@@ -3,7 +3,8 @@
 use comity_proto::v1;
 use serde::Serialize;
 
-use crate::output::{Answer, columns};
+use crate::output::{Answer, columns, fields};
+use crate::units::format_duration;
 
 /// How each broker sees the group.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -59,6 +60,28 @@ pub struct RaftBroker {
     pub incarnation: String,
     /// Whether it votes and may lead.
     pub may_vote: bool,
+    /// Log time when it answered, in milliseconds since 1970.
+    pub log_time_ms: u64,
+    /// Its wall clock minus the median of a majority's; null where it reaches no majority.
+    pub clock_offset_ms: Option<i64>,
+    /// Log time minus that median.
+    pub log_time_offset_ms: Option<i64>,
+}
+
+/// How far log time moves, or was moved.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RebasedTime {
+    /// Log time before, in milliseconds since 1970.
+    pub log_time_ms: u64,
+    /// By how much.
+    pub by_ms: i64,
+    /// Leases that have not ended, whose ends move as well.
+    pub leases: u64,
+    /// Waiting requests with a start window, which does not move.
+    pub start_windows: u64,
+    /// Whether it was done.
+    pub done: bool,
 }
 
 /// One member.
@@ -100,6 +123,9 @@ impl RaftBroker {
             group: status.group.clone(),
             incarnation: status.incarnation.clone(),
             may_vote: status.may_vote,
+            log_time_ms: status.log_time_ms,
+            clock_offset_ms: status.clock_offset_ms,
+            log_time_offset_ms: status.log_time_offset_ms,
         }
     }
 
@@ -127,7 +153,7 @@ impl Answer for RaftStatus {
     fn table(&self, _now_ms: u64) -> String {
         let row = |broker: &RaftBroker| match &broker.error {
             Some(error) => {
-                let mut row = vec!["-".to_owned(); 9];
+                let mut row = vec!["-".to_owned(); 10];
                 broker.address.clone_into(&mut row[1]);
                 row[2] = format!("no answer: {error}");
                 row
@@ -142,9 +168,11 @@ impl Answer for RaftStatus {
                 broker.applied_index.to_string(),
                 broker.revision.to_string(),
                 broker.state_sha256.chars().take(12).collect(),
+                broker.clock_offset_ms.map_or_else(|| "?".to_owned(), offset),
             ],
         };
-        let heads = ["broker", "address", "role", "leader", "term", "last log", "applied", "revision", "state"];
+        let heads =
+            ["broker", "address", "role", "leader", "term", "last log", "applied", "revision", "state", "clock"];
         let brokers = columns(&heads, self.brokers.iter().map(row).collect(), "no brokers");
         let broken: String = self
             .brokers
@@ -154,6 +182,45 @@ impl Answer for RaftStatus {
             })
             .collect();
         format!("{brokers}\n{broken}{}", members_table(&self.members))
+    }
+}
+
+/// How far a clock is ahead or behind: milliseconds while it is right, then as people say it.
+fn offset(ms: i64) -> String {
+    let sign = if ms < 0 { '-' } else { '+' };
+    match ms.unsigned_abs() {
+        small @ 0..1_000 => format!("{sign}{small} ms"),
+        large => format!("{sign}{}", format_duration(large)),
+    }
+}
+
+impl From<v1::RebaseTimeResponse> for RebasedTime {
+    fn from(answer: v1::RebaseTimeResponse) -> Self {
+        Self {
+            log_time_ms: answer.log_time_ms,
+            by_ms: answer.by_ms,
+            leases: answer.leases,
+            start_windows: answer.start_windows,
+            done: answer.done,
+        }
+    }
+}
+
+impl Answer for RebasedTime {
+    fn table(&self, _now_ms: u64) -> String {
+        let time = |ms: u64| {
+            let time = i64::try_from(ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+            time.map_or_else(|| format!("{ms} ms"), |time| time.to_string())
+        };
+        let said = fields(&[
+            ("Log time", time(self.log_time_ms)),
+            ("Brokers' clocks", time(self.log_time_ms.saturating_add_signed(self.by_ms))),
+            (if self.done { "Moved by" } else { "Would move by" }, offset(self.by_ms)),
+            ("Leases that move with it", self.leases.to_string()),
+            ("Start windows that stay", self.start_windows.to_string()),
+        ]);
+        let remedy = if self.done { "" } else { "\nNothing was moved; add --yes to do it.\n" };
+        format!("{said}{remedy}")
     }
 }
 
@@ -176,4 +243,35 @@ fn members_table(members: &[RaftMember]) -> String {
     };
     let heads = ["member", "client address", "raft address", "vote", "matched", "incarnation"];
     columns(&heads, members.iter().map(member).collect(), "no members known")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_far_a_clock_is_off_is_said_in_both_directions() {
+        let said = [0, -12, 999, 7_200_000, -5_400_000].map(offset);
+        assert_eq!(said, ["+0 ms", "-12 ms", "+999 ms", "+2h", "-1h30m"]);
+    }
+
+    #[test]
+    fn a_broker_that_reaches_no_majority_has_an_unknown_clock() {
+        let status = v1::GetRaftStatusResponse { id: 1, clock_offset_ms: Some(-7_200_000), ..Default::default() };
+        let table = |status: &v1::GetRaftStatusResponse| {
+            let brokers = vec![RaftBroker::answered("a:1".to_owned(), status)];
+            RaftStatus { brokers, members: Vec::new() }.table(0)
+        };
+        assert!(table(&status).contains("CLOCK") && table(&status).contains("-2h"), "{}", table(&status));
+        let alone = v1::GetRaftStatusResponse { clock_offset_ms: None, ..status };
+        assert!(table(&alone).lines().nth(1).is_some_and(|row| row.ends_with('?')), "{}", table(&alone));
+    }
+
+    #[test]
+    fn a_rebase_that_was_not_asked_to_be_done_says_how() {
+        let answer = v1::RebaseTimeResponse { log_time_ms: 1_795_372_800_000, by_ms: -3_600_000, ..Default::default() };
+        let table = RebasedTime::from(answer).table(0);
+        assert!(table.contains("2026-11-22T18:40:00Z") && table.contains("2026-11-22T17:40:00Z"), "{table}");
+        assert!(table.contains("Would move by") && table.contains("-1h") && table.contains("--yes"), "{table}");
+    }
 }

@@ -5,23 +5,33 @@ use serde::{Deserialize, Serialize};
 use crate::id::{LeaseId, PeeringId};
 use crate::lease::LeaseState;
 use crate::log::{Reply, ReplyBody};
+use crate::time::{Millis, Timestamp};
 use crate::transition::Transition;
 
-/// The first command of every leader. If nothing was logged for longer than agents take to be called silent, there was
-/// an outage: every lease in force gets a full fresh term, and every notice, hold and handshake step its full time, for nobody
-/// could renew or report meanwhile.
+/// Shorter ones are ordinary changes of the leader, which agents do not notice.
+pub const SHORTEST_OUTAGE: Millis = Millis::from_secs(2);
+
+/// The first command of every leader. Leases, holds, notices and handshake steps are lengthened by the outage before it, for
+/// nobody could renew or report meanwhile; never to more than they have when they begin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BeginTerm {
     /// The leader.
     pub broker: u64,
+    /// How long no leader reached a majority, as the monotonic clocks of members have it.
+    #[serde(default)]
+    pub outage: Millis,
 }
 
 impl BeginTerm {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         let now = transition.now;
-        if now.since(transition.log_time_before) < transition.settings.silent_after {
+        // An outage lies after the last term began. So one that two leaders in a row report counts once.
+        let outage = self.outage.min(now.since(transition.state.term_began));
+        transition.state.term_began = now;
+        if outage < SHORTEST_OUTAGE {
             return Ok(ReplyBody::Done);
         }
+        let longer = |time: Timestamp, full: Millis| time.after(outage).min(now.after(full)).max(time);
         let leases: Vec<LeaseId> = transition
             .state
             .live_leases()
@@ -32,13 +42,13 @@ impl BeginTerm {
         for id in leases {
             transition.change_lease(id, |lease| {
                 if lease.state.is_held() {
-                    lease.hold_until = now.after(hold);
+                    lease.hold_until = longer(lease.hold_until, hold);
                 } else {
-                    lease.expires_at = Some(now.after(lease.term));
+                    lease.expires_at = lease.expires_at.map(|end| longer(end, lease.term));
                 }
                 // Nobody could hear of the notice meanwhile, or say that work is saved.
                 if let Some(reclaim) = &mut lease.reclaim {
-                    reclaim.deadline = now.after(reclaim.grace);
+                    reclaim.deadline = longer(reclaim.deadline, reclaim.grace);
                 }
             });
         }
@@ -51,7 +61,7 @@ impl BeginTerm {
             .map(|(id, _)| *id)
             .collect();
         for id in peerings {
-            transition.change_peering(id, |peering| peering.deadline = Some(now.after(step)));
+            transition.change_peering(id, |peering| peering.deadline = peering.deadline.map(|end| longer(end, step)));
         }
         Ok(ReplyBody::Done)
     }

@@ -49,6 +49,14 @@ impl Ledger {
         all(&mut self.lenders, &held.lenders, now, half_life);
     }
 
+    /// Log time was re-based.
+    pub(crate) fn shift(&mut self, ms: i64) {
+        let Self { tenants, institutions, lenders } = self;
+        for past in tenants.values_mut().chain(institutions.values_mut()).chain(lenders.values_mut()) {
+            past.shift(ms);
+        }
+    }
+
     /// How many pasts are kept.
     pub(crate) fn len(&self) -> usize {
         self.tenants.len() + self.institutions.len() + self.lenders.len()

@@ -35,6 +35,12 @@ impl Past {
         Self { mean, at: self.at.max(now) }
     }
 
+    /// Log time was re-based.
+    pub(super) fn shift(&mut self, ms: i64) {
+        let Self { mean: _, at } = self;
+        *at = at.shifted(ms);
+    }
+
     /// What is held and the mean of what was, in 1/2^20 of units.
     pub(super) fn with_held(self, held: Amounts) -> Amounts {
         self.mean.with(held, |mean, held| mean.saturating_add(parts(held)))

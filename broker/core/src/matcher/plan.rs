@@ -56,6 +56,8 @@ pub struct Planner {
     fruitless: Fruitless,
     /// The gang for which room for more members was looked for last.
     grown_last: Option<RequestId>,
+    /// What re-bases of log time had shifted when it planned last.
+    shift_ms: i64,
 }
 
 impl Planner {
@@ -90,6 +92,11 @@ impl Planner {
     pub(super) fn begin<'a>(&mut self, state: &'a State) -> Option<Run<'a, '_>> {
         let view = View::new(state)?;
         self.packs.begin(&view);
+        if self.shift_ms != state.time_shift_ms {
+            // What was tried when means nothing by another log time.
+            (self.shift_ms, self.hopeless, self.fruitless) =
+                (state.time_shift_ms, Hopeless::default(), Fruitless::default());
+        }
         self.fruitless.begin(state.log_time);
         Some(Run {
             view,

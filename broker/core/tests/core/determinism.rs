@@ -2,8 +2,8 @@
 
 use comity_core::command::{
     AckEnvelope, AdvertiseOffer, BeginTerm, CancelRequest, CheckpointLease, Expire, LeaseOutcome, MarkClusters,
-    OfferKeys, PeeringOutcome, PlaceRequests, ReclaimLeases, RecordCertificate, RelayEnvelope, ReleaseLease,
-    RenewLease, ReportLease, ReportPeering, SubmitRequest,
+    OfferKeys, PeeringOutcome, PlaceRequests, RebaseTime, ReclaimLeases, RecordCertificate, RelayEnvelope,
+    ReleaseLease, RenewLease, ReportLease, ReportPeering, SubmitRequest,
 };
 use comity_core::demand::{Delivery, Share};
 use comity_core::envelope::Step;
@@ -21,7 +21,7 @@ use super::handshake::{envelope, keys};
 
 /// Something that may happen; numbers are reduced to what exists, or just beyond it.
 #[derive(Clone, Debug)]
-enum Event {
+pub(crate) enum Event {
     Submit { count: u32, milli: Option<u32>, virtual_node: bool, key: u8, window: u8 },
     Place,
     Cancel(u64),
@@ -38,11 +38,12 @@ enum Event {
     Reclaim,
     Checkpoint(u64),
     Certificate,
-    BeginTerm,
+    BeginTerm(u64),
+    Rebase(i64),
     Expire,
 }
 
-fn event() -> impl Strategy<Value = Event> {
+pub(crate) fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         4 => (1..6_u32, proptest::option::of(50..1_001_u32), any::<bool>(), 0..8_u8, 0..6_u8)
             .prop_map(|(count, milli, virtual_node, key, window)| {
@@ -66,7 +67,8 @@ fn event() -> impl Strategy<Value = Event> {
         4 => Just(Event::Reclaim),
         1 => (0..6_u64).prop_map(Event::Checkpoint),
         1 => Just(Event::Certificate),
-        1 => Just(Event::BeginTerm),
+        1 => prop_oneof![Just(0), 0..900_000_u64].prop_map(Event::BeginTerm),
+        1 => (-10_000..900_000_i64).prop_map(Event::Rebase),
         3 => Just(Event::Expire),
     ]
 }
@@ -196,7 +198,8 @@ fn command_for(state: &State, event: &Event) -> Command {
             cluster: cluster("west"),
             not_after: Timestamp(state.log_time.0 + 1),
         }),
-        Event::BeginTerm => Command::BeginTerm(BeginTerm { broker: 1 }),
+        Event::BeginTerm(outage) => Command::BeginTerm(BeginTerm { broker: 1, outage: Millis(*outage) }),
+        Event::Rebase(by_ms) => Command::RebaseTime(RebaseTime { from_shift_ms: state.time_shift_ms, by_ms: *by_ms }),
         Event::Expire => Command::Expire(Expire {}),
     }
 }
@@ -212,7 +215,7 @@ fn any_envelope(state: &State, peering: u64, lease: u64, step: u8) -> comity_cor
 }
 
 /// Lets the events happen, with steps of time between them; the log that came of it.
-fn happen(events: &[(Event, u64)]) -> Federation {
+pub(crate) fn happen(events: &[(Event, u64)]) -> Federation {
     let mut federation = Federation::ready();
     for (event, pause) in events {
         federation.now += pause;

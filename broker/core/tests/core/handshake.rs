@@ -254,20 +254,6 @@ fn a_term_ends_unless_it_is_renewed() {
 }
 
 #[test]
-fn after_an_outage_every_lease_gets_a_full_fresh_term() {
-    let (mut federation, _, lease, peering) = Federation::placed();
-    federation.shake_hands(peering, 1);
-    federation.activate(lease);
-    // All brokers are down past the lease's end; the first command of the new leader comes before any expiry.
-    federation.now += 5 * 3_600 * 1_000;
-    federation.ok(Command::BeginTerm(comity_core::command::BeginTerm { broker: 2 }));
-    federation.ok(Command::Expire(Expire {}));
-    let lease = &federation.state.leases[&lease];
-    assert_eq!(lease.state, LeaseState::Active);
-    assert!(lease.expires_at.unwrap().0 > federation.now + 29 * 60 * 1_000);
-}
-
-#[test]
 fn cancelling_ends_the_lease_and_frees_the_capacity() {
     let (mut federation, request, lease, _) = Federation::placed();
     federation.ok(Command::CancelRequest(CancelRequest { request }));

@@ -10,7 +10,7 @@ use comity_core::matcher::{self, Planner, reclaims_at, spared};
 use comity_core::reclaim::{Preemptible, ReclaimReason};
 use comity_core::refusal::Code;
 use comity_core::request::RequestState;
-use comity_core::{Command, LeaseId, Millis, PriorityName, ReplyBody, RequestId, TenantId, Timestamp};
+use comity_core::{Command, LeaseId, Millis, PriorityName, ReplyBody, RequestId, TenantId};
 use proptest::prelude::*;
 
 use super::boxes::obstacle;
@@ -453,16 +453,18 @@ fn what_cannot_be_is_refused() {
 }
 
 #[test]
-fn an_outage_gives_the_whole_notice_again() {
+fn an_outage_lengthens_the_notice() {
     let mut federation = Federation::ready();
     let (_, lease) = federation.with_work_at_south();
     federation.offer("south", used(2, &[("s1", 4, 4)]));
     let proposed = federation.needs("south");
     federation.call_back(proposed);
+    let before = federation.state.leases[&lease].reclaim.clone().unwrap();
     federation.now += GRACE;
-    federation.ok(Command::BeginTerm(comity_core::command::BeginTerm { broker: 1 }));
+    let outage = Millis(GRACE / 2);
+    federation.ok(Command::BeginTerm(comity_core::command::BeginTerm { broker: 1, outage }));
     let reclaim = federation.state.leases[&lease].reclaim.clone().unwrap();
-    assert_eq!(reclaim.deadline, Timestamp(federation.now + GRACE));
+    assert_eq!(reclaim.deadline, before.deadline.after(outage));
 }
 
 /// Leases on one node of eight: GPUs, minutes before now at which each began, and whether it may be preempted.

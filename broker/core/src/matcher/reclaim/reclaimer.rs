@@ -25,6 +25,8 @@ const AT_LEAST_EVERY: Millis = Millis::from_mins(1);
 pub struct Reclaimer {
     policy: String,
     seen: BTreeMap<ClusterId, Seen>,
+    /// What re-bases of log time had shifted when it looked last.
+    shift_ms: i64,
 }
 
 #[derive(Clone, Debug)]
@@ -42,6 +44,10 @@ impl Reclaimer {
         let hash = state.policy.as_ref().map_or("", |record| record.bundle.hash.as_str());
         if self.policy != hash {
             hash.clone_into(&mut self.policy);
+            self.seen.clear();
+        }
+        if self.shift_ms != state.time_shift_ms {
+            self.shift_ms = state.time_shift_ms;
             self.seen.clear();
         }
         self.seen.retain(|donor, _| state.clusters.contains_key(donor));
