@@ -9,7 +9,9 @@
 //! What this module never does: decide what to propose, or look into a command.
 
 mod config;
+mod contact;
 mod error;
+mod failover;
 mod heard;
 mod leadership;
 mod member;
@@ -25,7 +27,7 @@ mod status;
 mod tests;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use comity_core::State;
 use comity_core::log::Applied;
@@ -44,12 +46,14 @@ pub use proposal::Proposal;
 pub use read::Consistency;
 pub use status::{GroupStatus, MemberStatus, Role};
 
+pub(crate) use contact::Contact;
 pub(crate) use heard::MAX_CLUSTERS_PER_REPORT;
 pub(crate) use serve_peer::{ForwardReply, ForwardRequest};
 
 use crate::storage::{self, Replica};
 use crate::transport::Peers;
 use heard::Heard;
+use leadership::Judge;
 use raft_types::Raft;
 
 /// Looks on while entries are applied, on every broker, in order. Both calls hold up the log: they must be quick and
@@ -99,12 +103,15 @@ pub(crate) struct Inner {
     pub(crate) peers: Peers,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) heard: Heard,
+    pub(crate) contact: Contact,
     pub(crate) snapshots: storage::SnapshotDir,
     log: storage::LogStore,
     leadership: watch::Receiver<Leadership>,
+    /// Since when no leader is known, while none is.
+    leaderless: watch::Receiver<Option<Instant>>,
     /// One permit a proposal in flight.
     in_flight: Semaphore,
-    stop: CancellationToken,
+    pub(crate) stop: CancellationToken,
     tasks: TaskTracker,
 }
 
@@ -124,16 +131,20 @@ impl Group {
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let heard = Heard::default();
-        let leadership = leadership::watch(&raft, heard.clone(), &stop, &tasks);
+        let contact = Contact::default();
+        let judge = Judge { raft: raft.clone(), lease: config.timing.election_max, contact: contact.clone() };
+        let (leadership, leaderless) = leadership::watch(judge, heard.clone(), &stop, &tasks);
         let inner = Arc::new(Inner {
             raft,
             replica: disk.replica,
             peers,
             clock: deps.clock,
             heard,
+            contact,
             snapshots: disk.snapshots,
             log: disk.log,
             leadership,
+            leaderless,
             in_flight: Semaphore::new(config::MAX_PROPOSALS_IN_FLIGHT),
             stop,
             tasks,
@@ -147,6 +158,11 @@ impl Group {
     /// Who leads, as this broker knows it.
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.inner.leadership.clone()
+    }
+
+    /// Ends once no leader was known here for `limit` without a break. What waits for one then does better elsewhere.
+    pub async fn without_leader_for(&self, limit: Duration) {
+        self.inner.leaderless_for(limit).await;
     }
 
     /// The last applied revision.
@@ -195,5 +211,6 @@ impl std::fmt::Debug for Group {
 /// Starts what runs beside consensus. The task holds the group weakly, so that dropping every handle ends it.
 fn tasks_of(inner: &Arc<Inner>) {
     let (weak, clock, stop) = (Arc::downgrade(inner), Arc::clone(&inner.clock), inner.stop.clone());
-    inner.tasks.spawn(heard::report(weak, clock, stop));
+    inner.tasks.spawn(heard::report(weak.clone(), clock, stop.clone()));
+    inner.tasks.spawn(failover::run(weak, stop));
 }

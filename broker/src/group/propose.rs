@@ -48,7 +48,7 @@ impl Group {
             .await
             .map_err(|_| Unavailable::Busy { waited: deadline.whole })?;
         let mut unknown = None;
-        while deadline.left() > Duration::ZERO {
+        while deadline.left() > Duration::ZERO && !inner.is_out_of_patience(&deadline) {
             if let Some(reason) = inner.not_running() {
                 return Err(Unavailable::Stopped { broker: inner.config.id, reason });
             }
@@ -68,7 +68,7 @@ impl Group {
             inner.leadership_may_change(leadership, deadline.left()).await;
         }
         Err(match unknown {
-            Some(reason) => Unavailable::Unknown { reason },
+            Some(reason) => Unavailable::Repeatable { reason },
             None => Unavailable::NoLeader { broker: inner.config.id },
         })
     }
@@ -95,7 +95,13 @@ impl Inner {
         }
         let envelope: LogEnvelope = proposal.at(self.now());
         let write = self.raft.client_write(Proposed(Arc::new(envelope)));
-        match tokio::time::timeout(timeout, write).await {
+        let answer = tokio::select! {
+            answer = tokio::time::timeout(timeout, write) => answer,
+            () = self.leaderless_for(self.config.patience) => {
+                return Attempt::Unknown("this broker lost its majority before one had stored it".to_owned());
+            }
+        };
+        match answer {
             Err(_) => {
                 Attempt::Unknown(format!("no majority of the brokers stored it within {} ms", timeout.as_millis()))
             }
@@ -137,6 +143,26 @@ impl Inner {
         let _ = tokio::time::timeout(PAUSE.min(at_most), changed).await;
     }
 
+    /// Whether a call has waited for a leader for long enough: the next broker may know one.
+    pub(super) fn is_out_of_patience(&self, deadline: &Deadline) -> bool {
+        let since = *self.leaderless.borrow();
+        since.is_some_and(|since| since.max(deadline.began).elapsed() >= self.config.patience)
+    }
+
+    /// Ends once no leader was known for `limit` without a break.
+    pub(super) async fn leaderless_for(&self, limit: Duration) {
+        let mut leaderless = self.leaderless.clone();
+        loop {
+            let since = *leaderless.borrow_and_update();
+            let left = since.map_or(Duration::MAX, |since| limit.saturating_sub(since.elapsed()));
+            tokio::select! {
+                // Where the watch has ended, the group has, and nobody leads here again.
+                changed = leaderless.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(left), if since.is_some() => return,
+            }
+        }
+    }
+
     /// Refuses what the log has no room for, before anybody stores it.
     fn too_large(&self, proposal: &Proposal) -> Option<Applied> {
         let mut length = Length(0);
@@ -172,13 +198,15 @@ impl io::Write for Length {
 
 /// When a caller gets an answer at the latest.
 pub(super) struct Deadline {
+    began: Instant,
     end: Instant,
     pub(super) whole: Duration,
 }
 
 impl Deadline {
     pub(super) fn within(whole: Duration) -> Self {
-        Self { end: Instant::now() + whole, whole }
+        let began = Instant::now();
+        Self { began, end: began + whole, whole }
     }
 
     pub(super) fn left(&self) -> Duration {

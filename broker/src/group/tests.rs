@@ -21,9 +21,11 @@ use comity_runtime::tls::{ClientCertificates, IncomingLimits, ServerTls, incomin
 use openraft::async_runtime::WatchReceiver as _;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 
 use super::*;
+
+mod isolation;
+mod line;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -63,7 +65,18 @@ struct Broker {
     id: u64,
     group: Group,
     observer: Arc<Counting>,
-    server: JoinHandle<()>,
+    server: Server,
+}
+
+/// What serves a broker's peers, connections included: they end with it, as with a process.
+struct Server(Option<tokio::runtime::Runtime>);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 impl Federation {
@@ -107,17 +120,19 @@ impl Federation {
         let mut config = GroupConfig::new(id, self.data(id), self.domain());
         config.snapshot_every = self.snapshot_every;
         let group = Group::start(config, deps).await.unwrap();
-        let listener = bind(self.addresses[&id]).await;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let address = self.addresses[&id];
+        let listener = runtime.spawn(async move { bind(address).await }).await.unwrap();
         let tls =
             ServerTls::with_client_certificates(source.subscribe(), self.ca.roots(), ClientCertificates::Required);
         let service = crate::transport::service(&group);
-        let server = tokio::spawn(async move {
+        runtime.spawn(async move {
             // The source of identities lives as long as the server.
             let _source = source;
             let incoming = incoming(listener, tls, IncomingLimits::default());
             tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming).await.unwrap();
         });
-        Broker { id, group, observer, server }
+        Broker { id, group, observer, server: Server(Some(runtime)) }
     }
 
     async fn three(&self) -> Vec<Broker> {
@@ -142,8 +157,7 @@ impl Broker {
     /// Ends at once, as far as a task can: no hand-over, no answers any more. What SIGKILL does is shown by the
     /// integration tests.
     async fn crash(self) {
-        self.server.abort();
-        let _ = self.server.await;
+        drop(self.server);
         self.group.inner.stop.cancel();
         self.group.inner.raft.shutdown().await.unwrap();
         self.group.inner.log.close();
@@ -151,8 +165,7 @@ impl Broker {
 
     async fn stop(self) {
         self.group.shutdown().await;
-        self.server.abort();
-        let _ = self.server.await;
+        drop(self.server);
     }
 }
 

@@ -91,6 +91,11 @@ impl LogStore {
         self.read(|log| Ok(log.log_state().purged().map(|(_, index)| *index)))
     }
 
+    /// The last entry written, whether it is on disk yet or not.
+    pub(crate) fn last(&self) -> io::Result<Option<LogId>> {
+        self.read(|log| Ok(log.log_state().last().copied().map(to_log_id)))
+    }
+
     /// How many times the log was synced to disk since it was opened; many entries share one.
     pub(crate) fn syncs(&self) -> u64 {
         self.read(|log| Ok(log.stat().flush_metrics.sync_batch_count)).unwrap_or(0)

@@ -159,7 +159,9 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         rpc: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        self.exchange(Method::Vote, &VoteMessage { pre_vote: false, request: rpc }, option.soft_ttl()).await
+        let leader_gone = self.peers.stands_after(&rpc);
+        self.exchange(Method::Vote, &VoteMessage { pre_vote: false, request: rpc, leader_gone }, option.soft_ttl())
+            .await
     }
 
     async fn pre_vote(
@@ -167,7 +169,8 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         rpc: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        self.exchange(Method::Vote, &VoteMessage { pre_vote: true, request: rpc }, option.soft_ttl()).await
+        let message = VoteMessage { pre_vote: true, request: rpc, leader_gone: None };
+        self.exchange(Method::Vote, &message, option.soft_ttl()).await
     }
 
     async fn full_snapshot(
