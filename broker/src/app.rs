@@ -149,6 +149,7 @@ impl Broker {
             tls: ClientTls::new(ca.roots().clone(), identity.subscribe()),
         };
         let group = Group::start(group_config(&config, &ca), deps).await?;
+        metrics.show_log_syncs(group.log_sync_seconds());
         let pace = Arc::new(DesiredPace::new(Arc::clone(&clock)));
         let context = Context {
             id: config.settings.id,

@@ -21,6 +21,7 @@ mod propose;
 pub(crate) mod raft_types;
 mod read;
 mod serve_peer;
+mod slow_disk;
 mod status;
 
 #[cfg(test)]
@@ -175,10 +176,17 @@ impl Group {
         self.inner.log.syncs()
     }
 
+    /// How long log entries and votes take to the disk.
+    pub fn log_sync_seconds(&self) -> prometheus::Histogram {
+        self.inner.log.disk().seconds()
+    }
+
     /// Ends when consensus on this broker has ended, with the reason in words: the disk failed, or
     /// [`shutdown`](Self::shutdown) was called. The process should then exit.
     pub async fn stopped(&self) -> String {
-        leadership::stopped(&self.inner.raft).await
+        let reason = leadership::stopped(&self.inner.raft).await;
+        let disk = self.inner.log.disk().fault();
+        disk.or_else(|| storage::fault_in(&self.inner.config.data, &reason)).unwrap_or(reason)
     }
 
     /// Stops consensus and lets go of the disk. A leader first hands over to a follower, where there is one.
@@ -212,5 +220,6 @@ impl std::fmt::Debug for Group {
 fn tasks_of(inner: &Arc<Inner>) {
     let (weak, clock, stop) = (Arc::downgrade(inner), Arc::clone(&inner.clock), inner.stop.clone());
     inner.tasks.spawn(heard::report(weak.clone(), clock, stop.clone()));
-    inner.tasks.spawn(failover::run(weak, stop));
+    inner.tasks.spawn(failover::run(weak.clone(), stop.clone()));
+    inner.tasks.spawn(slow_disk::run(weak, stop));
 }

@@ -7,9 +7,12 @@
 //! ```
 //!
 //! A torn end of the log, which a crash leaves, is cut off: nobody was told that it was written. Any other damage stops
-//! the broker: to guess would be to forget a vote or an acknowledged entry. The way out is always the same: move the
+//! the broker: to guess would be to forget a vote or an acknowledged entry. What the operating system says of the disk (full,
+//! read-only, failing) is no damage: it stops the broker as well, which goes on where it was once that is mended. The way out of damage is always the same: move the
 //! directory away and let the broker be rebuilt from its peers.
 
+mod disk_fault;
+mod disk_watch;
 mod entry_codec;
 mod error;
 mod log_store;
@@ -34,12 +37,19 @@ use comity_runtime::atomic_file;
 
 use crate::group::ApplyObserver;
 
+pub use disk_fault::DiskFault;
 pub use error::StorageError;
 pub(crate) use log_store::LogStore;
 pub(crate) use replica::Replica;
 pub(crate) use snapshot_dir::{IncomingSnapshot, SnapshotDir};
 pub use snapshot_file::SnapshotHandle;
 pub use state_machine::StateMachine;
+
+/// The sentence about a fault of the disk that stopped consensus, which passes on only its text.
+pub(crate) fn fault_in(data: &Path, reason: &str) -> Option<String> {
+    let fault = DiskFault::of_text(reason)?;
+    Some(StorageError::Disk { path: data.to_owned(), fault, reason: reason.to_owned() }.to_string())
+}
 
 /// An opened data directory.
 pub(crate) struct Disk {

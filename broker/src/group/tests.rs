@@ -24,6 +24,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 
+mod disk;
 mod isolation;
 mod line;
 
@@ -208,14 +209,30 @@ fn policy(commit: u64) -> Proposal {
     }
 }
 
+/// Changes the state, as a client does that tries again where it is told that it may.
 async fn changed(group: &Group, commit: u64) -> u64 {
-    let applied = group.propose(policy(commit)).await.unwrap();
+    let mut proposal = policy(commit);
+    let caller = "spiffe://group.test/user/admin".to_owned();
+    proposal.idempotency = Some(Idempotency { caller, key: commit.to_string(), body_sha256: "b".into() });
+    let applied = eventually("a change", || async {
+        match group.propose(proposal.clone()).await {
+            Err(error) if error.may_be_repeated() => None,
+            done => Some(done.unwrap()),
+        }
+    })
+    .await;
     assert_eq!(applied.reply, Ok(ReplyBody::Policy { changed: true }));
     applied.revision
 }
 
 async fn read_revision(group: &Group, consistency: Consistency) -> u64 {
-    group.read(consistency, |state| state.revision).await.unwrap()
+    eventually("a read", || async {
+        match group.read(consistency, |state| state.revision).await {
+            Err(Unavailable::NoLeader { .. } | Unavailable::ReadTimeout { .. }) => None,
+            done => Some(done.unwrap()),
+        }
+    })
+    .await
 }
 
 /// Waits until all have applied the same, and checks that it is the same.

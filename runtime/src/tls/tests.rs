@@ -1,6 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -65,6 +66,8 @@ struct Broker {
     address: SocketAddr,
     health: HealthReporter,
     callers: Arc<Mutex<Vec<PeerInfo>>>,
+    /// Sends callers to another broker.
+    sends_away: Arc<AtomicBool>,
     runtime: Option<tokio::runtime::Runtime>,
 }
 
@@ -80,9 +83,16 @@ impl Broker {
         let (health, service) = tonic_health::server::health_reporter();
         let callers = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&callers);
+        let sends_away = Arc::new(AtomicBool::new(false));
+        let away = Arc::clone(&sends_away);
         let note = move |request: Request<()>| {
             let peer = request.extensions().get::<PeerInfo>().cloned();
             noted.lock().unwrap().push(peer.ok_or_else(|| Status::internal("no peer"))?);
+            if away.load(Ordering::Relaxed) {
+                let mut status = Status::unavailable("no leader is known");
+                status.metadata_mut().insert(ELSEWHERE_METADATA, "1".parse().unwrap());
+                return Err(status);
+            }
             Ok::<_, Status>(request)
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -94,7 +104,7 @@ impl Broker {
                 .await
                 .unwrap();
         });
-        Self { address, health, callers, runtime: Some(runtime) }
+        Self { address, health, callers, sends_away, runtime: Some(runtime) }
     }
 
     fn kill(&mut self) {
@@ -327,6 +337,31 @@ async fn the_channel_goes_to_the_next_broker_when_one_is_dead() {
     let shown = status.message();
     assert!(shown.starts_with(&format!("cannot reach any broker: {dead}: ")), "{shown}");
     assert!(shown.contains("refused"), "{shown}");
+}
+
+#[tokio::test]
+async fn a_call_that_is_sent_elsewhere_is_made_there() {
+    let federation = Federation::new("dev.test");
+    let agent = federation.source(&federation.cluster("ethz"));
+    let one = Broker::start(&federation, &federation.source(&federation.broker(1)));
+    let two = Broker::start(&federation, &federation.source(&federation.broker(2)));
+    let list = BrokerEndpoints::new([one.address, two.address].map(|a| a.to_string())).unwrap();
+    let channel = connect(&list, &federation.client(&agent));
+    check(&channel).await.unwrap();
+    let calls = |broker: &Broker| broker.callers.lock().unwrap().len();
+    assert_eq!((calls(&one), calls(&two)), (1, 0));
+
+    // The call itself succeeds, and later ones go straight to the other.
+    one.sends_away.store(true, Ordering::Relaxed);
+    check(&channel).await.unwrap();
+    check(&channel).await.unwrap();
+    assert_eq!((calls(&one), calls(&two)), (2, 2));
+
+    // Nobody can: the refusal arrives, after each was asked once.
+    two.sends_away.store(true, Ordering::Relaxed);
+    let status = check(&channel).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (tonic::Code::Unavailable, "no leader is known"));
+    assert_eq!((calls(&one), calls(&two)), (3, 3));
 }
 
 #[tokio::test]
