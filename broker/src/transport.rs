@@ -7,6 +7,7 @@ mod authorise;
 mod frame;
 mod network;
 mod peers;
+mod reach;
 mod serve;
 mod serve_snapshot;
 

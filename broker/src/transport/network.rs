@@ -75,6 +75,9 @@ impl PeerNetwork {
             frame,
         )
         .await;
+        if self.lane == Lane::Heartbeat {
+            self.peers.sign_of_life(self.target, &reply);
+        }
         reply.and_then(|reply| frame::decode(&reply.payload)).map_err(|status| self.failed(method, timeout, &status))
     }
 

@@ -14,6 +14,7 @@ use tonic::{Request, Status, Streaming};
 
 use super::frame::{self, VoteMessage};
 use super::network::PeerNetwork;
+use super::reach::Reach;
 use crate::group::MemberAddress;
 use crate::group::raft_types::TypeConfig;
 use crate::group::{ForwardReply, ForwardRequest};
@@ -59,6 +60,7 @@ struct Inner {
     clients: Mutex<BTreeMap<(u64, Lane), (String, Client)>>,
     /// The term of this broker's last election after a leader whose process had ended, and that leader.
     stands_after: Mutex<Option<(u64, u64)>>,
+    reach: Reach,
     /// Where tests lay lines that can be cut.
     #[cfg(test)]
     lines: Mutex<BTreeMap<u64, String>>,
@@ -73,9 +75,18 @@ impl Peers {
                 tls,
                 clients: Mutex::new(BTreeMap::new()),
                 stands_after: Mutex::new(None),
+                reach: Reach::default(),
                 #[cfg(test)]
                 lines: Mutex::default(),
             }),
+        }
+    }
+
+    /// Takes note of what became of a sign of life.
+    pub(super) fn sign_of_life<T>(&self, peer: u64, outcome: &Result<T, Status>) {
+        match outcome {
+            Ok(_) => self.inner.reach.answered(peer),
+            Err(status) => self.inner.reach.failed(peer, &describe(status)),
         }
     }
 
