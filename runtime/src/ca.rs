@@ -147,6 +147,12 @@ pub struct CertificateAuthority {
 }
 
 impl CertificateAuthority {
+    /// Where the authority's key is in its directory.
+    #[must_use]
+    pub fn key_file(dir: &Path) -> std::path::PathBuf {
+        dir.join(KEY_FILE)
+    }
+
     /// Makes a new authority, valid for ten years.
     ///
     /// # Errors
