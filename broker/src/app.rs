@@ -168,6 +168,7 @@ impl Broker {
         let age = connection_age(&config);
         let raft_tls =
             ServerTls::with_client_certificates(identity.subscribe(), ca.roots(), ClientCertificates::Required);
+        group.hand_over_while_refusing(raft_tls.refused_for_time());
         below
             .spawn(log_end("raft", server::serve_brokers(group.clone(), listeners.raft, raft_tls, age, below.token())));
         let client_tls = ServerTls::new(identity.subscribe(), ca.roots());

@@ -20,6 +20,7 @@ mod proposal;
 mod propose;
 pub(crate) mod raft_types;
 mod read;
+mod refusing;
 mod serve_peer;
 mod slow_disk;
 mod status;

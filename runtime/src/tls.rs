@@ -20,6 +20,7 @@ mod incoming;
 mod peer;
 mod refusal;
 mod server;
+mod validity;
 mod verify_client;
 mod verify_server;
 
@@ -32,6 +33,7 @@ pub use incoming::{Incoming, IncomingLimits, incoming};
 pub use peer::PeerInfo;
 pub use refusal::Refusal;
 pub use server::{ClientCertificates, HandshakeError, ServerConnection, ServerTls};
+pub use validity::RefusedForTime;
 
 /// gRPC is HTTP/2.
 const ALPN: &[u8] = b"h2";

@@ -27,6 +27,7 @@ use super::*;
 mod disk;
 mod isolation;
 mod line;
+mod refusing;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -126,6 +127,7 @@ impl Federation {
         let listener = runtime.spawn(async move { bind(address).await }).await.unwrap();
         let tls =
             ServerTls::with_client_certificates(source.subscribe(), self.ca.roots(), ClientCertificates::Required);
+        group.hand_over_while_refusing(tls.refused_for_time());
         let service = crate::transport::service(&group);
         runtime.spawn(async move {
             // The source of identities lives as long as the server.

@@ -265,6 +265,44 @@ async fn expired_certificates_are_refused_on_both_sides() {
 }
 
 #[tokio::test]
+async fn certificates_of_another_time_are_told_apart_on_both_sides() {
+    let federation = Federation::new("dev.test");
+    let server = federation.source(&federation.broker(1));
+    let at = |time| IdentitySource::new(federation.identity_at(&federation.broker(2), HOUR, time));
+    let now = SystemTime::now();
+    let tls = ServerTls::new(server.subscribe(), federation.0.roots());
+    let soon = Duration::from_secs(60);
+
+    // Issued by a broker whose clock is two hours ahead; then one that ended two hours ago.
+    for (source, reason) in [(at(now + HOUR * 2), "not valid yet"), (at(now - HOUR * 2), "has expired")] {
+        let (refused, _) = handshake(&tls, &federation.client(&source)).await;
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains(reason) && text.matches(" UTC").count() == 2 && text.contains("clock"), "{text}");
+        assert_eq!(tls.refused_for_time().within(soon), [federation.broker(2)]);
+
+        // The client hears of it at its first read.
+        let broker = Broker::start_with(tls.clone());
+        let text = check(&connect(&broker.endpoints(), &federation.client(&source))).await.unwrap_err().to_string();
+        assert!(text.contains("the peer refused this side's certificate") && text.contains(reason), "{text}");
+
+        // The server's certificate, looked at by the client.
+        let late = ServerTls::new(source.subscribe(), federation.0.roots());
+        let (_, refused) = handshake(&late, &federation.client(&server)).await;
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains(reason) && text.matches(" UTC").count() == 2, "{text}");
+    }
+
+    // A forger makes nobody believe that the clock is off.
+    let other = Federation::new("dev.test");
+    let forged = IdentitySource::new(other.identity_at(&other.broker(3), HOUR, now - HOUR * 2));
+    handshake(&tls, &federation.client(&forged)).await.0.unwrap_err();
+    assert_eq!(tls.refused_for_time().within(soon), [federation.broker(2)]);
+
+    // Clocks that differ by less than the margin do not matter.
+    handshake(&tls, &federation.client(&at(now + HOUR - soon))).await.0.unwrap();
+}
+
+#[tokio::test]
 async fn a_listener_that_requires_certificates_refuses_their_absence() {
     let federation = Federation::new("dev.test");
     let source = federation.source(&federation.broker(1));
