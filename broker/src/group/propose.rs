@@ -19,6 +19,9 @@ use super::{Group, Inner, Leadership};
 /// Between two looks for a leader, where nothing says that there is a new one.
 const PAUSE: Duration = Duration::from_millis(25);
 
+/// For the answer of a leader that has just been replaced.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+
 /// What became of one attempt.
 pub(super) enum Attempt {
     /// It is in the log, and applied.
@@ -123,7 +126,16 @@ impl Inner {
             // The leader gives up first, so that its answer still arrives.
             timeout_ms: u64::try_from((left * 9 / 10).as_millis()).unwrap_or(u64::MAX),
         };
-        match self.peers.forward(leader, &address, &message, left).await {
+        let answer = tokio::select! {
+            answer = self.peers.forward(leader, &address, &message, left) => answer,
+            () = self.led_by_another(leader) => {
+                return Attempt::Unknown(format!("broker {leader} did not answer and leads no more"));
+            }
+            () = self.leaderless_for(self.config.patience) => {
+                return Attempt::Unknown(format!("broker {leader} did not answer and is not heard any more"));
+            }
+        };
+        match answer {
             Ok(ForwardReply::Applied(applied)) => Attempt::Applied(applied),
             Ok(ForwardReply::NotAppended) => Attempt::NotAppended,
             Ok(ForwardReply::Unknown(reason)) => Attempt::Unknown(reason),
@@ -147,6 +159,18 @@ impl Inner {
     pub(super) fn is_out_of_patience(&self, deadline: &Deadline) -> bool {
         let since = *self.leaderless.borrow();
         since.is_some_and(|since| since.max(deadline.began).elapsed() >= self.config.patience)
+    }
+
+    /// Ends a little after another broker has taken over from `leader`, which may have been about to answer.
+    async fn led_by_another(&self, leader: u64) {
+        let mut leadership = self.leadership.clone();
+        let another = leadership.wait_for(|now| match now {
+            Leadership::Leader { .. } => true,
+            Leadership::Follower { leader: next } => next.is_some_and(|next| next != leader),
+        });
+        // Where the watch has ended, so has the group.
+        let _ = another.await;
+        tokio::time::sleep(LAST_WORDS).await;
     }
 
     /// Ends once no leader was known for `limit` without a break.

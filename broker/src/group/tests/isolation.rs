@@ -174,3 +174,16 @@ async fn a_follower_that_finds_its_leader_gone_alone_is_not_believed() {
         broker.stop().await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_was_handed_to_a_leader_that_hangs_goes_to_the_next_one() {
+    let federation = Federation::new(3);
+    let (brokers, lines, index) = three_with_lines(&federation).await;
+    lines.set(brokers[index].id, CUT, CUT);
+    // Handed on at once: nobody has missed the leader yet.
+    let began = Instant::now();
+    assert_eq!(changed(&brokers[(index + 1) % 3].group, 2).await, 2);
+    // Without giving up the old leader it would take the call's whole deadline.
+    assert!(began.elapsed() < Duration::from_millis(3_500), "it took {:?}", began.elapsed());
+    stop_all(brokers, &lines).await;
+}
