@@ -38,6 +38,8 @@ use comity_runtime::atomic_file;
 use crate::group::ApplyObserver;
 
 pub use disk_fault::DiskFault;
+#[cfg(test)]
+pub(crate) use disk_watch::DiskWatch;
 pub use error::StorageError;
 pub(crate) use log_store::LogStore;
 pub(crate) use replica::Replica;

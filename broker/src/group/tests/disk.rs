@@ -2,6 +2,23 @@
 
 use super::*;
 
+/// A disk that hangs until this is dropped, also by a test that fails: the log's thread must end.
+struct Stalled(crate::storage::DiskWatch);
+
+impl Stalled {
+    fn stall(group: &Group) -> Self {
+        let disk = group.inner.log.disk().clone();
+        disk.stall(true);
+        Self(disk)
+    }
+}
+
+impl Drop for Stalled {
+    fn drop(&mut self) {
+        self.0.stall(false);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_whose_disk_hangs_hands_over() {
     let federation = Federation::new(3);
@@ -9,7 +26,7 @@ async fn a_leader_whose_disk_hangs_hands_over() {
     let index = leader(&brokers).await;
     changed(&brokers[index].group, 1).await;
     let slow = &brokers[index];
-    slow.group.inner.log.disk().stall(true);
+    let stalled = Stalled::stall(&slow.group);
     let began = Instant::now();
     let writer = slow.group.clone();
     let write = tokio::spawn(async move { writer.propose(policy(2)).await });
@@ -22,7 +39,7 @@ async fn a_leader_whose_disk_hangs_hands_over() {
     .await;
     assert!(began.elapsed() < Duration::from_secs(4), "it took {:?}", began.elapsed());
     changed(&brokers[(index + 1) % 3].group, 3).await;
-    slow.group.inner.log.disk().stall(false);
+    drop(stalled);
     // The write that hung may have been lost or not; it was not promised.
     let _ = write.await.unwrap();
     same_everywhere(&brokers).await;

@@ -97,7 +97,8 @@ async fn a_deaf_leader_falls_silent_so_that_another_is_elected() {
     lines.set(old.id, Open { there: true, back: false }, CUT);
     until("the deaf leader to step down", || !leads(old)).await;
     let took = until("another leader", || brokers.iter().any(|broker| broker.id != old.id && leads(broker))).await;
-    assert!(took < Duration::from_secs(6), "it took {took:?}");
+    // Its connections themselves would last for four seconds, and renew the others' leases until then.
+    assert!(took < Duration::from_millis(3_500), "it took {took:?}");
     let next = brokers.iter().find(|broker| leads(broker)).unwrap();
     changed(&next.group, 2).await;
     lines.set(old.id, WHOLE, WHOLE);
