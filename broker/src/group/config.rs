@@ -16,6 +16,8 @@ const MAX_ENTRIES_PER_MESSAGE: u64 = 512;
 const QUEUE: u64 = 8_192;
 /// For a whole snapshot to a follower, transfer and installation.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(300);
+/// How long a leader that hears no answers is silent, in longest election timeouts.
+const SILENCE: u64 = 4;
 /// After a peer could not be reached.
 const BACKOFF: &str = "200ms";
 
@@ -77,8 +79,9 @@ impl GroupConfig {
             api_channel_size: Some(QUEUE),
             notification_channel_size: Some(QUEUE),
             enable_pre_vote: Some(true),
-            // A leader that hears no answers may still be heard: it falls silent, so that another can be elected.
-            quorum_loss_probe_interval: Some(millis(self.timing.election_max).saturating_mul(2)),
+            // A leader that hears no answers may still be heard: it falls silent, so that another can be elected. Long
+            // enough for a second try, for entries that it sends again renew a lease once more.
+            quorum_loss_probe_interval: Some(millis(self.timing.election_max).saturating_mul(SILENCE)),
             backoff: BACKOFF.to_owned(),
             ..Config::default()
         }

@@ -98,7 +98,7 @@ async fn a_deaf_leader_falls_silent_so_that_another_is_elected() {
     until("the deaf leader to step down", || !leads(old)).await;
     let took = until("another leader", || brokers.iter().any(|broker| broker.id != old.id && leads(broker))).await;
     // Its connections themselves would last for four seconds, and renew the others' leases until then.
-    assert!(took < Duration::from_millis(3_500), "it took {took:?}");
+    assert!(took < Duration::from_secs(4), "it took {took:?}");
     let next = brokers.iter().find(|broker| leads(broker)).unwrap();
     changed(&next.group, 2).await;
     lines.set(old.id, WHOLE, WHOLE);
