@@ -3,7 +3,7 @@
 use super::*;
 
 /// A disk that hangs until this is dropped, also by a test that fails: the log's thread must end.
-struct Stalled(crate::storage::DiskWatch);
+struct Stalled(storage::DiskWatch);
 
 impl Stalled {
     fn stall(group: &Group) -> Self {
