@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use comity_runtime::{
-    AdminServer, BuildInfo, ClientTls, Clock, Entropy, IdentityKey, IdentitySource, Readiness, Shutdown, SystemClock,
-    SystemEntropy, atomic_file,
+    AdminServer, BuildInfo, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentitySource, Readiness, Shutdown,
+    SystemClock, SystemEntropy, atomic_file, private_files,
 };
 use tokio::sync::{Notify, watch};
 
@@ -48,6 +48,9 @@ pub enum AgentError {
     /// A file of the state directory.
     #[error(transparent)]
     File(#[from] atomic_file::FileError),
+    /// A secret that others could read.
+    #[error(transparent)]
+    NotPrivate(#[from] private_files::NotPrivate),
     /// The memory.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -133,6 +136,13 @@ impl Agent {
         // Before anything that may wait: for a broker, a disk or an API server.
         tracing::info!(state = %state.display(), "comity-agent {} starts", env!("CARGO_PKG_VERSION"));
         let crash_points = CrashPoint::from_environment(&state)?;
+        for secret in [
+            state.join(IDENTITY_KEY_FILE),
+            IdentityDir::new(state.join("identity")).key_file(),
+            state.join("agent.redb"),
+        ] {
+            private_files::check(&secret)?;
+        }
         let store = Store::open(&state)?;
         let key = IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), entropy.as_ref())?;
         let token = config.join_token_file.as_deref();

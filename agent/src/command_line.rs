@@ -142,6 +142,7 @@ impl Failure {
             Self::Agent(error) => matches!(
                 **error,
                 AgentError::Config(_)
+                    | AgentError::NotPrivate(_)
                     | AgentError::CrashPoint(_)
                     | AgentError::Inventory(_)
                     | AgentError::Kubernetes(KubernetesApiError::Unusable { .. })

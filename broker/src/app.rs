@@ -150,6 +150,7 @@ impl Broker {
             tls: ClientTls::new(ca.roots().clone(), identity.subscribe()),
         };
         let group = Group::start(group_config(&config, &ca), deps).await?;
+        metrics.show_log_syncs(group.log_sync_seconds());
         let pace = Arc::new(DesiredPace::new(Arc::clone(&clock)));
         let context = Context {
             id: config.settings.id,
@@ -168,6 +169,7 @@ impl Broker {
         let age = connection_age(&config);
         let raft_tls =
             ServerTls::with_client_certificates(identity.subscribe(), ca.roots(), ClientCertificates::Required);
+        group.hand_over_while_refusing(raft_tls.refused_for_time());
         below
             .spawn(log_end("raft", server::serve_brokers(group.clone(), listeners.raft, raft_tls, age, below.token())));
         let client_tls = ServerTls::new(identity.subscribe(), ca.roots());

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use comity_runtime::private_files::NotPrivate;
 use comity_runtime::shutdown::Shutdown;
 use comity_runtime::spiffe::{SpiffeError, TrustDomain, UserName};
 use comity_runtime::telemetry::{self, LogFormat, TelemetryConfig, TelemetryError};
@@ -189,6 +190,8 @@ enum Failure {
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
     #[error(transparent)]
+    NotPrivate(#[from] NotPrivate),
+    #[error(transparent)]
     Start(#[from] StartError),
     #[error(transparent)]
     Rebuild(#[from] RebuildError),
@@ -203,7 +206,7 @@ enum Failure {
 impl Failure {
     fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Config(_) | Self::Name(_) | Self::Telemetry(_) => ExitCode::from(USAGE),
+            Self::Config(_) | Self::Name(_) | Self::Telemetry(_) | Self::NotPrivate(_) => ExitCode::from(USAGE),
             Self::Provision(ProvisionError::Config(_) | ProvisionError::Name(_) | ProvisionError::Exists { .. }) => {
                 ExitCode::from(USAGE)
             }
@@ -330,6 +333,7 @@ async fn run(args: RunArgs) -> Result<(), Failure> {
         say!("{}", config.dump());
         return Ok(());
     }
+    config.check_private()?;
     let mut telemetry = TelemetryConfig::from_environment("comity-broker");
     telemetry.filter.clone_from(&args.log);
     telemetry.log_format = args.log_format.parse::<LogFormat>()?;

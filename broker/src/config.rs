@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use comity_runtime::atomic_file::{self, FileError};
+use comity_runtime::ca::CertificateAuthority;
+use comity_runtime::identity::IdentityDir;
+use comity_runtime::private_files::{self, NotPrivate};
 use comity_runtime::spiffe::SpiffeId;
 use comity_runtime::tls::BrokerEndpoints;
 use serde::{Deserialize, Serialize};
@@ -250,6 +253,20 @@ impl Config {
         self.founding_file().exists()
     }
 
+    /// Refuses to trust secrets that others than the owner could read or change.
+    ///
+    /// # Errors
+    /// [`NotPrivate`], which has the command to run.
+    pub fn check_private(&self) -> Result<(), NotPrivate> {
+        let log = self.group_dir().join("log");
+        for path in [self.data.clone(), self.group_dir(), log.clone(), self.identity_dir(), self.ca_dir()] {
+            private_files::check(&path)?;
+        }
+        private_files::check(&CertificateAuthority::key_file(&self.ca_dir()))?;
+        private_files::check(&IdentityDir::new(self.identity_dir()).key_file())?;
+        private_files::check_all(&log, "wal")
+    }
+
     /// What is in force, for people and scripts.
     #[must_use]
     pub fn dump(&self) -> String {
@@ -294,6 +311,41 @@ mod tests {
         for bad in ["a:1/a:2", "1=a:1", "x=a:1/a:2", "1=a:1/a:2,1=b:1/b:2"] {
             assert!(parse_members(bad).unwrap_err().to_string().starts_with("members"), "{bad}");
         }
+    }
+
+    #[test]
+    fn secrets_that_others_can_read_are_refused() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let home = tempfile::tempdir().unwrap();
+        let data = home.path().join("data");
+        let members = parse_members("1=127.0.0.1:17444/127.0.0.1:17443").unwrap();
+        let settings = Settings { id: 1, members, bootstrap_admins: BTreeSet::new() };
+        crate::provision::init(&crate::provision::Init {
+            data: data.clone(),
+            trust_domain: comity_runtime::spiffe::TrustDomain::new("modes.test").unwrap(),
+            settings,
+            admin: comity_runtime::spiffe::UserName::new("admin").unwrap(),
+            admin_out: home.path().join("admin"),
+        })
+        .unwrap();
+        let config = Config::load(&data).unwrap();
+        std::fs::create_dir_all(config.group_dir().join("log")).unwrap();
+        let wal = config.group_dir().join("log/r-0.wal");
+        std::fs::write(&wal, "").unwrap();
+        let set = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        for private in [config.group_dir(), config.group_dir().join("log")] {
+            set(&private, 0o700);
+        }
+        set(&wal, 0o600);
+        config.check_private().unwrap();
+        let key = config.ca_dir().join("ca-key.pem");
+        for (path, open, private) in [(&key, 0o644, 0o600), (&wal, 0o604, 0o600), (&data, 0o777, 0o700)] {
+            set(path, open);
+            let error = config.check_private().unwrap_err().to_string();
+            assert!(error.contains(&format!("chmod go= {}", path.display())), "{error}");
+            set(path, private);
+        }
+        config.check_private().unwrap();
     }
 
     #[test]

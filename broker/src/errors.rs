@@ -3,6 +3,7 @@
 use comity_core::Refusal;
 use comity_core::refusal::Code as RefusalCode;
 use comity_proto::{ERROR_DETAIL_METADATA, v1};
+use comity_runtime::tls::ELSEWHERE_METADATA;
 use prost::Message as _;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
@@ -111,7 +112,11 @@ impl RpcError {
 
 impl From<RpcError> for Status {
     fn from(error: RpcError) -> Self {
-        status(error.code(), &error.detail())
+        let mut status = status(error.code(), &error.detail());
+        if matches!(&error, RpcError::Unavailable(reason) if reason.may_be_repeated()) {
+            status.metadata_mut().insert(ELSEWHERE_METADATA, MetadataValue::from_static("1"));
+        }
+        status
     }
 }
 
@@ -175,6 +180,16 @@ mod tests {
             (detail.code.as_str(), detail.field.as_str(), detail.value.as_str(), detail.remedy.as_str()),
             ("invalid-field", "spec.gpus.count", "0", "ask for 1 to 4096")
         );
+    }
+
+    #[test]
+    fn a_caller_is_sent_elsewhere_only_where_that_does_no_harm() {
+        let elsewhere =
+            |reason: Unavailable| Status::from(RpcError::from(reason)).metadata().get(ELSEWHERE_METADATA).is_some();
+        assert!(elsewhere(Unavailable::NoLeader { broker: 1 }));
+        assert!(elsewhere(Unavailable::Repeatable { reason: "no answer".to_owned() }));
+        assert!(!elsewhere(Unavailable::Unknown { reason: "no answer".to_owned() }));
+        assert!(!elsewhere(Unavailable::Stopped { broker: 1, reason: "the disk failed".to_owned() }));
     }
 
     #[test]

@@ -16,8 +16,10 @@ mod boot_clock;
 mod clock_exchange;
 mod clock_file;
 mod config;
+mod contact;
 mod election_gate;
 mod error;
+mod failover;
 mod founding;
 mod heard;
 pub(crate) mod hello;
@@ -33,7 +35,9 @@ pub(crate) mod raft_types;
 mod reached;
 mod read;
 mod refuse_append;
+mod refusing;
 mod serve_peer;
+mod slow_disk;
 mod standing;
 mod status;
 mod timekeeper;
@@ -42,7 +46,7 @@ mod timekeeper;
 mod tests;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use comity_core::State;
 use comity_core::log::Applied;
@@ -68,6 +72,7 @@ pub use read::Consistency;
 pub use standing::Halt;
 pub use status::{GroupStatus, MemberStatus, Role};
 
+pub(crate) use contact::Contact;
 pub(crate) use heard::MAX_CLUSTERS_PER_REPORT;
 pub(crate) use serve_peer::{ForwardReply, ForwardRequest};
 pub(crate) use standing::Standing;
@@ -77,6 +82,7 @@ use crate::transport::Peers;
 use clock_exchange::Clocks;
 use election_gate::ElectionGate;
 use heard::Heard;
+use leadership::Judge;
 use raft_types::Raft;
 
 /// Looks on while entries are applied, on every broker, in order. Both calls hold up the log: they must be quick and
@@ -131,12 +137,15 @@ pub(crate) struct Inner {
     changing: Arc<Mutex<()>>,
     clocks: Clocks,
     elections: ElectionGate,
+    pub(crate) contact: Contact,
     pub(crate) snapshots: storage::SnapshotDir,
     log: storage::LogStore,
     leadership: watch::Receiver<Leadership>,
+    /// Since when no leader is known, while none is.
+    leaderless: watch::Receiver<Option<Instant>>,
     /// One permit a proposal in flight.
     in_flight: Semaphore,
-    stop: CancellationToken,
+    pub(crate) stop: CancellationToken,
     tasks: TaskTracker,
 }
 
@@ -158,7 +167,9 @@ impl Group {
         let tasks = TaskTracker::new();
         let heard = Heard::default();
         let restored = restored_clocks(&config).await;
-        let leadership = leadership::watch(&raft, heard.clone(), &stop, &tasks);
+        let contact = Contact::default();
+        let judge = Judge { raft: raft.clone(), lease: config.timing.election_max, contact: contact.clone() };
+        let (leadership, leaderless) = leadership::watch(judge, heard.clone(), &stop, &tasks);
         let inner = Arc::new(Inner {
             clocks: Clocks::new(config.id, restored),
             elections: ElectionGate::new(raft.clone()),
@@ -169,9 +180,11 @@ impl Group {
             heard,
             standing,
             changing: Arc::default(),
+            contact,
             snapshots: disk.snapshots,
             log: disk.log,
             leadership,
+            leaderless,
             in_flight: Semaphore::new(config::MAX_PROPOSALS_IN_FLIGHT),
             stop,
             tasks,
@@ -187,6 +200,11 @@ impl Group {
         self.inner.leadership.clone()
     }
 
+    /// Ends once no leader was known here for `limit` without a break. What waits for one then does better elsewhere.
+    pub async fn without_leader_for(&self, limit: Duration) {
+        self.inner.leaderless_for(limit).await;
+    }
+
     /// The last applied revision.
     pub fn revision(&self) -> watch::Receiver<u64> {
         self.inner.replica.revision()
@@ -197,13 +215,20 @@ impl Group {
         self.inner.log.syncs()
     }
 
+    /// How long log entries and votes take to the disk.
+    pub fn log_sync_seconds(&self) -> prometheus::Histogram {
+        self.inner.log.disk().seconds()
+    }
+
     /// Ends when this broker's part in the group has ended, with the reason: the disk failed, it must not go on, or
     /// [`shutdown`](Self::shutdown) was called. The process should then exit.
     pub async fn stopped(&self) -> Halt {
-        tokio::select! {
-            halt = self.inner.standing.until_halted() => halt,
-            reason = leadership::stopped(&self.inner.raft) => Halt::Stopped(reason),
-        }
+        let reason = tokio::select! {
+            halt = self.inner.standing.until_halted() => return halt,
+            reason = leadership::stopped(&self.inner.raft) => reason,
+        };
+        let disk = self.inner.log.disk().fault();
+        Halt::Stopped(disk.or_else(|| storage::fault_in(&self.inner.config.data, &reason)).unwrap_or(reason))
     }
 
     /// Stops consensus and lets go of the disk. A leader first hands over to a follower, where there is one.
@@ -246,5 +271,7 @@ fn tasks_of(inner: &Arc<Inner>) {
     inner.tasks.spawn(heard::report(weak.clone(), clock, stop.clone()));
     inner.tasks.spawn(hello::run(weak.clone(), stop.clone()));
     inner.tasks.spawn(reached::follow(weak.clone(), stop.clone()));
-    inner.tasks.spawn(admission::run(weak, stop));
+    inner.tasks.spawn(admission::run(weak.clone(), stop.clone()));
+    inner.tasks.spawn(failover::run(weak.clone(), stop.clone()));
+    inner.tasks.spawn(slow_disk::run(weak, stop));
 }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use comity_runtime::memory::use_small_pages;
+use comity_runtime::private_files::make_private_files_only;
 use mimalloc::MiMalloc;
 
 /// A broker makes and drops small things all the time, and a copy of everything for each snapshot: this one is quicker at the
@@ -13,5 +14,6 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 #[tokio::main]
 async fn main() -> ExitCode {
     use_small_pages();
+    make_private_files_only();
     comity_broker::command_line::main().await
 }

@@ -133,6 +133,12 @@ impl Metrics {
         self.registry.clone()
     }
 
+    /// Shows how long the log's writes take, which the log itself measures.
+    pub fn show_log_syncs(&self, seconds: Histogram) {
+        // It can be there already only where a broker was started twice in one registry; then the first is shown.
+        let _ = self.registry.register(Box::new(seconds));
+    }
+
     /// One entry was applied. Must be quick.
     pub fn applied(&self, state: &State, applied: &Applied) {
         self.entries_applied.inc();

@@ -10,8 +10,11 @@
 //!
 //! A torn end of the log, which a crash leaves, is cut off: nobody was told that it was written. A log that is gone, or
 //! ends before what `reached` or a snapshot prove, begins a new life: see [`lost`]. Any other damage stops the broker: to
-//! guess would be to forget a vote or an acknowledged entry.
+//! guess would be to forget a vote or an acknowledged entry. What the operating system says of the disk (full, read-only,
+//! failing) is no damage: it stops the broker as well, which goes on where it was once that is mended.
 
+mod disk_fault;
+mod disk_watch;
 mod entry_codec;
 mod error;
 mod log_store;
@@ -42,6 +45,9 @@ use crate::group::ApplyObserver;
 use marker::Marker;
 use reached::Reached;
 
+pub use disk_fault::DiskFault;
+#[cfg(test)]
+pub(crate) use disk_watch::DiskWatch;
 pub use error::StorageError;
 pub(crate) use log_store::LogStore;
 pub(crate) use marker::DiskIdentity;
@@ -51,6 +57,12 @@ pub(crate) use snapshot_dir::{IncomingSnapshot, SnapshotDir};
 pub use snapshot_file::SnapshotHandle;
 pub use state_machine::StateMachine;
 pub(crate) use surviving_copy::{SurvivingCopy, found_on, read as read_copy};
+
+/// The sentence about a fault of the disk that stopped consensus, which passes on only its text.
+pub(crate) fn fault_in(data: &Path, reason: &str) -> Option<String> {
+    let fault = DiskFault::of_text(reason)?;
+    Some(StorageError::Disk { path: data.to_owned(), fault, reason: reason.to_owned() }.to_string())
+}
 
 /// An opened data directory.
 pub(crate) struct Disk {

@@ -8,6 +8,7 @@ mod frame;
 mod headers;
 mod network;
 mod peers;
+mod reach;
 mod serve;
 mod serve_snapshot;
 

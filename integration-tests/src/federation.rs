@@ -173,7 +173,7 @@ impl Federation {
             place,
             brokers: BTreeMap::new(),
             agents: BTreeMap::new(),
-            log: std::env::var("COMITY_TEST_LOG").unwrap_or_else(|_| "info,openraft=warn".to_owned()),
+            log: std::env::var("COMITY_TEST_LOG").unwrap_or_else(|_| "info,openraft=error".to_owned()),
             snapshot_every: 10_000,
             cluster_certificates_s: 86_400,
         };

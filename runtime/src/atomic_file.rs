@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -136,6 +136,8 @@ fn temporary_name(prefix: &OsString) -> OsString {
 
 fn make(temporary: &Path, mode: u32, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(temporary)?;
+    // Exactly, whatever the process's umask is.
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
     fill(&mut file)?;
     file.sync_all()
 }
@@ -164,8 +166,6 @@ fn remove_stale(parent: &Path, prefix: &OsString) {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]

@@ -33,8 +33,9 @@ pub use csr::{CsrDer, KeyAndCsr};
 pub const DEFAULT_VALIDITY: Duration = Duration::from_secs(24 * 3600);
 /// The longest life that [`CertificateAuthority::issue`] grants.
 pub const MAX_VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
-/// Certificates begin this much before now, for clocks that differ.
-pub const BACKDATE: Duration = Duration::from_secs(60);
+/// Certificates begin this much before now: a machine whose clock is slower by less accepts them all the same. More would
+/// not help, for a leader whose clock is off by so much hands over.
+pub const BACKDATE: Duration = Duration::from_secs(3600);
 /// Most DNS names and addresses in one certificate.
 pub const MAX_NAMES: usize = 16;
 
@@ -147,6 +148,12 @@ pub struct CertificateAuthority {
 }
 
 impl CertificateAuthority {
+    /// Where the authority's key is in its directory.
+    #[must_use]
+    pub fn key_file(dir: &Path) -> std::path::PathBuf {
+        dir.join(KEY_FILE)
+    }
+
     /// Makes a new authority, valid for ten years.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 use crate::atomic_file::FileError;
+use crate::ca::BACKDATE;
 use crate::crypto;
 use crate::secret::SecretString;
 use crate::spiffe::{SpiffeError, SpiffeId, TrustDomain};
@@ -161,8 +162,10 @@ impl TlsIdentity {
     /// When to ask for the next one: after two thirds of its life, so that a third is left for a
     /// broker group that is away.
     pub fn renew_at(&self) -> SystemTime {
-        let life = self.not_after().duration_since(self.not_before()).unwrap_or(Duration::ZERO);
-        self.not_before() + life * 2 / 3
+        // It was made to begin in the past; its life is counted from when it was issued.
+        let issued = (self.not_before() + BACKDATE).min(self.not_after());
+        let life = self.not_after().duration_since(issued).unwrap_or(Duration::ZERO);
+        issued + life * 2 / 3
     }
 
     pub(crate) fn certified_key(&self) -> Arc<CertifiedKey> {

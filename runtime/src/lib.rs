@@ -23,6 +23,7 @@ pub mod entropy;
 pub mod identity;
 pub mod join_token;
 pub mod memory;
+pub mod private_files;
 pub mod secret;
 pub mod shutdown;
 pub mod signing;

@@ -17,6 +17,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
 mod propagation;
+mod quiet;
 
 pub(crate) use propagation::inject_trace;
 pub use propagation::{
@@ -26,8 +27,9 @@ pub use propagation::{
 
 /// The variable that switches export on where the configuration says nothing.
 pub const OTLP_ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-/// What is logged unless configured.
-pub const DEFAULT_FILTER: &str = "info,openraft=warn";
+/// What is logged unless configured. openraft warns of each message that is not answered; the broker itself says which
+/// peer is not reached, once.
+pub const DEFAULT_FILTER: &str = "info,openraft=error";
 
 const FLUSH_LIMIT: Duration = Duration::from_secs(3);
 
@@ -115,7 +117,8 @@ impl Drop for TelemetryGuard {
     }
 }
 
-/// Starts logs and traces for the whole process; needs a tokio runtime where traces are exported.
+/// Starts logs and traces for the whole process. Of each warning or error that repeats, three lines are written in half a
+/// minute. Needs a tokio runtime where traces are exported.
 ///
 /// # Errors
 /// [`TelemetryError`] where the configuration is wrong, or telemetry was started before.
@@ -130,7 +133,7 @@ pub fn init(config: &TelemetryConfig) -> Result<TelemetryGuard, TelemetryError> 
     };
     tracing_subscriber::registry()
         .with(trace_layer(&provider))
-        .with(lines.with_filter(filter))
+        .with(lines.with_filter(filter).with_filter(quiet::Quiet::default()))
         .try_init()
         .map_err(|_| TelemetryError::AlreadyStarted)?;
     Ok(TelemetryGuard { provider })

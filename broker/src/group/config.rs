@@ -18,8 +18,13 @@ const MAX_ENTRIES_PER_MESSAGE: u64 = 512;
 const QUEUE: u64 = 8_192;
 /// For a whole snapshot to a follower, transfer and installation.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(300);
+/// How long a leader that hears no answers is silent, in longest election timeouts.
+const SILENCE: u64 = 4;
 /// After a peer could not be reached.
 const BACKOFF: &str = "200ms";
+
+/// Longer than an election takes whose candidates were waiting for it; the caller has less than a second in all.
+const PATIENCE: Duration = Duration::from_millis(700);
 
 /// What a broker of a group needs to know.
 #[derive(Debug, Clone)]
@@ -39,6 +44,8 @@ pub struct GroupConfig {
     pub snapshot_every: u64,
     /// How long a proposal or a read may take before the caller is told that it is not known what became of it.
     pub deadline: Duration,
+    /// How long a proposal or a read waits where no leader is known, before the caller is sent to another broker.
+    pub patience: Duration,
 }
 
 impl GroupConfig {
@@ -52,6 +59,7 @@ impl GroupConfig {
             timing: Timing::default(),
             snapshot_every: 10_000,
             deadline: Duration::from_secs(5),
+            patience: PATIENCE,
         }
     }
 
@@ -80,6 +88,9 @@ impl GroupConfig {
             enable_elect: false,
             // A leader that comes back asks for votes as everybody does.
             enable_leader_restore: Some(false),
+            // A leader that hears no answers may still be heard: it falls silent, so that another can be elected. Long
+            // enough for a second try, for entries that it sends again renew a lease once more.
+            quorum_loss_probe_interval: Some(millis(self.timing.election_max).saturating_mul(SILENCE)),
             backoff: BACKOFF.to_owned(),
             ..Config::default()
         }
@@ -88,15 +99,22 @@ impl GroupConfig {
     }
 }
 
-/// Raft's timers. A follower stands for election once it has not heard its leader for `election_max` (the leader's
-/// lease) and then a time drawn between the two: with the defaults, half a second to a second after the leader died.
+/// Raft's timers.
+///
+/// `election_max` is also the leader lease: a leader that no majority answered for this long leads no more, and a
+/// follower that did not hear its leader for this long refuses nobody its vote. It stands for election itself after a
+/// further time drawn between `election_min` and `election_max`.
+///
+/// The defaults tolerate a pause of 1.2 s, for which a loaded machine may stop a process, and replace a leader whose
+/// machine is gone after 1.2 to 1.6 s. They need not be shorter: the death of the leader's process alone, by far the
+/// most frequent failure, is noticed by its closed port and does not wait for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// Between signs of life of a leader.
+    /// Between signs of life of a leader. An eighth of the lease: several may be lost.
     pub heartbeat: Duration,
-    /// Shortest time before a follower stands for election.
+    /// Shortest time before a follower stands for election, beyond the lease.
     pub election_min: Duration,
-    /// Longest.
+    /// Longest, and the lease.
     pub election_max: Duration,
 }
 
@@ -104,8 +122,8 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             heartbeat: Duration::from_millis(100),
-            election_min: Duration::from_millis(200),
-            election_max: Duration::from_millis(400),
+            election_min: Duration::from_millis(400),
+            election_max: Duration::from_millis(800),
         }
     }
 }

@@ -38,7 +38,7 @@ impl ElectionGate {
         }
     }
 
-    #[cfg(test)]
+    /// Whether nothing is held against them.
     pub(super) fn stands(&self) -> bool {
         self.reasons.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }

@@ -57,6 +57,14 @@ pub enum Unavailable {
         /// What happened.
         reason: String,
     },
+    /// No answer, to a call that may be repeated.
+    #[error(
+        "no answer from the broker group ({reason}); the command may or may not have been carried out; repeat it with the same idempotency key, at another broker"
+    )]
+    Repeatable {
+        /// What happened.
+        reason: String,
+    },
     /// A read that cannot be answered in time.
     #[error("the read was not confirmed by the broker group within {} ms; try again, or accept a stale answer", .waited.as_millis())]
     ReadTimeout {
@@ -74,8 +82,13 @@ pub enum Unavailable {
 }
 
 impl Unavailable {
+    /// Whether the same call may be made at another broker without harm.
+    pub const fn may_be_repeated(&self) -> bool {
+        matches!(self, Self::NoLeader { .. } | Self::Busy { .. } | Self::Repeatable { .. })
+    }
+
     /// Whether the command may have been carried out.
     pub const fn may_have_been_carried_out(&self) -> bool {
-        matches!(self, Self::Unknown { .. } | Self::Stopped { .. })
+        matches!(self, Self::Unknown { .. } | Self::Repeatable { .. } | Self::Stopped { .. })
     }
 }

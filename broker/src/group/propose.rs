@@ -19,6 +19,9 @@ use super::{Group, Inner, Leadership};
 /// Between two looks for a leader, where nothing says that there is a new one.
 const PAUSE: Duration = Duration::from_millis(25);
 
+/// For the answer of a leader that has just been replaced.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+
 /// What became of one attempt.
 pub(super) enum Attempt {
     /// It is in the log, and applied.
@@ -48,7 +51,7 @@ impl Group {
             .await
             .map_err(|_| Unavailable::Busy { waited: deadline.whole })?;
         let mut unknown = None;
-        while deadline.left() > Duration::ZERO {
+        while deadline.left() > Duration::ZERO && !inner.is_out_of_patience(&deadline) {
             if let Some(reason) = inner.not_running() {
                 return Err(Unavailable::Stopped { broker: inner.config.id, reason });
             }
@@ -68,7 +71,7 @@ impl Group {
             inner.leadership_may_change(leadership, deadline.left()).await;
         }
         Err(match unknown {
-            Some(reason) => Unavailable::Unknown { reason },
+            Some(reason) => Unavailable::Repeatable { reason },
             None => Unavailable::NoLeader { broker: inner.config.id },
         })
     }
@@ -96,7 +99,13 @@ impl Inner {
         let envelope: LogEnvelope = proposal.at(time);
         let begins_term = matches!(envelope.command, Command::BeginTerm(_));
         let write = self.raft.client_write(Proposed(Arc::new(envelope)));
-        match tokio::time::timeout(deadline.left(), write).await {
+        let answer = tokio::select! {
+            answer = tokio::time::timeout(deadline.left(), write) => answer,
+            () = self.leaderless_for(self.config.patience) => {
+                return Attempt::Unknown("this broker lost its majority before one had stored it".to_owned());
+            }
+        };
+        match answer {
             Err(_) => {
                 Attempt::Unknown(format!("no majority of the brokers stored it within {} ms", timeout.as_millis()))
             }
@@ -122,7 +131,16 @@ impl Inner {
             // The leader gives up first, so that its answer still arrives.
             timeout_ms: u64::try_from((left * 9 / 10).as_millis()).unwrap_or(u64::MAX),
         };
-        match self.peers.forward(leader, &node, &message, left).await {
+        let answer = tokio::select! {
+            answer = self.peers.forward(leader, &node, &message, left) => answer,
+            () = self.led_by_another(leader) => {
+                return Attempt::Unknown(format!("broker {leader} did not answer and leads no more"));
+            }
+            () = self.leaderless_for(self.config.patience) => {
+                return Attempt::Unknown(format!("broker {leader} did not answer and is not heard any more"));
+            }
+        };
+        match answer {
             Ok(ForwardReply::Applied(applied)) => Attempt::Applied(applied),
             Ok(ForwardReply::NotAppended) => Attempt::NotAppended,
             Ok(ForwardReply::Unknown(reason)) => Attempt::Unknown(reason),
@@ -140,6 +158,38 @@ impl Inner {
         let changed = leadership.wait_for(|now| *now != seen);
         // Whether it changed or not: the caller looks again.
         let _ = tokio::time::timeout(PAUSE.min(at_most), changed).await;
+    }
+
+    /// Whether a call has waited for a leader for long enough: the next broker may know one.
+    pub(super) fn is_out_of_patience(&self, deadline: &Deadline) -> bool {
+        let since = *self.leaderless.borrow();
+        since.is_some_and(|since| since.max(deadline.began).elapsed() >= self.config.patience)
+    }
+
+    /// Ends a little after another broker has taken over from `leader`, which may have been about to answer.
+    async fn led_by_another(&self, leader: u64) {
+        let mut leadership = self.leadership.clone();
+        let another = leadership.wait_for(|now| match now {
+            Leadership::Leader { .. } => true,
+            Leadership::Follower { leader: next } => next.is_some_and(|next| next != leader),
+        });
+        // Where the watch has ended, so has the group.
+        let _ = another.await;
+        tokio::time::sleep(LAST_WORDS).await;
+    }
+
+    /// Ends once no leader was known for `limit` without a break.
+    pub(super) async fn leaderless_for(&self, limit: Duration) {
+        let mut leaderless = self.leaderless.clone();
+        loop {
+            let since = *leaderless.borrow_and_update();
+            let left = since.map_or(Duration::MAX, |since| limit.saturating_sub(since.elapsed()));
+            tokio::select! {
+                // Where the watch has ended, the group has, and nobody leads here again.
+                changed = leaderless.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(left), if since.is_some() => return,
+            }
+        }
     }
 
     /// Refuses what the log has no room for, before anybody stores it.
@@ -177,13 +227,15 @@ impl io::Write for Length {
 
 /// When a caller gets an answer at the latest.
 pub(super) struct Deadline {
+    began: Instant,
     end: Instant,
     pub(super) whole: Duration,
 }
 
 impl Deadline {
     pub(super) fn within(whole: Duration) -> Self {
-        Self { end: Instant::now() + whole, whole }
+        let began = Instant::now();
+        Self { began, end: began + whole, whole }
     }
 
     pub(super) fn left(&self) -> Duration {

@@ -10,7 +10,7 @@ use super::error::Unavailable;
 use super::propose::Deadline;
 use super::{Group, Inner, Leadership};
 
-/// For one answer of the leader; then it is asked anew who leads.
+/// For one answer of the leader; then it is asked again who leads.
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// How fresh an answer must be.
@@ -43,7 +43,7 @@ impl Group {
     pub async fn catch_up(&self) -> Result<(), Unavailable> {
         let inner = &self.inner;
         let deadline = Deadline::within(inner.config.deadline);
-        while deadline.left() > Duration::ZERO {
+        while deadline.left() > Duration::ZERO && !inner.is_out_of_patience(&deadline) {
             if let Some(reason) = inner.not_running() {
                 return Err(Unavailable::Stopped { broker: inner.config.id, reason });
             }

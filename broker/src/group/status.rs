@@ -5,7 +5,7 @@ use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver as _;
 
 use super::identity::{GroupId, Incarnation};
-use super::{ClockStatus, Group, MemberAddress};
+use super::{ClockStatus, Group, Leadership, MemberAddress};
 
 /// Broken invariants that a status names: one is enough to know, some more help to understand.
 const MAX_VIOLATIONS: usize = 32;
@@ -124,18 +124,23 @@ impl Group {
 
         let (members, clocks) = (self.members(), self.clocks());
         let stopped = self.inner.not_running();
+        let leadership = *self.inner.leadership.borrow();
         let metrics = self.inner.raft.metrics();
         let metrics = metrics.borrow_watched();
         GroupStatus {
             id: metrics.id,
             role: match metrics.state {
-                ServerState::Leader => Role::Leader,
-                ServerState::Follower => Role::Follower,
+                ServerState::Leader if leadership.is_leader() => Role::Leader,
+                // It won the election, but no majority answers it.
+                ServerState::Leader | ServerState::Follower => Role::Follower,
                 ServerState::Candidate => Role::Candidate,
                 ServerState::Learner => Role::Learner,
                 ServerState::Shutdown => Role::Stopped,
             },
-            leader: metrics.current_leader,
+            leader: match leadership {
+                Leadership::Leader { .. } => Some(metrics.id),
+                Leadership::Follower { leader } => leader,
+            },
             term: metrics.current_term,
             last_log_index: metrics.last_log_index.unwrap_or(0),
             applied_index,

@@ -24,11 +24,14 @@ use comity_runtime::tls::{ClientCertificates, IncomingLimits, ServerTls, incomin
 use openraft::async_runtime::WatchReceiver as _;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 
 use super::*;
 
 mod clocks;
+mod disk;
+mod isolation;
+mod line;
+mod refusing;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -71,9 +74,18 @@ struct Broker {
     id: u64,
     group: Group,
     observer: Arc<Counting>,
-    server: JoinHandle<()>,
-    /// Tells its connections to close: a dead process has none.
-    close: CancellationToken,
+    server: Server,
+}
+
+/// What serves a broker's peers, connections included: they end with it, as with a process.
+struct Server(Option<tokio::runtime::Runtime>);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 impl Federation {
@@ -121,23 +133,20 @@ impl Federation {
         config.snapshot_every = self.snapshot_every;
         config.members = self.members(self.founders.iter().copied());
         let group = Group::start(config, deps).await.unwrap();
-        let listener = bind(self.addresses[&id]).await;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let address = self.addresses[&id];
+        let listener = runtime.spawn(async move { bind(address).await }).await.unwrap();
         let tls =
             ServerTls::with_client_certificates(source.subscribe(), self.ca.roots(), ClientCertificates::Required);
+        group.hand_over_while_refusing(tls.refused_for_time());
         let service = crate::transport::service(&group);
-        let close = CancellationToken::new();
-        let closing = close.clone();
-        let server = tokio::spawn(async move {
+        runtime.spawn(async move {
             // The source of identities lives as long as the server.
             let _source = source;
             let incoming = incoming(listener, tls, IncomingLimits::default());
-            tonic::transport::Server::builder()
-                .add_service(service)
-                .serve_with_incoming_shutdown(incoming, closing.cancelled_owned())
-                .await
-                .unwrap();
+            tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming).await.unwrap();
         });
-        Broker { id, group, observer, server, close }
+        Broker { id, group, observer, server: Server(Some(runtime)) }
     }
 
     async fn three(&self) -> Vec<Broker> {
@@ -160,12 +169,6 @@ async fn bind(address: SocketAddr) -> TcpListener {
 }
 
 impl Broker {
-    async fn end_server(&mut self) {
-        self.close.cancel();
-        let _ = tokio::time::timeout(Duration::from_millis(200), &mut self.server).await;
-        self.server.abort();
-    }
-
     /// As its task of a leader does first.
     async fn begin_term(&self) -> Millis {
         let outage = self.group.outage().await.unwrap();
@@ -176,16 +179,16 @@ impl Broker {
 
     /// Ends at once, as far as a task can: no hand-over, no answers any more. What SIGKILL does is shown by the
     /// integration tests.
-    async fn crash(mut self) {
-        self.end_server().await;
+    async fn crash(self) {
+        drop(self.server);
         self.group.inner.stop.cancel();
         self.group.inner.raft.shutdown().await.unwrap();
         self.group.inner.log.close();
     }
 
-    async fn stop(mut self) {
+    async fn stop(self) {
         self.group.shutdown().await;
-        self.end_server().await;
+        drop(self.server);
     }
 }
 
@@ -246,14 +249,30 @@ fn policy(commit: u64) -> Proposal {
     }
 }
 
+/// Changes the state, as a client does that tries again where it is told that it may.
 async fn changed(group: &Group, commit: u64) -> u64 {
-    let applied = group.propose(policy(commit)).await.unwrap();
+    let mut proposal = policy(commit);
+    let caller = "spiffe://group.test/user/admin".to_owned();
+    proposal.idempotency = Some(Idempotency { caller, key: commit.to_string(), body_sha256: "b".into() });
+    let applied = eventually("a change", || async {
+        match group.propose(proposal.clone()).await {
+            Err(error) if error.may_be_repeated() => None,
+            done => Some(done.unwrap()),
+        }
+    })
+    .await;
     assert_eq!(applied.reply, Ok(ReplyBody::Policy { changed: true }));
     applied.revision
 }
 
 async fn read_revision(group: &Group, consistency: Consistency) -> u64 {
-    group.read(consistency, |state| state.revision).await.unwrap()
+    eventually("a read", || async {
+        match group.read(consistency, |state| state.revision).await {
+            Err(Unavailable::NoLeader { .. } | Unavailable::ReadTimeout { .. }) => None,
+            done => Some(done.unwrap()),
+        }
+    })
+    .await
 }
 
 /// Waits until all have applied the same, and checks that it is the same.

@@ -61,6 +61,9 @@ pub struct Agents {
     pub context: Context,
 }
 
+/// Without a leader for this long, agents and watchers go to another broker; an election takes less.
+pub(super) const LEADERLESS: Duration = Duration::from_secs(5);
+
 type Messages = Pin<Box<dyn Stream<Item = Result<ToAgent, Status>> + Send>>;
 
 impl Agents {
@@ -130,6 +133,10 @@ impl AgentStream {
             end = self.certificate_ends() => end,
             () = seat.replaced() => RpcError::Superseded { cluster: self.cluster.to_string() }.into(),
             () = self.context.stop.cancelled() => RpcError::Stopping.into(),
+            // What this agent is heard of reaches no leader from here.
+            () = self.context.group.without_leader_for(LEADERLESS) => {
+                Unavailable::NoLeader { broker: self.context.id }.into()
+            }
             () = self.sender.closed() => End::Gone,
         };
         self.context.hub.touched().tidy();

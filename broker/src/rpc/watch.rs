@@ -17,7 +17,8 @@ use crate::authorize::{Rpc, Viewer};
 use crate::caller::Caller;
 use crate::context::Context;
 use crate::errors::RpcError;
-use crate::group::Consistency;
+use crate::group::{Consistency, Unavailable};
+use crate::rpc::agent::LEADERLESS;
 use crate::watch::{Batch, snapshot};
 
 /// Events that wait in one watcher's stream, beyond what HTTP/2 takes.
@@ -75,6 +76,7 @@ impl Watches {
         let watcher =
             Watcher { context: self.context.clone(), caller, only, sender, viewer: Viewer::default(), bundle: None };
         let stop = self.context.stop.clone();
+        let (group, broker) = (self.context.group.clone(), self.context.id);
         let counted = self.context.metrics.watcher();
         tokio::spawn(async move {
             let _held = (seat, counted);
@@ -83,6 +85,8 @@ impl Watches {
                 ended = watcher.run(message.from_revision) => ended,
                 () = sender.closed() => return,
                 () = stop.cancelled() => Some(RpcError::Stopping),
+                // It would see nothing new here.
+                () = group.without_leader_for(LEADERLESS) => Some(Unavailable::NoLeader { broker }.into()),
             };
             if let Some(error) = ended {
                 // The queue may be full, which is why it ends; then the end of the stream has to say it.

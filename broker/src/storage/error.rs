@@ -6,12 +6,24 @@ use std::path::PathBuf;
 use comity_runtime::atomic_file::FileError;
 use thiserror::Error;
 
+use super::disk_fault::DiskFault;
+
 /// Why a data directory cannot be used.
 #[derive(Debug, Error)]
 pub enum StorageError {
     /// A file operation failed.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(FileError),
+    /// The disk cannot be used as it is; what is on it is whole.
+    #[error("cannot use {}: {fault} ({reason}); {}, then start the broker again; nothing is lost, leave the directory where it is", path.display(), fault.remedy())]
+    Disk {
+        /// The file or directory.
+        path: PathBuf,
+        /// What is wrong.
+        fault: DiskFault,
+        /// What the operating system said.
+        reason: String,
+    },
     /// The directory belongs to another broker.
     #[error("{} belongs to broker {found}, not to broker {wanted}; give each broker a directory of its own", path.display())]
     OtherBroker {
@@ -54,6 +66,23 @@ pub enum StorageError {
 impl StorageError {
     pub(super) fn damaged(path: impl Into<PathBuf>, reason: impl ToString) -> Self {
         Self::Damaged { path: path.into(), reason: reason.to_string() }
+    }
+
+    /// A file that could not be read or written: a fault of the disk where the operating system names one, else damage.
+    pub(super) fn of_io(path: impl Into<PathBuf>, error: &io::Error) -> Self {
+        match DiskFault::of(error) {
+            Some(fault) => Self::Disk { path: path.into(), fault, reason: error.to_string() },
+            None => Self::damaged(path, error),
+        }
+    }
+}
+
+impl From<FileError> for StorageError {
+    fn from(error: FileError) -> Self {
+        match DiskFault::of(&error.source) {
+            Some(fault) => Self::Disk { path: error.path, fault, reason: error.source.to_string() },
+            None => Self::File(error),
+        }
     }
 }
 

@@ -16,9 +16,10 @@ use raft_log::api::raft_log_writer::RaftLogWriter as _;
 use raft_log::{Config, RaftLog, chunked_wal};
 use tokio::sync::oneshot;
 
+use super::disk_watch::DiskWatch;
 use super::error::StorageError;
 use super::reached::{Place, Reached};
-use super::wal_types::{Flushed, Payload, StoredVote, WalTypes};
+use super::wal_types::{Flushed, Payload, StoredVote, Tell, WalTypes};
 use super::{entry_codec, torn_end};
 use crate::group::raft_types::{Entry, LogId, TypeConfig, Vote};
 
@@ -39,6 +40,7 @@ pub(crate) struct LogStore {
     /// `None` once closed: then the directory may be opened again, whoever still holds a clone of this.
     log: Arc<RwLock<Option<RaftLog<WalTypes>>>>,
     reached: Reached,
+    disk: DiskWatch,
 }
 
 impl LogStore {
@@ -66,14 +68,14 @@ impl LogStore {
             if error.kind() == io::ErrorKind::WouldBlock {
                 return StorageError::InUse { path: dir.to_owned() };
             }
-            StorageError::damaged(torn_end::chunk_named_in(dir, &error.to_string()), error)
+            StorageError::of_io(torn_end::chunk_named_in(dir, &error.to_string()), &error)
         })?;
         let state = log.log_state();
         let first = state.purged().map_or(0, |(_, index)| index.saturating_add(1));
         if state.last().is_some_and(|(_, last)| *last >= first) && log.read(first, first + 1).next().is_none() {
             return Err(StorageError::damaged(dir, format!("entry {first} is gone, and perhaps others")));
         }
-        Ok(Self { log: Arc::new(RwLock::new(Some(log))), reached })
+        Ok(Self { log: Arc::new(RwLock::new(Some(log))), reached, disk: DiskWatch::new(dir.to_owned()) })
     }
 
     /// Whether nothing was ever written: no vote, no entry.
@@ -110,9 +112,19 @@ impl LogStore {
         self.read(|log| Ok(log.log_state().purged().map(|(_, index)| *index)))
     }
 
+    /// The last entry written, whether it is on disk yet or not.
+    pub(crate) fn last(&self) -> io::Result<Option<LogId>> {
+        self.read(|log| Ok(log.log_state().last().copied().map(to_log_id)))
+    }
+
     /// How many times the log was synced to disk since it was opened; many entries share one.
     pub(crate) fn syncs(&self) -> u64 {
         self.read(|log| Ok(log.stat().flush_metrics.sync_batch_count)).unwrap_or(0)
+    }
+
+    /// How the disk under it does.
+    pub(crate) fn disk(&self) -> &DiskWatch {
+        &self.disk
     }
 
     fn read<T>(&self, f: impl FnOnce(&RaftLog<WalTypes>) -> io::Result<T>) -> io::Result<T> {
@@ -120,7 +132,8 @@ impl LogStore {
     }
 
     fn write<T>(&self, f: impl FnOnce(&mut RaftLog<WalTypes>) -> io::Result<T>) -> io::Result<T> {
-        f(self.log.write().map_err(|_| poisoned())?.as_mut().ok_or_else(closed)?)
+        let written = f(self.log.write().map_err(|_| poisoned())?.as_mut().ok_or_else(closed)?);
+        written.inspect_err(|error| self.disk.failed(error))
     }
 
     /// Writes something and waits until it is on disk.
@@ -128,7 +141,7 @@ impl LogStore {
         let (sender, done) = oneshot::channel();
         self.write(|log| {
             write(log)?;
-            log.flush(true, Some(Flushed::Waiting(sender)))
+            log.flush(true, Some(Flushed { write: self.disk.begin(), tell: Tell::Waiting(sender) }))
         })?;
         done.await.map_err(|_| io::Error::other("the log's writer has stopped"))?
     }
@@ -141,7 +154,7 @@ impl LogStore {
         let (sender, done) = oneshot::channel();
         self.write(|log| {
             write(log)?;
-            log.flush(true, Some(Flushed::Waiting(sender)))
+            log.flush(true, Some(Flushed { write: self.disk.begin(), tell: Tell::Waiting(sender) }))
         })?;
         done.blocking_recv().map_err(|_| io::Error::other("the log's writer has stopped"))?
     }
@@ -253,9 +266,10 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             .into_iter()
             .map(|entry| Ok((from_log_id(entry.log_id), Payload(Bytes::from(entry_codec::encode(&entry)?)))))
             .collect::<io::Result<_>>()?;
+        let write = self.disk.begin();
         self.write(|log| {
             log.append(encoded)?;
-            log.flush(true, Some(Flushed::Appended(callback)))
+            log.flush(true, Some(Flushed { write, tell: Tell::Appended(callback) }))
         })
     }
 

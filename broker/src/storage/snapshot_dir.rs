@@ -172,7 +172,7 @@ impl IncomingSnapshot {
 }
 
 fn read(path: &Path) -> Result<Loaded, StorageError> {
-    let file = File::open(path).map_err(|error| StorageError::damaged(path, error))?;
+    let file = File::open(path).map_err(|error| StorageError::of_io(path, &error))?;
     snapshot_file::read(path, file)
 }
 

@@ -119,7 +119,7 @@ pub(super) fn write(replicated: &Replicated, to: impl Write) -> io::Result<()> {
 /// What a snapshot file holds; `path` names it in errors. Goes through it twice: once for its checksum.
 pub(super) fn read(path: &Path, mut file: impl Read + Seek) -> Result<Loaded, StorageError> {
     let damaged = |reason: &str| StorageError::damaged(path, reason);
-    let unreadable = |error: io::Error| StorageError::damaged(path, error);
+    let unreadable = |error: io::Error| StorageError::of_io(path, &error);
     let len = file.seek(SeekFrom::End(0)).map_err(unreadable)?;
     if len > MAX_FILE_BYTES {
         return Err(damaged("it is larger than any snapshot"));

@@ -19,7 +19,7 @@ type Record = WALRecord<RaftWalTypes<WalTypes>>;
 /// Looks for whole records behind an incomplete one, in the newest chunk.
 pub(super) fn check(config: &chunked_wal::Config) -> Result<(), StorageError> {
     let Some(path) = chunks(Path::new(&config.dir)).pop() else { return Ok(()) };
-    let bytes = fs::read(&path).map_err(|error| StorageError::damaged(&path, error))?;
+    let bytes = fs::read(&path).map_err(|error| StorageError::of_io(&path, &error))?;
     let Some(broken) = first_broken(&bytes) else { return Ok(()) };
     match whole_record_behind(&bytes, broken) {
         None => Ok(()),

@@ -7,6 +7,7 @@ use openraft::storage::IOFlushed;
 use raft_log::codeq::{Decode, Encode};
 use tokio::sync::oneshot;
 
+use super::disk_watch::PendingWrite;
 use super::entry_codec::MAX_ENTRY_BYTES;
 use crate::group::raft_types::{TypeConfig, Vote};
 
@@ -79,8 +80,14 @@ impl Decode for StoredVote {
     }
 }
 
-/// Who is told once bytes are on disk.
-pub(super) enum Flushed {
+/// What happens once bytes are on disk.
+pub(super) struct Flushed {
+    pub(super) write: PendingWrite,
+    pub(super) tell: Tell,
+}
+
+/// Who is told.
+pub(super) enum Tell {
     /// Consensus, of appended entries.
     Appended(IOFlushed<TypeConfig>),
     /// A caller that waits.
@@ -89,10 +96,11 @@ pub(super) enum Flushed {
 
 impl raft_log::Callback for Flushed {
     fn send(self, result: io::Result<()>) {
-        match self {
-            Self::Appended(callback) => callback.io_completed(result),
+        self.write.end(&result);
+        match self.tell {
+            Tell::Appended(callback) => callback.io_completed(result),
             // A caller that went away does not need to know.
-            Self::Waiting(sender) => drop(sender.send(result)),
+            Tell::Waiting(sender) => drop(sender.send(result)),
         }
     }
 }

@@ -13,6 +13,8 @@ use crate::group::raft_types::{LogId, SnapshotMeta, TypeConfig, Vote};
 pub(super) struct VoteMessage {
     pub(super) pre_vote: bool,
     pub(super) request: VoteRequest<TypeConfig>,
+    /// The leader whose process the candidate found to have ended, where that is why it stands.
+    pub(super) leader_gone: Option<u64>,
 }
 
 /// openraft's own request has no text form.

@@ -82,6 +82,9 @@ impl PeerNetwork {
             self.message(frame),
         )
         .await;
+        if self.lane == Lane::Heartbeat {
+            self.peers.sign_of_life(self.target, &reply);
+        }
         reply.and_then(|reply| frame::decode(&reply.payload)).map_err(|status| self.failed(method, timeout, &status))
     }
 
@@ -190,7 +193,9 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
         self.ask_only_with_standing()?;
-        self.exchange(Method::Vote, &VoteMessage { pre_vote: false, request: rpc }, option.soft_ttl()).await
+        let leader_gone = self.peers.stands_after(&rpc);
+        self.exchange(Method::Vote, &VoteMessage { pre_vote: false, request: rpc, leader_gone }, option.soft_ttl())
+            .await
     }
 
     async fn pre_vote(
@@ -199,7 +204,8 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
         self.ask_only_with_standing()?;
-        self.exchange(Method::Vote, &VoteMessage { pre_vote: true, request: rpc }, option.soft_ttl()).await
+        let message = VoteMessage { pre_vote: true, request: rpc, leader_gone: None };
+        self.exchange(Method::Vote, &message, option.soft_ttl()).await
     }
 
     async fn full_snapshot(

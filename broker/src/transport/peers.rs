@@ -6,15 +6,19 @@ use std::time::Duration;
 
 use comity_proto::raft::v1::raft_transport_client::RaftTransportClient;
 use comity_proto::raft::v1::{
-    ExchangeClocksRequest, ExchangeClocksResponse, HelloRequest, HelloResponse, ReadIndexRequest, ReportSeenRequest,
+    AttendRequest, AttendResponse, ExchangeClocksRequest, ExchangeClocksResponse, HelloRequest, HelloResponse,
+    ReadIndexRequest, ReportSeenRequest,
 };
 use comity_runtime::spiffe::{SpiffeId, TrustDomain};
 use comity_runtime::tls::{BrokerChannel, BrokerEndpoints, ChannelOptions, ClientTls, ConnectError, connect_with};
 use openraft::RaftNetworkFactory;
-use tonic::{Request, Status};
+use openraft::raft::{VoteRequest, VoteResponse};
+use tonic::{Request, Status, Streaming};
 
+use super::frame::{self, VoteMessage};
+use super::headers;
 use super::network::PeerNetwork;
-use super::{frame, headers};
+use super::reach::Reach;
 use crate::group::raft_types::TypeConfig;
 use crate::group::{ForwardReply, ForwardRequest};
 use crate::group::{GroupId, MemberAddress, MemberNode, Standing};
@@ -32,6 +36,8 @@ pub(super) enum Lane {
     Snapshot,
     /// What followers hand to their leader.
     Forward,
+    /// The stream by which a follower attends its leader. It is never idle, so nothing else should wait behind it.
+    Attend,
 }
 
 /// A call to a peer that failed.
@@ -57,13 +63,15 @@ struct Inner {
     standing: Standing,
     /// At most one a peer and lane; a group has few members.
     clients: Mutex<BTreeMap<(u64, Lane), (String, Client)>>,
+    /// The term of this broker's last election after a leader whose process had ended, and that leader.
+    stands_after: Mutex<Option<(u64, u64)>>,
+    reach: Reach,
+    /// Where tests lay lines that can be cut.
+    #[cfg(test)]
+    lines: Mutex<BTreeMap<u64, String>>,
 }
 
 impl Peers {
-    pub(crate) fn new(id: u64, trust_domain: TrustDomain, tls: ClientTls, standing: Standing) -> Self {
-        Self { inner: Arc::new(Inner { id, trust_domain, tls, standing, clients: Mutex::new(BTreeMap::new()) }) }
-    }
-
     pub(super) fn standing(&self) -> &Standing {
         &self.inner.standing
     }
@@ -73,19 +81,61 @@ impl Peers {
         self.inner.standing.group()
     }
 
+    pub(crate) fn new(id: u64, trust_domain: TrustDomain, tls: ClientTls, standing: Standing) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                id,
+                trust_domain,
+                tls,
+                standing,
+                clients: Mutex::new(BTreeMap::new()),
+                stands_after: Mutex::new(None),
+                reach: Reach::default(),
+                #[cfg(test)]
+                lines: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Takes note of what became of a sign of life.
+    pub(super) fn sign_of_life<T>(&self, peer: u64, outcome: &Result<T, Status>) {
+        match outcome {
+            Ok(_) => self.inner.reach.answered(peer),
+            Err(status) => self.inner.reach.failed(peer, &describe(status)),
+        }
+    }
+
+    /// Where a peer is dialled.
+    pub(crate) fn place(&self, peer: u64, address: &MemberAddress) -> String {
+        #[cfg(test)]
+        if let Some(line) = self.inner.lines.lock().unwrap_or_else(PoisonError::into_inner).get(&peer) {
+            return line.clone();
+        }
+        #[cfg(not(test))]
+        let _ = peer;
+        address.raft.clone()
+    }
+
+    /// Reaches a peer over another address.
+    #[cfg(test)]
+    pub(crate) fn lay_line(&self, peer: u64, address: String) {
+        self.inner.lines.lock().unwrap_or_else(PoisonError::into_inner).insert(peer, address);
+    }
+
     pub(crate) fn own_id(&self) -> u64 {
         self.inner.id
     }
 
     /// A client for one peer; it connects at the first call, and again when the connection ends.
     pub(super) fn client(&self, peer: u64, address: &MemberAddress, lane: Lane) -> Result<Client, CallError> {
+        let place = self.place(peer, address);
         let mut clients = self.inner.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, client)) = clients.get(&(peer, lane))
-            && *at == address.raft
+            && *at == place
         {
             return Ok(client.clone());
         }
-        let endpoints = BrokerEndpoints::new([&address.raft]).map_err(|error| CallError {
+        let endpoints = BrokerEndpoints::new([&place]).map_err(|error| CallError {
             peer,
             reason: error.to_string(),
             may_have_arrived: false,
@@ -101,7 +151,7 @@ impl Peers {
         let client = Client::new(channel)
             .max_decoding_message_size(super::MAX_MESSAGE_BYTES)
             .max_encoding_message_size(super::MAX_MESSAGE_BYTES);
-        clients.insert((peer, lane), (address.raft.clone(), client.clone()));
+        clients.insert((peer, lane), (place, client.clone()));
         Ok(client)
     }
 
@@ -146,6 +196,43 @@ impl Peers {
         let mut client = self.client(leader, &node.address, Lane::Forward)?;
         let reply = within(timeout, |request| client.read_index(request), self.to(node, ReadIndexRequest {})).await;
         Ok(reply.map_err(|status| failed(leader, &status))?.index)
+    }
+
+    /// Attends a broker: the stream ends with its process, or with the line to it.
+    pub(crate) async fn attend(&self, broker: u64, node: &MemberNode) -> Result<Streaming<AttendResponse>, CallError> {
+        let mut client = self.client(broker, &node.address, Lane::Attend)?;
+        // No deadline: it is meant to last.
+        let reply = client.attend(self.to(node, AttendRequest {})).await;
+        reply.map(tonic::Response::into_inner).map_err(|status| failed(broker, &status))
+    }
+
+    /// Asks a peer whether it would vote for this broker, now that the process of `leader` has ended.
+    pub(crate) async fn ask_for_vote(
+        &self,
+        peer: u64,
+        node: &MemberNode,
+        request: VoteRequest<TypeConfig>,
+        leader: u64,
+        timeout: Duration,
+    ) -> Result<VoteResponse<TypeConfig>, CallError> {
+        let mut client = self.client(peer, &node.address, Lane::Log)?;
+        let message = VoteMessage { pre_vote: true, request, leader_gone: Some(leader) };
+        let frame = frame::encode(&message).map_err(|status| not_sent(peer, &status))?;
+        let reply = within(timeout, |request| client.vote(request), self.to(node, frame)).await;
+        let reply = reply.map_err(|status| failed(peer, &status))?;
+        frame::decode(&reply.payload).map_err(|status| failed(peer, &status))
+    }
+
+    /// Takes note of an election that is about to begin, so that its votes say why.
+    pub(crate) fn stand_after(&self, leader: u64, term: u64) {
+        *self.inner.stands_after.lock().unwrap_or_else(PoisonError::into_inner) = Some((term, leader));
+    }
+
+    /// The leader that had ended, for a request for votes of such an election.
+    pub(super) fn stands_after(&self, request: &VoteRequest<TypeConfig>) -> Option<u64> {
+        let stands = *self.inner.stands_after.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, leader) = stands.filter(|(term, _)| *term == request.vote.leader_id.term)?;
+        request.leadership_transfer.then_some(leader)
     }
 
     /// Tells the leader which agents were heard.

@@ -1,12 +1,16 @@
 //! What peers may call.
 
+use std::pin::Pin;
+use std::time::Duration;
+
 use comity_core::ClusterId;
 use comity_proto::raft::v1::raft_transport_server::RaftTransport;
 use comity_proto::raft::v1::{
-    ExchangeClocksRequest, ExchangeClocksResponse, Frame, HelloRequest, HelloResponse, ReadIndexRequest,
-    ReadIndexResponse, ReportSeenRequest, ReportSeenResponse, SnapshotChunk,
+    AttendRequest, AttendResponse, ExchangeClocksRequest, ExchangeClocksResponse, Frame, HelloRequest, HelloResponse,
+    ReadIndexRequest, ReadIndexResponse, ReportSeenRequest, ReportSeenResponse, SnapshotChunk,
 };
-use openraft::raft::{AppendEntriesRequest, TransferLeaderRequest};
+use futures::{Stream, StreamExt as _};
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -16,6 +20,9 @@ use super::headers::{self, Adopts};
 use super::serve_snapshot;
 use crate::group::raft_types::TypeConfig;
 use crate::group::{Group, MAX_CLUSTERS_PER_REPORT};
+
+/// Followers open their stream again after this: a connection must not outlive its certificate by it.
+const LONGEST_ATTENDANCE: Duration = Duration::from_secs(600);
 
 /// The Raft port of one broker.
 pub struct RaftTransportService {
@@ -69,21 +76,34 @@ impl RaftTransportService {
 
 #[tonic::async_trait]
 impl RaftTransport for RaftTransportService {
+    type AttendStream = Pin<Box<dyn Stream<Item = Result<AttendResponse, Status>> + Send>>;
+
     async fn append(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
         let caller = self.leader(&request).await?;
         let message: AppendEntriesRequest<TypeConfig> = frame::decode(&request.into_inner().payload)?;
         caller.vouch(&message.vote)?;
         self.group.inner.refuse_other_history(&message).map_err(Status::failed_precondition)?;
+        let leader = message.vote.leader_id.voted_for;
         let reply = self.group.inner.raft.append_entries(message).await.map_err(stopped)?;
+        if !matches!(reply, AppendEntriesResponse::HigherVote(_)) {
+            self.group.inner.contact.note(leader);
+        }
         frame::encode(&reply).map(Response::new)
     }
 
     async fn vote(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
         let caller = self.member(&request).await?;
         self.votes()?;
-        let VoteMessage { pre_vote, request } = frame::decode(&request.into_inner().payload)?;
+        let VoteMessage { pre_vote, mut request, leader_gone } = frame::decode(&request.into_inner().payload)?;
         caller.vouch(&request.vote)?;
         let raft = &self.group.inner.raft;
+        if let Some(leader) = leader_gone {
+            if pre_vote {
+                return frame::encode(&self.group.inner.would_grant(&request, leader).await).map(Response::new);
+            }
+            // The candidate's word alone lifts no lease.
+            request.leadership_transfer = self.group.inner.finds_gone(leader).await;
+        }
         let reply = if pre_vote { raft.pre_vote(request).await } else { raft.vote(request).await };
         frame::encode(&reply.map_err(stopped)?).map(Response::new)
     }
@@ -120,6 +140,16 @@ impl RaftTransport for RaftTransportService {
         self.member(&request).await?;
         let index = self.group.serve_read_index().await.map_err(Status::failed_precondition)?;
         Ok(Response::new(ReadIndexResponse { index }))
+    }
+
+    async fn attend(&self, request: Request<AttendRequest>) -> Result<Response<Self::AttendStream>, Status> {
+        self.member(&request).await?;
+        let stop = self.group.inner.stop.clone();
+        let until_stopped = async move {
+            let _ = tokio::time::timeout(LONGEST_ATTENDANCE, stop.cancelled()).await;
+            None
+        };
+        Ok(Response::new(Box::pin(futures::stream::once(until_stopped).filter_map(std::future::ready))))
     }
 
     async fn report_seen(&self, request: Request<ReportSeenRequest>) -> Result<Response<ReportSeenResponse>, Status> {

@@ -28,6 +28,12 @@ impl IdentityDir {
         &self.path
     }
 
+    /// Where the private key is.
+    #[must_use]
+    pub fn key_file(&self) -> PathBuf {
+        self.file("key.pem")
+    }
+
     /// Whether an identity was ever saved here.
     pub fn exists(&self) -> bool {
         self.file("ca.pem").exists() && self.file("cert.pem").exists() && self.file("key.pem").exists()

@@ -6,7 +6,7 @@
 //! Here, calls after a renewal go to a fresh connection, and the old one closes after its last stream.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -20,9 +20,13 @@ use tower::Service;
 
 use super::client::ClientTls;
 use super::connector::{Connector, reason};
+use super::elsewhere::{self, Kept, Watched};
 use super::endpoints::BrokerEndpoints;
 use crate::identity::TlsIdentity;
 use crate::telemetry::inject_trace;
+
+/// Brokers that one call is made at.
+const MAX_TRIES: usize = 4;
 
 /// How a channel behaves.
 #[derive(Debug, Clone, Copy)]
@@ -71,7 +75,7 @@ fn open(connector: &Connector, options: ChannelOptions) -> Channel {
 }
 
 /// For generated clients: `RequestServiceClient::new(channel)`. Cheap to clone; clones share the
-/// connection. A call that no broker took fails with `UNAVAILABLE` and the reason for each broker.
+/// connection. A call that a broker sends elsewhere is made at the next one. A call that no broker took fails with `UNAVAILABLE` and the reason for each broker.
 #[derive(Clone)]
 pub struct BrokerChannel {
     shared: Arc<Shared>,
@@ -97,6 +101,21 @@ struct Generation {
 }
 
 impl Shared {
+    /// The channel to another broker than the one of `have`. Many calls may find out at once: one goes ahead.
+    fn elsewhere(&self, have: u64) -> Generation {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if newest.now.number == have {
+            let channel = open(&self.connector, self.options);
+            newest.now = Generation { number: have + 1, channel };
+        }
+        newest.now.clone()
+    }
+
+    /// Brokers that a call is made at. One name may stand for several brokers, so that a new connection may help.
+    fn tries(&self) -> usize {
+        self.connector.addresses().len().clamp(2, MAX_TRIES)
+    }
+
     /// The channel for new calls; another one than before where the identity was renewed.
     fn newest(&self, have: &Generation) -> Option<Generation> {
         // Each change is whole before the lock is given back, so a panic elsewhere harms nothing.
@@ -128,8 +147,25 @@ impl Service<http::Request<Body>> for BrokerChannel {
 
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
         inject_trace(request.headers_mut());
+        let (request, kept) = Kept::keep(request);
         let call = self.current.channel.call(request);
-        Box::pin(async move { call.await.map_err(unavailable) })
+        let (shared, mut number) = (Arc::clone(&self.shared), self.current.number);
+        Box::pin(async move {
+            let mut answer = call.await.map_err(unavailable)?;
+            for _ in 1..shared.tries() {
+                if !elsewhere::is_said(answer.headers()) {
+                    break;
+                }
+                let mut next = shared.elsewhere(number);
+                let Some(request) = kept.again() else { break };
+                number = next.number;
+                poll_fn(|cx| next.channel.poll_ready(cx)).await.map_err(unavailable)?;
+                answer = next.channel.call(request).await.map_err(unavailable)?;
+            }
+            let (head, body) = answer.into_parts();
+            let body = Watched::watch(body, move || drop(shared.elsewhere(number)));
+            Ok(http::Response::from_parts(head, body))
+        })
     }
 }
 

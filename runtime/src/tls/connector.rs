@@ -15,6 +15,7 @@ use rustls_pki_types::ServerName;
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, Chain, Join, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tower::Service;
@@ -23,6 +24,7 @@ use tracing::debug;
 use super::client::ClientTls;
 use super::endpoints::{BrokerEndpoints, host};
 use super::refusal::Refusal;
+use crate::identity::TlsIdentity;
 
 /// How long the server's first bytes are waited for, and how many of them are read ahead.
 const GREETING_WAIT: Duration = Duration::from_secs(1);
@@ -52,8 +54,9 @@ pub enum DialError {
 }
 
 impl DialError {
-    fn of_tls(error: &std::io::Error) -> Self {
-        let reason = Refusal::describe(error);
+    fn of_tls(error: &std::io::Error, shown: &Shown) -> Self {
+        let shown = shown.as_ref().map(|shown| shown.borrow().clone());
+        let reason = Refusal::describe(error, shown.as_ref());
         if Refusal::is_of_identity(error) {
             return Self::SomebodyElse(reason);
         }
@@ -128,10 +131,18 @@ pub(super) fn reason(status: &tonic::Status) -> String {
 /// # Errors
 /// [`DialError`] with the reason in words.
 pub async fn dial(address: &str, tls: &ClientTls, timeout: Duration) -> Result<ClientStream, DialError> {
-    dial_with(address, &TlsConnector::from(Arc::new(tls.config())), timeout).await
+    dial_with(address, &TlsConnector::from(Arc::new(tls.config())), &tls.identity(), timeout).await
 }
 
-async fn dial_with(address: &str, tls: &TlsConnector, timeout: Duration) -> Result<ClientStream, DialError> {
+/// The identity that this side shows, if any.
+type Shown = Option<watch::Receiver<TlsIdentity>>;
+
+async fn dial_with(
+    address: &str,
+    tls: &TlsConnector,
+    shown: &Shown,
+    timeout: Duration,
+) -> Result<ClientStream, DialError> {
     let attempt = async {
         let stream = TcpStream::connect(address).await.map_err(DialError::Tcp)?;
         stream.set_nodelay(true).map_err(DialError::Tcp)?;
@@ -139,7 +150,7 @@ async fn dial_with(address: &str, tls: &TlsConnector, timeout: Duration) -> Resu
         let name = ServerName::try_from(host(address).to_owned())
             .or_else(|_| ServerName::try_from("broker.comity.internal"))
             .expect("the fallback is a DNS name");
-        tls.connect(name, stream).await.map_err(|error| DialError::of_tls(&error))
+        tls.connect(name, stream).await.map_err(|error| DialError::of_tls(&error, shown))
     };
     tokio::time::timeout(timeout, attempt).await.map_err(|_| DialError::Timeout(timeout))?
 }
@@ -150,14 +161,14 @@ type GreetedStream = Join<Chain<Cursor<Vec<u8>>, ReadHalf<ClientStream>>, WriteH
 /// Waits for the server's first bytes (an HTTP/2 server begins with its settings). In TLS 1.3 a
 /// client's handshake is done before the server has looked at its certificate; without this wait
 /// a refusal would break the first call, mostly without its reason.
-async fn greeted(mut stream: ClientStream) -> Result<GreetedStream, DialError> {
+async fn greeted(mut stream: ClientStream, shown: &Shown) -> Result<GreetedStream, DialError> {
     let mut first = vec![0; GREETING_MAX_BYTES];
     let read = match tokio::time::timeout(GREETING_WAIT, stream.read(&mut first)).await {
         Ok(Ok(0)) => {
             return Err(DialError::Tls("the server closed the connection".to_owned()));
         }
         Ok(Ok(read)) => read,
-        Ok(Err(error)) => return Err(DialError::of_tls(&error)),
+        Ok(Err(error)) => return Err(DialError::of_tls(&error, shown)),
         // A server that lets the client begin is served all the same.
         Err(_) => 0,
     };
@@ -173,6 +184,7 @@ pub(super) struct Connector {
     addresses: Arc<[String]>,
     next: Arc<AtomicUsize>,
     tls: TlsConnector,
+    shown: Shown,
     timeout: Duration,
 }
 
@@ -182,6 +194,7 @@ impl Connector {
             addresses: endpoints.addresses().into(),
             next: Arc::new(AtomicUsize::new(0)),
             tls: TlsConnector::from(Arc::new(tls.config())),
+            shown: tls.identity(),
             timeout,
         }
     }
@@ -196,8 +209,8 @@ impl Connector {
         for offset in 0..self.addresses.len() {
             let index = (first + offset) % self.addresses.len();
             let address = &self.addresses[index];
-            let reached = match dial_with(address, &self.tls, self.timeout).await {
-                Ok(stream) => greeted(stream).await,
+            let reached = match dial_with(address, &self.tls, &self.shown, self.timeout).await {
+                Ok(stream) => greeted(stream, &self.shown).await,
                 Err(error) => Err(error),
             };
             match reached {

@@ -2,11 +2,13 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use rustls::{CertificateError, OtherError};
 use thiserror::Error;
 
-use crate::identity::{CertificateFacts, IdentityError, RootHash};
+use super::validity;
+use crate::identity::{CertificateFacts, IdentityError, RootHash, TlsIdentity};
 use crate::spiffe::{SpiffeId, TrustDomain};
 
 /// A reason that the TLS library does not know.
@@ -81,14 +83,16 @@ impl Refusal {
         }
     }
 
-    /// The TLS error as a sentence: our own reason where there is one.
-    pub(super) fn describe(error: &io::Error) -> String {
+    /// The TLS error as a sentence: our own reason where there is one. `shown` is the identity that this side showed.
+    pub(super) fn describe(error: &io::Error, shown: Option<&TlsIdentity>) -> String {
         let tls = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
         match tls {
             Some(rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(reason)))) => reason.to_string(),
-            Some(rustls::Error::AlertReceived(alert)) => {
-                format!("the peer refused this side's certificate or protocol ({alert:?})")
+            Some(rustls::Error::InvalidCertificate(invalid)) => {
+                validity::describe(invalid).unwrap_or_else(|| invalid.to_string())
             }
+            Some(rustls::Error::AlertReceived(alert)) => validity::describe_alert(*alert, shown, SystemTime::now())
+                .unwrap_or_else(|| format!("the peer refused this side's certificate or protocol ({alert:?})")),
             Some(other) => other.to_string(),
             None => error.to_string(),
         }

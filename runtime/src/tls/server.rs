@@ -22,6 +22,7 @@ use tonic::transport::server::Connected;
 use super::ALPN;
 use super::peer::PeerInfo;
 use super::refusal::Refusal;
+use super::validity::RefusedForTime;
 use super::verify_client::ClientVerifier;
 use crate::crypto;
 use crate::identity::{Roots, TlsIdentity};
@@ -53,6 +54,8 @@ pub enum HandshakeError {
 #[derive(Clone)]
 pub struct ServerTls {
     acceptor: TlsAcceptor,
+    shown: watch::Receiver<TlsIdentity>,
+    refused: RefusedForTime,
 }
 
 impl ServerTls {
@@ -67,16 +70,22 @@ impl ServerTls {
         roots: &Roots,
         clients: ClientCertificates,
     ) -> Self {
-        let verifier = ClientVerifier::new(roots, clients == ClientCertificates::Required);
+        let refused = RefusedForTime::default();
+        let verifier = ClientVerifier::new(roots, clients == ClientCertificates::Required, refused.clone());
         let mut config = ServerConfig::builder_with_provider(crypto::provider())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .expect("ring supports TLS 1.3")
             .with_client_cert_verifier(Arc::new(verifier))
-            .with_cert_resolver(Arc::new(Newest(identity)));
+            .with_cert_resolver(Arc::new(Newest(identity.clone())));
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Self { acceptor: TlsAcceptor::from(Arc::new(config)) }
+        Self { acceptor: TlsAcceptor::from(Arc::new(config)), shown: identity, refused }
+    }
+
+    /// Whom it refuses because of the time of their certificates.
+    pub fn refused_for_time(&self) -> RefusedForTime {
+        self.refused.clone()
     }
 
     /// Carries out one handshake.
@@ -93,7 +102,8 @@ impl ServerTls {
             .await
             .map_err(|_| HandshakeError::Timeout(timeout))?
             .map_err(|error| {
-                let reason = Refusal::describe(&error);
+                let shown = self.shown.borrow().clone();
+                let reason = Refusal::describe(&error, Some(&shown));
                 if Refusal::is_refusal(&error) {
                     HandshakeError::Refused(reason)
                 } else {

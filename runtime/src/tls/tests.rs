@@ -1,6 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -65,6 +66,8 @@ struct Broker {
     address: SocketAddr,
     health: HealthReporter,
     callers: Arc<Mutex<Vec<PeerInfo>>>,
+    /// Sends callers to another broker.
+    sends_away: Arc<AtomicBool>,
     runtime: Option<tokio::runtime::Runtime>,
 }
 
@@ -80,9 +83,16 @@ impl Broker {
         let (health, service) = tonic_health::server::health_reporter();
         let callers = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&callers);
+        let sends_away = Arc::new(AtomicBool::new(false));
+        let away = Arc::clone(&sends_away);
         let note = move |request: Request<()>| {
             let peer = request.extensions().get::<PeerInfo>().cloned();
             noted.lock().unwrap().push(peer.ok_or_else(|| Status::internal("no peer"))?);
+            if away.load(Ordering::Relaxed) {
+                let mut status = Status::unavailable("no leader is known");
+                status.metadata_mut().insert(ELSEWHERE_METADATA, "1".parse().unwrap());
+                return Err(status);
+            }
             Ok::<_, Status>(request)
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -94,7 +104,7 @@ impl Broker {
                 .await
                 .unwrap();
         });
-        Self { address, health, callers, runtime: Some(runtime) }
+        Self { address, health, callers, sends_away, runtime: Some(runtime) }
     }
 
     fn kill(&mut self) {
@@ -255,6 +265,44 @@ async fn expired_certificates_are_refused_on_both_sides() {
 }
 
 #[tokio::test]
+async fn certificates_of_another_time_are_told_apart_on_both_sides() {
+    let federation = Federation::new("dev.test");
+    let server = federation.source(&federation.broker(1));
+    let at = |time| IdentitySource::new(federation.identity_at(&federation.broker(2), HOUR, time));
+    let now = SystemTime::now();
+    let tls = ServerTls::new(server.subscribe(), federation.0.roots());
+    let soon = Duration::from_secs(60);
+
+    // Issued by a broker whose clock is two hours ahead; then one that ended two hours ago.
+    for (source, reason) in [(at(now + HOUR * 2), "not valid yet"), (at(now - HOUR * 2), "has expired")] {
+        let (refused, _) = handshake(&tls, &federation.client(&source)).await;
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains(reason) && text.matches(" UTC").count() == 2 && text.contains("clock"), "{text}");
+        assert_eq!(tls.refused_for_time().within(soon), [federation.broker(2)]);
+
+        // The client hears of it at its first read.
+        let broker = Broker::start_with(tls.clone());
+        let text = check(&connect(&broker.endpoints(), &federation.client(&source))).await.unwrap_err().to_string();
+        assert!(text.contains("the peer refused this side's certificate") && text.contains(reason), "{text}");
+
+        // The server's certificate, looked at by the client.
+        let late = ServerTls::new(source.subscribe(), federation.0.roots());
+        let (_, refused) = handshake(&late, &federation.client(&server)).await;
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains(reason) && text.matches(" UTC").count() == 2, "{text}");
+    }
+
+    // A forger makes nobody believe that the clock is off.
+    let other = Federation::new("dev.test");
+    let forged = IdentitySource::new(other.identity_at(&other.broker(3), HOUR, now - HOUR * 2));
+    handshake(&tls, &federation.client(&forged)).await.0.unwrap_err();
+    assert_eq!(tls.refused_for_time().within(soon), [federation.broker(2)]);
+
+    // Clocks that differ by less than the margin do not matter.
+    handshake(&tls, &federation.client(&at(now + HOUR - soon))).await.0.unwrap();
+}
+
+#[tokio::test]
 async fn a_listener_that_requires_certificates_refuses_their_absence() {
     let federation = Federation::new("dev.test");
     let source = federation.source(&federation.broker(1));
@@ -327,6 +375,31 @@ async fn the_channel_goes_to_the_next_broker_when_one_is_dead() {
     let shown = status.message();
     assert!(shown.starts_with(&format!("cannot reach any broker: {dead}: ")), "{shown}");
     assert!(shown.contains("refused"), "{shown}");
+}
+
+#[tokio::test]
+async fn a_call_that_is_sent_elsewhere_is_made_there() {
+    let federation = Federation::new("dev.test");
+    let agent = federation.source(&federation.cluster("ethz"));
+    let one = Broker::start(&federation, &federation.source(&federation.broker(1)));
+    let two = Broker::start(&federation, &federation.source(&federation.broker(2)));
+    let list = BrokerEndpoints::new([one.address, two.address].map(|a| a.to_string())).unwrap();
+    let channel = connect(&list, &federation.client(&agent));
+    check(&channel).await.unwrap();
+    let calls = |broker: &Broker| broker.callers.lock().unwrap().len();
+    assert_eq!((calls(&one), calls(&two)), (1, 0));
+
+    // The call itself succeeds, and later ones go straight to the other.
+    one.sends_away.store(true, Ordering::Relaxed);
+    check(&channel).await.unwrap();
+    check(&channel).await.unwrap();
+    assert_eq!((calls(&one), calls(&two)), (2, 2));
+
+    // Nobody can: the refusal arrives, after each was asked once.
+    two.sends_away.store(true, Ordering::Relaxed);
+    let status = check(&channel).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (tonic::Code::Unavailable, "no leader is known"));
+    assert_eq!((calls(&one), calls(&two)), (3, 3));
 }
 
 #[tokio::test]

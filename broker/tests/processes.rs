@@ -1,0 +1,216 @@
+//! Three real broker processes on the loopback: what happens when they are killed, and what they say meanwhile.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::fs::{self, File, Permissions};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_secs(30);
+
+fn binary() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_comity-broker"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("COMITY_BROKER_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+struct Processes {
+    dir: tempfile::TempDir,
+    /// Raft, client and admin port of each.
+    ports: Vec<[u16; 3]>,
+    running: Vec<Option<Child>>,
+}
+
+impl Processes {
+    /// Makes a federation of three and starts none.
+    fn prepare() -> Self {
+        let listeners: Vec<_> = (0..9).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let numbers: Vec<u16> = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
+        let ports: Vec<[u16; 3]> = numbers.chunks(3).map(|three| three.try_into().unwrap()).collect();
+        let processes = Self {
+            dir: tempfile::tempdir().unwrap(),
+            ports,
+            running: std::iter::repeat_with(|| None).take(3).collect(),
+        };
+        let members = processes.ports.iter().enumerate();
+        let members = members.map(|(at, [raft, client, _])| format!("{}=127.0.0.1:{raft}/127.0.0.1:{client}", at + 1));
+        let (first, admin) = (processes.data(0), processes.dir.path().join("admin"));
+        let mut init = binary();
+        init.args(["init", "--trust-domain", "processes.test", "--members", &members.collect::<Vec<_>>().join(",")]);
+        init.arg("--data").arg(&first).arg("--admin-out").arg(admin);
+        good(&init.output().unwrap());
+        for at in 1..3 {
+            let mut add = binary();
+            add.args(["add-identity", "--id", &(at + 1).to_string(), "--data"]).arg(&first);
+            good(&add.arg("--out").arg(processes.data(at)).output().unwrap());
+        }
+        processes
+    }
+
+    fn three() -> Self {
+        let mut processes = Self::prepare();
+        for at in 0..3 {
+            processes.start(at);
+        }
+        processes
+    }
+
+    fn data(&self, at: usize) -> PathBuf {
+        self.dir.path().join(format!("broker-{}", at + 1))
+    }
+
+    fn log(&self, at: usize) -> String {
+        fs::read_to_string(self.dir.path().join(format!("{at}.log"))).unwrap_or_default()
+    }
+
+    fn run(&self, at: usize) -> Command {
+        let [raft, client, admin] = self.ports[at];
+        let mut run = binary();
+        run.arg("run").arg("--data").arg(self.data(at));
+        for (flag, port) in [("--raft-listen", raft), ("--client-listen", client), ("--admin-listen", admin)] {
+            run.args([flag, &format!("127.0.0.1:{port}")]);
+        }
+        run
+    }
+
+    fn start(&mut self, at: usize) {
+        let log = File::options().create(true).append(true).open(self.dir.path().join(format!("{at}.log"))).unwrap();
+        self.running[at] = Some(self.run(at).stdout(Stdio::null()).stderr(log).spawn().unwrap());
+    }
+
+    /// SIGKILL.
+    fn kill(&mut self, at: usize) {
+        let mut child = self.running[at].take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    fn get(&self, at: usize, path: &str) -> Option<String> {
+        let address = SocketAddr::from(([127, 0, 0, 1], self.ports[at][2]));
+        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    }
+
+    fn leads(&self, at: usize) -> bool {
+        let metrics = self.running[at].as_ref().and_then(|_| self.get(at, "/metrics")).unwrap_or_default();
+        metrics.lines().any(|line| line == "comity_broker_leader 1")
+    }
+
+    fn is_ready(&self, at: usize) -> bool {
+        self.get(at, "/readyz").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
+    }
+
+    fn leader(&self) -> usize {
+        wait("a leader", || (0..3).find(|at| self.leads(*at)))
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for child in self.running.iter_mut().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            for at in 0..3 {
+                eprintln!("broker {}:\n{}", at + 1, self.log(at));
+            }
+        }
+    }
+}
+
+fn good(output: &Output) {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + SOON;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "{what}: not within {} s", SOON.as_secs());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_killed_leader_is_replaced_well_within_a_second() {
+    let mut processes = Processes::three();
+    for round in 0..3 {
+        let leader = processes.leader();
+        wait("all to be ready", || (0..3).all(|at| processes.is_ready(at)).then_some(()));
+        std::thread::sleep(Duration::from_millis(500));
+        let killed = Instant::now();
+        processes.kill(leader);
+        wait("another leader", || (0..3).find(|at| *at != leader && processes.leads(*at)));
+        let took = killed.elapsed();
+        println!("round {round}: {took:?}");
+        // The lease alone is 0.8 s, and an election that waits for it takes 1.2 s at least.
+        assert!(took < Duration::from_millis(900), "round {round}: {took:?}");
+        processes.start(leader);
+    }
+}
+
+#[test]
+fn an_outage_is_told_in_a_few_lines() {
+    let mut processes = Processes::three();
+    let leader = processes.leader();
+    let [first, second] = [(leader + 1) % 3, (leader + 2) % 3];
+    wait("all to be ready", || (0..3).all(|at| processes.is_ready(at)).then_some(()));
+    std::thread::sleep(Duration::from_secs(1));
+    let lines = |processes: &Processes| processes.log(leader).lines().count();
+
+    // One broker is down: the group goes on.
+    let before = lines(&processes);
+    processes.kill(first);
+    std::thread::sleep(Duration::from_secs(6));
+    let told = lines(&processes) - before;
+    assert!((1..=4).contains(&told), "{told} lines in 6 s with one broker down");
+    assert!(processes.log(leader).contains("broker not reached"), "nobody says which broker is down");
+
+    // No majority: the leader leads no more, and says so.
+    let before = lines(&processes);
+    processes.kill(second);
+    wait("the leader to step down", || (!processes.leads(leader) && !processes.is_ready(leader)).then_some(()));
+    std::thread::sleep(Duration::from_secs(6));
+    let told = lines(&processes) - before;
+    assert!((1..=12).contains(&told), "{told} lines in 6 s without a majority");
+    assert!(processes.log(leader).contains("no majority of the voters answers"), "nobody says why");
+
+    processes.start(first);
+    processes.leader();
+    wait("the broker to be reached", || processes.log(leader).contains("broker reached again").then_some(()));
+}
+
+#[test]
+fn what_a_broker_writes_is_its_own_and_what_others_can_read_is_refused() {
+    let mut processes = Processes::three();
+    processes.leader();
+    let wal = fs::read_dir(processes.data(0).join("group/log")).unwrap().flatten();
+    let wal: Vec<_> = wal.filter(|entry| entry.path().extension().is_some_and(|found| found == "wal")).collect();
+    assert!(!wal.is_empty());
+    for file in wal {
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{:?}", file.path());
+    }
+    processes.kill(0);
+    let data = processes.data(0);
+    fs::set_permissions(&data, Permissions::from_mode(0o777)).unwrap();
+    let refused = processes.run(0).output().unwrap();
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(64), "{text}");
+    assert!(text.contains(&format!("run: chmod go= {}", data.display())), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+}

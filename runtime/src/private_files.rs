@@ -1,0 +1,138 @@
+//! Whether what must be secret is: files that a process is about to trust are looked at first.
+
+use std::fs::{self, Metadata};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Mode;
+use thiserror::Error;
+
+const OTHERS: u32 = 0o007;
+const GROUP: u32 = 0o070;
+
+/// Why a file or directory is refused.
+#[derive(Debug, Error)]
+pub enum NotPrivate {
+    /// Others can read or change it.
+    #[error("{} has mode {mode:04o}, so that others than its owner can {verb} it; run: chmod go= {}", path.display(), path.display())]
+    Open {
+        /// Which.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+        /// What they can do with it.
+        verb: &'static str,
+    },
+    /// It cannot be looked at.
+    #[error("cannot look at {}: {source}", path.display())]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// What the operating system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Files that this process makes from now on are its owner's alone, whatever a library asks for. For the start of a
+/// process, before it has threads that make files.
+pub fn make_private_files_only() {
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+}
+
+/// Refuses a file or directory that others than its owner can use. What is not there is not looked at.
+///
+/// The group may use it where it is a group of this process and either the owner is root, as for a mounted Secret, or this
+/// process is in a pod, whose volumes Kubernetes gives to the group that `fsGroup` names.
+///
+/// # Errors
+/// [`NotPrivate`], which has the command to run.
+pub fn check(path: &Path) -> Result<(), NotPrivate> {
+    check_as(path, std::env::var_os("KUBERNETES_SERVICE_HOST").is_some())
+}
+
+/// Like [`check`], for each file in a directory with this extension.
+///
+/// # Errors
+/// [`NotPrivate`] for the first.
+pub fn check_all(dir: &Path, extension: &str) -> Result<(), NotPrivate> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(NotPrivate::Unreadable { path: dir.to_owned(), source }),
+    };
+    let paths = entries.flatten().map(|entry| entry.path());
+    paths.filter(|path| path.extension().is_some_and(|found| found == extension)).try_for_each(|path| check(&path))
+}
+
+fn check_as(path: &Path, in_pod: bool) -> Result<(), NotPrivate> {
+    let found = match fs::metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(NotPrivate::Unreadable { path: path.to_owned(), source }),
+    };
+    let mode = found.permissions().mode() & 0o777;
+    let group_is_trusted = || (found.uid() == 0 || in_pod) && is_own_group(&found);
+    if mode & OTHERS == 0 && (mode & GROUP == 0 || group_is_trusted()) {
+        return Ok(());
+    }
+    let verb = if found.is_dir() { "enter" } else { "read or write" };
+    Err(NotPrivate::Open { path: path.to_owned(), mode, verb })
+}
+
+fn is_own_group(found: &Metadata) -> bool {
+    let group = found.gid();
+    let others = rustix::process::getgroups().unwrap_or_default();
+    rustix::process::getegid().as_raw() == group || others.iter().any(|other| other.as_raw() == group)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn file(dir: &Path, mode: u32) -> PathBuf {
+        let path = dir.join("ca-key.pem");
+        fs::write(&path, "secret").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    #[test]
+    fn what_others_can_use_is_refused_with_the_command_to_run() {
+        let dir = tempfile::tempdir().unwrap();
+        for mode in [0o604, 0o602, 0o644, 0o666] {
+            let path = file(dir.path(), mode);
+            let error = check(&path).unwrap_err().to_string();
+            assert!(error.contains(&format!("mode {mode:04o}")), "{error}");
+            assert!(error.ends_with(&format!("run: chmod go= {}", path.display())), "{error}");
+        }
+        for mode in [0o600, 0o400, 0o700] {
+            check(&file(dir.path(), mode)).unwrap();
+        }
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(check(dir.path()).unwrap_err().to_string().contains("can enter it"));
+        check(&dir.path().join("absent")).unwrap();
+        assert!(check_all(&dir.path().join("absent"), "pem").is_ok());
+        file(dir.path(), 0o644);
+        assert!(check_all(dir.path(), "pem").is_err() && check_all(dir.path(), "wal").is_ok());
+    }
+
+    #[test]
+    fn a_group_is_trusted_only_where_kubernetes_or_root_gave_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = file(dir.path(), 0o660);
+        let owned_by_root = fs::metadata(&path).unwrap().uid() == 0;
+        check_as(&path, true).unwrap();
+        assert_eq!(check_as(&path, false).is_ok(), owned_by_root);
+        if owned_by_root {
+            std::os::unix::fs::chown(&path, Some(65_532), None).unwrap();
+            check_as(&path, false).unwrap_err();
+            check_as(&path, true).unwrap();
+            // A group that this process is not in.
+            std::os::unix::fs::chown(&path, None, Some(65_532)).unwrap();
+            check_as(&path, true).unwrap_err();
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Certificates that are not valid at this machine's time: "not yet" and "no more" told apart, with both times.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustls::{AlertDescription, CertificateError};
+use rustls_pki_types::UnixTime;
+
+use crate::identity::TlsIdentity;
+use crate::spiffe::SpiffeId;
+
+/// Peers remembered; further ones push out the oldest.
+const MAX_REMEMBERED: usize = 64;
+
+/// What is wrong with a peer's certificate, where it is its time.
+pub(super) fn describe(error: &CertificateError) -> Option<String> {
+    match error {
+        CertificateError::NotValidYetContext { time, not_before } => Some(format!(
+            "the peer's certificate is not valid yet: it begins at {}, and this machine's clock says {}, {} earlier; \
+             set this machine's clock where it is slow, else the clock of the broker that issued it",
+            Utc::of(*not_before),
+            Utc::of(*time),
+            Span(not_before.as_secs().saturating_sub(time.as_secs())),
+        )),
+        CertificateError::ExpiredContext { time, not_after } => Some(format!(
+            "the peer's certificate has expired: it ended at {}, and this machine's clock says {}, {} later; \
+             renew it, or set this machine's clock where it is fast",
+            Utc::of(*not_after),
+            Utc::of(*time),
+            Span(time.as_secs().saturating_sub(not_after.as_secs())),
+        )),
+        _ => None,
+    }
+}
+
+/// What an alert of the peer means for the certificate that this side showed. TLS has one alert for "not yet" and "no
+/// more": this side's clock says which it is, or that the peer's clock is off.
+pub(super) fn describe_alert(alert: AlertDescription, shown: Option<&TlsIdentity>, now: SystemTime) -> Option<String> {
+    let shown = shown.filter(|_| alert == AlertDescription::CertificateExpired)?;
+    let (begins, ends) = (Utc(shown.not_before()), Utc(shown.not_after()));
+    let now_text = Utc(now);
+    Some(if now > shown.not_after() {
+        format!(
+            "the peer refused this side's certificate, which has expired: it ended at {ends}, and this machine's clock \
+             says {now_text}; renew it"
+        )
+    } else if now < shown.not_before() {
+        format!(
+            "the peer refused this side's certificate, which is not valid yet: it begins at {begins}, and this machine's \
+             clock says {now_text}; set this machine's clock, or that of the broker that issued it"
+        )
+    } else {
+        format!(
+            "the peer refused this side's certificate as not valid at its time, though it is valid from {begins} to {ends} \
+             and this machine's clock says {now_text}; the peer's clock is off: set it"
+        )
+    })
+}
+
+/// Whom a server refused because their certificates were not valid at its time, though signed by the federation's root.
+/// Where those are most of a leader's peers, it is the leader's clock that is off. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct RefusedForTime(Arc<Mutex<BTreeMap<SpiffeId, Instant>>>);
+
+impl RefusedForTime {
+    pub(super) fn note(&self, peer: SpiffeId) {
+        let mut refused = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if refused.len() >= MAX_REMEMBERED
+            && !refused.contains_key(&peer)
+            && let Some(oldest) = refused.iter().min_by_key(|(_, at)| **at).map(|(id, _)| id.clone())
+        {
+            refused.remove(&oldest);
+        }
+        refused.insert(peer, Instant::now());
+    }
+
+    /// Whom it refused within the last `span`.
+    #[must_use]
+    pub fn within(&self, span: Duration) -> Vec<SpiffeId> {
+        let refused = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.iter().filter(|(_, at)| at.elapsed() <= span).map(|(id, _)| id.clone()).collect()
+    }
+}
+
+/// A time for people, to the second: "2026-11-22 18:40:07 UTC".
+struct Utc(SystemTime);
+
+impl Utc {
+    fn of(time: UnixTime) -> Self {
+        Self(UNIX_EPOCH + Duration::from_secs(time.as_secs()))
+    }
+}
+
+impl fmt::Display for Utc {
+    /// The calendar is that of Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let (shifted, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
+        let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+        let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+        let of_year = of_era - (365 * year + year / 4 - year / 100);
+        let month = (5 * of_year + 2) / 153;
+        let day = of_year - (153 * month + 2) / 5 + 1;
+        let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+        let year = year + era * 400 + next;
+        let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+        write!(f, "{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+    }
+}
+
+/// A span for people, in its largest unit.
+struct Span(u64);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            seconds @ 0..120 => write!(f, "{seconds} s"),
+            seconds @ 120..7_200 => write!(f, "{} min", seconds / 60),
+            seconds @ 7_200..172_800 => write!(f, "{} h", seconds / 3_600),
+            seconds => write!(f, "{} days", seconds / 86_400),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn not_yet_and_no_more_are_told_apart_with_both_times() {
+        let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        let early = CertificateError::NotValidYetContext { time: at(1_795_545_607), not_before: at(1_795_552_807) };
+        let text = describe(&early).unwrap_or_default();
+        for part in ["not valid yet", "begins at 2026-11-24 20:40:07 UTC", "says 2026-11-24 18:40:07 UTC, 2 h earlier"]
+        {
+            assert!(text.contains(part), "{text}");
+        }
+        let late = CertificateError::ExpiredContext { time: at(1_795_545_607), not_after: at(1_795_545_577) };
+        let text = describe(&late).unwrap_or_default();
+        for part in ["has expired", "ended at 2026-11-24 18:39:37 UTC", "18:40:07 UTC, 30 s later"] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert_eq!(describe(&CertificateError::Revoked), None);
+    }
+
+    #[test]
+    fn who_was_refused_is_forgotten_and_bounded() {
+        let refused = RefusedForTime::default();
+        for broker in 0..1_000 {
+            let id = format!("spiffe://dev.test/broker/{}", broker + 1).parse();
+            refused.note(id.unwrap_or_else(|error| panic!("{error}")));
+        }
+        assert_eq!(refused.within(Duration::from_secs(60)).len(), MAX_REMEMBERED);
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(refused.within(Duration::from_millis(1)).is_empty());
+    }
+}
