@@ -10,7 +10,7 @@
 //! the broker: to guess would be to forget a vote or an acknowledged entry. The way out is always the same: move the
 //! directory away and let the broker be rebuilt from its peers.
 
-mod entry_codec;
+pub(crate) mod entry_codec;
 mod error;
 mod log_store;
 mod marker;

@@ -5,14 +5,13 @@ use comity_proto::raft::v1::raft_transport_server::RaftTransport;
 use comity_proto::raft::v1::{
     Frame, ReadIndexRequest, ReadIndexResponse, ReportSeenRequest, ReportSeenResponse, SnapshotChunk,
 };
-use openraft::raft::{AppendEntriesRequest, TransferLeaderRequest};
+use openraft::raft::TransferLeaderRequest;
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::authorise::Caller;
 use super::frame::{self, TransferMessage, VoteMessage};
 use super::serve_snapshot;
-use crate::group::raft_types::TypeConfig;
 use crate::group::{Group, MAX_CLUSTERS_PER_REPORT};
 
 /// The Raft port of one broker.
@@ -37,7 +36,7 @@ impl RaftTransportService {
 impl RaftTransport for RaftTransportService {
     async fn append(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
         let caller = self.caller(&request)?;
-        let message: AppendEntriesRequest<TypeConfig> = frame::decode(&request.into_inner().payload)?;
+        let message = frame::decode_append(request.into_inner())?;
         caller.vouch(&message.vote)?;
         let reply = self.group.inner.raft.append_entries(message).await.map_err(stopped)?;
         frame::encode(&reply).map(Response::new)
