@@ -127,8 +127,8 @@ impl<K: Ord, V> CowMap<K, V> {
     pub fn range<R: RangeBounds<K>>(&self, range: R) -> impl Iterator<Item = (&K, &V)> {
         let entries = match range.start_bound() {
             Bound::Unbounded => self.iter(),
-            Bound::Included(from) => self.from_place(from, |key| key < from),
-            Bound::Excluded(from) => self.from_place(from, |key| key <= from),
+            Bound::Included(from) => self.skip_to(from, |key| key < from),
+            Bound::Excluded(from) => self.skip_to(from, |key| key <= from),
         };
         entries.take_while(move |(key, _)| match range.end_bound() {
             Bound::Unbounded => true,
@@ -138,7 +138,7 @@ impl<K: Ord, V> CowMap<K, V> {
     }
 
     /// Entries from the first one in the chunk of `from` that is not `before`.
-    fn from_place(&self, from: &K, before: impl Fn(&K) -> bool) -> Iter<'_, K, V> {
+    fn skip_to(&self, from: &K, before: impl Fn(&K) -> bool) -> Iter<'_, K, V> {
         let mut chunks = self.chunks.get(self.chunk_of(from)..).unwrap_or_default().iter();
         let entries = chunks.next().map_or(&[][..], |chunk| &chunk.entries);
         Iter { entries: entries[entries.partition_point(|(key, _)| before(key))..].iter(), chunks }

@@ -24,6 +24,7 @@ enum Writing<'a> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[expect(clippy::large_enum_variant, reason = "it is read, taken apart and dropped")]
 enum Reading {
     Blank,
     Command(LogEnvelope),
