@@ -22,6 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let descriptors = protox::compile(files, ["."])?;
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("comity.bin"), descriptors.encode_to_vec())?;
-    tonic_prost_build::configure().compile_fds(descriptors)?;
+    // Entries go from the network into the log as they came, without a copy.
+    tonic_prost_build::configure().bytes(".comity.raft.v1.LogEntry.payload").compile_fds(descriptors)?;
     Ok(())
 }

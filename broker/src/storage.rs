@@ -15,7 +15,7 @@
 
 mod disk_fault;
 mod disk_watch;
-mod entry_codec;
+pub(crate) mod entry_codec;
 mod error;
 mod log_store;
 mod lost;

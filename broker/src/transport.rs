@@ -1,4 +1,5 @@
-//! How the brokers of one group speak to each other: gRPC over mutual TLS, payloads as JSON.
+//! How the brokers of one group speak to each other: gRPC over mutual TLS, payloads as JSON, entries as the bytes that each
+//! broker stores.
 //!
 //! Only brokers of the same federation are let in, by the SPIFFE id in their certificate; a broker speaks for itself
 //! only, so that none can vote or append in another's name. Messages are bounded in bytes, both ways.
@@ -19,7 +20,7 @@ pub use serve::RaftTransportService;
 
 use crate::group::Group;
 
-/// Bytes of one message: the largest entry or a batch of small ones, in JSON.
+/// Bytes of one message: the largest entry or a batch of small ones, with what goes beside them.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 32 << 20;
 /// Bytes of a snapshot in one message.
 pub(crate) const SNAPSHOT_CHUNK_BYTES: usize = 1 << 20;

@@ -21,7 +21,7 @@ use crate::errors::RpcError;
 use crate::group::{ApplyObserver, SnapshotMade};
 use crate::metrics::Metrics;
 
-pub use event::{Event, snapshot};
+pub use event::{Event, clusters, objects};
 pub use ring::Batch;
 use ring::Ring;
 

@@ -166,7 +166,7 @@ impl<'a> Run<'a> {
         progress("renewals, until there is a snapshot");
         let renewed = self.borrower.renew_one_by_one(&leases, RENEWALS).await?;
         (report.renewal_p50_ms, report.renewal_p99_ms) = renewed;
-        (report.snapshot_seconds, report.snapshot_bytes) = self.snapshot(&leases).await?;
+        self.snapshot(&leases, report).await?;
         report.revise_seconds = timed(self.revise()).await?;
         report.peak_resident_bytes = memory(self.pid()?, "VmHWM")?;
 
@@ -262,8 +262,8 @@ impl<'a> Run<'a> {
         futures::try_join!(submit, follow).map(drop)
     }
 
-    /// Renews leases until the broker has made one more snapshot; the seconds that it took, and its bytes.
-    async fn snapshot(&self, leases: &[String]) -> Result<(f64, u64)> {
+    /// Renews leases until the broker has made one more snapshot.
+    async fn snapshot(&self, leases: &[String], report: &mut Report) -> Result<()> {
         let made = async || self.federation.broker_metrics(BROKER).await.map(|text| Snapshots::of(&text));
         let (before, began) = (made().await?, Instant::now());
         let mut round = 0;
@@ -271,8 +271,12 @@ impl<'a> Run<'a> {
             let after = made().await?;
             if after.count > before.count {
                 // Several are one mean.
-                let seconds = (after.seconds - before.seconds) / (after.count - before.count);
-                return Ok((seconds, after.bytes as u64));
+                let made = after.count - before.count;
+                report.snapshot_seconds = (after.seconds - before.seconds) / made;
+                report.snapshot_held_up_ms = (after.held_up - before.held_up) / made * 1_000.0;
+                report.snapshot_most_held_up_ms = after.most_held_up * 1_000.0;
+                report.snapshot_bytes = after.bytes as u64;
+                return Ok(());
             }
             // A broker that has just made one pauses before the next.
             ensure!(began.elapsed() < STUCK, "no snapshot after {round} renewals within {STUCK:?}");
@@ -324,6 +328,9 @@ impl<'a> Run<'a> {
 struct Snapshots {
     count: f64,
     seconds: f64,
+    held_up: f64,
+    /// Upper end of the histogram's bucket that holds the longest.
+    most_held_up: f64,
     bytes: f64,
 }
 
@@ -336,8 +343,19 @@ impl Snapshots {
         Self {
             count: value("comity_broker_snapshot_seconds_count"),
             seconds: value("comity_broker_snapshot_seconds_sum"),
+            held_up: value("comity_broker_snapshot_held_up_seconds_sum"),
+            most_held_up: Self::most_held_up(metrics, value("comity_broker_snapshot_held_up_seconds_count")),
             bytes: value("comity_broker_snapshot_bytes"),
         }
+    }
+
+    fn most_held_up(metrics: &str, count: f64) -> f64 {
+        let buckets = metrics.lines().filter_map(|line| {
+            let bucket = line.strip_prefix("comity_broker_snapshot_held_up_seconds_bucket{le=\"")?;
+            let (upper, held) = bucket.split_once("\"}")?;
+            Some((upper.replace("+Inf", "inf").parse::<f64>().ok()?, held.trim().parse::<f64>().ok()?))
+        });
+        buckets.filter(|(_, held)| *held >= count).map(|(upper, _)| upper).fold(f64::INFINITY, f64::min)
     }
 }
 
@@ -384,5 +402,17 @@ mod tests {
         let read = Snapshots::of(text);
         assert_eq!((read.count, read.seconds, read.bytes), (3.0, 1.5, 42.0));
         assert_eq!(Snapshots::of("").count, 0.0);
+    }
+
+    #[test]
+    fn the_longest_of_all_snapshots_is_in_the_last_bucket_that_grows() {
+        let name = "comity_broker_snapshot_held_up_seconds";
+        let text = |at_20_ms: u32| {
+            format!(
+                "{name}_bucket{{le=\"0.001\"}} 2\n{name}_bucket{{le=\"0.02\"}} {at_20_ms}\n{name}_bucket{{le=\"+Inf\"}} 3\n{name}_count 3\n"
+            )
+        };
+        assert_eq!(Snapshots::of(&text(3)).most_held_up, 0.02);
+        assert_eq!(Snapshots::of(&text(2)).most_held_up, f64::INFINITY);
     }
 }

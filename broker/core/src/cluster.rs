@@ -1,10 +1,12 @@
 //! Member clusters and the tokens by which they join.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::health::Health;
 use crate::id::{ClusterId, InstitutionId};
-use crate::inventory::Offer;
+use crate::inventory::{Offer, stored_offer};
 use crate::time::Timestamp;
 
 /// A member cluster.
@@ -22,8 +24,9 @@ pub struct Cluster {
     pub connected: bool,
     /// Since when `connected` is as it is.
     pub since: Timestamp,
-    /// Its offer, once it made one.
-    pub offer: Option<Offer>,
+    /// Its offer, once it made one. Shared, for the rest changes more often and a large offer takes long to copy.
+    #[serde(default, with = "stored_offer::shared")]
+    pub offer: Option<Arc<Offer>>,
     /// What is remembered of its nodes and devices that failed.
     #[serde(default, skip_serializing_if = "Health::is_empty")]
     pub health: Health,

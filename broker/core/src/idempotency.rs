@@ -1,9 +1,8 @@
 //! Answers that are kept so that a repeated call changes nothing.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
+use crate::cow_map::CowMap;
 use crate::log::{Idempotency, Reply};
 use crate::refusal::{Code, Refusal};
 use crate::time::{Millis, Timestamp};
@@ -30,7 +29,7 @@ pub fn record_name(idempotency: &Idempotency) -> String {
 
 /// The answer to give without doing anything, if this call was seen before.
 #[must_use]
-pub fn seen(table: &BTreeMap<String, Record>, idempotency: &Idempotency) -> Option<Reply> {
+pub fn seen(table: &CowMap<String, Record>, idempotency: &Idempotency) -> Option<Reply> {
     let record = table.get(&record_name(idempotency))?;
     if record.body_sha256 == idempotency.body_sha256 {
         return Some(record.reply.clone());

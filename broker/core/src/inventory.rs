@@ -4,7 +4,7 @@ mod devices;
 mod fault;
 mod functions;
 mod layout;
-mod stored_offer;
+pub(crate) mod stored_offer;
 mod wiring;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -21,13 +21,14 @@
 //! - [`mig`]: which instances a device can be cut into, and where each may lie
 //! - [`packing`]: the index of node states, and what each is worth under the live mix of work
 //! - [`invariants`]: named sentences, one file each
-//! - [`snapshot`]: the format on disk
+//! - [`cow_map`]: tables that are copied in no time, for snapshots; [`snapshot`]: the format on disk
 
 pub mod blob;
 pub mod broker_record;
 pub mod cluster;
 mod cluster_sums;
 pub mod command;
+pub mod cow_map;
 pub mod data;
 pub mod demand;
 pub mod envelope;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::broker_record::BrokerRecord;
 use crate::cluster::{Cluster, Invite};
 use crate::cluster_sums::ClusterSums;
+use crate::cow_map::CowMap;
 use crate::envelope::{Envelope, EnvelopeKey};
 use crate::fairness::{Amounts, Holdings, Ledger};
 use crate::gang;
@@ -39,19 +40,19 @@ pub struct State {
     /// The policy bundle in force.
     pub policy: Option<PolicyRecord>,
     /// Members.
-    pub clusters: BTreeMap<ClusterId, Cluster>,
+    pub clusters: CowMap<ClusterId, Cluster>,
     /// Outstanding join tokens by the SHA-256 of their secret, in hex.
     pub invites: BTreeMap<String, Invite>,
     /// Requests; ended ones are kept for a while.
-    pub requests: BTreeMap<RequestId, Request>,
+    pub requests: CowMap<RequestId, Request>,
     /// Leases; ended ones are kept for a while.
-    pub leases: BTreeMap<LeaseId, Lease>,
+    pub leases: CowMap<LeaseId, Lease>,
     /// Peerings; closed ones are kept for a while.
-    pub peerings: BTreeMap<PeeringId, Peering>,
+    pub peerings: CowMap<PeeringId, Peering>,
     /// Envelopes on their way.
-    pub envelopes: BTreeMap<EnvelopeKey, Envelope>,
+    pub envelopes: CowMap<EnvelopeKey, Envelope>,
     /// Answers kept for repeated calls.
-    pub idempotency: BTreeMap<String, Record>,
+    pub idempotency: CowMap<String, Record>,
     /// What tenants and institutions held before; `None` until the first entry of format 3.
     #[serde(default)]
     pub fairness: Option<Ledger>,

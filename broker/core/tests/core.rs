@@ -9,6 +9,8 @@ mod boxes;
 mod call_backs;
 #[path = "core/chains.rs"]
 mod chains;
+#[path = "core/copies.rs"]
+mod copies;
 #[path = "core/determinism.rs"]
 mod determinism;
 #[path = "core/failures.rs"]

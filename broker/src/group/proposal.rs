@@ -23,7 +23,7 @@ impl Proposal {
         Self { actor: Actor::Leader(id), command, idempotency: None, traceparent: String::new() }
     }
 
-    pub(super) fn at(self, time: Timestamp) -> LogEnvelope {
+    pub(crate) fn at(self, time: Timestamp) -> LogEnvelope {
         LogEnvelope {
             format: LOG_FORMAT,
             actor: self.actor,

@@ -1,7 +1,6 @@
 //! Commands on their way into the log.
 
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comity_core::log::Applied;
@@ -15,6 +14,7 @@ use super::proposal::Proposal;
 use super::raft_types::Proposed;
 use super::serve_peer::{ForwardReply, ForwardRequest};
 use super::{Group, Inner, Leadership};
+use crate::storage::entry_codec;
 
 /// Between two looks for a leader, where nothing says that there is a new one.
 const PAUSE: Duration = Duration::from_millis(25);
@@ -44,9 +44,6 @@ impl Group {
     pub async fn propose(&self, proposal: Proposal) -> Result<Applied, Unavailable> {
         let inner = &self.inner;
         let deadline = Deadline::within(inner.config.deadline);
-        if let Some(applied) = inner.too_large(&proposal) {
-            return Ok(applied);
-        }
         let _permit = tokio::time::timeout(deadline.left(), inner.in_flight.acquire())
             .await
             .map_err(|_| Unavailable::Busy { waited: deadline.whole })?;
@@ -98,7 +95,15 @@ impl Inner {
         let Some(time) = self.stamp(timeout).await else { return Attempt::NotAppended };
         let envelope: LogEnvelope = proposal.at(time);
         let begins_term = matches!(envelope.command, Command::BeginTerm(_));
-        let write = self.raft.client_write(Proposed(Arc::new(envelope)));
+        let bytes = match entry_codec::encode_command(&envelope) {
+            Ok(bytes) if bytes.len() <= limits::MAX_COMMAND_BYTES => bytes,
+            written => match (self.too_large(&envelope.command), written) {
+                (Some(applied), _) => return Attempt::Applied(applied),
+                (None, Ok(bytes)) => bytes,
+                (None, Err(error)) => return Attempt::Unknown(error.to_string()),
+            },
+        };
+        let write = self.raft.client_write(Proposed::new(envelope, bytes));
         let answer = tokio::select! {
             answer = tokio::time::timeout(deadline.left(), write) => answer,
             () = self.leaderless_for(self.config.patience) => {
@@ -125,6 +130,9 @@ impl Inner {
 
     async fn forward(&self, leader: u64, proposal: &Proposal, deadline: &Deadline) -> Attempt {
         let Some(node) = self.node_of(leader) else { return Attempt::NotAppended };
+        if let Some(applied) = self.too_large(&proposal.command) {
+            return Attempt::Applied(applied);
+        }
         let left = deadline.left();
         let message = ForwardRequest::Propose {
             proposal: proposal.clone(),
@@ -193,9 +201,9 @@ impl Inner {
     }
 
     /// Refuses what the log has no room for, before anybody stores it.
-    fn too_large(&self, proposal: &Proposal) -> Option<Applied> {
+    fn too_large(&self, command: &Command) -> Option<Applied> {
         let mut length = Length(0);
-        let bytes = match serde_json::to_writer(&mut length, &proposal.command) {
+        let bytes = match serde_json::to_writer(&mut length, command) {
             Ok(()) => length.0,
             Err(_) => usize::MAX,
         };

@@ -1,15 +1,16 @@
 //! The types that openraft is used with here.
 
-use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{fmt, io};
 
+use bytes::Bytes;
 use comity_core::LogEnvelope;
 use comity_core::log::Applied;
 use openraft::type_config::alias;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::member::MemberNode;
-use crate::storage::StateMachine;
+use crate::storage::{StateMachine, entry_codec};
 
 openraft::declare_raft_types!(
     /// The types of a broker group. One leader a term, as in the Raft paper.
@@ -36,31 +37,65 @@ pub(crate) type RaftInstant = alias::InstantOf<TypeConfig>;
 /// One log entry.
 pub(crate) type Entry = alias::EntryOf<TypeConfig>;
 
-/// A command on its way through the log. Shared, because openraft clones entries.
+/// A command on its way through the log: written once where it is proposed, and read once on each broker, where it is
+/// applied. Shared, because openraft clones entries.
 #[derive(Clone)]
-pub struct Proposed(pub(crate) Arc<LogEnvelope>);
+pub struct Proposed(Arc<Written>);
+
+struct Written {
+    /// As they are stored and sent.
+    bytes: Bytes,
+    /// What they say, on the leader until it is applied.
+    envelope: Mutex<Option<LogEnvelope>>,
+}
+
+impl Proposed {
+    /// A command that is proposed here, with its bytes.
+    pub(crate) fn new(envelope: LogEnvelope, bytes: Bytes) -> Self {
+        Self(Arc::new(Written { bytes, envelope: Mutex::new(Some(envelope)) }))
+    }
+
+    /// A command that was proposed elsewhere, or before this broker started.
+    pub(crate) fn stored(bytes: Bytes) -> Self {
+        Self(Arc::new(Written { bytes, envelope: Mutex::new(None) }))
+    }
+
+    pub(crate) fn bytes(&self) -> &Bytes {
+        &self.0.bytes
+    }
+
+    /// What it says, to be applied. It is not kept: the log's cache holds entries for longer, and their bytes are enough.
+    pub(crate) fn take(&self) -> io::Result<LogEnvelope> {
+        let ready = self.0.envelope.lock().unwrap_or_else(PoisonError::into_inner).take();
+        ready.map_or_else(|| entry_codec::decode_command(&self.0.bytes), Ok)
+    }
+}
 
 impl fmt::Display for Proposed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.command.name())
+        let envelope = self.0.envelope.lock().unwrap_or_else(PoisonError::into_inner);
+        f.write_str(envelope.as_ref().map_or("a command", |envelope| envelope.command.name()))
     }
 }
 
 impl fmt::Debug for Proposed {
     /// The name only: openraft prints entries in its own debug output, and offers are large.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Proposed({})", self.0.command.name())
+        write!(f, "Proposed({self})")
     }
 }
 
 impl Serialize for Proposed {
+    /// openraft asks for it; entries are stored and sent as their bytes.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.as_ref().serialize(serializer)
+        entry_codec::decode_command(&self.0.bytes).map_err(serde::ser::Error::custom)?.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Proposed {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        LogEnvelope::deserialize(deserializer).map(|envelope| Self(Arc::new(envelope)))
+        let envelope = LogEnvelope::deserialize(deserializer)?;
+        let bytes = entry_codec::encode_command(&envelope).map_err(serde::de::Error::custom)?;
+        Ok(Self::new(envelope, bytes))
     }
 }

@@ -270,7 +270,7 @@ impl AgentStream {
     async fn shorter(&self, command: &Command) -> Option<Command> {
         let Command::AdvertiseOffer(AdvertiseOffer { cluster, offer }) = command else { return None };
         let between = |state: &State| {
-            let held = state.clusters.get(cluster)?.offer.as_ref()?;
+            let held = state.clusters.get(cluster)?.offer.as_deref()?;
             (held != offer).then(|| ReviseOffer::between(cluster, held, offer)).flatten()
         };
         // Without an answer the whole is said.

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comity_core::RequestId;
+use comity_core::{RequestId, snapshot};
 use comity_policy::Bundle;
 use comity_proto::v1;
 use comity_proto::v1::watch_service_server::WatchService;
@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::errors::RpcError;
 use crate::group::{Consistency, Unavailable};
 use crate::rpc::agent::LEADERLESS;
-use crate::watch::{Batch, snapshot};
+use crate::watch::{Batch, clusters, objects};
 
 /// Events that wait in one watcher's stream, beyond what HTTP/2 takes.
 const QUEUE: usize = 256;
@@ -136,18 +136,19 @@ impl Watcher {
     }
 
     async fn begin_with_snapshot(&mut self) -> Result<Option<u64>, RpcError> {
-        let (events, revision) = self
+        let (clusters, state) = self
             .context
             .group
             .read(Consistency::Linearizable, |state| {
                 let bundle = state.policy.as_ref().map(|record| Arc::clone(&record.bundle));
                 let viewer = Viewer::of(&self.caller, bundle.as_deref());
-                let events = snapshot(state, &viewer, self.only);
+                let clusters = clusters(state, &viewer, self.only);
                 (self.viewer, self.bundle) = (viewer, bundle);
-                (events, state.revision)
+                (clusters, snapshot::copy(state))
             })
             .await?;
-        for event in events {
+        let revision = state.revision;
+        for event in clusters.into_iter().chain(objects(&state, &self.viewer, self.only)) {
             if !self.pass(event, 0).await? {
                 return Ok(None);
             }

@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use bytes::Bytes;
 use comity_runtime::atomic_file;
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::vote::leader_id_std::CommittedLeaderId;
@@ -19,8 +18,8 @@ use tokio::sync::oneshot;
 use super::disk_watch::DiskWatch;
 use super::error::StorageError;
 use super::reached::{Place, Reached};
+use super::torn_end;
 use super::wal_types::{Flushed, Payload, StoredVote, Tell, WalTypes};
-use super::{entry_codec, torn_end};
 use crate::group::raft_types::{Entry, LogId, TypeConfig, Vote};
 
 /// A chunk is deleted once all it holds is covered by snapshots: small ones give disk back early.
@@ -176,7 +175,7 @@ impl LogStore {
             let mut bytes = 0;
             for entry in log.read(from, to) {
                 let (log_id, payload) = entry?;
-                bytes += payload.0.len();
+                bytes += payload.len();
                 if bytes > max_bytes && !encoded.is_empty() {
                     break;
                 }
@@ -184,7 +183,7 @@ impl LogStore {
             }
             Ok(encoded)
         })?;
-        encoded.into_iter().map(|(log_id, payload)| entry_codec::decode(to_log_id(log_id), &payload.0)).collect()
+        encoded.into_iter().map(|(log_id, payload)| payload.into_entry(to_log_id(log_id))).collect()
     }
 }
 
@@ -264,7 +263,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     {
         let encoded: Vec<_> = entries
             .into_iter()
-            .map(|entry| Ok((from_log_id(entry.log_id), Payload(Bytes::from(entry_codec::encode(&entry)?)))))
+            .map(|entry| Ok((from_log_id(entry.log_id), Payload::of(&entry)?)))
             .collect::<io::Result<_>>()?;
         let write = self.disk.begin();
         self.write(|log| {

@@ -3,10 +3,10 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use comity_core::log::Applied;
-use comity_core::{State, snapshot};
+use comity_core::{LogEnvelope, State, snapshot};
 use tokio::sync::watch;
 
-use crate::group::raft_types::{LogId, Proposed, SnapshotMeta, StoredMembership};
+use crate::group::raft_types::{LogId, SnapshotMeta, StoredMembership};
 use crate::group::{ApplyObserver, SnapshotMade};
 
 /// State, and how far the log is applied to it. Changed by the state machine alone; read under a lock that is held
@@ -79,10 +79,10 @@ impl Replica {
     }
 
     /// Applies a command.
-    pub(super) fn apply(&self, log_id: LogId, proposed: &Proposed) -> Applied {
+    pub(super) fn apply(&self, log_id: LogId, envelope: &LogEnvelope) -> Applied {
         let applied = {
             let mut replicated = self.replicated.write().unwrap_or_else(PoisonError::into_inner);
-            let applied = replicated.state.apply(&proposed.0);
+            let applied = replicated.state.apply(envelope);
             replicated.last_applied = Some(log_id);
             self.observer.applied(&replicated.state, &applied);
             applied

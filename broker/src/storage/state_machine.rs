@@ -4,7 +4,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use comity_core::log::LOG_FORMAT;
 use futures::{Stream, TryStreamExt as _};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder, Snapshot, StoredMembership as Stored};
@@ -50,14 +49,12 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
                     self.replica.advance(log_id, None);
                     None
                 }
-                EntryPayload::Normal(proposed) if proposed.0.format > LOG_FORMAT => {
-                    let message = format!(
-                        "log entry {log_id} has format {}, this broker reads up to {LOG_FORMAT}; install the newer release",
-                        proposed.0.format
-                    );
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+                EntryPayload::Normal(proposed) => {
+                    let envelope = proposed
+                        .take()
+                        .map_err(|error| io::Error::new(error.kind(), format!("log entry {log_id}: {error}")))?;
+                    Some(self.replica.apply(log_id, &envelope))
                 }
-                EntryPayload::Normal(proposed) => Some(self.replica.apply(log_id, &proposed)),
                 EntryPayload::Membership(membership) => {
                     self.replica.advance(log_id, Some(Stored::new(Some(log_id), membership)));
                     None

@@ -47,7 +47,7 @@ pub(crate) fn read(data: &Path, id: u64) -> Result<SurvivingCopy, StorageError> 
         let entries = log.range(from, from.saturating_add(BATCH)).map_err(internal)?;
         for entry in &entries {
             if let EntryPayload::Normal(proposed) = &entry.payload {
-                state.apply(&proposed.0);
+                state.apply(&proposed.take().map_err(internal)?);
             }
             last = Some(entry.log_id);
         }

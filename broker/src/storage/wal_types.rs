@@ -3,13 +3,14 @@
 use std::io::{self, Read, Write};
 
 use bytes::Bytes;
+use openraft::EntryPayload;
 use openraft::storage::IOFlushed;
 use raft_log::codeq::{Decode, Encode};
 use tokio::sync::oneshot;
 
 use super::disk_watch::PendingWrite;
-use super::entry_codec::MAX_ENTRY_BYTES;
-use crate::group::raft_types::{TypeConfig, Vote};
+use super::entry_codec::{self, MAX_ENTRY_BYTES};
+use crate::group::raft_types::{Entry, LogId, Proposed, TypeConfig, Vote};
 
 /// Names the types of the log.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -28,20 +29,45 @@ impl raft_log::Types for WalTypes {
     }
 
     fn payload_size(payload: &Self::LogPayload) -> u64 {
-        payload.0.len() as u64
+        payload.len() as u64
     }
 }
 
-/// An encoded entry. Cheap to clone: the log's cache hands out clones.
+/// An entry as its bytes. Cheap to clone: the log's cache hands out clones.
 #[derive(Debug, Clone)]
-pub(super) struct Payload(pub(super) Bytes);
+pub(super) struct Payload {
+    bytes: Bytes,
+    /// The same, where it came from consensus and not from the disk: then nobody has to read the bytes.
+    proposed: Option<Proposed>,
+}
+
+impl Payload {
+    pub(super) fn of(entry: &Entry) -> io::Result<Self> {
+        let proposed = match &entry.payload {
+            EntryPayload::Normal(proposed) => Some(proposed.clone()),
+            EntryPayload::Blank | EntryPayload::Membership(_) => None,
+        };
+        Ok(Self { bytes: entry_codec::encode(entry)?, proposed })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(super) fn into_entry(self, log_id: LogId) -> io::Result<Entry> {
+        match self.proposed {
+            Some(proposed) => Ok(Entry { log_id, payload: EntryPayload::Normal(proposed) }),
+            None => entry_codec::decode(log_id, self.bytes),
+        }
+    }
+}
 
 impl Encode for Payload {
     fn encode<W: Write>(&self, mut w: W) -> io::Result<usize> {
-        let len = u32::try_from(self.0.len()).map_err(io::Error::other)?;
+        let len = u32::try_from(self.len()).map_err(io::Error::other)?;
         let head = len.encode(&mut w)?;
-        w.write_all(&self.0)?;
-        Ok(head + self.0.len())
+        w.write_all(&self.bytes)?;
+        Ok(head + self.len())
     }
 }
 
@@ -58,7 +84,7 @@ impl Decode for Payload {
         if bytes.len() != len {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(Self(bytes.into()))
+        Ok(Self { bytes: bytes.into(), proposed: None })
     }
 }
 

@@ -13,6 +13,11 @@ use crate::group::{Consistency, Unavailable};
 
 /// Also without a change, for policy has dates.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
+/// A plan goes through the whole queue, and nothing is applied meanwhile: where nothing comes of plans, they take at most this
+/// part of the time, however long the queue is.
+const ONE_PART_IN: u32 = 4;
+/// Shorter plans need no pause: it would be longer than they are.
+const SHORT: Duration = Duration::from_millis(2);
 /// After the group could not answer.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -22,14 +27,17 @@ pub(super) async fn run(context: &Context) {
     let mut planner = Planner::default();
     loop {
         revision.mark_unchanged();
-        match place(context, &mut planner).await {
-            Ok(true) => continue,
-            Ok(false) => {}
+        let pause = match place(context, &mut planner).await {
+            Ok(Next::Plan) => continue,
+            Ok(Next::Wait { pause }) => pause,
             Err(error) => {
                 tracing::warn!(%error, "matching waits");
                 context.clock.sleep(PAUSE).await;
                 continue;
             }
+        };
+        if !pause.is_zero() {
+            context.clock.sleep(pause).await;
         }
         tokio::select! {
             changed = revision.changed() => if changed.is_err() { return },
@@ -38,13 +46,34 @@ pub(super) async fn run(context: &Context) {
     }
 }
 
-/// One plan; whether more may be placed at once.
-async fn place(context: &Context, planner: &mut Planner) -> Result<bool, Unavailable> {
+/// What follows a plan.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    /// Another one at once: more may be placed.
+    Plan,
+    /// A pause, and then the next change.
+    Wait { pause: Duration },
+}
+
+impl Next {
+    fn after(took: Duration, placed: usize, again: bool) -> Self {
+        if again {
+            return Self::Plan;
+        }
+        let fruitless_and_long = placed == 0 && took > SHORT;
+        Self::Wait { pause: if fruitless_and_long { took * (ONE_PART_IN - 1) } else { Duration::ZERO } }
+    }
+}
+
+/// One plan.
+async fn place(context: &Context, planner: &mut Planner) -> Result<Next, Unavailable> {
+    let began = context.clock.elapsed();
     let plan = plan(context, planner).await?;
+    let (took, placed) = (context.clock.elapsed().saturating_sub(began), plan.placements.len());
     let again = carry_out(context, planner, plan.placements, plan.unplaced.len(), plan.based_on).await?;
     // After the placements, beside which they were found to be needed.
     super::reclaimer::call_back(context, Vec::new(), plan.reclaims).await?;
-    Ok(again)
+    Ok(Next::after(took, placed, again))
 }
 
 async fn carry_out(
@@ -96,4 +125,18 @@ async fn plan(context: &Context, planner: &mut Planner) -> Result<Plan, Unavaila
         context.metrics.planned(context.clock.elapsed().saturating_sub(began).as_secs_f64());
     }
     Ok(plan)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_plans_of_which_nothing_comes_leave_three_quarters_of_the_time_to_others() {
+        let ms = Duration::from_millis;
+        assert_eq!(Next::after(ms(40), 0, false), Next::Wait { pause: ms(120) });
+        assert_eq!(Next::after(ms(1), 0, false), Next::Wait { pause: Duration::ZERO });
+        assert_eq!(Next::after(ms(40), 7, false), Next::Wait { pause: Duration::ZERO });
+        assert_eq!(Next::after(ms(40), 7, true), Next::Plan);
+    }
 }

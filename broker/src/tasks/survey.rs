@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use comity_core::snapshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
@@ -13,10 +14,11 @@ const EVERY: Duration = Duration::from_secs(5);
 /// Counts now and then until `stop`.
 pub(super) async fn run(context: Context, stop: CancellationToken) {
     loop {
-        if context.group.read(Consistency::Stale, |state| context.metrics.survey(state)).await.is_err() {
-            return;
-        }
         context.metrics.clocks(&context.group.clocks());
+        // Counted in a copy: with many leases it takes longer than anybody should wait.
+        let Ok(state) = context.group.read(Consistency::Stale, snapshot::copy).await else { return };
+        context.metrics.survey(&state);
+        drop(state);
         tokio::select! {
             () = context.clock.sleep(EVERY) => {}
             () = stop.cancelled() => return,

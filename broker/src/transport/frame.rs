@@ -1,12 +1,14 @@
 //! Payloads of frames.
 
-use comity_proto::raft::v1::Frame;
-use openraft::raft::VoteRequest;
+use comity_proto::raft::v1::{Frame, LogEntry};
+use openraft::raft::{AppendEntriesRequest, VoteRequest};
+use openraft::vote::leader_id_std::CommittedLeaderId;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 
-use crate::group::raft_types::{LogId, SnapshotMeta, TypeConfig, Vote};
+use crate::group::raft_types::{Entry, LogId, SnapshotMeta, TypeConfig, Vote};
+use crate::storage::entry_codec;
 
 /// A request for a vote, or the question whether one would be granted.
 #[derive(Serialize, Deserialize)]
@@ -15,6 +17,14 @@ pub(super) struct VoteMessage {
     pub(super) request: VoteRequest<TypeConfig>,
     /// The leader whose process the candidate found to have ended, where that is why it stands.
     pub(super) leader_gone: Option<u64>,
+}
+
+/// A request to append, without its entries: they are beside it, as the bytes of the log.
+#[derive(Serialize, Deserialize)]
+struct AppendHeader {
+    vote: Vote,
+    prev_log_id: Option<LogId>,
+    leader_commit: Option<LogId>,
 }
 
 /// openraft's own request has no text form.
@@ -51,10 +61,87 @@ pub(super) fn encode<T: Serialize>(message: &T) -> Result<Frame, Status> {
         let text = format!("a message of {} bytes, allowed are {}", payload.len(), super::MAX_MESSAGE_BYTES);
         return Err(Status::resource_exhausted(text));
     }
-    Ok(Frame { payload })
+    Ok(Frame { payload, entries: Vec::new() })
+}
+
+/// A request to append: no entry is written again.
+pub(super) fn encode_append(message: &AppendEntriesRequest<TypeConfig>) -> Result<Frame, Status> {
+    let AppendEntriesRequest { vote, prev_log_id, entries, leader_commit } = message;
+    let header = AppendHeader { vote: *vote, prev_log_id: *prev_log_id, leader_commit: *leader_commit };
+    let mut frame = encode(&header)?;
+    frame.entries = entries.iter().map(encode_entry).collect::<Result<_, _>>()?;
+    let bytes = frame.entries.iter().map(|entry| entry.payload.len()).sum::<usize>();
+    if bytes > super::MAX_MESSAGE_BYTES {
+        let text = format!("entries of {bytes} bytes, allowed are {}", super::MAX_MESSAGE_BYTES);
+        return Err(Status::resource_exhausted(text));
+    }
+    Ok(frame)
+}
+
+fn encode_entry(entry: &Entry) -> Result<LogEntry, Status> {
+    let payload = entry_codec::encode(entry)
+        .map_err(|error| Status::internal(format!("entry {} cannot be written: {error}", entry.log_id)))?;
+    Ok(LogEntry { term: entry.log_id.leader_id.term, index: entry.log_id.index, payload })
+}
+
+/// The request that [`encode_append`] wrote.
+pub(super) fn decode_append(frame: Frame) -> Result<AppendEntriesRequest<TypeConfig>, Status> {
+    let AppendHeader { vote, prev_log_id, leader_commit } = decode(&frame.payload)?;
+    let entries = frame.entries.into_iter().map(|LogEntry { term, index, payload }| {
+        entry_codec::decode(LogId::new(CommittedLeaderId::new(term), index), payload)
+    });
+    let entries =
+        entries.collect::<Result<_, _>>().map_err(|error| Status::invalid_argument(format!("entries: {error}")))?;
+    Ok(AppendEntriesRequest { vote, prev_log_id, entries, leader_commit })
 }
 
 pub(super) fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, Status> {
     serde_json::from_slice(payload)
         .map_err(|error| Status::invalid_argument(format!("payload cannot be read: {error}")))
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use bytes::Bytes;
+    use openraft::EntryPayload;
+    use prost::Message as _;
+
+    use super::*;
+    use crate::group::raft_types::Proposed;
+
+    fn at(index: u64) -> LogId {
+        LogId::new(CommittedLeaderId::new(3), index)
+    }
+
+    fn append(bytes: &'static str) -> AppendEntriesRequest<TypeConfig> {
+        let command = EntryPayload::Normal(Proposed::stored(Bytes::from_static(bytes.as_bytes())));
+        let entries =
+            vec![Entry { log_id: at(8), payload: EntryPayload::Blank }, Entry { log_id: at(9), payload: command }];
+        AppendEntriesRequest {
+            vote: Vote::new_committed(3, 2),
+            prev_log_id: Some(at(7)),
+            entries,
+            leader_commit: Some(at(6)),
+        }
+    }
+
+    #[test]
+    fn entries_arrive_as_the_bytes_that_were_sent() {
+        let bytes = r#"{"command":{"format":1,"actor":{"leader":1},"#;
+        let sent = encode_append(&append(bytes)).unwrap().encode_to_vec();
+        let message = decode_append(Frame::decode(Bytes::from(sent)).unwrap()).unwrap();
+        assert_eq!(message.vote, Vote::new_committed(3, 2));
+        assert_eq!((message.prev_log_id, message.leader_commit), (Some(at(7)), Some(at(6))));
+        assert_eq!(message.entries.iter().map(|entry| entry.log_id).collect::<Vec<_>>(), [at(8), at(9)]);
+        let EntryPayload::Normal(command) = &message.entries[1].payload else { panic!("not a command") };
+        assert_eq!(command.bytes(), bytes.as_bytes());
+    }
+
+    #[test]
+    fn entries_of_a_later_release_are_refused_before_they_are_stored() {
+        let frame = encode_append(&append(r#"{"command":{"format":99,"command":{"teleport":{}}}}"#)).unwrap();
+        let status = decode_append(frame).unwrap_err();
+        assert!(status.message().contains("format 99"), "{status}");
+    }
 }

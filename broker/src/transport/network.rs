@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io::Read as _;
 use std::time::Duration;
 
-use comity_proto::raft::v1::SnapshotChunk;
+use comity_proto::raft::v1::{Frame, SnapshotChunk};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
 use openraft::network::RPCOption;
 use openraft::raft::{
@@ -68,8 +68,17 @@ impl PeerNetwork {
         message: &M,
         timeout: Duration,
     ) -> Result<R, RPCError<TypeConfig>> {
-        let mut client = self.client()?;
         let frame = frame::encode(message).map_err(|status| self.failed(method, timeout, &status))?;
+        self.exchange_frame(method, frame, timeout).await
+    }
+
+    async fn exchange_frame<R: DeserializeOwned>(
+        &self,
+        method: Method,
+        frame: Frame,
+        timeout: Duration,
+    ) -> Result<R, RPCError<TypeConfig>> {
+        let mut client = self.client()?;
         let reply = within(
             timeout,
             |request| async {
@@ -174,7 +183,8 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         } else {
             option.soft_ttl().max(APPEND_AT_LEAST)
         };
-        let reply = self.exchange(Method::Append, &rpc, timeout).await?;
+        let frame = frame::encode_append(&rpc).map_err(|status| self.failed(Method::Append, timeout, &status))?;
+        let reply = self.exchange_frame(Method::Append, frame, timeout).await?;
         let acknowledged = match &reply {
             AppendEntriesResponse::Success => rpc.entries.last().map(|entry| entry.log_id).or(rpc.prev_log_id),
             AppendEntriesResponse::PartialSuccess(matched) => *matched,

@@ -10,7 +10,7 @@ use comity_proto::raft::v1::{
     ReadIndexRequest, ReadIndexResponse, ReportSeenRequest, ReportSeenResponse, SnapshotChunk,
 };
 use futures::{Stream, StreamExt as _};
-use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest};
+use openraft::raft::{AppendEntriesResponse, TransferLeaderRequest};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -18,7 +18,6 @@ use super::authorise::Caller;
 use super::frame::{self, TransferMessage, VoteMessage};
 use super::headers::{self, Adopts};
 use super::serve_snapshot;
-use crate::group::raft_types::TypeConfig;
 use crate::group::{Group, MAX_CLUSTERS_PER_REPORT};
 
 /// Followers open their stream again after this: a connection must not outlive its certificate by it.
@@ -80,7 +79,7 @@ impl RaftTransport for RaftTransportService {
 
     async fn append(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
         let caller = self.leader(&request).await?;
-        let message: AppendEntriesRequest<TypeConfig> = frame::decode(&request.into_inner().payload)?;
+        let message = frame::decode_append(request.into_inner())?;
         caller.vouch(&message.vote)?;
         self.group.inner.refuse_other_history(&message).map_err(Status::failed_precondition)?;
         let leader = message.vote.leader_id.voted_for;

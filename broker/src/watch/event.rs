@@ -94,12 +94,17 @@ pub(super) fn of_changes(state: &State, changes: &[Change]) -> Vec<Event> {
         .collect()
 }
 
-/// Everything that exists, for a watcher that begins.
-pub fn snapshot(state: &State, viewer: &Viewer, only: Option<RequestId>) -> Vec<v1::WatchEvent> {
+/// All clusters, for a watcher that begins.
+pub fn clusters(state: &State, viewer: &Viewer, only: Option<RequestId>) -> Vec<v1::WatchEvent> {
     let clusters = state.clusters.keys().filter_map(|id| Event::cluster(state, id));
+    clusters.filter_map(|event| event.for_watcher(viewer, only)).collect()
+}
+
+/// Everything else. A copy of the state is enough, so that nothing waits however much there is.
+pub fn objects(state: &State, viewer: &Viewer, only: Option<RequestId>) -> impl Iterator<Item = v1::WatchEvent> + Send {
     let requests = state.requests.keys().filter_map(|id| Event::request(state, *id));
     let leases = state.leases.keys().filter_map(|id| Event::lease(state, *id));
     let peerings = state.peerings.keys().filter_map(|id| Event::peering(state, *id));
-    let all = clusters.chain(requests).chain(leases).chain(peerings);
-    all.filter_map(|event| event.for_watcher(viewer, only)).collect()
+    let all = requests.chain(leases).chain(peerings);
+    all.filter_map(move |event| event.for_watcher(viewer, only))
 }

@@ -37,6 +37,10 @@ pub struct Report {
     pub renewal_p99_ms: f64,
     /// To take a snapshot, until it was on disk.
     pub snapshot_seconds: f64,
+    /// Of that, how long nothing was applied.
+    pub snapshot_held_up_ms: f64,
+    /// No snapshot of the run held anybody up for longer: an upper end of the broker's histogram.
+    pub snapshot_most_held_up_ms: f64,
     /// Bytes of that file.
     pub snapshot_bytes: u64,
     /// Until an offer in which one node had changed was acknowledged.
@@ -92,6 +96,8 @@ impl fmt::Display for Report {
             ("most resident until then, MiB", mib(self.peak_resident_bytes)),
             ("snapshot, MiB", mib(self.snapshot_bytes)),
             ("a snapshot, s", tenths(self.snapshot_seconds)),
+            ("held up by it, ms", thousandths(self.snapshot_held_up_ms)),
+            ("held up by any, ms at most", thousandths(self.snapshot_most_held_up_ms)),
             ("kill -9, start, first answer, s", tenths(self.restore_seconds)),
             ("leases there then", self.restored_leases.to_string()),
             ("resident then, MiB", mib(self.restored_resident_bytes)),

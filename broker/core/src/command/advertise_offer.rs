@@ -1,5 +1,7 @@
 //! A cluster advertises what it has.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::id::ClusterId;
@@ -27,7 +29,7 @@ impl AdvertiseOffer {
             .get(&self.cluster)
             .ok_or_else(|| Refusal::not_found("offer.cluster", &self.cluster, "cluster"))?;
         if let Some(held) = &cluster.offer {
-            if *held == self.offer {
+            if **held == self.offer {
                 return Ok(ReplyBody::Done);
             }
             if self.offer.generation <= held.generation {
@@ -43,7 +45,7 @@ impl AdvertiseOffer {
             }
         }
         transition.note_health_of_offer(&self.cluster, &self.offer);
-        transition.change_cluster(&self.cluster, |cluster| cluster.offer = Some(self.offer.clone()));
+        transition.change_cluster(&self.cluster, |cluster| cluster.offer = Some(Arc::new(self.offer.clone())));
         let State { clusters, derived, policy, .. } = &mut *transition.state;
         if let Some(cluster) = clusters.get(&self.cluster) {
             derived.note_offer(&self.cluster, cluster, policy.as_ref());

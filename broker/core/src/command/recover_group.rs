@@ -20,7 +20,7 @@ impl RecoverGroup {
         for counter in [&mut state.revision, &mut state.next_request, &mut state.next_lease, &mut state.next_peering] {
             *counter = counter.saturating_add(RECOVERY_GAP);
         }
-        for cluster in state.clusters.values_mut() {
+        for (_, cluster) in state.clusters.iter_mut() {
             cluster.last_fencing_token = cluster.last_fencing_token.saturating_add(RECOVERY_GAP);
         }
         Ok(ReplyBody::Done)

@@ -1,6 +1,7 @@
 //! A cluster says which nodes of its offer changed.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -67,7 +68,7 @@ impl ReviseOffer {
             derived.note_node(&self.cluster, id, (held(id), None), known);
         }
         transition.change_cluster(&self.cluster, |cluster| {
-            let Some(offer) = &mut cluster.offer else { return };
+            let Some(offer) = cluster.offer.as_mut().map(Arc::make_mut) else { return };
             offer.generation = self.generation;
             for (id, node) in &self.nodes {
                 let mut node = node.clone();

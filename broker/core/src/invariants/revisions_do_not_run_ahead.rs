@@ -15,9 +15,9 @@ fn check(state: &State) -> Vec<String> {
     state.requests.iter().for_each(|(id, request)| look(id.to_string(), request.revision));
     state.leases.iter().for_each(|(id, lease)| look(id.to_string(), lease.revision));
     state.peerings.iter().for_each(|(id, peering)| look(id.to_string(), peering.revision));
-    if state.requests.keys().next_back().is_some_and(|id| id.0 > state.next_request)
-        || state.leases.keys().next_back().is_some_and(|id| id.0 > state.next_lease)
-        || state.peerings.keys().next_back().is_some_and(|id| id.0 > state.next_peering)
+    if state.requests.last_key_value().is_some_and(|(id, _)| id.0 > state.next_request)
+        || state.leases.last_key_value().is_some_and(|(id, _)| id.0 > state.next_lease)
+        || state.peerings.last_key_value().is_some_and(|(id, _)| id.0 > state.next_peering)
     {
         violations.push("a number above the counter is in use".to_owned());
     }

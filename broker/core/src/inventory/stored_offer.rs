@@ -101,6 +101,19 @@ impl Serialize for Offer {
     }
 }
 
+/// An offer that is shared is stored as it is.
+pub(crate) mod shared {
+    use super::{Arc, Deserialize, Deserializer, Offer, Serialize, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(offer: &Option<Arc<Offer>>, serializer: S) -> Result<S::Ok, S::Error> {
+        offer.as_deref().serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<Offer>>, D::Error> {
+        Ok(Option::deserialize(deserializer)?.map(Arc::new))
+    }
+}
+
 /// A device of a node: a kind, or as it is.
 enum StoredDevice {
     Kind(u64),

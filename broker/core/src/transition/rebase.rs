@@ -51,7 +51,7 @@ impl Transition<'_> {
         if let Some(PolicyRecord { bundle: _, source: _, applied_at, applied_by: _ }) = policy {
             shift(applied_at, ms);
         }
-        for (id, cluster) in clusters {
+        for (id, cluster) in clusters.iter_mut() {
             shift_cluster(cluster, ms);
             cluster.revision = revision;
             changes.insert(Change::Cluster(id.clone()));
@@ -60,26 +60,26 @@ impl Transition<'_> {
             shift(expires_at, ms);
             changes.insert(Change::Invite(cluster.clone()));
         }
-        for (id, request) in requests {
+        for (id, request) in requests.iter_mut() {
             shift_request(request, ms, now);
             request.revision = revision;
             changes.insert(Change::Request(*id));
         }
-        for (id, lease) in leases {
+        for (id, lease) in leases.iter_mut() {
             shift_lease(lease, ms);
             lease.revision = revision;
             changes.insert(Change::Lease(*id));
         }
-        for (id, peering) in peerings {
+        for (id, peering) in peerings.iter_mut() {
             shift_peering(peering, ms);
             peering.revision = revision;
             changes.insert(Change::Peering(*id));
         }
-        for Envelope { key, from: _, encapsulated_key: _, ciphertext: _, expires_at } in envelopes.values_mut() {
+        for (_, Envelope { key, from: _, encapsulated_key: _, ciphertext: _, expires_at }) in envelopes.iter_mut() {
             shift(expires_at, ms);
             changes.insert(Change::Envelopes(key.to.clone()));
         }
-        for record in idempotency.values_mut() {
+        for (_, record) in idempotency.iter_mut() {
             shift_answer(record, ms);
         }
         if let Some(ledger) = fairness {

@@ -180,7 +180,7 @@ fn command_for(state: &State, event: &Event) -> Command {
         }
         Event::LocalWork { which, devices } => {
             let name = cluster(CLUSTERS[1 + usize::from(*which)]);
-            let mut offer = state.clusters[&name].offer.clone().unwrap_or_else(|| offer(0, &[]));
+            let mut offer = state.clusters[&name].offer.as_deref().cloned().unwrap_or_else(|| offer(0, &[]));
             offer.generation += 1;
             let all = offer.nodes.iter_mut().flat_map(|(_, node)| node.devices.iter_mut().rev());
             all.enumerate().for_each(|(at, device)| device.local_use_milli = if at < *devices { 1_000 } else { 0 });

@@ -18,7 +18,7 @@ fn revise(revises: u64, generation: u64) -> ReviseOffer {
 }
 
 fn held(federation: &Federation) -> Offer {
-    federation.state.clusters[&cluster("north")].offer.clone().unwrap()
+    federation.state.clusters[&cluster("north")].offer.as_deref().cloned().unwrap()
 }
 
 /// What became of `north`'s offer in five steps: local work, another kind of device, a node that came, one that went, a
