@@ -10,6 +10,8 @@ mod admin;
 pub mod burst;
 pub mod chaos;
 mod comity;
+pub mod durable;
+pub mod failover;
 mod federation;
 pub mod growth;
 mod memory;
@@ -17,6 +19,7 @@ pub mod pods;
 mod process;
 mod processes;
 mod programs;
+mod stores;
 mod wait;
 mod watch;
 
