@@ -14,6 +14,7 @@ pub mod durable;
 pub mod failover;
 mod federation;
 pub mod growth;
+pub mod history;
 mod memory;
 pub mod pods;
 mod process;
