@@ -41,9 +41,12 @@ pub enum What {
     Cancel(u64),
     /// Reads it by its id.
     Read(u64, Saw),
-    /// Lists all that wait.
+    /// Lists all that wait, of those below [`LISTED_BELOW`].
     List(BTreeSet<u64>),
 }
+
+/// Requests from this number on are in no list: they are kept until the end, more than one answer has room for.
+pub const LISTED_BELOW: u64 = 1 << 32;
 
 /// What a read of one request shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@
 //! The programs are those that `cargo build` put beside the test binary; `./test` builds them first.
 
 mod admin;
+pub mod brokers;
 pub mod burst;
 pub mod chaos;
 mod comity;

@@ -4,8 +4,8 @@
 mod comity;
 mod etcd;
 mod etcd_client;
-mod origin;
-mod terms;
+pub(crate) mod origin;
+pub(crate) mod terms;
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-pub(crate) use comity::ComityStore;
+pub(crate) use comity::{ComityStore, channel};
 pub(crate) use etcd::EtcdStore;
 
 /// Members of each.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use todc_utils::{Action, WGLChecker};
 
 use super::model::{OneRequest, Step};
-use super::{Operation, Saw, What};
+use super::{LISTED_BELOW, Operation, Saw, What};
 
 /// Violations that are told in full.
 const MAX_TOLD: usize = 20;
@@ -92,7 +92,7 @@ fn by_request(operations: &[Operation]) -> BTreeMap<u64, Vec<Timed>> {
     for number in lists.iter().flat_map(|(_, _, waiting)| waiting.iter()) {
         requests.entry(*number).or_default();
     }
-    for (number, steps) in &mut requests {
+    for (number, steps) in requests.range_mut(..LISTED_BELOW) {
         let submitted = steps.iter().filter(|timed| is_submit(timed.step)).map(|timed| timed.call).min();
         let cancelled =
             steps.iter().filter(|timed| timed.step == Step::Cancelled).filter_map(|timed| timed.answer).min();

@@ -50,9 +50,7 @@ impl ComityStore {
     }
 
     fn channel(&self, user: &str, brokers: &BrokerEndpoints) -> Result<BrokerChannel> {
-        let (pem, _) = IdentityDir::new(self.federation.dir().join(format!("user-{user}"))).load()?;
-        let source = IdentitySource::new(TlsIdentity::from_pem(&pem)?);
-        Ok(connect(brokers, &ClientTls::new(Roots::from_pem(&pem.ca)?, source.subscribe())))
+        channel(&self.federation, user, brokers)
     }
 
     fn alone(&self, member: usize) -> Result<BrokerEndpoints> {
@@ -137,6 +135,16 @@ impl Store for ComityStore {
     fn logs(&self) -> String {
         self.federation.logs()
     }
+}
+
+/// A channel of a user on a connection of its own.
+///
+/// # Errors
+/// When the user has no identity.
+pub(crate) fn channel(federation: &Federation, user: &str, brokers: &BrokerEndpoints) -> Result<BrokerChannel> {
+    let (pem, _) = IdentityDir::new(federation.dir().join(format!("user-{user}"))).load()?;
+    let source = IdentitySource::new(TlsIdentity::from_pem(&pem)?);
+    Ok(connect(brokers, &ClientTls::new(Roots::from_pem(&pem.ca)?, source.subscribe())))
 }
 
 /// Alice, who submits.

@@ -13,10 +13,20 @@ const CLASS: &str = "frontier";
 /// The cluster that requests come from.
 pub(crate) const ORIGIN: &str = "campus";
 
-/// The request of this number; its purpose is its number.
+/// The request of this number.
 pub(crate) fn request(number: u64) -> v1::SubmitRequestRequest {
+    request_of(&tenant(number % TENANTS), number, 0)
+}
+
+/// The id of a tenant.
+pub(crate) fn tenant(number: u64) -> String {
+    format!("tenant-{number}")
+}
+
+/// The request of this number for a tenant; its purpose is its number.
+pub(crate) fn request_of(tenant: &str, number: u64, start_by_ms: u64) -> v1::SubmitRequestRequest {
     let spec = v1::RequestSpec {
-        tenant: format!("tenant-{}", number % TENANTS),
+        tenant: tenant.to_owned(),
         origin: ORIGIN.to_owned(),
         gpus: Some(v1::GpuDemand {
             class: CLASS.to_owned(),
@@ -30,6 +40,7 @@ pub(crate) fn request(number: u64) -> v1::SubmitRequestRequest {
         duration_ms: 3_600_000,
         delivery: v1::Delivery::Namespace.into(),
         purpose: number.to_string(),
+        start_by_ms,
         ..v1::RequestSpec::default()
     };
     v1::SubmitRequestRequest { spec: Some(spec), idempotency_key: format!("write-{number}"), dry_run: false }
@@ -63,7 +74,7 @@ pub(crate) fn write(dir: &Path) -> Result<()> {
             "  institution: borrowers\n  members: [{{id: 'spiffe://comity.example/user/alice', role: submitter}}]\n  \
              classes: [{CLASS}]\n  clusters: [{ORIGIN}]\n"
         );
-        document("Tenant", &format!("tenant-{number}"), &spec)
+        document("Tenant", &tenant(number), &spec)
     }));
     fs::create_dir_all(dir)?;
     fs::write(dir.join("stores.yaml"), documents.join("---\n"))?;

@@ -30,7 +30,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "Examples:\n  comity-bench burst --runs 5\n  comity-bench burst --runs 5 --json\n  comity-bench agent --nodes 1000 --pods 10000\n  comity-bench chaos --origins 10 --donors 5 --leases 50 --minutes 15 --json\n  comity-bench failover --kills 30 --json\n  comity-bench durable --clients 1,16,64 --json\n  comity-bench place --nodes nodes.csv --pods pods.csv --seeds 42..51 --policy comity\n  comity-bench place --nodes nodes.csv --pods pods.csv --cpu-only-percent 25 --policy fgd\n  comity-bench match --nodes nodes.csv --pods pods.csv --scale 1,8,64\n  comity-bench federation --nodes nodes.csv --pods pods.csv --clusters 20 --plot federation.svg\n  comity-bench bound --nodes nodes.csv --pods pods.csv\n  comity-bench fairness --days 30 --plot month.svg\n  comity-bench batching --days 14\n  comity-bench reclaim --reclaims 1000 --seed 1 --json\n  comity-bench failures --events 1000 --seed 1 --json\n  comity-bench growth --gpus 1000000 --leases 100000\n"
+    after_help = "Examples:\n  comity-bench burst --runs 5\n  comity-bench burst --runs 5 --json\n  comity-bench agent --nodes 1000 --pods 10000\n  comity-bench chaos --origins 10 --donors 5 --leases 50 --minutes 15 --json\n  comity-bench chaos --brokers --minutes 15 --json\n  comity-bench failover --kills 30 --json\n  comity-bench durable --clients 1,16,64 --json\n  comity-bench place --nodes nodes.csv --pods pods.csv --seeds 42..51 --policy comity\n  comity-bench place --nodes nodes.csv --pods pods.csv --cpu-only-percent 25 --policy fgd\n  comity-bench match --nodes nodes.csv --pods pods.csv --scale 1,8,64\n  comity-bench federation --nodes nodes.csv --pods pods.csv --clusters 20 --plot federation.svg\n  comity-bench bound --nodes nodes.csv --pods pods.csv\n  comity-bench fairness --days 30 --plot month.svg\n  comity-bench batching --days 14\n  comity-bench reclaim --reclaims 1000 --seed 1 --json\n  comity-bench failures --events 1000 --seed 1 --json\n  comity-bench growth --gpus 1000000 --leases 100000\n"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -58,6 +58,12 @@ enum Benchmark {
     /// and let leases run out, and faults come by a seed. From the outside it is checked, from first to last, that no GPU is
     /// lent twice and no donor grants more than it has; in the end, that nothing is left on any broker, agent or API server.
     /// Ends with an error if anything was violated. With COMITY_CHAOS_LOGS=DIR the logs of such a run are kept there.
+    ///
+    /// With --brokers it is three brokers alone, each in a network namespace with a clock and a disk of its own (root on Linux,
+    /// libfaketime, a C compiler), and requests that wait. Processes are killed and stopped, lines between brokers are cut
+    /// both ways, one way and again and again, clocks jump, disks are full, slow, read-only, or lost. Clients note what they
+    /// did and saw: in the end it is checked whether that is linearizable, whether all brokers have the same state, and whether
+    /// each has every request that was accepted.
     Chaos(chaos::ChaosArgs),
     /// How long nobody can write when the leader dies, beside etcd
     ///
