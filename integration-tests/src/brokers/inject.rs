@@ -115,6 +115,13 @@ impl<'a> Injector<'a> {
                 self.hold(fault).await?;
                 self.group.hosts.set_clock(hit, 0)?;
             }
+            FaultKind::MajorityClockStep => {
+                self.group.hosts.set_clock(hit, fault.step_s)?;
+                self.group.hosts.set_clock(next(hit), fault.step_s)?;
+                self.hold(fault).await?;
+                self.group.hosts.set_clock(hit, 0)?;
+                self.group.hosts.set_clock(next(hit), 0)?;
+            }
             FaultKind::DiskFull => {
                 self.group.hosts.disk(hit)?.fill()?;
                 self.hold(fault).await?;

@@ -37,6 +37,8 @@ pub enum FaultKind {
     ClockStep,
     /// The clock of the leader jumps, and back later.
     LeaderClockStep,
+    /// The clocks of two brokers jump by the same time, and back later.
+    MajorityClockStep,
     /// The disk of a broker has no room.
     DiskFull,
     /// Each sync of a broker's disk takes long.
@@ -52,7 +54,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::BrokerKilled,
         Self::LeaderKilled,
         Self::AllKilled,
@@ -66,6 +68,7 @@ impl FaultKind {
         Self::Flapping,
         Self::ClockStep,
         Self::LeaderClockStep,
+        Self::MajorityClockStep,
         Self::DiskFull,
         Self::DiskSlow,
         Self::DiskReadOnly,
@@ -90,6 +93,7 @@ impl FaultKind {
             Self::Flapping => "flapping",
             Self::ClockStep => "clock-step",
             Self::LeaderClockStep => "leader-clock-step",
+            Self::MajorityClockStep => "majority-clock-step",
             Self::DiskFull => "disk-full",
             Self::DiskSlow => "disk-slow",
             Self::DiskReadOnly => "disk-read-only",
@@ -176,11 +180,13 @@ mod tests {
 
     #[test]
     fn a_seed_repeats_its_faults_and_every_kind_comes_in_turn() {
-        let drawn =
-            |seed| -> Vec<String> { schedule(seed, &[]).unwrap().take(36).map(|fault| format!("{fault:?}")).collect() };
+        let drawn = |seed| -> Vec<String> {
+            schedule(seed, &[]).unwrap().take(2 * FaultKind::ALL.len()).map(|fault| format!("{fault:?}")).collect()
+        };
         assert_eq!(drawn(1), drawn(1));
         assert_ne!(drawn(1), drawn(2));
-        let kinds: Vec<FaultKind> = schedule(7, &[]).unwrap().take(18).map(|fault| fault.kind).collect();
+        let kinds: Vec<FaultKind> =
+            schedule(7, &[]).unwrap().take(FaultKind::ALL.len()).map(|fault| fault.kind).collect();
         assert!(FaultKind::ALL.iter().all(|kind| kinds.contains(kind)));
     }
 

@@ -7,8 +7,13 @@ use comity_scenarios::brokers::{self, BrokersConfig};
 use comity_testkit::requirements;
 
 /// What the brokers do not withstand yet.
-const WITHOUT: [FaultKind; 4] =
-    [FaultKind::ClockStep, FaultKind::LeaderClockStep, FaultKind::DiskWiped, FaultKind::DiskWipedBehind];
+const WITHOUT: [FaultKind; 5] = [
+    FaultKind::ClockStep,
+    FaultKind::LeaderClockStep,
+    FaultKind::MajorityClockStep,
+    FaultKind::DiskWiped,
+    FaultKind::DiskWipedBehind,
+];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_acknowledged_is_lost_whatever_fails_under_the_brokers() {
