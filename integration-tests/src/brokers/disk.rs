@@ -14,6 +14,8 @@ const LAYER: &str = include_str!("disk_faults.c");
 const SIZE: u64 = 768 << 20;
 /// What takes up the room of a full disk.
 const FILLER: &str = ".filler";
+/// Who mounted the disk, by process id.
+const OWNER: &str = ".owner";
 /// Steps in which the disk is filled.
 const STEPS: [&str; 4] = ["64M", "1M", "64K", "4K"];
 
@@ -63,6 +65,7 @@ impl Disk {
         run("mount", &["-o", "loop", text(&self.image)?, text(at)?])?;
         self.at = Some(at.to_owned());
         fs::remove_dir(at.join("lost+found"))?;
+        fs::write(at.join(OWNER), std::process::id().to_string())?;
         run("cp", &["-a", text(&kept.join("."))?, text(at)?])?;
         Ok(fs::remove_dir_all(&kept)?)
     }
@@ -109,6 +112,23 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         self.unmount();
+    }
+}
+
+/// Unmounts the disks of runs that were killed, and removes what they were in.
+pub(super) fn sweep(alive: impl Fn(&str) -> bool) {
+    for line in fs::read_to_string("/proc/mounts").unwrap_or_default().lines() {
+        let Some(at) = line.split(' ').nth(1).map(Path::new).filter(|_| line.starts_with("/dev/loop")) else {
+            continue;
+        };
+        let Ok(owner) = fs::read_to_string(at.join(OWNER)) else { continue };
+        if let Some(federation) = at.parent().filter(|dir| dir.to_string_lossy().contains("/comity-scenario-"))
+            && !alive(owner.trim())
+        {
+            run_last("umount", &["--lazy".as_ref(), at.as_os_str()]);
+            // The directory of all three goes with the last of them.
+            let _ = fs::remove_dir_all(federation);
+        }
     }
 }
 

@@ -204,9 +204,13 @@ fn sweep() {
         if let Some((pid, _)) = name.strip_prefix(NAMESPACE).and_then(|rest| rest.split_once('-'))
             && !alive(pid)
         {
+            for broker in run("ip", &["netns", "pids", name]).unwrap_or_default().lines() {
+                run_last("kill", &["-KILL", broker]);
+            }
             run_last("ip", &["netns", "delete", name]);
         }
     }
+    disk::sweep(alive);
     for line in run("ip", &["-brief", "link"]).unwrap_or_default().lines() {
         let name = line.split([' ', '@']).next().unwrap_or_default();
         let pid = name.strip_prefix(BRIDGE).and_then(|rest| rest.split('-').next());
