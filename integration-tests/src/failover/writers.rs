@@ -18,8 +18,9 @@ const WRITERS: usize = 6;
 const PAUSE: Duration = Duration::from_millis(40);
 /// After a write that failed.
 const AGAIN: Duration = Duration::from_millis(5);
-/// For one try. A proposal that a member handed to the leader that died is answered late or never.
-const TRY: Duration = Duration::from_secs(1);
+/// For one try. A proposal that a member handed to the leader that died is answered late or never: with a longer limit what
+/// is measured is the limit.
+const TRY: Duration = Duration::from_millis(250);
 /// Without an acknowledgement for so long, the store is stuck.
 const STUCK: Duration = Duration::from_secs(60);
 /// Acknowledgements that wait to be looked at; the oldest are those that matter.
