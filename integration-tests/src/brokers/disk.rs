@@ -1,5 +1,6 @@
 //! A broker's disk: a file system of its own in a file, and a layer that makes it slow or read-only for one process.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
@@ -117,6 +118,7 @@ impl Drop for Disk {
 
 /// Unmounts the disks of runs that were killed, and removes what they were in.
 pub(super) fn sweep(alive: impl Fn(&str) -> bool) {
+    let mut left = BTreeSet::new();
     for line in fs::read_to_string("/proc/mounts").unwrap_or_default().lines() {
         let Some(at) = line.split(' ').nth(1).map(Path::new).filter(|_| line.starts_with("/dev/loop")) else {
             continue;
@@ -126,9 +128,12 @@ pub(super) fn sweep(alive: impl Fn(&str) -> bool) {
             && !alive(owner.trim())
         {
             run_last("umount", &["--lazy".as_ref(), at.as_os_str()]);
-            // The directory of all three goes with the last of them.
-            let _ = fs::remove_dir_all(federation);
+            left.insert(federation.to_owned());
         }
+    }
+    // Once nothing is mounted there: a file that is removed below a mount is removed from the disk.
+    for federation in left {
+        let _ = fs::remove_dir_all(federation);
     }
 }
 

@@ -198,7 +198,8 @@ fn launcher(namespace: String, environment: Vec<String>) -> Launcher {
 
 /// Removes what runs left behind that were killed.
 fn sweep() {
-    let alive = |pid: &str| Path::new("/proc").join(pid).exists();
+    // What is dead and has not been waited for runs no program.
+    let alive = |pid: &str| fs::read_link(Path::new("/proc").join(pid).join("exe")).is_ok();
     for line in run("ip", &["netns", "list"]).unwrap_or_default().lines() {
         let name = line.split_whitespace().next().unwrap_or_default();
         if let Some((pid, _)) = name.strip_prefix(NAMESPACE).and_then(|rest| rest.split_once('-'))
