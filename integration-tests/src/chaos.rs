@@ -11,7 +11,7 @@
 //! code with either. Each donor has an API server for that reason; origins have one as far as there are more, and are hosts
 //! with an inventory file otherwise.
 
-mod dice;
+pub(crate) mod dice;
 mod figures;
 mod grants;
 mod inject;

@@ -105,6 +105,7 @@ impl AgentSpec {
 
 struct Broker {
     process: Option<Process>,
+    place: Place,
     client_port: u16,
     /// Set where its files do not say it: of a broker that is no founding member.
     raft_port: Option<u16>,
@@ -134,11 +135,21 @@ pub const PATIENCE: Duration = Duration::from_secs(180);
 impl Federation {
     /// Founds a federation and waits until its policy is in force.
     pub async fn start(config: FederationConfig) -> Result<Self> {
-        let ports = free_ports(usize::try_from(config.brokers)? * 2)?;
-        let address = &config.place.address;
-        let members: Vec<String> = (1..=config.brokers)
-            .zip(ports.chunks(2))
-            .map(|(id, ports)| format!("{id}={address}:{}/{address}:{}", ports[0], ports[1]))
+        let places = (0..config.brokers).map(|_| config.place.clone()).collect();
+        Self::start_at(config, places, |_, _| Ok(())).await
+    }
+
+    /// As [`Federation::start`], with a place for each broker. `prepare` gets the number and the data directory of each before
+    /// it is started for the first time.
+    pub(crate) async fn start_at(
+        config: FederationConfig,
+        places: Vec<Place>,
+        mut prepare: impl FnMut(u64, &Path) -> Result<()>,
+    ) -> Result<Self> {
+        let ports = free_ports(places.len() * 2)?;
+        let brokers = || (1..).zip(places.iter().zip(ports.chunks(2)));
+        let members: Vec<String> = brokers()
+            .map(|(id, (Place { address, .. }, ports))| format!("{id}={address}:{}/{address}:{}", ports[0], ports[1]))
             .collect();
         let mut federation = Self {
             snapshot_every: config.snapshot_every,
@@ -146,7 +157,7 @@ impl Federation {
             ..Self::found(config.place, &members.join(",")).await?
         };
         let first = federation.broker_dir(1);
-        for id in 2..=config.brokers {
+        for (id, _) in brokers().skip(1) {
             let out = federation.broker_dir(id);
             run(
                 "comity-broker",
@@ -154,8 +165,10 @@ impl Federation {
             )
             .await?;
         }
-        for (id, ports) in (1..=config.brokers).zip(ports.chunks(2)) {
-            federation.brokers.insert(id, Broker { process: None, client_port: ports[1], raft_port: None });
+        for (id, (place, ports)) in brokers() {
+            prepare(id, &federation.broker_dir(id))?;
+            let broker = Broker { process: None, place: place.clone(), client_port: ports[1], raft_port: None };
+            federation.brokers.insert(id, broker);
             federation.start_broker(id)?;
         }
         let policy = config.policy;
@@ -189,8 +202,8 @@ impl Federation {
     /// As the files of [`Federation::start`], for brokers that somebody else starts from them: as pods. They are reached at
     /// the address of `place` and this port.
     pub async fn found_elsewhere(place: Place, client_port: u16, members: &str) -> Result<Self> {
-        let mut federation = Self::found(place, members).await?;
-        federation.brokers.insert(1, Broker { process: None, client_port, raft_port: None });
+        let mut federation = Self::found(place.clone(), members).await?;
+        federation.brokers.insert(1, Broker { process: None, place, client_port, raft_port: None });
         Ok(federation)
     }
 
@@ -230,10 +243,10 @@ impl Federation {
             .map(str::to_owned)
             .chain(self.listens_on(id))
             .collect::<Vec<_>>();
-        let command = (self.place.launch)(&program("comity-broker")?, &args);
-        let name = format!("broker-{id}");
-        let process = Process::start(&name, command, &self.log_file(&name))?;
-        self.brokers.get_mut(&id).context("no such broker")?.process = Some(process);
+        let broker = self.brokers.get_mut(&id).context("no such broker")?;
+        let command = (broker.place.launch)(&program("comity-broker")?, &args);
+        let (name, log) = (format!("broker-{id}"), self.dir.path().join(format!("broker-{id}.log")));
+        broker.process = Some(Process::start(&name, command, &log)?);
         Ok(())
     }
 
@@ -254,7 +267,8 @@ impl Federation {
     /// Takes ports for a further broker, and starts nothing; where others reach it: Raft, clients.
     pub fn add_broker(&mut self, id: u64) -> Result<(String, String)> {
         let ports = free_ports(2)?;
-        self.brokers.insert(id, Broker { process: None, client_port: ports[1], raft_port: Some(ports[0]) });
+        let place = self.place.clone();
+        self.brokers.insert(id, Broker { process: None, place, client_port: ports[1], raft_port: Some(ports[0]) });
         let at = |port: u16| format!("{}:{port}", self.place.address);
         Ok((at(ports[0]), at(ports[1])))
     }
@@ -269,7 +283,7 @@ impl Federation {
     /// Where clients reach the brokers, "host:port" each.
     #[must_use]
     pub fn broker_addresses(&self) -> Vec<String> {
-        self.brokers.values().map(|broker| format!("{}:{}", self.place.address, broker.client_port)).collect()
+        self.brokers.values().map(|broker| format!("{}:{}", broker.place.address, broker.client_port)).collect()
     }
 
     /// Process id of a broker that runs.

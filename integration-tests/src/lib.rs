@@ -7,16 +7,21 @@
 //! The programs are those that `cargo build` put beside the test binary; `./test` builds them first.
 
 mod admin;
+pub mod brokers;
 pub mod burst;
 pub mod chaos;
 mod comity;
+pub mod durable;
+pub mod failover;
 mod federation;
 pub mod growth;
+pub mod history;
 mod memory;
 pub mod pods;
 mod process;
 mod processes;
 mod programs;
+mod stores;
 mod wait;
 mod watch;
 

@@ -1,6 +1,11 @@
 //! What the kernel says of a process.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result};
+
+/// Clock ticks of a second: USER_HZ, which Linux shows to every program as 100.
+const TICKS: u64 = 100;
 
 /// A line of /proc/PID/status, in bytes.
 ///
@@ -13,10 +18,25 @@ pub fn memory(pid: u32, name: &str) -> Result<u64> {
     Ok(kib * 1024)
 }
 
+/// Processor time of a process until now, in user mode and in the kernel.
+///
+/// # Errors
+/// When there is no such process.
+pub(crate) fn processor_time(pid: u32) -> Result<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The second field is the name in brackets, which may hold anything.
+    let (_, fields) = stat.rsplit_once(") ").context("a name in brackets")?;
+    let mut ticks = fields.split_ascii_whitespace().skip(11).map(str::parse::<u64>);
+    let (user, kernel) = (ticks.next().context("utime")??, ticks.next().context("stime")??);
+    Ok(Duration::from_millis((user + kernel) * 1_000 / TICKS))
+}
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use super::memory;
+    use std::time::{Duration, Instant};
+
+    use super::{memory, processor_time};
 
     #[test]
     fn memory_is_read() {
@@ -24,5 +44,15 @@ mod tests {
         assert!(memory(pid, "VmRSS").unwrap() > 1 << 20);
         assert!(memory(pid, "VmHWM").unwrap() >= memory(pid, "VmRSS").unwrap() / 2);
         assert!(memory(pid, "NoSuch").is_err());
+    }
+
+    #[test]
+    fn processor_time_passes_for_who_works() {
+        let (pid, began) = (std::process::id(), Instant::now());
+        let before = processor_time(pid).unwrap();
+        while processor_time(pid).unwrap() < before + Duration::from_millis(50) {
+            assert!(began.elapsed() < Duration::from_secs(60), "a minute of work is no processor time");
+        }
+        assert!(processor_time(u32::MAX).is_err());
     }
 }

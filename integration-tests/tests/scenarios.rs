@@ -1,6 +1,8 @@
 //! Whole federations of real processes. See `comity_scenarios` for how they are run.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[path = "scenarios/brokers_fail.rs"]
+mod brokers_fail;
 #[path = "scenarios/burst.rs"]
 mod burst;
 #[path = "scenarios/called_back.rs"]
@@ -25,6 +27,8 @@ mod growth;
 mod inventories;
 #[path = "scenarios/liqo_network.rs"]
 mod liqo_network;
+#[path = "scenarios/lost_disk.rs"]
+mod lost_disk;
 #[path = "scenarios/near.rs"]
 mod near;
 #[path = "scenarios/nodes.rs"]

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 /// A generator of draws. Two with the same seed draw the same.
 #[derive(Clone, Debug)]
-pub(super) struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
     /// A generator with a seed.
     #[must_use]
-    pub(super) const fn new(seed: u64) -> Self {
+    pub(crate) const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// The next 64 bits.
-    pub(super) fn bits(&mut self) -> u64 {
+    pub(crate) fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -25,28 +25,28 @@ impl Dice {
 
     /// A generator that draws on its own, whatever is drawn here afterwards.
     #[must_use]
-    pub(super) fn split(&mut self) -> Self {
+    pub(crate) fn split(&mut self) -> Self {
         Self(self.bits())
     }
 
     /// A number of a range. That small numbers come a trifle more often does not matter here.
-    pub(super) fn within(&mut self, range: RangeInclusive<u64>) -> u64 {
+    pub(crate) fn within(&mut self, range: RangeInclusive<u64>) -> u64 {
         let span = range.end().saturating_sub(*range.start()).saturating_add(1);
         range.start() + self.bits() % span.max(1)
     }
 
     /// An index below `count`; 0 if there is none.
-    pub(super) fn index(&mut self, count: usize) -> usize {
+    pub(crate) fn index(&mut self, count: usize) -> usize {
         usize::try_from(self.bits() % (count as u64).max(1)).unwrap_or(0)
     }
 
     /// A time of a range in milliseconds.
-    pub(super) fn time(&mut self, range_ms: RangeInclusive<u64>) -> Duration {
+    pub(crate) fn time(&mut self, range_ms: RangeInclusive<u64>) -> Duration {
         Duration::from_millis(self.within(range_ms))
     }
 
     /// True once in so many times.
-    pub(super) fn one_in(&mut self, times: u64) -> bool {
+    pub(crate) fn one_in(&mut self, times: u64) -> bool {
         self.within(1..=times) == 1
     }
 }

@@ -53,6 +53,8 @@ const MODULES: [(&str, &str); 35] = [
 /// What the programs are for. Each need includes the ones before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Needs {
+    /// A group of etcd alone.
+    Etcd,
     /// A control plane with simulated nodes.
     ControlPlane,
     /// Also kubelet, kube-proxy and the programs inside real nodes.
@@ -67,6 +69,7 @@ impl Needs {
     /// The options of the script.
     fn options(self, liqo: LiqoVersion) -> Vec<&'static str> {
         match self {
+            Self::Etcd => vec!["--only-etcd"],
             Self::ControlPlane => vec![],
             Self::RealNodes => vec!["--kubelets"],
             Self::Liqo => vec!["--liqo-version", liqo.number()],
@@ -76,7 +79,8 @@ impl Needs {
 
     /// The programs, and the folder of a chart, that must be there.
     fn programs(self, liqo: LiqoVersion) -> Vec<String> {
-        let all: [(Self, &[&str]); 4] = [
+        let all: [(Self, &[&str]); 5] = [
+            (Self::Etcd, &ETCD),
             (Self::ControlPlane, &CONTROL_PLANE),
             (Self::RealNodes, &REAL_NODES),
             (Self::Liqo, &BESIDE_LIQO),
@@ -244,8 +248,8 @@ impl Binaries {
     }
 }
 
-const CONTROL_PLANE: [&str; 6] =
-    ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "etcd", "kwok"];
+const ETCD: [&str; 1] = ["etcd"];
+const CONTROL_PLANE: [&str; 5] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok"];
 const REAL_NODES: [&str; 6] = ["kubelet", "kube-proxy", "pause", "probe", "gpu-plugin", "line"];
 const BESIDE_LIQO: [&str; 2] = ["coredns", "render-chart"];
 /// What there is of each version of Liqo.
@@ -294,8 +298,9 @@ mod tests {
     #[test]
     fn each_need_includes_the_ones_before_it() {
         let programs = |needs: Needs| needs.programs(LiqoVersion::default());
-        assert_eq!(programs(Needs::ControlPlane), CONTROL_PLANE);
-        assert!(programs(Needs::RealNodes)[..CONTROL_PLANE.len()] == CONTROL_PLANE);
+        assert_eq!(programs(Needs::Etcd), ETCD);
+        assert_eq!(programs(Needs::ControlPlane), [&ETCD[..], &CONTROL_PLANE].concat());
+        assert!(programs(Needs::RealNodes)[1..=CONTROL_PLANE.len()] == CONTROL_PLANE);
         let has = |needs: Needs, name: &str| programs(needs).iter().any(|program| program == name);
         assert!(has(Needs::Liqo, "kubelet") && has(Needs::Liqo, "coredns") && !has(Needs::RealNodes, "coredns"));
         assert!(has(Needs::Liqo, "liqo-1.2.0-webhook") && !has(Needs::RealNodes, "liqo-1.2.0-webhook"));

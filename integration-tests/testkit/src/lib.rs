@@ -60,6 +60,7 @@
 pub mod binaries;
 pub mod control_plane;
 mod daemon;
+pub mod etcd_group;
 pub mod image;
 mod kubeconfig;
 mod kubectl;
@@ -73,6 +74,7 @@ mod simulated_node;
 
 pub use binaries::{Binaries, BinariesError, LiqoVersion, Needs};
 pub use control_plane::{Component, ControlPlane, ControlPlaneConfig, ControlPlaneError};
+pub use etcd_group::{ClientPem, EtcdGroup, EtcdGroupError};
 pub use kubectl::KubectlError;
 pub use liqo_controllers::{LiqoControllers, LiqoControllersConfig, LiqoControllersError};
 pub use pki::PkiError;

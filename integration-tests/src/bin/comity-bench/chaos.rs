@@ -1,9 +1,11 @@
-//! Many origins and donors under random failures.
+//! Many origins and donors, or the brokers alone, under random failures.
 
 use std::time::Duration;
 
 use super::whole::whole;
 use anyhow::{Result, bail};
+use comity_scenarios::brokers::schedule::FaultKind;
+use comity_scenarios::brokers::{self, BrokersConfig};
 use comity_scenarios::chaos::schedule::Shape;
 use comity_scenarios::chaos::{self, ChaosConfig};
 use comity_scenarios::now_ms;
@@ -15,6 +17,12 @@ const OTHERS_MIB: usize = 4_096;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ChaosArgs {
+    /// The brokers alone, with faults of lines, clocks and disks: root on Linux
+    #[arg(long, conflicts_with_all = ["origins", "donors", "leases", "control_planes"])]
+    brokers: bool,
+    /// With --brokers: kinds of faults to leave out, with a comma between
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', requires = "brokers")]
+    without: Vec<FaultKind>,
     /// Clusters that borrow
     #[arg(long, default_value_t = 10, value_parser = whole::<u32>(1..=50))]
     origins: u32,
@@ -43,6 +51,9 @@ pub(crate) struct ChaosArgs {
 /// # Errors
 /// When it cannot be run, or when something was violated.
 pub(crate) async fn run(arguments: &ChaosArgs) -> Result<()> {
+    if arguments.brokers {
+        return run_brokers(arguments).await;
+    }
     let (origins, donors) = (arguments.origins as usize, arguments.donors as usize);
     let control_planes = match arguments.control_planes {
         Some(wanted) => wanted as usize,
@@ -62,6 +73,25 @@ pub(crate) async fn run(arguments: &ChaosArgs) -> Result<()> {
     }
     if !report.violations.is_empty() {
         bail!("seed {}: {} violations:\n{}", report.seed, report.violations.len(), report.violations.join("\n"));
+    }
+    Ok(())
+}
+
+async fn run_brokers(arguments: &ChaosArgs) -> Result<()> {
+    let report = brokers::run(&BrokersConfig {
+        length: Duration::from_secs(u64::from(arguments.minutes) * 60),
+        seed: arguments.seed.unwrap_or_else(now_ms),
+        without: arguments.without.clone(),
+    })
+    .await?;
+    if arguments.json {
+        println!("{}", report.json());
+    } else {
+        println!("{report}");
+    }
+    if !report.is_good() {
+        let violations = report.violations();
+        bail!("seed {}: {} violations:\n{}", report.seed, violations.len(), violations.join("\n"));
     }
     Ok(())
 }

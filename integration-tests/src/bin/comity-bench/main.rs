@@ -5,6 +5,8 @@ mod batching;
 mod bound;
 mod burst;
 mod chaos;
+mod durable;
+mod failover;
 mod failures;
 mod fairness;
 mod federation;
@@ -28,7 +30,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "Examples:\n  comity-bench burst --runs 5\n  comity-bench burst --runs 5 --json\n  comity-bench agent --nodes 1000 --pods 10000\n  comity-bench chaos --origins 10 --donors 5 --leases 50 --minutes 15 --json\n  comity-bench place --nodes nodes.csv --pods pods.csv --seeds 42..51 --policy comity\n  comity-bench place --nodes nodes.csv --pods pods.csv --cpu-only-percent 25 --policy fgd\n  comity-bench match --nodes nodes.csv --pods pods.csv --scale 1,8,64\n  comity-bench federation --nodes nodes.csv --pods pods.csv --clusters 20 --plot federation.svg\n  comity-bench bound --nodes nodes.csv --pods pods.csv\n  comity-bench fairness --days 30 --plot month.svg\n  comity-bench batching --days 14\n  comity-bench reclaim --reclaims 1000 --seed 1 --json\n  comity-bench failures --events 1000 --seed 1 --json\n  comity-bench growth --gpus 1000000 --leases 100000\n"
+    after_help = "Examples:\n  comity-bench burst --runs 5\n  comity-bench burst --runs 5 --json\n  comity-bench agent --nodes 1000 --pods 10000\n  comity-bench chaos --origins 10 --donors 5 --leases 50 --minutes 15 --json\n  comity-bench chaos --brokers --minutes 15 --json\n  comity-bench failover --kills 30 --json\n  comity-bench durable --clients 1,16,64 --json\n  comity-bench place --nodes nodes.csv --pods pods.csv --seeds 42..51 --policy comity\n  comity-bench place --nodes nodes.csv --pods pods.csv --cpu-only-percent 25 --policy fgd\n  comity-bench match --nodes nodes.csv --pods pods.csv --scale 1,8,64\n  comity-bench federation --nodes nodes.csv --pods pods.csv --clusters 20 --plot federation.svg\n  comity-bench bound --nodes nodes.csv --pods pods.csv\n  comity-bench fairness --days 30 --plot month.svg\n  comity-bench batching --days 14\n  comity-bench reclaim --reclaims 1000 --seed 1 --json\n  comity-bench failures --events 1000 --seed 1 --json\n  comity-bench growth --gpus 1000000 --leases 100000\n"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -56,7 +58,31 @@ enum Benchmark {
     /// and let leases run out, and faults come by a seed. From the outside it is checked, from first to last, that no GPU is
     /// lent twice and no donor grants more than it has; in the end, that nothing is left on any broker, agent or API server.
     /// Ends with an error if anything was violated. With COMITY_CHAOS_LOGS=DIR the logs of such a run are kept there.
+    ///
+    /// With --brokers it is three brokers alone, each in a network namespace with a clock and a disk of its own (root on Linux,
+    /// libfaketime, a C compiler), and requests that wait. Processes are killed and stopped, lines between brokers are cut
+    /// both ways, one way and again and again, clocks jump, disks are full, slow, read-only, or lost. Clients note what they
+    /// did and saw: in the end it is checked whether that is linearizable, whether all brokers have the same state, and whether
+    /// each has every request that was accepted.
     Chaos(chaos::ChaosArgs),
+    /// How long nobody can write when the leader dies, beside etcd
+    ///
+    /// Starts three brokers and a group of three etcd members with mutual TLS on this machine, on the same disk. A few clients
+    /// write; the leader gets SIGKILL, first Comity's, then etcd's; what counts is the time until the next write is
+    /// acknowledged that began after the kill, by any member: clients go on to another one by themselves. Then the leader is
+    /// started again, and once all members agree it goes on. In the end each member is asked for all writes that were
+    /// acknowledged: `lost` are those that one of them does not have. Exit code 1 if Comity lost any. With 30 kills the 99th
+    /// percentile is the longest. Use a release build; some five minutes. TMPDIR says which disk.
+    Failover(failover::FailoverArgs),
+    /// How many durable writes a second, and how long each takes, beside etcd
+    ///
+    /// Starts three brokers on this machine and clients that each submit one request after the other to the leader and wait for
+    /// its answer: one that is accepted, waits in the queue and is on the disks of a majority. The same with three members of
+    /// etcd with mutual TLS on the same disk, where the same bytes are put under a key of their own. Each client has a
+    /// connection of its own. Stores are new for each measurement, and which comes first alternates. Prints medians over the
+    /// pairs, and which share of the processor time that clients and members take is the clients'. Use a release build; some
+    /// three minutes. TMPDIR says which disk.
+    Durable(durable::DurableArgs),
     /// How much of a cluster's GPUs gets allocated when a trace of tasks is placed on it, by Comity or by another policy
     ///
     /// Replays the tasks of a trace, shuffled and then sampled anew until the demand is reached, one after the other, for
@@ -142,6 +168,8 @@ async fn main() -> ExitCode {
         Benchmark::Burst(arguments) => burst::run(&arguments).await,
         Benchmark::Agent(arguments) => agent::run(&arguments).await,
         Benchmark::Chaos(arguments) => chaos::run(&arguments).await,
+        Benchmark::Failover(arguments) => failover::run(&arguments).await,
+        Benchmark::Durable(arguments) => durable::run(&arguments).await,
         Benchmark::Place(arguments) => place::run(&arguments),
         Benchmark::Match(arguments) => speed::run(&arguments),
         Benchmark::Federation(arguments) => federation::run(&arguments),
@@ -168,7 +196,8 @@ mod tests {
     #[test]
     fn every_command_reads_its_defaults() {
         const FILES: &str = "--nodes nodes.csv --pods pods.csv";
-        let commands = ["burst", "agent", "chaos", "fairness", "batching", "reclaim", "failures", "growth"];
+        let commands =
+            ["burst", "agent", "chaos", "failover", "durable", "fairness", "batching", "reclaim", "failures", "growth"];
         let with_files = ["place", "match", "federation", "bound", "batching"].map(|name| format!("{name} {FILES}"));
         for line in commands.into_iter().map(str::to_owned).chain(with_files) {
             let read = Arguments::try_parse_from(std::iter::once("comity-bench").chain(line.split(' ')));

@@ -1,0 +1,142 @@
+//! A broker's disk: a file system of its own in a file, and a layer that makes it slow or read-only for one process.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use super::shell::{run, run_last};
+
+const LAYER: &str = include_str!("disk_faults.c");
+/// Room for the log of an hour. The file is sparse.
+const SIZE: u64 = 768 << 20;
+/// What takes up the room of a full disk.
+const FILLER: &str = ".filler";
+/// Who mounted the disk, by process id.
+const OWNER: &str = ".owner";
+/// Steps in which the disk is filled.
+const STEPS: [&str; 4] = ["64M", "1M", "64K", "4K"];
+
+/// Compiles the layer.
+///
+/// # Errors
+/// With what the compiler said.
+pub(super) fn compile(dir: &Path) -> Result<PathBuf> {
+    let (source, library) = (dir.join("disk_faults.c"), dir.join("disk_faults.so"));
+    fs::write(&source, LAYER)?;
+    let args = ["-shared", "-fPIC", "-O2", "-o", text(&library)?, text(&source)?, "-ldl"];
+    run("cc", &args).context("compile the layer of disk faults")?;
+    Ok(library)
+}
+
+/// One disk. Dropping it unmounts it.
+pub(super) struct Disk {
+    image: PathBuf,
+    /// What the layer is told by.
+    page: PathBuf,
+    at: Option<PathBuf>,
+}
+
+impl Disk {
+    /// Makes a disk that is not mounted yet.
+    ///
+    /// # Errors
+    /// When its file system cannot be made.
+    pub(super) fn make(dir: &Path, name: &str) -> Result<Self> {
+        let (image, page) = (dir.join(format!("{name}.img")), dir.join(format!("{name}.page")));
+        File::create(&image)?.set_len(SIZE)?;
+        // All of it is the broker's, who is root here, too.
+        run("mkfs.ext4", &["-q", "-m", "0", text(&image)?])?;
+        fs::write(&page, [0; 8])?;
+        Ok(Self { image, page, at: None })
+    }
+
+    pub(super) fn page(&self) -> &Path {
+        &self.page
+    }
+
+    /// Mounts it over a directory, with what that holds.
+    pub(super) fn mount(&mut self, at: &Path) -> Result<()> {
+        let kept = at.with_extension("before");
+        fs::rename(at, &kept)?;
+        fs::create_dir(at)?;
+        run("mount", &["-o", "loop", text(&self.image)?, text(at)?])?;
+        self.at = Some(at.to_owned());
+        fs::remove_dir(at.join("lost+found"))?;
+        fs::write(at.join(OWNER), std::process::id().to_string())?;
+        run("cp", &["-a", text(&kept.join("."))?, text(at)?])?;
+        Ok(fs::remove_dir_all(&kept)?)
+    }
+
+    /// Takes up all the room that there is.
+    pub(super) fn fill(&self) -> Result<()> {
+        let filler = self.filler()?;
+        let mut end = 0;
+        for step in STEPS {
+            // Until it fails, for want of room.
+            while run("fallocate", &["-o", &end.to_string(), "-l", step, text(&filler)?]).is_ok() {
+                end = fs::metadata(&filler)?.len();
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the room back.
+    pub(super) fn empty(&self) -> Result<()> {
+        Ok(fs::remove_file(self.filler()?)?)
+    }
+
+    /// Makes each sync take longer, and writes fail as on a disk that was remounted read-only.
+    pub(super) fn disturb(&self, slower: Duration, read_only: bool) -> Result<()> {
+        let mut page = File::options().write(true).open(&self.page)?;
+        page.seek(SeekFrom::Start(0))?;
+        let words = [u32::try_from(slower.as_millis())?, u32::from(read_only)];
+        // In place, for it is mapped.
+        Ok(page.write_all(&words.map(u32::to_ne_bytes).concat())?)
+    }
+
+    fn filler(&self) -> Result<PathBuf> {
+        Ok(self.at.as_ref().context("the disk is not mounted")?.join(FILLER))
+    }
+
+    /// Unmounts it, whoever still uses it.
+    pub(super) fn unmount(&mut self) {
+        if let Some(at) = self.at.take() {
+            run_last("umount", &["--lazy".as_ref(), at.as_os_str()]);
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.unmount();
+    }
+}
+
+/// Unmounts the disks of runs that were killed, and removes what they were in.
+pub(super) fn sweep(alive: impl Fn(&str) -> bool) {
+    let mut left = BTreeSet::new();
+    for line in fs::read_to_string("/proc/mounts").unwrap_or_default().lines() {
+        let Some(at) = line.split(' ').nth(1).map(Path::new).filter(|_| line.starts_with("/dev/loop")) else {
+            continue;
+        };
+        let Ok(owner) = fs::read_to_string(at.join(OWNER)) else { continue };
+        if let Some(federation) = at.parent().filter(|dir| dir.to_string_lossy().contains("/comity-scenario-"))
+            && !alive(owner.trim())
+        {
+            run_last("umount", &["--lazy".as_ref(), at.as_os_str()]);
+            left.insert(federation.to_owned());
+        }
+    }
+    // Once nothing is mounted there: a file that is removed below a mount is removed from the disk.
+    for federation in left {
+        let _ = fs::remove_dir_all(federation);
+    }
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().context("paths of tests are text")
+}

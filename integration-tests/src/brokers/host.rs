@@ -1,0 +1,223 @@
+//! Where each broker runs: a network namespace on a bridge, with a clock of its own.
+//!
+//! Names carry the process id of who made them, so that what a killed run left behind is found and removed by the next.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use tokio::process::Command;
+
+use super::disk::{self, Disk};
+use super::group::MEMBERS;
+use super::shell::{run, run_last};
+use crate::federation::{Launcher, Place};
+
+/// What names begin with.
+const NAMESPACE: &str = "comity-chaos-";
+const BRIDGE: &str = "cchaos";
+/// Where libfaketime may be.
+const FAKETIME: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib"];
+const PROGRAMS: [&str; 8] = ["ip", "nft", "cc", "mkfs.ext4", "mount", "umount", "fallocate", "cp"];
+
+/// What this machine lacks to run brokers in namespaces with clocks and disks of their own.
+#[must_use]
+pub fn missing() -> Vec<String> {
+    let mut missing = Vec::new();
+    if !cfg!(target_os = "linux") || run("id", &["-u"]).is_ok_and(|id| id.trim() != "0") {
+        missing.push("root on Linux (network namespaces and mounts)".to_owned());
+    }
+    for program in PROGRAMS {
+        if run("which", &[program]).is_err() {
+            missing.push(format!("the program {program}"));
+        }
+    }
+    if faketime().is_none() {
+        missing.push("libfaketime (scripts/system-packages installs it)".to_owned());
+    }
+    missing
+}
+
+fn faketime() -> Option<PathBuf> {
+    FAKETIME.iter().map(|dir| Path::new(dir).join("faketime/libfaketimeMT.so.1")).find(|path| path.exists())
+}
+
+/// All hosts. Dropping them removes namespaces and disks; who runs there must have ended.
+pub(super) struct Hosts {
+    _dir: tempfile::TempDir,
+    bridge: String,
+    hosts: Vec<Host>,
+}
+
+struct Host {
+    namespace: String,
+    address: String,
+    clock: PathBuf,
+    disk: Disk,
+    place: Place,
+}
+
+impl Hosts {
+    /// Makes them.
+    ///
+    /// # Errors
+    /// With what could not be set up.
+    pub(super) fn make() -> Result<Self> {
+        sweep();
+        let dir = tempfile::Builder::new().prefix("comity-hosts-").tempdir()?;
+        let (layer, pid) = (disk::compile(dir.path())?, std::process::id());
+        let (bridge, net) = (format!("{BRIDGE}{pid}"), format!("10.{}.{}", 100 + pid / 250 % 100, pid % 250));
+        let mut made = Self { _dir: dir, bridge, hosts: Vec::new() };
+        let bridge = made.bridge.as_str();
+        run("ip", &["link", "add", bridge, "type", "bridge"])?;
+        run("ip", &["address", "add", &format!("{net}.254/24"), "dev", bridge])?;
+        run("ip", &["link", "set", bridge, "up"])?;
+        for id in MEMBERS {
+            let host = Host::make(made._dir.path(), &layer, id, &net)?;
+            made.hosts.push(host);
+            made.hosts.last().context("a host was made")?.connect(&made.bridge, id)?;
+        }
+        Ok(made)
+    }
+
+    /// Where each broker runs.
+    pub(super) fn places(&self) -> Vec<Place> {
+        self.hosts.iter().map(|host| host.place.clone()).collect()
+    }
+
+    fn host(&self, id: u64) -> Result<&Host> {
+        self.hosts.get(usize::try_from(id)? - 1).context("hosts are 1 to 3")
+    }
+
+    /// The disk of a broker.
+    pub(super) fn disk(&self, id: u64) -> Result<&Disk> {
+        Ok(&self.host(id)?.disk)
+    }
+
+    /// Puts the disk of a broker under its data directory.
+    pub(super) fn mount(&mut self, id: u64, data: &Path) -> Result<()> {
+        self.hosts.get_mut(usize::try_from(id)? - 1).context("hosts are 1 to 3")?.disk.mount(data)
+    }
+
+    /// Sets the clock of a broker off by so many seconds.
+    pub(super) fn set_clock(&self, id: u64, off_s: i64) -> Result<()> {
+        let clock = &self.host(id)?.clock;
+        let new = clock.with_extension("new");
+        fs::write(&new, format!("{off_s:+}\n"))?;
+        Ok(fs::rename(new, clock)?)
+    }
+
+    /// Drops what `from` sends to `to`.
+    pub(super) fn cut(&self, from: u64, to: u64) -> Result<()> {
+        let (from, to) = (self.host(from)?, self.host(to)?);
+        let rule = ["add", "rule", "inet", "chaos", "input", "ip", "saddr", &from.address, "drop"];
+        to.nft(&rule)
+    }
+
+    /// Lets all lines carry everything again.
+    pub(super) fn join(&self) -> Result<()> {
+        self.hosts.iter().try_for_each(|host| host.nft(&["flush", "chain", "inet", "chaos", "input"]))
+    }
+
+    /// Unmounts all disks, whoever still uses them.
+    pub(super) fn unmount(&mut self) {
+        self.hosts.iter_mut().for_each(|host| host.disk.unmount());
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for (id, host) in MEMBERS.zip(&self.hosts) {
+            // By itself: a namespace may live on in the mounts of whoever else runs here.
+            run_last("ip", &["link", "delete", &line(&self.bridge, id)]);
+            run_last("ip", &["netns", "delete", &host.namespace]);
+        }
+        run_last("ip", &["link", "delete", &self.bridge]);
+    }
+}
+
+/// The end of a broker's line that is on the bridge.
+fn line(bridge: &str, id: u64) -> String {
+    format!("{bridge}-{id}")
+}
+
+impl Host {
+    fn make(dir: &Path, layer: &Path, id: u64, net: &str) -> Result<Self> {
+        let namespace = format!("{NAMESPACE}{}-{id}", std::process::id());
+        let (address, clock) = (format!("{net}.{id}"), dir.join(format!("clock-{id}")));
+        fs::write(&clock, "+0\n")?;
+        let disk = Disk::make(dir, &format!("disk-{id}"))?;
+        let faketime = faketime().context("libfaketime is not there")?;
+        let environment = vec![
+            format!("LD_PRELOAD={}:{}", faketime.display(), layer.display()),
+            format!("FAKETIME_TIMESTAMP_FILE={}", clock.display()),
+            format!("COMITY_FAULT_PAGE={}", disk.page().display()),
+            "FAKETIME_NO_CACHE=1".to_owned(),
+            "FAKETIME_DISABLE_SHM=1".to_owned(),
+            // Its name in older versions, too.
+            "FAKETIME_DONT_FAKE_MONOTONIC=1".to_owned(),
+            "DONT_FAKE_MONOTONIC=1".to_owned(),
+            "NO_FAKE_STAT=1".to_owned(),
+        ];
+        run("ip", &["netns", "add", &namespace])?;
+        let place = Place { launch: launcher(namespace.clone(), environment), address: address.clone() };
+        Ok(Self { namespace, address, clock, disk, place })
+    }
+
+    fn connect(&self, bridge: &str, id: u64) -> Result<()> {
+        let (outer, namespace) = (line(bridge, id), self.namespace.as_str());
+        let peer = ["link", "add", &outer, "type", "veth", "peer", "name", "eth0", "netns", namespace];
+        run("ip", &peer)?;
+        run("ip", &["link", "set", &outer, "master", bridge, "up"])?;
+        let inside = |words: &[&str]| run("ip", &[&["-n", namespace], words].concat());
+        inside(&["address", "add", &format!("{}/24", self.address), "dev", "eth0"])?;
+        inside(&["link", "set", "eth0", "up"])?;
+        inside(&["link", "set", "lo", "up"])?;
+        self.nft(&["add", "table", "inet", "chaos"])?;
+        self.nft(&["add", "chain", "inet", "chaos", "input", "{ type filter hook input priority 0 ; }"])
+    }
+
+    fn nft(&self, words: &[&str]) -> Result<()> {
+        run("ip", &[&["netns", "exec", &self.namespace, "nft"], words].concat()).map(drop)
+    }
+}
+
+/// Starts a program in the namespace; `--data` among its words names the directory that is on the disk.
+fn launcher(namespace: String, environment: Vec<String>) -> Launcher {
+    Arc::new(move |program: &Path, args: &[String]| {
+        let data = args.iter().skip_while(|word| *word != "--data").nth(1);
+        let mut command = Command::new("ip");
+        // Each of these becomes the next, so that a signal reaches the program.
+        command.args(["netns", "exec", &namespace, "env"]).args(&environment);
+        command.arg(format!("COMITY_FAULT_DIR={}", data.map_or("/nowhere", String::as_str)));
+        command.arg(program).args(args);
+        command
+    })
+}
+
+/// Removes what runs left behind that were killed.
+fn sweep() {
+    // What is dead and has not been waited for runs no program.
+    let alive = |pid: &str| fs::read_link(Path::new("/proc").join(pid).join("exe")).is_ok();
+    for line in run("ip", &["netns", "list"]).unwrap_or_default().lines() {
+        let name = line.split_whitespace().next().unwrap_or_default();
+        if let Some((pid, _)) = name.strip_prefix(NAMESPACE).and_then(|rest| rest.split_once('-'))
+            && !alive(pid)
+        {
+            for broker in run("ip", &["netns", "pids", name]).unwrap_or_default().lines() {
+                run_last("kill", &["-KILL", broker]);
+            }
+            run_last("ip", &["netns", "delete", name]);
+        }
+    }
+    disk::sweep(alive);
+    for line in run("ip", &["-brief", "link"]).unwrap_or_default().lines() {
+        let name = line.split([' ', '@']).next().unwrap_or_default();
+        let pid = name.strip_prefix(BRIDGE).and_then(|rest| rest.split('-').next());
+        // A line goes with its namespace, or did so a moment ago.
+        if pid.is_some_and(|pid| !alive(pid)) && Path::new("/sys/class/net").join(name).exists() {
+            run_last("ip", &["link", "delete", name]);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Durable writes by clients that each wait for their answer: Comity's broker group beside etcd, on the same disk.
+//!
+//! ```text
+//!   for each pair, for each number of clients:  start one store ─▶ warm up ─▶ count ─▶ stop it, then the other
+//! ```
+//!
+//! A store is new for each measurement, so that none has more to hold than the other. Each client has a connection of its own
+//! to the leader. Which store comes first alternates, for a disk or a neighbour may be slower for a while.
+
+mod report;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use comity_testkit::{Binaries, Needs};
+use tokio::task::JoinSet;
+
+use crate::processes::processor_time;
+use crate::stores::{Client, ComityStore, EtcdStore, MAX_WRITES, Store};
+
+use report::Pair;
+pub use report::Report;
+pub(crate) use report::{median, percentile, rounded};
+
+/// Before anything counts: connections are made, and what is read once is read.
+const WARM_UP: Duration = Duration::from_secs(1);
+/// For one write. It is a limit against hanging.
+const LIMIT: Duration = Duration::from_secs(20);
+/// Writes that may fail in one measurement, as when a leader is elected; each is tried again.
+const MAX_FAILED: u64 = 100;
+/// Before a failed write is tried again.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Syncs of the disk, for its median.
+const SYNCS: usize = 200;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct DurableConfig {
+    /// Clients that write at the same time, one number for each row.
+    pub clients: Vec<usize>,
+    /// Measurements of each store for each row.
+    pub pairs: usize,
+    /// How long each takes, without warming up.
+    pub length: Duration,
+}
+
+/// Measures; `progress` is told what happens.
+///
+/// # Errors
+/// When a store does not come up, or writes keep failing.
+pub async fn run(config: &DurableConfig, progress: impl Fn(&str)) -> Result<Report> {
+    let binaries = Binaries::ensure(Needs::Etcd).await?;
+    let mut report = Report { sync_ms: disk_sync_ms()?, ..Report::default() };
+    for number in 0..config.pairs {
+        for clients in config.clients.iter().copied() {
+            let comity_first = number % 2 == 0;
+            let etcd = if comity_first { None } else { Some(of_etcd(&binaries, clients, config.length).await?) };
+            let comity = measure(ComityStore::start().await?, clients, config.length).await?;
+            let etcd = match etcd {
+                Some(etcd) => etcd,
+                None => of_etcd(&binaries, clients, config.length).await?,
+            };
+            progress(&format!("pair {}, {clients} clients: comity {comity}; etcd {etcd}", number + 1));
+            report.pairs.entry(clients).or_default().push(Pair { comity, etcd });
+        }
+    }
+    Ok(report)
+}
+
+async fn of_etcd(binaries: &Binaries, clients: usize, length: Duration) -> Result<Measured> {
+    measure(EtcdStore::start(binaries).await?, clients, length).await
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Measured {
+    pub(crate) per_second: f64,
+    pub(crate) p50_ms: f64,
+    pub(crate) p99_ms: f64,
+    /// Cores that the clients kept busy, on average.
+    pub(crate) client_cores: f64,
+    /// Cores that the members kept busy, all together.
+    pub(crate) member_cores: f64,
+    pub(crate) failed: u64,
+}
+
+impl std::fmt::Display for Measured {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { per_second, p50_ms, p99_ms, .. } = self;
+        write!(f, "{per_second:.0}/s, p50 {p50_ms:.2} ms, p99 {p99_ms:.1} ms")
+    }
+}
+
+/// What all clients of a measurement share.
+struct Shared {
+    next: AtomicU64,
+    failed: AtomicU64,
+    counts_from: Instant,
+    until: Instant,
+}
+
+async fn measure<S: Store>(store: S, clients: usize, length: Duration) -> Result<Measured> {
+    let outcome = drive(&store, clients, length).await;
+    outcome.with_context(|| format!("{} with {clients} clients{}", S::NAME, store.logs()))
+}
+
+async fn drive<S: Store>(store: &S, clients: usize, length: Duration) -> Result<Measured> {
+    let leader = store.leader().await?;
+    let counts_from = Instant::now() + WARM_UP;
+    let until = counts_from + length;
+    let (next, failed) = (AtomicU64::new(0), AtomicU64::new(0));
+    let shared = Arc::new(Shared { next, failed, counts_from, until });
+    let mut tasks = JoinSet::new();
+    for _ in 0..clients {
+        tasks.spawn(write(store.client_of(leader)?, Arc::clone(&shared)));
+    }
+    tokio::time::sleep_until(counts_from.into()).await;
+    let (own, members) = busy(store)?;
+    let mut took = Vec::new();
+    while let Some(times) = tasks.join_next().await {
+        took.extend(times??);
+    }
+    // As long as there was room: the queue of a broker group is bounded.
+    let seconds = Instant::now().min(until).duration_since(counts_from).as_secs_f64();
+    let (own_after, members_after) = busy(store)?;
+    ensure!(!took.is_empty(), "no write was acknowledged within {length:?}");
+    took.sort_unstable();
+    Ok(Measured {
+        per_second: took.len() as f64 / seconds,
+        p50_ms: percentile(&took, 50),
+        p99_ms: percentile(&took, 99),
+        client_cores: (own_after - own).as_secs_f64() / seconds,
+        member_cores: (members_after - members).as_secs_f64() / seconds,
+        failed: shared.failed.load(Ordering::Relaxed),
+    })
+}
+
+/// One client: how long each write took that began after warming up and was acknowledged in time.
+async fn write<C: Client>(client: C, shared: Arc<Shared>) -> Result<Vec<Duration>> {
+    let mut took = Vec::new();
+    loop {
+        let number = shared.next.fetch_add(1, Ordering::Relaxed);
+        let began = Instant::now();
+        if began >= shared.until || number >= MAX_WRITES {
+            return Ok(took);
+        }
+        while let Err(error) = client.write(number, LIMIT).await {
+            if shared.failed.fetch_add(1, Ordering::Relaxed) >= MAX_FAILED {
+                return Err(error.context("writes keep failing"));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        let now = Instant::now();
+        if began >= shared.counts_from && now <= shared.until {
+            took.push(now - began);
+        }
+    }
+}
+
+/// Processor time of this process and of the members until now.
+fn busy(store: &impl Store) -> Result<(Duration, Duration)> {
+    let members = store.pids().into_iter().map(processor_time).sum::<Result<Duration>>()?;
+    Ok((processor_time(std::process::id())?, members))
+}
+
+/// The median of an appended 4 KiB and its fdatasync where the stores are.
+fn disk_sync_ms() -> Result<f64> {
+    use std::io::Write as _;
+    let mut file = tempfile::tempfile_in(Path::new(&std::env::temp_dir()))?;
+    let mut took = Vec::new();
+    for _ in 0..SYNCS {
+        let began = Instant::now();
+        file.write_all(&[1; 4_096])?;
+        file.sync_data()?;
+        took.push(began.elapsed());
+    }
+    took.sort_unstable();
+    Ok(percentile(&took, 50))
+}

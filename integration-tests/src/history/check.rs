@@ -1,0 +1,306 @@
+//! The checks. The search for an order is `todc-utils`' WGL checker: it depends on nothing, while `porcupine-rs` brings criterion and
+//! a crate that nobody maintains.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use todc_utils::{Action, WGLChecker};
+
+use super::model::{OneRequest, Step};
+use super::{LISTED_BELOW, Operation, Saw, What};
+
+/// Violations that are told in full.
+const MAX_TOLD: usize = 20;
+/// Operations of one request that a violation shows.
+const MAX_SHOWN: usize = 16;
+
+/// What the checks found.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    /// Requests whose histories were checked.
+    pub objects: usize,
+    /// Operations of all of them; a list counts for each request that it says something about.
+    pub steps: usize,
+    /// All that no order explains, in words.
+    pub violations: Vec<String>,
+    /// How many there are; some may be left out above.
+    pub count: usize,
+}
+
+impl Verdict {
+    fn violated(&mut self, violation: impl FnOnce() -> String) {
+        self.count += 1;
+        if self.violations.len() < MAX_TOLD {
+            self.violations.push(violation());
+        }
+    }
+
+    /// Whether an order explains all.
+    #[must_use]
+    pub const fn accepted(&self) -> bool {
+        self.count == 0
+    }
+}
+
+/// Checks a history: each request by itself, and the order of revisions.
+#[must_use]
+pub fn check(operations: &[Operation]) -> Verdict {
+    let mut verdict = Verdict::default();
+    for (number, steps) in by_request(operations) {
+        verdict.objects += 1;
+        verdict.steps += steps.len();
+        if !WGLChecker::<OneRequest>::is_linearizable(todc_utils::History::from_actions(actions(&steps))) {
+            verdict.violated(|| format!("no order explains request {number}: {}", Shown(&steps)));
+        }
+    }
+    revisions(operations, &mut verdict);
+    verdict
+}
+
+/// One operation on one request, by its place in time.
+#[derive(Clone, Copy, Debug)]
+struct Timed {
+    call: Duration,
+    answer: Option<Duration>,
+    step: Step,
+}
+
+/// The history of each request. A list says something of all, but what follows from the rest is left out: that a request is
+/// not listed before it was submitted, or after it was cancelled.
+fn by_request(operations: &[Operation]) -> BTreeMap<u64, Vec<Timed>> {
+    let mut requests: BTreeMap<u64, Vec<Timed>> = BTreeMap::new();
+    let mut lists = Vec::new();
+    for operation in operations {
+        let (call, answer) = (operation.call, operation.answer);
+        let (number, step) = match &operation.what {
+            What::Submit(number) if answer.is_some() => (number, Step::Submitted),
+            What::Submit(number) => (number, Step::MaybeSubmitted),
+            What::Cancel(number) if answer.is_some() => (number, Step::Cancelled),
+            What::Cancel(number) => (number, Step::MaybeCancelled),
+            // A read without an answer saw nothing and did nothing.
+            What::Read(..) | What::List(_) if answer.is_none() => continue,
+            What::Read(number, saw) => (number, Step::Read(*saw)),
+            What::List(waiting) => {
+                lists.push((call, answer, waiting));
+                continue;
+            }
+        };
+        requests.entry(*number).or_default().push(Timed { call, answer, step });
+    }
+    // A request that is listed and that nobody submitted is an object, too.
+    for number in lists.iter().flat_map(|(_, _, waiting)| waiting.iter()) {
+        requests.entry(*number).or_default();
+    }
+    for (number, steps) in requests.range_mut(..LISTED_BELOW) {
+        let submitted = steps.iter().filter(|timed| is_submit(timed.step)).map(|timed| timed.call).min();
+        let cancelled =
+            steps.iter().filter(|timed| timed.step == Step::Cancelled).filter_map(|timed| timed.answer).min();
+        for (call, answer, waiting) in &lists {
+            let step = if waiting.contains(number) { Step::Read(Saw::Waiting) } else { Step::NotListed };
+            let before = submitted.is_none_or(|submitted| answer.is_some_and(|answer| answer < submitted));
+            let after = cancelled.is_some_and(|cancelled| cancelled < *call);
+            if step != Step::NotListed || !(before || after) {
+                steps.push(Timed { call: *call, answer: *answer, step });
+            }
+        }
+    }
+    requests
+}
+
+const fn is_submit(step: Step) -> bool {
+    matches!(step, Step::Submitted | Step::MaybeSubmitted)
+}
+
+/// Calls and answers in the order of time; at the same time calls come first, which makes their operations concurrent. Those
+/// without an answer are answered after all others.
+fn actions(steps: &[Timed]) -> Vec<(usize, Action<Step>)> {
+    let mut moments = Vec::with_capacity(2 * steps.len());
+    for (number, timed) in steps.iter().enumerate() {
+        moments.push((timed.call, 0, number, Action::Call(timed.step)));
+        moments.push((timed.answer.unwrap_or(Duration::MAX), 1, number, Action::Response(timed.step)));
+    }
+    moments.sort_by_key(|(at, kind, number, _)| (*at, *kind, *number));
+    moments.into_iter().map(|(_, _, number, action)| (number, action)).collect()
+}
+
+/// An answer never names an older revision than one that was given before its call.
+fn revisions(operations: &[Operation], verdict: &mut Verdict) {
+    let with = |read: fn(&Operation) -> Option<Duration>| {
+        let mut order: Vec<&Operation> =
+            operations.iter().filter(|it| it.revision.is_some() && it.answer.is_some()).collect();
+        order.sort_by_key(|operation| read(operation));
+        order
+    };
+    let mut answered = with(|operation| operation.answer).into_iter().peekable();
+    let mut newest = 0;
+    for operation in with(|operation| Some(operation.call)) {
+        while let Some(before) = answered.next_if(|it| it.answer < Some(operation.call)) {
+            newest = newest.max(before.revision.unwrap_or(0));
+        }
+        let revision = operation.revision.unwrap_or(0);
+        if revision < newest {
+            verdict.violated(|| {
+                let at = operation.call.as_secs_f64();
+                format!(
+                    "at {at:.3} s an answer is of revision {revision}, after one of {newest}: {:?}",
+                    Brief(&operation.what)
+                )
+            });
+        }
+    }
+}
+
+/// Without the numbers of a list.
+struct Brief<'a>(&'a What);
+
+impl fmt::Debug for Brief<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            What::List(waiting) => write!(f, "list of {}", waiting.len()),
+            what => write!(f, "{what:?}"),
+        }
+    }
+}
+
+/// Operations of one request, for people.
+struct Shown<'a>(&'a [Timed]);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut steps: Vec<&Timed> = self.0.iter().collect();
+        steps.sort_by_key(|timed| timed.call);
+        // Reads that say the same as the one before say nothing new.
+        steps.dedup_by(|later, earlier| later.step == earlier.step);
+        for (index, timed) in steps.iter().take(MAX_SHOWN).enumerate() {
+            let separator = if index == 0 { "" } else { "; " };
+            write!(f, "{separator}{:.3} to ", timed.call.as_secs_f64())?;
+            match timed.answer {
+                Some(answer) => write!(f, "{:.3} s: {:?}", answer.as_secs_f64(), timed.step)?,
+                None => write!(f, "?: {:?}", timed.step)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is gone in the end, and what is back, on one member: every request that was accepted and that nobody tried to cancel must
+/// wait there, and none that was cancelled.
+#[must_use]
+pub fn account(operations: &[Operation], waiting: &BTreeSet<u64>) -> (Vec<u64>, Vec<u64>) {
+    let (mut accepted, mut touched, mut cancelled) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    for operation in operations {
+        match (&operation.what, operation.answer) {
+            (What::Submit(number), Some(_)) => {
+                accepted.insert(*number);
+            }
+            (What::Cancel(number), answer) => {
+                touched.insert(*number);
+                cancelled.extend(answer.map(|_| *number));
+            }
+            _ => {}
+        }
+    }
+    let lost = accepted.iter().filter(|number| !touched.contains(number) && !waiting.contains(number));
+    (lost.copied().collect(), cancelled.intersection(waiting).copied().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An operation from and to these milliseconds.
+    fn operation(call: u64, answer: Option<u64>, what: What) -> Operation {
+        Operation { call: Duration::from_millis(call), answer: answer.map(Duration::from_millis), what, revision: None }
+    }
+
+    fn list(call: u64, answer: u64, waiting: &[u64]) -> Operation {
+        operation(call, Some(answer), What::List(waiting.iter().copied().collect()))
+    }
+
+    fn accepts(operations: &[Operation]) -> bool {
+        check(operations).accepted()
+    }
+
+    #[test]
+    fn a_good_history_is_accepted() {
+        let verdict = check(&[
+            operation(0, Some(10), What::Submit(1)),
+            // While the submission is on its way a reader may see it or not.
+            list(2, 4, &[]),
+            list(3, 9, &[1]),
+            operation(5, Some(15), What::Submit(2)),
+            operation(20, Some(21), What::Read(1, Saw::Waiting)),
+            operation(30, Some(40), What::Cancel(1)),
+            list(35, 36, &[1, 2]),
+            list(37, 39, &[2]),
+            operation(50, Some(51), What::Read(1, Saw::Cancelled)),
+            operation(60, Some(61), What::Read(1, Saw::Nothing)),
+        ]);
+        assert!(verdict.accepted(), "{verdict:?}");
+        assert_eq!(verdict.objects, 2);
+    }
+
+    #[test]
+    fn a_stale_read_is_rejected() {
+        let submitted = operation(0, Some(10), What::Submit(1));
+        assert!(!accepts(&[submitted.clone(), list(11, 12, &[])]));
+        assert!(!accepts(&[submitted.clone(), operation(11, Some(12), What::Read(1, Saw::Nothing))]));
+        let cancelled = operation(20, Some(30), What::Cancel(1));
+        assert!(!accepts(&[submitted.clone(), cancelled.clone(), list(31, 32, &[1])]));
+        // Seen once, it cannot be unseen, though both reads overlap the submission.
+        assert!(!accepts(&[submitted.clone(), list(1, 3, &[1]), list(4, 6, &[])]));
+        assert!(accepts(&[submitted, list(1, 3, &[]), list(4, 6, &[1])]));
+    }
+
+    #[test]
+    fn a_lost_write_is_rejected_by_readers_and_by_the_accounts() {
+        let history =
+            [operation(0, Some(10), What::Submit(1)), list(11, 12, &[1]), operation(20, Some(30), What::Submit(2))];
+        assert_eq!(account(&history, &BTreeSet::from([1, 2])), (vec![], vec![]));
+        assert_eq!(account(&history, &BTreeSet::from([2])), (vec![1], vec![]));
+        let read = operation(40, Some(41), What::Read(1, Saw::Nothing));
+        assert!(!accepts(&[&history[..], &[read]].concat()));
+        assert!(!accepts(&[&history[..], &[list(40, 41, &[2])]].concat()));
+    }
+
+    #[test]
+    fn a_cancellation_that_is_undone_is_rejected_by_readers_and_by_the_accounts() {
+        let history = [operation(0, Some(10), What::Submit(1)), operation(20, Some(30), What::Cancel(1))];
+        assert_eq!(account(&history, &BTreeSet::new()), (vec![], vec![]));
+        assert_eq!(account(&history, &BTreeSet::from([1])), (vec![], vec![1]));
+        assert!(!accepts(&[&history[..], &[operation(40, Some(41), What::Read(1, Saw::Waiting))]].concat()));
+    }
+
+    #[test]
+    fn what_nobody_knows_may_have_happened_early_late_or_never() {
+        let unknown = operation(0, None, What::Submit(1));
+        assert!(accepts(&[unknown.clone(), list(10, 11, &[])]));
+        assert!(accepts(&[unknown.clone(), list(10, 11, &[1])]));
+        assert!(accepts(&[unknown.clone(), list(10, 11, &[]), list(20, 21, &[1])]));
+        assert!(!accepts(&[unknown.clone(), list(10, 11, &[1]), list(20, 21, &[])]));
+        assert_eq!(account(&[unknown], &BTreeSet::new()), (vec![], vec![]));
+        let cancelled = [operation(0, Some(5), What::Submit(1)), operation(6, None, What::Cancel(1))];
+        assert!(accepts(&[&cancelled[..], &[list(10, 11, &[1]), list(20, 21, &[])]].concat()));
+        assert!(!accepts(&[&cancelled[..], &[list(10, 11, &[]), list(20, 21, &[1])]].concat()));
+        // Before its call nothing can have happened.
+        assert!(!accepts(&[operation(10, None, What::Submit(1)), list(5, 6, &[1])]));
+    }
+
+    #[test]
+    fn requests_that_nobody_submitted_or_cancelled_are_rejected() {
+        assert!(!accepts(&[list(0, 1, &[7])]));
+        let ended = operation(20, Some(21), What::Read(1, Saw::EndedByItself));
+        assert!(!accepts(&[operation(0, Some(10), What::Submit(1)), ended]));
+    }
+
+    #[test]
+    fn revisions_never_go_back_in_time() {
+        let at = |call, answer, revision| Operation {
+            revision: Some(revision),
+            ..operation(call, Some(answer), What::List(BTreeSet::new()))
+        };
+        assert!(accepts(&[at(0, 10, 5), at(5, 12, 4), at(13, 14, 5), at(15, 16, 9)]));
+        assert!(!accepts(&[at(0, 10, 5), at(11, 12, 4)]));
+    }
+}

@@ -1,0 +1,160 @@
+//! Comity's broker group: a write is a request that is accepted and waits.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use comity_proto::v1;
+use comity_proto::v1::raft_service_client::RaftServiceClient;
+use comity_proto::v1::request_service_client::RequestServiceClient;
+use comity_runtime::{
+    BrokerChannel, BrokerEndpoints, ClientTls, IdentityDir, IdentitySource, Roots, TlsIdentity, connect,
+};
+
+use super::{Client, MEMBERS, Store, origin, terms};
+use crate::federation::{Federation, FederationConfig, PATIENCE, Place};
+use crate::wait::until;
+
+/// Items of a page, the most that there can be.
+const PAGE: u32 = 500;
+/// One look at a member.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Three brokers.
+pub(crate) struct ComityStore {
+    federation: Federation,
+    brokers: BrokerEndpoints,
+    _policy: tempfile::TempDir,
+}
+
+impl ComityStore {
+    /// Starts it, with the snapshots and the log that users have who change nothing.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub(crate) async fn start() -> Result<Self> {
+        let policy = tempfile::tempdir()?;
+        terms::write(policy.path())?;
+        let federation = Federation::start(FederationConfig {
+            brokers: MEMBERS as u64,
+            policy: policy.path().to_owned(),
+            place: Place::here(),
+            snapshot_every: 10_000,
+            cluster_certificates_s: 86_400,
+        })
+        .await?;
+        let brokers = BrokerEndpoints::new(federation.broker_addresses())?;
+        let store = Self { federation, brokers, _policy: policy };
+        origin::join(store.channel("admin", &store.brokers)?, terms::ORIGIN).await?;
+        Ok(store)
+    }
+
+    fn channel(&self, user: &str, brokers: &BrokerEndpoints) -> Result<BrokerChannel> {
+        channel(&self.federation, user, brokers)
+    }
+
+    fn alone(&self, member: usize) -> Result<BrokerEndpoints> {
+        Ok(BrokerEndpoints::new([self.brokers.addresses().get(member).context("members are 0 to 2")?])?)
+    }
+
+    /// Whom a member that answers linearizable reads takes for the leader; 0: nobody.
+    async fn leader_by(&self, member: usize) -> Result<u64> {
+        let brokers = self.alone(member)?;
+        let look = async {
+            let mut raft = RaftServiceClient::new(self.channel("admin", &brokers)?);
+            let status = raft.get_raft_status(v1::GetRaftStatusRequest {}).await?.into_inner();
+            let page = Some(v1::PageRequest { size: 1, token: String::new() });
+            let consistency = v1::Consistency::Linearizable.into();
+            let list = v1::ListRequestsRequest { page, consistency, ..v1::ListRequestsRequest::default() };
+            RequestServiceClient::new(self.channel("alice", &brokers)?).list_requests(list).await?;
+            anyhow::Ok(status.leader)
+        };
+        tokio::time::timeout(LOOK, look).await.context("no answer")?
+    }
+}
+
+impl Store for ComityStore {
+    type Client = Submitter;
+    const NAME: &'static str = "comity";
+
+    fn client(&self, first: usize) -> Result<Submitter> {
+        Ok(Submitter(self.channel("alice", &self.brokers.clone().starting_at(first))?))
+    }
+
+    fn client_of(&self, member: usize) -> Result<Submitter> {
+        Ok(Submitter(self.channel("alice", &self.alone(member)?)?))
+    }
+
+    async fn leader(&self) -> Result<usize> {
+        until("three brokers that agree who leads", PATIENCE, async || {
+            let mut leaders = HashSet::new();
+            for member in 0..MEMBERS {
+                leaders.insert(self.leader_by(member).await?);
+            }
+            ensure!(leaders.len() == 1 && !leaders.contains(&0), "leaders: {leaders:?}");
+            let number = leaders.into_iter().next().context("a leader")?;
+            Ok(Some(usize::try_from(number)? - 1))
+        })
+        .await
+    }
+
+    async fn kill(&mut self, member: usize) -> Result<()> {
+        self.federation.kill_broker(member as u64 + 1).await
+    }
+
+    fn restart(&mut self, member: usize) -> Result<()> {
+        self.federation.start_broker(member as u64 + 1)
+    }
+
+    async fn read_all(&self, member: usize) -> Result<HashSet<u64>> {
+        let mut client = RequestServiceClient::new(self.channel("alice", &self.alone(member)?)?);
+        let (mut numbers, mut token) = (HashSet::new(), String::new());
+        loop {
+            let request = v1::ListRequestsRequest {
+                page: Some(v1::PageRequest { size: PAGE, token }),
+                consistency: v1::Consistency::Linearizable.into(),
+                include_ended: true,
+                ..v1::ListRequestsRequest::default()
+            };
+            let reply = client.list_requests(request).await?.into_inner();
+            for request in reply.requests {
+                let number: u64 = request.spec.context("a request has a spec")?.purpose.parse()?;
+                ensure!(numbers.insert(number), "write {number} is there twice");
+            }
+            token = reply.page.context("a page says where it goes on")?.next_token;
+            if token.is_empty() {
+                return Ok(numbers);
+            }
+        }
+    }
+
+    fn pids(&self) -> Vec<u32> {
+        self.federation.broker_pids()
+    }
+
+    fn logs(&self) -> String {
+        self.federation.logs()
+    }
+}
+
+/// A channel of a user on a connection of its own.
+///
+/// # Errors
+/// When the user has no identity.
+pub(crate) fn channel(federation: &Federation, user: &str, brokers: &BrokerEndpoints) -> Result<BrokerChannel> {
+    let (pem, _) = IdentityDir::new(federation.dir().join(format!("user-{user}"))).load()?;
+    let source = IdentitySource::new(TlsIdentity::from_pem(&pem)?);
+    Ok(connect(brokers, &ClientTls::new(Roots::from_pem(&pem.ca)?, source.subscribe())))
+}
+
+/// Alice, who submits.
+#[derive(Clone)]
+pub(crate) struct Submitter(BrokerChannel);
+
+impl Client for Submitter {
+    async fn write(&self, number: u64, limit: Duration) -> Result<()> {
+        let mut client = RequestServiceClient::new(self.0.clone());
+        tokio::time::timeout(limit, client.submit_request(terms::request(number))).await.context("no answer")??;
+        Ok(())
+    }
+}
