@@ -246,8 +246,10 @@ async fn log_time_that_was_founded_on_wrong_clocks_is_set_right_by_one_command()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_asks_for_clocks_in_its_own_name_only() {
-    let federation = Federation::new(2);
+    let mut federation = Federation::new(2);
+    federation.founders = vec![1];
     let broker = federation.start(1).await;
+    broker.group.found().await.unwrap();
     let me = SpiffeId::broker(federation.domain(), 2);
     let pem = federation.ca.new_identity(&me, &[], Duration::from_secs(60), SystemTime::now()).unwrap();
     let source = IdentitySource::new(TlsIdentity::from_pem(&pem).unwrap());
@@ -256,11 +258,19 @@ async fn a_broker_asks_for_clocks_in_its_own_name_only() {
     let expected = SpiffeId::broker(federation.domain(), 1);
     let channel = connect_with(&endpoints, &tls.expecting(expected), ChannelOptions::default());
     let mut client = RaftTransportClient::new(channel);
+    let standing = broker.group.inner.standing.clone();
+    let asks = |broker: u64| {
+        let mut request = tonic::Request::new(ExchangeClocksRequest { broker });
+        let metadata = request.metadata_mut();
+        metadata.insert("comity-to", standing.incarnation().as_str().parse().unwrap());
+        metadata.insert("comity-group", standing.group().unwrap().as_str().parse().unwrap());
+        request
+    };
     let before = truth();
-    let reading = client.exchange_clocks(ExchangeClocksRequest { broker: 2 }).await.unwrap().into_inner();
-    assert_eq!((reading.broker, reading.leads, reading.log_clock_ms), (1, false, None));
+    let reading = client.exchange_clocks(asks(2)).await.unwrap().into_inner();
+    assert_eq!(reading.broker, 1);
     assert!(Timestamp(reading.wall_ms).since(Timestamp(before)).0 <= 5_000);
-    let refused = client.exchange_clocks(ExchangeClocksRequest { broker: 3 }).await.unwrap_err();
+    let refused = client.exchange_clocks(asks(3)).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::PermissionDenied);
     broker.stop().await;
 }

@@ -95,7 +95,9 @@ fn deps(federation: &Federation) -> GroupDeps {
 }
 
 fn config(federation: &Federation) -> GroupConfig {
-    GroupConfig::new(1, federation.data(1), federation.domain())
+    let mut config = GroupConfig::new(1, federation.data(1), federation.domain());
+    config.members = federation.members([1]);
+    config
 }
 
 fn says_that_nothing_is_lost(text: &str, fault: &str) {
