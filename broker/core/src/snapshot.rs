@@ -100,7 +100,7 @@ pub enum SnapshotError {
 }
 
 /// A copy of all that a snapshot holds, without what is derived. It shares tables with `state` (see [`crate::cow_map`]), so
-/// that it takes well below a millisecond while everybody waits.
+/// that it takes a millisecond or two while everybody waits.
 #[must_use]
 pub fn copy(state: &State) -> State {
     State {

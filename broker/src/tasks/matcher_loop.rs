@@ -17,7 +17,7 @@ const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 /// part of the time, however long the queue is.
 const ONE_PART_IN: u32 = 4;
 /// Shorter plans need no pause: it would be longer than they are.
-const SHORT: Duration = Duration::from_millis(2);
+const SHORT: Duration = Duration::from_micros(200);
 /// After the group could not answer.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -135,7 +135,7 @@ mod tests {
     fn long_plans_of_which_nothing_comes_leave_three_quarters_of_the_time_to_others() {
         let ms = Duration::from_millis;
         assert_eq!(Next::after(ms(40), 0, false), Next::Wait { pause: ms(120) });
-        assert_eq!(Next::after(ms(1), 0, false), Next::Wait { pause: Duration::ZERO });
+        assert_eq!(Next::after(SHORT, 0, false), Next::Wait { pause: Duration::ZERO });
         assert_eq!(Next::after(ms(40), 7, false), Next::Wait { pause: Duration::ZERO });
         assert_eq!(Next::after(ms(40), 7, true), Next::Plan);
     }
