@@ -105,14 +105,27 @@ impl Settings {
         Ok(atomic_file::write(&Self::file(data), &text, atomic_file::PRIVATE)?)
     }
 
+    /// Checks what a group can be founded with.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`].
+    pub fn check_founding(&self) -> Result<(), ConfigError> {
+        self.check()?;
+        if self.members.len().is_multiple_of(2) {
+            let reason = format!("want an odd number of founding members up to {MAX_MEMBERS}, best 1 or 3");
+            return Err(ConfigError::value("members", self.members.len(), reason));
+        }
+        Ok(())
+    }
+
     /// # Errors
     /// [`ConfigError::Value`].
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.id == 0 {
             return Err(ConfigError::value("id", 0, "brokers are numbered from 1"));
         }
-        if self.members.is_empty() || self.members.len().is_multiple_of(2) || self.members.len() > MAX_MEMBERS {
-            let reason = format!("want an odd number of founding members up to {MAX_MEMBERS}, best 1 or 3");
+        if self.members.is_empty() || self.members.len() > MAX_MEMBERS {
+            let reason = format!("want 1 to {MAX_MEMBERS} members");
             return Err(ConfigError::value("members", self.members.len(), reason));
         }
         for (id, address) in &self.members {
@@ -369,7 +382,10 @@ mod tests {
             bad.save(home.path()).unwrap_err().to_string()
         };
         assert!(refused(|s| s.id = 0).contains("numbered from 1"));
-        assert!(refused(|s| s.members.clear()).contains("odd number"));
+        assert!(refused(|s| s.members.clear()).contains("want 1 to 7 members"));
+        let mut even = settings.clone();
+        even.members.insert(2, even.members[&1].clone());
+        assert!(even.check_founding().unwrap_err().to_string().contains("odd number"));
         assert!(refused(|s| _ = s.bootstrap_admins.insert("root".into())).contains("\"root\""));
         assert!(refused(|s| _ = s.bootstrap_admins.insert("spiffe://td/cluster/a".into())).contains("not a user"));
         assert!(refused(|s| s.members.get_mut(&1).unwrap().raft = "nowhere".into()).contains("no port"));

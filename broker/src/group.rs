@@ -46,6 +46,7 @@ mod timekeeper;
 mod tests;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use comity_core::State;
@@ -133,6 +134,8 @@ pub(crate) struct Inner {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) heard: Heard,
     pub(crate) standing: Standing,
+    /// While the group that this broker founded does not have all its founding members yet.
+    forming: AtomicBool,
     /// One change of the members at a time.
     changing: Arc<Mutex<()>>,
     clocks: Clocks,
@@ -157,7 +160,7 @@ impl Group {
     pub async fn start(config: GroupConfig, deps: GroupDeps) -> Result<Self, GroupError> {
         let raft_config = Arc::new(config.raft_config()?);
         let disk = storage::open(&config.data, config.id, deps.observer).await?;
-        let standing = Standing::new(disk.identity);
+        let standing = Standing::new(disk.identity, disk.is_blank);
         let peers = Peers::new(config.id, config.trust_domain.clone(), deps.tls, standing.clone());
         let raft = Raft::new(config.id, raft_config, peers.clone(), disk.log.clone(), disk.state_machine)
             .await
@@ -179,6 +182,7 @@ impl Group {
             clock: deps.clock,
             heard,
             standing,
+            forming: AtomicBool::new(false),
             changing: Arc::default(),
             contact,
             snapshots: disk.snapshots,

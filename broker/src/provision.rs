@@ -61,7 +61,7 @@ pub struct Init {
 /// # Errors
 /// [`ProvisionError`]; what exists is never overwritten.
 pub fn init(init: &Init) -> Result<(), ProvisionError> {
-    init.settings.check()?;
+    init.settings.check_founding()?;
     free(&identity_dir(&init.data))?;
     free_identity(&init.admin_out)?;
     if CertificateAuthority::exists(&ca_dir(&init.data)) {

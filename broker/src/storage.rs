@@ -67,6 +67,8 @@ pub(crate) fn fault_in(data: &Path, reason: &str) -> Option<String> {
 /// An opened data directory.
 pub(crate) struct Disk {
     pub(crate) identity: DiskIdentity,
+    /// Whether its log was empty: in this life it has acknowledged nothing yet.
+    pub(crate) is_blank: bool,
     pub(crate) log: LogStore,
     pub(crate) state_machine: StateMachine,
     pub(crate) replica: Arc<Replica>,
@@ -99,7 +101,7 @@ fn open_blocking(data: &Path, id: u64, observer: Arc<dyn ApplyObserver>) -> Resu
     observer.restored(&state);
     let replica = Arc::new(Replica::new(state, last_applied, membership, observer));
     let state_machine = StateMachine::new(Arc::clone(&replica), snapshots.clone());
-    Ok(Disk { identity, log, state_machine, replica, snapshots })
+    Ok(Disk { identity, is_blank: log.is_blank(), log, state_machine, replica, snapshots })
 }
 
 /// The log, and whose it is.

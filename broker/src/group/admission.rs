@@ -2,6 +2,7 @@
 //! hello, promotes voters once they have caught up, and takes out those that were removed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -44,7 +45,9 @@ pub(super) async fn run(group: Weak<Inner>, stop: CancellationToken) {
                 return record_founders(&Group { inner: Arc::clone(&inner) }).await;
             }
             inner.take_out_removed(&brokers).await?;
-            inner.promote_caught_up(&brokers).await
+            inner.promote_caught_up(&brokers).await?;
+            inner.look_whether_formed(&brokers);
+            Ok(())
         };
         let changed = tokio::select! {
             changed = tokio::time::timeout(CHANGE_TIMEOUT, change) => changed,
@@ -119,6 +122,17 @@ impl Inner {
         self.change(ChangeMembers::AddVoterIds(ready.clone())).await?;
         info!(brokers = ?ready, "have caught up, and vote");
         Ok(())
+    }
+
+    /// Ends the founding once every founding member votes.
+    fn look_whether_formed(&self, brokers: &BTreeMap<u64, BrokerRecord>) {
+        let membership = self.raft.server_metrics().borrow_watched().membership_config.clone();
+        let voters: BTreeSet<u64> = membership.voter_ids().collect();
+        let all = brokers.iter().all(|(id, record)| record.role != BrokerRole::Voter || voters.contains(id));
+        let is_settled = membership.membership().get_joint_config().len() == 1;
+        if all && is_settled && self.forming.swap(false, Ordering::AcqRel) {
+            info!(brokers = ?voters, "the group has all its founding members");
+        }
     }
 
     /// Finishes what a leader that recorded a removal did not.

@@ -1,6 +1,7 @@
 //! A new group begins: once, on the broker that was told to, when all founding members are there and have nothing.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use comity_proto::raft::v1::HelloRequest;
@@ -68,6 +69,8 @@ impl Group {
         }
         let group = GroupId::draw();
         inner.standing.adopt(group.clone()).await?;
+        // Nothing of users is acknowledged before a majority of the founding members would keep it.
+        inner.forming.store(true, Ordering::Release);
         let node = MemberNode { address: address.clone(), incarnation: inner.standing.incarnation() };
         inner
             .raft

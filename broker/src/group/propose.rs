@@ -1,9 +1,10 @@
 //! Commands on their way into the log.
 
 use std::io;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use comity_core::log::Applied;
+use comity_core::log::{Actor, Applied};
 use comity_core::refusal::Code;
 use comity_core::{Command, LogEnvelope, Refusal, limits};
 use openraft::async_runtime::WatchReceiver as _;
@@ -88,7 +89,8 @@ impl Inner {
 
     /// Appends on this broker, which must be the leader.
     pub(super) async fn append(&self, proposal: Proposal, timeout: Duration) -> Attempt {
-        if self.not_running().is_some() {
+        let of_group = matches!(proposal.actor, Actor::Leader(_));
+        if self.not_running().is_some() || (!of_group && self.forming.load(Ordering::Acquire)) {
             return Attempt::NotAppended;
         }
         let deadline = Deadline::within(timeout);

@@ -40,6 +40,8 @@ pub(crate) struct Standing {
 
 struct Inner {
     disk: DiskIdentity,
+    /// Whether it has looked whether it is admitted.
+    looked: AtomicBool,
     admitted: AtomicBool,
     confirmed: AtomicBool,
     halt: watch::Sender<Option<Halt>>,
@@ -50,13 +52,14 @@ struct Inner {
 }
 
 impl Standing {
-    pub(super) fn new(disk: DiskIdentity) -> Self {
+    /// Of a disk; one whose log `is_blank` can have lost nothing that it acknowledged in this life.
+    pub(super) fn new(disk: DiskIdentity, is_blank: bool) -> Self {
         Self {
             inner: Arc::new(Inner {
                 disk,
-                // Until it has looked, this broker takes nothing from anybody.
-                admitted: AtomicBool::new(true),
-                confirmed: AtomicBool::new(false),
+                looked: AtomicBool::new(false),
+                admitted: AtomicBool::new(false),
+                confirmed: AtomicBool::new(is_blank),
                 halt: watch::Sender::new(None),
                 removed: Mutex::new(BTreeSet::new()),
                 acknowledged: Mutex::new(BTreeMap::new()),
@@ -66,7 +69,7 @@ impl Standing {
 
     /// Of a caller that has no disk, and only asks.
     pub(crate) fn of_nothing(id: u64) -> Self {
-        Self::new(DiskIdentity::of_nothing(id))
+        Self::new(DiskIdentity::of_nothing(id), true)
     }
 
     pub(crate) fn incarnation(&self) -> Incarnation {
@@ -90,7 +93,8 @@ impl Standing {
 
     /// Whether what this broker has on disk is known to be all that it acknowledged, or begins with nothing.
     pub(crate) fn may_append(&self) -> bool {
-        self.inner.confirmed.load(Ordering::Acquire) || !self.inner.admitted.load(Ordering::Acquire)
+        let is_outside = self.inner.looked.load(Ordering::Acquire) && !self.inner.admitted.load(Ordering::Acquire);
+        self.is_confirmed() || is_outside
     }
 
     pub(super) fn is_confirmed(&self) -> bool {
@@ -99,6 +103,7 @@ impl Standing {
 
     pub(super) fn set_admitted(&self, admitted: bool) {
         self.inner.admitted.store(admitted, Ordering::Release);
+        self.inner.looked.store(true, Ordering::Release);
     }
 
     pub(super) fn confirm(&self) {

@@ -91,7 +91,7 @@ impl Rafts {
         tracing::info!(?change, caller = caller.name(), "members are to change");
         self.context.group.change_members(change).await.map_err(|error| match error {
             GroupError::Unavailable(unavailable) => RpcError::Unavailable(unavailable),
-            GroupError::Refused(refusal) => refusal.into(),
+            GroupError::Refused(refusal) => refusal.at("id", id).into(),
             other => {
                 Refusal::new(Code::WrongState, other.to_string(), "look at `comity raft status`").at("id", id).into()
             }
