@@ -28,6 +28,8 @@ const CHUNK_RECORDS: usize = 64 << 10;
 /// Newest entries kept in memory for followers and for apply.
 const CACHE_BYTES: usize = 64 << 20;
 const CACHE_ENTRIES: usize = 16 << 10;
+/// Written to find out what is wrong with a disk.
+const PROBE_BYTES: usize = 4_096;
 /// Buffer for reading one chunk at start.
 const READ_BUFFER_BYTES: usize = 1 << 20;
 /// Bytes of entries in one message to a follower; a single entry may be larger.
@@ -67,7 +69,9 @@ impl LogStore {
             if error.kind() == io::ErrorKind::WouldBlock {
                 return StorageError::InUse { path: dir.to_owned() };
             }
-            StorageError::of_io(torn_end::chunk_named_in(dir, &error.to_string()), &error)
+            // The log's writer ends at a fault of the disk and keeps the reason to itself: a write of our own gets it.
+            let fault = try_to_write(dir).err();
+            StorageError::of_io(torn_end::chunk_named_in(dir, &error.to_string()), fault.as_ref().unwrap_or(&error))
         })?;
         let state = log.log_state();
         let first = state.purged().map_or(0, |(_, index)| index.saturating_add(1));
@@ -294,6 +298,19 @@ fn to_log_id((term, index): (u64, u64)) -> LogId {
 
 fn from_log_id(log_id: LogId) -> (u64, u64) {
     (log_id.leader_id.term, log_id.index)
+}
+
+/// Whether a block can be written and synced in a directory.
+fn try_to_write(dir: &Path) -> io::Result<()> {
+    use io::Write as _;
+    let path = dir.join("write.tmp");
+    let written = std::fs::File::create(&path).and_then(|mut file| {
+        file.write_all(&[0; PROBE_BYTES])?;
+        file.sync_all()
+    });
+    // Swept with the next try where it stays.
+    let _ = std::fs::remove_file(&path);
+    written
 }
 
 fn closed() -> io::Error {
