@@ -1,7 +1,7 @@
 //! What a broker keeps on disk.
 //!
 //! ```text
-//!   <data>/format      whose directory this is, in which life, of which group
+//!   <data>/format      the directory's broker, incarnation and group
 //!   <data>/log/        vote and log entries in checksummed chunks (raft-log)
 //!   <data>/reached     how far the log is known to have reached
 //!   <data>/snapshots/  the last two snapshots, each with a checksum

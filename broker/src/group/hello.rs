@@ -35,8 +35,8 @@ const ANSWER: Duration = Duration::from_secs(1);
 
 /// What one broker answered.
 enum Answer {
-    /// It knows of nothing that this broker lacks.
-    Fine,
+    /// It knows of nothing that this broker lacks. With the incarnation of its own disk.
+    Fine(Incarnation),
     /// It did not answer, or cannot say.
     Nothing,
     /// This broker must not go on.
@@ -85,8 +85,11 @@ impl Inner {
             let mut confirming: BTreeSet<u64> = voters.iter().copied().filter(|id| *id == me).collect();
             for (id, answer) in answers {
                 match answer {
-                    Answer::Fine => _ = confirming.insert(id),
-                    Answer::Nothing => {}
+                    // A voter that lost its log knows of nothing, whatever there was.
+                    Answer::Fine(peer) if membership.get_node(&id).is_some_and(|node| node.incarnation == peer) => {
+                        confirming.insert(id);
+                    }
+                    Answer::Fine(_) | Answer::Nothing => {}
                     Answer::Halt(Halt::LogLost(reason)) => standing.lost(reason).await,
                     Answer::Halt(halt) => standing.halt(halt),
                 }
@@ -159,12 +162,13 @@ impl Inner {
         let leads_to = (answer.leader_last_index > 0)
             .then_some(Place { term: answer.leader_last_term, index: answer.leader_last_index });
         // A leader has everything that was ever committed.
-        let (Some(leads_to), Some(applied)) = (leads_to, self.applied_place()) else { return Answer::Fine };
-        if leads_to < applied {
+        if let (Some(leads_to), Some(applied)) = (leads_to, self.applied_place())
+            && leads_to < applied
+        {
             let what = format!("has a log that ends at entry {}", leads_to.index);
             return Answer::Halt(self.ahead_of(peer, applied.index, &what));
         }
-        Answer::Fine
+        Incarnation::from_wire(&answer.incarnation).map_or(Answer::Nothing, Answer::Fine)
     }
 
     /// The last entry that this broker has applied.
@@ -192,8 +196,8 @@ impl Group {
         let is_member = membership.get_node(&hello.broker).is_some_and(|node| node.incarnation == incarnation);
         let leads = inner.leadership.borrow().is_leader();
         let verdict = match role {
-            Some(BrokerRole::Removed) => Verdict::Removed,
             _ if other_group => Verdict::OtherGroup,
+            Some(BrokerRole::Removed) => Verdict::Removed,
             _ if is_member => Verdict::Member,
             Some(_) => {
                 if leads && !hello.only_asks {

@@ -251,7 +251,7 @@ impl Inner {
         }
         let want = others.len() / 2 + 1;
         Err(GroupError::Members(format!(
-            "without broker {id} the voters are {}, of which only {} answer, and {want} are needed; start the others first",
+            "without broker {id} the voters are {}; only {} answer, but {want} must; start the others first",
             list(&others),
             list(&up)
         )))

@@ -1,4 +1,4 @@
-//! The file that says whose directory this is: which broker's, in which life, of which group.
+//! The file that names the broker, the incarnation and the group of a data directory.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
