@@ -28,8 +28,10 @@ const CHUNK_RECORDS: usize = 64 << 10;
 /// Newest entries kept in memory for followers and for apply.
 const CACHE_BYTES: usize = 64 << 20;
 const CACHE_ENTRIES: usize = 16 << 10;
-/// Written to find out what is wrong with a disk.
-const PROBE_BYTES: usize = 4_096;
+/// Written to find out what is wrong with a disk. More than what a failed start may have freed.
+const PROBE_BYTES: usize = 1 << 20;
+/// What raft-log says where its writer thread has ended.
+const WRITER_ENDED: &str = "closed channel";
 /// Buffer for reading one chunk at start.
 const READ_BUFFER_BYTES: usize = 1 << 20;
 /// Bytes of entries in one message to a follower; a single entry may be larger.
@@ -70,8 +72,16 @@ impl LogStore {
                 return StorageError::InUse { path: dir.to_owned() };
             }
             // The log's writer ends at a fault of the disk and keeps the reason to itself: a write of our own gets it.
-            let fault = try_to_write(dir).err();
-            StorageError::of_io(torn_end::chunk_named_in(dir, &error.to_string()), fault.as_ref().unwrap_or(&error))
+            let path = torn_end::chunk_named_in(dir, &error.to_string());
+            match try_to_write(dir) {
+                Err(fault) => StorageError::of_io(path, &fault),
+                Ok(()) if error.to_string().contains(WRITER_ENDED) => {
+                    let text =
+                        format!("the log's writer ended while {} was opened ({error}); start again", dir.display());
+                    StorageError::Internal(text)
+                }
+                Ok(()) => StorageError::of_io(path, &error),
+            }
         })?;
         let state = log.log_state();
         let first = state.purged().map_or(0, |(_, index)| index.saturating_add(1));
@@ -300,12 +310,12 @@ fn from_log_id(log_id: LogId) -> (u64, u64) {
     (log_id.leader_id.term, log_id.index)
 }
 
-/// Whether a block can be written and synced in a directory.
+/// Whether something can be written and synced in a directory.
 fn try_to_write(dir: &Path) -> io::Result<()> {
     use io::Write as _;
     let path = dir.join("write.tmp");
     let written = std::fs::File::create(&path).and_then(|mut file| {
-        file.write_all(&[0; PROBE_BYTES])?;
+        file.write_all(&vec![0; PROBE_BYTES])?;
         file.sync_all()
     });
     // Swept with the next try where it stays.

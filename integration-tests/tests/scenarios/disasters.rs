@@ -58,7 +58,9 @@ async fn without_agents() -> Federation {
 async fn write(federation: &Federation, count: usize) -> Vec<String> {
     let mut requests = Vec::new();
     for _ in 0..count {
-        requests.push(federation.submit(1, "frontier").await.or_logs(federation));
+        let submitted =
+            until("a request to be accepted", PATIENCE, async || federation.submit(1, "frontier").await.map(Some));
+        requests.push(submitted.await.or_logs(federation));
     }
     requests
 }
