@@ -478,7 +478,7 @@ async fn many_proposals_share_fsyncs_and_each_is_answered() {
         assert_eq!(proposal.await.unwrap().reply, Ok(ReplyBody::Done));
     }
     let flushes = broker.group.log_syncs() - before;
-    assert!(flushes < 200, "{flushes} fsyncs for 400 proposals");
+    assert!(flushes < 100, "{flushes} fsyncs for 400 proposals");
     broker.stop().await;
 }
 

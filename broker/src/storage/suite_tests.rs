@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use openraft::storage::{RaftLogStorage as _, RaftLogStorageExt as _};
+use openraft::storage::{IOFlushed, RaftLogStorage as _, RaftLogStorageExt as _};
 use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::vote::leader_id_std::CommittedLeaderId;
 use openraft::{EntryPayload, RaftLogReader as _};
@@ -41,6 +41,22 @@ async fn the_store_passes_openrafts_suite() {
 
 fn blank(index: u64) -> Entry {
     Entry { log_id: LogId::new(CommittedLeaderId::new(1), index), payload: EntryPayload::Blank }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_that_wait_for_an_fsync_share_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(dir.path(), 1, Arc::new(Blind)).await.unwrap().log;
+    log.blocking_append([blank(0)]).await.unwrap();
+    let before = log.syncs();
+    log.disk().stall(true);
+    for index in 1..=200 {
+        log.append([blank(index)], IOFlushed::noop()).await.unwrap();
+    }
+    log.disk().stall(false);
+    log.blocking_append([blank(201)]).await.unwrap();
+    let syncs = log.syncs() - before;
+    assert!(syncs < 100, "{syncs} fsyncs for 201 writes, all but one of which had to wait");
 }
 
 /// Writes a vote and ten entries, and gives back the log's only file.
