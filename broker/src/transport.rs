@@ -12,6 +12,7 @@ mod peers;
 mod reach;
 mod serve;
 mod serve_snapshot;
+mod stream_append;
 
 use comity_proto::raft::v1::raft_transport_server::RaftTransportServer;
 

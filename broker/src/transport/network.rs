@@ -5,11 +5,13 @@ use std::io::Read as _;
 use std::time::Duration;
 
 use comity_proto::raft::v1::{Frame, SnapshotChunk};
+use futures::future::BoxFuture;
+use futures::stream::{BoxStream, Stream, StreamExt as _};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
 use openraft::network::RPCOption;
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
-    VoteRequest, VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
+    TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use openraft::{OptionalSend, RPCTypes, RaftNetworkV2};
 use serde::Serialize;
@@ -21,8 +23,9 @@ use tonic::{Code, Request, Status};
 use super::frame::{self, SnapshotHeader, TransferMessage, VoteMessage};
 use super::headers;
 use super::peers::{Client, Lane, Peers, describe, never_connected, within};
+use super::stream_append::Exchange;
 use crate::group::MemberNode;
-use crate::group::raft_types::{SnapshotMeta, TypeConfig, Vote};
+use crate::group::raft_types::{LogId, SnapshotMeta, TypeConfig, Vote};
 use crate::storage::{Place, SnapshotHandle};
 
 /// openraft grants an append as long as a heartbeat; entries take longer, for they are written to disk.
@@ -30,6 +33,8 @@ const APPEND_AT_LEAST: Duration = Duration::from_secs(2);
 /// Chunks read ahead of the network.
 const CHUNKS_AHEAD: usize = 4;
 
+/// Answers to a stream of appends, in order.
+type Answers<'s> = BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>>;
 type RaftSnapshot = openraft::type_config::alias::SnapshotOf<TypeConfig, SnapshotHandle>;
 
 /// One peer, for one purpose.
@@ -118,6 +123,36 @@ impl PeerNetwork {
         }
     }
 
+    /// Opens a stream of appends. `timeout` is for the peer to take it up, and for each answer.
+    async fn open_stream<S>(&self, requests: S, timeout: Duration) -> Result<Answers<'_>, RPCError<TypeConfig>>
+    where
+        S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
+    {
+        let mut client = self.client()?;
+        let exchange = Exchange::new(timeout);
+        let opened = client.stream_append(self.message(exchange.outgoing(requests)));
+        let opened = tokio::time::timeout(timeout, opened).await.unwrap_or_else(|_| {
+            Err(Status::deadline_exceeded(format!("no stream of appends within {} ms", timeout.as_millis())))
+        });
+        let answers = opened.map_err(|status| self.failed(Method::Append, timeout, &status))?.into_inner();
+        let answers = futures::stream::unfold((exchange, answers), move |(exchange, mut answers)| async move {
+            let answer = exchange.next(&mut answers).await?;
+            if let Ok(Ok(acknowledged)) = &answer {
+                self.note_acknowledged(*acknowledged);
+            }
+            let answer = answer.map_err(|status| self.failed(Method::Append, timeout, &status));
+            Some((answer, (exchange, answers)))
+        });
+        Ok(answers.boxed())
+    }
+
+    /// Remembers how far the peer's log is on its disk.
+    fn note_acknowledged(&self, acknowledged: Option<LogId>) {
+        let Some(id) = acknowledged else { return };
+        let place = Place { term: id.leader_id.term, index: id.index };
+        self.peers.standing().note_acknowledged(self.target, &self.node.incarnation, place);
+    }
+
     /// Elections are off while this broker may not vote; one that had begun before asks nobody.
     fn ask_only_with_standing(&self) -> Result<(), RPCError<TypeConfig>> {
         if self.peers.standing().may_vote() {
@@ -185,16 +220,23 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         };
         let frame = frame::encode_append(&rpc).map_err(|status| self.failed(Method::Append, timeout, &status))?;
         let reply = self.exchange_frame(Method::Append, frame, timeout).await?;
-        let acknowledged = match &reply {
+        self.note_acknowledged(match &reply {
             AppendEntriesResponse::Success => rpc.entries.last().map(|entry| entry.log_id).or(rpc.prev_log_id),
             AppendEntriesResponse::PartialSuccess(matched) => *matched,
             _ => None,
-        };
-        if let Some(id) = acknowledged {
-            let place = Place { term: id.leader_id.term, index: id.index };
-            self.peers.standing().note_acknowledged(self.target, &self.node.incarnation, place);
-        }
+        });
         Ok(reply)
+    }
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        option: RPCOption,
+    ) -> BoxFuture<'s, Result<Answers<'s>, RPCError<TypeConfig>>>
+    where
+        S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
+    {
+        Box::pin(self.open_stream(input, option.soft_ttl().max(APPEND_AT_LEAST)))
     }
 
     async fn vote(

@@ -18,10 +18,11 @@ use super::authorise::Caller;
 use super::frame::{self, TransferMessage, VoteMessage};
 use super::headers::{self, Adopts};
 use super::serve_snapshot;
+use super::stream_append::WINDOW;
 use crate::group::{Group, MAX_CLUSTERS_PER_REPORT};
 
-/// Followers open their stream again after this: a connection must not outlive its certificate by it.
-const LONGEST_ATTENDANCE: Duration = Duration::from_secs(600);
+/// Callers open their stream again after this: a connection must not outlive its certificate by it.
+const LONGEST_STREAM: Duration = Duration::from_secs(600);
 
 /// The Raft port of one broker.
 pub struct RaftTransportService {
@@ -39,10 +40,7 @@ impl RaftTransportService {
     fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let inner = &self.group.inner;
         let caller = Caller::of(request.extensions(), &inner.config.trust_domain, inner.certificate_time())?;
-        if inner.standing.is_removed(caller.broker()) {
-            let text = format!("broker {} was removed from this group", caller.broker());
-            return Err(Status::permission_denied(text));
-        }
+        is_member(&self.group, caller)?;
         Ok(caller)
     }
 
@@ -56,12 +54,8 @@ impl RaftTransportService {
     /// The leader that calls; its group becomes this broker's where that has none yet.
     async fn leader<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let caller = self.caller(request)?;
-        let standing = &self.group.inner.standing;
-        headers::check(request.metadata(), standing, Adopts::Yes).await?;
-        if !standing.may_append() {
-            let text = "this broker has just started, and the others have not confirmed yet that its log is whole";
-            return Err(Status::failed_precondition(text));
-        }
+        headers::check(request.metadata(), &self.group.inner.standing, Adopts::Yes).await?;
+        may_append(&self.group)?;
         Ok(caller)
     }
 
@@ -76,18 +70,25 @@ impl RaftTransportService {
 #[tonic::async_trait]
 impl RaftTransport for RaftTransportService {
     type AttendStream = Pin<Box<dyn Stream<Item = Result<AttendResponse, Status>> + Send>>;
+    type StreamAppendStream = Pin<Box<dyn Stream<Item = Result<Frame, Status>> + Send>>;
 
     async fn append(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
         let caller = self.leader(&request).await?;
-        let message = frame::decode_append(request.into_inner())?;
-        caller.vouch(&message.vote)?;
-        self.group.inner.refuse_other_history(&message).map_err(Status::failed_precondition)?;
-        let leader = message.vote.leader_id.voted_for;
-        let reply = self.group.inner.raft.append_entries(message).await.map_err(stopped)?;
-        if !matches!(reply, AppendEntriesResponse::HigherVote(_)) {
-            self.group.inner.contact.note(leader);
-        }
-        frame::encode(&reply).map(Response::new)
+        append(&self.group, caller, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn stream_append(
+        &self,
+        request: Request<Streaming<Frame>>,
+    ) -> Result<Response<Self::StreamAppendStream>, Status> {
+        let caller = self.leader(&request).await?;
+        let group = self.group.clone();
+        let answer = move |frame: Result<Frame, Status>| {
+            let group = group.clone();
+            async move { append(&group, caller, frame?).await }
+        };
+        let frames = request.into_inner().take_until(Box::pin(until_stopped(&self.group)));
+        Ok(Response::new(Box::pin(frames.map(answer).buffered(WINDOW))))
     }
 
     async fn vote(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
@@ -143,12 +144,8 @@ impl RaftTransport for RaftTransportService {
 
     async fn attend(&self, request: Request<AttendRequest>) -> Result<Response<Self::AttendStream>, Status> {
         self.member(&request).await?;
-        let stop = self.group.inner.stop.clone();
-        let until_stopped = async move {
-            let _ = tokio::time::timeout(LONGEST_ATTENDANCE, stop.cancelled()).await;
-            None
-        };
-        Ok(Response::new(Box::pin(futures::stream::once(until_stopped).filter_map(std::future::ready))))
+        let until_stopped = until_stopped(&self.group);
+        Ok(Response::new(Box::pin(futures::stream::once(until_stopped).filter_map(|()| std::future::ready(None)))))
     }
 
     async fn report_seen(&self, request: Request<ReportSeenRequest>) -> Result<Response<ReportSeenResponse>, Status> {
@@ -186,6 +183,46 @@ impl RaftTransport for RaftTransportService {
         caller.is(request.into_inner().broker)?;
         Ok(Response::new(self.group.clock_reading()))
     }
+}
+
+/// Appends what the leader sends.
+async fn append(group: &Group, caller: Caller, frame: Frame) -> Result<Frame, Status> {
+    // Either may have changed since a stream was opened.
+    is_member(group, caller)?;
+    may_append(group)?;
+    let message = frame::decode_append(frame)?;
+    caller.vouch(&message.vote)?;
+    group.inner.refuse_other_history(&message).map_err(Status::failed_precondition)?;
+    let reply = group.inner.raft.append_entries(message).await.map_err(stopped)?;
+    if !matches!(reply, AppendEntriesResponse::HigherVote(_)) {
+        group.inner.contact.note(caller.broker());
+    }
+    frame::encode(&reply)
+}
+
+/// Ends when a stream must: with this broker's part in the group, or when it has lasted for long enough.
+fn until_stopped(group: &Group) -> impl Future<Output = ()> + Send + 'static {
+    let stop = group.inner.stop.clone();
+    async move {
+        let _ = tokio::time::timeout(LONGEST_STREAM, stop.cancelled()).await;
+    }
+}
+
+/// Refuses a broker that was removed, though its certificate is good.
+fn is_member(group: &Group, caller: Caller) -> Result<(), Status> {
+    if !group.inner.standing.is_removed(caller.broker()) {
+        return Ok(());
+    }
+    Err(Status::permission_denied(format!("broker {} was removed from this group", caller.broker())))
+}
+
+/// Refuses entries while it is not known whether this broker's log is whole.
+fn may_append(group: &Group) -> Result<(), Status> {
+    if group.inner.standing.may_append() {
+        return Ok(());
+    }
+    let text = "this broker has just started, and the others have not confirmed yet that its log is whole";
+    Err(Status::failed_precondition(text))
 }
 
 fn stopped(error: impl std::fmt::Display) -> Status {
