@@ -63,7 +63,7 @@ pub use config::{GroupConfig, Timing};
 pub use error::{GroupError, Unavailable};
 pub use founding::Founded;
 pub use identity::{GroupId, Incarnation};
-pub use leadership::Leadership;
+pub use leadership::{Leadership, Tenure};
 pub use log_clock::MAX_SLEW;
 pub use member::{MemberAddress, MemberNode};
 pub use member_clocks::MAX_WALL_OFFSET;

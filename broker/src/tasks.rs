@@ -15,29 +15,29 @@ use comity_core::log::Applied;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
-use crate::group::{Leadership, Proposal, Unavailable};
+use crate::group::{Leadership, Proposal, Tenure, Unavailable};
 
 /// Follows leadership until `stop`.
 pub async fn run(context: Context, stop: CancellationToken) {
     let survey = tokio::spawn(survey::run(context.clone(), stop.clone()));
     let mut leadership = context.group.leadership();
-    let mut term = None;
+    let mut leading = None;
     loop {
         let now = *leadership.borrow_and_update();
         context.metrics.set_leader(now.is_leader());
-        if let Leadership::Leader { term } = now {
-            tracing::info!(term, "leading");
+        if let Leadership::Leader(tenure) = now {
+            tracing::info!(term = tenure.term, "leading");
         }
-        term = match (now, term.take()) {
-            (Leadership::Leader { term }, None) => Some(Term::begin(term, &context, &stop)),
-            (Leadership::Leader { term }, Some(running)) if running.number == term => Some(running),
-            // It led, lost that and leads again: the new term begins like any other.
-            (Leadership::Leader { term }, Some(running)) => {
+        leading = match (now, leading.take()) {
+            (Leadership::Leader(tenure), None) => Some(Leading::begin(tenure, &context, &stop)),
+            (Leadership::Leader(tenure), Some(running)) if running.tenure == tenure => Some(running),
+            // It led, lost that and leads again: the new tenure begins like any other.
+            (Leadership::Leader(tenure), Some(running)) => {
                 running.end().await;
-                Some(Term::begin(term, &context, &stop))
+                Some(Leading::begin(tenure, &context, &stop))
             }
-            (Leadership::Follower { .. }, Some(term)) => {
-                term.end().await;
+            (Leadership::Follower { .. }, Some(running)) => {
+                running.end().await;
                 None
             }
             (Leadership::Follower { .. }, None) => None,
@@ -47,22 +47,22 @@ pub async fn run(context: Context, stop: CancellationToken) {
             () = stop.cancelled() => break,
         }
     }
-    if let Some(term) = term {
-        term.end().await;
+    if let Some(running) = leading {
+        running.end().await;
     }
     // It ends by itself; a panic in it has been reported.
     let _ = survey.await;
 }
 
-/// The tasks of one time of leading.
-struct Term {
-    number: u64,
+/// The tasks of one tenure.
+struct Leading {
+    tenure: Tenure,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Term {
-    fn begin(number: u64, context: &Context, stop: &CancellationToken) -> Self {
+impl Leading {
+    fn begin(tenure: Tenure, context: &Context, stop: &CancellationToken) -> Self {
         let stop = stop.child_token();
         let (context, token) = (context.clone(), stop.clone());
         let task = tokio::spawn(async move {
@@ -71,12 +71,12 @@ impl Term {
                 () = token.cancelled() => {}
             }
         });
-        Self { number, stop, task }
+        Self { tenure, stop, task }
     }
 
     async fn end(self) {
         self.stop.cancel();
-        // A panic has been reported; the next term begins anew.
+        // A panic has been reported; the next tenure starts its own tasks.
         let _ = self.task.await;
     }
 }

@@ -25,7 +25,7 @@ use super::election_gate::Reason;
 use super::member_clocks::{Led, MAX_WALL_OFFSET, Reading, is_off};
 use super::propose::Deadline;
 use super::timekeeper::{Founded, Founding, Moment, Offsets, Timekeeper};
-use super::{Group, Inner, Leadership, boot_clock};
+use super::{Group, Inner, Leadership, Tenure, boot_clock};
 use crate::transport::CallError;
 
 /// Between two questions to each member.
@@ -87,9 +87,9 @@ impl Clocks {
         self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `BeginTerm` of this term is in the log.
-    pub(super) fn term_began(&self, term: u64) {
-        self.keeper().term_began(term);
+    /// `BeginTerm` of this tenure is in the log.
+    pub(super) fn term_began(&self, tenure: Tenure) {
+        self.keeper().term_began(tenure);
     }
 }
 
@@ -129,9 +129,9 @@ impl Group {
     pub async fn outage(&self) -> Option<Millis> {
         let mut founded = self.inner.clocks.founded.subscribe();
         loop {
-            let term = self.inner.leading_term()?;
+            let tenure = self.inner.tenure()?;
             let found = *founded.borrow_and_update();
-            if let Some(found) = found.filter(|found| found.term == term) {
+            if let Some(found) = found.filter(|found| found.tenure == tenure) {
                 let outage = found.outage.map_or(u64::MAX, millis);
                 return Some(Millis(outage));
             }
@@ -143,7 +143,7 @@ impl Group {
     /// What another member is told.
     pub(crate) fn clock_reading(&self) -> ExchangeClocksResponse {
         let inner = &self.inner;
-        let term = inner.leading_term();
+        let tenure = inner.tenure();
         let (now, wall_ms) = (boot_clock::now(), inner.clock.unix_ms());
         let keeper = inner.clocks.keeper();
         let log_clock_ms = keeper.log_ms(now);
@@ -160,27 +160,35 @@ impl Group {
                 Some(Led::LogClock(then)) => Some(then),
                 Some(Led::Ago { .. }) | None => log_clock_ms.zip(ago).map(|(log_ms, ago)| log_ms.saturating_sub(ago)),
             },
-            leads: term.is_some() && keeper.founded().map(|founded| founded.term) == term,
+            leads: tenure.is_some() && keeper.founded().map(|founded| founded.tenure) == tenure,
         }
     }
 }
 
 impl Inner {
-    /// The term in which this broker leads, if it does.
+    /// The term in which consensus takes this broker for the leader, whether a majority answers or not.
     fn leading_term(&self) -> Option<u64> {
         let metrics = self.raft.server_metrics();
         let metrics = metrics.borrow_watched();
         (metrics.state == ServerState::Leader).then_some(metrics.vote.leader_id.term)
     }
 
-    /// The time of an entry that this broker stores as the leader, as soon as it may.
-    pub(super) async fn stamp(&self, timeout: Duration) -> Option<Timestamp> {
+    /// The tenure in which this broker leads, if it does.
+    fn tenure(&self) -> Option<Tenure> {
+        match *self.leadership.borrow() {
+            Leadership::Leader(tenure) if self.leading_term() == Some(tenure.term) => Some(tenure),
+            _ => None,
+        }
+    }
+
+    /// The time of an entry that this broker stores as the leader, as soon as it may, and the tenure it is of.
+    pub(super) async fn stamp(&self, timeout: Duration) -> Option<(Timestamp, Tenure)> {
         let deadline = Deadline::within(timeout);
         let mut founded = self.clocks.founded.subscribe();
         loop {
-            let term = self.leading_term()?;
-            if founded.borrow_and_update().is_some_and(|founded| founded.term == term) {
-                return self.clocks.keeper().log_ms(boot_clock::now()).map(Timestamp);
+            let tenure = self.tenure()?;
+            if founded.borrow_and_update().is_some_and(|founded| founded.tenure == tenure) {
+                return self.clocks.keeper().log_ms(boot_clock::now()).map(|ms| (Timestamp(ms), tenure));
             }
             let left = deadline.left();
             if left.is_zero() {
@@ -215,26 +223,27 @@ impl Inner {
         decide(&mut keeper, &Moment { now, wall_ms, voters: &voters, shift_ms, log_time_ms: log_time.0 })
     }
 
-    /// Takes note of whether this broker leads, and lets it stamp entries as soon as it may.
+    /// Takes note of whether this broker leads, and lets it stamp entries as soon as it may. One that lost its majority
+    /// begins again once it is back, so that the outage counts.
     async fn follow_leadership(&self) {
-        let Some(term) = self.leading_term() else {
+        let Some(tenure) = self.tenure() else {
             if self.clocks.founded.send_if_modified(|founded| founded.take().is_some()) {
                 self.clocks.keeper().follows(boot_clock::now());
             }
             return;
         };
-        if self.clocks.founded.borrow().is_some_and(|founded| founded.term == term) {
+        if self.clocks.founded.borrow().is_some_and(|founded| founded.tenure == tenure) {
             return;
         }
         let mut founding = self.at_this_moment(|keeper, at| {
-            keeper.leads(term, at.now);
+            keeper.leads(tenure, at.now);
             keeper.found(at, false)
         });
         if founding == Founding::NeedsState && self.has_caught_up().await {
             founding = self.at_this_moment(|keeper, at| keeper.found(at, true));
         }
         if let Founding::Done(founded) = founding {
-            info!(term, outage_ms = ?founded.outage.map(millis), "log time goes on");
+            info!(term = tenure.term, outage_ms = ?founded.outage.map(millis), "log time goes on");
             self.clocks.founded.send_replace(Some(founded));
         }
     }

@@ -18,14 +18,20 @@ const LOOK: Duration = Duration::from_millis(50);
 /// While a majority's answer is awaited: each moment is one without writes.
 const LOOK_SOON: Duration = Duration::from_millis(5);
 
+/// One uninterrupted time of leading. A leader that loses its majority and reaches it again in the same term begins another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tenure {
+    /// Raft's term.
+    pub term: u64,
+    /// Counts this broker's tenures since it started.
+    pub number: u64,
+}
+
 /// Who leads, as one broker knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leadership {
     /// This broker leads, and a majority of the voters answered within the leader lease.
-    Leader {
-        /// Since this term.
-        term: u64,
-    },
+    Leader(Tenure),
     /// Another does, or nobody; also a broker that won an election and has lost its majority since.
     Follower {
         /// Who, where one is known.
@@ -52,16 +58,20 @@ pub(super) struct Judge {
 impl Judge {
     /// The truth now, which consensus alone does not tell: its leaders never step down by themselves, and its followers
     /// forget a leader only when they learn of another.
-    fn leadership(&self) -> Leadership {
+    fn leadership(&self, before: Leadership, tenures: &mut u64) -> Leadership {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         if metrics.state == ServerState::Leader {
             let alone = metrics.membership_config.voter_ids().all(|voter| voter == metrics.id);
             let acknowledged = metrics.last_quorum_acked.is_some_and(|at| at.elapsed() < self.lease);
-            return if alone || acknowledged {
-                Leadership::Leader { term: metrics.vote.leader_id.term }
-            } else {
-                Leadership::Follower { leader: None }
+            let term = metrics.vote.leader_id.term;
+            return match before {
+                _ if !alone && !acknowledged => Leadership::Follower { leader: None },
+                Leadership::Leader(tenure) if tenure.term == term => before,
+                _ => {
+                    *tenures += 1;
+                    Leadership::Leader(Tenure { term, number: *tenures })
+                }
             };
         }
         // A broker that was the leader until now may still name itself.
@@ -81,8 +91,8 @@ pub(super) fn watch(
     stop: &CancellationToken,
     tasks: &TaskTracker,
 ) -> (watch::Receiver<Leadership>, watch::Receiver<Option<Instant>>) {
-    let (sender, receiver) = watch::channel(judge.leadership());
-    let none = Leadership::Follower { leader: None };
+    let (none, mut tenures) = (Leadership::Follower { leader: None }, 0);
+    let (sender, receiver) = watch::channel(judge.leadership(none, &mut tenures));
     let (leaderless, without) = watch::channel((*sender.borrow() == none).then(Instant::now));
     let stop = stop.clone();
     tasks.spawn(async move {
@@ -90,7 +100,7 @@ pub(super) fn watch(
         let mut before = *sender.borrow();
         heard.set_leader(before.is_leader());
         loop {
-            let next = judge.leadership();
+            let next = judge.leadership(before, &mut tenures);
             if next != before {
                 tell(before, next, judge.is_waiting_for_quorum(next));
                 heard.set_leader(next.is_leader());
@@ -116,7 +126,7 @@ pub(super) fn watch(
 /// One line for each change.
 fn tell(before: Leadership, next: Leadership, waiting: bool) {
     match next {
-        Leadership::Leader { term } => info!(term, "this broker leads: a majority of the voters answers"),
+        Leadership::Leader(Tenure { term, .. }) => info!(term, "this broker leads: a majority of the voters answers"),
         Leadership::Follower { leader: Some(leader) } => info!(leader, "following"),
         Leadership::Follower { leader: None } if before.is_leader() && waiting => {
             warn!(

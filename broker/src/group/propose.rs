@@ -94,7 +94,7 @@ impl Inner {
             return Attempt::NotAppended;
         }
         let deadline = Deadline::within(timeout);
-        let Some(time) = self.stamp(timeout).await else { return Attempt::NotAppended };
+        let Some((time, tenure)) = self.stamp(timeout).await else { return Attempt::NotAppended };
         let envelope: LogEnvelope = proposal.at(time);
         let begins_term = matches!(envelope.command, Command::BeginTerm(_));
         let bytes = match entry_codec::encode_command(&envelope) {
@@ -117,7 +117,7 @@ impl Inner {
                 Attempt::Unknown(format!("no majority of the brokers stored it within {} ms", timeout.as_millis()))
             }
             Ok(Ok(response)) if begins_term && response.data.is_some() => {
-                self.clocks.term_began(response.log_id.leader_id.term);
+                self.clocks.term_began(tenure);
                 response.data.map_or(Attempt::NotAppended, Attempt::Applied)
             }
             Ok(Ok(response)) => match response.data {

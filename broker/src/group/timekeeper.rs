@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::leadership::Tenure;
 use super::log_clock::LogClock;
 use super::member_clocks::{Base, Led, MemberClocks, Own, Reading, is_off, offset};
 
@@ -28,7 +29,7 @@ pub(super) struct Moment<'a> {
 /// One time of leading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Lead {
-    term: u64,
+    tenure: Tenure,
     since: Duration,
     founded: Option<Founded>,
     /// Whether `BeginTerm` is in the log. Before, nobody may take this leader for the end of the outage.
@@ -38,7 +39,7 @@ struct Lead {
 /// A leader whose log clock stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Founded {
-    pub(super) term: u64,
+    pub(super) tenure: Tenure,
     /// How long no leader reached a majority before; `None` if nobody knows.
     pub(super) outage: Option<Duration>,
 }
@@ -95,7 +96,7 @@ impl Timekeeper {
         self.led
     }
 
-    /// The term in which this broker leads and may stamp entries.
+    /// The tenure in which this broker leads and may stamp entries.
     pub(super) fn founded(&self) -> Option<Founded> {
         self.lead.and_then(|lead| lead.founded)
     }
@@ -149,9 +150,9 @@ impl Timekeeper {
     }
 
     /// This broker leads.
-    pub(super) fn leads(&mut self, term: u64, now: Duration) {
-        if self.lead.is_none_or(|lead| lead.term != term) {
-            self.lead = Some(Lead { term, since: now, founded: None, begun: false });
+    pub(super) fn leads(&mut self, tenure: Tenure, now: Duration) {
+        if self.lead.is_none_or(|lead| lead.tenure != tenure) {
+            self.lead = Some(Lead { tenure, since: now, founded: None, begun: false });
         }
     }
 
@@ -163,9 +164,9 @@ impl Timekeeper {
         self.clock.coast(now);
     }
 
-    /// `BeginTerm` of this term is in the log.
-    pub(super) fn term_began(&mut self, term: u64) {
-        if let Some(lead) = self.lead.as_mut().filter(|lead| lead.term == term) {
+    /// `BeginTerm` of this tenure is in the log.
+    pub(super) fn term_began(&mut self, tenure: Tenure) {
+        if let Some(lead) = self.lead.as_mut().filter(|lead| lead.tenure == tenure) {
             lead.begun = true;
         }
     }
@@ -188,7 +189,7 @@ impl Timekeeper {
         };
         let base = base.max(unshifted(at.log_time_ms));
         self.clock.found(at.now, base);
-        let founded = Founded { term: lead.term, outage: self.members.outage(at.voters, &own, base) };
+        let founded = Founded { tenure: lead.tenure, outage: self.members.outage(at.voters, &own, base) };
         self.lead = Some(Lead { founded: Some(founded), ..lead });
         Founding::Done(founded)
     }

@@ -2,7 +2,7 @@
 //! looked at on their way in.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -42,7 +42,7 @@ impl Kept {
     pub(super) fn keep(request: Request<Body>) -> (Request<Body>, Self) {
         let (head, body) = request.into_parts();
         let sent = Arc::new(Mutex::new(Sent { whole: body.is_end_stream(), ..Sent::default() }));
-        let sending = Body::new(Sending { body, sent: Arc::clone(&sent) });
+        let sending = Body::new(Sending { body, sent: Arc::downgrade(&sent) });
         (Request::from_parts(head.clone(), sending), Self { head, sent })
     }
 
@@ -60,7 +60,8 @@ fn lock(sent: &Mutex<Sent>) -> MutexGuard<'_, Sent> {
 
 struct Sending {
     body: Body,
-    sent: Arc<Mutex<Sent>>,
+    /// Gone once the answer has begun: a stream that goes on is not kept.
+    sent: Weak<Mutex<Sent>>,
 }
 
 impl hyper::body::Body for Sending {
@@ -69,7 +70,8 @@ impl hyper::body::Body for Sending {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        let mut sent = lock(&self.sent);
+        let Some(sent) = self.sent.upgrade() else { return Poll::Ready(frame) };
+        let mut sent = lock(&sent);
         if let Some(Ok(frame)) = &frame
             && let Some(data) = frame.data_ref()
             && !sent.too_large
@@ -82,7 +84,6 @@ impl hyper::body::Body for Sending {
             }
         }
         sent.whole |= frame.is_none() || self.body.is_end_stream();
-        drop(sent);
         Poll::Ready(frame)
     }
 

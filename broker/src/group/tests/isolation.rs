@@ -68,6 +68,30 @@ async fn an_isolated_leader_leads_no_more_and_sends_callers_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_reaches_its_majority_again_in_the_same_term_counts_the_outage() {
+    let federation = Federation::new(3);
+    let (brokers, lines, index) = three_with_lines(&federation).await;
+    let (old, before) = (&brokers[index], term(&brokers[index]));
+    old.begin_term().await;
+    for follower in brokers.iter().filter(|broker| broker.id != old.id) {
+        follower.group.inner.raft.runtime_config().elect(false);
+    }
+    let cut = Instant::now();
+    brokers.iter().for_each(|broker| lines.set(broker.id, CUT, CUT));
+    until("the leader to lead no more", || !leads(old)).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let without = cut.elapsed();
+    brokers.iter().for_each(|broker| lines.set(broker.id, WHOLE, WHOLE));
+    until("the leader to lead again", || leads(old)).await;
+    assert_eq!(term(old), before, "this test is about one term");
+    let outage = Duration::from_millis(old.begin_term().await.0);
+    // What a majority answered last may be half a second old when it is noted.
+    assert!(outage + Duration::from_millis(100) >= without && outage <= cut.elapsed() + Duration::from_secs(1));
+    changed(&old.group, 2).await;
+    stop_all(brokers, &lines).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_isolated_follower_knows_no_leader_and_starts_no_election_when_it_is_back() {
     let federation = Federation::new(3);
     let (brokers, lines, index) = three_with_lines(&federation).await;

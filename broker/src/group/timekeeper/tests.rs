@@ -97,14 +97,14 @@ impl Group {
         if let Some(old) = self.leader.replace(id).filter(|old| *old != id && self.members[old].up) {
             self.with(old, |keeper, at| keeper.follows(at.now));
         }
-        self.with(id, |keeper, at| keeper.leads(term, at.now));
+        self.with(id, |keeper, at| keeper.leads(tenure(term), at.now));
         let others: Vec<u64> = self.members.keys().copied().filter(|other| *other != id).collect();
         for other in others {
             self.ask(id, other);
         }
         let founding = self.with(id, |keeper, at| keeper.found(at, true));
         let Founding::Done(founded) = founding else { panic!("{founding:?}") };
-        self.with(id, |keeper, _| keeper.term_began(term));
+        self.with(id, |keeper, _| keeper.term_began(tenure(term)));
         founded
     }
 
@@ -269,7 +269,7 @@ fn a_group_that_started_from_nothing_takes_the_median_of_wall_clocks_and_never_g
 fn a_leader_waits_for_a_majority_and_with_wall_clocks_alone_for_everybody() {
     let mut group = Group::new(3);
     group.leader = Some(1);
-    group.with(1, |keeper, at| keeper.leads(1, at.now));
+    group.with(1, |keeper, at| keeper.leads(tenure(1), at.now));
     assert_eq!(group.with(1, |keeper, at| keeper.found(at, true)), Founding::Waits);
     group.ask(1, 2);
     assert_eq!(group.with(1, |keeper, at| keeper.found(at, true)), Founding::Waits, "broker 3 may answer yet");
@@ -289,7 +289,7 @@ fn a_term_that_has_not_begun_is_not_the_end_of_an_outage() {
     let term = group.term;
     group.with(1, |keeper, at| keeper.follows(at.now));
     group.leader = Some(2);
-    group.with(2, |keeper, at| keeper.leads(term, at.now));
+    group.with(2, |keeper, at| keeper.leads(tenure(term), at.now));
     group.step();
     assert!(matches!(group.with(2, |keeper, at| keeper.found(at, true)), Founding::Done(_)));
     group.step();
@@ -297,6 +297,29 @@ fn a_term_that_has_not_begun_is_not_the_end_of_an_outage() {
     group.crash(2);
     group.now += 1_000;
     let outage = group.elect(3).outage.expect("known");
+    assert!(outage.as_millis().abs_diff(u128::from(group.now - led_at)) <= 1_000, "{outage:?}");
+}
+
+/// The first tenure of a broker in a term.
+fn tenure(term: u64) -> Tenure {
+    Tenure { term, number: 1 }
+}
+
+#[test]
+fn a_leader_that_is_back_in_its_term_begins_another_tenure_and_counts_the_outage() {
+    let mut group = three();
+    group.step();
+    let (led_at, leader) = (group.now, group.leader.expect("a leader"));
+    group.with(leader, |keeper, at| keeper.follows(at.now));
+    group.now += 60_000;
+    let again = Tenure { number: 2, ..tenure(group.term) };
+    group.with(leader, |keeper, at| keeper.leads(again, at.now));
+    for other in (1..=3).filter(|id| *id != leader) {
+        group.ask(leader, other);
+    }
+    let Founding::Done(founded) = group.with(leader, |keeper, at| keeper.found(at, true)) else { panic!("waits") };
+    assert_eq!(founded.tenure, again);
+    let outage = founded.outage.expect("known");
     assert!(outage.as_millis().abs_diff(u128::from(group.now - led_at)) <= 1_000, "{outage:?}");
 }
 
