@@ -133,7 +133,7 @@ pub fn init(config: &TelemetryConfig) -> Result<TelemetryGuard, TelemetryError> 
     };
     tracing_subscriber::registry()
         .with(trace_layer(&provider))
-        .with(lines.with_filter(filter).with_filter(quiet::Quiet::default()))
+        .with(lines.with_filter(quiet::Quiet::new(filter)))
         .try_init()
         .map_err(|_| TelemetryError::AlreadyStarted)?;
     Ok(TelemetryGuard { provider })
