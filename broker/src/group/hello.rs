@@ -126,7 +126,7 @@ impl Inner {
             let answer = match answered {
                 Ok(answer) => {
                     told.extend(answer.members.iter().map(|member| (member.id, address_of(member))));
-                    self.judge(id, &answer, last)
+                    self.judge(id, &answer)
                 }
                 Err(error) => {
                     debug!(peer = id, %error, "no hello");
@@ -139,8 +139,9 @@ impl Inner {
         answers
     }
 
-    fn judge(&self, peer: u64, answer: &HelloResponse, last: Option<Place>) -> Answer {
-        let me = self.config.id;
+    fn judge(&self, peer: u64, answer: &HelloResponse) -> Answer {
+        // Read now, and not when the hello was sent: entries may have come since, and been acknowledged.
+        let (me, last) = (self.config.id, self.last_place());
         match answer.verdict() {
             Verdict::Removed => {
                 return Answer::Halt(Halt::Stopped(format!(

@@ -8,7 +8,7 @@ use comity_proto::raft::v1::{Frame, SnapshotChunk};
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, Stream, StreamExt as _};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
-use openraft::network::RPCOption;
+use openraft::network::{RPCOption, stream_append_sequential};
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
     TransferLeaderResponse, VoteRequest, VoteResponse,
@@ -236,6 +236,10 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
     where
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
     {
+        if self.lane == Lane::Heartbeat {
+            // One message, whose answer is a sign of life.
+            return stream_append_sequential(self, input, option);
+        }
         Box::pin(self.open_stream(input, option.soft_ttl().max(APPEND_AT_LEAST)))
     }
 
