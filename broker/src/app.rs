@@ -23,7 +23,7 @@ use crate::group::{Founded, Group, GroupConfig, GroupDeps, GroupError, Halt, Lea
 use crate::metrics::Metrics;
 use crate::renewal::{Renewal, RenewalError};
 use crate::watch::WatchHub;
-use crate::{server, tasks};
+use crate::{remember_members, server, tasks};
 
 /// Streams get this long to end when the broker stops.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -178,6 +178,7 @@ impl Broker {
         serving.spawn(renewal.run(identity, serving.token()));
         serving.spawn(tasks::run(context.clone(), serving.token()));
         serving.spawn(follow_readiness(group.clone(), ready, serving.token()));
+        serving.spawn(remember_members::run(group.clone(), config.clone(), serving.token()));
 
         if config.is_to_found() {
             serving.spawn(found(group.clone(), config.founding_file(), serving.token()));

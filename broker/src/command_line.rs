@@ -328,7 +328,7 @@ fn init(args: InitArgs) -> Result<(), Failure> {
 }
 
 async fn run(args: RunArgs) -> Result<(), Failure> {
-    let config = args.config()?;
+    let mut config = args.config()?;
     if args.dump_config {
         say!("{}", config.dump());
         return Ok(());
@@ -352,6 +352,7 @@ async fn run(args: RunArgs) -> Result<(), Failure> {
             None => return Ok(()),
             Some(Halt::LogLost(reason)) => {
                 tracing::warn!(%reason, "starting again without that log; the group sends it again");
+                config.settings = Settings::load(&config.data)?;
             }
             Some(Halt::Stopped(reason)) => return Err(Failure::Consensus(reason)),
         }

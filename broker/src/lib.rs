@@ -36,6 +36,7 @@ pub mod paging;
 pub mod provision;
 pub mod rebuild;
 pub mod recover;
+mod remember_members;
 pub mod renewal;
 pub mod rpc;
 pub mod server;

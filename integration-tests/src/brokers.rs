@@ -1,17 +1,18 @@
-//! Three brokers while everything under them fails: processes, lines, clocks, disks.
+//! Three brokers while everything under them fails: processes, lines, clocks, disks; and while others take their places.
 //!
 //! ```text
-//!   writers, readers ─▶ brokers 1 to 3, each in a network namespace with a clock and a disk of its own
+//!   writers, readers ─▶ three brokers, each in a network namespace with a clock and a disk of its own
 //!        │                  ▲
 //!        │                  └─ faults, one after the other, drawn from a seed
 //!        └─▶ history ─▶ linearizable? ─▶ and in the end: all members alike, and all there that was acknowledged?
 //! ```
 //!
-//! Clients reach every broker at any time; only the lines between brokers are cut. After each fault the group must get well by
-//! itself. Needs root on Linux: see [`missing`].
+//! Clients reach every broker at any time; only the lines between brokers are cut. Members are replaced meanwhile, so that the
+//! three hosts are seats: on each runs one member after the other. After each fault the group must get well by itself. Needs root on Linux: see [`missing`].
 
 mod clients;
 mod disk;
+pub mod drills;
 mod group;
 mod host;
 mod inject;
@@ -76,8 +77,9 @@ async fn drive(group: &mut Group, config: &BrokersConfig) -> Result<Report> {
     violations.extend(more);
     violations.extend(group.converged().await.err().map(|error| format!("in the end: {error:#}")));
     let mut lost = BTreeSet::new();
-    for member in group::MEMBERS {
-        match group.waiting_on(member).await {
+    for seat in group::SEATS {
+        let member = group.member(seat)?;
+        match group.waiting_on(seat).await {
             Ok(waiting) => {
                 let (gone, back) = account(&operations, &waiting);
                 if !gone.is_empty() {

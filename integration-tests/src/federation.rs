@@ -106,9 +106,31 @@ impl AgentSpec {
 struct Broker {
     process: Option<Process>,
     place: Place,
-    client_port: u16,
-    /// Set where its files do not say it: of a broker that is no founding member.
-    raft_port: Option<u16>,
+    data: PathBuf,
+    ports: Ports,
+    /// Its files say where it listens.
+    is_founder: bool,
+}
+
+/// Where a broker listens.
+#[derive(Clone, Copy)]
+pub(crate) struct Ports {
+    raft: u16,
+    client: u16,
+}
+
+impl Ports {
+    /// Ports that nobody uses now.
+    pub(crate) fn free() -> Result<Self> {
+        let ports = free_ports(2)?;
+        Ok(Self { raft: ports[0], client: ports[1] })
+    }
+
+    /// Where others reach a broker on these ports: brokers, clients.
+    pub(crate) fn addresses(self, place: &Place) -> (String, String) {
+        let at = |port: u16| format!("{}:{port}", place.address);
+        (at(self.raft), at(self.client))
+    }
 }
 
 struct Agent {
@@ -136,38 +158,35 @@ impl Federation {
     /// Founds a federation and waits until its policy is in force.
     pub async fn start(config: FederationConfig) -> Result<Self> {
         let places = (0..config.brokers).map(|_| config.place.clone()).collect();
-        Self::start_at(config, places, |_, _| Ok(())).await
+        Self::start_at(config, places, |_, data| Ok(data)).await
     }
 
     /// As [`Federation::start`], with a place for each broker. `prepare` gets the number and the data directory of each before
-    /// it is started for the first time.
+    /// it is started for the first time, and says where the directory is from then on.
     pub(crate) async fn start_at(
         config: FederationConfig,
         places: Vec<Place>,
-        mut prepare: impl FnMut(u64, &Path) -> Result<()>,
+        mut prepare: impl FnMut(u64, PathBuf) -> Result<PathBuf>,
     ) -> Result<Self> {
-        let ports = free_ports(places.len() * 2)?;
-        let brokers = || (1..).zip(places.iter().zip(ports.chunks(2)));
+        let ports = places.iter().map(|_| Ports::free()).collect::<Result<Vec<Ports>>>()?;
+        let brokers = || (1..).zip(places.iter().zip(&ports));
         let members: Vec<String> = brokers()
-            .map(|(id, (Place { address, .. }, ports))| format!("{id}={address}:{}/{address}:{}", ports[0], ports[1]))
+            .map(|(id, (place, ports))| {
+                let (raft, client) = ports.addresses(place);
+                format!("{id}={raft}/{client}")
+            })
             .collect();
         let mut federation = Self {
             snapshot_every: config.snapshot_every,
             cluster_certificates_s: config.cluster_certificates_s,
             ..Self::found(config.place, &members.join(",")).await?
         };
-        let first = federation.broker_dir(1);
         for (id, _) in brokers().skip(1) {
-            let out = federation.broker_dir(id);
-            run(
-                "comity-broker",
-                &["add-identity", "--data", text(&first)?, "--id", &id.to_string(), "--out", text(&out)?],
-            )
-            .await?;
+            federation.add_identity(1, id).await?;
         }
-        for (id, (place, ports)) in brokers() {
-            prepare(id, &federation.broker_dir(id))?;
-            let broker = Broker { process: None, place: place.clone(), client_port: ports[1], raft_port: None };
+        for (id, (place, &ports)) in brokers() {
+            let data = prepare(id, federation.broker_dir(id))?;
+            let broker = Broker { process: None, place: place.clone(), data, ports, is_founder: true };
             federation.brokers.insert(id, broker);
             federation.start_broker(id)?;
         }
@@ -203,7 +222,8 @@ impl Federation {
     /// the address of `place` and this port.
     pub async fn found_elsewhere(place: Place, client_port: u16, members: &str) -> Result<Self> {
         let mut federation = Self::found(place.clone(), members).await?;
-        federation.brokers.insert(1, Broker { process: None, place, client_port, raft_port: None });
+        let (data, ports) = (federation.broker_dir(1), Ports { raft: 0, client: client_port });
+        federation.brokers.insert(1, Broker { process: None, place, data, ports, is_founder: true });
         Ok(federation)
     }
 
@@ -216,7 +236,8 @@ impl Federation {
     /// Data directory of a broker.
     #[must_use]
     pub fn broker_dir(&self, id: u64) -> PathBuf {
-        self.dir.path().join(format!("broker-{id}"))
+        let here = || self.dir.path().join(format!("broker-{id}"));
+        self.brokers.get(&id).map_or_else(here, |broker| broker.data.clone())
     }
 
     /// State directory of an agent.
@@ -235,7 +256,9 @@ impl Federation {
     pub fn start_broker(&mut self, id: u64) -> Result<()> {
         let data = self.broker_dir(id);
         let every = self.snapshot_every.to_string();
-        let args = ["run", "--data", text(&data)?, "--admin-listen", "127.0.0.1:0", "--snapshot-every", &every];
+        let broker = self.brokers.get(&id).context("no such broker")?;
+        let admin = format!("{}:0", broker.place.address);
+        let args = ["run", "--data", text(&data)?, "--admin-listen", &admin, "--snapshot-every", &every];
         let validity = self.cluster_certificates_s.to_string();
         let args = args
             .into_iter()
@@ -252,25 +275,46 @@ impl Federation {
 
     /// Flags of a broker whose files do not say where it listens.
     fn listens_on(&self, id: u64) -> Vec<String> {
-        let ports = self.brokers.get(&id).and_then(|broker| Some((broker.raft_port?, broker.client_port)));
-        let Some((raft, client)) = ports else { return Vec::new() };
-        let address = &self.place.address;
-        [
-            "--raft-listen".to_owned(),
-            format!("{address}:{raft}"),
-            "--client-listen".to_owned(),
-            format!("{address}:{client}"),
-        ]
-        .into()
+        let Some(broker) = self.brokers.get(&id).filter(|broker| !broker.is_founder) else { return Vec::new() };
+        let (raft, client) = broker.ports.addresses(&broker.place);
+        ["--raft-listen".to_owned(), raft, "--client-listen".to_owned(), client].into()
     }
 
     /// Takes ports for a further broker, and starts nothing; where others reach it: Raft, clients.
     pub fn add_broker(&mut self, id: u64) -> Result<(String, String)> {
-        let ports = free_ports(2)?;
-        let place = self.place.clone();
-        self.brokers.insert(id, Broker { process: None, place, client_port: ports[1], raft_port: Some(ports[0]) });
-        let at = |port: u16| format!("{}:{port}", self.place.address);
-        Ok((at(ports[0]), at(ports[1])))
+        let (data, ports) = (self.broker_dir(id), Ports::free()?);
+        Ok(self.add_broker_at(id, self.place.clone(), data, ports))
+    }
+
+    /// As [`Federation::add_broker`], in a place, on ports and with a data directory of the caller's choice.
+    pub(crate) fn add_broker_at(&mut self, id: u64, place: Place, data: PathBuf, ports: Ports) -> (String, String) {
+        let addresses = ports.addresses(&place);
+        self.brokers.insert(id, Broker { process: None, place, data, ports, is_founder: false });
+        addresses
+    }
+
+    /// Makes the files of a further broker on the machine of broker `from`, as docs/disaster.md shows.
+    ///
+    /// # Errors
+    /// With what the program said.
+    pub(crate) async fn add_identity(&self, from: u64, id: u64) -> Result<()> {
+        let (from, out) = (self.broker_dir(from), self.broker_dir(id));
+        let args = ["add-identity", "--data", text(&from)?, "--id", &id.to_string(), "--out", text(&out)?];
+        run("comity-broker", &args).await
+    }
+
+    /// Kills a broker if it runs, and knows it no more; gives its ports back.
+    ///
+    /// # Errors
+    /// When there is no such broker.
+    pub(crate) async fn forget_broker(&mut self, id: u64) -> Result<Ports> {
+        let mut broker = self.brokers.remove(&id).context("no such broker")?;
+        if let Some(mut process) = broker.process.take()
+            && !process.has_ended()?
+        {
+            process.kill().await?;
+        }
+        Ok(broker.ports)
     }
 
     /// Kills a broker with SIGKILL.
@@ -283,7 +327,16 @@ impl Federation {
     /// Where clients reach the brokers, "host:port" each.
     #[must_use]
     pub fn broker_addresses(&self) -> Vec<String> {
-        self.brokers.values().map(|broker| format!("{}:{}", broker.place.address, broker.client_port)).collect()
+        self.brokers.values().map(|broker| broker.ports.addresses(&broker.place).1).collect()
+    }
+
+    /// Where clients reach a broker, "host:port".
+    ///
+    /// # Errors
+    /// When there is no such broker.
+    pub fn broker_address(&self, id: u64) -> Result<String> {
+        let broker = self.brokers.get(&id).context("no such broker")?;
+        Ok(broker.ports.addresses(&broker.place).1)
     }
 
     /// Process id of a broker that runs.
@@ -336,6 +389,7 @@ impl Federation {
                 .as_array()
                 .context("a status names brokers")?
                 .iter()
+                .filter(|b| b["error"].is_null())
                 .filter_map(|b| Some((b["revision"].as_u64()?, b["stateSha256"].as_str()?.to_owned())))
                 .collect();
             let answered = status["brokers"].as_array().into_iter().flatten().filter(|b| b["error"].is_null()).count();
@@ -442,7 +496,12 @@ impl Federation {
     /// The command, for tasks that go on while brokers and agents come and go.
     #[must_use]
     pub fn command(&self) -> Comity {
-        Comity::new(self.place.clone(), &self.broker_addresses(), self.dir.path())
+        self.command_at(&self.broker_addresses())
+    }
+
+    /// The command with these addresses of brokers, in this order.
+    pub(crate) fn command_at(&self, brokers: &[String]) -> Comity {
+        Comity::new(self.place.clone(), brokers, self.dir.path())
     }
 
     /// Runs `comity -o json ARGS` as `user`; exit code, standard output, standard error.

@@ -1,6 +1,8 @@
 //! Whole federations of real processes. See `comity_scenarios` for how they are run.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[path = "scenarios/broker_drills.rs"]
+mod broker_drills;
 #[path = "scenarios/brokers_fail.rs"]
 mod brokers_fail;
 #[path = "scenarios/burst.rs"]

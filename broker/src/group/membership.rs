@@ -69,12 +69,15 @@ impl Group {
     /// Carries out a change; does nothing where it is so already.
     ///
     /// # Errors
-    /// [`GroupError::Members`] and [`GroupError::Refused`] where it is refused, [`GroupError::Unavailable`] where there is
-    /// no leader or it takes longer than two minutes.
+    /// [`GroupError::Members`] and [`GroupError::Refused`] where it is refused, [`GroupError::Unavailable`] where no leader is
+    /// known for a moment or it takes longer than two minutes.
     pub async fn change_members(&self, change: MembershipChange) -> Result<(), GroupError> {
         let inner = &self.inner;
         let deadline = Deadline::within(CATCH_UP_TIMEOUT);
-        while deadline.left() > Duration::ZERO {
+        while deadline.left() > Duration::ZERO && !inner.is_out_of_patience(&deadline) {
+            if let Some(reason) = inner.not_running() {
+                return Err(Unavailable::Stopped { broker: inner.config.id, reason }.into());
+            }
             let leadership = *inner.leadership.borrow();
             let done = match leadership {
                 Leadership::Leader { .. } => self.change_members_here(&change).await?,
@@ -109,7 +112,14 @@ impl Group {
                 MembershipChange::TransferLeader { .. } => Ok(true),
             }
         };
-        match tokio::time::timeout(CATCH_UP_TIMEOUT, changing).await {
+        let changed = tokio::select! {
+            changed = tokio::time::timeout(CATCH_UP_TIMEOUT, changing) => changed,
+            () = inner.leaderless_for(inner.config.patience) => {
+                let reason = "this broker lost its majority before one had stored the change".to_owned();
+                return Err(Unavailable::Repeatable { reason }.into());
+            }
+        };
+        match changed {
             Ok(Err(GroupError::NotLeader)) => Ok(false),
             Ok(done) => done,
             Err(_) => {
@@ -264,7 +274,16 @@ impl Inner {
         timeout: Duration,
     ) -> Result<bool, GroupError> {
         let Some(node) = self.node_of(leader) else { return Ok(false) };
-        match self.peers.forward(leader, &node, &ForwardRequest::ChangeMembers(change.clone()), timeout).await {
+        let message = ForwardRequest::ChangeMembers(change.clone());
+        let answer = tokio::select! {
+            answer = self.peers.forward(leader, &node, &message, timeout) => answer,
+            // Where it was to hand over to anybody, that is done.
+            () = self.led_by_another(leader) => {
+                return Ok(matches!(change, MembershipChange::TransferLeader { to: None }));
+            }
+            () = self.leaderless_for(self.config.patience) => return Ok(false),
+        };
+        match answer {
             Ok(ForwardReply::MembersChanged) => Ok(true),
             Ok(ForwardReply::NotAppended) => Ok(false),
             Ok(ForwardReply::MembersRefused(reason)) => Err(GroupError::Members(reason)),

@@ -177,7 +177,7 @@ impl Inner {
     }
 
     /// Ends a little after another broker has taken over from `leader`, which may have been about to answer.
-    async fn led_by_another(&self, leader: u64) {
+    pub(super) async fn led_by_another(&self, leader: u64) {
         let mut leadership = self.leadership.clone();
         let another = leadership.wait_for(|now| match now {
             Leadership::Leader { .. } => true,

@@ -1,4 +1,4 @@
-//! A broker's disk: a file system of its own in a file, and a layer that makes it slow or read-only for one process.
+//! A broker's disk: a file system of its own in a file, and a layer that makes it slow, read-only or broken for one process.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -32,6 +32,16 @@ pub(super) fn compile(dir: &Path) -> Result<PathBuf> {
     Ok(library)
 }
 
+/// What becomes of writes to a disk: the number of an error on Linux.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Writes {
+    Done = 0,
+    /// EIO: the device is failing.
+    Failing = 5,
+    /// EROFS: it was remounted read-only.
+    ReadOnly = 30,
+}
+
 /// One disk. Dropping it unmounts it.
 pub(super) struct Disk {
     image: PathBuf,
@@ -58,17 +68,16 @@ impl Disk {
         &self.page
     }
 
-    /// Mounts it over a directory, with what that holds.
-    pub(super) fn mount(&mut self, at: &Path) -> Result<()> {
-        let kept = at.with_extension("before");
-        fs::rename(at, &kept)?;
+    /// Mounts it, and moves a data directory to it; where that is then.
+    pub(super) fn mount(&mut self, at: &Path, data: &Path) -> Result<PathBuf> {
         fs::create_dir(at)?;
         run("mount", &["-o", "loop", text(&self.image)?, text(at)?])?;
         self.at = Some(at.to_owned());
         fs::remove_dir(at.join("lost+found"))?;
         fs::write(at.join(OWNER), std::process::id().to_string())?;
-        run("cp", &["-a", text(&kept.join("."))?, text(at)?])?;
-        Ok(fs::remove_dir_all(&kept)?)
+        run("cp", &["-a", text(data)?, text(at)?])?;
+        fs::remove_dir_all(data)?;
+        Ok(at.join(data.file_name().context("a data directory has a name")?))
     }
 
     /// Takes up all the room that there is.
@@ -89,11 +98,11 @@ impl Disk {
         Ok(fs::remove_file(self.filler()?)?)
     }
 
-    /// Makes each sync take longer, and writes fail as on a disk that was remounted read-only.
-    pub(super) fn disturb(&self, slower: Duration, read_only: bool) -> Result<()> {
+    /// Makes each sync take longer, and writes fail in a way.
+    pub(super) fn disturb(&self, slower: Duration, writes: Writes) -> Result<()> {
         let mut page = File::options().write(true).open(&self.page)?;
         page.seek(SeekFrom::Start(0))?;
-        let words = [u32::try_from(slower.as_millis())?, u32::from(read_only)];
+        let words = [u32::try_from(slower.as_millis())?, writes as u32];
         // In place, for it is mapped.
         Ok(page.write_all(&words.map(u32::to_ne_bytes).concat())?)
     }

@@ -1,7 +1,7 @@
 /* A disk that is slow or takes no more writes, for one process: preloaded, told what to do by a shared page.
  *
  *   COMITY_FAULT_DIR   files below it are on that disk
- *   COMITY_FAULT_PAGE  two 32-bit numbers: milliseconds that each sync takes longer; whether writes fail with EROFS
+ *   COMITY_FAULT_PAGE  two 32-bit numbers: milliseconds that each sync takes longer; what writes fail with, e.g. EIO, or 0
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -46,8 +46,9 @@ static int on_it(int fd) {
 }
 
 static int refused(int is_there) {
-  if (!page[1] || !is_there) return 0;
-  errno = EROFS;
+  int error = (int)page[1];
+  if (!error || !is_there) return 0;
+  errno = error;
   return 1;
 }
 #define REFUSE_FD(fd) if (page[1] && refused(on_it(fd))) return -1

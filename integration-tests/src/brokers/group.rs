@@ -1,23 +1,26 @@
 //! The brokers of the run, and what can be asked of them from the outside.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use comity_proto::v1;
+use comity_proto::v1::change_members_request::Change;
 use comity_proto::v1::raft_service_client::RaftServiceClient;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 use comity_runtime::{BrokerChannel, BrokerEndpoints};
 
 use super::host::Hosts;
-use crate::federation::{Federation, FederationConfig, Place};
+use super::schedule::REPLACEMENT;
+use crate::comity::Comity;
+use crate::federation::{Federation, FederationConfig, Place, Ports};
 use crate::process::Process;
 use crate::stores::{channel, origin, terms};
 use crate::wait::until;
 
-/// Numbers of the brokers.
-pub(super) const MEMBERS: RangeInclusive<u64> = 1..=3;
+/// Seats: hosts, on each of which one member runs. Who it is changes; founding members have the numbers of their seats.
+pub(super) const SEATS: RangeInclusive<u64> = 1..=3;
 /// Entries between two snapshots: few, so that who was away gets one.
 const SNAPSHOT_EVERY: u64 = 2_000;
 /// One look at a broker.
@@ -26,6 +29,8 @@ const LOOK: Duration = Duration::from_secs(2);
 const READ: Duration = Duration::from_secs(30);
 /// After a fault, and after the last one, all must be well within this time.
 pub(super) const RECOVERY: Duration = Duration::from_secs(90);
+/// For one change of the members, in which a broker gets the log.
+const CHANGE: Duration = Duration::from_secs(30);
 /// Entries that a broker may be behind and is well.
 const BEHIND: u64 = 200;
 /// Items of a page, the most that there can be.
@@ -41,11 +46,44 @@ pub(super) fn kept() -> String {
     terms::tenant(1)
 }
 
-/// Three brokers on hosts of their own.
+/// Three members on hosts of their own.
 pub(super) struct Group {
     federation: Federation,
     pub(super) hosts: Hosts,
+    /// The number of the member on each seat.
+    members: BTreeMap<u64, u64>,
+    /// Ports of each seat for the member that comes next: the one that goes has the others until then.
+    spare: BTreeMap<u64, Ports>,
+    /// The highest number that was ever given.
+    newest: u64,
+    /// Where clients look for brokers: all ports that members may ever have.
+    addresses: Vec<String>,
+    /// Whether a broker that had left the group was seen to be refused.
+    saw_refusal: bool,
     _policy: tempfile::TempDir,
+}
+
+/// A broker that takes the seat of a member.
+#[derive(Clone, Debug)]
+pub(super) struct Successor {
+    pub(super) seat: u64,
+    /// Numbers of the one that goes and of the one that comes.
+    pub(super) old: u64,
+    pub(super) new: u64,
+    raft_address: String,
+    client_address: String,
+}
+
+impl Successor {
+    /// What a maintainer asks for, in the order of `comity raft replace`.
+    pub(super) fn changes(&self) -> [Change; REPLACEMENT] {
+        let (raft_address, client_address) = (self.raft_address.clone(), self.client_address.clone());
+        [
+            Change::AddLearner(v1::AddLearner { id: self.new, raft_address, client_address }),
+            Change::Promote(v1::Promote { id: self.new }),
+            Change::Remove(v1::Remove { id: self.old }),
+        ]
+    }
 }
 
 impl Drop for Group {
@@ -65,15 +103,23 @@ impl Group {
         terms::write(policy.path())?;
         let mut hosts = Hosts::make()?;
         let config = FederationConfig {
-            brokers: *MEMBERS.end(),
+            brokers: *SEATS.end(),
             policy: policy.path().to_owned(),
             place: Place::here(),
             snapshot_every: SNAPSHOT_EVERY,
             cluster_certificates_s: 86_400,
         };
         let places = hosts.places();
-        let federation = Federation::start_at(config, places, |id, data| hosts.mount(id, data)).await?;
-        let group = Self { federation, hosts, _policy: policy };
+        let federation = Federation::start_at(config, places, |seat, data| hosts.mount(seat, &data)).await?;
+        let (mut spare, mut addresses) = (BTreeMap::new(), federation.broker_addresses());
+        for seat in SEATS {
+            let ports = Ports::free()?;
+            addresses.push(ports.addresses(&hosts.place(seat)?).1);
+            spare.insert(seat, ports);
+        }
+        let members = SEATS.map(|seat| (seat, seat)).collect();
+        let (newest, saw_refusal) = (*SEATS.end(), false);
+        let group = Self { federation, hosts, members, spare, newest, addresses, saw_refusal, _policy: policy };
         origin::join(group.channel_from("admin", 0)?, terms::ORIGIN).await?;
         until("the group to be well", RECOVERY, async || group.well().await.map(Some)).await?;
         Ok(group)
@@ -81,14 +127,22 @@ impl Group {
 
     /// A channel to all brokers, beginning with one of them.
     pub(super) fn channel_from(&self, user: &str, first: usize) -> Result<BrokerChannel> {
-        let brokers = BrokerEndpoints::new(self.federation.broker_addresses())?;
+        let brokers = BrokerEndpoints::new(&self.addresses)?;
         channel(&self.federation, user, &brokers.starting_at(first))
     }
 
-    fn channel_to(&self, user: &str, id: u64) -> Result<BrokerChannel> {
-        let addresses = self.federation.broker_addresses();
-        let address = addresses.get(usize::try_from(id)? - 1).context("brokers are 1 to 3")?;
-        channel(&self.federation, user, &BrokerEndpoints::new([address])?)
+    /// A channel to one broker alone.
+    pub(super) fn channel_to(&self, user: &str, broker: u64) -> Result<BrokerChannel> {
+        channel(&self.federation, user, &BrokerEndpoints::new([self.federation.broker_address(broker)?])?)
+    }
+
+    /// The number of the member on a seat.
+    pub(super) fn member(&self, seat: u64) -> Result<u64> {
+        self.members.get(&seat).copied().context("seats are 1 to 3")
+    }
+
+    fn seat_of(&self, broker: u64) -> Option<u64> {
+        self.members.iter().find(|(_, member)| **member == broker).map(|(seat, _)| *seat)
     }
 
     async fn status(&self, id: u64) -> Result<v1::GetRaftStatusResponse> {
@@ -100,22 +154,23 @@ impl Group {
 
     async fn statuses(&self) -> Result<Vec<v1::GetRaftStatusResponse>> {
         let mut statuses = Vec::new();
-        for id in MEMBERS {
-            statuses.push(self.status(id).await?);
+        for broker in self.members.values() {
+            statuses.push(self.status(*broker).await?);
         }
         Ok(statuses)
     }
 
-    /// Who leads, as most of those say that answer.
+    /// The seat of who leads, as most of those say that answer.
     pub(super) async fn leader(&self) -> Option<u64> {
         let mut leaders = Vec::new();
-        for id in MEMBERS {
-            leaders.extend(self.status(id).await.ok().map(|status| status.leader).filter(|leader| *leader != 0));
+        for broker in self.members.values() {
+            let leader = self.status(*broker).await.ok().map(|status| status.leader);
+            leaders.extend(leader.and_then(|leader| self.seat_of(leader)));
         }
-        MEMBERS.max_by_key(|id| leaders.iter().filter(|leader| *leader == id).count()).filter(|_| !leaders.is_empty())
+        SEATS.max_by_key(|seat| leaders.iter().filter(|leader| *leader == seat).count()).filter(|_| !leaders.is_empty())
     }
 
-    /// All answer, one leads, all vote, and none is far behind.
+    /// All answer, one leads, all vote and nobody else is a member, and none is far behind.
     ///
     /// # Errors
     /// What is not so.
@@ -125,8 +180,9 @@ impl Group {
         ensure!(leaders.len() == 1 && !leaders.contains(&0), "leaders by broker: {leaders:?}");
         for status in &statuses {
             ensure!(status.violations.is_empty(), "broker {}: {}", status.id, status.violations.join("; "));
-            let voters = status.members.iter().filter(|member| member.voter).count();
-            ensure!(voters == statuses.len(), "broker {} knows {voters} voters", status.id);
+            let known: BTreeMap<u64, bool> = status.members.iter().map(|member| (member.id, member.voter)).collect();
+            let right = self.members.values().map(|member| (*member, true)).collect();
+            ensure!(known == right, "broker {} knows the members {known:?}, true: votes", status.id);
         }
         let applied = || statuses.iter().map(|status| status.applied_index);
         let (least, most) = (applied().min().unwrap_or(0), applied().max().unwrap_or(0));
@@ -151,10 +207,10 @@ impl Group {
         .await
     }
 
-    /// Numbers of all requests that wait, read linearizably from one broker.
-    pub(super) async fn waiting_on(&self, id: u64) -> Result<BTreeSet<u64>> {
+    /// Numbers of all requests that wait, read linearizably from the member on one seat.
+    pub(super) async fn waiting_on(&self, seat: u64) -> Result<BTreeSet<u64>> {
         let read = async {
-            let mut client = RequestServiceClient::new(self.channel_to("alice", id)?);
+            let mut client = RequestServiceClient::new(self.channel_to("alice", self.member(seat)?)?);
             let (mut numbers, mut token) = (BTreeSet::new(), String::new());
             loop {
                 let request = v1::ListRequestsRequest {
@@ -176,31 +232,118 @@ impl Group {
         tokio::time::timeout(READ, read).await.context("no answer")?
     }
 
-    /// Ends a broker with SIGKILL, if it runs.
-    pub(super) async fn kill(&mut self, id: u64) -> Result<()> {
-        if self.federation.broker_pid(id).is_none() {
+    /// Ends the member on a seat with SIGKILL, if it runs.
+    pub(super) async fn kill(&mut self, seat: u64) -> Result<()> {
+        self.kill_broker(self.member(seat)?).await
+    }
+
+    /// Starts the member on a seat, which does not run.
+    pub(super) fn start_on(&mut self, seat: u64) -> Result<()> {
+        self.start_broker(self.member(seat)?)
+    }
+
+    /// As [`Group::kill`], by the broker's number.
+    pub(super) async fn kill_broker(&mut self, broker: u64) -> Result<()> {
+        if self.federation.broker_pid(broker).is_none() {
             return Ok(());
         }
-        self.federation.kill_broker(id).await
+        self.federation.kill_broker(broker).await
     }
 
-    pub(super) fn start_broker(&mut self, id: u64) -> Result<()> {
-        self.federation.start_broker(id)
+    pub(super) fn start_broker(&mut self, broker: u64) -> Result<()> {
+        self.federation.start_broker(broker)
     }
 
-    /// Brokers that have ended by themselves since they were started.
+    /// Brokers that have ended by themselves since they were started, by their numbers.
     pub(super) fn ended(&mut self) -> Result<Vec<u64>> {
         self.federation.ended_brokers()
     }
 
-    pub(super) async fn signal(&self, id: u64, signal: &str) -> Result<()> {
-        let Some(pid) = self.federation.broker_pid(id) else { bail!("broker {id} does not run") };
+    pub(super) async fn signal(&self, seat: u64, signal: &str) -> Result<()> {
+        let broker = self.member(seat)?;
+        let Some(pid) = self.federation.broker_pid(broker) else { bail!("broker {broker} does not run") };
         Process::signal(pid, signal).await
     }
 
-    /// Removes all that a broker keeps of the group, and nothing of who it is. It must not run.
-    pub(super) fn wipe(&self, id: u64) -> Result<()> {
-        Ok(std::fs::remove_dir_all(self.federation.broker_dir(id).join("group"))?)
+    /// Removes all that the member on a seat keeps of the group, and nothing of who it is. It must not run.
+    pub(super) fn wipe(&self, seat: u64) -> Result<()> {
+        Ok(std::fs::remove_dir_all(self.federation.broker_dir(self.member(seat)?).join("group"))?)
+    }
+
+    /// Makes a broker with a number that was never used on the host of a member that is to go, and starts it. It belongs to no
+    /// group yet.
+    pub(super) async fn seat_successor(&mut self, seat: u64) -> Result<Successor> {
+        let (old, new) = (self.member(seat)?, self.newest + 1);
+        let ports = self.spare.remove(&seat).context("a member of this seat is being replaced")?;
+        let data = self.federation.broker_dir(old).with_file_name(format!("broker-{new}"));
+        let (raft_address, client_address) = self.federation.add_broker_at(new, self.hosts.place(seat)?, data, ports);
+        self.newest = new;
+        self.federation.add_identity(old, new).await?;
+        self.start_broker(new)?;
+        Ok(Successor { seat, old, new, raft_address, client_address })
+    }
+
+    /// Asks once for a change of the members, or for another leader, of any broker that answers.
+    ///
+    /// # Errors
+    /// When it is refused or not done in time; it may be repeated.
+    pub(super) async fn change(channel: BrokerChannel, change: Change) -> Result<()> {
+        let mut client = RaftServiceClient::new(channel);
+        let request = v1::ChangeMembersRequest { change: Some(change) };
+        let changed = tokio::time::timeout(CHANGE, client.change_members(request)).await;
+        changed.context("no answer")?.map_err(|status| anyhow!("{}", status.message()))?;
+        Ok(())
+    }
+
+    /// Stops the member that was replaced. For the first one of a run it is seen that nobody takes it in any more, though its
+    /// certificate is good.
+    ///
+    /// # Errors
+    /// When it is taken in.
+    pub(super) async fn retire(&mut self, successor: &Successor) -> Result<()> {
+        let old = successor.old;
+        self.members.insert(successor.seat, successor.new);
+        self.kill_broker(old).await?;
+        if !self.saw_refusal {
+            self.start_broker(old)?;
+            until("the replaced broker to be refused", RECOVERY, async || {
+                Ok(self.ended()?.contains(&old).then_some(()))
+            })
+            .await?;
+            let log = self.federation.log_of(&format!("broker-{old}"))?;
+            ensure!(log.contains("was removed from its group"), "it ended for another reason:\n{}", self.logs());
+            self.saw_refusal = true;
+        }
+        let data = self.federation.broker_dir(old);
+        let ports = self.federation.forget_broker(old).await?;
+        self.spare.insert(successor.seat, ports);
+        Ok(std::fs::remove_dir_all(data)?)
+    }
+
+    /// The command of a user whose list of brokers begins with the member on a seat.
+    pub(super) fn command_from(&self, seat: u64) -> Result<Comity> {
+        let first = self.federation.broker_address(self.member(seat)?)?;
+        let others = self.addresses.iter().filter(|address| **address != first).cloned();
+        Ok(self.federation.command_at(&[vec![first.clone()], others.collect()].concat()))
+    }
+
+    /// As [`Group::channel_from`], beginning with the member on a seat.
+    pub(super) fn channel_from_seat(&self, user: &str, seat: u64) -> Result<BrokerChannel> {
+        let first = self.federation.broker_address(self.member(seat)?)?;
+        let place = self.addresses.iter().position(|address| *address == first);
+        self.channel_from(user, place.context("clients know all addresses")?)
+    }
+
+    /// Whether the member on a seat tells Prometheus that it leads.
+    pub(super) async fn says_it_leads(&self, seat: u64) -> Result<bool> {
+        let metrics = self.federation.broker_metrics(self.member(seat)?).await?;
+        let line = metrics.lines().find_map(|line| line.strip_prefix("comity_broker_leader "));
+        Ok(line.context("there is a metric comity_broker_leader")?.trim() == "1")
+    }
+
+    /// All that the member on a seat has logged.
+    pub(super) fn log_on(&self, seat: u64) -> Result<String> {
+        self.federation.log_of(&format!("broker-{}", self.member(seat)?))
     }
 
     pub(super) fn logs(&self) -> String {

@@ -1,4 +1,4 @@
-//! Where each broker runs: a network namespace on a bridge, with a clock of its own.
+//! Where brokers run: for each seat a network namespace on a bridge, with a clock and a disk of its own.
 //!
 //! Names carry the process id of who made them, so that what a killed run left behind is found and removed by the next.
 
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use tokio::process::Command;
 
 use super::disk::{self, Disk};
-use super::group::MEMBERS;
+use super::group::SEATS;
 use super::shell::{run, run_last};
 use crate::federation::{Launcher, Place};
 
@@ -73,46 +73,60 @@ impl Hosts {
         run("ip", &["link", "add", bridge, "type", "bridge"])?;
         run("ip", &["address", "add", &format!("{net}.254/24"), "dev", bridge])?;
         run("ip", &["link", "set", bridge, "up"])?;
-        for id in MEMBERS {
-            let host = Host::make(made._dir.path(), &layer, id, &net)?;
+        for seat in SEATS {
+            let host = Host::make(made._dir.path(), &layer, seat, &net)?;
             made.hosts.push(host);
-            made.hosts.last().context("a host was made")?.connect(&made.bridge, id)?;
+            made.hosts.last().context("a host was made")?.connect(&made.bridge, seat)?;
         }
         Ok(made)
     }
 
-    /// Where each broker runs.
+    /// Where the broker of each seat runs.
     pub(super) fn places(&self) -> Vec<Place> {
         self.hosts.iter().map(|host| host.place.clone()).collect()
     }
 
-    fn host(&self, id: u64) -> Result<&Host> {
-        self.hosts.get(usize::try_from(id)? - 1).context("hosts are 1 to 3")
+    /// Where the broker of a seat runs.
+    pub(super) fn place(&self, seat: u64) -> Result<Place> {
+        Ok(self.host(seat)?.place.clone())
     }
 
-    /// The disk of a broker.
-    pub(super) fn disk(&self, id: u64) -> Result<&Disk> {
-        Ok(&self.host(id)?.disk)
+    fn host(&self, seat: u64) -> Result<&Host> {
+        self.hosts.get(usize::try_from(seat)? - 1).context("seats are 1 to 3")
     }
 
-    /// Puts the disk of a broker under its data directory.
-    pub(super) fn mount(&mut self, id: u64, data: &Path) -> Result<()> {
-        self.hosts.get_mut(usize::try_from(id)? - 1).context("hosts are 1 to 3")?.disk.mount(data)
+    /// The disk of a seat.
+    pub(super) fn disk(&self, seat: u64) -> Result<&Disk> {
+        Ok(&self.host(seat)?.disk)
     }
 
-    /// Sets the clock of a broker off by so many seconds.
-    pub(super) fn set_clock(&self, id: u64, off_s: i64) -> Result<()> {
-        let clock = &self.host(id)?.clock;
+    /// Mounts the disk of a seat beside a data directory, which is moved to it; where that is then.
+    pub(super) fn mount(&mut self, seat: u64, data: &Path) -> Result<PathBuf> {
+        let host = self.hosts.get_mut(usize::try_from(seat)? - 1).context("seats are 1 to 3")?;
+        host.disk.mount(&data.with_file_name(format!("disk-{seat}")), data)
+    }
+
+    /// Sets the clock of a seat off by so many seconds.
+    pub(super) fn set_clock(&self, seat: u64, off_s: i64) -> Result<()> {
+        let clock = &self.host(seat)?.clock;
         let new = clock.with_extension("new");
         fs::write(&new, format!("{off_s:+}\n"))?;
         Ok(fs::rename(new, clock)?)
     }
 
-    /// Drops what `from` sends to `to`.
+    /// Drops what seat `from` sends to seat `to`.
     pub(super) fn cut(&self, from: u64, to: u64) -> Result<()> {
         let (from, to) = (self.host(from)?, self.host(to)?);
         let rule = ["add", "rule", "inet", "chaos", "input", "ip", "saddr", &from.address, "drop"];
         to.nft(&rule)
+    }
+
+    /// Cuts a seat off from the others, both ways. Clients still reach it.
+    pub(super) fn isolate(&self, seat: u64) -> Result<()> {
+        SEATS.filter(|other| *other != seat).try_for_each(|other| {
+            self.cut(seat, other)?;
+            self.cut(other, seat)
+        })
     }
 
     /// Lets all lines carry everything again.
@@ -128,26 +142,26 @@ impl Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
-        for (id, host) in MEMBERS.zip(&self.hosts) {
+        for (seat, host) in SEATS.zip(&self.hosts) {
             // By itself: a namespace may live on in the mounts of whoever else runs here.
-            run_last("ip", &["link", "delete", &line(&self.bridge, id)]);
+            run_last("ip", &["link", "delete", &line(&self.bridge, seat)]);
             run_last("ip", &["netns", "delete", &host.namespace]);
         }
         run_last("ip", &["link", "delete", &self.bridge]);
     }
 }
 
-/// The end of a broker's line that is on the bridge.
-fn line(bridge: &str, id: u64) -> String {
-    format!("{bridge}-{id}")
+/// The end of a seat's line that is on the bridge.
+fn line(bridge: &str, seat: u64) -> String {
+    format!("{bridge}-{seat}")
 }
 
 impl Host {
-    fn make(dir: &Path, layer: &Path, id: u64, net: &str) -> Result<Self> {
-        let namespace = format!("{NAMESPACE}{}-{id}", std::process::id());
-        let (address, clock) = (format!("{net}.{id}"), dir.join(format!("clock-{id}")));
+    fn make(dir: &Path, layer: &Path, seat: u64, net: &str) -> Result<Self> {
+        let namespace = format!("{NAMESPACE}{}-{seat}", std::process::id());
+        let (address, clock) = (format!("{net}.{seat}"), dir.join(format!("clock-{seat}")));
         fs::write(&clock, "+0\n")?;
-        let disk = Disk::make(dir, &format!("disk-{id}"))?;
+        let disk = Disk::make(dir, &format!("disk-{seat}"))?;
         let faketime = faketime().context("libfaketime is not there")?;
         let environment = vec![
             format!("LD_PRELOAD={}:{}", faketime.display(), layer.display()),
@@ -165,8 +179,8 @@ impl Host {
         Ok(Self { namespace, address, clock, disk, place })
     }
 
-    fn connect(&self, bridge: &str, id: u64) -> Result<()> {
-        let (outer, namespace) = (line(bridge, id), self.namespace.as_str());
+    fn connect(&self, bridge: &str, seat: u64) -> Result<()> {
+        let (outer, namespace) = (line(bridge, seat), self.namespace.as_str());
         let peer = ["link", "add", &outer, "type", "veth", "peer", "name", "eth0", "netns", namespace];
         run("ip", &peer)?;
         run("ip", &["link", "set", &outer, "master", bridge, "up"])?;

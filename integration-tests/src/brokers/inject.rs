@@ -1,13 +1,17 @@
 //! Carries the faults out, one after the other, and measures how long it takes until the group is well again.
 
+mod members;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use tokio::time::{Instant, sleep};
 
-use super::group::{Group, MEMBERS, RECOVERY};
+use super::disk::Writes;
+use super::group::{Group, RECOVERY, SEATS};
 use super::schedule::{Fault, FaultKind};
+use members::Victim;
 
 /// How often it is looked whether brokers run and the group is well.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -45,13 +49,14 @@ impl<'a> Injector<'a> {
                 break;
             }
             let hit = self.hit(&fault).await;
-            eprintln!("{:>7.1} s  {} {hit}, {:?}", start.elapsed().as_secs_f64(), fault.kind.name(), fault.lasts);
-            self.carry_out(&fault, hit).await.with_context(|| format!("{} {hit}", fault.kind.name()))?;
+            let (name, broker) = (fault.kind.name(), self.group.member(hit)?);
+            eprintln!("{:>7.1} s  {name} {broker}, {:?}", start.elapsed().as_secs_f64(), fault.lasts);
+            self.carry_out(&fault, hit).await.with_context(|| format!("{name} {broker}"))?;
             let over = Instant::now();
             let well = self.get_well(fault.kind).await;
             self.figures.entry(fault.kind).or_default().push(over.elapsed());
             if let Err(error) = well {
-                self.violated(format!("not well {RECOVERY:?} after {} {hit}: {error:#}", fault.kind.name()));
+                self.violated(format!("not well {RECOVERY:?} after {name} {broker}: {error:#}"));
                 break;
             }
             sleep(fault.calm).await;
@@ -72,17 +77,17 @@ impl<'a> Injector<'a> {
     }
 
     async fn carry_out(&mut self, fault: &Fault, hit: u64) -> Result<()> {
-        let others = MEMBERS.filter(|id| *id != hit);
+        let others = SEATS.filter(|seat| *seat != hit);
         match fault.kind {
             FaultKind::BrokerKilled | FaultKind::LeaderKilled => {
                 self.group.kill(hit).await?;
                 self.hold(fault).await?;
-                self.group.start_broker(hit)?;
+                self.group.start_on(hit)?;
             }
             FaultKind::AllKilled => {
-                self.each(MEMBERS, Power::Off).await?;
+                self.each(SEATS, Power::Off).await?;
                 self.hold(fault).await?;
-                self.each(MEMBERS, Power::On).await?;
+                self.each(SEATS, Power::On).await?;
             }
             FaultKind::BrokerStopped | FaultKind::LeaderStopped => {
                 self.group.signal(hit, "STOP").await?;
@@ -90,7 +95,7 @@ impl<'a> Injector<'a> {
                 self.group.signal(hit, "CONT").await?;
             }
             FaultKind::Isolated | FaultKind::LeaderIsolated => {
-                self.isolate(hit)?;
+                self.group.hosts.isolate(hit)?;
                 self.hold(fault).await?;
                 self.group.hosts.join()?;
             }
@@ -127,20 +132,27 @@ impl<'a> Injector<'a> {
                 self.hold(fault).await?;
                 self.group.hosts.disk(hit)?.empty()?;
             }
-            FaultKind::DiskSlow | FaultKind::DiskReadOnly => {
-                let read_only = fault.kind == FaultKind::DiskReadOnly;
-                let slower = if read_only { Duration::ZERO } else { fault.slower };
-                self.group.hosts.disk(hit)?.disturb(slower, read_only)?;
+            FaultKind::DiskSlow | FaultKind::DiskReadOnly | FaultKind::DiskFailing => {
+                let (slower, writes) = match fault.kind {
+                    FaultKind::DiskReadOnly => (Duration::ZERO, Writes::ReadOnly),
+                    FaultKind::DiskFailing => (Duration::ZERO, Writes::Failing),
+                    _ => (fault.slower, Writes::Done),
+                };
+                self.group.hosts.disk(hit)?.disturb(slower, writes)?;
                 self.hold(fault).await?;
-                self.group.hosts.disk(hit)?.disturb(Duration::ZERO, false)?;
+                self.group.hosts.disk(hit)?.disturb(Duration::ZERO, Writes::Done)?;
             }
             FaultKind::DiskWiped => {
                 self.group.kill(hit).await?;
                 self.group.wipe(hit)?;
                 self.hold(fault).await?;
-                self.group.start_broker(hit)?;
+                self.group.start_on(hit)?;
             }
             FaultKind::DiskWipedBehind => self.wipe_behind(fault, hit).await?,
+            FaultKind::LeaderTransferred => self.transfer(fault, hit).await?,
+            FaultKind::MemberReplaced | FaultKind::LeaderReplaced => self.replace(fault, hit, None).await?,
+            FaultKind::SuccessorKilled => self.replace(fault, hit, Some(Victim::Successor)).await?,
+            FaultKind::LeaderKilledInReplacement => self.replace(fault, hit, Some(Victim::Leader)).await?,
         }
         Ok(())
     }
@@ -153,16 +165,16 @@ impl<'a> Injector<'a> {
         self.group.kill(wiped).await?;
         self.group.kill(whole).await?;
         self.group.wipe(wiped)?;
-        self.group.start_broker(wiped)?;
-        self.group.start_broker(hit)?;
+        self.group.start_on(wiped)?;
+        self.group.start_on(hit)?;
         self.hold(fault).await?;
-        self.group.start_broker(whole)
+        self.group.start_on(whole)
     }
 
     async fn flap(&mut self, fault: &Fault, hit: u64) -> Result<()> {
         let until = Instant::now() + fault.lasts;
         while Instant::now() < until {
-            self.isolate(hit)?;
+            self.group.hosts.isolate(hit)?;
             sleep(FLAP).await;
             self.group.hosts.join()?;
             sleep(FLAP).await;
@@ -170,19 +182,11 @@ impl<'a> Injector<'a> {
         Ok(())
     }
 
-    fn isolate(&self, hit: u64) -> Result<()> {
-        for other in MEMBERS.filter(|id| *id != hit) {
-            self.group.hosts.cut(hit, other)?;
-            self.group.hosts.cut(other, hit)?;
-        }
-        Ok(())
-    }
-
-    async fn each(&mut self, brokers: impl Iterator<Item = u64>, power: Power) -> Result<()> {
-        for id in brokers {
+    async fn each(&mut self, seats: impl Iterator<Item = u64>, power: Power) -> Result<()> {
+        for seat in seats {
             match power {
-                Power::On => self.group.start_broker(id)?,
-                Power::Off => self.group.kill(id).await?,
+                Power::On => self.group.start_on(seat)?,
+                Power::Off => self.group.kill(seat).await?,
             }
         }
         Ok(())
@@ -229,7 +233,7 @@ enum Power {
     Off,
 }
 
-/// The broker after this one, around.
-fn next(id: u64) -> u64 {
-    id % *MEMBERS.end() + 1
+/// The seat after this one, around.
+fn next(seat: u64) -> u64 {
+    seat % *SEATS.end() + 1
 }

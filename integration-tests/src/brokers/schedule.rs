@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::group::MEMBERS;
+use super::group::SEATS;
 use crate::chaos::dice::Dice;
 
 /// What goes wrong.
@@ -45,16 +45,28 @@ pub enum FaultKind {
     DiskSlow,
     /// A broker's disk takes no writes.
     DiskReadOnly,
+    /// A broker's disk fails: writes end with EIO.
+    DiskFailing,
     /// A broker loses its disk while the others are well.
     DiskWiped,
     /// A broker is away for a while; then the others stop, one of them loses its disk, and those two are started. The third has
     /// everything, and is started later.
     DiskWipedBehind,
+    /// The leader hands over to a member that is named, and that one to whose log is furthest.
+    LeaderTransferred,
+    /// Another broker takes the place of a member.
+    MemberReplaced,
+    /// Another broker takes the place of the leader.
+    LeaderReplaced,
+    /// Another broker takes the place of a member, and gets SIGKILL in the middle of it.
+    SuccessorKilled,
+    /// Another broker takes the place of a member, and who leads gets SIGKILL in the middle of it.
+    LeaderKilledInReplacement,
 }
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 25] = [
         Self::BrokerKilled,
         Self::LeaderKilled,
         Self::AllKilled,
@@ -72,8 +84,14 @@ impl FaultKind {
         Self::DiskFull,
         Self::DiskSlow,
         Self::DiskReadOnly,
+        Self::DiskFailing,
         Self::DiskWiped,
         Self::DiskWipedBehind,
+        Self::LeaderTransferred,
+        Self::MemberReplaced,
+        Self::LeaderReplaced,
+        Self::SuccessorKilled,
+        Self::LeaderKilledInReplacement,
     ];
 
     /// Its name in figures and on the command line.
@@ -97,19 +115,33 @@ impl FaultKind {
             Self::DiskFull => "disk-full",
             Self::DiskSlow => "disk-slow",
             Self::DiskReadOnly => "disk-read-only",
+            Self::DiskFailing => "disk-failing",
             Self::DiskWiped => "disk-wiped",
             Self::DiskWipedBehind => "disk-wiped-behind",
+            Self::LeaderTransferred => "leader-transferred",
+            Self::MemberReplaced => "member-replaced",
+            Self::LeaderReplaced => "leader-replaced",
+            Self::SuccessorKilled => "successor-killed",
+            Self::LeaderKilledInReplacement => "leader-killed-in-replacement",
         }
     }
 
     /// Whether it befalls whoever leads.
     pub(super) const fn is_of_leader(self) -> bool {
-        matches!(self, Self::LeaderKilled | Self::LeaderStopped | Self::LeaderIsolated | Self::LeaderClockStep)
+        matches!(
+            self,
+            Self::LeaderKilled
+                | Self::LeaderStopped
+                | Self::LeaderIsolated
+                | Self::LeaderClockStep
+                | Self::LeaderTransferred
+                | Self::LeaderReplaced
+        )
     }
 
     /// Whether a broker may end by itself under it; it is started again when it is over.
     pub(super) const fn may_end_brokers(self) -> bool {
-        matches!(self, Self::DiskFull | Self::DiskReadOnly)
+        matches!(self, Self::DiskFull | Self::DiskReadOnly | Self::DiskFailing)
     }
 
     /// How long it lasts, in milliseconds.
@@ -117,6 +149,8 @@ impl FaultKind {
         match self {
             Self::BrokerKilled | Self::LeaderKilled | Self::AllKilled | Self::DiskWiped => 200..=4_000,
             Self::DiskWipedBehind => 4_000..=8_000,
+            Self::LeaderTransferred | Self::MemberReplaced | Self::LeaderReplaced => 100..=1_000,
+            Self::SuccessorKilled | Self::LeaderKilledInReplacement => 100..=3_000,
             _ => 1_000..=8_000,
         }
     }
@@ -131,6 +165,8 @@ impl std::str::FromStr for FaultKind {
     }
 }
 
+/// Changes that a replacement consists of.
+pub(super) const REPLACEMENT: usize = 3;
 /// Seconds by which clocks jump.
 const STEPS_S: [i64; 5] = [7_200, -7_200, 90_000, -90_000, 315_360_000];
 
@@ -138,13 +174,15 @@ const STEPS_S: [i64; 5] = [7_200, -7_200, 90_000, -90_000, 315_360_000];
 #[derive(Clone, Debug)]
 pub(super) struct Fault {
     pub(super) kind: FaultKind,
-    /// The broker that it befalls, unless it is the leader's.
+    /// The seat that it befalls, unless it is the leader's.
     pub(super) target: u64,
     pub(super) lasts: Duration,
     /// By how much a clock jumps.
     pub(super) step_s: i64,
     /// By how much a sync is slower.
     pub(super) slower: Duration,
+    /// Which change of a replacement is broken off, counted from 0, and how long after it began.
+    pub(super) breaks: (usize, Duration),
     /// Calm after it.
     pub(super) calm: Duration,
 }
@@ -164,10 +202,11 @@ pub(super) fn schedule(seed: u64, without: &[FaultKind]) -> Result<impl Iterator
         let kind = left.swap_remove(dice.index(left.len()));
         Some(Fault {
             kind,
-            target: dice.within(MEMBERS),
+            target: dice.within(SEATS),
             lasts: dice.time(kind.lasts_ms()),
             step_s: STEPS_S[dice.index(STEPS_S.len())],
             slower: dice.time(100..=2_000),
+            breaks: (dice.index(REPLACEMENT), dice.time(0..=300)),
             calm: dice.time(200..=1_500),
         })
     }))

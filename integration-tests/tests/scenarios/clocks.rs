@@ -14,6 +14,9 @@ use crate::inventories::origin_and_donor_with;
 
 const LIBRARY: &str = "faketime/libfaketime.so.1";
 const HOURS_2_MS: i64 = 7_200_000;
+/// More than a lease lasts, and less than certificates bear.
+const MINUTES_45: (&str, i64) = ("+45m", 2_700_000);
+const OPERATE: &str = include_str!("../../../docs/operate.md");
 
 /// The library, where the machine has it. `./test` says at its start if it has not.
 fn library() -> Option<PathBuf> {
@@ -128,4 +131,76 @@ async fn no_wall_clock_of_a_broker_ends_a_lease() {
     federation.start_broker(leader).unwrap();
     federation.leader().await.or_logs(&federation);
     stays(&federation, &lease, &ends).await;
+}
+
+/// The commands of docs/operate.md that re-base log time: one that says what it would do, and one that does it.
+fn rebase_commands() -> [Vec<&'static str>; 2] {
+    let lines = OPERATE.lines().filter(|line| line.starts_with("comity raft rebase-time"));
+    let words = lines.map(|line| line.split('#').next().unwrap().split_whitespace().skip(1).collect());
+    words.collect::<Vec<_>>().try_into().expect("the page has two such commands")
+}
+
+/// How long a lease has left, by the log time of the leader.
+async fn time_left(federation: &Federation, lease: &str) -> i64 {
+    let leader = federation.leader().await.or_logs(federation);
+    let status = broker_status(federation, leader).await;
+    let seen = federation.comity(&["lease", "show", lease]).await.or_logs(federation);
+    assert_eq!(seen["state"], "active", "{seen}\n{}", federation.logs());
+    seen["expiresAtMs"].as_i64().unwrap() - status["logTimeMs"].as_i64().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn log_time_is_rebased_by_the_documented_command_and_leases_keep_the_time_they_had_left() {
+    let Some(library) = library() else {
+        eprintln!("left out: libfaketime is missing");
+        return;
+    };
+    let (clocks, config) = Clocks::config(library);
+    let federation = origin_and_donor_with(config).await;
+    let request = ["request", "submit", "--tenant", "poly-ml", "--origin", "polytech-campus", "--class", "frontier"];
+    let args: Vec<&str> = request.into_iter().chain(["--gpus", "1", "--duration", "30m"]).collect();
+    let submitted = federation.comity(&args).await.or_logs(&federation);
+    let lease = federation.lease_of(submitted["id"].as_str().unwrap()).await.or_logs(&federation);
+    federation.lease_in(&lease, "active", PATIENCE).await.or_logs(&federation);
+    let [dry, wet] = rebase_commands();
+
+    // There and back: the lease outlives its own end by the brokers' clocks, twice.
+    for (off, by) in [(MINUTES_45.0, MINUTES_45.1), ("+0", -MINUTES_45.1)] {
+        let (began, left) = (std::time::Instant::now(), time_left(&federation, &lease).await);
+        let before = federation.comity(&["lease", "show", &lease]).await.or_logs(&federation)["expiresAtMs"].clone();
+        for id in 1..=3 {
+            clocks.set(id, off);
+        }
+        // Brokers ask each other for their clocks twice a second.
+        let said = until("the clocks to be known", PATIENCE, async || {
+            let said = federation.comity_as("admin", &dry).await?;
+            let wanted = said["byMs"].as_i64().is_some_and(|said| said.abs_diff(by) < 5_000);
+            Ok(wanted.then_some(said))
+        })
+        .await
+        .or_logs(&federation);
+        assert_eq!((&said["done"], &said["leases"]), (&Value::from(false), &Value::from(1)), "{said}");
+        let untouched = federation.comity(&["lease", "show", &lease]).await.or_logs(&federation);
+        assert_eq!(untouched["expiresAtMs"], before, "it was only asked what would move");
+
+        let done = federation.comity_as("admin", &wet).await.or_logs(&federation);
+        assert_eq!(done["done"], true, "{done}");
+        let moved = done["byMs"].as_i64().unwrap();
+        assert!(moved.abs_diff(by) < 5_000, "{done}");
+        let after = federation.comity(&["lease", "show", &lease]).await.or_logs(&federation);
+        assert_eq!(after["expiresAtMs"].as_i64().unwrap() - before.as_i64().unwrap(), moved, "{after}");
+        // What passed meanwhile is all that it has lost.
+        let (now, passed) = (time_left(&federation, &lease).await, began.elapsed().as_millis());
+        let lost = u128::try_from(left - now).unwrap_or_else(|_| panic!("it had {left} ms left, now {now}"));
+        assert!(lost <= passed + 1_000, "it lost {lost} ms in {passed} ms");
+        let right = until("log time to be right", PATIENCE, async || {
+            let status = broker_status(&federation, federation.leader().await?).await;
+            let off = status["logTimeOffsetMs"].as_i64();
+            Ok(off.filter(|off| off.unsigned_abs() < 5_000))
+        });
+        right.await.or_logs(&federation);
+    }
+    // Nothing was torn down on the way.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    time_left(&federation, &lease).await;
 }

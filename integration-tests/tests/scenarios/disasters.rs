@@ -140,17 +140,7 @@ async fn another_machine_takes_the_place_of_one_that_is_gone() {
     voters(&federation, &[1, 2, 3]).await;
     let requests = write(&federation, 5).await;
     federation.kill_broker(3).await.unwrap();
-    let (raft, client) = federation.add_broker(4).unwrap();
-    let page = blocks("A machine is gone for good");
-    let [make, start] = page[0][..] else { panic!("{page:?}") };
-    let out = federation.broker_dir(4).to_str().unwrap().to_owned();
-    let make = make.replace("/tmp/broker-4", &out);
-    run(&mut federation, 1, &[&make]).await.or_logs(&federation);
-    run(&mut federation, 4, &[start]).await.or_logs(&federation);
-    let replace = page[1][0].replace("d.example.org:7444", &raft).replace("d.example.org:7443", &client);
-    until("the new broker to be reached", PATIENCE, async || run(&mut federation, 1, &[&replace]).await.map(Some))
-        .await
-        .or_logs(&federation);
+    replaced(&mut federation, 3, 4, 1).await;
     voters(&federation, &[1, 2, 4]).await;
     all_there(&federation, &requests).await;
 
@@ -158,6 +148,47 @@ async fn another_machine_takes_the_place_of_one_that_is_gone() {
     federation.start_broker(3).unwrap();
     until("broker 3 to end", PATIENCE, async || Ok((federation.ended_brokers()? == [3]).then_some(()))).await.unwrap();
     assert!(federation.logs().contains("was removed from its group"));
+    federation.kill_broker(3).await.unwrap();
+
+    // In time nobody is left who founded the group. A disk that is lost then is filled as any other.
+    for (id, by) in [(1, 5), (2, 6)] {
+        replaced(&mut federation, id, by, 4).await;
+        federation.kill_broker(id).await.unwrap();
+    }
+    voters(&federation, &[4, 5, 6]).await;
+    for id in [4, 6] {
+        until("the founders to be forgotten", PATIENCE, async || {
+            let settings: Value =
+                serde_json::from_slice(&std::fs::read(federation.broker_dir(id).join("broker.json"))?)?;
+            Ok(settings["members"].get("1").or(settings["members"].get("2")).is_none().then_some(()))
+        })
+        .await
+        .or_logs(&federation);
+    }
+    federation.kill_broker(6).await.unwrap();
+    std::fs::remove_dir_all(federation.broker_dir(6).join("group")).unwrap();
+    federation.start_broker(6).unwrap();
+    voters(&federation, &[4, 5, 6]).await;
+    federation.kill_broker(4).await.unwrap();
+    federation.start_broker(4).unwrap();
+    federation.agreed_state().await.or_logs(&federation);
+    all_there(&federation, &requests).await;
+}
+
+/// Puts broker `by` in the place of broker `id`, by the commands of the page; its files are made on the machine of `on`.
+async fn replaced(federation: &mut Federation, id: u64, by: u64, on: u64) {
+    let (raft, client) = federation.add_broker(by).unwrap();
+    let page = blocks("A machine is gone for good");
+    let [make, start] = page[0][..] else { panic!("{page:?}") };
+    let out = federation.broker_dir(by).to_str().unwrap().to_owned();
+    let make = make.replace("/tmp/broker-4", &out).replace("--id 4", &format!("--id {by}"));
+    run(federation, on, &[&make]).await.or_logs(federation);
+    run(federation, by, &[start]).await.or_logs(federation);
+    let replace = page[1][0].replace("replace 3 --by 4", &format!("replace {id} --by {by}"));
+    let replace = replace.replace("d.example.org:7444", &raft).replace("d.example.org:7443", &client);
+    until("the new broker to be reached", PATIENCE, async || run(federation, on, &[&replace]).await.map(Some))
+        .await
+        .or_logs(federation);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

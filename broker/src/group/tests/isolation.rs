@@ -57,6 +57,10 @@ async fn an_isolated_leader_leads_no_more_and_sends_callers_away() {
     let error = old.group.read(Consistency::Linearizable, |_| ()).await.unwrap_err();
     assert!(matches!(error, Unavailable::NoLeader { .. }), "{error}");
     assert!(began.elapsed() < Duration::from_secs(2), "both calls took {:?}", began.elapsed());
+    // A change of the members may take two minutes, but not where nobody leads.
+    let change = old.group.change_members(MembershipChange::TransferLeader { to: None });
+    let error = tokio::time::timeout(SOON, change).await.unwrap().unwrap_err();
+    assert!(matches!(error, GroupError::Unavailable(Unavailable::NoLeader { .. })), "{error}");
 
     // The others go on, and the old leader follows once it is back.
     let other = &brokers[(index + 1) % 3].group;

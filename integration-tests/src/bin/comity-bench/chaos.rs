@@ -17,7 +17,7 @@ const OTHERS_MIB: usize = 4_096;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ChaosArgs {
-    /// The brokers alone, with faults of lines, clocks and disks: root on Linux
+    /// The brokers alone, with faults of lines, clocks and disks, and changes of members: root on Linux
     #[arg(long, conflicts_with_all = ["origins", "donors", "leases", "control_planes"])]
     brokers: bool,
     /// With --brokers: kinds of faults to leave out, with a comma between

@@ -1,0 +1,178 @@
+//! One fault at a time, looked at closely: what clients and operators see of it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use comity_proto::v1::request_service_client::RequestServiceClient;
+use comity_runtime::BrokerChannel;
+use tonic::Code;
+
+use super::disk::Writes;
+use super::group::{Group, RECOVERY, SEATS, kept};
+use crate::stores::terms;
+use crate::wait::until;
+
+/// Against hanging: nothing is measured by it.
+const ANSWER: Duration = Duration::from_secs(60);
+/// Requests before and during a fault.
+const BEFORE: u64 = 20;
+const MOST: u64 = 2_000;
+/// The first request while the leader is isolated.
+const MEANWHILE: u64 = 1_000;
+
+/// What clients saw of a leader that its peers do not reach.
+#[derive(Debug)]
+pub struct Isolated {
+    /// From the cut to the answer of a call that was begun then, by a channel connected to the leader.
+    pub channel: Duration,
+    /// How long `comity request submit` took whose list begins with the leader.
+    pub command: Duration,
+    /// From the cut until its metric said that it leads no more.
+    pub metric: Duration,
+    /// How many said that they lead, before the line was whole again and after.
+    pub leaders: (usize, usize),
+    /// Whether the leader, called alone, sends the caller away.
+    pub alone: Result<(), Code>,
+    /// Requests that were acknowledged meanwhile and are not on every broker in the end.
+    pub lost: Vec<u64>,
+}
+
+/// Isolates the leader, which clients go on to reach, and heals it.
+///
+/// # Errors
+/// When the group does not do what the report is about.
+pub async fn isolate_leader() -> Result<Isolated> {
+    let group = Group::start().await?;
+    let isolated = watch_isolation(&group).await;
+    isolated.map_err(|error| error.context(group.logs()))
+}
+
+async fn watch_isolation(group: &Group) -> Result<Isolated> {
+    let leader = group.leader().await.context("a leader")?;
+    let (channel, command) = (group.channel_from_seat("alice", leader)?, group.command_from(leader)?);
+    submit(&channel, 0).await.map_err(|status| anyhow!("before: {status}"))?;
+    ensure!(group.says_it_leads(leader).await?, "the metric of the leader is not 1");
+
+    let cut = Instant::now();
+    group.hosts.isolate(leader)?;
+    let called = async {
+        submit(&channel, MEANWHILE).await.map_err(|status| anyhow!("by the channel: {status}"))?;
+        anyhow::Ok(cut.elapsed())
+    };
+    let told = async {
+        until("the metric to be 0", RECOVERY, async || Ok((!group.says_it_leads(leader).await?).then_some(()))).await?;
+        anyhow::Ok(cut.elapsed())
+    };
+    let (called, metric) = tokio::try_join!(called, told)?;
+    let began = Instant::now();
+    let (purpose, tenant) = ((MEANWHILE + 1).to_string(), kept());
+    let submitted = ["request", "submit", "--tenant", &tenant, "--origin", terms::ORIGIN, "--class", "frontier"];
+    command.json("alice", &[&submitted[..], &["--gpus", "1", "--purpose", &purpose]].concat()).await?;
+    let took = began.elapsed();
+    let alone = submit(&group.channel_to("alice", group.member(leader)?)?, MEANWHILE + 2).await;
+    let alone = alone.map_err(|status| status.code());
+    let before = leaders(group).await?;
+
+    group.hosts.join()?;
+    group.converged().await?;
+    let mut lost = Vec::new();
+    for seat in SEATS {
+        let there = group.waiting_on(seat).await?;
+        lost.extend([0, MEANWHILE, MEANWHILE + 1].into_iter().filter(|number| !there.contains(number)));
+    }
+    let after = leaders(group).await?;
+    Ok(Isolated { channel: called, command: took, metric, leaders: (before, after), alone, lost })
+}
+
+async fn leaders(group: &Group) -> Result<usize> {
+    let mut leaders = 0;
+    for seat in SEATS {
+        leaders += usize::from(group.says_it_leads(seat).await?);
+    }
+    Ok(leaders)
+}
+
+async fn submit(channel: &BrokerChannel, number: u64) -> Result<(), tonic::Status> {
+    let message = terms::request_of(&kept(), number, 0);
+    let mut client = RequestServiceClient::new(channel.clone());
+    let answer = tokio::time::timeout(ANSWER, client.submit_request(message)).await;
+    answer.map_err(|_| tonic::Status::deadline_exceeded(format!("no answer within {ANSWER:?}")))?.map(drop)
+}
+
+/// What a disk does to a broker that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskDrill {
+    /// It is remounted read-only, as the kernel does after an error: EROFS.
+    ReadOnly,
+    /// Its device fails: EIO.
+    Failing,
+}
+
+/// What was seen of it.
+#[derive(Debug)]
+pub struct BrokenDisk {
+    /// What the broker logged until it ended.
+    pub running: String,
+    /// What it logged when it was started on the same disk.
+    pub started: String,
+    /// Requests that were acknowledged.
+    pub acknowledged: usize,
+    /// Those that are not on every broker in the end.
+    pub lost: Vec<u64>,
+}
+
+/// Breaks the disk of the leader while it takes writes, starts it on that disk, repairs it, and starts it again.
+///
+/// # Errors
+/// When the broker goes on without its disk, or does not come back.
+pub async fn break_disk(drill: DiskDrill) -> Result<BrokenDisk> {
+    let mut group = Group::start().await?;
+    let broken = watch_disk(&mut group, drill).await;
+    broken.map_err(|error| error.context(group.logs()))
+}
+
+async fn watch_disk(group: &mut Group, drill: DiskDrill) -> Result<BrokenDisk> {
+    let seat = group.leader().await.context("a leader")?;
+    let (broker, channel) = (group.member(seat)?, group.channel_from_seat("alice", seat)?);
+    let mut acknowledged = Vec::new();
+    for number in 0..BEFORE {
+        submit(&channel, number).await.map_err(|status| anyhow!("before: {status}"))?;
+        acknowledged.push(number);
+    }
+    let said = group.log_on(seat)?.len();
+    let writes = match drill {
+        DiskDrill::ReadOnly => Writes::ReadOnly,
+        DiskDrill::Failing => Writes::Failing,
+    };
+    group.hosts.disk(seat)?.disturb(Duration::ZERO, writes)?;
+    let mut ended = false;
+    for number in BEFORE..MOST {
+        // One that is refused may have been carried out all the same.
+        if submit(&channel, number).await.is_ok() {
+            acknowledged.push(number);
+        }
+        ended = group.ended()?.contains(&broker);
+        if ended {
+            break;
+        }
+    }
+    ensure!(ended, "broker {broker} goes on, {MOST} writes after its disk broke");
+    let log = group.log_on(seat)?;
+    let running = log.get(said..).context("logs grow")?.to_owned();
+
+    group.start_on(seat)?;
+    until("a start on the broken disk to end", RECOVERY, async || Ok(group.ended()?.contains(&broker).then_some(())))
+        .await?;
+    let again = group.log_on(seat)?;
+    let started = again.get(log.len()..).context("logs grow")?.to_owned();
+
+    group.hosts.disk(seat)?.disturb(Duration::ZERO, Writes::Done)?;
+    group.start_on(seat)?;
+    group.converged().await?;
+    let mut lost = Vec::new();
+    for seat in SEATS {
+        let there = group.waiting_on(seat).await?;
+        lost.extend(acknowledged.iter().filter(|number| !there.contains(number)));
+    }
+    Ok(BrokenDisk { running, started, acknowledged: acknowledged.len(), lost })
+}
