@@ -101,7 +101,7 @@ impl Group {
     pub(super) async fn start() -> Result<Self> {
         let policy = tempfile::tempdir()?;
         terms::write(policy.path())?;
-        let mut hosts = Hosts::make()?;
+        let mut hosts = Hosts::make().await?;
         let config = FederationConfig {
             brokers: *SEATS.end(),
             policy: policy.path().to_owned(),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use tokio::process::Command;
+use tokio::sync::{Mutex, MutexGuard};
 
 use super::disk::{self, Disk};
 use super::group::SEATS;
@@ -43,11 +44,15 @@ fn faketime() -> Option<PathBuf> {
     FAKETIME.iter().map(|dir| Path::new(dir).join("faketime/libfaketimeMT.so.1")).find(|path| path.exists())
 }
 
+/// Held by the hosts of this process: their names carry its id alone, so that there is one set at a time.
+static TURN: Mutex<()> = Mutex::const_new(());
+
 /// All hosts. Dropping them removes namespaces and disks; who runs there must have ended.
 pub(super) struct Hosts {
     _dir: tempfile::TempDir,
     bridge: String,
     hosts: Vec<Host>,
+    _turn: MutexGuard<'static, ()>,
 }
 
 struct Host {
@@ -59,16 +64,17 @@ struct Host {
 }
 
 impl Hosts {
-    /// Makes them.
+    /// Makes them, once the hosts that this process made before are gone.
     ///
     /// # Errors
     /// With what could not be set up.
-    pub(super) fn make() -> Result<Self> {
+    pub(super) async fn make() -> Result<Self> {
+        let turn = TURN.lock().await;
         sweep();
         let dir = tempfile::Builder::new().prefix("comity-hosts-").tempdir()?;
         let (layer, pid) = (disk::compile(dir.path())?, std::process::id());
         let (bridge, net) = (format!("{BRIDGE}{pid}"), format!("10.{}.{}", 100 + pid / 250 % 100, pid % 250));
-        let mut made = Self { _dir: dir, bridge, hosts: Vec::new() };
+        let mut made = Self { _dir: dir, bridge, hosts: Vec::new(), _turn: turn };
         let bridge = made.bridge.as_str();
         run("ip", &["link", "add", bridge, "type", "bridge"])?;
         run("ip", &["address", "add", &format!("{net}.254/24"), "dev", bridge])?;
