@@ -89,6 +89,6 @@ pub const MAX_RECLAIMS_PER_COMMAND: usize = 64;
 /// Bytes of a message that an agent sends for people.
 pub const MAX_MESSAGE_BYTES: usize = 512;
 /// Brokers that a group has had, removed ones among them.
-pub const MAX_BROKERS: usize = 64;
+pub const MAX_BROKERS: usize = 1_024;
 /// What counters skip when a group is recovered from a copy: far more than a group counts between two backups.
 pub const RECOVERY_GAP: u64 = 1 << 20;

@@ -1,10 +1,10 @@
 //! A quick election where the leader's process has ended.
 //!
-//! Each follower holds a stream to its leader open. When the stream ends and the leader's port then refuses connections,
-//! the process is gone, not slow: nobody listens there. The follower then stands for election without waiting for the
-//! leader's lease, and its peers, which look for themselves, grant it. Nothing rests on that lease: reads ask a majority
-//! ([`ReadPolicy::ReadIndex`](openraft::ReadPolicy)). A machine that is gone, or a line that is cut, refuses nothing:
-//! then the lease decides.
+//! Each follower holds a stream to its leader open. When the stream ends, or cannot be opened, and the leader's port
+//! refuses connections, the process is gone, not slow: nobody listens there. The follower then stands for election without
+//! waiting for the leader's lease, and its peers, which look for themselves, grant it. Nothing rests on that lease: reads
+//! ask a majority ([`ReadPolicy::ReadIndex`](openraft::ReadPolicy)). A machine that is gone, or a line that is cut, refuses
+//! nothing: then the lease decides.
 
 use std::io::ErrorKind;
 use std::sync::Weak;
@@ -26,6 +26,9 @@ use super::{Inner, Leadership};
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// For a connection to be made or refused.
 const CONNECT: Duration = Duration::from_millis(200);
+/// For the port to close after the stream. A kernel closes the sockets of a killed process one by one, and the one that
+/// listens after those that it accepted.
+const PORT_CLOSES: Duration = Duration::from_millis(300);
 /// Between two followers that stand, so that they do not split the vote.
 const STAGGER: Duration = Duration::from_millis(60);
 /// For a peer's answer.
@@ -36,26 +39,27 @@ const ELECTION: Duration = Duration::from_millis(300);
 const TRIES: u32 = 5;
 /// For a leader to be known, before the group is looked for again.
 const PAUSE: Duration = Duration::from_millis(500);
-/// After a stream that could not be opened, or has ended. A leader that dies before it is attended waits for its lease.
+/// After a stream that could not be opened, or has ended.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// Attends each leader in turn, until the group stops or its last handle is gone.
 pub(super) async fn run(group: Weak<Inner>, stop: CancellationToken) {
     loop {
         let attending = async {
-            let seat = {
+            let opened = {
                 let inner = group.upgrade()?;
                 inner.attend().await
             };
-            let Some(seat) = seat else {
-                tokio::time::sleep(AGAIN).await;
-                return Some(());
-            };
-            let (leader, vote) = (seat.leader, seat.vote);
-            if let Some(ended) = seat.hold().await {
-                group.upgrade()?.succeed(leader, vote, ended).await;
-                tokio::time::sleep(AGAIN).await;
+            if let Some((followed, opened)) = opened {
+                let lost = match opened {
+                    Ok(seat) => seat.hold().await,
+                    Err(Unreachable) => Some(Instant::now()),
+                };
+                if let Some(since) = lost {
+                    group.upgrade()?.succeed(followed, since).await;
+                }
             }
+            tokio::time::sleep(AGAIN).await;
             Some(())
         };
         tokio::select! {
@@ -65,10 +69,19 @@ pub(super) async fn run(group: Weak<Inner>, stop: CancellationToken) {
     }
 }
 
+/// The leader that this broker follows, and the vote by which it leads.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Followed {
+    pub(super) leader: u64,
+    pub(super) vote: Vote,
+}
+
+/// No connection to the leader could be made.
+struct Unreachable;
+
 /// An open stream to a leader. It does not hold the group.
 struct Seat {
     leader: u64,
-    vote: Vote,
     stream: Streaming<AttendResponse>,
     leadership: watch::Receiver<Leadership>,
 }
@@ -86,8 +99,8 @@ impl Seat {
 }
 
 impl Inner {
-    /// Opens the stream to the present leader; nothing where there is none or it cannot be reached.
-    async fn attend(&self) -> Option<Seat> {
+    /// Opens the stream to the present leader; nothing where there is none, or it refuses the stream.
+    async fn attend(&self) -> Option<(Followed, Result<Seat, Unreachable>)> {
         let mut leadership = self.leadership.clone();
         let following = leadership.wait_for(|now| matches!(now, Leadership::Follower { leader: Some(_) }));
         // A while only: the group is held meanwhile, and may have been dropped by everybody else.
@@ -95,18 +108,22 @@ impl Inner {
         let Leadership::Follower { leader: Some(leader) } = following else { return None };
         let vote = self.raft.metrics().borrow_watched().vote;
         let node = self.node_of(leader).filter(|_| vote.committed && vote.leader_id.voted_for == leader)?;
+        let followed = Followed { leader, vote };
         match self.peers.attend(leader, &node).await {
-            Ok(stream) => Some(Seat { leader, vote, stream, leadership }),
+            Ok(stream) => Some((followed, Ok(Seat { leader, stream, leadership }))),
             Err(error) => {
                 debug!(leader, %error, "the leader cannot be attended");
-                None
+                (!error.may_have_arrived).then_some((followed, Err(Unreachable)))
             }
         }
     }
 
     /// Stands for election where the leader's process has ended; gives up as soon as it has not, or another leads.
-    pub(super) async fn succeed(&self, leader: u64, vote: Vote, ended: Instant) {
-        if !self.is_gone(leader).await {
+    /// `since` is when the leader was lost sight of.
+    pub(super) async fn succeed(&self, followed: Followed, since: Instant) {
+        let Followed { leader, vote } = followed;
+        if !self.port_closes(leader, since).await {
+            debug!(leader, "the leader was lost sight of, but somebody listens on its port");
             return;
         }
         tokio::time::sleep(LOOK_AGAIN).await;
@@ -114,7 +131,7 @@ impl Inner {
         tokio::time::sleep(STAGGER * rank).await;
         for _ in 0..TRIES {
             let still = self.raft.metrics().borrow_watched().vote == vote;
-            if !still || self.contact.is_since(leader, ended) || !self.is_gone(leader).await {
+            if !still || self.contact.is_since(leader, since) || !self.is_gone(leader).await {
                 return;
             }
             if self.would_win(leader, &vote).await {
@@ -135,6 +152,19 @@ impl Inner {
             if tokio::time::timeout(ELECTION, decided).await.is_ok() {
                 return;
             }
+        }
+    }
+
+    /// Whether nobody listens any more on the port of a leader that was lost sight of, within a while.
+    async fn port_closes(&self, leader: u64, since: Instant) -> bool {
+        loop {
+            if self.is_gone(leader).await {
+                return true;
+            }
+            if since.elapsed() > PORT_CLOSES || self.contact.is_since(leader, since) {
+                return false;
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
 

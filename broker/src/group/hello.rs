@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use comity_core::broker_record::BrokerRole;
 use comity_proto::raft::v1::hello_response::Verdict;
@@ -32,21 +32,36 @@ const PAUSE: Duration = Duration::from_millis(150);
 const SETTLED: Duration = Duration::from_secs(10);
 /// For one answer.
 const ANSWER: Duration = Duration::from_secs(1);
+/// For how many leases a leader must say that it is behind this broker, before it is believed.
+const LEASES: u32 = 3;
 
 /// What one broker answered.
-enum Answer {
+#[derive(Debug)]
+pub(super) enum Answer {
     /// It knows of nothing that this broker lacks. With the incarnation of its own disk.
     Fine(Incarnation),
     /// It did not answer, or cannot say.
     Nothing,
+    /// It says that it leads, with a log that ends before what this broker has applied.
+    Behind(Halt),
     /// This broker must not go on.
     Halt(Halt),
 }
 
+/// What a broker that looks for its place remembers between two rounds.
+#[derive(Default)]
+struct Search {
+    /// Where brokers are.
+    known: BTreeMap<u64, MemberAddress>,
+    /// Since when each leader says that its log ends before what this broker has applied.
+    behind: BTreeMap<u64, Instant>,
+    /// Whether it was said that this broker does not vote yet.
+    said: bool,
+}
+
 /// Runs until the group stops or its last handle is gone.
 pub(super) async fn run(group: Weak<Inner>, stop: CancellationToken) {
-    let mut known = BTreeMap::new();
-    let mut silent = false;
+    let mut search = Search::default();
     // Consensus answers once it has read the members from disk.
     let Some(raft) = group.upgrade().map(|inner| inner.raft.clone()) else { return };
     if raft.is_initialized().await.is_err() {
@@ -57,7 +72,7 @@ pub(super) async fn run(group: Weak<Inner>, stop: CancellationToken) {
     let Some(mut members) = group.upgrade().map(|inner| inner.raft.server_metrics()) else { return };
     loop {
         let Some(inner) = group.upgrade() else { return };
-        let settled = inner.find_place(&mut known, &mut silent).await;
+        let settled = inner.find_place(&mut search).await;
         // Held weakly while it waits.
         drop(inner);
         tokio::select! {
@@ -70,7 +85,7 @@ pub(super) async fn run(group: Weak<Inner>, stop: CancellationToken) {
 
 impl Inner {
     /// One round; true once this broker votes, or has no vote and follows.
-    async fn find_place(self: &Arc<Self>, known: &mut BTreeMap<u64, MemberAddress>, silent: &mut bool) -> bool {
+    async fn find_place(self: &Arc<Self>, search: &mut Search) -> bool {
         let (standing, me) = (&self.standing, self.config.id);
         let membership = self.raft.server_metrics().borrow_watched().membership_config.clone();
         let admitted = membership.get_node(&me).is_some_and(|node| node.incarnation == standing.incarnation());
@@ -78,13 +93,22 @@ impl Inner {
         let voters: BTreeSet<u64> = membership.voter_ids().collect();
         if !(admitted && standing.is_confirmed()) {
             // Addresses of founding members, of members in the log, and of those that others told of.
-            known.extend(self.config.members.clone());
-            known.extend(membership.nodes().map(|(id, node)| (*id, node.address.clone())));
-            known.remove(&me);
-            let answers = self.say_hello(known).await;
+            search.known.extend(self.config.members.clone());
+            search.known.extend(membership.nodes().map(|(id, node)| (*id, node.address.clone())));
+            search.known.remove(&me);
+            let answers = self.say_hello(&mut search.known).await;
             let mut confirming: BTreeSet<u64> = voters.iter().copied().filter(|id| *id == me).collect();
+            let since = std::mem::take(&mut search.behind);
             for (id, answer) in answers {
                 match answer {
+                    // A leader of the past may not know yet that another leads. It steps down within its lease.
+                    Answer::Behind(halt) => {
+                        let first = since.get(&id).copied().unwrap_or_else(Instant::now);
+                        search.behind.insert(id, first);
+                        if first.elapsed() > self.config.timing.election_max * LEASES {
+                            standing.halt(halt);
+                        }
+                    }
                     // A voter that lost its log knows of nothing, whatever there was.
                     Answer::Fine(peer) if membership.get_node(&id).is_some_and(|node| node.incarnation == peer) => {
                         confirming.insert(id);
@@ -97,8 +121,8 @@ impl Inner {
             if admitted && standing.halted().is_none() && is_majority(&confirming, &voters) {
                 standing.confirm();
                 info!(broker = me, incarnation = %standing.incarnation(), "this broker has its place in the group");
-            } else if !*silent {
-                *silent = true;
+            } else if !search.said {
+                search.said = true;
                 info!(broker = me, admitted, "this broker does not vote yet: it looks for the others");
             }
         }
@@ -107,7 +131,7 @@ impl Inner {
     }
 
     async fn say_hello(&self, known: &mut BTreeMap<u64, MemberAddress>) -> Vec<(u64, Answer)> {
-        let last = self.last_place();
+        let (last, applied) = (self.last_place(), self.applied_place());
         let hello = HelloRequest {
             broker: self.config.id,
             incarnation: self.standing.incarnation().as_str().to_owned(),
@@ -126,7 +150,7 @@ impl Inner {
             let answer = match answered {
                 Ok(answer) => {
                     told.extend(answer.members.iter().map(|member| (member.id, address_of(member))));
-                    self.judge(id, &answer)
+                    self.judge(id, &answer, applied)
                 }
                 Err(error) => {
                     debug!(peer = id, %error, "no hello");
@@ -139,7 +163,9 @@ impl Inner {
         answers
     }
 
-    fn judge(&self, peer: u64, answer: &HelloResponse) -> Answer {
+    /// `applied` is what this broker had applied before it said hello. The leader's log reached that far when it answered,
+    /// and may be behind what was committed and applied here since.
+    pub(super) fn judge(&self, peer: u64, answer: &HelloResponse, applied: Option<Place>) -> Answer {
         // Read now, and not when the hello was sent: entries may have come since, and been acknowledged.
         let (me, last) = (self.config.id, self.last_place());
         match answer.verdict() {
@@ -163,11 +189,11 @@ impl Inner {
         let leads_to = (answer.leader_last_index > 0)
             .then_some(Place { term: answer.leader_last_term, index: answer.leader_last_index });
         // A leader has everything that was ever committed.
-        if let (Some(leads_to), Some(applied)) = (leads_to, self.applied_place())
+        if let (Some(leads_to), Some(applied)) = (leads_to, applied)
             && leads_to < applied
         {
             let what = format!("has a log that ends at entry {}", leads_to.index);
-            return Answer::Halt(self.ahead_of(peer, applied.index, &what));
+            return Answer::Behind(self.ahead_of(peer, applied.index, &what));
         }
         Incarnation::from_wire(&answer.incarnation).map_or(Answer::Nothing, Answer::Fine)
     }

@@ -1,7 +1,7 @@
 //! What peers may call.
 
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use comity_core::ClusterId;
 use comity_proto::raft::v1::raft_transport_server::RaftTransport;
@@ -187,6 +187,7 @@ impl RaftTransport for RaftTransportService {
 
 /// Appends what the leader sends.
 async fn append(group: &Group, caller: Caller, frame: Frame) -> Result<Frame, Status> {
+    let came = Instant::now();
     // Either may have changed since a stream was opened.
     is_member(group, caller)?;
     may_append(group)?;
@@ -195,7 +196,7 @@ async fn append(group: &Group, caller: Caller, frame: Frame) -> Result<Frame, St
     group.inner.refuse_other_history(&message).map_err(Status::failed_precondition)?;
     let reply = group.inner.raft.append_entries(message).await.map_err(stopped)?;
     if !matches!(reply, AppendEntriesResponse::HigherVote(_)) {
-        group.inner.contact.note(caller.broker());
+        group.inner.contact.note(caller.broker(), came);
     }
     frame::encode(&reply)
 }

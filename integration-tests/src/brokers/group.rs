@@ -259,6 +259,12 @@ impl Group {
         self.federation.ended_brokers()
     }
 
+    /// The last line that a broker logged.
+    pub(super) fn last_words(&self, broker: u64) -> String {
+        let log = self.federation.log_of(&format!("broker-{broker}"));
+        log.map_or_else(|error| format!("{error:#}"), |log| log.lines().last().unwrap_or("no log").to_owned())
+    }
+
     pub(super) async fn signal(&self, seat: u64, signal: &str) -> Result<()> {
         let broker = self.member(seat)?;
         let Some(pid) = self.federation.broker_pid(broker) else { bail!("broker {broker} does not run") };

@@ -207,7 +207,8 @@ impl<'a> Injector<'a> {
     fn start_ended(&mut self, kind: FaultKind) -> Result<()> {
         for id in self.group.ended()? {
             if !kind.may_end_brokers() {
-                self.violated(format!("broker {id} ended by itself during or after {}", kind.name()));
+                let why = self.group.last_words(id);
+                self.violated(format!("broker {id} ended by itself during or after {}: {why}", kind.name()));
             }
             self.group.start_broker(id)?;
         }

@@ -189,6 +189,30 @@ async fn a_leader_whose_process_ended_is_replaced_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_port_that_closes_after_the_stream_does_not_make_the_others_wait_for_the_lease() {
+    let federation = Federation::new(3);
+    let mut brokers = federation.three().await;
+    let index = leader(&brokers).await;
+    // Followers attend within a moment of following; the stream stays where it was opened.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let closing = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let dead = brokers.remove(index);
+    for follower in &brokers {
+        follower.group.inner.peers.lay_line(dead.id, closing.local_addr().unwrap().to_string());
+    }
+    let died = Instant::now();
+    dead.crash().await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    drop(closing);
+    until("another leader", || brokers.iter().any(leads)).await;
+    let timing = Timing::default();
+    assert!(died.elapsed() < timing.election_max + timing.election_min, "after {:?}", died.elapsed());
+    for broker in brokers {
+        broker.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_follower_that_finds_its_leader_gone_alone_is_not_believed() {
     let federation = Federation::new(3);
     let brokers = federation.three().await;
@@ -200,7 +224,7 @@ async fn a_follower_that_finds_its_leader_gone_alone_is_not_believed() {
     misled.group.inner.peers.lay_line(brokers[index].id, nobody.to_string());
     let vote = misled.group.inner.raft.metrics().borrow_watched().vote;
     let later = Instant::now() + SOON;
-    misled.group.inner.succeed(brokers[index].id, vote, later).await;
+    misled.group.inner.succeed(failover::Followed { leader: brokers[index].id, vote }, later).await;
     assert!(leads(&brokers[index]));
     assert!(brokers.iter().all(|broker| term(broker) == before), "an election was held");
     for broker in brokers {

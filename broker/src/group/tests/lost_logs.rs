@@ -204,3 +204,30 @@ async fn a_broker_whose_log_is_ahead_of_its_group_stops_with_one_sentence() {
     ahead.crash().await;
     crash_all(brokers).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_came_while_a_hello_was_underway_is_neither_lost_nor_ahead_of_the_leader() {
+    let federation = Federation::new(3);
+    let brokers = federation.three().await;
+    let index = leader(&brokers).await;
+    let (leader, follower) = (&brokers[index], &brokers[(index + 1) % 3]);
+    changed(&leader.group, 1).await;
+    let applied = same_everywhere(&brokers).await;
+    let before = follower.group.inner.applied_place();
+    let hello = comity_proto::raft::v1::HelloRequest {
+        broker: follower.id,
+        incarnation: follower.group.inner.standing.incarnation().as_str().to_owned(),
+        ..Default::default()
+    };
+    let early = leader.group.serve_hello(&hello).unwrap();
+    changed(&leader.group, applied.0 + 1).await;
+    same_everywhere(&brokers).await;
+    let late = leader.group.serve_hello(&hello).unwrap();
+    let judge = |answer, applied| follower.group.inner.judge(leader.id, answer, applied);
+    assert!(matches!(judge(&early, before), hello::Answer::Fine(_)), "entries came while the leader answered");
+    assert!(matches!(judge(&late, before), hello::Answer::Fine(_)), "entries were acknowledged before the answer came");
+    // The same answer to a broker that had applied more before it asked.
+    let now = follower.group.inner.applied_place();
+    assert!(matches!(judge(&early, now), hello::Answer::Behind(_)));
+    crash_all(brokers).await;
+}
