@@ -1,6 +1,7 @@
 //! HTTPS servers of this agent that the cluster's API server calls: the admission webhook and the API of pods' metrics.
 //!
-//! What they share is here: certificates of the agent's own making, the port, connections with bounds in number and time.
+//! What they share is here: certificates of the agent's own making, the port, connections with bounds in number and
+//! time.
 
 mod certificates;
 mod serve;

@@ -123,8 +123,8 @@ struct Platform {
 }
 
 impl Agent {
-    /// Joins where that was not done before, and starts everything. Needs a tokio runtime; returns before a stream stands
-    /// ([`is_connected`](Self::is_connected) tells).
+    /// Joins where that was not done before, and starts everything. Needs a tokio runtime; returns before a stream
+    /// stands ([`is_connected`](Self::is_connected) tells).
     ///
     /// # Errors
     /// [`AgentError`]; nothing is then left running.

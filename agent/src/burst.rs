@@ -10,8 +10,8 @@
 //! Nothing is remembered but what the cluster and the broker say: a pod carries the ids of its request and its lease as
 //! annotations, a request carries the group of pods that it was made for, and a repeated submission has the same key.
 //!
-//! What it never does: hold a pod longer than its settings say, touch a pod of a namespace that did not opt in (but to take
-//! its own gate off), or ask for more GPUs than pods wait for.
+//! What it never does: hold a pod longer than its settings say, touch a pod of a namespace that did not opt in (but to
+//! take its own gate off), or ask for more GPUs than pods wait for.
 
 mod broker;
 mod demand;

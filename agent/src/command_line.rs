@@ -34,7 +34,8 @@ enum Action {
     Run(Settings),
     /// Joins the federation with a token, and ends.
     Join(Settings),
-    /// Makes this agent's identity key where there is none, and prints its public half, for the institution to vouch for.
+    /// Makes this agent's identity key where there is none, and prints its public half, for the institution to vouch
+    /// for.
     IdentityKey(Settings),
     /// At a node that is not the gateway of fabric mode tun: leads the node's pods to the gateway.
     Node(NodeSettings),

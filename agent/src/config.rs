@@ -83,8 +83,8 @@ pub struct KubernetesConfig {
 pub struct FabricSettings {
     /// Where UDP is received.
     pub listen: SocketAddr,
-    /// "host:port" under which others reach it, best first; a port of 0 stands for the one that is listened on. Empty: the
-    /// listen address, where it is one; a donor needs at least one.
+    /// "host:port" under which others reach it, best first; a port of 0 stands for the one that is listened on. Empty:
+    /// the listen address, where it is one; a donor needs at least one.
     pub endpoints: Vec<String>,
     /// How often an idle tunnel sends something, in seconds.
     pub keepalive_seconds: u64,

@@ -1,8 +1,8 @@
 //! `GpuRequest` and `GpuLease`: what kubectl and GitOps users see of Comity, and all that they need.
 //!
 //! A `GpuRequest` in a namespace of the origin becomes a request at the broker, and its status follows it. A `GpuLease`
-//! mirrors a lease, on both sides, and is only ever written by the agent. The YAML in `deploy/crds` is made from these types
-//! by `cargo run -p comity-agent --example crds`.
+//! mirrors a lease, on both sides, and is only ever written by the agent. The YAML in `deploy/crds` is made from these
+//! types by `cargo run -p comity-agent --example crds`.
 
 mod controller;
 mod copies;

@@ -1,10 +1,9 @@
-//! How a lease reaches the origin: what the donor's agent makes on its own cluster, and what the origin's agent does with
-//! the credential that it gets for it.
+//! How a lease reaches the origin: what the donor's agent makes on its own cluster, and what the origin's agent does
+//! with the credential that it gets for it.
 //!
-//! Two traits, one a side, for namespaces, and two for virtual nodes; the rest of the agent knows nothing of Kubernetes.
-//! Implementations live beside this file.
-//! What no implementation ever does: give a credential that reaches beyond its lease's namespace, or tear down what the
-//! caller did not name.
+//! Two traits, one a side, for namespaces, and two for virtual nodes; the rest of the agent knows nothing of
+//! Kubernetes. Implementations live beside this file. What no implementation ever does: give a credential that reaches
+//! beyond its lease's namespace, or tear down what the caller did not name.
 
 pub(crate) mod call;
 mod credential;
@@ -182,7 +181,8 @@ pub trait DonorDelivery: Send + Sync {
     /// [`DeliveryError`].
     fn prepare<'a>(&'a self, lease: &'a DonorLease) -> BoxFuture<'a, Result<Prepared, DeliveryError>>;
 
-    /// A fresh credential that ends no later than the lease; called again before it ends, and when the lease was renewed.
+    /// A fresh credential that ends no later than the lease; called again before it ends, and when the lease was
+    /// renewed.
     ///
     /// # Errors
     /// [`DeliveryError`].

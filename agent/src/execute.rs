@@ -1,7 +1,7 @@
 //! The loop that carries plans out: a plan after each change, its steps side by side, each object's one after another.
 //!
-//! A step that fails is tried again after a pause that grows; nobody else waits for it. The loop owns the desired state and
-//! the pauses, the steps own nothing.
+//! A step that fails is tried again after a pause that grows; nobody else waits for it. The loop owns the desired state
+//! and the pauses, the steps own nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -95,7 +95,7 @@ impl Executor {
     fn remembered(&self) -> comity_proto::v1::DesiredState {
         let kept = self.context.store.kept(KEPT_AS).ok().flatten().unwrap_or_default();
         let mut state: comity_proto::v1::DesiredState = prost::Message::decode(kept.as_slice()).unwrap_or_default();
-        // Any state that a live stream brings is newer, also of a broker group that began anew.
+        // Any state that a live stream brings is newer, also of a broker group that began again.
         state.revision = 0;
         state
     }

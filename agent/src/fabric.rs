@@ -73,9 +73,9 @@ use wire::{UdpWire, Wire};
 /// The UDP port of a fabric when nothing else is said.
 pub const DEFAULT_FABRIC_PORT: u16 = 51871;
 
-/// The port of the fabric's addresses that leads to the donor's API: on the donor, and in mode `tun` on the origin, where its
-/// pods are led to. Not 6443: in mode `tun` it is a port of the node's, and an API server on the same node has that one on
-/// every address.
+/// The port of the fabric's addresses that leads to the donor's API: on the donor, and in mode `tun` on the origin,
+/// where its pods are led to. Not 6443: in mode `tun` it is a port of the node's, and an API server on the same node
+/// has that one on every address.
 pub const API_PORT: u16 = 7482;
 
 /// What the socket is asked to hold while this process is busy; the system
@@ -232,8 +232,8 @@ impl Fabric {
         }
     }
 
-    /// In mode `tun`: leads pods of the cluster's other nodes to the tunnels and back. `nodes` are all of the cluster's, this
-    /// one too. In mode `netstack` there is nothing to do.
+    /// In mode `tun`: leads pods of the cluster's other nodes to the tunnels and back. `nodes` are all of the
+    /// cluster's, this one too. In mode `netstack` there is nothing to do.
     ///
     /// # Errors
     /// [`FabricError::NoOwnNode`], [`FabricError::Device`], [`FabricError::Network`] or [`FabricError::Firewall`].
@@ -253,7 +253,8 @@ impl Fabric {
         }
     }
 
-    /// Told whenever [`published`](Self::published) may have changed; one task may wait for it. `None` in mode `netstack`.
+    /// Told whenever [`published`](Self::published) may have changed; one task may wait for it. `None` in mode
+    /// `netstack`.
     #[must_use]
     pub fn published_changed(&self) -> Option<Arc<Notify>> {
         match &self.engine {

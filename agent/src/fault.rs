@@ -1,6 +1,6 @@
-//! A testing aid: `COMITY_AGENT_CRASH_AT=<step>[:before|after][,…]` aborts the process once at each place named, right before or after (the
-//! default) that step's work, so that tests can show that a restart at that point loses nothing. A marker file in the
-//! state directory keeps it to once. Without the variable nothing here does anything.
+//! A testing aid: `COMITY_AGENT_CRASH_AT=<step>[:before|after][,…]` aborts the process once at each place named, right
+//! before or after (the default) that step's work, so that tests can show that a restart at that point loses nothing. A
+//! marker file in the state directory keeps it to once. Without the variable nothing here does anything.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};

@@ -1,5 +1,5 @@
-//! The first start: a join token becomes an identity. Everything that the token does not say comes over a connection whose
-//! root certificate the token pins.
+//! The first start: a join token becomes an identity. Everything that the token does not say comes over a connection
+//! whose root certificate the token pins.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Key bundles: what each side of a peering shows the other, signed by its cluster's identity key, which its institution
-//! may vouch for. The broker carries them and cannot change them; here is where that is made sure.
+//! Key bundles: what each side of a peering shows the other, signed by its cluster's identity key, which its
+//! institution may vouch for. The broker carries them and cannot change them; here is where that is made sure.
 
 use std::collections::BTreeMap;
 
@@ -105,8 +105,8 @@ pub struct Expected {
     pub institution: String,
 }
 
-/// Canonical bytes of fields 1 to 8 and 11: texts and lists with their length in 8 bytes before them, numbers big-endian.
-/// An absent network is one in which everything is empty.
+/// Canonical bytes of fields 1 to 8 and 11: texts and lists with their length in 8 bytes before them, numbers
+/// big-endian. An absent network is one in which everything is empty.
 #[must_use]
 pub fn canonical(bundle: &v1::KeyBundle) -> Vec<u8> {
     let mut bytes = formerly_canonical(bundle);
@@ -209,11 +209,11 @@ pub fn verify(bundle: &v1::KeyBundle, expected: &Expected, pinned: &PinnedKeys) 
     })
 }
 
-/// The network of `cluster` as it can be used. It is signed, so whoever made it wrong is that cluster itself; still it must
-/// not lead packets of this one to where they do not belong.
+/// The network of `cluster` as it can be used. It is signed, so whoever made it wrong is that cluster itself; still it
+/// must not lead packets of this one to where they do not belong.
 ///
-/// The broker's core checks the same form before it passes a bundle on. This is no call to that: an agent takes no broker's
-/// word for what comes from another cluster, and links nothing of the broker.
+/// The broker's core checks the same form before it passes a bundle on. This is no call to that: an agent takes no
+/// broker's word for what comes from another cluster, and links nothing of the broker.
 ///
 /// # Errors
 /// [`BundleError::Network`].

@@ -1,5 +1,5 @@
-//! The agent of one cluster: it advertises what is free, shakes hands with other clusters through the broker, and carries
-//! out leases on its own cluster, within its own limits.
+//! The agent of one cluster: it advertises what is free, shakes hands with other clusters through the broker, and
+//! carries out leases on its own cluster, within its own limits.
 //!
 //! ```text
 //! observe ─▶ uplink ═ one stream ═ broker group

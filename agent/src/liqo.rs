@@ -1,8 +1,10 @@
-//! Liqo: the data plane of the `virtual-node` delivery. Both sides of its key exchange, driven by messages that two agents
-//! seal for each other; no kubeconfig of an administrator ever crosses. And of the network between them, where it is Liqo's.
+//! Liqo: the data plane of the `virtual-node` delivery. Both sides of its key exchange, driven by messages that two
+//! agents seal for each other; no kubeconfig of an administrator ever crosses. And of the network between them, where
+//! it is Liqo's.
 //!
-//! What a side does on its own cluster is in `donor` and `origin`, of the network in `network`; here are the names, messages and calls that both share. Liqo's
-//! kinds are used as dynamic objects: their schema is Liqo's, checked by the API server that has them.
+//! What a side does on its own cluster is in `donor` and `origin`, of the network in `network`; here are the names,
+//! messages and calls that both share. Liqo's kinds are used as dynamic objects: their schema is Liqo's, checked by the
+//! API server that has them.
 
 pub mod donor;
 mod dynamic;
@@ -23,14 +25,15 @@ pub(crate) use tenant_namespace::{MAX_LIQO_ID, TENANT_NAMESPACE_PREFIX, tenant_n
 
 /// Class of the ResourceSlices that this agent grants.
 pub const SLICE_CLASS: &str = "comity";
-/// Slices of ended leases, with their virtual nodes, that are kept for the next leases of the same peering: each costs the
-/// origin a virtual-kubelet (40 MiB), and saves a lease the time in which one starts.
+/// Slices of ended leases, with their virtual nodes, that are kept for the next leases of the same peering: each costs
+/// the origin a virtual-kubelet (40 MiB), and saves a lease the time in which one starts.
 pub(crate) const MAX_IDLE_SLICES: usize = 2;
 /// Label of everything that is made for a peering; its value is the peering's id.
 pub const PEERING_LABEL: &str = "comity.dev/peering";
 /// Label of virtual nodes, and annotation of slices: the namespace whose pods the lease is for.
 pub const TARGET_NAMESPACE_LABEL: &str = "comity.dev/target-namespace";
-/// Name of the agent's rights, as an origin, in a tenant namespace: the role in `deploy/agent/liqo-origin.yaml`, and its bindings.
+/// Name of the agent's rights, as an origin, in a tenant namespace: the role in `deploy/agent/liqo-origin.yaml`, and
+/// its bindings.
 const ORIGIN_ROLE: &str = "comity-liqo-origin-tenant";
 /// Liqo's label with the other cluster's Liqo id.
 pub const REMOTE_CLUSTER_LABEL: &str = "liqo.io/remote-cluster-id";

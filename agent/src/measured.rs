@@ -1,7 +1,8 @@
-//! What arrives from other clusters through the fabric's tunnels, and how quickly at best: what the lines carry at least.
+//! What arrives from other clusters through the fabric's tunnels, and how quickly at best: what the lines carry at
+//! least.
 //!
-//! Nothing is sent for it: what work and people move tells. The receiver's count is taken, for what was sent may be lost on
-//! the way. It is kept in this process alone: after a restart it is measured anew.
+//! Nothing is sent for it: what work and people move tells. The receiver's count is taken, for what was sent may be
+//! lost on the way. It is kept in this process alone: after a restart it is measured again.
 
 mod meter;
 #[cfg(test)]
@@ -21,7 +22,8 @@ use meter::Meter;
 
 /// How often tunnels are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Another number is told when it is so many eighths more or less than the one that was told: for each the offer is sent anew.
+/// Another number is told when it is so many eighths more or less than the one that was told: for each the offer is
+/// sent again.
 const WORTH_TELLING: u64 = 2;
 /// Clusters that are measured: as many as an offer may name, and a fabric may have tunnels.
 const MAX_CLUSTERS: usize = 1_024;

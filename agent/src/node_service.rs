@@ -1,8 +1,8 @@
-//! Virtual nodes of this cluster: Liqo is looked at once at the start, both sides are put together, and the tasks that they
-//! need run as long as the agent does.
+//! Virtual nodes of this cluster: Liqo is looked at once at the start, both sides are put together, and the tasks that
+//! they need run as long as the agent does.
 //!
-//! What is wrong with Liqo keeps this cluster from lending or borrowing virtual nodes, with one sentence of remedy; namespaces
-//! are lent all the same.
+//! What is wrong with Liqo keeps this cluster from lending or borrowing virtual nodes, with one sentence of remedy;
+//! namespaces are lent all the same.
 
 mod donor;
 mod network;
@@ -38,8 +38,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 const LINE_PATIENCE: Duration = Duration::from_millis(1_500);
 /// How long Liqo's controllers are given to take something of a network down.
 const NETWORK_PATIENCE: Duration = Duration::from_secs(60);
-/// Name under which the own network is kept: it is signed into every bundle, and must not change because something was not
-/// seen for a moment.
+/// Name under which the own network is kept: it is signed into every bundle, and must not change because something was
+/// not seen for a moment.
 const KEPT_AS: &str = "own-network";
 
 /// The donor's side as it was put together.

@@ -1,4 +1,5 @@
-//! What has to be done next. Pure: desired state, own records, what runs, local policy and the time go in; steps come out.
+//! What has to be done next. Pure: desired state, own records, what runs, local policy and the time go in; steps come
+//! out.
 //!
 //! ```text
 //! desired (broker) ─┐
@@ -7,8 +8,8 @@
 //! ```
 //!
 //! A plan holds no memory of its own: after a restart at any point the same inputs give the same steps, and when all is
-//! done it is empty. What it never plans: taking something down because the broker is silent, before the lease's end and
-//! the outage grace.
+//! done it is empty. What it never plans: taking something down because the broker is silent, before the lease's end
+//! and the outage grace.
 
 mod donor_lease;
 mod lease;
@@ -97,7 +98,8 @@ pub enum Step {
     LiqoAnswer { peering: String, epoch: u32, envelope: Option<v1::Envelope> },
     /// Origin: makes its identity at the donor; without an envelope, by what was opened before.
     LiqoIdentity { peering: String, epoch: u32, envelope: Option<v1::Envelope> },
-    /// Keeps what the other side tells of its Liqo's network; without an envelope, tells it what was seen of this side's.
+    /// Keeps what the other side tells of its Liqo's network; without an envelope, tells it what was seen of this
+    /// side's.
     LiqoNetwork { peering: String, epoch: u32, envelope: Option<v1::Envelope> },
     /// Removes the network, the tenant, or the identity, and forgets the exchange.
     LiqoRemove { peering: String },
@@ -111,7 +113,7 @@ pub enum Step {
     SealCredential { lease: Box<v1::Lease>, ends_at_ms: u64, epoch: u32, renewal: bool },
     /// Reports again that this side is ready.
     ReportLease { lease: String, fencing_token: u64 },
-    /// Origin: reports that the work of a lease that is called back is saved.
+    /// Origin: reports that the work of a lease that is being reclaimed is saved.
     ReportCheckpointed { lease: String, fencing_token: u64 },
     /// Origin: opens a credential and keeps it.
     OpenCredential { lease: String, fencing_token: u64, envelope: v1::Envelope },
@@ -176,8 +178,8 @@ impl Step {
         }
     }
 
-    /// What it works on: steps on the same object never run at the same time, steps on different ones never wait for each
-    /// other.
+    /// What it works on: steps on the same object never run at the same time, steps on different ones never wait for
+    /// each other.
     #[must_use]
     pub fn object(&self) -> Cow<'_, str> {
         Cow::Borrowed(match self {
@@ -235,7 +237,7 @@ pub struct Live {
     pub accepted: BTreeMap<String, LiveLease>,
     /// Reports that were acknowledged a moment ago: the desired state may not show them yet.
     pub settling: BTreeSet<ReportKey>,
-    /// Leases that are called back and whose work says that it is saved.
+    /// Leases that are being reclaimed and whose work says that it is saved.
     pub saved: BTreeSet<String>,
     /// Networks between Liqos, by the peering that carries them.
     pub networks: BTreeMap<String, NetworkSeen>,

@@ -5,9 +5,9 @@
 //! origin: pods on virtual nodes, at the donor's addresses     ─▶ with all pods of this cluster
 //! ```
 //!
-//! The fabric denies everything that is not said here. What is said follows from what the API server shows, and from signed
-//! bundles: an address that is not in the other side's network, or on the donor in this one's, counts for nothing, whoever
-//! wrote it into a pod.
+//! The fabric denies everything that is not said here. What is said follows from what the API server shows, and from
+//! signed bundles: an address that is not in the other side's network, or on the donor in this one's, counts for
+//! nothing, whoever wrote it into a pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;

@@ -204,7 +204,8 @@ impl DonorRecord {
         }
     }
 
-    /// Name of the ResourceSlice that stands for it: that of an earlier lease whose virtual node is idle, or the lease's id.
+    /// Name of the ResourceSlice that stands for it: that of an earlier lease whose virtual node is idle, or the
+    /// lease's id.
     #[must_use]
     pub fn slice(&self) -> &str {
         self.slice.as_deref().unwrap_or(&self.lease)
@@ -295,7 +296,7 @@ pub enum ReportKey {
     Ready(String),
     /// This side of a lease cannot go on.
     LeaseFailed(String),
-    /// The work of a lease that is called back is saved.
+    /// The work of a lease that is being reclaimed is saved.
     Checkpointed(String),
     /// This side of a lease is taken down.
     Clean(String),
@@ -332,8 +333,8 @@ pub struct Records {
 }
 
 impl Records {
-    /// The peering whose side of things decides how the network to a cluster's Liqo is made. Two clusters that lend to each other
-    /// have two peerings, and their Liqos one network: both sides take the older peering.
+    /// The peering whose side of things decides how the network to a cluster's Liqo is made. Two clusters that lend to
+    /// each other have two peerings, and their Liqos one network: both sides take the older peering.
     #[must_use]
     pub fn network_carrier(&self, liqo_id: &str) -> Option<&String> {
         let number = |peering: &str| peering.strip_prefix("peer-").and_then(|number| number.parse::<u64>().ok());

@@ -1,8 +1,8 @@
 //! Sealing messages between two agents: HPKE (RFC 9180) in base mode with X25519-HKDF-SHA256 and ChaCha20-Poly1305.
 //!
 //! What an envelope is about is bound in as associated data, so none can be replayed, moved or given another name. Base
-//! mode says nothing of the sender; so the sender's identity key signs content and binding inside the seal, and a broker
-//! that knows everybody's public keys still cannot make an envelope that opens.
+//! mode says nothing of the sender; so the sender's identity key signs content and binding inside the seal, and a
+//! broker that knows everybody's public keys still cannot make an envelope that opens.
 
 use comity_proto::v1;
 use comity_runtime::{Entropy, IdentityKey, IdentityPublicKey, IdentitySignature};
@@ -100,8 +100,8 @@ impl Binding {
         }
     }
 
-    /// Canonical bytes: texts with their length in 8 bytes before them, numbers in big-endian order; no two bindings share
-    /// any.
+    /// Canonical bytes: texts with their length in 8 bytes before them, numbers in big-endian order; no two bindings
+    /// share any.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();

@@ -141,9 +141,9 @@ pub struct Context {
     pub node_service: watch::Receiver<NodeService>,
     /// What is seen of the networks between Liqos.
     pub networks: watch::Sender<Networks>,
-    /// Leases that are called back and whose work says that it is saved.
+    /// Leases that are being reclaimed and whose work says that it is saved.
     pub saved: watch::Sender<Saved>,
-    /// Notified when a tunnel was put up: who may talk through it has to be said anew.
+    /// Notified when a tunnel was put up: who may talk through it has to be said again.
     pub reach_due: Notify,
     /// Time.
     pub clock: Arc<dyn Clock>,

@@ -38,7 +38,7 @@ pub enum StoreError {
     File(#[from] atomic_file::FileError),
     /// The database failed.
     #[error(
-        "cannot {operation} {path}: {source}; check the disk, or move the file away to begin anew (peerings then take fresh keys)"
+        "cannot {operation} {path}: {source}; check the disk, or move the file away to begin again (peerings then take fresh keys)"
     )]
     Database {
         /// `open`, `read`, `write`.
@@ -50,7 +50,7 @@ pub enum StoreError {
         source: Box<redb::Error>,
     },
     /// A record is not what this version writes.
-    #[error("{path}: record {record} cannot be read ({reason}); restore the file, or move it away to begin anew")]
+    #[error("{path}: record {record} cannot be read ({reason}); restore the file, or move it away to begin again")]
     Record {
         /// The file.
         path: PathBuf,

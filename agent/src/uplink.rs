@@ -1,8 +1,9 @@
 //! The one stream to the broker group: it carries the outbox and the offer up, and the desired state down.
 //!
-//! A stream that ends is opened again, after a pause with jitter, to the next broker. A stream is replaced without a gap
-//! when the certificate was renewed or when a fresh look at the desired state is wanted: the new one stands before the old
-//! one goes. Nothing is lost in between: what is not acknowledged is in the outbox, and the desired state is always whole.
+//! A stream that ends is opened again, after a pause with jitter, to the next broker. A stream is replaced without a
+//! gap when the certificate was renewed or when a fresh look at the desired state is wanted: the new one stands before
+//! the old one goes. Nothing is lost in between: what is not acknowledged is in the outbox, and the desired state is
+//! always whole.
 
 mod offer;
 mod session;

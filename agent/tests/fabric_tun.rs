@@ -337,7 +337,8 @@ fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
     }
 }
 
-/// A connection to the donor's API ends with the line, and not when TCP tries again; a new one is held until it is back.
+/// A connection to the donor's API ends with the line, and not when TCP tries again; a new one is held until it is
+/// back.
 fn the_line_is_cut(net: &Net, api: SocketAddr) {
     let line = |state: &str| ip(&format!("-n {} link set to-gd {state}", net.name("go")));
     let mut open = net.within("po", || TcpStream::connect(api)).unwrap();

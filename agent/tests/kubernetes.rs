@@ -53,7 +53,7 @@ async fn the_agent_works_on_a_real_api_server() {
     burst::definitions_refuse_what_cannot_be(&cluster).await;
     burst::pods_run_on_leases(&cluster).await;
     burst::a_gpu_request_lives_and_ends(&cluster).await;
-    reclaim::a_call_back_is_told_and_answered(&cluster).await;
+    reclaim::a_reclaim_is_told_and_answered(&cluster).await;
     replaced.goes_on().await;
     delivery::an_absent_api_server_is_waited_for(&cluster).await;
     cluster.stop().await;

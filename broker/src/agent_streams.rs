@@ -1,5 +1,5 @@
-//! One live stream per cluster on this broker: a newer one replaces the older, for the older may be a dead connection that
-//! nobody has noticed yet.
+//! One live stream per cluster on this broker: a newer one replaces the older, for the older may be a dead connection
+//! that nobody has noticed yet.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -156,7 +156,8 @@ pub struct Viewer {
     tenants: BTreeSet<TenantId>,
     /// These clusters with their peerings, and the leases they borrow or lend.
     clusters: BTreeSet<ClusterId>,
-    /// Clusters whose summaries and peerings are visible, but not their leases: those that a user's tenants belong with.
+    /// Clusters whose summaries and peerings are visible, but not their leases: those that a user's tenants belong
+    /// with.
     related: BTreeSet<ClusterId>,
     /// Offers of all members, summed up: what a tenant may ask for.
     offers: bool,

@@ -1,5 +1,5 @@
-//! Tells the streams of agents that what their cluster must be has changed. The newest revision only: what was missed in
-//! between is in the whole state that is read then.
+//! Tells the streams of agents that what their cluster must be has changed. The newest revision only: what was missed
+//! in between is in the whole state that is read then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -71,7 +71,8 @@ fn touched<'a>(state: &'a State, changes: &'a [Change]) -> BTreeSet<&'a ClusterI
             Change::Envelopes(cluster) => {
                 clusters.insert(cluster);
             }
-            // A cluster's own report changes nothing of what it must be; joining anew fails its peerings, which counts.
+            // A cluster's own report changes nothing of what it must be; joining again fails its peerings, which
+            // counts.
             Change::Cluster(_) | Change::Request(_) | Change::Policy | Change::Invite(_) => {}
         }
     }

@@ -66,8 +66,8 @@ impl ConfigError {
 pub struct Settings {
     /// Its number, from 1.
     pub id: u64,
-    /// Who founds the group, and later who votes: where a broker that is new or lost its log looks for the group. One that is
-    /// not among the founders waits to be added by `comity raft add-learner`.
+    /// Who founds the group, and later who votes: where a broker that is new or lost its log looks for the group. One
+    /// that is not among the founders waits to be added by `comity raft add-learner`.
     pub members: BTreeMap<u64, MemberAddress>,
     /// SPIFFE ids that may apply policy while no bundle is in force.
     pub bootstrap_admins: BTreeSet<String>,
@@ -205,7 +205,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// The usual configuration of a data directory that was set up: it listens on the ports that its members' entry names.
+    /// The usual configuration of a data directory that was set up: it listens on the ports that its members' entry
+    /// names.
     ///
     /// # Errors
     /// [`ConfigError`].

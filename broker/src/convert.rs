@@ -1,5 +1,5 @@
-//! Between the API and the core, one file per service. Parse, don't validate: what comes out of here is well formed, and
-//! what is refused names field, value and remedy.
+//! Between the API and the core, one file per service. Parse, don't validate: what comes out of here is well formed,
+//! and what is refused names field, value and remedy.
 
 pub mod agent;
 pub mod answer;

@@ -1,8 +1,8 @@
 //! How much of the time desired states may take.
 //!
-//! Each is whole, so that with a large cluster it is as costly to say that one lease changed as that a thousand did. All streams
-//! take turns, and a turn that took long is followed by a pause: what changes meanwhile goes with the next. So a busy federation
-//! sends fewer and fuller desired states, and neither brokers nor agents drown in them.
+//! Each is whole, so that with a large cluster it is as costly to say that one lease changed as that a thousand did.
+//! All streams take turns, and a turn that took long is followed by a pause: what changes meanwhile goes with the next.
+//! So a busy federation sends fewer and fuller desired states, and neither brokers nor agents drown in them.
 
 use std::sync::Arc;
 use std::time::Duration;

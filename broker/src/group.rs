@@ -87,7 +87,7 @@ use leadership::Judge;
 use raft_types::Raft;
 
 /// Looks on while entries are applied, on every broker, in order. Both calls hold up the log: they must be quick and
-/// must not call back into the group.
+/// must not reclaim into the group.
 pub trait ApplyObserver: Send + Sync + 'static {
     /// One entry was applied; `state` is at the revision of `applied`. Called before the reply is given.
     fn applied(&self, state: &State, applied: &Applied);

@@ -5,7 +5,8 @@ use comity_core::{Idempotency, Refusal};
 use prost::Message;
 use sha2::{Digest as _, Sha256};
 
-/// Ties a call to its key. `call` names the RPC, `body` is the message with its key taken out, in prost's canonical encoding.
+/// Ties a call to its key. `call` names the RPC, `body` is the message with its key taken out, in prost's canonical
+/// encoding.
 pub fn of_call<M: Message>(caller: &str, key: &str, call: &str, body: &M) -> Result<Idempotency, Refusal> {
     let printable = key.chars().all(|c| c.is_ascii_graphic());
     if key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_BYTES || !printable {

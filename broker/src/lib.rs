@@ -1,5 +1,5 @@
-//! The Comity broker: it matches requests with offers, keeps the ledger of what is lent, and carries the handshakes by which
-//! clusters peer. Replicated by Raft.
+//! The Comity broker: it matches requests with offers, keeps the ledger of what is lent, and carries the handshakes by
+//! which clusters peer. Replicated by Raft.
 //!
 //! What this crate never does: touch a workload, read a secret it carries, or change the state anywhere but in
 //! [`comity_core::State::apply`].
@@ -15,7 +15,8 @@
 //! - [`group`], [`storage`], [`transport`]: consensus, disk, peers
 //! - [`tasks`]: what the leader does by itself
 //! - [`watch`]: changes for watchers; [`clusters_touched`]: for agents, at the pace of [`desired_pace`]
-//! - [`provision`], [`config`], [`command_line`]: setting up and starting; [`rebuild`], [`recover`]: after a disk was lost
+//! - [`provision`], [`config`], [`command_line`]: setting up and starting; [`rebuild`], [`recover`]: after a disk was
+//!   lost
 
 pub mod agent_streams;
 pub mod app;

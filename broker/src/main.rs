@@ -6,8 +6,8 @@ use comity_runtime::memory::use_small_pages;
 use comity_runtime::private_files::make_private_files_only;
 use mimalloc::MiMalloc;
 
-/// A broker makes and drops small things all the time, and a copy of everything for each snapshot: this one is quicker at the
-/// first than the C library's, and gives the second back to the system.
+/// A broker makes and drops small things all the time, and a copy of everything for each snapshot: this one is quicker
+/// at the first than the C library's, and gives the second back to the system.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

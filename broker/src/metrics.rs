@@ -58,7 +58,7 @@ impl Metrics {
             )
             .expect("a valid histogram"),
             plan_seconds: Histogram::with_opts(
-                HistogramOpts::new("plan_seconds", "One run of the matcher.").buckets(COMMIT_BUCKETS.to_vec()),
+                HistogramOpts::new("plan_seconds", "One run of the scheduler.").buckets(COMMIT_BUCKETS.to_vec()),
             )
             .expect("a valid histogram"),
             entries_applied: IntCounter::new("entries_applied_total", "Log entries applied on this broker.")
@@ -196,7 +196,7 @@ impl Metrics {
         self.commit_seconds.with_label_values(&[command]).observe(seconds);
     }
 
-    /// The matcher ran.
+    /// The scheduler ran.
     pub fn planned(&self, seconds: f64) {
         self.plan_seconds.observe(seconds);
     }

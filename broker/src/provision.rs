@@ -1,5 +1,5 @@
-//! Setting up: the federation's authority, identities of brokers, certificates of users. Everything here works on files of
-//! whoever holds the authority's key; nothing of it goes over the network.
+//! Setting up: the federation's authority, identities of brokers, certificates of users. Everything here works on files
+//! of whoever holds the authority's key; nothing of it goes over the network.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -91,8 +91,8 @@ pub fn add_identity(data: &Path, id: u64, out: &Path) -> Result<(), ProvisionErr
     broker_identity(&ca, &settings, out)
 }
 
-/// As [`add_identity`], unless that broker is in `out` already, which then stays as it is: for a start that may be the first
-/// or any later one, and that may have been broken off. Whether it was made.
+/// As [`add_identity`], unless that broker is in `out` already, which then stays as it is: for a start that may be the
+/// first or any later one, and that may have been broken off. Whether it was made.
 ///
 /// # Errors
 /// [`ProvisionError`]; another broker's directory is an error.

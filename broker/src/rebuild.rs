@@ -127,8 +127,8 @@ pub(crate) fn described(answers: &BTreeMap<u64, Result<HelloResponse, String>>) 
     if answers.is_empty() { "nobody".to_owned() } else { answers.iter().map(one).collect::<Vec<_>>().join("; ") }
 }
 
-/// Sets this broker's log aside, and writes down where the members are now. Started again, the broker finds them, gets the
-/// log, and votes once it has it.
+/// Sets this broker's log aside, and writes down where the members are now. Started again, the broker finds them, gets
+/// the log, and votes once it has it.
 ///
 /// # Errors
 /// [`RebuildError`]; nothing was changed then.

@@ -1,5 +1,5 @@
-//! Keeps the members in the settings those of the group. A broker that lost its log looks for the group there, and none of those
-//! who founded it may be left.
+//! Keeps the members in the settings those of the group. A broker that lost its log looks for the group there, and none
+//! of those who founded it may be left.
 
 use std::collections::BTreeMap;
 use std::path::Path;

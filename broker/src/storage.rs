@@ -10,8 +10,8 @@
 //!
 //! A torn end of the log, which a crash leaves, is cut off: nobody was told that it was written. A log that is gone, or
 //! ends before what `reached` or a snapshot prove, begins a new life: see `lost`. Any other damage stops the broker: to
-//! guess would be to forget a vote or an acknowledged entry. What the operating system says of the disk (full, read-only,
-//! failing) is no damage: it stops the broker as well, which goes on where it was once that is mended.
+//! guess would be to forget a vote or an acknowledged entry. What the operating system says of the disk (full,
+//! read-only, failing) is no damage: it stops the broker as well, which goes on where it was once that is mended.
 
 mod disk_fault;
 mod disk_watch;

@@ -1,12 +1,12 @@
 //! What the leader does by itself. Tasks read the state and propose; only apply changes it.
 //!
-//! They start when this broker begins to lead and stop when it ends to: `begin_term` first, for it gives every lease its
-//! time back after an outage, before `expirer` may end any.
+//! They start when this broker begins to lead and stop when it ends to: `begin_term` first, for it gives every lease
+//! its time back after an outage, before `expirer` may end any.
 
 mod begin_term;
 mod expirer;
 mod failure_detector;
-mod matcher_loop;
+mod scheduler_loop;
 mod reclaimer;
 mod survey;
 
@@ -84,7 +84,7 @@ impl Leading {
 async fn lead(context: &Context) {
     begin_term::run(context).await;
     tokio::join!(
-        matcher_loop::run(context),
+        scheduler_loop::run(context),
         reclaimer::run(context),
         expirer::run(context),
         failure_detector::run(context)

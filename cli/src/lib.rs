@@ -1,4 +1,5 @@
-//! `comity`, the command for people: it asks brokers, shows what they say, and can run a whole federation on one machine.
+//! `comity`, the command for people: it asks brokers, shows what they say, and can run a whole federation on one
+//! machine.
 //!
 //! ```text
 //!   args ─▶ Session (brokers, identity, format) ─▶ commands/<noun> ─ gRPC ─▶ broker

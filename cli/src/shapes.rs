@@ -1,7 +1,7 @@
-//! What commands print: the stable shapes for scripts (JSON and YAML, camelCase, ids as text, times in milliseconds since
-//! 1970, `null` for what is not there), and the tables for people.
+//! What commands print: the stable shapes for scripts (JSON and YAML, camelCase, ids as text, times in milliseconds
+//! since 1970, `null` for what is not there), and the tables for people.
 
-mod call_backs;
+mod reclaims;
 mod cluster;
 mod delivery;
 mod device;

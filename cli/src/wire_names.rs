@@ -1,5 +1,5 @@
-//! What refusals call fields of a request, as people who type flags know them: names and units. Scripts (`-o json`) get the
-//! broker's own words.
+//! What refusals call fields of a request, as people who type flags know them: names and units. Scripts (`-o json`) get
+//! the broker's own words.
 
 use crate::units::format_duration;
 

@@ -1,4 +1,5 @@
-//! Three brokers while everything under them fails: processes, lines, clocks, disks; and while others take their places.
+//! Three brokers while everything under them fails: processes, lines, clocks, disks; and while others take their
+//! places.
 //!
 //! ```text
 //!   writers, readers ─▶ three brokers, each in a network namespace with a clock and a disk of its own
@@ -7,8 +8,9 @@
 //!        └─▶ history ─▶ linearizable? ─▶ and in the end: all members alike, and all there that was acknowledged?
 //! ```
 //!
-//! Clients reach every broker at any time; only the lines between brokers are cut. Members are replaced meanwhile, so that the
-//! three hosts are seats: on each runs one member after the other. After each fault the group must get well by itself. Needs root on Linux: see [`missing`].
+//! Clients reach every broker at any time; only the lines between brokers are cut. Members are replaced meanwhile, so
+//! that the three hosts are seats: on each runs one member after the other. After each fault the group must get well by
+//! itself. Needs root on Linux: see [`missing`].
 
 mod clients;
 mod disk;

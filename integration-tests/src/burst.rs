@@ -226,7 +226,8 @@ impl Burst {
         Watch::start(&self.clusters, &self.clusters.origin, Where::Origin, &self.binaries, args)
     }
 
-    /// An ordinary Job of one pod with `gpus` GPUs that runs `args` of the test workload. Nothing in it knows of Comity.
+    /// An ordinary Job of one pod with `gpus` GPUs that runs `args` of the test workload. Nothing in it knows of
+    /// Comity.
     #[must_use]
     pub fn job(name: &str, gpus: u32, args: &[&str]) -> String {
         let args = serde_json::to_string(args).unwrap_or_default();

@@ -7,9 +7,9 @@
 //!               └─ leases and requests, by a quorum ──▶ ledger ◀─┘
 //! ```
 //!
-//! The ledger is kept from the outside: it sets what the brokers say beside what the donors' API servers have, and shares no
-//! code with either. Each donor has an API server for that reason; origins have one as far as there are more, and are hosts
-//! with an inventory file otherwise.
+//! The ledger is kept from the outside: it sets what the brokers say beside what the donors' API servers have, and
+//! shares no code with either. Each donor has an API server for that reason; origins have one as far as there are more,
+//! and are hosts with an inventory file otherwise.
 
 pub(crate) mod dice;
 mod figures;

@@ -4,8 +4,8 @@
 //!   for each pair, for each number of clients:  start one store ─▶ warm up ─▶ count ─▶ stop it, then the other
 //! ```
 //!
-//! A store is new for each measurement, so that none has more to hold than the other. Each client has a connection of its own
-//! to the leader. Which store comes first alternates, for a disk or a neighbour may be slower for a while.
+//! A store is new for each measurement, so that none has more to hold than the other. Each client has a connection of
+//! its own to the leader. Which store comes first alternates, for a disk or a neighbour may be slower for a while.
 
 mod report;
 

@@ -4,8 +4,8 @@
 //!   writers write ─▶ SIGKILL the leader ─▶ the next acknowledgement ─▶ start it again ─▶ healthy ─▶ the other store's turn
 //! ```
 //!
-//! Both stores run all the time; only the one whose turn it is has load. Writers find the next member by themselves. In the
-//! end every write that was acknowledged is looked for on each member.
+//! Both stores run all the time; only the one whose turn it is has load. Writers find the next member by themselves. In
+//! the end every write that was acknowledged is looked for on each member.
 
 mod report;
 mod writers;

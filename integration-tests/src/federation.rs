@@ -150,8 +150,8 @@ pub struct Federation {
     cluster_certificates_s: u64,
 }
 
-/// Everything that may take a while in these tests is given this long. It is a limit against hanging, not a measurement: a
-/// machine that flushes its disk can take half a minute for one fsync.
+/// Everything that may take a while in these tests is given this long. It is a limit against hanging, not a
+/// measurement: a machine that flushes its disk can take half a minute for one fsync.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
 impl Federation {
@@ -161,8 +161,8 @@ impl Federation {
         Self::start_at(config, places, |_, data| Ok(data)).await
     }
 
-    /// As [`Federation::start`], with a place for each broker. `prepare` gets the number and the data directory of each before
-    /// it is started for the first time, and says where the directory is from then on.
+    /// As [`Federation::start`], with a place for each broker. `prepare` gets the number and the data directory of each
+    /// before it is started for the first time, and says where the directory is from then on.
     pub(crate) async fn start_at(
         config: FederationConfig,
         places: Vec<Place>,
@@ -218,8 +218,8 @@ impl Federation {
         Ok(federation)
     }
 
-    /// As the files of [`Federation::start`], for brokers that somebody else starts from them: as pods. They are reached at
-    /// the address of `place` and this port.
+    /// As the files of [`Federation::start`], for brokers that somebody else starts from them: as pods. They are
+    /// reached at the address of `place` and this port.
     pub async fn found_elsewhere(place: Place, client_port: u16, members: &str) -> Result<Self> {
         let mut federation = Self::found(place.clone(), members).await?;
         let (data, ports) = (federation.broker_dir(1), Ports { raft: 0, client: client_port });

@@ -4,8 +4,8 @@
 //!   donors offer ─▶ tenants submit, clusters accept ─▶ all active: rest, list, renew ─▶ kill -9 ─▶ start ─▶ all there?
 //! ```
 //!
-//! Clusters are simulated down to the wire: they join with tokens, keep an agent's stream each, and say of every peering and
-//! lease what an agent says. The broker is the program that users run, on this machine's disk.
+//! Clusters are simulated down to the wire: they join with tokens, keep an agent's stream each, and say of every
+//! peering and lease what an agent says. The broker is the program that users run, on this machine's disk.
 
 mod borrower;
 mod demand;
@@ -182,7 +182,7 @@ impl<'a> Run<'a> {
             report.restored_leases
         );
 
-        progress("all clusters connect, and offer anew");
+        progress("all clusters connect, and offer again");
         report.resync_seconds = timed(self.resync()).await?;
         progress("all leases are released");
         report.release_seconds = timed(self.release(&leases, progress)).await?;
@@ -295,7 +295,7 @@ impl<'a> Run<'a> {
         Ok(began.elapsed().as_secs_f64())
     }
 
-    /// All clusters connect, learn their leases, and offer everything anew.
+    /// All clusters connect, learn their leases, and offer everything again.
     async fn resync(&self) -> Result<()> {
         for member in &self.members {
             member.seen.active.store(0, Ordering::Relaxed);

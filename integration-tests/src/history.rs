@@ -1,4 +1,5 @@
-//! What clients did and saw, and whether one order of it exists that explains all: linearizability (Herlihy and Wing, 1990).
+//! What clients did and saw, and whether one order of it exists that explains all: linearizability (Herlihy and Wing,
+//! 1990).
 //!
 //! ```text
 //!   clients ─ call ─▶ brokers ─ answer or none ─▶ History ─┬─ per request: does an order exist? (Wing, Gong, Lowe)
@@ -6,9 +7,9 @@
 //!                                                         └─ per member, in the end: is all there that was acknowledged?
 //! ```
 //!
-//! Each request is an object of its own: a history is linearizable exactly if that of each object is (locality), and small
-//! histories are checked in no time. A list is a read of every request. What locality leaves out of a list, that it shows all
-//! its requests at one moment, the order of revisions covers.
+//! Each request is an object of its own: a history is linearizable exactly if that of each object is (locality), and
+//! small histories are checked in no time. A list is a read of every request. What locality leaves out of a list, that
+//! it shows all its requests at one moment, the order of revisions covers.
 
 mod check;
 mod model;

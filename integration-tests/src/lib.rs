@@ -1,8 +1,8 @@
 //! Whole federations of real processes, for the scenario tests.
 //!
 //! A [`Federation`] is three `comity-broker` processes and any number of `comity-agent` processes, driven through the
-//! `comity` command as a person would; so what a test sees is what a user sees. Processes can be killed at any point, and
-//! searched: their files, logs and memory.
+//! `comity` command as a person would; so what a test sees is what a user sees. Processes can be killed at any point,
+//! and searched: their files, logs and memory.
 //!
 //! The programs are those that `cargo build` put beside the test binary; `./test` builds them first.
 

@@ -1,5 +1,5 @@
-//! Brokers and agents as pods of two clusters with real kubelets, from the manifests that ship in `deploy/` and images that are
-//! made here. What is laid over the manifests is what they say has to be chosen.
+//! Brokers and agents as pods of two clusters with real kubelets, from the manifests that ship in `deploy/` and images
+//! that are made here. What is laid over the manifests is what they say has to be chosen.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -49,8 +49,8 @@ pub struct Pods {
 }
 
 impl Pods {
-    /// Brings everything up: the donor's cluster has three brokers, four GPUs and an agent, the origin's an agent. Neither has Liqo,
-    /// and the agents have no privileges.
+    /// Brings everything up: the donor's cluster has three brokers, four GPUs and an agent, the origin's an agent.
+    /// Neither has Liqo, and the agents have no privileges.
     ///
     /// # Errors
     /// When a part does not come up.
@@ -247,8 +247,8 @@ impl Pods {
         agent_rolled_out(real).await
     }
 
-    /// `kubectl apply -k` of an overlay over folders of `deploy/`, as a user would write one; `more` adds to its text and names the files that it
-    /// uses.
+    /// `kubectl apply -k` of an overlay over folders of `deploy/`, as a user would write one; `more` adds to its text
+    /// and names the files that it uses.
     async fn apply(
         &self,
         real: &RealCluster,
@@ -404,7 +404,8 @@ fn secret(name: &str, namespace: &str, files: &[PathBuf]) -> String {
     )
 }
 
-/// Local volumes under the cluster's default storage class, in place of a provisioner. Whoever claims first has the first.
+/// Local volumes under the cluster's default storage class, in place of a provisioner. Whoever claims first has the
+/// first.
 async fn volumes(real: &RealCluster, names: &[&str]) -> Result<()> {
     let mut items = vec![serde_json::json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": "kubernetes.io/no-provisioner",

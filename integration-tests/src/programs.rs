@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
-/// The path of one of the workspace's programs: `target/<profile>/NAME`, beside the running benchmark, or above the running test.
+/// The path of one of the workspace's programs: `target/<profile>/NAME`, beside the running benchmark, or above the
+/// running test.
 pub fn program(name: &str) -> Result<PathBuf> {
     let running = std::env::current_exe().context("where this program is")?;
     let folder = running.parent().context("this program is in no folder")?;

@@ -1,5 +1,5 @@
-//! Two replicated stores behind one face: Comity's broker group and etcd, three members each on this machine, every write
-//! through to the disk, every connection with mutual TLS.
+//! Two replicated stores behind one face: Comity's broker group and etcd, three members each on this machine, every
+//! write through to the disk, every connection with mutual TLS.
 
 mod comity;
 mod etcd;

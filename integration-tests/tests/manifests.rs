@@ -1,5 +1,5 @@
-//! What ships in `deploy/` is YAML, holds together, and asks for no more rights than it says. That it works is for the scenario
-//! `pods` to show.
+//! What ships in `deploy/` is YAML, holds together, and asks for no more rights than it says. That it works is for the
+//! scenario `pods` to show.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::path::{Path, PathBuf};
@@ -231,9 +231,9 @@ fn the_agent_holds_no_right_on_gateways_but_in_tenant_namespaces() {
     assert!(policy.contains("variables.isTenant && request.resource.resource in ['secrets', 'rolebindings']"));
 }
 
-/// People answer a call back on a GpuLease, and write no status; objects about NUMA nodes are read and nothing else.
+/// People answer a reclaim on a GpuLease, and write no status; objects about NUMA nodes are read and nothing else.
 #[test]
-fn call_backs_and_numa_nodes_take_no_more_rights_than_they_need() {
+fn reclaims_and_numa_nodes_take_no_more_rights_than_they_need() {
     let edit = object("agent/burst.yaml", "ClusterRole", "comity-edit");
     let on_leases: Vec<&Value> = edit["rules"]
         .as_array()

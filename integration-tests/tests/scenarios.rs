@@ -7,8 +7,8 @@ mod broker_drills;
 mod brokers_fail;
 #[path = "scenarios/burst.rs"]
 mod burst;
-#[path = "scenarios/called_back.rs"]
-mod called_back;
+#[path = "scenarios/reclaimed.rs"]
+mod reclaimed;
 #[path = "scenarios/chaos.rs"]
 mod chaos;
 #[path = "scenarios/clocks.rs"]

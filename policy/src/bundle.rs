@@ -152,7 +152,8 @@ impl Bundle {
         self.classes.get(class).is_some_and(|class| class.spec.selector.matches(device))
     }
 
-    /// The class a device belongs to: of those that select it the one with the highest rank, of equal ranks the first by name.
+    /// The class a device belongs to: of those that select it the one with the highest rank, of equal ranks the first
+    /// by name.
     #[must_use]
     pub fn class_of(&self, device: &DeviceFacts) -> Option<&str> {
         self.classes_of(device).into_iter().next()

@@ -72,8 +72,8 @@ pub fn scan_directory(path: &Path) -> Result<Scan, ReadError> {
 
 /// Reads all `*.yaml` and `*.yml` files below a directory, sorted by path; a single file may be named too.
 ///
-/// Names that begin with `.` are passed over (`.git`, and `..data` of a mounted ConfigMap). A link to a file is followed if
-/// it stays within the directory, as the files of a mounted ConfigMap do.
+/// Names that begin with `.` are passed over (`.git`, and `..data` of a mounted ConfigMap). A link to a file is
+/// followed if it stays within the directory, as the files of a mounted ConfigMap do.
 ///
 /// # Errors
 /// [`ReadError`], naming the path.

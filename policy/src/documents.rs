@@ -95,8 +95,8 @@ impl<T> Document<T> {
         Self { kind, name, origin: Origin { file, line: place.line }, spec, places, place }
     }
 
-    /// A reference to the line of a field (its path within `spec`, such as `lends[0].maxGpus`), or to the document where it
-    /// does not have the field.
+    /// A reference to the line of a field (its path within `spec`, such as `lends[0].maxGpus`), or to the document
+    /// where it does not have the field.
     #[must_use]
     pub(crate) fn at(&self, path: &str) -> DocRef {
         DocRef {

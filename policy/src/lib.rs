@@ -8,10 +8,10 @@
 //!                         BorrowFacts, DeviceFacts, user id ──▶ decisions with reasons ◀┘
 //! ```
 //!
-//! What this crate does: it reads all documents of a bundle, reports *all* problems with file, line, column and snippet, warns of
-//! what compiles and is surely not meant ([`Bundle::warnings`]), and
-//! answers questions about the compiled [`Bundle`]: [`Bundle::may_borrow`], [`Bundle::class_of`], [`Bundle::roles_of`].
-//! Every allow and deny names the documents and lines behind it.
+//! What this crate does: it reads all documents of a bundle, reports *all* problems with file, line, column and
+//! snippet, warns of what compiles and is surely not meant ([`Bundle::warnings`]), and answers questions about the
+//! compiled [`Bundle`]: [`Bundle::may_borrow`], [`Bundle::class_of`], [`Bundle::roles_of`]. Every allow and deny names
+//! the documents and lines behind it.
 //!
 //! What it never does: no clock, no randomness, no network, no floating point, nothing that depends on hash order; the
 //! same files give the same bundle and the same decisions on every replica. Only [`read_directory`] and

@@ -4,7 +4,8 @@
 pub const MAX_FILES: usize = 512;
 /// Bytes in one file. Larger ones are generated, and belong split.
 pub const MAX_FILE_BYTES: usize = 1024 * 1024;
-/// Bytes of all files of one bundle together: a bundle is one entry of the replicated log, and one gRPC message (4 MiB).
+/// Bytes of all files of one bundle together: a bundle is one entry of the replicated log, and one gRPC message (4
+/// MiB).
 pub const MAX_BUNDLE_BYTES: usize = 2 * 1024 * 1024;
 /// Documents in one bundle.
 pub const MAX_DOCUMENTS: usize = 10_000;

@@ -3,9 +3,9 @@
 /// Longest name.
 const MAX_BYTES: usize = 32;
 
-/// Whether the text has the form of a MIG profile's name, as `nvidia-smi mig -lgip` and device plugins write them: compute
-/// slices and memory ("1g.10gb"), with compute instances before ("1c.3g.40gb") and engines behind ("1g.10gb+me", "1g.24gb-me").
-/// Whether any board has it is another question.
+/// Whether the text has the form of a MIG profile's name, as `nvidia-smi mig -lgip` and device plugins write them:
+/// compute slices and memory ("1g.10gb"), with compute instances before ("1c.3g.40gb") and engines behind
+/// ("1g.10gb+me", "1g.24gb-me"). Whether any board has it is another question.
 #[must_use]
 pub fn is_mig_profile(text: &str) -> bool {
     let sliced = |text: &str| matches!(text.as_bytes(), [b'1'..=b'9']);

@@ -60,7 +60,7 @@ pub enum ProblemCode {
     CelTooCostly,
     /// The bundle has no Federation document.
     NoFederation,
-    /// A warning: work that is called back has no time to save itself.
+    /// A warning: work that is being reclaimed has no time to save itself.
     NoNotice,
     /// A warning: a notice is longer than any lease.
     NoticeTooLong,
@@ -138,7 +138,8 @@ impl fmt::Display for ProblemCode {
     }
 }
 
-/// One thing wrong with a bundle, or surely not meant. [`Display`](fmt::Display) renders it in the way of rustc, with the line and a caret.
+/// One thing wrong with a bundle, or surely not meant. [`Display`](fmt::Display) renders it in the way of rustc, with
+/// the line and a caret.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {

@@ -46,7 +46,8 @@ impl Roles {
 }
 
 impl Bundle {
-    /// Whether a user may invite a cluster: as a federation admin, or as an operator of the institution that may enrol it.
+    /// Whether a user may invite a cluster: as a federation admin, or as an operator of the institution that may enrol
+    /// it.
     #[must_use]
     pub fn may_invite(&self, spiffe_id: &str, cluster: &str) -> bool {
         let Some(owner) = self.institution_of_cluster(cluster) else {

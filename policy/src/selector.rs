@@ -1,8 +1,8 @@
 //! CEL selectors over one device.
 //!
-//! The language is a part of CEL that is checked before it is ever run: every attribute exists, every comparison is between
-//! values of one type, nothing loops and nothing is a floating-point number. So a selector that compiles gives an answer for
-//! every device, at a cost bounded by its length, and the same answer on every replica.
+//! The language is a part of CEL that is checked before it is ever run: every attribute exists, every comparison is
+//! between values of one type, nothing loops and nothing is a floating-point number. So a selector that compiles gives
+//! an answer for every device, at a cost bounded by its length, and the same answer on every replica.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -34,7 +34,8 @@ impl Selector {
         &self.source
     }
 
-    /// Whether the device is selected. An attribute missing from `extra`, or arithmetic that overflows, selects nothing.
+    /// Whether the device is selected. An attribute missing from `extra`, or arithmetic that overflows, selects
+    /// nothing.
     #[must_use]
     pub fn matches(&self, device: &DeviceFacts) -> bool {
         self.matches_in(&device_context(device))

@@ -21,8 +21,8 @@ pub struct LeaseUse<'l> {
     pub agreement: Option<&'l str>,
     /// Its GPUs, in milli-GPU.
     pub gpus_milli: u64,
-    /// Whether another lease of the same request takes its place. Then it counts only where it lies, with its donor and its
-    /// agreement: what its tenant and its institution use counts once.
+    /// Whether another lease of the same request takes its place. Then it counts only where it lies, with its donor and
+    /// its agreement: what its tenant and its institution use counts once.
     pub replaced: bool,
 }
 

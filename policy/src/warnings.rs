@@ -9,8 +9,9 @@ use crate::place::Problems;
 use crate::problem::{Problem, ProblemCode};
 
 impl Bundle {
-    /// All that is surely not meant, by file and line: notices of no use, limits and dates that let nothing through, ranks that
-    /// rank nobody, tenants that cannot borrow anything. At most [`MAX_PROBLEMS`](crate::limits::MAX_PROBLEMS).
+    /// All that is surely not meant, by file and line: notices of no use, limits and dates that let nothing through,
+    /// ranks that rank nobody, tenants that cannot borrow anything. At most
+    /// [`MAX_PROBLEMS`](crate::limits::MAX_PROBLEMS).
     #[must_use]
     pub fn warnings(&self) -> Vec<Problem> {
         let mut found = Problems::new(&self.source().files);
@@ -35,7 +36,7 @@ impl Bundle {
                 self.federation.place_of("defaults.reclaimGrace"),
                 ProblemCode::NoticeTooLong,
                 format!("`defaults.reclaimGrace: {default}` is longer than the longest lease (`limits.maxLeaseDuration`, {longest})"),
-                format!("no lease would end by being called back; write less than {longest}, for example `5m`"),
+                format!("no lease would end by being reclaimed; write less than {longest}, for example `5m`"),
             );
         }
         for cluster in self.clusters.values() {
@@ -58,7 +59,7 @@ impl Bundle {
                     place,
                     ProblemCode::NoticeTooLong,
                     format!("`reclaimGrace: {grace}` of Cluster `{name}` is longer than the longest lease it grants ({longest})"),
-                    format!("no lease would end by being called back; write less than {longest}"),
+                    format!("no lease would end by being reclaimed; write less than {longest}"),
                 );
             }
         }

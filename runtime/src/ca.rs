@@ -33,8 +33,8 @@ pub use csr::{CsrDer, KeyAndCsr};
 pub const DEFAULT_VALIDITY: Duration = Duration::from_secs(24 * 3600);
 /// The longest life that [`CertificateAuthority::issue`] grants.
 pub const MAX_VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
-/// Certificates begin this much before now: a machine whose clock is slower by less accepts them all the same. More would
-/// not help, for a leader whose clock is off by so much hands over.
+/// Certificates begin this much before now: a machine whose clock is slower by less accepts them all the same. More
+/// would not help, for a leader whose clock is off by so much hands over.
 pub const BACKDATE: Duration = Duration::from_secs(3600);
 /// Most DNS names and addresses in one certificate.
 pub const MAX_NAMES: usize = 16;
@@ -276,8 +276,8 @@ impl CertificateAuthority {
         Ok(IdentityPem { key: request.key_pem, chain: issued.chain_pem, ca: self.root_pem.clone() })
     }
 
-    /// A secret that only holders of the authority's key can compute: SHA-256 over the purpose, the key and the parts, each
-    /// with its length before it. Equal on every broker.
+    /// A secret that only holders of the authority's key can compute: SHA-256 over the purpose, the key and the parts,
+    /// each with its length before it. Equal on every broker.
     pub fn derive_secret(&self, purpose: &str, parts: &[&[u8]]) -> Secret<[u8; 32]> {
         let mut key = self.issuer.key().serialize_der();
         let mut hash = Sha256::new();

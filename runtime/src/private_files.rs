@@ -43,8 +43,8 @@ pub fn make_private_files_only() {
 
 /// Refuses a file or directory that others than its owner can use. What is not there is not looked at.
 ///
-/// The group may use it where it is a group of this process and either the owner is root, as for a mounted Secret, or this
-/// process is in a pod, whose volumes Kubernetes gives to the group that `fsGroup` names.
+/// The group may use it where it is a group of this process and either the owner is root, as for a mounted Secret, or
+/// this process is in a pod, whose volumes Kubernetes gives to the group that `fsGroup` names.
 ///
 /// # Errors
 /// [`NotPrivate`], which has the command to run.

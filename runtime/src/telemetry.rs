@@ -117,8 +117,8 @@ impl Drop for TelemetryGuard {
     }
 }
 
-/// Starts logs and traces for the whole process. Of each warning or error that repeats, three lines are written in half a
-/// minute. Needs a tokio runtime where traces are exported.
+/// Starts logs and traces for the whole process. Of each warning or error that repeats, three lines are written in half
+/// a minute. Needs a tokio runtime where traces are exported.
 ///
 /// # Errors
 /// [`TelemetryError`] where the configuration is wrong, or telemetry was started before.

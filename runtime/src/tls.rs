@@ -6,10 +6,11 @@
 //!   server: incoming() ─▶ accept ─▶ handshake (bounded, 5 s) ─▶ ClientVerifier ─▶ PeerInfo ─▶ tonic
 //! ```
 //!
-//! A connection keeps the identities it began with. After a renewal [`BrokerChannel`] makes its next
-//! call on a new connection, and streams that are open go on. It does the same where a broker says
-//! that another may do better ([`ELSEWHERE_METADATA`]), and makes that call again there. A server that wants no calls under an
-//! ended certificate asks [`PeerInfo::has_expired`]. Sessions are never resumed, for a resumed one would skip the check of the certificate's end.
+//! A connection keeps the identities it began with. After a renewal [`BrokerChannel`] makes its next call on a new
+//! connection, and streams that are open go on. It does the same where a broker says that another may do better
+//! ([`ELSEWHERE_METADATA`]), and makes that call again there. A server that wants no calls under an ended certificate
+//! asks [`PeerInfo::has_expired`]. Sessions are never resumed, for a resumed one would skip the check of the
+//! certificate's end.
 
 mod channel;
 mod client;

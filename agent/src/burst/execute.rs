@@ -132,7 +132,8 @@ async fn limited<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Outco
         Err(_) => Outcome::Failed(format!("no answer within {} s", CALL_LIMIT.as_secs())),
         Ok(Ok(_)) => Outcome::Done,
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Outcome::Outdated,
-        // A test of the patch did not hold, or the pod of this name is another one. Anything else is a refusal, with its reason.
+        // A test of the patch did not hold, or the pod of this name is another one. Anything else is a refusal, with
+        // its reason.
         Ok(Err(kube::Error::Api(status)))
             if status.code == 422
                 && ["testing value", "metadata.uid"].iter().any(|mark| status.message.contains(mark)) =>

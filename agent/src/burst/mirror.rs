@@ -50,7 +50,7 @@ impl Cluster {
         }
     }
 
-    /// Waits for an event; whether it changed anything. Watches begin anew by themselves.
+    /// Waits for an event; whether it changed anything. Watches begin again by themselves.
     pub(super) async fn changed(&mut self) -> bool {
         tokio::select! {
             Some(event) = self.namespace_events.next() => {

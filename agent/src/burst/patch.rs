@@ -1,5 +1,5 @@
-//! The patches that pods get. Each is one JSON patch that begins with tests, so that it meets the pod it was made for, in the
-//! state it was made for, or does nothing.
+//! The patches that pods get. Each is one JSON patch that begins with tests, so that it meets the pod it was made for,
+//! in the state it was made for, or does nothing.
 
 use json_patch::Patch;
 use serde_json::{Value, json};

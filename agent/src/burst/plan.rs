@@ -1,7 +1,8 @@
 //! What to do now: a pure function of a look at cluster and broker.
 //!
-//! Pods are taken in order of age. A pod that fits a GPU of this cluster stays here; one that a lease has room for is sent
-//! there; what is left becomes requests, as far as the namespace's limits go. What nobody needs any more is given back.
+//! Pods are taken in order of age. A pod that fits a GPU of this cluster stays here; one that a lease has room for is
+//! sent there; what is left becomes requests, as far as the namespace's limits go. What nobody needs any more is given
+//! back.
 
 mod ask;
 mod give_back;
@@ -85,7 +86,7 @@ pub enum BurstAction {
         /// The pod.
         pod: PodRef,
     },
-    /// Delete a pod that never ran and that only a lease which is gone could run; its controller makes it anew.
+    /// Delete a pod that never ran and that only a lease which is gone could run; its controller makes it again.
     Replace {
         /// The pod.
         pod: PodRef,

@@ -47,7 +47,7 @@ pub struct PodFacts {
     pub created_ms: u64,
     /// Who made it.
     pub owner: Owner,
-    /// Whether something would make it anew.
+    /// Whether something would make it again.
     pub has_controller: bool,
     pub(crate) shape: Result<Shape, String>,
     pub(crate) wishes: Wishes,

@@ -38,8 +38,8 @@ const LIST_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from
 const BELIEVED_FOR_MS: u64 = 5_000;
 /// After a failure.
 const RETRY_MS: u64 = 1_000;
-/// How long a request that lost its lease to a call back waits for pods: a Job makes them anew after ten seconds, later if they
-/// failed before.
+/// How long a request that lost its lease to a reclaim waits for pods: a Job makes them again after ten seconds, later
+/// if they failed before.
 const MOVES_FOR_MS: u64 = 60_000;
 /// Events of one pod that are remembered, the newest first.
 const MOST_TOLD: usize = 16;
@@ -62,14 +62,14 @@ pub struct BurstContext {
     pub nodes: watch::Receiver<Nodes>,
     /// Whether this cluster can have virtual nodes.
     pub service: watch::Receiver<NodeService>,
-    /// Told of leases that are called back and whose work is saved.
+    /// Told of leases that are being reclaimed and whose work is saved.
     pub saved: watch::Sender<Saved>,
     /// Time.
     pub clock: Arc<dyn Clock>,
 }
 
-/// Runs until told to stop: pods, the webhook where there is one, `GpuRequest`s and `GpuLease`s, and what they hear of leases
-/// that are called back. Nothing that was made is taken away when it stops.
+/// Runs until told to stop: pods, the webhook where there is one, `GpuRequest`s and `GpuLease`s, and what they hear of
+/// leases that are being reclaimed. Nothing that was made is taken away when it stops.
 pub async fn run(context: BurstContext, stop: CancellationToken) {
     let custom = crate::crd::Controller {
         cluster: context.cluster.clone(),
@@ -82,7 +82,7 @@ pub async fn run(context: BurstContext, stop: CancellationToken) {
         default_tenant: context.settings.default_tenant.clone(),
         saved: context.saved.clone(),
     };
-    let called_back = ReclaimContext {
+    let reclaim = ReclaimContext {
         cluster: context.cluster.clone(),
         kubernetes: context.kubernetes.clone(),
         desired: context.desired.clone(),
@@ -109,7 +109,7 @@ pub async fn run(context: BurstContext, stop: CancellationToken) {
         Shell::new(&context).run(stop.clone()),
         webhook,
         custom.run(stop.clone()),
-        reclaim::run(called_back, stop.clone())
+        reclaim::run(reclaim, stop.clone())
     );
 }
 
@@ -145,7 +145,7 @@ struct Shell {
     expected: BTreeMap<String, Option<u32>>,
     short_since: BTreeMap<String, u64>,
     idle_since: BTreeMap<String, u64>,
-    /// Requests whose lease was called back, and until when they are kept for pods that are made anew.
+    /// Requests whose lease was reclaimed, and until when they are kept for pods that are made again.
     moving: BTreeMap<String, u64>,
     listed_ms: u64,
 }

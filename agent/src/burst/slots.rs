@@ -111,7 +111,7 @@ pub(crate) fn slots(view: &BurstView) -> BTreeMap<&str, Slot<'_>> {
             kept_until_ms: 0,
         });
         slot.is_queued &= lease.stage == LeaseStage::Ending;
-        // A request that is placed anew has a lease that is called back, or ends, beside its next one.
+        // A request that is placed again has a lease that is being reclaimed, or ends, beside its next one.
         if slot.lease.is_none_or(|(_, other)| lease.stage.rank() < other.stage.rank()) {
             slot.lease = Some((id, lease));
         }
@@ -142,7 +142,8 @@ pub(crate) fn holds<'a>(view: &'a BurstView, pod: &'a PodFacts) -> Option<&'a st
     })
 }
 
-/// The request whose lease has a virtual node; of two, for one node serves leases one after another, that which goes on.
+/// The request whose lease has a virtual node; of two, for one node serves leases one after another, that which goes
+/// on.
 fn served_by<'a>(leases: &'a BTreeMap<String, LeaseFacts>, node: &str) -> Option<&'a str> {
     let on_node = |(id, lease): &(&String, &LeaseFacts)| lease.node.as_ref().unwrap_or(id) == node;
     let (_, lease) = leases.iter().filter(on_node).min_by_key(|(_, lease)| lease.stage == LeaseStage::Ending)?;
@@ -167,7 +168,7 @@ mod tests {
         for (next, waits_for) in
             [(None, "lease-9"), (Some(LeaseStage::Coming), "lease-10"), (Some(LeaseStage::Active), "lease-10")]
         {
-            let mut leases = BTreeMap::from([("lease-9".to_owned(), lease("req-1", 1, LeaseStage::CalledBack))]);
+            let mut leases = BTreeMap::from([("lease-9".to_owned(), lease("req-1", 1, LeaseStage::Reclaiming))]);
             leases.extend(next.map(|stage| ("lease-10".to_owned(), lease("req-1", 1, stage))));
             let view = BurstView { leases: Some(leases), ..BurstView::default() };
             let slots = slots(&view);

@@ -39,7 +39,8 @@ pub struct RequestFacts {
     pub message: String,
     /// Since when pods want less than it asks for.
     pub short_since_ms: Option<u64>,
-    /// Until when it is kept though no pod wants it: its lease was called back, and pods that saved themselves are made anew.
+    /// Until when it is kept though no pod wants it: its lease was reclaimed, and pods that saved themselves are made
+    /// again.
     pub kept_until_ms: u64,
     pub(crate) wishes: Wishes,
     /// What this agent wrote into it, if it made it for pods.
@@ -64,8 +65,8 @@ pub enum LeaseStage {
     Coming,
     /// Pods can run.
     Active,
-    /// Its pods run on, and no others are sent there: it is called back.
-    CalledBack,
+    /// Its pods run on, and no others are sent there: it is being reclaimed.
+    Reclaiming,
     /// It is being taken down.
     Ending,
 }
@@ -76,7 +77,7 @@ impl LeaseStage {
         match self {
             Self::Active => 0,
             Self::Coming => 1,
-            Self::CalledBack => 2,
+            Self::Reclaiming => 2,
             Self::Ending => 3,
         }
     }

@@ -1,8 +1,9 @@
-//! The admission webhook that gives GPU pods of opted-in namespaces a scheduling gate, so that they can be pinned to a lease.
+//! The admission webhook that gives GPU pods of opted-in namespaces a scheduling gate, so that they can be pinned to a
+//! lease.
 //!
-//! It is a help, not a guard: its failure policy is `Ignore`, and without it pending pods are rescued by tolerations. Its
-//! certificates are the agent's own: a CA whose key is thrown away as soon as it has signed one server certificate, both in
-//! a Secret, the CA also in the webhook's configuration. They are replaced long before they end.
+//! It is a help, not a guard: its failure policy is `Ignore`, and without it pending pods are rescued by tolerations.
+//! Its certificates are the agent's own: a CA whose key is thrown away as soon as it has signed one server certificate,
+//! both in a Secret, the CA also in the webhook's configuration. They are replaced long before they end.
 
 mod configuration;
 mod review;
@@ -95,11 +96,12 @@ impl Keeper {
 
     async fn once(&self) -> Result<(), String> {
         let certificates = secret::ensure(&self.client, &self.settings, self.clock.now()).await?;
-        // Whoever connects knows the new CA before the new certificate is shown, and the old one for as long as it is good.
+        // Whoever connects knows the new CA before the new certificate is shown, and the old one for as long as it is
+        // good.
         configuration::ensure(&self.client, &self.settings, &certificates.ca_pem).await?;
         if self.show.borrow().as_ref().is_none_or(|shown| !shown.shows(&certificates)) {
             let webhook = Webhook::new(&certificates, self.service.clone())
-                .map_err(|error| format!("{error}; delete Secret {} to have them made anew", secret::SECRET))?;
+                .map_err(|error| format!("{error}; delete Secret {} to have them made again", secret::SECRET))?;
             self.show.send_replace(Some(Arc::new(webhook)));
         }
         Ok(())

@@ -1,4 +1,5 @@
-//! What pods say of how their GPUs are asked for, beside class and amounts: by the names that a `GpuRequest` has for it.
+//! What pods say of how their GPUs are asked for, beside class and amounts: by the names that a `GpuRequest` has for
+//! it.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +66,7 @@ impl Wishes {
         Ok(Self {
             priority: priority.to_owned(),
             preemptible_grace_ms: grace,
-            // Who cannot be preempted needs not say more; a call back for the donor asks for an answer all the same.
+            // Who cannot be preempted needs not say more; a reclaim for the donor asks for an answer all the same.
             checkpoints: checkpoints && grace.is_some(),
             nvlink: nvlink.into(),
             numa: numa.into(),
@@ -84,8 +85,8 @@ impl Wishes {
         }
     }
 
-    /// Whether what was asked for with other pods in mind will do for a pod with these. The broker names the default where no
-    /// priority was asked for; and a pod that did not say that it may be preempted must not be.
+    /// Whether what was asked for with other pods in mind will do for a pod with these. The broker names the default
+    /// where no priority was asked for; and a pod that did not say that it may be preempted must not be.
     pub(crate) fn are_met_by(&self, asked: &Self) -> bool {
         (self.priority.is_empty() || self.priority == asked.priority)
             && (self.preemptible_grace_ms, self.checkpoints) == (asked.preemptible_grace_ms, asked.checkpoints)

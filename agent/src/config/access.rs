@@ -12,7 +12,8 @@ use super::problems::Problems;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AccessSettings {
-    /// Address that is listened on. The loopback serves this host; in a pod it serves nobody, so there it is the pod's address.
+    /// Address that is listened on. The loopback serves this host; in a pod it serves nobody, so there it is the pod's
+    /// address.
     pub listen: IpAddr,
     /// Name or address that kubeconfigs have for it; absent: the address.
     pub host: Option<String>,

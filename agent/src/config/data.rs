@@ -14,8 +14,8 @@ const MAX_NAME_BYTES: usize = 128;
 /// Mbit/s of a line at most.
 const MAX_MBITS: u64 = 100_000_000;
 
-/// Data that work from elsewhere may find here, and how quickly they go elsewhere. The broker sends work that reads much to
-/// where it is, or soon will be.
+/// Data that work from elsewhere may find here, and how quickly they go elsewhere. The broker sends work that reads
+/// much to where it is, or soon will be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DataSettings {

@@ -27,7 +27,8 @@ const TOKEN_ROTATION: std::ops::RangeInclusive<u64> = 15..=57_600;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LiqoAuthentication {
-    /// By client certificates, for which the keys of both Liqos are exchanged. They end after a year, and are renewed by Liqo.
+    /// By client certificates, for which the keys of both Liqos are exchanged. They end after a year, and are renewed
+    /// by Liqo.
     #[default]
     KeysExchange,
     /// By tokens of a ServiceAccount that the agent makes and replaces. Both clusters need Liqo 1.2.
@@ -61,21 +62,22 @@ pub struct LiqoSettings {
     pub gateway: GatewaySettings,
     /// With `network: comity`: networks that this cluster's pods have addresses in; empty: those that its nodes name.
     pub pod_cidrs: Vec<Ipv4Net>,
-    /// "host:port" under which Liqo advertises this cluster's API server, by a name that its certificate carries; empty: as
-    /// in the kubeconfig.
+    /// "host:port" under which Liqo advertises this cluster's API server, by a name that its certificate carries;
+    /// empty: as in the kubeconfig.
     pub api_server: String,
-    /// Only with clusters whose fabric routes pods, as this one's (`fabric.mode: tun`). False where pods and API servers of
-    /// all clusters reach each other without a fabric. With `network: liqo` it is this cluster's fabric alone that counts, and
-    /// only for the API servers of donors.
+    /// Only with clusters whose fabric routes pods, as this one's (`fabric.mode: tun`). False where pods and API
+    /// servers of all clusters reach each other without a fabric. With `network: liqo` it is this cluster's fabric
+    /// alone that counts, and only for the API servers of donors.
     pub require_tun: bool,
     /// Networks that other clusters' pods may have addresses in; empty: any that this cluster does not use.
     pub peer_networks: Vec<Ipv4Net>,
     /// How clusters that borrow from this one prove who they are; peerings that stand stay as they began.
     pub authentication: LiqoAuthentication,
-    /// With `authentication: token`: seconds after which a token is replaced. It lives half as long again, ten minutes at least.
+    /// With `authentication: token`: seconds after which a token is replaced. It lives half as long again, ten minutes
+    /// at least.
     pub token_rotation_seconds: u64,
-    /// Whether an offloaded namespace has the same name on the donor, so that every name of a Service works there; the donor
-    /// must have none of that name.
+    /// Whether an offloaded namespace has the same name on the donor, so that every name of a Service works there; the
+    /// donor must have none of that name.
     pub same_namespace_names: bool,
     /// Metrics of offloaded pods for the clusters that they come from; absent: none. For donors with a metrics-server.
     pub pod_metrics: Option<PodMetricsSettings>,

@@ -37,7 +37,8 @@ const ASK_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_
 const KEEP_DELETED: Duration = Duration::from_secs(600);
 /// A request whose object is not seen is taken back after this time.
 const ORPHANED_AFTER_MS: u64 = 10_000;
-/// After so long a `GpuLease` that was written is looked at again as it is: until then its watch tells of it as it was before.
+/// After so long a `GpuLease` that was written is looked at again as it is: until then its watch tells of it as it was
+/// before.
 const SETTLES_AFTER: Duration = Duration::from_millis(500);
 /// What the broker refused is not asked again before this time: the policy may be another one by then.
 const REFUSED_FOR: Duration = Duration::from_secs(600);

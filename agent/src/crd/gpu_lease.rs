@@ -91,7 +91,7 @@ pub struct GpuLeaseStatus {
     /// When it ends unless renewed, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// When it ends because it is called back, RFC 3339.
+    /// When it ends because it is being reclaimed, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaim_at: Option<String>,
     /// What is waited for, or what went wrong.

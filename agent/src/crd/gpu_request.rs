@@ -43,7 +43,8 @@ use super::{Condition, DataNeed, Members, Preemptible, Topology, Window};
     validation = Rule::new("!(has(self.topology) && has(self.topology.numa)) || (has(self.cpuMilliPerGpu) && self.cpuMilliPerGpu > 0) || (has(self.memoryMibPerGpu) && self.memoryMibPerGpu > 0)").message("topology.numa aligns CPU and memory: say how much with cpuMilliPerGpu or memoryMibPerGpu")
 )]
 pub struct GpuRequestSpec {
-    /// Tenant that is accounted. Absent: the namespace's label comity.dev/tenant, or the agent's default; it may not differ from those.
+    /// Tenant that is accounted. Absent: the namespace's label comity.dev/tenant, or the agent's default; it may not
+    /// differ from those.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("tenant must be a DNS label: lower-case letters, digits and '-'"))]
     #[schemars(length(max = 63))]
@@ -95,7 +96,8 @@ pub struct GpuRequestSpec {
     /// A gang of members, each with `gpus` GPUs on one node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub members: Option<Members>,
-    /// Where no donor has room for as many members as must start, they may lie on several, with one lease and one virtual node for each. Absent: they may not.
+    /// Where no donor has room for as many members as must start, they may lie on several, with one lease and one
+    /// virtual node for each. Absent: they may not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread_donors: Option<bool>,
     /// What its work reads: a donor that holds it, or can have it soon, comes first.
@@ -135,7 +137,8 @@ pub struct GpuRequestStatus {
     /// Generation that this is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Refused, Submitting, Queued, Placed, Connecting, Active, Suspect, Reclaiming, Ending, Completed, Cancelled or Failed.
+    /// Refused, Submitting, Queued, Placed, Connecting, Active, Suspect, Reclaiming, Ending, Completed, Cancelled or
+    /// Failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// The broker's request.
@@ -144,7 +147,8 @@ pub struct GpuRequestStatus {
     /// Its lease; of a gang with several, the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<String>,
-    /// All its leases, where a gang has several: those at other donors, and of members that came later. Each has a GpuLease.
+    /// All its leases, where a gang has several: those at other donors, and of members that came later. Each has a
+    /// GpuLease.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leases: Vec<String>,
     /// Who lends.
@@ -153,7 +157,7 @@ pub struct GpuRequestStatus {
     /// When the lease ends unless renewed, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// When the lease ends because it is called back, RFC 3339.
+    /// When the lease ends because it is being reclaimed, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaim_at: Option<String>,
     /// Why it waits, or what went wrong.

@@ -33,7 +33,7 @@ impl Controller {
             let old = old.filter(|old| key(old) == key(&object));
             wanted.push(name.clone());
             // By its key: whoever may annotate one of them might say in its spec that it is another.
-            let is_asked = lease.origin == self.cluster && reclaim::called_back(lease).is_some();
+            let is_asked = lease.origin == self.cluster && reclaim::reclaim_of(lease).is_some();
             let answers = |seen: &GpuLease| {
                 lease_mirror::is_answered(seen) && lease_mirror::marks(seen) == lease_mirror::marks(&object)
             };
@@ -76,7 +76,8 @@ impl Controller {
         let apply = PatchParams::apply("comity-agent").force();
         let is_remarked = old.is_none_or(|old| lease_mirror::marks(old) != lease_mirror::marks(object));
         if is_remarked && seen.is_some_and(lease_mirror::is_answered) {
-            // It answers an earlier call back. Before that is overwritten, so that it is never taken for an answer to this one.
+            // It answers an earlier reclaim. Before that is overwritten, so that it is never taken for an answer to
+            // this one.
             let forget = Patch::Merge(json!({ "metadata": { "annotations": { CHECKPOINTED: null } } }));
             within_limit(api.patch(&name, &PatchParams::default(), &forget))
                 .await
@@ -102,14 +103,14 @@ impl Controller {
                 .await
                 .map_err(|error| error.to_string())?;
             if let Some(seen) = seen {
-                self.tell_of_call_back(seen, old, object).await;
+                self.tell_of_reclaim(seen, old, object).await;
             }
         }
         Ok(())
     }
 
-    /// An event on the `GpuLease` when it is called back, until when, and when it is not any more.
-    async fn tell_of_call_back(&self, seen: &GpuLease, old: Option<&GpuLease>, object: &GpuLease) {
+    /// An event on the `GpuLease` when it is being reclaimed, until when, and when it is not any more.
+    async fn tell_of_reclaim(&self, seen: &GpuLease, old: Option<&GpuLease>, object: &GpuLease) {
         let at = |lease: &GpuLease| lease.status.as_ref().and_then(|status| status.reclaim_at.clone());
         let Some(status) = object.status.as_ref().filter(|status| old.and_then(at) != status.reclaim_at) else {
             return;
@@ -120,7 +121,7 @@ impl Controller {
             let reason = "ComityReclaim".to_owned();
             self.tell(seen, Remark { type_: EventType::Warning, reason, text: why }).await;
         } else if status.end_reason.is_none() {
-            let (reason, text) = ("ComityReclaimWithdrawn".to_owned(), "it is not called back any more".to_owned());
+            let (reason, text) = ("ComityReclaimWithdrawn".to_owned(), "it is no longer being reclaimed".to_owned());
             self.tell(seen, Remark { type_: EventType::Normal, reason, text }).await;
         }
     }

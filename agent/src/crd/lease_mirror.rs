@@ -5,7 +5,7 @@ use comity_proto::v1;
 use super::gpu_lease::{Functions, GpuLease, GpuLeaseSpec, GpuLeaseStatus, Side};
 use super::reconcile::condition;
 use super::{Condition, DeliveryKind, camel, conditions, time};
-use crate::reclaim::{CHECKPOINTED, CalledBack, RECLAIM_AT, RECLAIM_REASON};
+use crate::reclaim::{CHECKPOINTED, ReclaimNotice, RECLAIM_AT, RECLAIM_REASON};
 
 /// Where leases are shown that have no namespace of their own here.
 const SYSTEM_NAMESPACE: &str = "comity-system";
@@ -41,8 +41,8 @@ pub(super) fn mirror(lease: &v1::Lease, cluster: &str, old: Option<&GpuLease>, n
     object.metadata.namespace = Some(namespace.to_owned());
     let marks = [("app.kubernetes.io/managed-by", "comity-agent")];
     object.metadata.labels = Some(marks.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
-    let called_back = CalledBack::of(lease);
-    object.metadata.annotations = called_back.as_ref().map(|it| {
+    let reclaim = ReclaimNotice::of(lease);
+    object.metadata.annotations = reclaim.as_ref().map(|it| {
         [(RECLAIM_AT, &it.at), (RECLAIM_REASON, &it.reason)].map(|(key, text)| (key.to_owned(), text.clone())).into()
     });
     let before = old.and_then(|old| old.status.as_ref()).map(|status| status.conditions.clone()).unwrap_or_default();
@@ -55,7 +55,7 @@ pub(super) fn mirror(lease: &v1::Lease, cluster: &str, old: Option<&GpuLease>, n
         state: Some(state_now.to_owned()),
         end_reason: end_reason(lease.end_reason()).map(str::to_owned),
         expires_at: time(lease.expires_at_ms),
-        reclaim_at: called_back.as_ref().map(|called_back| called_back.at.clone()),
+        reclaim_at: reclaim.as_ref().map(|reclaim| reclaim.at.clone()),
         message: Some(lease.message.clone()).filter(|message| !message.is_empty()),
         conditions: conditions(
             &before,
@@ -63,7 +63,7 @@ pub(super) fn mirror(lease: &v1::Lease, cluster: &str, old: Option<&GpuLease>, n
                 ready("DonorReady", lease.donor_ready),
                 ready("OriginReady", lease.origin_ready),
                 condition("Active", is_active, state_now, &lease.message, now_ms),
-                reclaiming(called_back.as_ref(), now_ms),
+                reclaiming(reclaim.as_ref(), now_ms),
             ],
         ),
     });
@@ -84,17 +84,17 @@ fn functions(placement: &v1::Placement) -> Vec<Functions> {
     all.collect()
 }
 
-/// Whether it is called back: why, until when, and where its request goes on.
-fn reclaiming(called_back: Option<&CalledBack>, now_ms: u64) -> Condition {
-    let Some(CalledBack { at, reason, message, moved_to, .. }) = called_back else {
-        return condition("Reclaiming", false, "NotCalledBack", "", now_ms);
+/// Whether it is being reclaimed: why, until when, and where its request goes on.
+fn reclaiming(reclaim: Option<&ReclaimNotice>, now_ms: u64) -> Condition {
+    let Some(ReclaimNotice { at, reason, message, moved_to, .. }) = reclaim else {
+        return condition("Reclaiming", false, "NotReclaimed", "", now_ms);
     };
     let goes_on =
         if moved_to.is_empty() { "another place is sought".to_owned() } else { format!("it goes on as {moved_to}") };
     condition("Reclaiming", true, &camel(reason), &format!("{message}; it ends at {at}; {goes_on}"), now_ms)
 }
 
-/// What a `GpuLease` says of its call back.
+/// What a `GpuLease` says of its reclaim.
 pub(super) fn marks(object: &GpuLease) -> [Option<&String>; 2] {
     let annotations = object.metadata.annotations.as_ref();
     [RECLAIM_AT, RECLAIM_REASON].map(|key| annotations.and_then(|all| all.get(key)))
@@ -193,12 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn a_call_back_is_shown_with_its_reason_and_its_end() {
+    fn a_reclaim_is_shown_with_its_reason_and_its_end() {
         let mut lease = v1::Lease {
             id: "lease-4".to_owned(),
             origin: "here".to_owned(),
             state: v1::LeaseState::Reclaiming.into(),
-            message: "called back: the donor needs it for local work".to_owned(),
+            message: "reclaimed: the donor needs it for local work".to_owned(),
             moved_to: "lease-9".to_owned(),
             reclaim: Some(v1::Reclaim {
                 reason: v1::ReclaimReason::LocalNeed.into(),
@@ -220,7 +220,7 @@ mod tests {
         assert!(!is_answered(&shown));
         shown.metadata.annotations.as_mut().unwrap().insert(CHECKPOINTED.to_owned(), "true".to_owned());
         assert!(is_answered(&shown));
-        // What ends by its call back is not called back any more.
+        // What ends by its reclaim is no longer being reclaimed.
         lease.set_state(v1::LeaseState::Ending);
         assert_eq!(marks(&mirror(&lease, "here", Some(&shown), 2_000).unwrap()), [None, None]);
     }

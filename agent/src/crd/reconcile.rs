@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::gpu_request::{DeliveryKind, GpuRequest, GpuRequestSpec, GpuRequestStatus};
 use super::{Condition, Numa, NvLink, conditions, time};
 use crate::burst::{CLASS, TENANT_LABEL};
-use crate::reclaim::CalledBack;
+use crate::reclaim::ReclaimNotice;
 
 /// What a `GpuRequest` does not say itself.
 #[derive(Clone, Debug, Default)]
@@ -188,7 +188,7 @@ pub(super) fn status(
         leases: if request.leases.len() > 1 { request.leases.clone() } else { Vec::new() },
         donor: donor.or(old.donor),
         expires_at: lease.and_then(|lease| time(lease.expires_at_ms)),
-        reclaim_at: lease.and_then(CalledBack::of).map(|called_back| called_back.at),
+        reclaim_at: lease.and_then(ReclaimNotice::of).map(|reclaim| reclaim.at),
         message: Some(message).filter(|message| !message.is_empty()),
         conditions: conditions(&old.conditions, fresh),
     }

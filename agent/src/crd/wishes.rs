@@ -1,4 +1,5 @@
-//! Parts of a `GpuRequest`: how its GPUs lie together, as how many members, when it may start and whether it may be preempted.
+//! Parts of a `GpuRequest`: how its GPUs lie together, as how many members, when it may start and whether it may be
+//! preempted.
 #![expect(unreachable_pub, reason = "the schema derive copies the types into functions")]
 
 use kube::KubeSchema;

@@ -1,9 +1,9 @@
 //! A lease as a namespace of this cluster: the delivery that needs nothing but Kubernetes.
 //!
 //! Made in an order that leaves no moment in which a tenant could do more than it may: the namespace with Pod Security,
-//! then quota, limits and network policy, and only then the account, its rights and the Secret that tokens are bound to.
-//! Taken down the other way round: the Secret first, which makes every token void, then the binding, for an API server
-//! remembers for up to 10 s that a token was good, then everything.
+//! then quota, limits and network policy, and only then the account, its rights and the Secret that tokens are bound
+//! to. Taken down the other way round: the Secret first, which makes every token void, then the binding, for an API
+//! server remembers for up to 10 s that a token was good, then everything.
 //!
 //! What this never does: touch a namespace that does not carry this lease's label, or give the tenant a way to rights
 //! that are not in `deploy/agent/tenant-role.yaml`.

@@ -1,8 +1,8 @@
 //! Leases of an origin with Kubernetes: one Secret each, in the namespace that the request names.
 //!
 //! The agent notes in its state folder where a Secret goes before it makes it, so that it finds every one again after a
-//! crash without the right to list all Secrets of the cluster. Namespaces that it makes for this it leaves in place when
-//! the last lease is gone: others may have put something there.
+//! crash without the right to list all Secrets of the cluster. Namespaces that it makes for this it leaves in place
+//! when the last lease is gone: others may have put something there.
 
 mod ledger;
 

@@ -1,7 +1,8 @@
 //! A lease as a node of the origin: what each side does for it on its own cluster, through Liqo.
 //!
-//! The key exchange belongs to the peering and comes first; then, for each lease, the donor grants and the origin asks for
-//! exactly that. Grants themselves are not handed over here: they follow from the donor's records ([`Grants`](super::Grants)).
+//! The key exchange belongs to the peering and comes first; then, for each lease, the donor grants and the origin asks
+//! for exactly that. Grants themselves are not handed over here: they follow from the donor's records
+//! ([`Grants`](super::Grants)).
 
 mod donor;
 mod nodes;
@@ -50,7 +51,8 @@ pub trait VirtualNodeDonor: Send + Sync {
         request: &'a TenantRequest,
     ) -> BoxFuture<'a, Result<IdentityParams, DeliveryError>>;
 
-    /// Makes a token for the origin, to be replaced after `rotation_ms`; the `first` one of a peering takes the origin on.
+    /// Makes a token for the origin, to be replaced after `rotation_ms`; the `first` one of a peering takes the origin
+    /// on.
     ///
     /// # Errors
     /// [`DeliveryError`].
@@ -61,7 +63,8 @@ pub trait VirtualNodeDonor: Send + Sync {
         rotation_ms: u64,
     ) -> BoxFuture<'a, Result<Minted, DeliveryError>>;
 
-    /// Removes the tenant and everything of it, and returns only when it is gone; idempotent; also when the origin is dead.
+    /// Removes the tenant and everything of it, and returns only when it is gone; idempotent; also when the origin is
+    /// dead.
     ///
     /// # Errors
     /// [`DeliveryError`].
@@ -83,8 +86,8 @@ pub trait VirtualNodeDonor: Send + Sync {
     /// [`DeliveryError`].
     fn in_force<'a>(&'a self, slice: &'a str, grant: &'a Grant) -> BoxFuture<'a, Result<(), DeliveryError>>;
 
-    /// Ends what runs under a lease whose grant is not in force any more, and returns only when it is gone; idempotent. Its
-    /// slice, empty now, may stay for the next lease. `tenant_namespace` is that of its origin, where it is known.
+    /// Ends what runs under a lease whose grant is not in force any more, and returns only when it is gone; idempotent.
+    /// Its slice, empty now, may stay for the next lease. `tenant_namespace` is that of its origin, where it is known.
     ///
     /// # Errors
     /// [`DeliveryError`].
@@ -181,7 +184,8 @@ pub struct VirtualNodes {
 /// How origins prove to a donor's API server who they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Authentication {
-    /// Whether a peering that begins goes by token; otherwise Liqo's keys are exchanged. One that stands stays as it is.
+    /// Whether a peering that begins goes by token; otherwise Liqo's keys are exchanged. One that stands stays as it
+    /// is.
     pub by_token: bool,
     /// How long a token is used until the next one comes, in milliseconds.
     pub rotation_ms: u64,

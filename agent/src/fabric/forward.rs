@@ -146,11 +146,12 @@ async fn serve_target(tunnel: TunnelStream, target: ForwardTarget) {
     }
 }
 
-/// On the origin in mode `tun`: takes what is sent to the donor's API server, as the firewall table sends it here, and leads
-/// it through the tunnel.
+/// On the origin in mode `tun`: takes what is sent to the donor's API server, as the firewall table sends it here, and
+/// leads it through the tunnel.
 ///
-/// A pod that talked to the donor directly would learn of a cut only when its own TCP tries again, which is as long after
-/// the line is back as the cut was; here its connection ends with the line, and a new one is held until the line is back.
+/// A pod that talked to the donor directly would learn of a cut only when its own TCP tries again, which is as long
+/// after the line is back as the cut was; here its connection ends with the line, and a new one is held until the line
+/// is back.
 ///
 /// # Errors
 /// Those of [`PeerHandle::listen`].

@@ -305,7 +305,7 @@ impl Tunnel {
 
     fn tick(&mut self, now: Instant, wire: &impl Wire) {
         let mut message = [0; demux::LARGEST_HANDSHAKE_BYTES];
-        // An expired session is an error here; the path then asks anew.
+        // An expired session is an error here; the path then asks again.
         if let TunnResult::WriteToNetwork(datagram) = self.tunn.update_timers(&mut message)
             && let Some(to) = self.path.endpoint()
         {

@@ -1,9 +1,9 @@
 //! The client for the API server: everything goes over one HTTP/2 connection while that has room.
 //!
-//! With HTTP/1.1 each watch needs a connection of its own, and a watch that ends closes it: a TLS handshake for every wait,
-//! and on both sides the memory of tens of connections. An API server lets one connection carry 100 streams (k8s.io/apiserver,
-//! `MaxConcurrentStreams`), and what comes after those would wait for as long as watches last. So what finds no room gets an
-//! HTTP/1.1 connection, as before.
+//! With HTTP/1.1 each watch needs a connection of its own, and a watch that ends closes it: a TLS handshake for every
+//! wait, and on both sides the memory of tens of connections. An API server lets one connection carry 100 streams
+//! (k8s.io/apiserver, `MaxConcurrentStreams`), and what comes after those would wait for as long as watches last. So
+//! what finds no room gets an HTTP/1.1 connection, as before.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use tower::{BoxError, Service, ServiceBuilder};
 const SHARED: usize = 90;
 /// How long the shared connection may be silent before the other side is asked whether it is there.
 const SILENCE: Duration = Duration::from_secs(15);
-/// How long it is given to answer that: afterwards watches begin anew, on another connection.
+/// How long it is given to answer that: afterwards watches begin again, on another connection.
 const PING_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A client for the API server of `config`.

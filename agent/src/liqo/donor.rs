@@ -8,11 +8,12 @@
 //!         └─▶ PolicyKeeper:    admission policies say the same, whoever asks                  tasks, always running
 //! ```
 //!
-//! Liqo by itself lets a consumer write its own grant, choose a class that grants everything, choose nodes, and put groups
-//! of its choice into the certificate that is signed for it. The policies shut that; without them nothing is lent.
+//! Liqo by itself lets a consumer write its own grant, choose a class that grants everything, choose nodes, and put
+//! groups of its choice into the certificate that is signed for it. The policies shut that; without them nothing is
+//! lent.
 //!
-//! What this never does: take a running pod down because a grant is not to be seen. That takes [`LiqoDonor::drain_slice`] or
-//! [`LiqoDonor::remove_tenant`], which somebody has to call.
+//! What this never does: take a running pod down because a grant is not to be seen. That takes
+//! [`LiqoDonor::drain_slice`] or [`LiqoDonor::remove_tenant`], which somebody has to call.
 
 mod class_controller;
 mod csr;

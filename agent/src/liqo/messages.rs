@@ -1,5 +1,6 @@
-//! What the two agents tell each other so that the origin's Liqo may call the donor's API server. Sealed while it travels: of
-//! a certificate only the key is worth keeping, which never leaves the origin, but a token is all that it takes.
+//! What the two agents tell each other so that the origin's Liqo may call the donor's API server. Sealed while it
+//! travels: of a certificate only the key is worth keeping, which never leaves the origin, but a token is all that it
+//! takes.
 
 use std::fmt;
 

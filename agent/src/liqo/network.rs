@@ -7,9 +7,9 @@
 //!                        └─▶ endpoint, public key ──────────▶ GatewayClient, PublicKey
 //! ```
 //!
-//! What `liqoctl network connect` does with administrators' kubeconfigs of both clusters, each agent does on its own. Everything is
-//! set again whenever it is looked at ([`LiqoNetwork::tend`]), so what others change or delete comes back. Objects that the
-//! agent did not make are left alone, and stand in the way with a reason.
+//! What `liqoctl network connect` does with administrators' kubeconfigs of both clusters, each agent does on its own.
+//! Everything is set again whenever it is looked at ([`LiqoNetwork::tend`]), so what others change or delete comes
+//! back. Objects that the agent did not make are left alone, and stand in the way with a reason.
 
 mod installed;
 mod objects;
@@ -128,8 +128,8 @@ impl LiqoNetwork {
         Self { client, settings, tending: Arc::default() }
     }
 
-    /// Sets everything of this side that can be set with what the other side has told, and looks what has come of it. `current` is
-    /// asked for that right before: what it does not give any more is not set.
+    /// Sets everything of this side that can be set with what the other side has told, and looks what has come of it.
+    /// `current` is asked for that right before: what it does not give any more is not set.
     pub async fn tend(
         &self,
         current: impl FnOnce() -> Option<(LiqoPeer, Side, Option<NetworkState>)>,
@@ -294,8 +294,9 @@ impl Pass<'_> {
         rights(dynamic::apply(&api, &object).await)
     }
 
-    /// What is left of a gateway that was deleted, while there is none. Liqo makes a key and a Deployment only where it finds none of
-    /// that name: beside those of the gateway before, which Kubernetes still has to collect, a new one would stay without.
+    /// What is left of a gateway that was deleted, while there is none. Liqo makes a key and a Deployment only where it
+    /// finds none of that name: beside those of the gateway before, which Kubernetes still has to collect, a new one
+    /// would stay without.
     async fn of_the_gateway_before(&self, kind: &ApiResource) -> Result<Option<String>, DeliveryError> {
         if self.own(kind).await?.is_some() {
             return Ok(None);

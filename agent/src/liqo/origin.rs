@@ -6,8 +6,8 @@
 //! tend                               all the time: finished pods stop counting, nodes recover with the line
 //! ```
 //!
-//! Every step can be repeated and resumed. What this never does: grant itself anything (that is the donor's to do), touch
-//! objects of Liqo that it did not make, or call a donor dead before a bounded wait has passed in vain.
+//! Every step can be repeated and resumed. What this never does: grant itself anything (that is the donor's to do),
+//! touch objects of Liqo that it did not make, or call a donor dead before a bounded wait has passed in vain.
 
 mod check;
 mod handshake;

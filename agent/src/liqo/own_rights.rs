@@ -1,6 +1,6 @@
-//! Rights of the agent's own in a tenant namespace. RBAC cannot name namespaces that are made later; so the agent holds none
-//! there, and binds them for itself, with roles that it may bind and that `deploy/agent/admission.yaml` keeps to those
-//! namespaces.
+//! Rights of the agent's own in a tenant namespace. RBAC cannot name namespaces that are made later; so the agent holds
+//! none there, and binds them for itself, with roles that it may bind and that `deploy/agent/admission.yaml` keeps to
+//! those namespaces.
 
 use std::time::Duration;
 

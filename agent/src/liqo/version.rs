@@ -42,14 +42,14 @@ impl Version {
         self >= Self(1, 2, 0)
     }
 
-    /// Whether the controller manager begins to use a new token that comes with a new certificate; before 1.2 it stays with what it
-    /// began with.
+    /// Whether the controller manager begins to use a new token that comes with a new certificate; before 1.2 it stays
+    /// with what it began with.
     pub(crate) fn takes_new_tokens(self) -> bool {
         self >= Self(1, 2, 0)
     }
 
-    /// Whether virtual-kubelets begin to use a renewed certificate by themselves; before 1.2 they keep the old one until it
-    /// ends.
+    /// Whether virtual-kubelets begin to use a renewed certificate by themselves; before 1.2 they keep the old one
+    /// until it ends.
     pub(crate) fn reloads_certificates(self) -> bool {
         self >= Self(1, 2, 0)
     }

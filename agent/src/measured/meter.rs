@@ -1,7 +1,8 @@
 //! How quickly bytes arrived at best, from one cluster. Pure.
 //!
-//! A rate is told of the shortest time in which enough arrived to tell: of a second where the line is quick, of up to ten
-//! where it is slow. It is what the line carried, and so what it carries at least: nobody may have had more to send.
+//! A rate is told of the shortest time in which enough arrived to tell: of a second where the line is quick, of up to
+//! ten where it is slow. It is what the line carried, and so what it carries at least: nobody may have had more to
+//! send.
 
 use std::collections::VecDeque;
 use std::time::Duration;

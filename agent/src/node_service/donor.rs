@@ -26,8 +26,8 @@ pub(super) struct Own<'a> {
     pub(super) clock: &'a Arc<dyn Clock>,
 }
 
-/// Puts the donor's side together. What is wrong with the installation keeps it from lending, not from taking down what was
-/// lent.
+/// Puts the donor's side together. What is wrong with the installation keeps it from lending, not from taking down what
+/// was lent.
 pub(super) async fn start(
     config: &Config,
     api: &KubernetesApi,

@@ -1,5 +1,5 @@
-//! Tends the networks between Liqos, as long as the agent runs: what the records say is set, again and again, and what is seen of
-//! it is told to the plan.
+//! Tends the networks between Liqos, as long as the agent runs: what the records say is set, again and again, and what
+//! is seen of it is told to the plan.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::steps::Context;
 /// Networks by the peering that carries them.
 pub type Networks = BTreeMap<String, NetworkSeen>;
 
-/// Between two looks while something is still to come, and when nothing is: what others changed is set back within that.
+/// Between two looks while something is still to come, and when nothing is: what others changed is set back within
+/// that.
 const SOON: Duration = Duration::from_secs(2);
 const LATER: Duration = Duration::from_secs(15);
 

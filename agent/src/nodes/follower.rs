@@ -1,7 +1,7 @@
 //! `comity-agent node`: at a node that is not the gateway, follows what the gateway publishes.
 //!
-//! It holds no credentials of the federation and sees one ConfigMap. What it cannot read it names, and keeps what it had; what
-//! it had stays too while the API server is silent.
+//! It holds no credentials of the federation and sees one ConfigMap. What it cannot read it names, and keeps what it
+//! had; what it had stays too while the API server is silent.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -121,7 +121,7 @@ impl Follower {
             Ok(whole) if whole && self.done => {}
             Ok(whole) => {
                 if !whole {
-                    tracing::warn!("the overlay's device or firewall table is not what it was; it is made anew");
+                    tracing::warn!("the overlay's device or firewall table is not what it was; it is made again");
                 }
                 self.settle();
             }

@@ -96,7 +96,8 @@ fn entry(node: &Node) -> Option<(String, Option<ClusterNode>)> {
     Some((node.name_any(), fact))
 }
 
-/// The nodes in order, as many as there may be; of what they say of their pods only what is within this cluster's pod networks.
+/// The nodes in order, as many as there may be; of what they say of their pods only what is within this cluster's pod
+/// networks.
 fn cluster_nodes<'a>(nodes: impl Iterator<Item = &'a ClusterNode>, own: &[Ipv4Net]) -> Vec<ClusterNode> {
     let mut nodes: Vec<ClusterNode> = nodes.cloned().collect();
     nodes.sort_unstable();

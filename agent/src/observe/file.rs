@@ -185,7 +185,7 @@ struct FileMig {
     instances: BTreeMap<String, u32>,
     #[serde(default)]
     layout: Option<Vec<FileInstance>>,
-    /// Whether what no instance in use holds is cut anew as leases need it.
+    /// Whether what no instance in use holds is cut again as leases need it.
     #[serde(default)]
     repartition: bool,
 }
@@ -333,7 +333,8 @@ fn device(given: &FileGpus) -> Result<v1::Device, Problem> {
     })
 }
 
-/// What is wrong with devices: the file knows which ones they are, so those that are not healthy have a fault in any case.
+/// What is wrong with devices: the file knows which ones they are, so those that are not healthy have a fault in any
+/// case.
 fn fault(given: &FileGpus) -> Result<Option<v1::DeviceFault>, Problem> {
     match &given.fault {
         Some(fault) => {

@@ -2,7 +2,8 @@
 //!
 //! Local use is what pods ask for that are not in a lease's namespace, by the scheduler's rule, for as long as they
 //! exist and have not finished: a pod that is being deleted still holds its devices. Which device a pod holds the API
-//! does not say, so local use fills a node's devices from the last one down, and leases are placed from the first one up.
+//! does not say, so local use fills a node's devices from the last one down, and leases are placed from the first one
+//! up.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,8 +35,8 @@ pub(crate) struct Folded {
     pub(crate) left_out: Vec<LeftOut>,
 }
 
-/// Folds what is known of a cluster. `lent` are the namespaces of leases: what runs there is not local use. `topologies` are NUMA
-/// nodes by the name of the node.
+/// Folds what is known of a cluster. `lent` are the namespaces of leases: what runs there is not local use.
+/// `topologies` are NUMA nodes by the name of the node.
 pub(crate) fn fold<'a>(
     nodes: impl IntoIterator<Item = &'a NodeFacts>,
     pods: impl IntoIterator<Item = &'a PodFacts>,

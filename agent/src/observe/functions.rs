@@ -11,8 +11,8 @@ use super::node_facts::NodeFacts;
 use super::pod_request::Amounts;
 use super::wiring::{MAX_GBITS, MAX_NETWORKS};
 
-/// A Kubernetes resource that counts virtual functions of one network, as the SR-IOV network device plugin and the shared
-/// RDMA device plugin do.
+/// A Kubernetes resource that counts virtual functions of one network, as the SR-IOV network device plugin and the
+/// shared RDMA device plugin do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RdmaResource {
@@ -24,8 +24,8 @@ pub struct RdmaResource {
     pub gbits: u32,
 }
 
-/// The networks of which a node has functions besides those whose bandwidth its owner wrote, and what is not offered. `local` is
-/// what local work takes of the node.
+/// The networks of which a node has functions besides those whose bandwidth its owner wrote, and what is not offered.
+/// `local` is what local work takes of the node.
 pub(super) fn of(
     facts: &NodeFacts,
     local: &Amounts,

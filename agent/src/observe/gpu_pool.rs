@@ -154,7 +154,8 @@ fn nvidia_model(node: &NodeFacts, product: &str, resource: &str) -> Result<Devic
     })
 }
 
-/// One spelling whatever the source: GPU Feature Discovery writes "ada-lovelace" where NVIDIA's DRA driver, whose words policy uses, writes "Ada Lovelace".
+/// One spelling whatever the source: GPU Feature Discovery writes "ada-lovelace" where NVIDIA's DRA driver, whose words
+/// policy uses, writes "Ada Lovelace".
 pub(super) fn architecture(family: &str) -> String {
     let capital = |word: &str| {
         let mut letters = word.chars();

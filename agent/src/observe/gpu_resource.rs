@@ -109,7 +109,8 @@ pub(crate) fn is_extended(name: &str) -> bool {
     name.split_once('/').is_some_and(|(domain, _)| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
 }
 
-/// Every name that a lease must be kept from unless it is what was leased: all that the nodes count, all the well-known ones.
+/// Every name that a lease must be kept from unless it is what was leased: all that the nodes count, all the well-known
+/// ones.
 pub(crate) fn all_known<'a>(on_nodes: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
     let profiles = MIG_PROFILES.iter().flat_map(|profile| {
         let name = format!("{NVIDIA_MIG_PREFIX}{profile}");

@@ -67,8 +67,8 @@ impl WrittenFault {
 
 /// Marks the devices that the annotation names. One sentence if it cannot be read: then nothing is marked.
 ///
-/// The broker says what follows from a fault, so a device stays as healthy as it was; but where the device plugin counts one
-/// that is not healthy, it is taken to be the one that is named.
+/// The broker says what follows from a fault, so a device stays as healthy as it was; but where the device plugin
+/// counts one that is not healthy, it is taken to be the one that is named.
 pub(crate) fn mark(text: &str, devices: &mut [Device]) -> Result<(), String> {
     if text.len() > MAX_BYTES {
         return Err(format!("it has {} bytes; write at most {MAX_BYTES}", text.len()));

@@ -1,4 +1,5 @@
-//! The inventory of a Kubernetes cluster: nodes, pods, and which namespaces are leases', watched; and NUMA nodes where objects tell.
+//! The inventory of a Kubernetes cluster: nodes, pods, and which namespaces are leases', watched; and NUMA nodes where
+//! objects tell.
 //!
 //! Of each object only what the fold needs is kept; pods that finished are not even sent. A watch that fails is begun
 //! again with growing pauses, and what was known stays published meanwhile: a silent API server must not look like an

@@ -1,7 +1,8 @@
 //! Kubernetes objects of which only what the inventory needs is read off the wire.
 //!
-//! A large cluster's agent sees tens of thousands of pods, and most of what it is told of each (who manages which field, volumes,
-//! environments, images) is nothing to it. Here the parser steps over that: nothing is built and thrown away.
+//! A large cluster's agent sees tens of thousands of pods, and most of what it is told of each (who manages which
+//! field, volumes, environments, images) is nothing to it. Here the parser steps over that: nothing is built and thrown
+//! away.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -14,7 +14,8 @@ use sha2::{Digest, Sha256};
 /// File in the state folder.
 const SALT_FILE: &str = "node-id.salt";
 const SALT_BYTES: usize = 32;
-/// Bytes of the hash that make an id: 16 hex digits. Among 10,000 nodes two ids are equal by chance once in 10¹¹ clusters.
+/// Bytes of the hash that make an id: 16 hex digits. Among 10,000 nodes two ids are equal by chance once in 10¹¹
+/// clusters.
 const ID_BYTES: usize = 8;
 
 /// What makes node ids unguessable.

@@ -1,8 +1,8 @@
 //! What one pod takes of its node: the rule of the Kubernetes scheduler.
 //!
-//! `max(Σ containers + Σ sidecars, max over init containers of (its own + sidecars started before it)) + overhead`, where
-//! a sidecar is an init container with `restartPolicy: Always`. Amounts for CPU and memory given for the pod as a whole
-//! (KEP-2837) take the place of that sum. Source: KEP-753, k8s.io/component-helpers/resource.
+//! `max(Σ containers + Σ sidecars, max over init containers of (its own + sidecars started before it)) + overhead`,
+//! where a sidecar is an init container with `restartPolicy: Always`. Amounts for CPU and memory given for the pod as a
+//! whole (KEP-2837) take the place of that sum. Source: KEP-753, k8s.io/component-helpers/resource.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! NUMA nodes of Kubernetes nodes, from NodeResourceTopology objects (`topology.node.k8s.io/v1alpha2`).
 //!
-//! They are written by node agents such as NFD's topology updater, where a cluster has their definition; most have not. What a
-//! node's owner wrote in the annotation [`comity.dev/wiring`](super::wiring::ANNOTATION) wins over them.
-//! Source: k8stopologyawareschedwg/noderesourcetopology-api, pkg/apis/topology/v1alpha2.
+//! They are written by node agents such as NFD's topology updater, where a cluster has their definition; most have not.
+//! What a node's owner wrote in the annotation [`comity.dev/wiring`](super::wiring::ANNOTATION) wins over them. Source:
+//! k8stopologyawareschedwg/noderesourcetopology-api, pkg/apis/topology/v1alpha2.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,8 +62,8 @@ impl NodeTopology {
         is_whole.then_some(Self { zones })
     }
 
-    /// What pods can have of each NUMA node, in all no more than the node has (thousandths of a core, MiB): what the node keeps
-    /// for itself is taken from all alike. Says of each device where it is, as far as the counts tell.
+    /// What pods can have of each NUMA node, in all no more than the node has (thousandths of a core, MiB): what the
+    /// node keeps for itself is taken from all alike. Says of each device where it is, as far as the counts tell.
     pub(crate) fn apply(&self, devices: &mut [Device], (cpu_milli, memory_mib): (u64, u64)) -> Vec<NumaAmounts> {
         let mut left: Vec<BTreeMap<&str, u64>> = self
             .zones

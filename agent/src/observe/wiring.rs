@@ -52,8 +52,8 @@ pub(crate) struct Wiring {
     pub(crate) rdma: Vec<RdmaBandwidth>,
 }
 
-/// Reads the annotation of a node with so much CPU (thousandths of a core) and memory (MiB), and says of each device where it
-/// is. One sentence if that cannot be: then nothing is said.
+/// Reads the annotation of a node with so much CPU (thousandths of a core) and memory (MiB), and says of each device
+/// where it is. One sentence if that cannot be: then nothing is said.
 pub(crate) fn read(
     text: &str,
     devices: &mut [Device],

@@ -102,8 +102,8 @@ fn serve(view: &View<'_>, lease: &v1::Lease, record: &DonorRecord, steps: &mut V
     }
 }
 
-/// A credential that ends before its lease is renewed after two thirds of its life. One that was cut short by the lease's
-/// end of its day is renewed only once the lease itself was.
+/// A credential that ends before its lease is renewed after two thirds of its life. One that was cut short by the
+/// lease's end of its day is renewed only once the lease itself was.
 fn is_renewal_due(sealed: &SealedCredential, lease_end_ms: u64, now_ms: u64) -> bool {
     let life = sealed.expires_at_ms.saturating_sub(sealed.issued_at_ms);
     let due = sealed.issued_at_ms.saturating_add(life / 3 * 2);

@@ -14,8 +14,8 @@
 //! origin:          └─▶ identity       └─▶ identity
 //! ```
 //!
-//! Where Liqo's own network carries pods, both sides also tell each other of that, whenever it changes: what is seen of it comes from
-//! outside (`Live::networks`), as the tending of its objects found it.
+//! Where Liqo's own network carries pods, both sides also tell each other of that, whenever it changes: what is seen of
+//! it comes from outside (`Live::networks`), as the tending of its objects found it.
 //!
 //! ```text
 //! donor:  network ─▶ … ──▶ network ─▶ …
@@ -23,9 +23,9 @@
 //! origin:          network ───┘
 //! ```
 //!
-//! A message that came and was not opened is always worked on, whatever is remembered: so a side that lost its memory is
-//! taught by the other. And the newest message of this side is sealed again where it may not have arrived, as long as a
-//! lease waits for it.
+//! A message that came and was not opened is always worked on, whatever is remembered: so a side that lost its memory
+//! is taught by the other. And the newest message of this side is sealed again where it may not have arrived, as long
+//! as a lease waits for it.
 
 use comity_proto::v1;
 use comity_proto::v1::PeeringState;
@@ -161,7 +161,8 @@ fn exchange(view: &View<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>) {
     let own_id = view.network.map_or("", |network| network.liqo_cluster_id.as_str());
     let reinstalled = record.liqo_id != remote.network.liqo_cluster_id || record.own_liqo_id != own_id;
     if reinstalled || record.standing_network().is_some() != leaves_pods_to_liqo(view) {
-        // One of the two was installed anew, or the pods go another way: what was exchanged is of no use, and begins again.
+        // One of the two was installed again, or the pods go another way: what was exchanged is of no use, and begins
+        // again.
         steps.push(Step::LiqoRemove { peering: keys.peering.clone() });
         return;
     }

@@ -6,7 +6,7 @@ use super::lease::{Held, ends, refuse};
 use super::liqo::{Standing, standing};
 use super::{LiveLease, Step, View};
 use crate::delivery::DeliveryKind;
-use crate::reclaim::called_back;
+use crate::reclaim::reclaim_of;
 use crate::record::{OriginRecord, ReportKey, Side};
 
 pub(super) fn plan(view: &View<'_>, lease: &v1::Lease, steps: &mut Vec<Step>) {
@@ -35,7 +35,7 @@ pub(super) fn plan(view: &View<'_>, lease: &v1::Lease, steps: &mut Vec<Step>) {
         }
     }
     let reported = ReportKey::Checkpointed(lease.id.clone());
-    if called_back(lease).is_some() && view.live.saved.contains(&lease.id) && !view.is_reported(&reported) {
+    if reclaim_of(lease).is_some() && view.live.saved.contains(&lease.id) && !view.is_reported(&reported) {
         steps.push(Step::ReportCheckpointed { lease: lease.id.clone(), fencing_token: lease.fencing_token });
     }
     open(view, lease, steps);

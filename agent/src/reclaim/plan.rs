@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::pod::PodFacts;
-use super::view::{CalledBack, LeaseView, ReclaimView};
+use super::view::{ReclaimNotice, LeaseView, ReclaimView};
 use crate::burst::{Note, PodRef};
 
-/// Pods that were bound just before a lease was called back are seen a little late.
+/// Pods that were bound just before a lease was reclaimed are seen a little late.
 const SETTLED_AFTER_MS: u64 = 5_000;
 
 /// What a pod is told: by its annotations, and by one event.
@@ -14,8 +14,8 @@ const SETTLED_AFTER_MS: u64 = 5_000;
 pub struct Notice {
     /// The pod.
     pub pod: PodRef,
-    /// When its lease ends and why, as its annotations say; `None` takes them off again. An answer to an earlier notice goes with
-    /// either.
+    /// When its lease ends and why, as its annotations say; `None` takes them off again. An answer to an earlier notice
+    /// goes with either.
     pub marks: Option<(String, String)>,
     /// The event.
     pub note: Note,
@@ -26,7 +26,7 @@ pub struct Notice {
 pub struct ReclaimPlan {
     /// Who is told what.
     pub notices: Vec<Notice>,
-    /// Leases that are called back and of which nothing runs that is not saved.
+    /// Leases that are being reclaimed and of which nothing runs that is not saved.
     pub saved: BTreeSet<String>,
     /// When to look again though nothing changes.
     pub look_again_ms: Option<u64>,
@@ -41,14 +41,14 @@ pub fn plan(view: &ReclaimView) -> ReclaimPlan {
     let mut unsaved: BTreeSet<&str> = BTreeSet::new();
     for pod in &view.pods {
         let Some((id, lease)) = by_node.get(pod.node.as_str()).filter(|_| !pod.is_finished) else { continue };
-        let notice = notice(pod, id, lease.called_back.as_ref());
+        let notice = notice(pod, id, lease.reclaim.as_ref());
         // An answer that came before the question is none.
         if pod.runs && (notice.is_some() || !pod.is_saved) {
             unsaved.insert(id);
         }
         plan.notices.extend(notice);
     }
-    for (id, lease) in view.leases.iter().filter(|(_, lease)| lease.called_back.is_some()) {
+    for (id, lease) in view.leases.iter().filter(|(_, lease)| lease.reclaim.is_some()) {
         let settled_ms = lease.noticed_ms.saturating_add(SETTLED_AFTER_MS);
         if unsaved.contains(id.as_str()) {
             continue;
@@ -62,21 +62,21 @@ pub fn plan(view: &ReclaimView) -> ReclaimPlan {
 }
 
 /// What a pod has to be told that it was not told yet.
-fn notice(pod: &PodFacts, lease: &str, called_back: Option<&CalledBack>) -> Option<Notice> {
-    let (marks, note) = match called_back {
-        Some(called_back) => {
+fn notice(pod: &PodFacts, lease: &str, reclaim: Option<&ReclaimNotice>) -> Option<Notice> {
+    let (marks, note) = match reclaim {
+        Some(reclaim) => {
             let was_told =
-                pod.told_at.as_ref() == Some(&called_back.at) && pod.told_reason.as_ref() == Some(&called_back.reason);
+                pod.told_at.as_ref() == Some(&reclaim.at) && pod.told_reason.as_ref() == Some(&reclaim.reason);
             (!was_told)
-                .then(|| (Some((called_back.at.clone(), called_back.reason.clone())), ends(lease, called_back)))?
+                .then(|| (Some((reclaim.at.clone(), reclaim.reason.clone())), ends(lease, reclaim)))?
         }
         None => pod.is_told().then(|| (None, stays(lease)))?,
     };
     Some(Notice { pod: pod.pod.clone(), marks, note })
 }
 
-fn ends(lease: &str, called_back: &CalledBack) -> Note {
-    let goes_on = match called_back.moved_to.as_str() {
+fn ends(lease: &str, reclaim: &ReclaimNotice) -> Note {
+    let goes_on = match reclaim.moved_to.as_str() {
         "" => "another place is sought".to_owned(),
         next => format!("it goes on as {next}"),
     };
@@ -85,8 +85,8 @@ fn ends(lease: &str, called_back: &CalledBack) -> Note {
         reason: "ComityReclaim",
         text: format!(
             "{lease} ends at {}, {}; {goes_on}. Save your work and end, or annotate the pod {}=true",
-            called_back.at,
-            if called_back.message.is_empty() { &called_back.reason } else { &called_back.message },
+            reclaim.at,
+            if reclaim.message.is_empty() { &reclaim.reason } else { &reclaim.message },
             super::CHECKPOINTED,
         ),
     }
@@ -96,7 +96,7 @@ fn stays(lease: &str) -> Note {
     Note {
         is_warning: false,
         reason: "ComityReclaimWithdrawn",
-        text: format!("{lease} is not called back any more: the pod goes on"),
+        text: format!("{lease} is no longer being reclaimed: the pod goes on"),
     }
 }
 

@@ -47,7 +47,7 @@ impl PodFacts {
         })
     }
 
-    /// Whether it still says that its lease is called back.
+    /// Whether it still says that its lease is being reclaimed.
     #[must_use]
     pub const fn is_told(&self) -> bool {
         self.told_at.is_some() || self.told_reason.is_some()

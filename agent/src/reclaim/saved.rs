@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// Leases that are called back and whose work says that it is saved, by who says it.
+/// Leases that are being reclaimed and whose work says that it is saved, by who says it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Saved {
     /// All pods on the lease's virtual node, or none is there that runs.

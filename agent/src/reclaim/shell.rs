@@ -20,7 +20,7 @@ use super::hands::give;
 use super::plan::{Notice, ReclaimPlan, plan};
 use super::pod::PodFacts;
 use super::saved::Saved;
-use super::view::{CalledBack, LeaseView, ReclaimView};
+use super::view::{ReclaimNotice, LeaseView, ReclaimView};
 use crate::burst::execute::{Hands, Outcome};
 use crate::desired::Update;
 use crate::kubernetes_api::KubernetesApi;
@@ -75,12 +75,12 @@ struct Shell {
     saved: watch::Sender<Saved>,
     clock: Arc<dyn Clock>,
     events: StreamMap<String, Watch>,
-    /// Pods by node: of leases that are called back, and of others until it is sure that none says so any more.
+    /// Pods by node: of leases that are being reclaimed, and of others until it is sure that none says so any more.
     pods: BTreeMap<String, Mirror<PodFacts>>,
     believed: BTreeMap<String, Believed>,
     /// When notice was given and when that was first seen here, by lease.
     noticed: BTreeMap<String, (u64, u64)>,
-    /// Leases of which no pod says that they are called back, and none is.
+    /// Leases of which no pod says that they are being reclaimed, and none is.
     clear: BTreeSet<String>,
 }
 
@@ -145,7 +145,7 @@ impl Shell {
         let told: BTreeSet<&str> =
             view.pods.iter().filter(|pod| pod.is_told() && !pod.is_finished).map(|pod| pod.node.as_str()).collect();
         let clear =
-            view.leases.iter().filter(|(_, lease)| lease.called_back.is_none() && !told.contains(lease.node.as_str()));
+            view.leases.iter().filter(|(_, lease)| lease.reclaim.is_none() && !told.contains(lease.node.as_str()));
         self.clear.extend(clear.map(|(id, _)| id.clone()));
         self.saved.send_if_modified(|known| std::mem::replace(&mut known.by_pods, saved.clone()) != saved);
         let is_fine = self.tell(&view, notices, now).await;
@@ -155,12 +155,12 @@ impl Shell {
 
     /// Watches the pods of the nodes that matter, and of no others.
     fn follow(&mut self, leases: &BTreeMap<String, LeaseView>, now: u64) {
-        self.clear.retain(|id| leases.get(id).is_some_and(|lease| lease.called_back.is_none()));
+        self.clear.retain(|id| leases.get(id).is_some_and(|lease| lease.reclaim.is_none()));
         self.noticed.retain(|id, (since, _)| {
-            leases.get(id).and_then(|lease| lease.called_back.as_ref()).is_some_and(|it| it.since_ms == *since)
+            leases.get(id).and_then(|lease| lease.reclaim.as_ref()).is_some_and(|it| it.since_ms == *since)
         });
-        for (id, called_back) in leases.iter().filter_map(|(id, lease)| Some((id, lease.called_back.as_ref()?))) {
-            self.noticed.entry(id.clone()).or_insert((called_back.since_ms, now));
+        for (id, reclaim) in leases.iter().filter_map(|(id, lease)| Some((id, lease.reclaim.as_ref()?))) {
+            self.noticed.entry(id.clone()).or_insert((reclaim.since_ms, now));
         }
         let wanted: BTreeSet<&String> =
             leases.iter().filter(|(id, _)| !self.clear.contains(*id)).map(|(_, lease)| &lease.node).collect();
@@ -217,7 +217,7 @@ impl Shell {
             match outcome {
                 Outcome::Failed(reason) => {
                     is_fine = false;
-                    tracing::warn!(namespace, pod, reason, "a pod is not told of a call back yet");
+                    tracing::warn!(namespace, pod, reason, "a pod is not told of a reclaim yet");
                 }
                 Outcome::Outdated => is_fine = false,
                 Outcome::Done | Outcome::Changed(_) => {
@@ -249,7 +249,7 @@ fn leases(state: &v1::DesiredState, cluster: &str, records: &Records) -> BTreeMa
     };
     let view = |lease: &v1::Lease| {
         let node = records.origins.get(&lease.id).map_or(lease.id.as_str(), |record| record.node()).to_owned();
-        (lease.id.clone(), LeaseView { node, called_back: CalledBack::of(lease), noticed_ms: 0 })
+        (lease.id.clone(), LeaseView { node, reclaim: ReclaimNotice::of(lease), noticed_ms: 0 })
     };
     state.leases.iter().filter(is_in_force).map(view).collect()
 }
@@ -270,7 +270,7 @@ mod tests {
             origin: origin.to_owned(),
             delivery: delivery.into(),
             state: state.into(),
-            message: "called back: the donor needs it for local work".to_owned(),
+            message: "reclaimed: the donor needs it for local work".to_owned(),
             reclaim: Some(v1::Reclaim {
                 reason: v1::ReclaimReason::LocalNeed.into(),
                 since_ms: 1_000,
@@ -294,8 +294,8 @@ mod tests {
         assert_eq!(found.keys().collect::<Vec<_>>(), ["lease-1", "lease-5"]);
         let first = &found["lease-1"];
         assert_eq!(first.node, "lease-0");
-        let called_back = first.called_back.as_ref().unwrap();
-        assert_eq!((called_back.at.as_str(), called_back.reason.as_str()), ("2026-03-01T12:00:00Z", "local-need"));
-        assert!(found["lease-5"].called_back.is_some(), "a silent side is called back all the same");
+        let reclaim = first.reclaim.as_ref().unwrap();
+        assert_eq!((reclaim.at.as_str(), reclaim.reason.as_str()), ("2026-03-01T12:00:00Z", "local-need"));
+        assert!(found["lease-5"].reclaim.is_some(), "a silent side is being reclaimed all the same");
     }
 }

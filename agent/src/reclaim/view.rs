@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use comity_proto::v1;
 
 use super::pod::PodFacts;
-use super::{called_back, reason_word};
+use super::{reclaim_of, reason_word};
 
-/// Why a lease is called back, and until when it is in force.
+/// Why a lease is being reclaimed, and until when it is in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CalledBack {
+pub struct ReclaimNotice {
     /// When it ends, RFC 3339.
     pub at: String,
     /// The word for why, as in "local-need".
@@ -22,11 +22,11 @@ pub struct CalledBack {
     pub since_ms: u64,
 }
 
-impl CalledBack {
-    /// The call back of a lease; `None` for one that is not called back.
+impl ReclaimNotice {
+    /// The reclaim of a lease; `None` for one that is not reclaimed.
     #[must_use]
     pub fn of(lease: &v1::Lease) -> Option<Self> {
-        let reclaim = called_back(lease)?;
+        let reclaim = reclaim_of(lease)?;
         Some(Self {
             at: crate::crd::time(reclaim.deadline_ms)?,
             reason: reason_word(reclaim),
@@ -42,9 +42,9 @@ impl CalledBack {
 pub struct LeaseView {
     /// The virtual node that stands for it.
     pub node: String,
-    /// Its call back.
-    pub called_back: Option<CalledBack>,
-    /// When this process first knew of the call back, in milliseconds since 1970; 0 where there is none.
+    /// Its reclaim.
+    pub reclaim: Option<ReclaimNotice>,
+    /// When this process first knew of the reclaim, in milliseconds since 1970; 0 where there is none.
     pub noticed_ms: u64,
 }
 

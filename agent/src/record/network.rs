@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 pub struct RemoteNetwork {
     /// Addresses of its pods.
     pub pod_cidrs: Vec<Ipv4Net>,
-    /// "host:port" of its API server, by a name that the server's certificate carries; empty if it serves no virtual nodes.
+    /// "host:port" of its API server, by a name that the server's certificate carries; empty if it serves no virtual
+    /// nodes.
     pub api_server: String,
     /// Cluster id of its Liqo; empty if it has none.
     pub liqo_cluster_id: String,
@@ -31,8 +32,8 @@ impl RemoteNetwork {
         self.api_server.parse().ok()
     }
 
-    /// Whether packets of this cluster may be led into the tunnel for what the other side says is there. A cluster that says
-    /// that its pods have the addresses of this cluster's would take them over.
+    /// Whether packets of this cluster may be led into the tunnel for what the other side says is there. A cluster that
+    /// says that its pods have the addresses of this cluster's would take them over.
     ///
     /// # Errors
     /// What is wrong, and the remedy.

@@ -159,8 +159,8 @@ fn seal_proof(context: &Context, record: &mut PeeringRecord) -> Result<v1::Envel
         .map_err(|_| StepError::Gone("a usable key of the donor"))
 }
 
-/// SHA-256 over a domain, the pre-shared key and the nonce, each of a fixed length; it travels sealed, and the seal binds
-/// peering and epoch.
+/// SHA-256 over a domain, the pre-shared key and the nonce, each of a fixed length; it travels sealed, and the seal
+/// binds peering and epoch.
 fn proof(record: &PeeringRecord) -> Option<Zeroizing<[u8; 32]>> {
     let (preshared, nonce) = (record.preshared.as_ref()?, record.nonce.as_ref()?);
     let digest = Sha256::new()

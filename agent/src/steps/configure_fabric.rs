@@ -1,4 +1,5 @@
-//! Step `configure-fabric`: the tunnel of one epoch; on the donor, the API in it; on the origin, where pods call that API.
+//! Step `configure-fabric`: the tunnel of one epoch; on the donor, the API in it; on the origin, where pods call that
+//! API.
 
 use std::net::SocketAddr;
 
@@ -51,7 +52,8 @@ pub(super) async fn run(context: &Context, peering: &str, epoch: u32) -> Result<
     Ok(())
 }
 
-/// The other side's pods, and on the origin the donor's API server: only what cannot be mistaken for this cluster's own.
+/// The other side's pods, and on the origin the donor's API server: only what cannot be mistaken for this cluster's
+/// own.
 async fn led_into_tunnel(context: &Context, side: Side, remote: &RemoteKeys) -> (Vec<Ipv4Net>, Option<SocketAddr>) {
     let allowed = context.node_service.borrow().peer_networks.clone();
     let mut network = remote.network.clone();

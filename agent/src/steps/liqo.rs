@@ -1,6 +1,6 @@
-//! Steps `liqo-challenge`, `liqo-admit`, `liqo-answer`, `liqo-identity` and `liqo-remove`: the keys of the two Liqos are
-//! exchanged once per peering, so that the origin's Liqo may call the donor's API server. Or the donor makes tokens for it,
-//! `liqo-mint`, one after another.
+//! Steps `liqo-challenge`, `liqo-admit`, `liqo-answer`, `liqo-identity` and `liqo-remove`: the keys of the two Liqos
+//! are exchanged once per peering, so that the origin's Liqo may call the donor's API server. Or the donor makes tokens
+//! for it, `liqo-mint`, one after another.
 
 mod network;
 
@@ -207,8 +207,8 @@ impl Exchange {
         }
     }
 
-    /// Keeps what was done, and sends what follows from it. What may go away is tried again with the same envelope; what will
-    /// not is kept, so that leases can be refused for it.
+    /// Keeps what was done, and sends what follows from it. What may go away is tried again with the same envelope;
+    /// what will not is kept, so that leases can be refused for it.
     async fn finish(
         mut self,
         context: &Context,

@@ -1,4 +1,5 @@
-//! Steps `admit-lease` and `prepare-lease`: the donor takes a lease on, and makes its namespace or grants its virtual node.
+//! Steps `admit-lease` and `prepare-lease`: the donor takes a lease on, and makes its namespace or grants its virtual
+//! node.
 
 use comity_proto::v1;
 

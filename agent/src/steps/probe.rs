@@ -1,5 +1,5 @@
-//! Step `probe`: the origin sees that what it leased works, and reports it. A namespace: its credential is used once through
-//! the tunnel. A virtual node: it is ready, and has what was granted.
+//! Step `probe`: the origin sees that what it leased works, and reports it. A namespace: its credential is used once
+//! through the tunnel. A virtual node: it is ready, and has what was granted.
 
 use comity_proto::v1;
 

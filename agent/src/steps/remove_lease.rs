@@ -78,7 +78,8 @@ fn remember(change: &mut crate::store::Change<'_>, lease: &str, side: Side, fenc
     }
 }
 
-/// What was here is gone; in an outage the record stays, so that the lease can come back. What nobody wants is forgotten.
+/// What was here is gone; in an outage the record stays, so that the lease can come back. What nobody wants is
+/// forgotten.
 fn taken_down(change: &mut crate::store::Change<'_>, lease: &str, side: Option<Side>) {
     if side.is_none() {
         change.drop_lease(lease);

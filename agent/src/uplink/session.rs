@@ -148,8 +148,8 @@ impl Session<'_> {
         self.shared.desired.borrow().state.as_ref().map_or(0, |state| state.revision)
     }
 
-    /// Sends what waits, as far as there is room; whether anything was sent. Never waits for room: a broker that waits for
-    /// this side to read must be read.
+    /// Sends what waits, as far as there is room; whether anything was sent. Never waits for room: a broker that waits
+    /// for this side to read must be read.
     async fn send(&mut self, sender: &mpsc::Sender<v1::AgentMessage>) -> Result<bool, SessionError> {
         let before = self.sent;
         self.blocked = false;

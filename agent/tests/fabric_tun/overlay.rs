@@ -1,4 +1,5 @@
-//! A second node of the origin, with a pod: pod-2 10.81.1.2 ─ node 198.51.100.11 ─ gw-o 198.51.100.10 ═ tunnel ═ gw-d ─ pod-d.
+//! A second node of the origin, with a pod: pod-2 10.81.1.2 ─ node 198.51.100.11 ─ gw-o 198.51.100.10 ═ tunnel ═ gw-d ─
+//! pod-d.
 
 use comity_agent::fabric::{ClusterNode, NodeOverlay, Published};
 
@@ -170,7 +171,8 @@ fn nobody_speaks_in_the_gateways_place(net: &Net) {
     }
 }
 
-/// UDP datagrams for the overlay's port that were let to its device, or not: a counter before the rules less one behind them.
+/// UDP datagrams for the overlay's port that were let to its device, or not: a counter before the rules less one behind
+/// them.
 fn dropped(net: &Net, node: &str) -> i64 {
     let rules = net.nft(node);
     if !rules.contains("table inet spy") {

@@ -119,7 +119,7 @@ impl Broker {
     }
 
     /// Calls a lease back until then, or, with `None`, spares it.
-    pub(crate) fn call_back(&self, lease: &str, deadline_ms: Option<u64>) {
+    pub(crate) fn reclaim(&self, lease: &str, deadline_ms: Option<u64>) {
         if let Some(lease) = self.state().leases.get_mut(lease) {
             lease.reclaim = deadline_ms.map(|deadline_ms| v1::Reclaim {
                 reason: v1::ReclaimReason::LocalNeed.into(),
@@ -129,7 +129,7 @@ impl Broker {
             });
             lease.set_state(if deadline_ms.is_some() { v1::LeaseState::Reclaiming } else { v1::LeaseState::Active });
             lease.message =
-                deadline_ms.map_or_else(String::new, |_| "called back: the donor needs it for local work".to_owned());
+                deadline_ms.map_or_else(String::new, |_| "reclaimed: the donor needs it for local work".to_owned());
         }
         self.publish();
     }

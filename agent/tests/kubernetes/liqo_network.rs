@@ -1,5 +1,6 @@
-//! The network between two Liqos: two API servers with Liqo's real controllers, networking on, and both agents' halves with the rights
-//! of `deploy/agent/` against each other. No gateway runs here: nodes are simulated, and Liqo's need geneve in the kernel.
+//! The network between two Liqos: two API servers with Liqo's real controllers, networking on, and both agents' halves
+//! with the rights of `deploy/agent/` against each other. No gateway runs here: nodes are simulated, and Liqo's need
+//! geneve in the kernel.
 
 use std::time::{Duration, Instant};
 
@@ -276,7 +277,7 @@ async fn what_others_change_comes_back(origin: &mut Half, donor: &mut Half) {
     assert_eq!(origin.spec(&public_key(), "/spec/publicKey").await, donor.gateway_key().await);
     assert_eq!(donor.spec(&public_key(), "/spec/publicKey").await, origin.gateway_key().await);
 
-    // A gateway that is deleted is made anew, with another key, which the other side learns.
+    // A gateway that is deleted is made again, with another key, which the other side learns.
     let before = origin.gateway_key().await;
     origin.objects(&gateway_client()).delete("donor", &Default::default()).await.unwrap();
     let began = Instant::now();

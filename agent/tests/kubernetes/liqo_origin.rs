@@ -1,5 +1,5 @@
-//! The origin's half of Liqo, with the rights of `deploy/agent/` and no others, on two clusters with real kubelets and real
-//! Liqo. The donor's half is done by hand, with every right.
+//! The origin's half of Liqo, with the rights of `deploy/agent/` and no others, on two clusters with real kubelets and
+//! real Liqo. The donor's half is done by hand, with every right.
 
 #[path = "liqo_origin/donor.rs"]
 mod donor;
@@ -174,8 +174,9 @@ async fn a_cut_line_is_mended(setting: &Setting, clusters: &RealClusters) {
     eventually("the node is ready again", node_ready).await;
     let node = began.elapsed();
     assert!(node < Duration::from_secs(10), "{node:?}\n{}", history.told());
-    // The pod follows with the virtual-kubelet's next answer from the donor, whose connection has no tunnel here and comes
-    // back when its TCP tries again. The scenario `burst` holds pod and Service to 5 s through the agents' tunnel.
+    // The pod follows with the virtual-kubelet's next answer from the donor, whose connection has no tunnel here and
+    // comes back when its TCP tries again. The scenario `burst` holds pod and Service to 5 s through the agents'
+    // tunnel.
     eventually("the server is ready again", pod_ready).await;
     eprintln!("line back: node ready after {node:?}, pod ready after {:?}", began.elapsed());
     // And it stays so.

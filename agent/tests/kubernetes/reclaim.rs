@@ -1,4 +1,4 @@
-//! Leases that are called back, as pods and people hear of it on a real API server, and what they answer.
+//! Leases that are being reclaimed, as pods and people hear of it on a real API server, and what they answer.
 
 use comity_agent::crd::GpuLease;
 use comity_agent::reclaim::{CHECKPOINTED, RECLAIM_AT, RECLAIM_REASON};
@@ -18,7 +18,7 @@ const NAMESPACE: &str = "research";
 const AT: (u64, &str) = (4_000_000_000_000, "2096-10-02T07:06:40Z");
 const LATER: (u64, &str) = (4_000_003_600_000, "2096-10-02T08:06:40Z");
 
-pub(crate) async fn a_call_back_is_told_and_answered(cluster: &Cluster) {
+pub(crate) async fn a_reclaim_is_told_and_answered(cluster: &Cluster) {
     let (broker, nodes) = (Broker::new(), watch::Sender::new(None));
     virtual_node(cluster, LEASE, 2).await;
     let pods = Api::<Pod>::namespaced(cluster.admin(), NAMESPACE);
@@ -37,7 +37,7 @@ pub(crate) async fn a_call_back_is_told_and_answered(cluster: &Cluster) {
     let saved = || async { running.saved.borrow().by_pods.contains(LEASE) };
     eventually("the answer is heard", saved).await;
 
-    broker.call_back(LEASE, None);
+    broker.reclaim(LEASE, None);
     eventually("the pod is told that it stays", || async {
         let pod = pods.get("work").await.unwrap();
         [RECLAIM_AT, RECLAIM_REASON, CHECKPOINTED].iter().all(|key| annotation(&pod, key).is_none())
@@ -47,9 +47,9 @@ pub(crate) async fn a_call_back_is_told_and_answered(cluster: &Cluster) {
     eventually("nothing is reported any more", || async { running.saved.borrow().leases().is_empty() }).await;
     eventually("an event says so", || events_say(cluster, NAMESPACE, "ComityReclaimWithdrawn")).await;
 
-    // Told anew, the answer to the earlier call back does not count; people may answer for all of the lease.
+    // Told again, the answer to the earlier reclaim does not count; people may answer for all of the lease.
     answer(&pods).await;
-    broker.call_back(LEASE, Some(LATER.0));
+    broker.reclaim(LEASE, Some(LATER.0));
     eventually("it is told the later time", || async {
         let pod = pods.get("work").await.unwrap();
         annotation(&pod, RECLAIM_AT) == Some(LATER.1) && annotation(&pod, CHECKPOINTED).is_none()
@@ -75,7 +75,7 @@ pub(crate) async fn a_call_back_is_told_and_answered(cluster: &Cluster) {
 }
 
 async fn it_is_told_until_when_and_why(cluster: &Cluster, broker: &Broker, pods: &Api<Pod>) {
-    broker.call_back(LEASE, Some(AT.0));
+    broker.reclaim(LEASE, Some(AT.0));
     eventually("the pod is told until when it can run", || async {
         let pod = pods.get("work").await.unwrap();
         annotation(&pod, RECLAIM_AT) == Some(AT.1) && annotation(&pod, RECLAIM_REASON) == Some("local-need")
@@ -85,10 +85,10 @@ async fn it_is_told_until_when_and_why(cluster: &Cluster, broker: &Broker, pods:
     let leases = Api::<GpuLease>::namespaced(cluster.admin(), NAMESPACE);
     eventually("the GpuLease has the condition", || async {
         let status = leases.get(LEASE).await.unwrap().status.unwrap_or_default();
-        let is_called_back = status.conditions.iter().any(|one| {
+        let is_reclaimed = status.conditions.iter().any(|one| {
             (one.type_.as_str(), one.status.as_str(), one.reason.as_str()) == ("Reclaiming", "True", "LocalNeed")
         });
-        is_called_back && status.reclaim_at.as_deref() == Some(AT.1)
+        is_reclaimed && status.reclaim_at.as_deref() == Some(AT.1)
     })
     .await;
     let row = cluster.plane().kubectl(&["get", "gpul", "-n", NAMESPACE, "--no-headers"]).await.unwrap();

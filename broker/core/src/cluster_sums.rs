@@ -1,5 +1,5 @@
-//! Sums that are shown with a cluster each time that something of it changes: derived, and kept at hand so that nobody adds up
-//! thousands of nodes and leases for it.
+//! Sums that are shown with a cluster each time that something of it changes: derived, and kept at hand so that nobody
+//! adds up thousands of nodes and leases for it.
 
 use std::collections::BTreeMap;
 

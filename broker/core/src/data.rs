@@ -76,8 +76,9 @@ impl DataSite {
     }
 }
 
-/// Mbit/s from one cluster to another, above 0; each with what it says of its data. What was seen to arrive is what the line
-/// carries at least: it wins over a smaller number that somebody wrote, and takes the place of a guess where nobody did.
+/// Mbit/s from one cluster to another, above 0; each with what it says of its data. What was seen to arrive is what the
+/// line carries at least: it wins over a smaller number that somebody wrote, and takes the place of a guess where
+/// nobody did.
 #[must_use]
 pub fn mbits_between(from: (&ClusterId, &DataSite), to: (&ClusterId, Option<&DataSite>)) -> u64 {
     let said = from.1.said_mbits_to(to.0);

@@ -142,8 +142,9 @@ impl GpuDemand {
         each.saturating_mul(u64::from(self.count))
     }
 
-    /// Thousandths of devices that it takes at least, wherever it is placed: exact for whole and milli shares. A MIG profile
-    /// takes a slot, of eight at most, for each compute slice; how much of a device an amount of memory is, the device says.
+    /// Thousandths of devices that it takes at least, wherever it is placed: exact for whole and milli shares. A MIG
+    /// profile takes a slot, of eight at most, for each compute slice; how much of a device an amount of memory is, the
+    /// device says.
     #[must_use]
     pub fn surely_milli(&self) -> u64 {
         let each = match &self.share {

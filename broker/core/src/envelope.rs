@@ -60,8 +60,8 @@ impl Step {
         self == Self::Credential
     }
 
-    /// Whether a peering in `state` takes it. What the two Liqos exchange needs both sides' verified keys and nothing of the
-    /// tunnel, so it goes on beside it.
+    /// Whether a peering in `state` takes it. What the two Liqos exchange needs both sides' verified keys and nothing
+    /// of the tunnel, so it goes on beside it.
     #[must_use]
     pub fn fits(self, state: PeeringState) -> bool {
         use PeeringState::{Authenticating, Established, Establishing};

@@ -1,8 +1,9 @@
-//! Who is next by fairness: what tenants and institutions hold, what they held, what they lend, and the shares that follow.
+//! Who is next by fairness: what tenants and institutions hold, what they held, what they lend, and the shares that
+//! follow.
 //!
-//! Dominant resource fairness (Ghodsi et al., NSDI 2011) over three resources: thousandths of GPUs, thousandths of cores,
-//! MiB of memory. The dominant share of somebody is the largest of the three parts that their use is of what the federation
-//! has to lend. It is taken in two steps, first between institutions, then between the tenants of one.
+//! Dominant resource fairness (Ghodsi et al., NSDI 2011) over three resources: thousandths of GPUs, thousandths of
+//! cores, MiB of memory. The dominant share of somebody is the largest of the three parts that their use is of what the
+//! federation has to lend. It is taken in two steps, first between institutions, then between the tenants of one.
 //!
 //! ```text
 //! use            = held now + mean of what was held, weighted by age with a half-life (`usageHalfLife`)

@@ -1,16 +1,17 @@
 //! Gangs of several leases: the one place where their parts are tied together.
 //!
-//! A gang has one lease at each donor that it lies on, and one more for each time that members came later. Its parts stand or
-//! fall together until it runs: they are placed in one step, and if one fails before all are active, all end and the request
-//! waits again, as old as it was. From then on they are renewed and released together; a part that its donor takes away ends
-//! the gang only if fewer than its least number of members are left.
+//! A gang has one lease at each donor that it lies on, and one more for each time that members came later. Its parts
+//! stand or fall together until it runs: they are placed in one step, and if one fails before all are active, all end
+//! and the request waits again, as old as it was. From then on they are renewed and released together; a part that its
+//! donor takes away ends the gang only if fewer than its least number of members are left.
 //!
-//! Members that come later are a further lease, not a change of the first: to agents a lease is one placement under one id
-//! and fencing token from beginning to end, and if it fails, what runs already is not concerned.
+//! Members that come later are a further lease, not a change of the first: to agents a lease is one placement under one
+//! id and fencing token from beginning to end, and if it fails, what runs already is not concerned.
 //!
-//! Each part is called back and replaced by itself, and what is to replace it in turn ([`Request::chains`]); so is one whose
-//! device, node or donor fails while something can still be saved. A part that is gone at once is one that its donor takes away
-//! without notice: the gang goes on without it, and members join in its stead, or it ends if they are too few.
+//! Each part is being reclaimed and replaced by itself, and what is to replace it in turn ([`Request::chains`]); so is
+//! one whose device, node or donor fails while something can still be saved. A part that is gone at once is one that
+//! its donor takes away without notice: the gang goes on without it, and members join in its stead, or it ends if they
+//! are too few.
 
 use crate::command::{Aim, ProposedPlacement};
 use crate::demand::{Members, RequestSpec};
@@ -26,7 +27,7 @@ use crate::state::State;
 pub(crate) enum Role {
     /// What the request starts with.
     Starts,
-    /// A new place for a lease that is called back.
+    /// A new place for a lease that is being reclaimed.
     Replaces(LeaseId),
     /// Members that come later.
     Joins,
@@ -109,7 +110,7 @@ pub(crate) fn leave(state: &State, request: &Request, id: LeaseId) -> Option<Lea
     rest.filter(|(_, lease)| lease.state.is_in_force()).map(|(id, _)| id).next()
 }
 
-/// How many members may join a gang that runs; zero while a part of it is called back, silent or not active yet.
+/// How many members may join a gang that runs; zero while a part of it is being reclaimed, silent or not active yet.
 pub(crate) fn missing(state: &State, request: &Request) -> u32 {
     let elastic = |members: &Members| members.min < members.desired;
     let Some(members) = request.spec.members.filter(elastic) else { return 0 };
@@ -128,8 +129,8 @@ pub(crate) fn missing(state: &State, request: &Request) -> u32 {
     if many == 0 || many >= MAX_PARTS { 0 } else { members.desired.saturating_sub(held) }
 }
 
-/// What members that join now may be: so many at most, at these donors; `None` if nothing may join, or it would not be worth
-/// its while before the gang ends. A donor that failed the gang is not asked for more.
+/// What members that join now may be: so many at most, at these donors; `None` if nothing may join, or it would not be
+/// worth its while before the gang ends. A donor that failed the gang is not asked for more.
 pub(crate) fn joining(state: &State, request: &Request) -> Option<RequestSpec> {
     let missing = missing(state, request);
     if missing == 0 {
@@ -144,9 +145,9 @@ pub(crate) fn joining(state: &State, request: &Request) -> Option<RequestSpec> {
     Some(spec)
 }
 
-/// What may replace `id`, which is called back: the best first. A lease that is all of its request may be replaced by whatever
-/// would serve the request; a part of a gang, by as many members. A gang that must lie on one donor may also move as a whole, with
-/// its first lease and never to where it is: there that would be one part more of it.
+/// What may replace `id`, which is being reclaimed: the best first. A lease that is all of its request may be replaced
+/// by whatever would serve the request; a part of a gang, by as many members. A gang that must lie on one donor may
+/// also move as a whole, with its first lease and never to where it is: there that would be one part more of it.
 pub(crate) fn replacing(state: &State, request: &Request, id: LeaseId) -> Vec<RequestSpec> {
     let Some(lease) = state.leases.get(&id).filter(|_| request.may_replace(state, id)) else { return Vec::new() };
     if request.parts.is_empty() {

@@ -1,10 +1,10 @@
-//! What is remembered of a donor's nodes and devices that failed: how often lately, and until when those that fail again and
-//! again are kept out.
+//! What is remembered of a donor's nodes and devices that failed: how often lately, and until when those that fail
+//! again and again are kept out.
 //!
-//! A device that is well once more is lent once more, at once; but one that falls ill for the [`MOST_FALLS`]th time and once
-//! again within [`WINDOW`] is kept out for a while that doubles each time, whatever its cluster says of it: what is placed on
-//! it would be called back soon. A device that a cluster only counts (Kubernetes does not say which of a node's devices are
-//! not healthy) is known by its number alone.
+//! A device that is well once more is lent once more, at once; but one that falls ill for the [`MOST_FALLS`]th time and
+//! once again within [`WINDOW`] is kept out for a while that doubles each time, whatever its cluster says of it: what
+//! is placed on it would be reclaimed soon. A device that a cluster only counts (Kubernetes does not say which of a
+//! node's devices are not healthy) is known by its number alone.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,8 @@ pub const FIRST_QUARANTINE: Millis = Millis::from_mins(10);
 pub const LONGEST_QUARANTINE: Millis = Millis::from_hours(24);
 /// After so long without a fall a part is as good as any.
 pub const FORGOTTEN_AFTER: Millis = Millis::from_hours(24);
-/// How long a node must be missing from an offer before it counts as gone: labels and plugins come and go with restarts.
+/// How long a node must be missing from an offer before it counts as gone: labels and plugins come and go with
+/// restarts.
 pub const GONE_AFTER: Millis = Millis::from_mins(1);
 /// Parts of one donor that are remembered, those that fell last: devices of a hundred large servers.
 pub const MAX_RECORDS: usize = 1_024;
@@ -36,7 +37,8 @@ pub struct Record {
     pub fell: Vec<Timestamp>,
     /// Until when it is kept out.
     pub until: Option<Timestamp>,
-    /// Whether its cluster said what was wrong with it when it last fell; else it only counts devices, and this is one of them.
+    /// Whether its cluster said what was wrong with it when it last fell; else it only counts devices, and this is one
+    /// of them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub named: bool,
     /// How many times in a row it was kept out.
@@ -155,8 +157,8 @@ impl Health {
         }
     }
 
-    /// Takes in which of `nodes` are missing from an offer though leases lie on them. An offer without any node says that the
-    /// cluster cannot see or lend, not that all of it is gone.
+    /// Takes in which of `nodes` are missing from an offer though leases lie on them. An offer without any node says
+    /// that the cluster cannot see or lend, not that all of it is gone.
     pub(crate) fn note_gone<'n>(
         &mut self,
         offer: &Offer,

@@ -1,5 +1,5 @@
-//! Ids. Parse, don't validate: a value of these types is well formed. Names of up to 23 bytes are where the id is, so that
-//! tables of them are searched without a look elsewhere; longer ones are shared by those who hold them.
+//! Ids. Parse, don't validate: a value of these types is well formed. Names of up to 23 bytes are where the id is, so
+//! that tables of them are searched without a look elsewhere; longer ones are shared by those who hold them.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -11,7 +11,8 @@ use smol_str::SmolStr;
 
 use crate::refusal::Refusal;
 
-/// Whether `text` is a DNS label as Kubernetes uses it (RFC 1123): 1 to 63 of `[a-z0-9-]`, letters or digits at both ends.
+/// Whether `text` is a DNS label as Kubernetes uses it (RFC 1123): 1 to 63 of `[a-z0-9-]`, letters or digits at both
+/// ends.
 #[must_use]
 pub fn is_dns_label(text: &str) -> bool {
     let bytes = text.as_bytes();
@@ -24,7 +25,8 @@ pub fn is_dns_label(text: &str) -> bool {
     }
 }
 
-/// Order of labels, which are no bytes but such of printed characters: eight bytes are compared at a time, as one number.
+/// Order of labels, which are no bytes but such of printed characters: eight bytes are compared at a time, as one
+/// number.
 fn order(one: &str, other: &str) -> Ordering {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     let (heads, other_heads) = (one.as_chunks::<8>().0, other.as_chunks::<8>().0);

@@ -7,7 +7,7 @@ use crate::log::{Idempotency, Reply};
 use crate::refusal::{Code, Refusal};
 use crate::time::{Millis, Timestamp};
 
-/// How long an answer is kept: a client that retries later than a day starts anew.
+/// How long an answer is kept: a client that retries later than a day starts again.
 pub const KEPT_FOR: Millis = Millis::from_hours(24);
 
 /// One answer.

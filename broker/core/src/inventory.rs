@@ -58,7 +58,7 @@ pub enum Sharing {
 /// Where the instances of a device are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct MigLayout {
-    /// Whether the donor cuts anew what no instance in use holds, as leases need it.
+    /// Whether the donor cuts again what no instance in use holds, as leases need it.
     pub repartition: bool,
     /// Instances that exist, by first slot.
     #[serde(with = "layout::as_list")]

@@ -20,7 +20,7 @@ pub enum LeaseState {
     Active,
     /// One side is silent; nothing is torn down because of that.
     Suspect,
-    /// Called back: still in force, until its deadline or until its work is saved.
+    /// Reclaimed: still in force, until its deadline or until its work is saved.
     Reclaiming,
     /// Both sides are taking down what they made.
     Ending,
@@ -73,11 +73,11 @@ pub enum EndReason {
     DonorFailed,
     /// The origin could not use it.
     OriginFailed,
-    /// Called back for what concerns its donor.
+    /// Reclaimed for what concerns its donor.
     Reclaimed,
-    /// Called back for a request of higher priority.
+    /// Reclaimed for a request of higher priority.
     Preempted,
-    /// It was to replace one that was called back, and stays after all.
+    /// It was to replace one that was reclaimed, and stays after all.
     NotNeeded,
     /// Another part of its gang failed, without which the gang does not start or go on.
     PartFailed,
@@ -172,7 +172,7 @@ pub struct Lease {
     pub secret_name: String,
     /// W3C traceparent of its request's submission; empty if none.
     pub traceparent: String,
-    /// The call back, from `Reclaiming` on; kept when it ends by it.
+    /// The reclaim, from `Reclaiming` on; kept when it ends by it.
     #[serde(default)]
     pub reclaim: Option<Reclaim>,
     /// When its origin last said that its work is saved.

@@ -1,7 +1,7 @@
 //! The pure heart of the Comity broker.
 //!
 //! What this crate does: it holds the federation's [`State`], says which [`Command`]s exist, applies them totally and
-//! deterministically ([`State::apply`]), and matches queued requests against offers ([`matcher::plan`]).
+//! deterministically ([`State::apply`]), and matches queued requests against offers ([`scheduler::plan`]).
 //!
 //! What it never does: read a clock, draw a random number, touch a file or socket, know its Raft role, use floats or
 //! iterate in hash order. Time and seeds arrive in the [`LogEnvelope`]; effects leave as values ([`Applied`]).
@@ -9,14 +9,14 @@
 //! ```text
 //!  LogEnvelope{time, actor, command} ──▶ State::apply ──▶ Applied{reply, changes}
 //!                                            ▲
-//!  State ──▶ matcher::plan ──▶ Plan ──▶ (leader proposes Command::PlaceRequests; apply checks every placement again)
+//!  State ──▶ scheduler::plan ──▶ Plan ──▶ (leader proposes Command::PlaceRequests; apply checks every placement again)
 //! ```
 //!
 //! - [`inventory`], [`demand`], [`placement`]: what there is, what is asked for, and the witness that it fits
 //! - [`request`], [`lease`], [`peering`]: state machines, each with a table of legal moves
-//! - [`reclaim`]: leases that are called back, and what becomes of their requests
+//! - [`reclaim`]: leases that are being reclaimed, and what becomes of their requests
 //! - [`command`] and one file per command under it
-//! - [`matcher`]: order, filter, fit, score, reserve, explain
+//! - [`scheduler`]: order, filter, fit, score, reserve, explain
 //! - [`fairness`]: what tenants hold, held and lend, and the shares that follow
 //! - [`mig`]: which instances a device can be cut into, and where each may lie
 //! - [`packing`]: the index of node states, and what each is worth under the live mix of work
@@ -43,7 +43,7 @@ pub mod keys;
 pub mod lease;
 pub mod limits;
 pub mod log;
-pub mod matcher;
+pub mod scheduler;
 pub mod mig;
 pub mod network;
 pub mod occupancy;

@@ -74,7 +74,8 @@ pub const MAX_ENDED_KEPT: usize = 1_000;
 pub const MAX_ATTEMPTS: u32 = 5;
 /// Leases of one gang: one for each donor, or for each time that members came later.
 pub const MAX_PARTS: usize = 16;
-/// Leases of one request that are called back while others are to replace them: then it waits until some have ended.
+/// Leases of one request that are being reclaimed while others are to replace them: then it waits until some have
+/// ended.
 pub const MAX_REPLACED: usize = 3;
 /// Placements in one command.
 pub const MAX_PLACEMENTS_PER_COMMAND: usize = 512;
@@ -84,7 +85,7 @@ pub const MAX_PLACEMENTS_PER_PLAN: usize = 2_048;
 pub const MAX_EXPIRIES_PER_COMMAND: usize = 1_000;
 /// Longest notice that a request may ask for before it is preempted: a day.
 pub const MAX_GRACE_MS: u64 = 24 * 3_600 * 1_000;
-/// Leases called back by one command: more are called back by the next one.
+/// Leases reclaimed by one command: more are being reclaimed by the next one.
 pub const MAX_RECLAIMS_PER_COMMAND: usize = 64;
 /// Bytes of a message that an agent sends for people.
 pub const MAX_MESSAGE_BYTES: usize = 512;

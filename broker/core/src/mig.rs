@@ -1,7 +1,7 @@
 //! The geometry of MIG: which instances a board can be cut into, and where each may lie.
 //!
-//! A board has memory slots on an axis; an instance of a profile takes some that follow one another and may begin only at
-//! certain ones. What does not overlap there, and keeps to the one media extension a device has, can exist together:
+//! A board has memory slots on an axis; an instance of a profile takes some that follow one another and may begin only
+//! at certain ones. What does not overlap there, and keeps to the one media extension a device has, can exist together:
 //! compute slices follow. Names of profiles are computed from a board's memory, so "1g.10gb" is one thing on an A100 of
 //! 40 GB and another on one of 80 GB; only together with the board does a name say what is meant.
 //!

@@ -1,4 +1,4 @@
-//! What leases take of each donor's devices: derived from the leases, kept at hand for the matcher.
+//! What leases take of each donor's devices: derived from the leases, kept at hand for the scheduler.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -43,7 +43,8 @@ struct DonorOccupancy {
     changes: Changes,
 }
 
-/// Nodes of one donor in the order in which they changed, as far as that is kept: what is lent of them, or what they are.
+/// Nodes of one donor in the order in which they changed, as far as that is kept: what is lent of them, or what they
+/// are.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     count: u64,
@@ -114,7 +115,8 @@ impl PartialEq for Occupancy {
 impl Eq for Occupancy {}
 
 impl NodeOccupancy {
-    /// A digest of the devices, CPU and main memory that are lent: who has counted in as much already need not look again.
+    /// A digest of the devices, CPU and main memory that are lent: who has counted in as much already need not look
+    /// again.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let devices = self.devices.iter().map(|(&index, &milli)| u64::from(index) << 32 | u64::from(milli));

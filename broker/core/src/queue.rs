@@ -1,4 +1,4 @@
-//! Requests that may be placed, in the ways in which the matcher asks for them: derived from the state, kept at hand.
+//! Requests that may be placed, in the ways in which the scheduler asks for them: derived from the state, kept at hand.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

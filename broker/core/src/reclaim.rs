@@ -1,4 +1,4 @@
-//! Leases that are called back: why, until when, and what a request says about that.
+//! Leases that are being reclaimed: why, until when, and what a request says about that.
 //!
 //! ```text
 //! active ─▶ reclaiming ─▶ ending(reclaimed | preempted | donor-lost) ─▶ ended
@@ -8,10 +8,11 @@
 //!
 //! A lease whose device or node is gone ends at once (device-lost, node-lost): nothing of it runs any more.
 //!
-//! A lease that is called back stays in force until its deadline. Meanwhile its request is placed once more, as if it
-//! waited: the new lease says which one it replaces (`moved_from`), has a fencing token and a handshake of its own, and takes
-//! over the request when the old one ends. If it is called back itself before that, it is replaced in turn. So what moves is the request, by its id; to agents, a lease is one placement
-//! under one id and token from beginning to end, and none of them ever sees a lease change its donor.
+//! A lease that is being reclaimed stays in force until its deadline. Meanwhile its request is placed once more, as if
+//! it waited: the new lease says which one it replaces (`moved_from`), has a fencing token and a handshake of its own,
+//! and takes over the request when the old one ends. If it is being reclaimed itself before that, it is replaced in
+//! turn. So what moves is the request, by its id; to agents, a lease is one placement under one id and token from
+//! beginning to end, and none of them ever sees a lease change its donor.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +24,7 @@ use crate::refusal::Refusal;
 use crate::state::State;
 use crate::time::{Millis, Timestamp};
 
-/// That a request may be preempted, and how. One that does not say is called back only for what concerns its donor.
+/// That a request may be preempted, and how. One that does not say is being reclaimed only for what concerns its donor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Preemptible {
     /// Notice that its work needs to save itself; the donor's `reclaimGrace`, if that is longer.
@@ -46,7 +47,7 @@ impl Preemptible {
     }
 }
 
-/// Why a lease is called back.
+/// Why a lease is being reclaimed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReclaimReason {
@@ -102,7 +103,7 @@ impl ReclaimReason {
         }
     }
 
-    /// The request that waits for the place, if it is called back for one.
+    /// The request that waits for the place, if it is being reclaimed for one.
     #[must_use]
     pub fn for_request(&self) -> Option<RequestId> {
         match self {
@@ -162,7 +163,7 @@ impl std::fmt::Display for ReclaimReason {
     }
 }
 
-/// A call back.
+/// A reclaim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reclaim {
     /// Why.
@@ -188,8 +189,8 @@ impl Reclaim {
     }
 }
 
-/// The notice that a lease is given for `reason`: what the donor's terms give, and for a preemption or a repair at least what the
-/// request itself asks for.
+/// The notice that a lease is given for `reason`: what the donor's terms give, and for a preemption or a repair at
+/// least what the request itself asks for.
 pub(crate) fn notice(state: &State, lease: &Lease, reason: &ReclaimReason) -> Millis {
     let bundle = state.policy.as_ref().map(|record| &record.bundle);
     let policy = bundle.map_or(0, |bundle| bundle.reclaim_grace_ms(lease.placement.donor.as_str()));

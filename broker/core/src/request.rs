@@ -70,7 +70,7 @@ pub struct Request {
     /// Whether its start window has not opened yet: it is not tried before.
     #[serde(default)]
     pub early: bool,
-    /// Donor at which leases were called back for it, while it waits.
+    /// Donor at which leases were reclaimed for it, while it waits.
     #[serde(default)]
     pub room_at: Option<ClusterId>,
     /// For people.
@@ -91,9 +91,9 @@ impl Request {
         self.lease.into_iter().chain(self.parts.iter().copied())
     }
 
-    /// For each of its leases, in the order of [`leases`](Self::leases), how it is replaced: the lease, then the one that is to
-    /// replace it, then, where that one is called back itself, the one that is to replace that, and so on,
-    /// [`MAX_REPLACED`] at most. None if the request is not matched.
+    /// For each of its leases, in the order of [`leases`](Self::leases), how it is replaced: the lease, then the one
+    /// that is to replace it, then, where that one is being reclaimed itself, the one that is to replace that, and so
+    /// on, [`MAX_REPLACED`] at most. None if the request is not matched.
     pub fn chains<'s>(&'s self, state: &'s State) -> impl Iterator<Item = Vec<LeaseId>> + use<'s> {
         let next = |id: &LeaseId| state.leases.get(id)?.moved_to;
         let chain = move |id| std::iter::successors(Some(id), next).take(MAX_REPLACED + 1).collect();
@@ -106,12 +106,12 @@ impl Request {
         self.chains(state).find(|chain| chain.contains(&id)).unwrap_or_default()
     }
 
-    /// Whether its next lease may replace `id`: one that is called back, and that nothing replaces yet.
+    /// Whether its next lease may replace `id`: one that is being reclaimed, and that nothing replaces yet.
     #[must_use]
     pub fn may_replace(&self, state: &State, id: LeaseId) -> bool {
-        let is_called_back = state.leases.get(&id).is_some_and(|lease| lease.state == LeaseState::Reclaiming);
+        let is_reclaimed = state.leases.get(&id).is_some_and(|lease| lease.state == LeaseState::Reclaiming);
         let chain = self.chain_of(state, id);
-        is_called_back && self.attempts < MAX_ATTEMPTS && chain.last() == Some(&id) && chain.len() <= MAX_REPLACED
+        is_reclaimed && self.attempts < MAX_ATTEMPTS && chain.last() == Some(&id) && chain.len() <= MAX_REPLACED
     }
 
     /// Since when it waits: its submission, or when its start window opened.

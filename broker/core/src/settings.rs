@@ -16,7 +16,7 @@ pub struct Settings {
     pub peering_idle: Millis,
     /// After how much silence an agent counts as not heard.
     pub silent_after: Millis,
-    /// After how much silence a donor is given up, and its leases are called back.
+    /// After how much silence a donor is given up, and its leases are being reclaimed.
     pub donor_lost_after: Millis,
     /// How long agents go on by themselves after a lease's end while no broker can be reached.
     pub outage_grace: Millis,
@@ -71,7 +71,8 @@ impl Settings {
     }
 }
 
-/// Pause before a handshake that failed `failures` times in a row is tried again: doubling from half a second to a minute.
+/// Pause before a handshake that failed `failures` times in a row is tried again: doubling from half a second to a
+/// minute.
 #[must_use]
 pub fn retry_pause(failures: u32) -> Millis {
     Millis((500_u64 << failures.saturating_sub(1).min(7)).min(60_000))

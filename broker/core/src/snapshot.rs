@@ -12,15 +12,17 @@ use crate::state::{Derived, State};
 
 /// Version of the format. Readers take this and all earlier ones.
 ///
-/// Format 2 adds `delivery` to leases, `deliveries` to offers and `network` to key bundles. A state of format 1 has leases
-/// by namespace only, from clusters that can deliver nothing else. Format 3 adds `fairness`, `last_overdue`, to requests
-/// priority and start window, to MIG devices `layout`, and `slots` to placements on them: states of earlier formats have kept no
-/// account of what was held, and MIG devices without a layout are lent by number. Format 4 adds wiring to offers, requests and
-/// placements, to requests members, `preemptible` and `room_at`, and to leases their call back, what they replace or are replaced
-/// by, and when their work was saved and their end began: of earlier formats nothing is known of all that, and nobody asks for it.
-/// Format 5 adds `spread_donors` and `parts` to requests and `joins` to leases: before, a request had one lease. It also adds to
-/// clusters what is remembered of what failed, to devices of offers what is wrong with them, and to nodes whether they answer:
-/// in earlier formats nothing has failed. It has `time_shift_ms` and `term_began`: in earlier formats time was never re-based. And its offers hold each kind of device once (`inventory/stored_offer.rs`).
+/// Format 2 adds `delivery` to leases, `deliveries` to offers and `network` to key bundles. A state of format 1 has
+/// leases by namespace only, from clusters that can deliver nothing else. Format 3 adds `fairness`, `last_overdue`, to
+/// requests priority and start window, to MIG devices `layout`, and `slots` to placements on them: states of earlier
+/// formats have kept no account of what was held, and MIG devices without a layout are lent by number. Format 4 adds
+/// wiring to offers, requests and placements, to requests members, `preemptible` and `room_at`, and to leases their
+/// reclaim, what they replace or are replaced by, and when their work was saved and their end began: of earlier formats
+/// nothing is known of all that, and nobody asks for it. Format 5 adds `spread_donors` and `parts` to requests and
+/// `joins` to leases: before, a request had one lease. It also adds to clusters what is remembered of what failed, to
+/// devices of offers what is wrong with them, and to nodes whether they answer: in earlier formats nothing has failed.
+/// It has `time_shift_ms` and `term_began`: in earlier formats time was never re-based. And its offers hold each kind
+/// of device once (`inventory/stored_offer.rs`).
 pub const SNAPSHOT_FORMAT: u16 = 5;
 
 /// Bytes that are digested at once.
@@ -99,8 +101,8 @@ pub enum SnapshotError {
     },
 }
 
-/// A copy of all that a snapshot holds, without what is derived. It shares tables with `state` (see [`crate::cow_map`]), so
-/// that it takes a millisecond or two while everybody waits.
+/// A copy of all that a snapshot holds, without what is derived. It shares tables with `state` (see
+/// [`crate::cow_map`]), so that it takes a millisecond or two while everybody waits.
 #[must_use]
 pub fn copy(state: &State) -> State {
     State {

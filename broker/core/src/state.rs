@@ -95,9 +95,9 @@ pub(crate) struct Derived {
     pub(crate) cluster_sums: ClusterSums,
     pub(crate) work: WorkMix,
     pub(crate) live_leases: BTreeSet<LeaseId>,
-    /// Leases that are called back and still in force.
+    /// Leases that are being reclaimed and still in force.
     pub(crate) reclaiming: BTreeSet<LeaseId>,
-    /// Waiting requests for which leases are or were called back.
+    /// Waiting requests for which leases are or were reclaimed.
     pub(crate) room_made: BTreeSet<RequestId>,
     /// Gangs that run with fewer members than they would have.
     pub(crate) growing: BTreeSet<RequestId>,
@@ -219,7 +219,7 @@ impl State {
         self.derived.live_leases.iter().filter_map(|id| Some((*id, self.leases.get(id)?)))
     }
 
-    /// Leases that are called back and still in force, by number.
+    /// Leases that are being reclaimed and still in force, by number.
     pub fn reclaiming(&self) -> impl Iterator<Item = (LeaseId, &Lease)> {
         self.derived.reclaiming.iter().filter_map(|id| Some((*id, self.leases.get(id)?)))
     }

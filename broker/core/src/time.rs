@@ -25,8 +25,8 @@ impl Timestamp {
         Self(self.0.saturating_add_signed(ms))
     }
 
-    /// Date and time of day for people, to the minute and rounded up: "2026-11-22 18:40 UTC". The calendar is that of Howard
-    /// Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
+    /// Date and time of day for people, to the minute and rounded up: "2026-11-22 18:40 UTC". The calendar is that of
+    /// Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
     #[must_use]
     pub fn to_minute(self) -> String {
         let minutes = self.0.div_ceil(60_000);

@@ -55,8 +55,8 @@ impl<K: Clone + Ord> Table<K> {
     }
 }
 
-/// Everything with a time. Answers that are kept have a table of their own: there are many of them, and the oldest one is
-/// asked for at each call once there are as many as may be.
+/// Everything with a time. Answers that are kept have a table of their own: there are many of them, and the oldest one
+/// is asked for at each call once there are as many as may be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Timers {
     things: Table<Due>,

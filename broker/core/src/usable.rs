@@ -1,5 +1,6 @@
-//! Nodes as they may be used, where that is less than what is offered: what is kept out for failing again and again, nodes
-//! that are not ready, and cliques in which NVLink failed. Derived from offers and from what is remembered of them.
+//! Nodes as they may be used, where that is less than what is offered: what is kept out for failing again and again,
+//! nodes that are not ready, and cliques in which NVLink failed. Derived from offers and from what is remembered of
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

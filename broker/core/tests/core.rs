@@ -1,12 +1,12 @@
-//! The pure heart from outside: whole stories, the matcher's choices, determinism.
+//! The pure heart from outside: whole stories, the scheduler's choices, determinism.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 #[path = "core/batch.rs"]
 mod batch;
 #[path = "core/boxes.rs"]
 mod boxes;
-#[path = "core/call_backs.rs"]
-mod call_backs;
+#[path = "core/reclaims.rs"]
+mod reclaims;
 #[path = "core/chains.rs"]
 mod chains;
 #[path = "core/copies.rs"]

@@ -1,7 +1,7 @@
 //! Answers about requests: why one waits, and what would happen to one.
 
 use comity_core::demand::RequestSpec;
-use comity_core::matcher::{CallBacks, CalledBack, DonorVerdict, Explanation, Standing};
+use comity_core::scheduler::{Reclaims, ReclaimedLease, DonorVerdict, Explanation, Standing};
 use comity_core::{ClusterId, LeaseId, TenantId, Timestamp};
 use comity_proto::v1;
 
@@ -30,15 +30,16 @@ pub fn standing_to_proto(standing: &Standing, spec: &RequestSpec) -> v1::QueueSt
     }
 }
 
-/// For the API; `seen` gives the tenant of a lease that the caller may see: of others nobody is told which and whose they are.
+/// For the API; `seen` gives the tenant of a lease that the caller may see: of others nobody is told which and whose
+/// they are.
 #[must_use]
-pub fn call_backs_to_proto<'s>(
-    call_backs: &CallBacks,
+pub fn reclaims_to_proto<'s>(
+    reclaims: &Reclaims,
     seen: impl Fn(LeaseId) -> Option<&'s TenantId>,
-) -> v1::CallBacks {
-    let told = |told: &CalledBack| {
+) -> v1::Reclaims {
+    let told = |told: &ReclaimedLease| {
         let tenant = seen(told.lease);
-        v1::CalledBackLease {
+        v1::ReclaimedLease {
             lease: tenant.map_or_else(String::new, |_| told.lease.to_string()),
             tenant: tenant.map_or_else(String::new, ToString::to_string),
             priority: told.priority.as_ref().map_or_else(String::new, ToString::to_string),
@@ -47,13 +48,13 @@ pub fn call_backs_to_proto<'s>(
             until_ms: told.until.map_or(0, |until| until.0),
         }
     };
-    v1::CallBacks {
-        donor: call_backs.donor.to_string(),
-        given: call_backs.given,
-        move_aside: call_backs.move_aside,
-        gpus_milli: call_backs.gpus_milli(),
-        until_ms: call_backs.until().map_or(0, |until| until.0),
-        leases: call_backs.leases.iter().map(told).collect(),
+    v1::Reclaims {
+        donor: reclaims.donor.to_string(),
+        given: reclaims.given,
+        move_aside: reclaims.move_aside,
+        gpus_milli: reclaims.gpus_milli(),
+        until_ms: reclaims.until().map_or(0, |until| until.0),
+        leases: reclaims.leases.iter().map(told).collect(),
     }
 }
 
@@ -102,22 +103,22 @@ mod tests {
     }
 
     #[test]
-    fn which_lease_is_called_back_is_told_to_those_who_may_see_it() {
-        let lease = |id| CalledBack {
+    fn which_lease_is_reclaimed_is_told_to_those_who_may_see_it() {
+        let lease = |id| ReclaimedLease {
             lease: LeaseId(id),
             priority: Some(PriorityName::parse("low", "priority").expect("it is good")),
             gpus_milli: 2_000,
             notice: Millis(60_000),
             until: Some(Timestamp(90_000 + id)),
         };
-        let call_backs = CallBacks {
+        let reclaims = Reclaims {
             donor: ClusterId::parse("north", "donor").expect("it is good"),
             given: false,
             move_aside: false,
             leases: vec![lease(7), lease(8)],
         };
         let team = TenantId::parse("team", "tenant").expect("it is good");
-        let told = call_backs_to_proto(&call_backs, |id| (id == LeaseId(8)).then_some(&team));
+        let told = reclaims_to_proto(&reclaims, |id| (id == LeaseId(8)).then_some(&team));
         assert_eq!((told.gpus_milli, told.until_ms, told.donor.as_str()), (4_000, 90_008, "north"));
         let which: Vec<_> = told.leases.iter().map(|it| (it.lease.as_str(), it.tenant.as_str())).collect();
         assert_eq!(which, [("", ""), ("lease-8", "team")]);

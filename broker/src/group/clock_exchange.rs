@@ -1,5 +1,5 @@
-//! Keeps the log clock: asks the other members for theirs, lets a new leader begin with what a majority agrees on, and looks
-//! whether this broker's wall clock is right. What follows from the answers is in `timekeeper`, which is pure.
+//! Keeps the log clock: asks the other members for theirs, lets a new leader begin with what a majority agrees on, and
+//! looks whether this broker's wall clock is right. What follows from the answers is in `timekeeper`, which is pure.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -94,7 +94,8 @@ impl Clocks {
 }
 
 impl Group {
-    /// Log time, now: what the next entry would be stamped with. On followers within a few milliseconds of the leader's.
+    /// Log time, now: what the next entry would be stamped with. On followers within a few milliseconds of the
+    /// leader's.
     pub fn log_now(&self) -> Timestamp {
         let log_ms = self.inner.clocks.keeper().log_ms(boot_clock::now());
         self.inner.replica.look(|replicated| {
@@ -199,8 +200,8 @@ impl Inner {
         }
     }
 
-    /// The time by which callers' certificates are judged: log time, for this broker's wall clock may be wrong; that one
-    /// while log time is not known here. Never waits for the state.
+    /// The time by which callers' certificates are judged: log time, for this broker's wall clock may be wrong; that
+    /// one while log time is not known here. Never waits for the state.
     pub(crate) fn certificate_time(&self) -> SystemTime {
         let shift_ms = self.clocks.shift_ms.load(Ordering::Relaxed);
         let log_ms = self.clocks.keeper().log_ms(boot_clock::now());

@@ -1,5 +1,5 @@
-//! What outlives a restart of the process: where the log clock was, and when the group was last led. It is advice: a file
-//! that is missing or damaged is as none.
+//! What outlives a restart of the process: where the log clock was, and when the group was last led. It is advice: a
+//! file that is missing or damaged is as none.
 
 use std::fs;
 use std::io::{self, Write as _};

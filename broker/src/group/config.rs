@@ -39,8 +39,8 @@ pub struct GroupConfig {
     pub trust_domain: TrustDomain,
     /// Raft's timers.
     pub timing: Timing,
-    /// A snapshot is made each time the log has grown by so many entries, and later where the last one took long. Twice as
-    /// many are kept behind it, so that the log still reaches the snapshot before.
+    /// A snapshot is made each time the log has grown by so many entries, and later where the last one took long. Twice
+    /// as many are kept behind it, so that the log still reaches the snapshot before.
     pub snapshot_every: u64,
     /// How long a proposal or a read may take before the caller is told that it is not known what became of it.
     pub deadline: Duration,

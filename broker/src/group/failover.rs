@@ -1,10 +1,10 @@
 //! A quick election where the leader's process has ended.
 //!
 //! Each follower holds a stream to its leader open. When the stream ends, or cannot be opened, and the leader's port
-//! refuses connections, the process is gone, not slow: nobody listens there. The follower then stands for election without
-//! waiting for the leader's lease, and its peers, which look for themselves, grant it. Nothing rests on that lease: reads
-//! ask a majority ([`ReadPolicy::ReadIndex`](openraft::ReadPolicy)). A machine that is gone, or a line that is cut, refuses
-//! nothing: then the lease decides.
+//! refuses connections, the process is gone, not slow: nobody listens there. The follower then stands for election
+//! without waiting for the leader's lease, and its peers, which look for themselves, grant it. Nothing rests on that
+//! lease: reads ask a majority ([`ReadPolicy::ReadIndex`](openraft::ReadPolicy)). A machine that is gone, or a line
+//! that is cut, refuses nothing: then the lease decides.
 
 use std::io::ErrorKind;
 use std::sync::Weak;

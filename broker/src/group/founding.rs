@@ -27,8 +27,8 @@ pub enum Founded {
 }
 
 impl Group {
-    /// Founds the group of the configured members: this broker is its first voter, and takes the others in. Waits until all
-    /// of them answer that they have nothing.
+    /// Founds the group of the configured members: this broker is its first voter, and takes the others in. Waits until
+    /// all of them answer that they have nothing.
     ///
     /// # Errors
     /// [`GroupError::Members`] for a list of members that cannot be.

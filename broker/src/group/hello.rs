@@ -163,8 +163,8 @@ impl Inner {
         answers
     }
 
-    /// `applied` is what this broker had applied before it said hello. The leader's log reached that far when it answered,
-    /// and may be behind what was committed and applied here since.
+    /// `applied` is what this broker had applied before it said hello. The leader's log reached that far when it
+    /// answered, and may be behind what was committed and applied here since.
     pub(super) fn judge(&self, peer: u64, answer: &HelloResponse, applied: Option<Place>) -> Answer {
         // Read now, and not when the hello was sent: entries may have come since, and been acknowledged.
         let (me, last) = (self.config.id, self.last_place());

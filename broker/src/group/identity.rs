@@ -14,8 +14,8 @@ const SHOWN: usize = 8;
 #[serde(transparent)]
 pub struct Incarnation(String);
 
-/// Names a group. A group that was recovered from a copy has another name than the one before, and brokers of the two do
-/// not speak to each other.
+/// Names a group. A group that was recovered from a copy has another name than the one before, and brokers of the two
+/// do not speak to each other.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GroupId(String);

@@ -18,7 +18,8 @@ const LOOK: Duration = Duration::from_millis(50);
 /// While a majority's answer is awaited: each moment is one without writes.
 const LOOK_SOON: Duration = Duration::from_millis(5);
 
-/// One uninterrupted time of leading. A leader that loses its majority and reaches it again in the same term begins another.
+/// One uninterrupted time of leading. A leader that loses its majority and reaches it again in the same term begins
+/// another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tenure {
     /// Raft's term.
@@ -84,7 +85,8 @@ impl Judge {
     }
 }
 
-/// Starts the task that watches: who leads, and since when nobody is known to. What was heard belongs to one term of leadership, so it is forgotten here.
+/// Starts the task that watches: who leads, and since when nobody is known to. What was heard belongs to one term of
+/// leadership, so it is forgotten here.
 pub(super) fn watch(
     judge: Judge,
     heard: Heard,

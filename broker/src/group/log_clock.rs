@@ -5,13 +5,13 @@
 //!   log time  = log clock + what re-bases have shifted (in the state)
 //! ```
 //!
-//! Wall clocks jump; monotonic ones do not. So no jump of a wall clock moves a lease by more than [`MAX_SLEW`] allows. Nothing
-//! here reads a clock: all times are arguments.
+//! Wall clocks jump; monotonic ones do not. So no jump of a wall clock moves a lease by more than [`MAX_SLEW`] allows.
+//! Nothing here reads a clock: all times are arguments.
 
 use std::time::Duration;
 
-/// The most that the log clock gains or loses on monotonic time within a minute: one part in a hundred. Clocks that are kept
-/// by NTP drift a thousandth of that.
+/// The most that the log clock gains or loses on monotonic time within a minute: one part in a hundred. Clocks that are
+/// kept by NTP drift a thousandth of that.
 pub const MAX_SLEW: Duration = Duration::from_millis(600);
 /// In which [`MAX_SLEW`] may pass.
 const PER: Duration = Duration::from_secs(60);
@@ -71,8 +71,8 @@ impl LogClock {
         self.steer(now, 0);
     }
 
-    /// A follower: the leader's clock was at `log_ms` at some moment between `sent` and `received`. As long as one's own agrees
-    /// with that it stays as it is, so that what the network adds does not add up.
+    /// A follower: the leader's clock was at `log_ms` at some moment between `sent` and `received`. As long as one's
+    /// own agrees with that it stays as it is, so that what the network adds does not add up.
     pub(super) fn follow(&mut self, sent: Duration, received: Duration, log_ms: u64) {
         let earliest = log_ms.saturating_mul(1_000);
         // Whole milliseconds are told.

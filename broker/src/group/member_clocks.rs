@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use super::log_clock::lower_median;
 
-/// A wall clock that is further off the majority's median than this is wrong: its broker says so and does not lead while
-/// others can. NTP keeps clocks within a tenth of a second of one another.
+/// A wall clock that is further off the majority's median than this is wrong: its broker says so and does not lead
+/// while others can. NTP keeps clocks within a tenth of a second of one another.
 pub const MAX_WALL_OFFSET: Duration = Duration::from_secs(5);
 /// A member whose last answer is older is not reached.
 const FRESH: Duration = Duration::from_millis(1_500);
-/// For how long a member's log clock is known from one answer: monotonic clocks drift by less than a hundredth of a second
-/// meanwhile.
+/// For how long a member's log clock is known from one answer: monotonic clocks drift by less than a hundredth of a
+/// second meanwhile.
 const KNOWN: Duration = Duration::from_secs(60);
 
 /// When the group was last led, as one member knows it.
@@ -135,8 +135,8 @@ impl MemberClocks {
         log_clocks.map(Base::LogClock).or_else(|| lower_median(self.walls(voters, own)).map(Base::WallClock))
     }
 
-    /// How long nobody who answered knew of a leader that reached a majority, when the log clock is at `log_ms`. `None` where
-    /// nobody ever did.
+    /// How long nobody who answered knew of a leader that reached a majority, when the log clock is at `log_ms`. `None`
+    /// where nobody ever did.
     pub(super) fn outage(&self, voters: &BTreeSet<u64>, own: &Own, log_ms: u64) -> Option<Duration> {
         let others = self.readings.iter().filter(|(id, _)| **id != own.id && voters.contains(id));
         let all = others.filter_map(|(_, reading)| reading.led).chain(own.led);
@@ -148,8 +148,8 @@ impl MemberClocks {
         others.chain(voters.contains(&own.id).then_some(own.wall_ms)).collect()
     }
 
-    /// The time by the wall clocks of the voters that are reached, if they are a majority: the median. Two clocks that differ
-    /// do not say which one is wrong, so log time (`log_time_ms`) has a say where their number is even.
+    /// The time by the wall clocks of the voters that are reached, if they are a majority: the median. Two clocks that
+    /// differ do not say which one is wrong, so log time (`log_time_ms`) has a say where their number is even.
     pub(super) fn reference(&self, voters: &BTreeSet<u64>, own: &Own, log_time_ms: Option<u64>) -> Option<u64> {
         if !self.majority_is_reached(voters, own) {
             return None;

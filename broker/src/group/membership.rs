@@ -69,8 +69,8 @@ impl Group {
     /// Carries out a change; does nothing where it is so already.
     ///
     /// # Errors
-    /// [`GroupError::Members`] and [`GroupError::Refused`] where it is refused, [`GroupError::Unavailable`] where no leader is
-    /// known for a moment or it takes longer than two minutes.
+    /// [`GroupError::Members`] and [`GroupError::Refused`] where it is refused, [`GroupError::Unavailable`] where no
+    /// leader is known for a moment or it takes longer than two minutes.
     pub async fn change_members(&self, change: MembershipChange) -> Result<(), GroupError> {
         let inner = &self.inner;
         let deadline = Deadline::within(CATCH_UP_TIMEOUT);
@@ -233,8 +233,8 @@ impl Inner {
         self.raft.add_learner(id, node, blocking).await.map(drop).map_err(of_write)
     }
 
-    /// Refuses where the voters other than `id` that answer now are no majority of the voters other than `id`: the change
-    /// could then never be committed, and nothing after it. What they answered before this call does not count.
+    /// Refuses where the voters other than `id` that answer now are no majority of the voters other than `id`: the
+    /// change could then never be committed, and nothing after it. What they answered before this call does not count.
     pub(super) async fn others_are_enough(&self, id: u64) -> Result<(), GroupError> {
         let began = RaftInstant::now();
         let deadline = Deadline::within(self.config.timing.election_max * DOWN_AFTER_ELECTIONS);

@@ -40,8 +40,8 @@ impl Group {
     /// hop. Whether it was carried out or refused is in the reply.
     ///
     /// # Errors
-    /// [`Unavailable`] where there was no answer within the deadline. It is tried again within it as long as nothing was
-    /// appended, or where an idempotency key makes a second one harmless.
+    /// [`Unavailable`] where there was no answer within the deadline. It is tried again within it as long as nothing
+    /// was appended, or where an idempotency key makes a second one harmless.
     pub async fn propose(&self, proposal: Proposal) -> Result<Applied, Unavailable> {
         let inner = &self.inner;
         let deadline = Deadline::within(inner.config.deadline);

@@ -64,7 +64,8 @@ impl Proposed {
         &self.0.bytes
     }
 
-    /// What it says, to be applied. It is not kept: the log's cache holds entries for longer, and their bytes are enough.
+    /// What it says, to be applied. It is not kept: the log's cache holds entries for longer, and their bytes are
+    /// enough.
     pub(crate) fn take(&self) -> io::Result<LogEnvelope> {
         let ready = self.0.envelope.lock().unwrap_or_else(PoisonError::into_inner).take();
         ready.map_or_else(|| entry_codec::decode_command(&self.0.bytes), Ok)

@@ -1,7 +1,7 @@
 //! Entries that this broker must not take: those that would replace what it has applied.
 //!
-//! A leader has all that was ever committed, so such entries mean that the group lost what this broker still has, or that
-//! it was recovered from an older copy. This broker then stops, and its log stays as it is.
+//! A leader has all that was ever committed, so such entries mean that the group lost what this broker still has, or
+//! that it was recovered from an older copy. This broker then stops, and its log stays as it is.
 
 use openraft::async_runtime::WatchReceiver as _;
 use openraft::raft::AppendEntriesRequest;

@@ -1,8 +1,9 @@
 //! What this broker may do in its group: whether it votes, and whether it goes on at all.
 //!
 //! A broker votes only if two things hold. The membership in its own log names it with the life that its disk is in: a
-//! disk that lost its log begins another life, and is a member again only once the leader has admitted that one. And since
-//! it started, a majority of the voters (itself among them) has said that they know of nothing which its log lacks.
+//! disk that lost its log begins another life, and is a member again only once the leader has admitted that one. And
+//! since it started, a majority of the voters (itself among them) has said that they know of nothing which its log
+//! lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -10,8 +10,8 @@ use super::{ClockStatus, Group, Leadership, MemberAddress};
 /// Broken invariants that a status names: one is enough to know, some more help to understand.
 const MAX_VIOLATIONS: usize = 32;
 
-/// Requests, leases and nodes up to which what is kept at hand is copied and checked too, while nothing is applied: with
-/// these a few milliseconds.
+/// Requests, leases and nodes up to which what is kept at hand is copied and checked too, while nothing is applied:
+/// with these a few milliseconds.
 const CHECKED_AT_HAND: usize = 5_000;
 
 /// What a broker is in its group.

@@ -7,8 +7,8 @@ use super::leadership::Tenure;
 use super::log_clock::LogClock;
 use super::member_clocks::{Base, Led, MemberClocks, Own, Reading, is_off, offset};
 
-/// With wall clocks alone to begin with, a new leader waits so long for members that do not answer: the median of three is
-/// worth more than that of two.
+/// With wall clocks alone to begin with, a new leader waits so long for members that do not answer: the median of three
+/// is worth more than that of two.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// A broker whose wall clock is wrong stands for election all the same once it has seen no leader for so long.
 pub(super) const LEADERLESS: Duration = Duration::from_secs(3);
@@ -49,7 +49,8 @@ pub(super) struct Founded {
 pub(super) enum Founding {
     /// It does not lead, or a majority is to answer yet.
     Waits,
-    /// Only wall clocks are there: the state must have all that was committed before, so that log time does not go back.
+    /// Only wall clocks are there: the state must have all that was committed before, so that log time does not go
+    /// back.
     NeedsState,
     /// It may.
     Done(Founded),
@@ -171,8 +172,8 @@ impl Timekeeper {
         }
     }
 
-    /// Lets a new leader stamp entries as soon as a majority agrees on the time. `caught_up` says that the state has all that
-    /// was committed before it led.
+    /// Lets a new leader stamp entries as soon as a majority agrees on the time. `caught_up` says that the state has
+    /// all that was committed before it led.
     pub(super) fn found(&mut self, at: &Moment<'_>, caught_up: bool) -> Founding {
         let Some(lead) = self.lead else { return Founding::Waits };
         if let Some(founded) = lead.founded {

@@ -265,8 +265,8 @@ impl AgentStream {
         }
     }
 
-    /// An offer as a revision of the one that is held, where little of it changed: the log is shorter, and brokers take in what
-    /// changed alone.
+    /// An offer as a revision of the one that is held, where little of it changed: the log is shorter, and brokers take
+    /// in what changed alone.
     async fn shorter(&self, command: &Command) -> Option<Command> {
         let Command::AdvertiseOffer(AdvertiseOffer { cluster, offer }) = command else { return None };
         let between = |state: &State| {
@@ -285,8 +285,8 @@ impl AgentStream {
         self.say(Reply::Ack(v1::Ack { message_id, error: refusal.map(refusal_detail) })).await
     }
 
-    /// The first state is linearizable: a broker that lags must not show less than the agent has seen, for what is not in
-    /// it is torn down. From then on this broker's own order does.
+    /// The first state is linearizable: a broker that lags must not show less than the agent has seen, for what is not
+    /// in it is torn down. From then on this broker's own order does.
     async fn show_desired(&self, mut touched: watch::Receiver<u64>) -> Result<(), End> {
         self.context.group.catch_up().await?;
         let mut writer = DesiredWriter::default();

@@ -169,7 +169,8 @@ impl Federation {
         Err(invalid_token("the join token is unknown, expired or already used").into())
     }
 
-    /// An institution with signing keys may vouch for its clusters' identity keys; a voucher that is given must be good.
+    /// An institution with signing keys may vouch for its clusters' identity keys; a voucher that is given must be
+    /// good.
     async fn vouched(&self, joining: &Joining) -> Result<(), RpcError> {
         let Some(voucher) = &joining.voucher else { return Ok(()) };
         let keys = self
@@ -194,7 +195,7 @@ impl Federation {
             "voucher",
             "",
             "is not a signature by a key of the cluster's institution",
-            "let the institution sign this cluster's identity key anew, or add its key to the Institution document",
+            "let the institution sign this cluster's identity key again, or add its key to the Institution document",
         )
         .into())
     }

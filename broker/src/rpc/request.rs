@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use comity_core::command::{self, CancelRequest, SubmitRequest};
 use comity_core::request::Request as HeldRequest;
-use comity_core::{Command, LeaseId, Refusal, ReplyBody, RequestId, State, TenantId, matcher};
+use comity_core::{Command, LeaseId, Refusal, ReplyBody, RequestId, State, TenantId, scheduler};
 use comity_proto::v1;
 use comity_proto::v1::request_service_server::RequestService;
 use tonic::Request;
@@ -143,9 +143,9 @@ impl Requests {
             let held = state.requests.get(&id).filter(|held| viewer.sees_request(&held.spec.tenant, &held.spec.origin));
             let held = held.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
             let request = Some(convert::to_proto(id, held));
-            let Some(waiting) = matcher::explain_waiting(state, id) else {
+            let Some(waiting) = scheduler::explain_waiting(state, id) else {
                 // What other donors would say now is beside the point, unless something is sought for it all the same.
-                let sought = matcher::explain_sought(state, id);
+                let sought = scheduler::explain_sought(state, id);
                 let mut summary = format!("{id} does not wait: {}", held.message);
                 if let Some(sought) = &sought {
                     summary = format!("{summary}; {}", sought.summary);
@@ -156,7 +156,7 @@ impl Requests {
                     summary,
                     revision: state.revision,
                     standing: None,
-                    call_backs: None,
+                    reclaims: None,
                 });
             };
             Ok(v1::ExplainRequestResponse {
@@ -165,10 +165,10 @@ impl Requests {
                 summary: waiting.explanation.summary,
                 revision: state.revision,
                 standing: waiting.standing.as_ref().map(|it| answer::standing_to_proto(it, &held.spec)),
-                call_backs: waiting
-                    .call_backs
+                reclaims: waiting
+                    .reclaims
                     .as_ref()
-                    .map(|it| answer::call_backs_to_proto(it, whose(state, &viewer))),
+                    .map(|it| answer::reclaims_to_proto(it, whose(state, &viewer))),
             })
         };
         self.context.read(v1::Consistency::Linearizable.into(), read).await
@@ -185,7 +185,7 @@ impl Requests {
         let now = self.context.now();
         let read = |state: &State| {
             let spec = command::check_submission(state, &spec, state.log_time.max(now))?;
-            let quote = matcher::quote(state, &spec);
+            let quote = scheduler::quote(state, &spec);
             let (earliest_ms, earliest_donor) = answer::earliest(quote.earliest.as_ref());
             Ok(v1::QuoteRequestResponse {
                 placement: quote.placements.first().map(lease::placement_to_proto),
@@ -196,7 +196,7 @@ impl Requests {
                 earliest_ms,
                 earliest_donor,
                 too_late: answer::too_late(earliest_ms, spec.start_by),
-                call_backs: quote.call_backs.as_ref().map(|it| answer::call_backs_to_proto(it, whose(state, &viewer))),
+                reclaims: quote.reclaims.as_ref().map(|it| answer::reclaims_to_proto(it, whose(state, &viewer))),
             })
         };
         self.context.read(v1::Consistency::Linearizable.into(), read).await

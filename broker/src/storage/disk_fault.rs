@@ -1,5 +1,5 @@
-//! What the operating system says is wrong with a disk, told apart from damage: such a fault passes, and no file is lost
-//! by it.
+//! What the operating system says is wrong with a disk, told apart from damage: such a fault passes, and no file is
+//! lost by it.
 
 use std::error::Error;
 use std::fmt;
@@ -26,8 +26,8 @@ pub enum DiskFault {
 }
 
 impl DiskFault {
-    /// The fault behind an error, where the operating system named one. The log's library keeps the kind of an error and
-    /// its text, but not always its number.
+    /// The fault behind an error, where the operating system named one. The log's library keeps the kind of an error
+    /// and its text, but not always its number.
     pub(super) fn of(error: &io::Error) -> Option<Self> {
         let number = numbers(error).find_map(Self::of_number);
         number.or_else(|| Self::of_kind(error.kind())).or_else(|| Self::of_text(&error.to_string()))

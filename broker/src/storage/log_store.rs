@@ -33,8 +33,8 @@ const CACHE_ENTRIES: usize = 16 << 10;
 const PROBE_BYTES: usize = 1 << 20;
 /// What raft-log says where its writer thread has ended.
 const WRITER_ENDED: &str = "closed channel";
-/// Writes that wait while an fsync runs share the next one. The log collects them for this long, and collects nothing in no
-/// time: with zero, each write has an fsync of its own.
+/// Writes that wait while an fsync runs share the next one. The log collects them for this long, and collects nothing
+/// in no time: with zero, each write has an fsync of its own.
 const GROUP_COMMIT_WAIT: Duration = Duration::from_micros(10);
 /// Timer slack of the log's writer, in nanoseconds. Linux adds up to 50 microseconds to a wait by default.
 const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::MIN;
@@ -53,7 +53,8 @@ pub(crate) struct LogStore {
 }
 
 impl LogStore {
-    /// Opens the log in a directory, which is made if it is not there; blocks. `reached` is told before the log is cut off.
+    /// Opens the log in a directory, which is made if it is not there; blocks. `reached` is told before the log is cut
+    /// off.
     pub(super) fn open(dir: &Path, reached: Reached) -> Result<Self, StorageError> {
         atomic_file::create_private_dir(dir)?;
         let path = dir.to_str().ok_or_else(|| {

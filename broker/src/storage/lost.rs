@@ -1,7 +1,7 @@
 //! Tells a disk that lost its log, or the end of it, from one that is new or whole.
 //!
-//! A broker that forgot a vote or an entry that it acknowledged must not vote as if it had not. It begins a new life: what
-//! is left is set aside, and the group gives it everything again before it votes.
+//! A broker that forgot a vote or an entry that it acknowledged must not vote as if it had not. It begins a new life:
+//! what is left is set aside, and the group gives it everything again before it votes.
 
 use std::fs;
 use std::io;

@@ -43,8 +43,8 @@ impl SnapshotDir {
         Ok(Self { inner: Arc::new(Inner { dir, current: Mutex::new(None), incoming: AtomicU64::new(0) }) })
     }
 
-    /// Reads the newest snapshot. Where it is damaged, the one before it does as well if the log, of which entries up to
-    /// `purged` are gone, still has all that came after it.
+    /// Reads the newest snapshot. Where it is damaged, the one before it does as well if the log, of which entries up
+    /// to `purged` are gone, still has all that came after it.
     pub(super) fn load(&self, purged: Option<u64>) -> Result<Option<Loaded>, StorageError> {
         let mut first_error = None;
         for path in self.files() {
@@ -73,7 +73,7 @@ impl SnapshotDir {
         match (first_error, purged) {
             // The log reaches back to its beginning: nothing is lost.
             (Some(error), None) => {
-                warn!(%error, "no snapshot can be read; the whole log is applied anew");
+                warn!(%error, "no snapshot can be read; the whole log is applied again");
                 Ok(None)
             }
             (Some(error), Some(_)) => Err(error),

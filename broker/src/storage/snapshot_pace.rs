@@ -1,7 +1,7 @@
 //! How much of the time snapshots may take.
 //!
-//! Each is of the whole state, so that the larger a federation is the longer one takes, while the log of a busy one grows ever
-//! faster. Without a pause between them it would do little else.
+//! Each is of the whole state, so that the larger a federation is the longer one takes, while the log of a busy one
+//! grows ever faster. Without a pause between them it would do little else.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 /// Snapshots take one part in so many of the time at most.
 const ONE_PART_IN: u32 = 5;
-/// However long the last one took: what the log grows by meanwhile is applied anew after a restart.
+/// However long the last one took: what the log grows by meanwhile is applied again after a restart.
 const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 
 /// When the next snapshot may begin. Clones share it.

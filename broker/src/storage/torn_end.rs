@@ -1,8 +1,9 @@
 //! Tells a torn end of the log from damage.
 //!
 //! raft-log cuts off an incomplete record at the end of the newest chunk. A damaged length looks the same: the record
-//! then seems to reach beyond the end of the file, and whole, acknowledged records behind it would go with it. So before
-//! the log is opened, the newest chunk is read: where a record is incomplete but a whole one follows it, that is damage.
+//! then seems to reach beyond the end of the file, and whole, acknowledged records behind it would go with it. So
+//! before the log is opened, the newest chunk is read: where a record is incomplete but a whole one follows it, that is
+//! damage.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Says which clusters are heard and which are not. Silence tears nothing down: it makes leases suspect and keeps new work
-//! away.
+//! Says which clusters are heard and which are not. Silence tears nothing down: it makes leases suspect and keeps new
+//! work away.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,8 +15,8 @@ const EVERY: Duration = Duration::from_millis(250);
 /// Clusters in one command.
 const BATCH: usize = 1_000;
 
-/// Looks for as long as this broker leads. A new leader has heard nobody yet: it calls nobody silent before twice the time
-/// has passed.
+/// Looks for as long as this broker leads. A new leader has heard nobody yet: it calls nobody silent before twice the
+/// time has passed.
 pub(super) async fn run(context: &Context) {
     let began = context.clock.elapsed();
     loop {

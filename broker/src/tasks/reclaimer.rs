@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use comity_core::command::{ProposedReclaim, ReclaimLeases};
 use comity_core::limits::MAX_RECLAIMS_PER_COMMAND;
-use comity_core::matcher::{Reclaimer, spared};
+use comity_core::scheduler::{Reclaimer, spared};
 use comity_core::{Command, LeaseId, ReplyBody};
 
 use crate::context::Context;
@@ -14,8 +14,8 @@ use crate::group::{Consistency, Unavailable};
 const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 /// Changes that come close together are looked at together: an offer changes with each pod that starts.
 const TOGETHER: Duration = Duration::from_millis(250);
-/// A look goes through all devices of all donors, and nothing is applied meanwhile: it takes at most one part in so many of the
-/// time, however large the federation is.
+/// A look goes through all devices of all donors, and nothing is applied meanwhile: it takes at most one part in so
+/// many of the time, however large the federation is.
 const ONE_PART_IN: u32 = 10;
 /// Shortest sleep while a need is watched that has not lasted yet.
 const WATCHING: Duration = Duration::from_millis(500);
@@ -28,7 +28,7 @@ pub(super) async fn run(context: &Context) {
         revision.mark_unchanged();
         let began = context.clock.elapsed();
         if let Err(error) = look(context, &mut reclaimer).await {
-            tracing::warn!(%error, "nothing is called back yet");
+            tracing::warn!(%error, "nothing is being reclaimed yet");
         }
         let took = context.clock.elapsed().saturating_sub(began);
         let now = context.now();
@@ -50,11 +50,11 @@ async fn look(context: &Context, reclaimer: &mut Reclaimer) -> Result<(), Unavai
     });
     let (mut spare, reclaims) = found.await?;
     spare.truncate(MAX_RECLAIMS_PER_COMMAND);
-    call_back(context, spare, reclaims).await
+    reclaim(context, spare, reclaims).await
 }
 
 /// Proposes it, if it is anything.
-pub(super) async fn call_back(
+pub(super) async fn reclaim(
     context: &Context,
     spare: Vec<LeaseId>,
     reclaims: Vec<ProposedReclaim>,
@@ -64,13 +64,13 @@ pub(super) async fn call_back(
     }
     match super::propose(context, Command::ReclaimLeases(ReclaimLeases { spare, reclaims })).await?.reply {
         Ok(ReplyBody::Reclaimed { leases, spared, refused }) => {
-            tracing::info!(called_back = ?leases, ?spared, "leases");
+            tracing::info!(reclaimed = ?leases, ?spared, "leases");
             for (lease, refusal) in refused {
-                tracing::info!(%lease, code = refusal.code.as_str(), reason = %refusal.reason, "call back refused");
+                tracing::info!(%lease, code = refusal.code.as_str(), reason = %refusal.reason, "reclaim refused");
             }
         }
         Ok(_) => {}
-        Err(refusal) => tracing::error!(%refusal, "the calls back were refused as a whole"),
+        Err(refusal) => tracing::error!(%refusal, "the reclaims were refused as a whole"),
     }
     Ok(())
 }

@@ -21,7 +21,7 @@ impl Caller {
         let id =
             peer.spiffe.as_ref().ok_or_else(|| Status::unauthenticated("a broker's certificate is needed here"))?;
         if peer.has_expired(now) {
-            return Err(Status::unauthenticated(format!("the certificate of {id} has ended; connect anew")));
+            return Err(Status::unauthenticated(format!("the certificate of {id} has ended; connect again")));
         }
         match id.as_broker() {
             Some(broker) if id.trust_domain() == trust_domain => Ok(Self(broker)),

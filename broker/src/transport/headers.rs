@@ -1,5 +1,5 @@
-//! What every message between brokers says beside its content: of which group it is, and for which life of the receiver's
-//! disk. A broker that lost its log must not answer for what it was before.
+//! What every message between brokers says beside its content: of which group it is, and for which life of the
+//! receiver's disk. A broker that lost its log must not answer for what it was before.
 
 use tonic::Status;
 use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
@@ -9,8 +9,8 @@ use crate::group::{GroupId, Incarnation, Standing};
 const GROUP: &str = "comity-group";
 const TO: &str = "comity-to";
 
-/// Whether a broker that is in no group becomes one of the caller's: a leader's messages reach it only in the life that the
-/// leader admitted.
+/// Whether a broker that is in no group becomes one of the caller's: a leader's messages reach it only in the life that
+/// the leader admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Adopts {
     /// It does.
@@ -33,8 +33,8 @@ pub(super) fn put(metadata: &mut MetadataMap, group: Option<&GroupId>, to: &Inca
     }
 }
 
-/// Refuses what is for another life of this disk, or of another group. A broker that is in no group yet takes the group of
-/// the leader that admitted it.
+/// Refuses what is for another life of this disk, or of another group. A broker that is in no group yet takes the group
+/// of the leader that admitted it.
 pub(super) async fn check(metadata: &MetadataMap, standing: &Standing, adopts: Adopts) -> Result<(), Status> {
     let text = |key: &str| metadata.get(key).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
     let to = text(TO);

@@ -5,8 +5,8 @@
 //!   consensus ◀─ results  ◀─ deadline ◀─ wire ◀─────────┘
 //! ```
 //!
-//! The next append is on its way while the follower syncs the one before. The window bounds how many are: entries that wait
-//! for it share one message and one sync.
+//! The next append is on its way while the follower syncs the one before. The window bounds how many are: entries that
+//! wait for it share one message and one sync.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

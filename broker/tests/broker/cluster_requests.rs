@@ -1,4 +1,5 @@
-//! An agent asks for GPUs with its cluster's certificate: for its own cluster and its own institution's tenants, no more.
+//! An agent asks for GPUs with its cluster's certificate: for its own cluster and its own institution's tenants, no
+//! more.
 
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;

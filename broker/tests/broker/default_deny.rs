@@ -16,7 +16,8 @@ use tonic::{Code, Status};
 
 use crate::federation::{Federation, assert_refused, examples, identity_of, spec};
 
-/// Calls everything as one caller; each call's name and what the gate said: `Ok` if it was let through, whatever came then.
+/// Calls everything as one caller; each call's name and what the gate said: `Ok` if it was let through, whatever came
+/// then.
 async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Code>)> {
     fn gate<T>(reply: Result<T, Status>) -> Result<(), Code> {
         match reply {

@@ -1,5 +1,5 @@
-//! The wire's view of an agent: it says what an agent says, and sets nothing up. Real agents are tested with their crate and
-//! in `integration-tests`.
+//! The wire's view of an agent: it says what an agent says, and sets nothing up. Real agents are tested with their
+//! crate and in `integration-tests`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Pages, snapshots, resuming, and being told to begin anew.
+//! Pages, snapshots, resuming, and being told to begin again.
 
 use comity_proto::v1;
 use comity_proto::v1::request_service_client::RequestServiceClient;
@@ -103,6 +103,6 @@ async fn a_watch_is_a_snapshot_then_changes_and_resumes_without_gaps() {
     let mut resumed = watch.watch(old).await.unwrap().into_inner();
     assert_eq!(next(&mut resumed).await.revision, synced + 1);
     let begin = v1::WatchRequest::default();
-    let mut anew = watch.watch(begin).await.unwrap().into_inner();
-    assert!(next(&mut anew).await.revision >= 1);
+    let mut again = watch.watch(begin).await.unwrap().into_inner();
+    assert!(next(&mut again).await.revision >= 1);
 }

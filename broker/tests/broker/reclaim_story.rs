@@ -1,4 +1,4 @@
-//! A lease that its donor needs back: called back with notice, given up when its work is saved, and served again.
+//! A lease that its donor needs back: reclaimed with notice, given up when its work is saved, and served again.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn lease(channel: &BrokerChannel, id: &str, state: v1::LeaseState) -> v1::
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_its_donor_needs_is_called_back_and_its_request_served_again() {
+async fn a_lease_that_its_donor_needs_is_reclaimed_and_its_request_served_again() {
     let federation = Federation::start().await;
     let (origin, donor) = (federation.join("polytech-campus").await, federation.join("ncc-main").await);
     let at_origin = FakeAgent::connect(&federation, &origin).await.unwrap();
@@ -57,11 +57,11 @@ async fn a_lease_that_its_donor_needs_is_called_back_and_its_request_served_agai
 
     // Sixteen, six of them in local use: seven would be free beside the lease, and eight are reserved.
     says.send(message(1_000, used)).await.unwrap();
-    let called_back = lease(&alice, "lease-1", v1::LeaseState::Reclaiming).await;
-    let reclaim = called_back.reclaim.unwrap();
+    let reclaimed = lease(&alice, "lease-1", v1::LeaseState::Reclaiming).await;
+    let reclaim = reclaimed.reclaim.unwrap();
     assert_eq!(reclaim.reason(), v1::ReclaimReason::LocalNeed);
     assert_eq!(reclaim.deadline_ms - reclaim.since_ms, 30 * 60_000, "the donor's notice");
-    assert!(called_back.message.starts_with("called back: "), "{}", called_back.message);
+    assert!(reclaimed.message.starts_with("reclaimed: "), "{}", reclaimed.message);
 
     let saved = v1::CheckpointLeaseRequest { lease: "lease-1".to_owned(), idempotency_key: "saved".to_owned() };
     let denied = LeaseServiceClient::new(federation.user("hana")).checkpoint_lease(saved.clone()).await.unwrap_err();

@@ -39,7 +39,7 @@ Examples:
 
 const CHECKPOINTED_EXAMPLES: &str = "\
 Examples:
-  comity lease show lease-7            says whether it is called back, and until when
+  comity lease show lease-7            says whether it is being reclaimed, and until when
   comity lease checkpointed lease-7    nothing would be lost now: it may end, and moves if there is a place
 ";
 
@@ -61,7 +61,7 @@ pub enum LeaseCommand {
     /// Starts a fresh term from now
     #[command(after_help = RENEW_EXAMPLES)]
     Renew(RenewArgs),
-    /// Says that the work of a lease is saved; one that is called back ends with that
+    /// Says that the work of a lease is saved; one that is being reclaimed ends with that
     #[command(after_help = CHECKPOINTED_EXAMPLES)]
     Checkpointed(CheckpointedArgs),
     /// Gets the kubeconfig that opens the lease's namespace on the donor

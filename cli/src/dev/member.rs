@@ -93,8 +93,8 @@ fn failed(cluster: &str, error: &dyn std::fmt::Display) -> Failure {
     Failure::refused("agent-failed", format!("the agent of {cluster} does not start: {error}"))
 }
 
-/// Where the fabric listens. Its address is in the signed keys of each peering, so a cluster that comes back must come back
-/// there: a home that is kept keeps the port that was free the first time.
+/// Where the fabric listens. Its address is in the signed keys of each peering, so a cluster that comes back must come
+/// back there: a home that is kept keeps the port that was free the first time.
 fn fabric_address(home: &Home, state: &Path) -> Result<SocketAddr, Box<dyn std::error::Error>> {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     if home.path_to_remove().is_some() {

@@ -98,8 +98,8 @@ async fn scheduled(pods: &Api<Pod>, name: &str) -> Result<String, Failure> {
     }
 }
 
-/// Whether the API server refuses what the token asks, and how; `None` while it does not. It may know a deleted token for
-/// ten seconds more (`TokenSuccessCacheTTL`), in which nothing is bound to it any more.
+/// Whether the API server refuses what the token asks, and how; `None` while it does not. It may know a deleted token
+/// for ten seconds more (`TokenSuccessCacheTTL`), in which nothing is bound to it any more.
 pub(super) async fn refused(client: &Client, namespace: &str) -> Option<String> {
     let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), namespace);
     match quotas.list(&ListParams::default().limit(1)).await {

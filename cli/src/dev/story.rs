@@ -188,7 +188,8 @@ pub(super) async fn release(
         tokio::time::sleep(POLL).await;
     }
     let namespace = used.lease.donor_namespace.clone().unwrap_or_default();
-    // The agent closes the tunnel's port with the last lease; past the tunnel it shows whether the token itself is void.
+    // The agent closes the tunnel's port with the last lease; past the tunnel it shows whether the token itself is
+    // void.
     let donor = federation
         .api_address(DONOR)
         .ok_or_else(|| Failure::refused("internal", format!("there is no agent of {DONOR}")))?;

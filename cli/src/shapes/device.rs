@@ -51,8 +51,8 @@ pub struct Device {
     /// Driver.
     pub driver_version: Option<String>,
     /// How it may be shared: `exclusive`, `time-slicing:4`, `mps:8`, `mig:1g.10gb*7`, `fractional`. Where the slots of
-    /// MIG instances are known, they are listed by the first one: `mig:1g.10gb@0,3g.40gb@4`, with `repartition` at the end
-    /// where others are made as leases need them.
+    /// MIG instances are known, they are listed by the first one: `mig:1g.10gb@0,3g.40gb@4`, with `repartition` at the
+    /// end where others are made as leases need them.
     pub sharing: String,
     /// Whether it may be given out.
     pub healthy: bool,

@@ -26,7 +26,7 @@ pub enum LeaseState {
     Active,
     /// One side is silent.
     Suspect,
-    /// Called back: in force until its deadline.
+    /// Reclaimed: in force until its deadline.
     Reclaiming,
     /// Both sides take it down.
     Ending,
@@ -104,7 +104,7 @@ pub struct Lease {
     pub expires_at_ms: Option<u64>,
     /// When both sides were clean.
     pub ended_at_ms: Option<u64>,
-    /// Why and until when it is called back.
+    /// Why and until when it is being reclaimed.
     pub reclaim: Option<Reclaim>,
     /// When its work was last said to be saved.
     pub checkpointed_at_ms: Option<u64>,
@@ -240,7 +240,7 @@ impl Answer for Lease {
             ("Lease", self.id.clone()),
             ("State", self.standing()),
             ("Message", self.message.clone().unwrap_or_default()),
-            ("Called back", self.reclaim.as_ref().map(|reclaim| reclaim.summary(now_ms)).unwrap_or_default()),
+            ("Reclaimed", self.reclaim.as_ref().map(|reclaim| reclaim.summary(now_ms)).unwrap_or_default()),
             ("Moves to", self.moved_to.clone().unwrap_or_default()),
             ("Moved from", self.moved_from.clone().unwrap_or_default()),
             ("Work saved", at(self.checkpointed_at_ms)),

@@ -87,7 +87,8 @@ impl From<v1::Placement> for Placement {
 }
 
 impl Placement {
-    /// For people: `3 nvidia.com/gpu on ncc-main: 41f0…c2 (0, 1, 2)`; MIG instances with their first slots, as in `0 at 4`.
+    /// For people: `3 nvidia.com/gpu on ncc-main: 41f0…c2 (0, 1, 2)`; MIG instances with their first slots, as in `0 at
+    /// 4`.
     pub(crate) fn summary(&self) -> String {
         let node = |node: &NodePlacement| {
             let device = |share: &DeviceShare| {
@@ -104,7 +105,8 @@ impl Placement {
         format!("{} {} on {}: {}", self.resource_count, self.resource_name, self.donor, nodes.join(", "))
     }
 
-    /// For people: `150 Gbit/s of ib-fabric, by 3 nvidia.com/ib_vf, on each node`; empty where nothing is taken for RDMA.
+    /// For people: `150 Gbit/s of ib-fabric, by 3 nvidia.com/ib_vf, on each node`; empty where nothing is taken for
+    /// RDMA.
     pub(crate) fn rdma_summary(&self) -> String {
         let mut told: Vec<(String, Vec<&str>)> = Vec::new();
         for node in &self.nodes {

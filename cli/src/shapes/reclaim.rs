@@ -1,4 +1,4 @@
-//! Leases that are called back.
+//! Leases that are being reclaimed.
 
 use comity_proto::v1;
 use serde::Serialize;
@@ -6,12 +6,12 @@ use serde::Serialize;
 use super::{text, time};
 use crate::units::age;
 
-/// Why and until when a lease is called back.
+/// Why and until when a lease is being reclaimed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reclaim {
-    /// `local-need`, `policy-changed`, `preempted`, `repair`, `device-failed`, `node-failed`, `donor-silent`; `unknown` if this version of
-    /// `comity` does not know it.
+    /// `local-need`, `policy-changed`, `preempted`, `repair`, `device-failed`, `node-failed`, `donor-silent`; `unknown`
+    /// if this version of `comity` does not know it.
     pub reason: &'static str,
     /// The code of policy's denial.
     pub policy_code: Option<String>,

@@ -3,7 +3,7 @@
 use comity_proto::v1;
 use serde::Serialize;
 
-use super::call_backs::CallBacks;
+use super::reclaims::Reclaims;
 use super::placement::Placement;
 use super::request::Request;
 use super::{text, time};
@@ -73,8 +73,8 @@ pub struct Explanation {
     pub donors: Vec<DonorVerdict>,
     /// Where it stands in the queue; none if it does not wait.
     pub standing: Option<Standing>,
-    /// Leases that are called back for it, or will be next.
-    pub call_backs: Option<CallBacks>,
+    /// Leases that are being reclaimed for it, or will be next.
+    pub reclaims: Option<Reclaims>,
     /// Revision it was computed at.
     pub revision: u64,
 }
@@ -123,7 +123,7 @@ impl From<v1::QueueStanding> for Standing {
 }
 
 impl Standing {
-    fn fields(&self, call_backs: Option<&CallBacks>, now_ms: u64) -> [(&'static str, String); 4] {
+    fn fields(&self, reclaims: Option<&Reclaims>, now_ms: u64) -> [(&'static str, String); 4] {
         let place = match self.place {
             0 => "not yet: its start window has not opened".to_owned(),
             place => format!("{place} of {}", self.waiting),
@@ -138,7 +138,7 @@ impl Standing {
             ("Reserved", reserved.unwrap_or_default()),
             (
                 "Earliest",
-                earliest((self.earliest_ms, self.earliest_donor.as_deref()), self.too_late, call_backs, now_ms),
+                earliest((self.earliest_ms, self.earliest_donor.as_deref()), self.too_late, reclaims, now_ms),
             ),
         ]
     }
@@ -148,11 +148,11 @@ fn percent(ppm: u64) -> String {
     format!("{}.{} %", ppm / 10_000, ppm % 10_000 / 1_000)
 }
 
-/// When and where a request could start. Leases that are called back end then whether they are renewed or not.
-fn earliest(start: (Option<u64>, Option<&str>), too_late: bool, call_backs: Option<&CallBacks>, now_ms: u64) -> String {
+/// When and where a request could start. Leases that are being reclaimed end then whether they are renewed or not.
+fn earliest(start: (Option<u64>, Option<&str>), too_late: bool, reclaims: Option<&Reclaims>, now_ms: u64) -> String {
     let unless = |donor: &str| {
-        let by_call_back = call_backs.is_some_and(|call_backs| call_backs.donor == donor);
-        if by_call_back { "" } else { ", unless leases are renewed" }
+        let by_reclaim = reclaims.is_some_and(|reclaims| reclaims.donor == donor);
+        if by_reclaim { "" } else { ", unless leases are renewed" }
     };
     match start {
         (Some(at), Some(donor)) if too_late => {
@@ -171,7 +171,7 @@ impl From<v1::ExplainRequestResponse> for Explanation {
             summary: response.summary,
             donors: response.donors.into_iter().map(DonorVerdict::from).collect(),
             standing: response.standing.map(Standing::from),
-            call_backs: response.call_backs.map(CallBacks::from),
+            reclaims: response.reclaims.map(Reclaims::from),
             revision: response.revision,
         }
     }
@@ -185,8 +185,8 @@ impl Answer for Explanation {
             ("GPUs", self.request.spec.gpus_summary()),
             ("Summary", self.summary.clone()),
         ];
-        head.extend(self.standing.iter().flat_map(|standing| standing.fields(self.call_backs.as_ref(), now_ms)));
-        head.extend(self.call_backs.iter().map(|it| ("Called back", it.summary(now_ms))));
+        head.extend(self.standing.iter().flat_map(|standing| standing.fields(self.reclaims.as_ref(), now_ms)));
+        head.extend(self.reclaims.iter().map(|it| ("Reclaimed", it.summary(now_ms))));
         format!("{}\n{}", fields(&head), donors(&self.donors))
     }
 }
@@ -208,8 +208,8 @@ pub struct Quote {
     pub earliest_donor: Option<String>,
     /// Whether that is after its start window closes, so that it would fail before.
     pub too_late: bool,
-    /// Leases that would be called back for it at once.
-    pub call_backs: Option<CallBacks>,
+    /// Leases that would be reclaimed for it at once.
+    pub reclaims: Option<Reclaims>,
     /// Price for the whole term in thousandths of a credit; none where nothing fits.
     pub price_milli_credits: Option<u64>,
     /// By donor.
@@ -226,7 +226,7 @@ impl From<v1::QuoteRequestResponse> for Quote {
             earliest_ms: time(response.earliest_ms),
             earliest_donor: text(response.earliest_donor),
             too_late: response.too_late,
-            call_backs: response.call_backs.map(CallBacks::from),
+            reclaims: response.reclaims.map(Reclaims::from),
             donors: response.donors.into_iter().map(DonorVerdict::from).collect(),
         }
     }
@@ -238,7 +238,7 @@ impl Answer for Quote {
             self.placement.iter().chain(&self.more_placements).map(Placement::summary).collect();
         let placements = if placements.is_empty() { "nowhere now".to_owned() } else { placements.join("; ") };
         let start = (self.earliest_ms, self.earliest_donor.as_deref());
-        let earliest = earliest(start, self.too_late, self.call_backs.as_ref(), now_ms);
+        let earliest = earliest(start, self.too_late, self.reclaims.as_ref(), now_ms);
         let price = self.price_milli_credits.map(|price| format!("{} credits", super::gpus(price)));
         let mut head = vec![
             ("Summary", self.summary.clone()),
@@ -246,7 +246,7 @@ impl Answer for Quote {
             ("Earliest", earliest),
             ("Price", price.unwrap_or_else(|| "-".to_owned())),
         ];
-        head.extend(self.call_backs.iter().map(|it| ("Called back", it.summary(now_ms))));
+        head.extend(self.reclaims.iter().map(|it| ("Reclaimed", it.summary(now_ms))));
         format!("{}\n{}", fields(&head), donors(&self.donors))
     }
 }
@@ -285,29 +285,29 @@ mod tests {
 
     #[test]
     fn a_quote_by_preemption_says_what_yields_and_does_not_speak_of_renewals() {
-        let call_backs = v1::CallBacks {
+        let reclaims = v1::Reclaims {
             donor: "north".to_owned(),
             gpus_milli: 1_000,
             until_ms: 600_000,
-            leases: vec![v1::CalledBackLease {
+            leases: vec![v1::ReclaimedLease {
                 gpus_milli: 1_000,
                 notice_ms: 600_000,
                 until_ms: 600_000,
                 ..Default::default()
             }],
-            ..v1::CallBacks::default()
+            ..v1::Reclaims::default()
         };
         let response = v1::QuoteRequestResponse {
             earliest_ms: 600_000,
             earliest_donor: "north".to_owned(),
-            call_backs: Some(call_backs),
+            reclaims: Some(reclaims),
             ..v1::QuoteRequestResponse::default()
         };
         let table = Quote::from(response.clone()).table(0);
         assert!(table.contains("in 10m at north\n"), "{table}");
-        assert!(table.contains("1 lease at north (1 GPUs) would be called back with 10m of notice"), "{table}");
+        assert!(table.contains("1 lease at north (1 GPUs) would be reclaimed with 10m of notice"), "{table}");
         let json = serde_json::to_value(Quote::from(response.clone())).expect("it is plain data");
-        assert_eq!((&json["callBacks"]["donor"], &json["callBacks"]["given"]), (&"north".into(), &false.into()));
+        assert_eq!((&json["reclaims"]["donor"], &json["reclaims"]["given"]), (&"north".into(), &false.into()));
         // Where another donor's leases end sooner, they may be renewed.
         let elsewhere = v1::QuoteRequestResponse { earliest_donor: "south".to_owned(), ..response };
         let table = Quote::from(elsewhere).table(0);

@@ -36,7 +36,8 @@ pub fn parse_memory_mib(text: &str) -> Result<u64, String> {
     if bytes == 0 {
         return Err(format!("{text:?} is nothing; {MEMORY_REMEDY}"));
     }
-    // 80G is no whole number of MiB; nobody who writes it means the odd bytes, so it is rounded up: never less than asked.
+    // 80G is no whole number of MiB; nobody who writes it means the odd bytes, so it is rounded up: never less than
+    // asked.
     u64::try_from(bytes.div_ceil(u128::from(MIB))).map_err(|_| format!("{text:?} is too much memory; {MEMORY_REMEDY}"))
 }
 

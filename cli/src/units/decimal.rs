@@ -3,7 +3,8 @@
 /// Longest number that is read, in characters; every amount that makes sense is shorter.
 const MAX_CHARS: usize = 24;
 
-/// Reads `12`, `0.25`, `.5` as a number of 10^-`places`; `None` if it is no such number, has more places, or is too large.
+/// Reads `12`, `0.25`, `.5` as a number of 10^-`places`; `None` if it is no such number, has more places, or is too
+/// large.
 pub(super) fn parse_scaled(text: &str, places: u32) -> Option<u64> {
     if text.len() > MAX_CHARS {
         return None;

@@ -1,4 +1,4 @@
-//! Who comes when: the trace's tasks shuffled, then sampled anew up to the demand, as in the trace's paper.
+//! Who comes when: the trace's tasks shuffled, then sampled again up to the demand, as in the trace's paper.
 
 use comity_core::packing::Task;
 

@@ -6,10 +6,10 @@
 //! (a seed)     └▶ moved: together, and some said that their leases may move
 //! ```
 //!
-//! Time passes in steps of ten minutes: requests come, work ends, and the broker plans until nothing more happens. A request
-//! that is not placed within four hours goes away. Agents do at once what they are asked, and a lease that moves has saved its
-//! work as soon as its new place is ready. Nothing of this is a switch of the broker: one request in a plan leaves nothing to
-//! place together, and where no lease may move none does.
+//! Time passes in steps of ten minutes: requests come, work ends, and the broker plans until nothing more happens. A
+//! request that is not placed within four hours goes away. Agents do at once what they are asked, and a lease that
+//! moves has saved its work as soon as its new place is ready. Nothing of this is a switch of the broker: one request
+//! in a plan leaves nothing to place together, and where no lease may move none does.
 
 mod arrivals;
 mod books;
@@ -70,7 +70,8 @@ impl Way {
 pub struct BatchingTest {
     /// How much is asked for, in parts of the GPU capacity: GPU-hours asked for in an hour, by GPUs.
     pub demand: f64,
-    /// Milliseconds from one time at which requests come to the next, ten minutes at least: the more, the more come together.
+    /// Milliseconds from one time at which requests come to the next, ten minutes at least: the more, the more come
+    /// together.
     pub every: u64,
     /// Days that are counted; one more passes before.
     pub days: u64,

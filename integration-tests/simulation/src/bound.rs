@@ -7,13 +7,13 @@
 //! ```
 //!
 //! Tasks are divisible and come in the trace's proportions. Nodes of one shape are one large node, but a device stays a
-//! device: shares lie on it in whole numbers, by patterns whose sum is at most the device (Gilmore and Gomory, "A Linear
-//! Programming Approach to the Cutting-Stock Problem", Operations Research 1961), and patterns are made as they pay. Shares
-//! of less than a tenth of a device fill what patterns leave. What is relaxed only adds room, so the figures are bounds for
-//! whoever decides as they do:
+//! device: shares lie on it in whole numbers, by patterns whose sum is at most the device (Gilmore and Gomory, "A
+//! Linear Programming Approach to the Cutting-Stock Problem", Operations Research 1961), and patterns are made as they
+//! pay. Shares of less than a tenth of a device fill what patterns leave. What is relaxed only adds room, so the
+//! figures are bounds for whoever decides as they do:
 //!
-//! - *work-conserving*: takes what fits, in steps of demand, as many tasks as possible in each, never gives a task up, and
-//!   may move all tasks between steps.
+//! - *work-conserving*: takes what fits, in steps of demand, as many tasks as possible in each, never gives a task up,
+//!   and may move all tasks between steps.
 //! - *free choice*: may refuse whatever it likes; beyond the capacity this says little.
 
 mod patterns;
@@ -183,7 +183,8 @@ mod tests {
 
     #[test]
     fn who_must_not_refuse_has_less() {
-        // Half of the devices are asked for with all processors of a node, half with none; one may choose the latter only.
+        // Half of the devices are asked for with all processors of a node, half with none; one may choose the latter
+        // only.
         let found = percents(&trace(10, 4, &[(8_000, 1, 1_000), (1, 1, 1_000), (1, 1, 1_000), (1, 1, 1_000)]));
         assert!(found[1].0 <= found[1].1, "{found:?}");
         assert!(found[1].1 > 97.0, "{found:?}");

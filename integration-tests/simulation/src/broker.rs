@@ -1,5 +1,5 @@
-//! The broker's state machine and planner in log time, without a log and without agents: clusters borrow and lend by the
-//! commands that the broker's log holds. Whoever drives it says what agents report, and when time passes.
+//! The broker's state machine and planner in log time, without a log and without agents: clusters borrow and lend by
+//! the commands that the broker's log holds. Whoever drives it says what agents report, and when time passes.
 
 pub(crate) mod hardware;
 mod members;
@@ -17,7 +17,7 @@ use comity_core::demand::{Delivery, RequestSpec};
 use comity_core::inventory::{NodeMap, Offer};
 use comity_core::lease::LeaseState;
 use comity_core::log::LOG_FORMAT;
-use comity_core::matcher::{Plan, Planner};
+use comity_core::scheduler::{Plan, Planner};
 use comity_core::refusal::Code;
 use comity_core::{
     Actor, ClassName, ClusterId, Command, LeaseId, LogEnvelope, Millis, Refusal, ReplyBody, RequestId, State, TenantId,
@@ -158,7 +158,7 @@ impl Broker {
     }
 
     /// Spares leases, then calls others back.
-    pub(crate) fn call_back(
+    pub(crate) fn reclaim(
         &mut self,
         spare: Vec<LeaseId>,
         reclaims: Vec<ProposedReclaim>,

@@ -1,8 +1,9 @@
-//! Devices, nodes and donors that fail at random, by the broker's state machine and planner, and what must hold of that.
+//! Devices, nodes and donors that fail at random, by the broker's state machine and planner, and what must hold of
+//! that.
 //!
-//! Four donors lend whole GPUs to two clusters. Devices fall ill, by severity, and get well, some of them again and again; nodes
-//! stop answering, go and come back; donors fall silent. Agents do at once what they are asked. What is placed, and what is not,
-//! is checked by a list of what is ill that the simulation keeps beside the broker.
+//! Four donors lend whole GPUs to two clusters. Devices fall ill, by severity, and get well, some of them again and
+//! again; nodes stop answering, go and come back; donors fall silent. Agents do at once what they are asked. What is
+//! placed, and what is not, is checked by a list of what is ill that the simulation keeps beside the broker.
 
 mod faults;
 mod federation;

@@ -1,5 +1,5 @@
-//! What a federation is good for: the same work on the same nodes by institutions that keep to themselves, by institutions
-//! that lend to each other, and by one cluster of all.
+//! What a federation is good for: the same work on the same nodes by institutions that keep to themselves, by
+//! institutions that lend to each other, and by one cluster of all.
 //!
 //! ```text
 //!              ┌▶ isolated: the institution's own nodes, or it waits

@@ -1,4 +1,4 @@
-//! Replays traces of GPU clusters through Comity's matcher, and through the schedulers it is measured against.
+//! Replays traces of GPU clusters through Comity's scheduler, and through the schedulers it is measured against.
 //!
 //! ```text
 //! nodes.csv ┐
@@ -6,8 +6,8 @@
 //! pods.csv  ┘
 //! ```
 //!
-//! Arrivals, marks and averages are those of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): the trace's tasks
-//! shuffled, then sampled anew until the demand is reached; placed online, for good, in order of arrival.
+//! Arrivals, marks and averages are those of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): the trace's
+//! tasks shuffled, then sampled again until the demand is reached; placed online, for good, in order of arrival.
 
 pub mod arrivals;
 pub mod batching;

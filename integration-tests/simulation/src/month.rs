@@ -51,8 +51,8 @@ const SETTLING_DAYS: u64 = 1;
 pub const ARRANGEMENTS: u8 = 60;
 
 impl Month {
-    /// Runs it, and the same month with what institutions lend of dealt to them in other ways, `arrangements` months in all:
-    /// how long somebody waits hangs on the side of the world, too. `progress` is told how many are done.
+    /// Runs it, and the same month with what institutions lend of dealt to them in other ways, `arrangements` months in
+    /// all: how long somebody waits hangs on the side of the world, too. `progress` is told how many are done.
     ///
     /// # Errors
     /// What the core refused that it should not have.

@@ -1,4 +1,4 @@
-//! Who decides: Comity's matcher, and what it is measured against.
+//! Who decides: Comity's scheduler, and what it is measured against.
 
 mod best_fit;
 mod comity;
@@ -36,7 +36,7 @@ pub trait Policy {
 /// Which policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyName {
-    /// Comity's matcher and state machine.
+    /// Comity's scheduler and state machine.
     Comity,
     /// Fragmentation gradient descent (Weng et al., USENIX ATC 2023).
     Fgd,

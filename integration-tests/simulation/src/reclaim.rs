@@ -1,8 +1,8 @@
-//! Leases that are called back at random, by the broker's state machine and planner, and what must hold of that.
+//! Leases that are being reclaimed at random, by the broker's state machine and planner, and what must hold of that.
 //!
-//! Four donors lend whole GPUs to two clusters. Local work, terms and demand change at random; agents do at once what they are
-//! asked, but for some that take their time to clear a lease. What is proposed is checked by arithmetic of its own, which
-//! knows nothing but nodes with so many GPUs: all sets of a donor's leases are tried.
+//! Four donors lend whole GPUs to two clusters. Local work, terms and demand change at random; agents do at once what
+//! they are asked, but for some that take their time to clear a lease. What is proposed is checked by arithmetic of its
+//! own, which knows nothing but nodes with so many GPUs: all sets of a donor's leases are tried.
 
 mod federation;
 mod judge;
@@ -26,7 +26,7 @@ const MINUTE: u64 = 60 * SECOND;
 pub struct Reclaims {
     /// Seed of all that is drawn.
     pub seed: u64,
-    /// Leases that are called back before it ends.
+    /// Leases that are being reclaimed before it ends.
     pub reclaims: u64,
 }
 
@@ -38,7 +38,7 @@ impl Reclaims {
     pub fn run(&self) -> Result<ReclaimReport, Refusal> {
         let mut random = Random::new(self.seed);
         let mut federation = Federation::new(self.seed)?;
-        while federation.report.called_back < self.reclaims {
+        while federation.report.reclaimed < self.reclaims {
             for _ in 0..random.below(4) {
                 federation.submit(&mut random)?;
             }

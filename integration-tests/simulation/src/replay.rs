@@ -37,8 +37,8 @@ pub struct Figures {
     pub p99_us: f64,
 }
 
-/// Mean over what was allocated while about so much was asked for, rounded to percent; or where one task leaps over that, what
-/// was allocated right after it.
+/// Mean over what was allocated while about so much was asked for, rounded to percent; or where one task leaps over
+/// that, what was allocated right after it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mark {
     sum: f64,

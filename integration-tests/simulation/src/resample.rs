@@ -1,5 +1,5 @@
-//! Other workloads made of a trace's own tasks, as the paper of the 2023 trace makes them: more work that shares devices, or
-//! more without any. Drawn at random, always the same.
+//! Other workloads made of a trace's own tasks, as the paper of the 2023 trace makes them: more work that shares
+//! devices, or more without any. Drawn at random, always the same.
 
 use comity_core::packing::Task;
 

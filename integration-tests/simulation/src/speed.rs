@@ -36,8 +36,8 @@ pub struct SpeedTest {
     pub passes: usize,
 }
 
-/// What came of one scale, by one thread. Rates are of placements in batches, in processor time, so that what else runs on
-/// the machine has little to do with them; percentiles are of placements one by one, by the clock.
+/// What came of one scale, by one thread. Rates are of placements in batches, in processor time, so that what else runs
+/// on the machine has little to do with them; percentiles are of placements one by one, by the clock.
 #[derive(Clone, Debug, Serialize)]
 pub struct Speed {
     /// Times the trace's nodes.
@@ -97,7 +97,8 @@ impl Pass {
 }
 
 impl SpeedTest {
-    /// Places the trace's tasks again and again: first to fill the tables, then to measure. `progress` is told what is being done.
+    /// Places the trace's tasks again and again: first to fill the tables, then to measure. `progress` is told what is
+    /// being done.
     ///
     /// # Errors
     /// What the core refuses that it should not.
@@ -152,7 +153,8 @@ impl SpeedTest {
         })
     }
 
-    /// The trace's tasks as often as its nodes, each time in another order: as many as are asked for, and as leases may be.
+    /// The trace's tasks as often as its nodes, each time in another order: as many as are asked for, and as leases may
+    /// be.
     fn arrivals<'t>(&self, trace: &'t Trace) -> Vec<&'t Task> {
         let seeds = self.seed..self.seed.saturating_add(self.scale as u64);
         let all = seeds.flat_map(|seed| arrivals(trace, seed, 1.0)).map(|index| &trace.tasks[index]);

@@ -1,10 +1,11 @@
-//! Devices, nodes and donors that fail at random: what came of it, by a list of what is ill that is kept beside the broker.
+//! Devices, nodes and donors that fail at random: what came of it, by a list of what is ill that is kept beside the
+//! broker.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use comity_core::limits::MAX_REPLACED;
 use comity_simulation::failures::Failures;
 
-/// Rounds of the leader's loops after each event: a lease is called back, placed anew, called back there, and so on.
+/// Rounds of the leader's loops after each event: a lease is being reclaimed, placed again, reclaimed there, and so on.
 const MOST_ROUNDS: u64 = 16;
 
 #[test]
@@ -14,13 +15,13 @@ fn what_fails_is_left_and_what_it_hit_goes_on() {
         let table = report.table();
         assert_eq!(report.placed_on_unwell, 0, "nothing is placed on what is ill or in quarantine:\n{table}");
         assert_eq!(report.could_have_gone_on, 0, "what was hit has another place if there is one:\n{table}");
-        assert_eq!(report.for_nothing, 0, "no lease is called back for what it does not have:\n{table}");
+        assert_eq!(report.for_nothing, 0, "no lease is being reclaimed for what it does not have:\n{table}");
         assert_eq!(report.missed, 0, "no lease stays where something failed:\n{table}");
         assert!(report.holds(), "{table}");
         let bounded = report.longest_chain <= MAX_REPLACED as u64 + 1 && report.most_rounds <= MOST_ROUNDS;
         assert!(bounded, "{table}");
         // It does not hold because nothing happened.
-        assert!(report.events >= 300 && report.placed >= 50 && report.called_back >= 20, "{table}");
+        assert!(report.events >= 300 && report.placed >= 50 && report.reclaimed >= 20, "{table}");
         assert!(report.lost >= 5 && report.given_up >= 1 && report.spared >= 5, "{table}");
         assert!(report.went_on >= 5 && report.waited_again >= 5, "{table}");
         assert!(report.most_quarantined >= 1 && report.longest_chain >= 2, "{table}");

@@ -249,8 +249,8 @@ impl Client {
         Ok(())
     }
 
-    /// Repeats a call until it is answered, or refused for good with one of `codes`; `None`: nobody knows. Its key makes that
-    /// harmless.
+    /// Repeats a call until it is answered, or refused for good with one of `codes`; `None`: nobody knows. Its key
+    /// makes that harmless.
     async fn repeated<T, F>(
         &self,
         codes: &[Code],

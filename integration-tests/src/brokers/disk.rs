@@ -1,4 +1,5 @@
-//! A broker's disk: a file system of its own in a file, and a layer that makes it slow, read-only or broken for one process.
+//! A broker's disk: a file system of its own in a file, and a layer that makes it slow, read-only or broken for one
+//! process.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

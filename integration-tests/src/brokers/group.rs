@@ -276,8 +276,8 @@ impl Group {
         Ok(std::fs::remove_dir_all(self.federation.broker_dir(self.member(seat)?).join("group"))?)
     }
 
-    /// Makes a broker with a number that was never used on the host of a member that is to go, and starts it. It belongs to no
-    /// group yet.
+    /// Makes a broker with a number that was never used on the host of a member that is to go, and starts it. It
+    /// belongs to no group yet.
     pub(super) async fn seat_successor(&mut self, seat: u64) -> Result<Successor> {
         let (old, new) = (self.member(seat)?, self.newest + 1);
         let ports = self.spare.remove(&seat).context("a member of this seat is being replaced")?;
@@ -301,8 +301,8 @@ impl Group {
         Ok(())
     }
 
-    /// Stops the member that was replaced. For the first one of a run it is seen that nobody takes it in any more, though its
-    /// certificate is good.
+    /// Stops the member that was replaced. For the first one of a run it is seen that nobody takes it in any more,
+    /// though its certificate is good.
     ///
     /// # Errors
     /// When it is taken in.

@@ -49,8 +49,8 @@ pub enum FaultKind {
     DiskFailing,
     /// A broker loses its disk while the others are well.
     DiskWiped,
-    /// A broker is away for a while; then the others stop, one of them loses its disk, and those two are started. The third has
-    /// everything, and is started later.
+    /// A broker is away for a while; then the others stop, one of them loses its disk, and those two are started. The
+    /// third has everything, and is started later.
     DiskWipedBehind,
     /// The leader hands over to a member that is named, and that one to whose log is furthest.
     LeaderTransferred,

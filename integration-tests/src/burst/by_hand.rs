@@ -1,4 +1,5 @@
-//! The same way by hand, as an administrator of both clusters goes it: what a burst through the broker is compared with.
+//! The same way by hand, as an administrator of both clusters goes it: what a burst through the broker is compared
+//! with.
 
 use std::path::Path;
 

@@ -16,8 +16,8 @@ use super::world::World;
 use crate::comity::Comity;
 use crate::wait::until;
 
-/// All leases and peerings end within this time: handshakes that failed are tried again, and idle peerings wait first. Limits
-/// against hanging, all of them: a machine that is short of processors takes long over everything.
+/// All leases and peerings end within this time: handshakes that failed are tried again, and idle peerings wait first.
+/// Limits against hanging, all of them: a machine that is short of processors takes long over everything.
 const END: Duration = Duration::from_secs(600);
 /// Then each part has this long to forget what it knows.
 const FORGET: Duration = crate::PATIENCE;

@@ -90,7 +90,8 @@ impl FaultKind {
         }
     }
 
-    /// How long it lasts, in milliseconds. Agents are away for less and for more than the silence that makes them suspect.
+    /// How long it lasts, in milliseconds. Agents are away for less and for more than the silence that makes them
+    /// suspect.
     const fn lasts_ms(self) -> RangeInclusive<u64> {
         match self {
             Self::BrokerKilled | Self::LeaderKilled => 200..=8_000,

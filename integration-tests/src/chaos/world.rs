@@ -113,7 +113,8 @@ impl Cluster {
     }
 }
 
-/// The namespace for kubeconfig Secrets stays, with what Kubernetes puts into every namespace, and so does the tenants' role.
+/// The namespace for kubeconfig Secrets stays, with what Kubernetes puts into every namespace, and so does the tenants'
+/// role.
 fn stays(object: &str) -> bool {
     matches!(
         object,

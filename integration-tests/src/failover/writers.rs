@@ -13,13 +13,13 @@ use crate::stores::{Client, MAX_WRITES, MEMBERS, Store};
 
 /// Writers: they begin with different members, so that some are connected to survivors.
 const WRITERS: usize = 6;
-/// After an acknowledged write: all of them together write 150 times a second at most, which the queue of a broker group takes
-/// for as long as fifty kills last.
+/// After an acknowledged write: all of them together write 150 times a second at most, which the queue of a broker
+/// group takes for as long as fifty kills last.
 const PAUSE: Duration = Duration::from_millis(40);
 /// After a write that failed.
 const AGAIN: Duration = Duration::from_millis(5);
-/// For one try. A proposal that a member handed to the leader that died is answered late or never: with a longer limit what
-/// is measured is the limit.
+/// For one try. A proposal that a member handed to the leader that died is answered late or never: with a longer limit
+/// what is measured is the limit.
 const TRY: Duration = Duration::from_millis(250);
 /// Without an acknowledgement for so long, the store is stuck.
 const STUCK: Duration = Duration::from_secs(60);

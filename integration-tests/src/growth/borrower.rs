@@ -134,8 +134,8 @@ impl Borrower {
     }
 }
 
-/// Repeats a call while the group cannot answer, as its error says: a disk may take seconds for one fsync. The key of the call
-/// makes it harmless.
+/// Repeats a call while the group cannot answer, as its error says: a disk may take seconds for one fsync. The key of
+/// the call makes it harmless.
 async fn repeated<T>(call: impl AsyncFn() -> Result<T, Status>) -> Result<T, Status> {
     let mut tried = 1;
     loop {

@@ -12,8 +12,8 @@ const FRACTIONAL: usize = 4;
 /// One node in so many has a GPU in local use.
 const LOCAL: u64 = 16;
 
-/// A donor's offer of so many nodes. Local CPU and memory of a node follow from `generation`, so that each offer differs from
-/// the one before in every node.
+/// A donor's offer of so many nodes. Local CPU and memory of a node follow from `generation`, so that each offer
+/// differs from the one before in every node.
 pub(super) fn offer(donor: usize, cluster: &str, nodes: usize, generation: u64) -> v1::Offer {
     v1::Offer {
         cluster: cluster.to_owned(),

@@ -104,7 +104,7 @@ impl fmt::Display for Report {
             ("most resident on the way there, MiB", mib(self.restore_peak_resident_bytes)),
             ("all offers, s", tenths(self.offer_seconds)),
             ("an offer with one changed node, s", thousandths(self.revise_seconds)),
-            ("all clusters connect and offer anew, s", tenths(self.resync_seconds)),
+            ("all clusters connect and offer again, s", tenths(self.resync_seconds)),
             ("a renewal, p50, ms", tenths(self.renewal_p50_ms)),
             ("a renewal, p99, ms", tenths(self.renewal_p99_ms)),
             ("list of offers, s", thousandths(self.list_offers_seconds)),

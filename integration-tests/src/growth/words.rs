@@ -1,4 +1,5 @@
-//! What a cluster has to say about its desired state: the steps of a peering and of a lease, with keys and secrets of nobody.
+//! What a cluster has to say about its desired state: the steps of a peering and of a lease, with keys and secrets of
+//! nobody.
 
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;

@@ -1,5 +1,5 @@
-//! The checks. The search for an order is `todc-utils`' WGL checker: it depends on nothing, while `porcupine-rs` brings criterion and
-//! a crate that nobody maintains.
+//! The checks. The search for an order is `todc-utils`' WGL checker: it depends on nothing, while `porcupine-rs` brings
+//! criterion and a crate that nobody maintains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -66,8 +66,8 @@ struct Timed {
     step: Step,
 }
 
-/// The history of each request. A list says something of all, but what follows from the rest is left out: that a request is
-/// not listed before it was submitted, or after it was cancelled.
+/// The history of each request. A list says something of all, but what follows from the rest is left out: that a
+/// request is not listed before it was submitted, or after it was cancelled.
 fn by_request(operations: &[Operation]) -> BTreeMap<u64, Vec<Timed>> {
     let mut requests: BTreeMap<u64, Vec<Timed>> = BTreeMap::new();
     let mut lists = Vec::new();
@@ -112,8 +112,8 @@ const fn is_submit(step: Step) -> bool {
     matches!(step, Step::Submitted | Step::MaybeSubmitted)
 }
 
-/// Calls and answers in the order of time; at the same time calls come first, which makes their operations concurrent. Those
-/// without an answer are answered after all others.
+/// Calls and answers in the order of time; at the same time calls come first, which makes their operations concurrent.
+/// Those without an answer are answered after all others.
 fn actions(steps: &[Timed]) -> Vec<(usize, Action<Step>)> {
     let mut moments = Vec::with_capacity(2 * steps.len());
     for (number, timed) in steps.iter().enumerate() {
@@ -184,8 +184,8 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// What is gone in the end, and what is back, on one member: every request that was accepted and that nobody tried to cancel must
-/// wait there, and none that was cancelled.
+/// What is gone in the end, and what is back, on one member: every request that was accepted and that nobody tried to
+/// cancel must wait there, and none that was cancelled.
 #[must_use]
 pub fn account(operations: &[Operation], waiting: &BTreeSet<u64>) -> (Vec<u64>, Vec<u64>) {
     let (mut accepted, mut touched, mut cancelled) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());

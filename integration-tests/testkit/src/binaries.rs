@@ -198,8 +198,8 @@ impl Binaries {
         Self::with_liqo(needs, LiqoVersion::default()).await
     }
 
-    /// As [`Binaries::ensure`], with a version of Liqo where Liqo is needed. The first time, another version than the newest
-    /// takes some three minutes more.
+    /// As [`Binaries::ensure`], with a version of Liqo where Liqo is needed. The first time, another version than the
+    /// newest takes some three minutes more.
     ///
     /// # Errors
     ///

@@ -134,8 +134,8 @@ type Spawn = (Command, SyncSender<io::Result<Child>>);
 
 /// Starts a process from a thread that lives as long as this process.
 ///
-/// The parent whose death the kernel reports is the *thread* that started the child. A thread of an async runtime may end
-/// at any time, and would take the daemons with it.
+/// The parent whose death the kernel reports is the *thread* that started the child. A thread of an async runtime may
+/// end at any time, and would take the daemons with it.
 pub(crate) fn spawn(command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<SyncSender<Spawn>> = OnceLock::new();
     let gone = || io::Error::other("the thread that starts daemons has ended");

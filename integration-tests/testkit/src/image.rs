@@ -1,5 +1,5 @@
-//! Container images without a registry or a daemon: a docker-archive file with one static program or with the files of a
-//! folder, as `ctr images import` reads it.
+//! Container images without a registry or a daemon: a docker-archive file with one static program or with the files of
+//! a folder, as `ctr images import` reads it.
 
 use std::fs;
 use std::io;

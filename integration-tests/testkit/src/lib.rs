@@ -31,11 +31,11 @@
 //!
 //! # Where the programs come from
 //!
-//! [`Binaries::ensure`] runs `scripts/kubernetes-binaries`, which this crate carries with it together
-//! with the go.mod and go.sum files that pin every version: `KUBEBUILDER_ASSETS`, else a cache, else
-//! the official download, else built from the Go modules. The first build takes some eight
-//! minutes on two cores, and some five more for CoreDNS and Liqo; after that it is a look into the cache. Liqo's
-//! manifests are not in this crate: its Helm chart comes from the same module as its programs and is rendered at each start.
+//! [`Binaries::ensure`] runs `scripts/kubernetes-binaries`, which this crate carries with it together with the go.mod
+//! and go.sum files that pin every version: `KUBEBUILDER_ASSETS`, else a cache, else the official download, else built
+//! from the Go modules. The first build takes some eight minutes on two cores, and some five more for CoreDNS and Liqo;
+//! after that it is a look into the cache. Liqo's manifests are not in this crate: its Helm chart comes from the same
+//! module as its programs and is rendered at each start.
 //!
 //! # How nothing is left behind
 //!

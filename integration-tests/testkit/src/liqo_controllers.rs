@@ -1,8 +1,8 @@
-//! Liqo's controllers beside a [`ControlPlane`]: its controller manager and its IPAM, real programs with the chart's own objects and
-//! arguments, with its networking module on. They run on this machine and not in pods.
+//! Liqo's controllers beside a [`ControlPlane`]: its controller manager and its IPAM, real programs with the chart's
+//! own objects and arguments, with its networking module on. They run on this machine and not in pods.
 //!
-//! What they decide is real: ranges are remapped, gateways get Deployments, Services and keys. No gateway runs, for simulated nodes run
-//! nothing. Liqo's webhooks are not there, nor its programs on nodes.
+//! What they decide is real: ranges are remapped, gateways get Deployments, Services and keys. No gateway runs, for
+//! simulated nodes run nothing. Liqo's webhooks are not there, nor its programs on nodes.
 
 use std::fs;
 use std::io;
@@ -27,8 +27,8 @@ const POLL: Duration = Duration::from_millis(250);
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// The network of Services of every [`ControlPlane`].
 const SERVICE_NETWORK: &str = "10.96.0.0/16";
-/// Objects of the chart that stand for something which is here. Its webhooks would be called, and are not; so what they would complete
-/// is left out too.
+/// Objects of the chart that stand for something which is here. Its webhooks would be called, and are not; so what they
+/// would complete is left out too.
 const KINDS: [&str; 13] = [
     "ConfigMap",
     "ServiceAccount",
@@ -96,8 +96,9 @@ pub enum LiqoControllersError {
 
 /// Running controllers. Dropping them kills them; their objects stay in the cluster.
 ///
-/// One that ends is started again, as its Deployment would: Liqo 1.2.0's controller manager ends itself when it missed the deletion
-/// of a gateway ("interface {} is cache.DeletedFinalStateUnknown"), which a slow machine sees now and then.
+/// One that ends is started again, as its Deployment would: Liqo 1.2.0's controller manager ends itself when it missed
+/// the deletion of a gateway ("interface {} is cache.DeletedFinalStateUnknown"), which a slow machine sees now and
+/// then.
 #[derive(Debug)]
 pub struct LiqoControllers {
     supervisor: JoinHandle<()>,

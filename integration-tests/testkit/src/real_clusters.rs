@@ -5,9 +5,9 @@
 //! ```
 //!
 //! Each cluster is one node, or up to three: a set of namespaces in which containerd, kubelet, kube-proxy and every
-//! container run, and on the first its control plane. The host's network, mounts and sysctls stay as they are, so a process on the host reaches the
-//! clusters only by entering a network: [`RealClusters::command_in`] starts an agent on a node or a broker in the
-//! router, and [`RealCluster::kubectl`] runs kubectl on the cluster's node.
+//! container run, and on the first its control plane. The host's network, mounts and sysctls stay as they are, so a
+//! process on the host reaches the clusters only by entering a network: [`RealClusters::command_in`] starts an agent on
+//! a node or a broker in the router, and [`RealCluster::kubectl`] runs kubectl on the cluster's node.
 //!
 //! The CNI plugin here is a plain bridge, which does not enforce NetworkPolicy.
 
@@ -70,8 +70,8 @@ pub struct RealClustersConfig {
 }
 
 impl Default for RealClustersConfig {
-    /// One node each, no GPU for the origin, four for the donor, neither DNS nor Liqo, 20 s of silence at the origin and 50 s at
-    /// the donor, five minutes.
+    /// One node each, no GPU for the origin, four for the donor, neither DNS nor Liqo, 20 s of silence at the origin
+    /// and 50 s at the donor, five minutes.
     fn default() -> Self {
         Self {
             origin_gpus: 0,
@@ -171,9 +171,9 @@ impl RealClusters {
         machine::missing()
     }
 
-    /// Takes down what earlier, killed runs left on this machine, brings both clusters up and waits until their nodes are Ready
-    /// with their GPUs; if `config` wants them, until DNS answers in both, Liqo's Deployments are available and its webhook
-    /// answers.
+    /// Takes down what earlier, killed runs left on this machine, brings both clusters up and waits until their nodes
+    /// are Ready with their GPUs; if `config` wants them, until DNS answers in both, Liqo's Deployments are available
+    /// and its webhook answers.
     ///
     /// # Errors
     ///
@@ -232,8 +232,8 @@ impl RealClusters {
         command
     }
 
-    /// The router's address on the side of a cluster: brokers in the router are reached there. The origin's side for the router
-    /// itself.
+    /// The router's address on the side of a cluster: brokers in the router are reached there. The origin's side for
+    /// the router itself.
     #[must_use]
     pub fn router_address(&self, side: Where) -> &'static str {
         match side {

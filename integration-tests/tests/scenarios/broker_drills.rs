@@ -8,8 +8,8 @@ use comity_testkit::requirements;
 
 /// A leader that hears no majority leads no more after its lease, 0.8 s; the rest is for a machine that is loaded.
 const STEPS_DOWN: Duration = Duration::from_secs(4);
-/// The others elect within 2 s, and a client is sent to them within another; the rest is for a machine that is loaded. A client
-/// that does not go elsewhere waits for a minute.
+/// The others elect within 2 s, and a client is sent to them within another; the rest is for a machine that is loaded.
+/// A client that does not go elsewhere waits for a minute.
 const GOES_ELSEWHERE: Duration = Duration::from_secs(15);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -164,7 +164,8 @@ async fn teardown_in_wrong_orders(burst: &Burst) {
     }
 }
 
-/// As between institutions that are far apart, on a bad day: a round trip of 80 to 100 ms, and 4 of 100 packets need another try.
+/// As between institutions that are far apart, on a bad day: a round trip of 80 to 100 ms, and 4 of 100 packets need
+/// another try.
 const FAR: Line =
     Line::Impaired { delay: Duration::from_millis(40), jitter: Duration::from_millis(10), loss_percent: 2.0 };
 
@@ -225,8 +226,9 @@ async fn the_line_cut_the_donors_api_dead_and_no_broker(burst: &mut Burst) {
     answers(burst, "the Service to answer over the whole line").await;
 
     burst.clusters.kill_api_server(Where::Donor).await.unwrap();
-    // Twice: at first the node has not been silent for long enough to be doubted. Well within the donor's own grace: beyond
-    // it the donor's controllers doubt its nodes once they are back, and call the pods unready until the kubelet objects.
+    // Twice: at first the node has not been silent for long enough to be doubted. Well within the donor's own grace:
+    // beyond it the donor's controllers doubt its nodes once they are back, and call the pods unready until the kubelet
+    // objects.
     for (wait, seconds) in [(20, "20 s"), (10, "30 s")] {
         tokio::time::sleep(Duration::from_secs(wait)).await;
         answers(burst, &format!("the Service to answer while the donor's API server is dead, for {seconds}")).await;

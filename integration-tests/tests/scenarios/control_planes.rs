@@ -151,8 +151,8 @@ async fn with_the_leader_and_both_agents_killed_at_every_step_it_still_becomes_a
     let lease = federation.lease_of(&request).await.or_logs(&federation);
     let leader = federation.leader().await.or_logs(&federation);
     federation.kill_broker(leader).await.unwrap();
-    // A step may be interrupted by the end of another beside it when its effect is kept already: then it is not taken again,
-    // and its second place is never reached. Each is taken alone, at both places, by the scenario of crashes.
+    // A step may be interrupted by the end of another beside it when its effect is kept already: then it is not taken
+    // again, and its second place is never reached. Each is taken alone, at both places, by the scenario of crashes.
     let steps = ORIGIN_STEPS.len() + DONOR_STEPS.len();
     nurse(&mut federation, &lease, "active", steps, 2 * steps).await;
     for (cluster, steps) in [("polytech-campus", &ORIGIN_STEPS[..]), ("ncc-main", &DONOR_STEPS[..])] {

@@ -32,8 +32,8 @@ pub(crate) const DONOR_STEPS: [&str; 8] = [
 /// After so long without a crash no more is expected.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// Starts again what crashed until the lease is in `state` and `most` crashes have been seen, or at least `least` and no more
-/// for a while.
+/// Starts again what crashed until the lease is in `state` and `most` crashes have been seen, or at least `least` and
+/// no more for a while.
 pub(crate) async fn nurse(federation: &mut Federation, lease: &str, state: &str, least: usize, most: usize) {
     let mut seen = 0;
     let start = Instant::now();

@@ -175,7 +175,8 @@ async fn another_machine_takes_the_place_of_one_that_is_gone() {
     all_there(&federation, &requests).await;
 }
 
-/// Puts broker `by` in the place of broker `id`, by the commands of the page; its files are made on the machine of `on`.
+/// Puts broker `by` in the place of broker `id`, by the commands of the page; its files are made on the machine of
+/// `on`.
 async fn replaced(federation: &mut Federation, id: u64, by: u64, on: u64) {
     let (raft, client) = federation.add_broker(by).unwrap();
     let page = blocks("A machine is gone for good");

@@ -1,5 +1,5 @@
-//! Pods of two clusters are left to Liqo's own network: whole agents, which know of each other what brokers pass on sealed, beside
-//! Liqo's real controllers. Both clusters' pods have the same addresses.
+//! Pods of two clusters are left to Liqo's own network: whole agents, which know of each other what brokers pass on
+//! sealed, beside Liqo's real controllers. Both clusters' pods have the same addresses.
 
 use std::path::Path;
 

@@ -82,7 +82,7 @@ async fn pods_of_every_node_reach_what_was_lent_and_nothing_else() {
     only_what_was_lent(&burst, &guest).await;
     said("the donor's own pods are out of reach, and a foreign source ends at the gateway");
     scribbled(&burst).await;
-    said("what a node cannot read it names and does not follow, and the gateway writes it anew");
+    said("what a node cannot read it names and does not follow, and the gateway writes it again");
     killed(&burst).await;
     said("a killed agent of a node is replaced, and what it left");
 
@@ -108,7 +108,8 @@ async fn pods_of_every_node_reach_what_was_lent_and_nothing_else() {
     burst.stop().await.unwrap();
 }
 
-/// Reverse path filtering is strict, and a network plugin hides pods that talk to the outside behind their node, as many do.
+/// Reverse path filtering is strict, and a network plugin hides pods that talk to the outside behind their node, as
+/// many do.
 async fn as_strict_nodes_are(real: &RealCluster) {
     for node in [1, 2] {
         let rules = format!(
@@ -243,7 +244,7 @@ async fn scribbled(burst: &Burst) {
     .await
     .or_logs(burst.federation());
     assert!(ask(burst, "home", "train", "").await.is_ok(), "what it had is still there");
-    until("the gateway to write it anew", PATIENCE, async || {
+    until("the gateway to write it again", PATIENCE, async || {
         let now: Value = serde_json::from_str(&origin.kubectl(&read).await?)?;
         let now = now["data"]["fabric.json"].as_str().unwrap_or_default();
         anyhow::ensure!(now.contains(&format!("\"gateway\":\"{}\"", origin.node_ip())), "{now}");
@@ -255,7 +256,7 @@ async fn scribbled(burst: &Burst) {
     origin.kubectl(&wait).await.or_logs(burst.federation());
 }
 
-/// The pods' way stays while the agent of their node is dead, and the next one begins anew.
+/// The pods' way stays while the agent of their node is dead, and the next one begins again.
 async fn killed(burst: &Burst) {
     let origin = &burst.clusters.origin;
     let leftover = "ip route add 10.99.0.0/24 dev comity0v && nft add chain inet comity_node leftover";

@@ -1,4 +1,5 @@
-//! Brokers and agents run as pods, from the manifests and images that ship: without privileges, and through the loss of each.
+//! Brokers and agents run as pods, from the manifests and images that ship: without privileges, and through the loss of
+//! each.
 
 use std::time::Instant;
 
@@ -117,8 +118,8 @@ pub(crate) async fn kill_the_agents(pods: &Pods) {
     }
 }
 
-/// What the kernel says of each process of a name: its user, the sets of capabilities, whether it may get more than it has,
-/// and its filter of system calls.
+/// What the kernel says of each process of a name: its user, the sets of capabilities, whether it may get more than it
+/// has, and its filter of system calls.
 pub(crate) async fn held(real: &RealCluster, process: &str, pods: &Pods) -> Vec<String> {
     let script = format!("for p in $(pgrep -x {process}); do cat /proc/$p/status; echo; done");
     let status = or_logs(real.exec_in_node(&["sh", "-c", &script]).await, pods).await;

@@ -1,5 +1,5 @@
-//! An untouched Job bursts through Liqo while brokers and agents are pods, from the manifests that ship and with no rights but
-//! those: also while the agents' pods are deleted.
+//! An untouched Job bursts through Liqo while brokers and agents are pods, from the manifests that ship and with no
+//! rights but those: also while the agents' pods are deleted.
 
 use std::path::Path;
 use std::time::Instant;

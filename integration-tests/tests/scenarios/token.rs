@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use crate::{OrLogs as _, is_long};
 
-/// Where each cluster's Liqo keeps what concerns the other, and the ServiceAccount by which the origin is known to the donor.
+/// Where each cluster's Liqo keeps what concerns the other, and the ServiceAccount by which the origin is known to the
+/// donor.
 const ON_ORIGIN: &str = "liqo-tenant-donor";
 const ON_DONOR: &str = "liqo-tenant-origin";
 const ACCOUNT: &str = "comity-liqo-peer";

@@ -7,7 +7,8 @@ use crate::bundle::Bundle;
 use crate::documents::{Agreement, Cluster, DocRef, Document, Quota, QuotaSubject, Tenant};
 
 impl Bundle {
-    /// Whether a tenant may borrow. Total: every input has an answer. A denial names the first reason and what would unblock it.
+    /// Whether a tenant may borrow. Total: every input has an answer. A denial names the first reason and what would
+    /// unblock it.
     #[must_use]
     pub fn may_borrow(&self, facts: &BorrowFacts<'_>) -> Decision {
         let mut because = Because(Some(Vec::with_capacity(8)));

@@ -40,7 +40,7 @@ pub struct Defaults {
     pub outage_grace_ms: u64,
     /// `heartbeatTimeout`: after how much silence an agent is suspect. 30 s.
     pub heartbeat_timeout_ms: u64,
-    /// `donorLostAfter`: after how much silence a donor is given up and its leases are called back. 30 min.
+    /// `donorLostAfter`: after how much silence a donor is given up and its leases are being reclaimed. 30 min.
     pub donor_lost_after_ms: u64,
     /// `reclaimGrace`: notice before a reclaimed lease ends, where a cluster names none. 5 min.
     pub reclaim_grace_ms: u64,

@@ -63,8 +63,8 @@ impl Scalar {
     }
 }
 
-/// Refuses what would nest deeply in the parser, which recurses before its tree can be measured. So that quoted text can be
-/// told from the rest with certainty, escapes, triple quotes and comments are refused too.
+/// Refuses what would nest deeply in the parser, which recurses before its tree can be measured. So that quoted text
+/// can be told from the rest with certainty, escapes, triple quotes and comments are refused too.
 pub(super) fn nesting(source: &str) -> Result<(), Vec<Fault>> {
     let fault = |at: usize, code: ProblemCode, message: String, remedy: &str| {
         Err(vec![Fault { at, width: 1, code, message, remedy: remedy.to_owned() }])
@@ -150,7 +150,8 @@ impl Checker<'_> {
         Type::Faulty
     }
 
-    /// Like [`fault`](Self::fault), at a word: CEL gives the place of the `.` before a field, or of the `(` after a function.
+    /// Like [`fault`](Self::fault), at a word: CEL gives the place of the `.` before a field, or of the `(` after a
+    /// function.
     fn fault_at_word(
         &mut self,
         id: u64,

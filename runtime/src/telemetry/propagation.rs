@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_trace_id_goes_through_a_message_and_garbage_begins_anew() {
+    fn the_trace_id_goes_through_a_message_and_garbage_begins_again() {
         let (_provider, _guard) = traced_subscriber();
         let traceparent = info_span!("sender").in_scope(|| current_traceparent().unwrap());
         let receiver = info_span!("receiver");

@@ -17,10 +17,12 @@ const LINES: u32 = 3;
 /// A window begins with its first line.
 const WINDOW: Duration = Duration::from_secs(30);
 
-/// A filter that lets through a few warnings or errors of each place in the code, and every line that is only information:
-/// that is told once for each change or call. The places are those of the program, so their number is bounded.
+/// A filter that lets through a few warnings or errors of each place in the code, and every line that is only
+/// information: that is told once for each change or call. The places are those of the program, so their number is
+/// bounded.
 pub(super) struct Quiet {
-    /// Decides which lines are wanted at all. It says so once for each place: a filter beside it would be asked every time.
+    /// Decides which lines are wanted at all. It says so once for each place: a filter beside it would be asked every
+    /// time.
     wanted: EnvFilter,
     windows: Mutex<HashMap<Identifier, Window>>,
 }
@@ -56,7 +58,8 @@ where
 
     fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
         let wanted = Filter::<S>::callsite_enabled(&self.wanted, metadata);
-        // A line that is held back after it was said to be always wanted would hold back the next one, of whatever place.
+        // A line that is held back after it was said to be always wanted would hold back the next one, of whatever
+        // place.
         if wanted.is_always() && *metadata.level() <= Level::WARN { Interest::sometimes() } else { wanted }
     }
 
@@ -135,7 +138,8 @@ mod tests {
         assert_eq!((count("no leader yet"), count("submitted"), count("another"), count("hidden")), (3, 100, 1, 0));
     }
 
-    /// Places that are off cost nothing where the filter is asked once; h2 and openraft have thousands on the way of a call.
+    /// Places that are off cost nothing where the filter is asked once; h2 and openraft have thousands on the way of a
+    /// call.
     #[test]
     fn a_place_that_is_off_is_asked_for_once() {
         let layer = tracing_subscriber::fmt::layer().with_filter(Quiet::new(EnvFilter::new("info,openraft=error")));

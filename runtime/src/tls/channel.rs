@@ -74,8 +74,9 @@ fn open(connector: &Connector, options: ChannelOptions) -> Channel {
         .connect_with_connector_lazy(connector.clone())
 }
 
-/// For generated clients: `RequestServiceClient::new(channel)`. Cheap to clone; clones share the
-/// connection. A call that a broker sends elsewhere is made at the next one. A call that no broker took fails with `UNAVAILABLE` and the reason for each broker.
+/// For generated clients: `RequestServiceClient::new(channel)`. Cheap to clone; clones share the connection. A call
+/// that a broker sends elsewhere is made at the next one. A call that no broker took fails with `UNAVAILABLE` and the
+/// reason for each broker.
 #[derive(Clone)]
 pub struct BrokerChannel {
     shared: Arc<Shared>,

@@ -22,7 +22,7 @@ pub enum Refusal {
         /// Ours.
         trust_domain: TrustDomain,
     },
-    /// The right trust domain under a root that is not ours: a federation created anew, or a forger.
+    /// The right trust domain under a root that is not ours: a federation created again, or a forger.
     #[error(
         "certificate of '{id}' is not signed by the root of this federation: join again, or look for who claims to be it"
     )]
@@ -98,8 +98,8 @@ impl Refusal {
         }
     }
 
-    /// Whether the other side is not who was wanted. A certificate that has ended, or has yet to begin, is not meant: it may
-    /// be replaced, or a clock put right.
+    /// Whether the other side is not who was wanted. A certificate that has ended, or has yet to begin, is not meant:
+    /// it may be replaced, or a clock put right.
     pub(super) fn is_of_identity(error: &io::Error) -> bool {
         let tls = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
         matches!(tls, Some(rustls::Error::InvalidCertificate(CertificateError::Other(_))))

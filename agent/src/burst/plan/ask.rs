@@ -169,7 +169,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Pods whose last request failed wait for a while, and those whose request is not known to have ended wait for that.
+    /// Pods whose last request failed wait for a while, and those whose request is not known to have ended wait for
+    /// that.
     fn without_recent_failures(&mut self, pods: Vec<&'a PodView>, is_gang: bool) -> Vec<&'a PodView> {
         let before = pods.len();
         let mut ready = Vec::new();

@@ -2,7 +2,7 @@
 
 use super::{BurstAction, Planner};
 
-/// Pods that vanish may be made anew by their controllers, and annotations are seen a little late.
+/// Pods that vanish may be made again by their controllers, and annotations are seen a little late.
 const SETTLED_AFTER_MS: u64 = 5_000;
 
 impl Planner<'_> {

@@ -52,8 +52,8 @@ pub(super) fn waits(request: &str, slot: &Slot<'_>) -> Note {
         Some((lease, facts)) if facts.stage == LeaseStage::Ending => {
             note("ComityWaiting", format!("waits for {request} to be placed again: {lease} at {} ends", facts.donor))
         }
-        Some((lease, facts)) if facts.stage == LeaseStage::CalledBack => {
-            let why = format!("{lease} at {} is called back", facts.donor);
+        Some((lease, facts)) if facts.stage == LeaseStage::Reclaiming => {
+            let why = format!("{lease} at {} is being reclaimed", facts.donor);
             note("ComityWaiting", format!("waits for {request} to be placed again: {why}"))
         }
         Some((lease, facts)) => {
@@ -79,7 +79,7 @@ pub(super) fn lease_gone(lease: &str, is_replaced: bool) -> Note {
     if is_replaced {
         return note(
             "ComityLeaseGone",
-            format!("{lease} ended before the pod could run: its controller makes it anew"),
+            format!("{lease} ended before the pod could run: its controller makes it again"),
         );
     }
     warning(
@@ -100,5 +100,5 @@ pub(super) fn refused(reason: &str) -> Note {
 }
 
 pub(super) fn failed(request: &str, reason: &str) -> Note {
-    warning("ComityFailed", format!("{request} could not be served, and is asked for anew after a minute: {reason}"))
+    warning("ComityFailed", format!("{request} could not be served, and is asked for again after a minute: {reason}"))
 }

@@ -322,7 +322,7 @@ fn a_namespace_without_requests_keeps_its_pods() {
 
 #[test]
 fn pods_that_are_made_anew_join_the_request_that_waits_again() {
-    let mut view = view(vec![pending("anew")]);
+    let mut view = view(vec![pending("again")]);
     with_request(&mut view, "req-1", request(1, &group()));
     view.leases.get_or_insert_default().insert("lease-1".to_owned(), lease("req-1", 1, LeaseStage::Ending));
     let actions = plan(&view);
@@ -342,7 +342,7 @@ fn what_nobody_needs_goes_back() {
     assert_eq!(plan(&view), [BurstAction::Cancel { request: "req-1".to_owned() }]);
     view.requests.as_mut().unwrap().get_mut("req-1").unwrap().short_since_ms = Some(NOW - 1_000);
     assert_eq!(plan(&view), [BurstAction::LookAgain { at_ms: NOW + 4_000 }]);
-    // Its lease was called back, and its pods are made anew a little later.
+    // Its lease was reclaimed, and its pods are made again a little later.
     view.requests.as_mut().unwrap().get_mut("req-1").unwrap().kept_until_ms = NOW + 60_000;
     assert_eq!(plan(&view), [BurstAction::LookAgain { at_ms: NOW + 60_000 }]);
 
@@ -365,7 +365,7 @@ fn what_nobody_needs_goes_back() {
 }
 
 #[test]
-fn demand_that_shrinks_is_asked_for_anew() {
+fn demand_that_shrinks_is_asked_for_again() {
     let mut view = view(vec![pending("a")]);
     view.pods[0].facts.request = Some("req-1".to_owned());
     with_request(&mut view, "req-1", request(3, &group()));
@@ -399,7 +399,7 @@ fn failures_are_told_and_tried_again_later() {
 }
 
 #[test]
-fn a_pod_pinned_to_a_lease_that_is_gone_is_made_anew() {
+fn a_pod_pinned_to_a_lease_that_is_gone_is_made_again() {
     let mut view = view(vec![pending("a")]);
     view.pods[0].facts.pinned = Some("lease-1".to_owned());
     let replace = BurstAction::Replace { pod: view.pods[0].facts.pod.clone(), lease: "lease-1".to_owned() };

@@ -10,7 +10,8 @@ use crate::burst::view::{LeaseFacts, LeaseStage, RequestFacts};
 use crate::burst::wishes::Wishes;
 use crate::record::Records;
 
-/// A request for a virtual node that has not ended, or another live one, whose room is not for pods; `None` once it ended.
+/// A request for a virtual node that has not ended, or another live one, whose room is not for pods; `None` once it
+/// ended.
 pub(super) fn request(request: &v1::Request) -> Option<RequestFacts> {
     if !matches!(request.state(), v1::RequestState::Queued | v1::RequestState::Matched) {
         return None;
@@ -61,7 +62,7 @@ fn facts(lease: &v1::Lease) -> LeaseFacts {
         memory_mib_per_gpu: gpus.memory_mib_per_gpu,
         stage: match lease.state() {
             v1::LeaseState::Active => LeaseStage::Active,
-            v1::LeaseState::Reclaiming => LeaseStage::CalledBack,
+            v1::LeaseState::Reclaiming => LeaseStage::Reclaiming,
             v1::LeaseState::Ending | v1::LeaseState::Ended => LeaseStage::Ending,
             // A silent side may come back: nothing new is sent there meanwhile.
             _ => LeaseStage::Coming,

@@ -20,7 +20,7 @@ pub(super) const SECRET: &str = "comity-agent-webhook";
 const ENDS: &str = "comity.dev/certificate-ends";
 const HOST: &str = "comity.dev/certificate-host";
 const RENEW_BEFORE: Duration = Duration::from_secs(30 * 86_400);
-/// Those of the Secret, made anew where there are none, where they end soon, or where the host is another now.
+/// Those of the Secret, made again where there are none, where they end soon, or where the host is another now.
 pub(super) async fn ensure(
     client: &kube::Client,
     settings: &WebhookSettings,

@@ -25,8 +25,8 @@ const CONTAINER_DISK_GIB: u64 = 8;
 
 type Quantities = BTreeMap<String, Quantity>;
 
-/// The ResourceQuota: GPUs and virtual functions exactly as leased, every other device at zero, CPU and memory as leased, and no way out
-/// through Services or piles of objects. `devices` are all device names known on this cluster.
+/// The ResourceQuota: GPUs and virtual functions exactly as leased, every other device at zero, CPU and memory as
+/// leased, and no way out through Services or piles of objects. `devices` are all device names known on this cluster.
 ///
 /// # Errors
 /// [`DeliveryError::Permanent`] for a placement that leases nothing, or for more device names than a quota may hold.
@@ -52,8 +52,8 @@ pub(crate) fn resource_quota(
     for (resource, count) in lease.functions() {
         hard.insert(format!("requests.{resource}"), number(count));
     }
-    // Extended resources have no limits of their own in a quota: their limit is their request. GPUs come last: what counts
-    // them counts nothing else.
+    // Extended resources have no limits of their own in a quota: their limit is their request. GPUs come last: what
+    // counts them counts nothing else.
     hard.insert(format!("requests.{}", placement.resource_name), number(placement.resource_count));
     let shares = shares(lease);
     for (name, amount) in [

@@ -35,7 +35,7 @@ impl NamespaceDelivery {
         }
         self.revoke(lease_id).await?;
         if namespace.metadata.deletion_timestamp.is_none() {
-            // The uid sees to it that a namespace made anew by somebody else is not meant.
+            // The uid sees to it that a namespace made again by somebody else is not meant.
             let preconditions = Preconditions { uid: namespace.uid(), resource_version: None };
             let parameters = DeleteParams::background().preconditions(preconditions);
             call_opt(&format!("delete namespace {name}"), self.namespaces().delete(&name, &parameters)).await?;

@@ -1,7 +1,7 @@
 //! Which nodes a lease's pods may run on, as labels that Kubernetes selects by.
 //!
-//! The broker knows nodes by salted hashes alone; here they get their names back. One node is selected by its host name,
-//! several by a label of the lease's own, set on exactly these and taken off again with the lease.
+//! The broker knows nodes by salted hashes alone; here they get their names back. One node is selected by its host
+//! name, several by a label of the lease's own, set on exactly these and taken off again with the lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -13,8 +13,8 @@ const HEADROOM_DISK_GIB: u64 = 16;
 const PODS: u64 = 8;
 const PODS_PER_SHARE: u64 = 2;
 
-/// Amounts by resource name: GPUs and virtual functions exactly as leased, CPU and memory as leased with a little room. What is not named here
-/// cannot be had: Liqo refuses pods that ask for it.
+/// Amounts by resource name: GPUs and virtual functions exactly as leased, CPU and memory as leased with a little room.
+/// What is not named here cannot be had: Liqo refuses pods that ask for it.
 ///
 /// # Errors
 /// [`DeliveryError::Permanent`] for a placement that leases nothing.

@@ -224,7 +224,7 @@ mod tests {
             let written = coalesce(&packets);
             assert_eq!(written.len(), 1);
             assert_eq!(resegment(&written), packets);
-            // What follows a short segment begins anew.
+            // What follows a short segment begins again.
             packets.extend(flow(ends, &[10], |_, tcp| tcp.sequence = 2099));
             assert_eq!(coalesce(&packets).len(), 2);
         }

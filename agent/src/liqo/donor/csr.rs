@@ -1,9 +1,10 @@
-//! Certificate requests of consumers. Liqo checks only the first organisation in their subject, and an organisation is a
-//! group: a consumer could have itself signed into any group that this cluster knows. Here is what a request must say.
+//! Certificate requests of consumers. Liqo checks only the first organisation in their subject, and an organisation is
+//! a group: a consumer could have itself signed into any group that this cluster knows. Here is what a request must
+//! say.
 //!
 //! An admission policy cannot read certificates. But everything up to the public key of an honest request is known
-//! beforehand, byte for byte, so the policy can compare the beginning of the text; the lengths in there leave no room for
-//! a further name.
+//! beforehand, byte for byte, so the policy can compare the beginning of the text; the lengths in there leave no room
+//! for a further name.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -72,8 +73,8 @@ fn beginning(name: &[u8], kind: &KeyKind) -> String {
     der.extend(VERSION);
     der.extend(name);
     der.extend(kind.spki_begin);
-    // Whole groups of three bytes, and thus whole characters, only: the last ones would depend on what follows. They are
-    // bytes of the key's kind, never of the name.
+    // Whole groups of three bytes, and thus whole characters, only: the last ones would depend on what follows. They
+    // are bytes of the key's kind, never of the name.
     der.truncate(der.len() / 3 * 3);
     let mut pem = PEM_BEGIN.to_owned();
     for (at, character) in STANDARD.encode(der).chars().enumerate() {

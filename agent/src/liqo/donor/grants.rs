@@ -23,8 +23,8 @@ pub struct Grant {
     pub node_labels: BTreeMap<String, String>,
 }
 
-/// All leases in force, by the name of the ResourceSlice that stands for them. Whoever publishes them must know them all
-/// before the first is read: what is not in here is granted nothing.
+/// All leases in force, by the name of the ResourceSlice that stands for them. Whoever publishes them must know them
+/// all before the first is read: what is not in here is granted nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grants(pub BTreeMap<String, Grant>);
 

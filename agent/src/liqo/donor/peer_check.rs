@@ -1,5 +1,5 @@
-//! Whether a consumer may be called what it is called. Liqo gives its certificates the consumer's id as user name, and as
-//! group; a consumer that is called like a user or group of this cluster would have that one's rights.
+//! Whether a consumer may be called what it is called. Liqo gives its certificates the consumer's id as user name, and
+//! as group; a consumer that is called like a user or group of this cluster would have that one's rights.
 
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding, RoleRef, Subject};
 use kube::api::ListParams;

@@ -1,9 +1,9 @@
-//! The admission policies that hold consumers to their leases, and the terms that they read. Pure: settings and grants in,
-//! objects out.
+//! The admission policies that hold consumers to their leases, and the terms that they read. Pure: settings and grants
+//! in, objects out.
 //!
-//! The policies' text depends on the settings only. What is lent stands in a ConfigMap that they take as parameter: an API
-//! server compiles a changed policy within a second or so, but sees a changed ConfigMap at once. Without the ConfigMap,
-//! everything is refused.
+//! The policies' text depends on the settings only. What is lent stands in a ConfigMap that they take as parameter: an
+//! API server compiles a changed policy within a second or so, but sees a changed ConfigMap at once. Without the
+//! ConfigMap, everything is refused.
 //!
 //! Who writes is told apart by user name: this agent, Liqo's own controllers and the control plane may write; everybody
 //! else is taken for a consumer, whatever kind of credential it holds.
@@ -49,7 +49,8 @@ pub struct PolicySettings {
     pub liqo_id: String,
     /// Further user names that may write what consumers may not: a backup tool, say.
     pub trusted_users: Vec<String>,
-    /// Whether remote namespaces may have the name that they have on the origin. Otherwise they end in "-" and its Liqo id.
+    /// Whether remote namespaces may have the name that they have on the origin. Otherwise they end in "-" and its Liqo
+    /// id.
     pub same_names: bool,
     /// Whether containers must say `allowPrivilegeEscalation: false`.
     pub refuse_privilege_escalation: bool,
@@ -80,8 +81,8 @@ impl PolicySettings {
     }
 }
 
-/// The ConfigMap, then each policy and its binding. Every field that an API server would fill in is there, so that what is
-/// read back can be compared.
+/// The ConfigMap, then each policy and its binding. Every field that an API server would fill in is there, so that what
+/// is read back can be compared.
 #[must_use]
 pub fn policy_objects(settings: &PolicySettings, grants: &Grants) -> Vec<Value> {
     let mut objects = vec![json!({

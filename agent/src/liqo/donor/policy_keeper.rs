@@ -1,4 +1,5 @@
-//! Writes the admission policies, watches them, and says whether they are in force. While they are not, nothing may be lent.
+//! Writes the admission policies, watches them, and says whether they are in force. While they are not, nothing may be
+//! lent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -68,8 +69,8 @@ impl PolicyKeeper {
         self.health.clone()
     }
 
-    /// The grants that the policies let in by now: a slice that comes before its grant is here is refused, and tried again
-    /// later.
+    /// The grants that the policies let in by now: a slice that comes before its grant is here is refused, and tried
+    /// again later.
     #[must_use]
     pub fn in_force(&self) -> watch::Receiver<Arc<Grants>> {
         self.in_force.clone()

@@ -29,8 +29,8 @@ const MAX_LISTED: u32 = 1_000;
 const NAMESPACE_HINT: &str = "is kube-controller-manager running?";
 
 impl LiqoDonor {
-    /// Ends the pods of the lease that a slice stands for; returns when they are gone. Its grant must be gone before: the
-    /// policies then let no new pod in. The slice stays for the next lease, where few do. Idempotent.
+    /// Ends the pods of the lease that a slice stands for; returns when they are gone. Its grant must be gone before:
+    /// the policies then let no new pod in. The slice stays for the next lease, where few do. Idempotent.
     ///
     /// # Errors
     /// [`DeliveryError`].
@@ -84,7 +84,8 @@ impl LiqoDonor {
         Ok(rights(call_opt(&operation, slices.list(&replicas)).await)?.map(|list| list.items).unwrap_or_default())
     }
 
-    /// Whether the origin may still call this cluster: its Tenant stands, and its ServiceAccount where it comes by token.
+    /// Whether the origin may still call this cluster: its Tenant stands, and its ServiceAccount where it comes by
+    /// token.
     async fn is_admitted(&self, peer: &LiqoPeer) -> Result<bool, DeliveryError> {
         let tenants = dynamic::namespaced(&self.client, &tenant(), &peer.tenant_namespace());
         let read = format!("read Tenant {}", peer.liqo_id);
@@ -95,8 +96,8 @@ impl LiqoDonor {
         }
     }
 
-    /// An origin whose Tenant or ServiceAccount somebody deleted may delete nothing here any more, and its own objects would
-    /// wait for that for ever. With the last of its slices the rest of what it replicated goes by our hand.
+    /// An origin whose Tenant or ServiceAccount somebody deleted may delete nothing here any more, and its own objects
+    /// would wait for that for ever. With the last of its slices the rest of what it replicated goes by our hand.
     async fn free_origin(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         let replicas = ListParams::default().labels(REPLICATED).limit(1);
         let mut left = Vec::new();
@@ -131,9 +132,9 @@ impl LiqoDonor {
         waiting.gone(&slices, name, slice.uid()).await
     }
 
-    /// Takes a peer's half of this cluster down: rights first, then its slices and remote namespaces with all that runs in
-    /// them, then Tenant, namespace and ForeignCluster. What this cluster itself borrows from that peer stays. Idempotent;
-    /// returns when all is gone.
+    /// Takes a peer's half of this cluster down: rights first, then its slices and remote namespaces with all that runs
+    /// in them, then Tenant, namespace and ForeignCluster. What this cluster itself borrows from that peer stays.
+    /// Idempotent; returns when all is gone.
     ///
     /// # Errors
     /// [`DeliveryError`]: temporary, naming what is left, if it takes longer than the settings' patience.
@@ -191,8 +192,8 @@ impl LiqoDonor {
             rights(call(&operation, api.delete_collection(&DeleteParams::background(), &replicas)).await)?;
         }
         let remote = format!("{REMOTE_CLUSTER_LABEL}={},!{TENANT_NAMESPACE_LABEL}", peer.liqo_id);
-        // Liqo 1.2.0 does not try again where deleting a remote namespace failed, and keeps its NamespaceMap for ever; once
-        // somebody else deletes the namespace it goes on.
+        // Liqo 1.2.0 does not try again where deleting a remote namespace failed, and keeps its NamespaceMap for ever;
+        // once somebody else deletes the namespace it goes on.
         self.delete_remote_namespaces(&namespace, &remote).await?;
         for kind in [resource_slice(), namespace_map()] {
             let operation = format!("wait until the {} of {} are gone", kind.plural, peer.liqo_id);

@@ -1,5 +1,5 @@
-//! Whether this cluster's API server can show a certificate for the name under which Liqo hands it out. The origin checks
-//! that name and nothing else: its connection goes through the tunnel, wherever the name points.
+//! Whether this cluster's API server can show a certificate for the name under which Liqo hands it out. The origin
+//! checks that name and nothing else: its connection goes through the tunnel, wherever the name points.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use crate::fabric::ForwardTarget;
 const TIMEOUT: Duration = Duration::from_secs(5);
 const OPERATION: &str = "check the certificate of this cluster's API server";
 
-/// Checks `url`, "https://HOST:PORT", with the CA (base64 of PEM) that goes with it, by a handshake with the API server.
+/// Checks `url`, "https://HOST:PORT", with the CA (base64 of PEM) that goes with it, by a handshake with the API
+/// server.
 pub(crate) async fn check(server: &ForwardTarget, url: &str, ca: &str) -> Result<(), DeliveryError> {
     let host = host_of(url).ok_or_else(|| wrong(url, "it is no https address"))?;
     let name = ServerName::try_from(host.clone()).map_err(|_| wrong(url, "its host is no name and no address"))?;

@@ -46,8 +46,8 @@ fn granted(slice: &DynamicObject, grant: &Grant, found: &Map<String, Value>, now
 }
 
 /// Nothing. What was there before is set to zero rather than left out: a resource that a quota does not name is refused
-/// too, but the virtual node on the origin would go on showing it. Which nodes it was for stays, for a lease on the same
-/// ones may have the slice next ([`suits`]).
+/// too, but the virtual node on the origin would go on showing it. Which nodes it was for stays, for a lease on the
+/// same ones may have the slice next ([`suits`]).
 fn denied(found: &Map<String, Value>, now: &str) -> Map<String, Value> {
     let mut status = kept(found);
     let zeros: BTreeMap<&String, &str> = found
@@ -68,8 +68,9 @@ fn denied(found: &Map<String, Value>, now: &str) -> Map<String, Value> {
     status
 }
 
-/// Whether a slice that stands for no lease may stand for one with this grant. Its virtual-kubelet was started for the nodes
-/// of the lease before, and its virtual node shows the kinds of resources of that lease: both have to be the same.
+/// Whether a slice that stands for no lease may stand for one with this grant. Its virtual-kubelet was started for the
+/// nodes of the lease before, and its virtual node shows the kinds of resources of that lease: both have to be the
+/// same.
 pub(super) fn suits(slice: &DynamicObject, grant: &Grant) -> bool {
     let status = &slice.data["status"];
     let kinds: BTreeSet<&String> =

@@ -28,8 +28,8 @@ impl LiqoDonor {
     /// The nonce that the origin has to sign; made if there is none.
     ///
     /// # Errors
-    /// [`DeliveryError`]; permanent with code `bad-liqo-id`, `liqo-id-in-rbac` or `namespace-not-ours` if this cluster will
-    /// never admit such a peer.
+    /// [`DeliveryError`]; permanent with code `bad-liqo-id`, `liqo-id-in-rbac` or `namespace-not-ours` if this cluster
+    /// will never admit such a peer.
     pub async fn challenge(&self, peer: &LiqoPeer) -> Result<Challenge, DeliveryError> {
         self.check_peer(peer).await?;
         self.ensure_tenant_namespace(peer).await?;
@@ -56,8 +56,8 @@ impl LiqoDonor {
     /// Makes the Tenant, and gives what Liqo answers.
     ///
     /// # Errors
-    /// [`DeliveryError`]; permanent with code `bad-liqo-message` if the request is not what it should be, `liqo-api-address`
-    /// if the address that Liqo hands out would not stand the origin's check.
+    /// [`DeliveryError`]; permanent with code `bad-liqo-message` if the request is not what it should be,
+    /// `liqo-api-address` if the address that Liqo hands out would not stand the origin's check.
     pub async fn admit_tenant(
         &self,
         peer: &LiqoPeer,

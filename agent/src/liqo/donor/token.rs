@@ -1,7 +1,7 @@
 //! An origin by token: a ServiceAccount of its own, bound to what Liqo gives consumers, and short-lived tokens for it.
 //!
-//! The ServiceAccount is made once for a peering and never again: who deletes it takes the origin's control plane away for good,
-//! and nothing here gives it back.
+//! The ServiceAccount is made once for a peering and never again: who deletes it takes the origin's control plane away
+//! for good, and nothing here gives it back.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -49,8 +49,8 @@ const fn life_seconds(rotation_ms: u64) -> u64 {
 }
 
 impl LiqoDonor {
-    /// Makes a token for an origin, to be replaced after `rotation_ms`. The `first` of a peering also makes the Tenant and the
-    /// ServiceAccount.
+    /// Makes a token for an origin, to be replaced after `rotation_ms`. The `first` of a peering also makes the Tenant
+    /// and the ServiceAccount.
     ///
     /// # Errors
     /// [`DeliveryError`]; permanent with code `liqo-token-revoked` if the ServiceAccount was deleted, otherwise as

@@ -1,4 +1,5 @@
-//! Takes one side of the network down. Nothing here waits for the other cluster: every finalizer is of this cluster's Liqo.
+//! Takes one side of the network down. Nothing here waits for the other cluster: every finalizer is of this cluster's
+//! Liqo.
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Preconditions};
@@ -16,9 +17,9 @@ use crate::liqo::{
 const CONTROLLER_HINT: &str = "is liqo-controller-manager running?";
 
 impl LiqoNetwork {
-    /// Removes what was made for a peer, and returns when that is gone with all that Liqo made of it: gateways first, for they
-    /// use the rest. Idempotent; also when the other cluster is dead. Objects of others stay. Whoever calls sees to it that
-    /// [`tend`](Self::tend) sets nothing of this peer any more.
+    /// Removes what was made for a peer, and returns when that is gone with all that Liqo made of it: gateways first,
+    /// for they use the rest. Idempotent; also when the other cluster is dead. Objects of others stay. Whoever calls
+    /// sees to it that [`tend`](Self::tend) sets nothing of this peer any more.
     ///
     /// # Errors
     /// [`DeliveryError`]: temporary, naming what is left, if it takes longer than the settings' patience.
@@ -60,8 +61,8 @@ impl LiqoNetwork {
         self.await_children(kind, peer).await
     }
 
-    /// Gateways hold a ClusterRoleBinding, Configurations the ranges that were given to the other cluster: Liqo takes both down with
-    /// finalizers of its own.
+    /// Gateways hold a ClusterRoleBinding, Configurations the ranges that were given to the other cluster: Liqo takes
+    /// both down with finalizers of its own.
     async fn await_children(&self, kind: &ApiResource, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         if self.has_no_children(kind, peer).await? {
             return Ok(());

@@ -26,7 +26,8 @@ const KEY_BYTES: usize = 32;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NetworkState {
-    /// Networks of its pods, as its Liqo counts them: they may be the receiver's own, for the receiver's Liqo remaps them.
+    /// Networks of its pods, as its Liqo counts them: they may be the receiver's own, for the receiver's Liqo remaps
+    /// them.
     pub pod_cidrs: Vec<Ipv4Net>,
     /// Networks out of which its Liqo gives addresses to what has none of its own there.
     pub external_cidrs: Vec<Ipv4Net>,
@@ -64,8 +65,8 @@ impl NetworkState {
         serde_json::to_vec(self).expect("texts and numbers always serialise")
     }
 
-    /// Reads [`encode`](Self::encode)'s form, and checks that it can be. `allowed` are the networks that other clusters' pods may
-    /// have addresses in; empty: any.
+    /// Reads [`encode`](Self::encode)'s form, and checks that it can be. `allowed` are the networks that other
+    /// clusters' pods may have addresses in; empty: any.
     ///
     /// # Errors
     /// [`DeliveryError::Permanent`] with code `bad-liqo-message`, naming field and value.

@@ -37,7 +37,7 @@ pub(super) fn peer(peer: &LiqoPeer, own_id: &str) -> Result<(), DeliveryError> {
     }
     if peer.liqo_id == own_id {
         return bad(format!(
-            "cluster {} has the Liqo cluster id {own_id:?} of this cluster; install one of the two anew with discovery.config.clusterID set",
+            "cluster {} has the Liqo cluster id {own_id:?} of this cluster; install one of the two again with discovery.config.clusterID set",
             peer.cluster
         ));
     }

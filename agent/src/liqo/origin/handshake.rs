@@ -44,8 +44,8 @@ impl LiqoOrigin {
         answer
     }
 
-    /// Hands Liqo the certificate that the donor signed, and waits until Liqo uses it; or the token that the donor made.
-    /// `signed_api_server` is what the donor's signed key bundle names as its API server.
+    /// Hands Liqo the certificate that the donor signed, and waits until Liqo uses it; or the token that the donor
+    /// made. `signed_api_server` is what the donor's signed key bundle names as its API server.
     ///
     /// # Errors
     /// [`DeliveryError`]; permanent if the parameters are not those of the key bundle.

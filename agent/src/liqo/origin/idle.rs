@@ -1,8 +1,8 @@
 //! Virtual nodes that wait for another lease: of an ended one, empty, and shut to everybody.
 //!
-//! A virtual node costs a second or two, for a virtual-kubelet has to start, and the remote namespace needs longer still to
-//! go and come back. So a lease that ends in good order leaves both behind for the next one of its peering. The donor says
-//! which slice the next lease has; until then it grants it nothing.
+//! A virtual node costs a second or two, for a virtual-kubelet has to start, and the remote namespace needs longer
+//! still to go and come back. So a lease that ends in good order leaves both behind for the next one of its peering.
+//! The donor says which slice the next lease has; until then it grants it nothing.
 
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::api::Patch;
@@ -17,8 +17,8 @@ use crate::delivery::{DeliveryError, LEASE_LABEL};
 use crate::liqo::{PEERING_LABEL, REMOTE_CLUSTER_LABEL, resource_slice, virtual_node};
 
 impl LiqoOrigin {
-    /// Leaves the virtual node of an ended lease, on which no pod is left, for the next one. False where it is not worth
-    /// keeping.
+    /// Leaves the virtual node of an ended lease, on which no pod is left, for the next one. False where it is not
+    /// worth keeping.
     pub(super) async fn keep_idle(&self, held: &Held) -> Result<bool, DeliveryError> {
         if !self.is_worth_keeping(held).await? {
             return Ok(false);

@@ -16,7 +16,8 @@ use crate::liqo::version::{Version, version_of};
 const PAGE: u32 = 500;
 /// Pages read: two million nodes.
 const MAX_PAGES: usize = 4_096;
-/// CIDRs that fit a key bundle: one for each node of a large cluster would not, and is better given as one by the operator.
+/// CIDRs that fit a key bundle: one for each node of a large cluster would not, and is better given as one by the
+/// operator.
 const MAX_POD_CIDRS: usize = 64;
 const CONTROLLER_MANAGER: &str = "liqo-controller-manager";
 

@@ -72,10 +72,10 @@ pub(super) fn slice(peer: &LiqoPeer, request: &SliceRequest) -> DynamicObject {
 
 /// That pods of a namespace may also run on the virtual nodes of leases for that namespace.
 ///
-/// Liqo reads the selector twice, and wants different things of it. For the remote namespaces it goes through the virtual
-/// nodes one by one, and one that does not match takes away what another of the same donor brought; so the first term
-/// names donors, which no two of a donor's nodes differ in. For pods it writes the selector into each new one, where it
-/// cannot be changed; so the second term holds for donors that come later, too.
+/// Liqo reads the selector twice, and wants different things of it. For the remote namespaces it goes through the
+/// virtual nodes one by one, and one that does not match takes away what another of the same donor brought; so the
+/// first term names donors, which no two of a donor's nodes differ in. For pods it writes the selector into each new
+/// one, where it cannot be changed; so the second term holds for donors that come later, too.
 pub(super) fn offloading(
     target_namespace: &str,
     donors: &BTreeSet<String>,
@@ -95,8 +95,8 @@ pub(super) fn offloading(
     object
 }
 
-/// What a virtual node of a lease gets besides what Liqo wrote: labels to choose it by and a taint that keeps all others
-/// away. `None` if it has them.
+/// What a virtual node of a lease gets besides what Liqo wrote: labels to choose it by and a taint that keeps all
+/// others away. `None` if it has them.
 pub(super) fn virtual_node_patch(node: &DynamicObject, lease_id: &str, target_namespace: &str) -> Option<Value> {
     let spec = &node.data["spec"];
     let labels = [(LEASE_LABEL, lease_id), (TARGET_LABEL, target_namespace)];

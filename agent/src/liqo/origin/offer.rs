@@ -34,9 +34,9 @@ impl LiqoOrigin {
         call(&operation, offloadings.create(&parameters, &wanted)).await.map(drop)
     }
 
-    /// Takes a slice that goes out of what its namespace is offered; the offer goes with the last one. True if the donor holds
-    /// it, because it does not answer or lets this cluster delete nothing any more: then it goes only after the last virtual
-    /// node of that donor.
+    /// Takes a slice that goes out of what its namespace is offered; the offer goes with the last one. True if the
+    /// donor holds it, because it does not answer or lets this cluster delete nothing any more: then it goes only after
+    /// the last virtual node of that donor.
     pub(super) async fn withdraw_offer(
         &self,
         slice: &str,

@@ -1,7 +1,7 @@
 //! Taking leases and peerings down, in the order in which Liqo leaves no finalizer behind.
 //!
-//! A donor that answers confirms every deletion. One that does not answer holds finalizers for ever: after a bounded wait
-//! it is marked as gone, Liqo lets go, and the donor's own agent cleans up over there.
+//! A donor that answers confirms every deletion. One that does not answer holds finalizers for ever: after a bounded
+//! wait it is marked as gone, Liqo lets go, and the donor's own agent cleans up over there.
 
 use std::time::Duration;
 
@@ -65,8 +65,8 @@ impl Held {
 }
 
 impl LiqoOrigin {
-    /// Ends a lease here and returns when nothing runs under it any more; idempotent, and also without the donor. An empty
-    /// virtual node may stay for the next lease of the same peering.
+    /// Ends a lease here and returns when nothing runs under it any more; idempotent, and also without the donor. An
+    /// empty virtual node may stay for the next lease of the same peering.
     ///
     /// # Errors
     /// [`DeliveryError`].
@@ -120,8 +120,8 @@ impl LiqoOrigin {
         wait_gone(&secrets, &objects::slice_secret(slice), "Secret", PATIENCE).await
     }
 
-    /// Makes the pods on the virtual node leave it, so that their owners see them go, and waits for that for a while: what
-    /// is left is evicted by Liqo. True if none is left.
+    /// Makes the pods on the virtual node leave it, so that their owners see them go, and waits for that for a while:
+    /// what is left is evicted by Liqo. True if none is left.
     async fn drain(&self, held: &Held, lease_id: &str) -> Result<bool, DeliveryError> {
         let (name, donor) = (held.slice.as_str(), held.donor.as_str());
         let nodes = self.namespaced(&held.tenant, &virtual_node());
@@ -149,7 +149,8 @@ impl LiqoOrigin {
         Ok(true)
     }
 
-    /// Ends the peering on this side: leases that are left, the credential, the namespace, and Liqo's memory of the donor.
+    /// Ends the peering on this side: leases that are left, the credential, the namespace, and Liqo's memory of the
+    /// donor.
     ///
     /// # Errors
     /// [`DeliveryError`].

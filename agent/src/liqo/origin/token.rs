@@ -1,8 +1,9 @@
 //! The donor's API server by token: the Secret that Liqo would make of an Identity, written by this agent.
 //!
-//! Liqo's replicator looks at the Secret all the time. Its controller manager asks the donor's API server whether it is well, with a
-//! client that it makes anew only when the *certificate* in the Secret is another one. So beside each token goes a
-//! certificate that nobody signed, made for it and good for nothing: no API server knows its issuer, and goes on to the token.
+//! Liqo's replicator looks at the Secret all the time. Its controller manager asks the donor's API server whether it is
+//! well, with a client that it makes again only when the *certificate* in the Secret is another one. So beside each
+//! token goes a certificate that nobody signed, made for it and good for nothing: no API server knows its issuer, and
+//! goes on to the token.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,7 +36,8 @@ impl LiqoOrigin {
     /// Hands Liqo a token for the donor's control plane, the first one or a newer one.
     ///
     /// # Errors
-    /// [`DeliveryError`]; permanent with code `liqo-version` where this cluster's Liqo would go on with the first token.
+    /// [`DeliveryError`]; permanent with code `liqo-version` where this cluster's Liqo would go on with the first
+    /// token.
     pub(super) async fn use_token(
         &self,
         peer: &LiqoPeer,

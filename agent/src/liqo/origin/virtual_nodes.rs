@@ -194,8 +194,8 @@ fn is_replica(slice: &DynamicObject) -> bool {
     slice.labels().get("liqo.io/replicated").is_some_and(|replicated| replicated == "true")
 }
 
-/// A name of the donor's choice could be that of another donor's node: only what this cluster made for the peering before
-/// may be called otherwise than the lease.
+/// A name of the donor's choice could be that of another donor's node: only what this cluster made for the peering
+/// before may be called otherwise than the lease.
 fn check_new(request: &SliceRequest) -> Result<(), DeliveryError> {
     if request.slice == request.lease_id {
         return Ok(());

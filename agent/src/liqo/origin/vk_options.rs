@@ -1,8 +1,8 @@
 //! How Liqo starts virtual-kubelets, set before the first slice: afterwards it is frozen into each virtual node.
 //!
 //! - `--enable-apiserver-support=false`: otherwise tokens of this cluster's ServiceAccounts lie on the donor.
-//! - `--local-podcidr`: without Liqo's own network, Services reach pods of this cluster only with it. Before Liqo 1.2 there can
-//!   be only one. With Liqo's own network it would keep addresses from being remapped, so there is none.
+//! - `--local-podcidr`: without Liqo's own network, Services reach pods of this cluster only with it. Before Liqo 1.2
+//!   there can be only one. With Liqo's own network it would keep addresses from being remapped, so there is none.
 //! - whether a node waits for Liqo's network: without that there is nothing to wait for; with it, Liqo's chart decides.
 //! - short leases and pings: a virtual-kubelet that was replaced takes over within seconds.
 
@@ -36,7 +36,8 @@ impl LiqoOrigin {
     /// Sets the virtual-kubelet's options that matter, if they are not set.
     ///
     /// # Errors
-    /// [`DeliveryError`]; permanent with code `liqo-pod-cidrs` if this version of Liqo cannot serve this cluster's pod networks.
+    /// [`DeliveryError`]; permanent with code `liqo-pod-cidrs` if this version of Liqo cannot serve this cluster's pod
+    /// networks.
     pub async fn ensure_virtual_kubelet_options(&self) -> Result<(), DeliveryError> {
         let ((namespace, name), network) = tokio::try_join!(self.template_name(), self.own_network())?;
         let templates = self.namespaced(&namespace, &vk_options_template());
@@ -99,7 +100,8 @@ fn without_pod_networks(now: &[String]) -> Vec<String> {
     now.iter().filter(|argument| !is_network(argument)).cloned().collect()
 }
 
-/// The arguments as they must be: what is there stays, but for what is wrong. With `several`, pod networks of others stay too.
+/// The arguments as they must be: what is there stays, but for what is wrong. With `several`, pod networks of others
+/// stay too.
 fn arguments(now: &[String], pod_cidrs: &[String], several: bool) -> Vec<String> {
     let is = |argument: &str, flag: &str| {
         argument == flag || argument.strip_prefix(flag).is_some_and(|rest| rest.starts_with('='))

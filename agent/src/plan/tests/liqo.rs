@@ -237,7 +237,7 @@ fn both_sides_choose_the_same_network_or_say_what_to_set() {
 }
 
 #[test]
-fn pods_that_are_to_go_another_way_begin_anew() {
+fn pods_that_are_to_go_another_way_begin_again() {
     let mut sim = with_liqo_network(connected_donor()).with_node_lease();
     sim.settle();
     sim.change_liqo(|record| record.network = None);
@@ -509,7 +509,7 @@ fn a_cluster_that_cannot_says_so_for_each_lease() {
 }
 
 #[test]
-fn a_liqo_that_was_installed_anew_begins_anew() {
+fn a_liqo_that_was_installed_anew_begins_again() {
     let mut sim = exchanged_donor();
     sim.desired.leases[0].donor_ready = true;
     sim.change_liqo(|record| record.liqo_id = "another".into());
@@ -526,7 +526,7 @@ enum Mishap {
     None,
     /// What is only in memory is gone.
     Restart,
-    /// The tunnel's keys are made anew: what travels is void.
+    /// The tunnel's keys are made again: what travels is void.
     NewEpoch,
     /// The broker refuses what waits.
     Refused,

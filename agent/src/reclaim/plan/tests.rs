@@ -1,22 +1,22 @@
-//! One lease on the virtual node lease-7, as its call back comes and goes.
+//! One lease on the virtual node lease-7, as its reclaim comes and goes.
 
 use super::*;
 
 const NOW: u64 = 1_000_000;
 const AT: &str = "2026-03-01T12:00:00Z";
 
-fn called_back() -> CalledBack {
-    CalledBack {
+fn reclaim() -> ReclaimNotice {
+    ReclaimNotice {
         at: AT.to_owned(),
         reason: "local-need".to_owned(),
-        message: "called back: the donor needs it for local work".to_owned(),
+        message: "reclaimed: the donor needs it for local work".to_owned(),
         moved_to: String::new(),
         since_ms: NOW - 20_000,
     }
 }
 
-fn view(called_back: Option<CalledBack>, pods: Vec<PodFacts>) -> ReclaimView {
-    let lease = LeaseView { node: "lease-7".to_owned(), called_back, noticed_ms: NOW - 10_000 };
+fn view(reclaim: Option<ReclaimNotice>, pods: Vec<PodFacts>) -> ReclaimView {
+    let lease = LeaseView { node: "lease-7".to_owned(), reclaim, noticed_ms: NOW - 10_000 };
     ReclaimView { now_ms: NOW, leases: BTreeMap::from([("lease-9".to_owned(), lease)]), pods }
 }
 
@@ -44,7 +44,7 @@ fn saved(view: &ReclaimView) -> Vec<String> {
 fn each_pod_of_the_node_is_told_once() {
     let elsewhere = PodFacts { node: "worker-1".to_owned(), ..pod("elsewhere") };
     let finished = PodFacts { is_finished: true, runs: false, ..pod("finished") };
-    let plan = plan(&view(Some(called_back()), vec![pod("a"), told("b", false), elsewhere, finished]));
+    let plan = plan(&view(Some(reclaim()), vec![pod("a"), told("b", false), elsewhere, finished]));
     let [notice] = plan.notices.as_slice() else { panic!("{plan:?}") };
     assert_eq!(notice.pod.name, "a");
     assert_eq!(notice.marks, Some((AT.to_owned(), "local-need".to_owned())));
@@ -57,7 +57,7 @@ fn each_pod_of_the_node_is_told_once() {
 
 #[test]
 fn a_later_deadline_is_told_anew_and_asks_again() {
-    let later = CalledBack { at: "2026-03-01T13:00:00Z".to_owned(), moved_to: "lease-11".to_owned(), ..called_back() };
+    let later = ReclaimNotice { at: "2026-03-01T13:00:00Z".to_owned(), moved_to: "lease-11".to_owned(), ..reclaim() };
     let plan = plan(&view(Some(later), vec![told("a", true)]));
     assert_eq!(plan.notices.len(), 1);
     assert!(plan.notices[0].note.text.contains("it goes on as lease-11"));
@@ -69,21 +69,21 @@ fn work_is_saved_when_all_that_runs_says_so_or_has_ended() {
     let waiting = PodFacts { runs: false, ..told("not-started", false) };
     let finished = PodFacts { is_finished: true, runs: false, ..pod("finished") };
     let all = vec![told("a", true), waiting, finished];
-    assert_eq!(saved(&view(Some(called_back()), all.clone())), ["lease-9"]);
+    assert_eq!(saved(&view(Some(reclaim()), all.clone())), ["lease-9"]);
     let one_more = [all, vec![told("b", false)]].concat();
-    assert!(saved(&view(Some(called_back()), one_more)).is_empty());
+    assert!(saved(&view(Some(reclaim()), one_more)).is_empty());
 }
 
 #[test]
 fn an_answer_before_the_question_is_none() {
     let early = PodFacts { is_saved: true, ..pod("a") };
-    let plan = plan(&view(Some(called_back()), vec![early]));
+    let plan = plan(&view(Some(reclaim()), vec![early]));
     assert_eq!((plan.notices.len(), plan.saved.len()), (1, 0));
 }
 
 #[test]
 fn an_empty_node_is_saved_once_it_has_settled() {
-    let mut view = view(Some(called_back()), Vec::new());
+    let mut view = view(Some(reclaim()), Vec::new());
     view.now_ms = NOW - 8_000;
     let early = plan(&view);
     assert!(early.saved.is_empty());
@@ -93,7 +93,7 @@ fn an_empty_node_is_saved_once_it_has_settled() {
 }
 
 #[test]
-fn what_is_not_called_back_any_more_says_so_and_nothing_is_reported() {
+fn what_is_no_longer_reclaimed_says_so_and_nothing_is_reported() {
     let plan = plan(&view(None, vec![told("a", true), pod("b")]));
     let [notice] = plan.notices.as_slice() else { panic!("{plan:?}") };
     assert_eq!((notice.pod.name.as_str(), &notice.marks), ("a", &None));

@@ -31,7 +31,8 @@ impl Key {
         }
     }
 
-    /// Base64 of a PEM certificate request, written byte by byte as Go writes it; rcgen would not take two organisations.
+    /// Base64 of a PEM certificate request, written byte by byte as Go writes it; rcgen would not take two
+    /// organisations.
     pub(crate) fn csr(&self, organisations: &[&str], name: &str) -> String {
         let attribute = |kind: u8, value: &str| {
             let text = wrap(0x13, value.as_bytes());

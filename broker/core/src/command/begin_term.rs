@@ -11,8 +11,8 @@ use crate::transition::Transition;
 /// Shorter ones are ordinary changes of the leader, which agents do not notice.
 pub const SHORTEST_OUTAGE: Millis = Millis::from_secs(2);
 
-/// The first command of every leader. Leases, holds, notices and handshake steps are lengthened by the outage before it, for
-/// nobody could renew or report meanwhile; never to more than they have when they begin.
+/// The first command of every leader. Leases, holds, notices and handshake steps are lengthened by the outage before
+/// it, for nobody could renew or report meanwhile; never to more than they have when they begin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BeginTerm {
     /// The leader.

@@ -7,8 +7,9 @@ use crate::log::{Reply, ReplyBody};
 use crate::refusal::{Code, Refusal};
 use crate::transition::Transition;
 
-/// Says that the work of a lease has saved itself. One that is called back ends with that, before its deadline: nothing is
-/// lost any more. One that is not loses less if it is called back later, and is called back rather than others.
+/// Says that the work of a lease has saved itself. One that is being reclaimed ends with that, before its deadline:
+/// nothing is lost any more. One that is not loses less if it is being reclaimed later, and is being reclaimed rather
+/// than others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointLease {
     /// Which one.
@@ -29,7 +30,7 @@ impl CheckpointLease {
     }
 }
 
-/// Takes note that the work of a lease in force is saved, and ends it if it is called back.
+/// Takes note that the work of a lease in force is saved, and ends it if it is being reclaimed.
 pub(super) fn checkpointed(transition: &mut Transition<'_>, id: LeaseId) {
     let now = transition.now;
     transition.change_lease(id, |lease| lease.checkpointed_at = Some(now));
@@ -38,6 +39,6 @@ pub(super) fn checkpointed(transition: &mut Transition<'_>, id: LeaseId) {
     }
     let reclaim = transition.state.leases.get(&id).and_then(|lease| lease.reclaim.as_ref());
     if let Some((reason, why)) = reclaim.map(|reclaim| (reclaim.end_reason(), reclaim.reason.to_string())) {
-        transition.end_lease(id, reason, &format!("called back: {why}; its work was saved"));
+        transition.end_lease(id, reason, &format!("reclaimed: {why}; its work was saved"));
     }
 }

@@ -13,8 +13,9 @@ use crate::timers::Due;
 use crate::transition::Transition;
 use crate::work::WorkType;
 
-/// Carries out what is due at the entry's log time: ends of holds, terms and notices, start windows of requests, deadlines and retries of handshakes, idle
-/// peerings, unread envelopes, quarantines, join tokens, old answers; and forgets the oldest of what has ended.
+/// Carries out what is due at the entry's log time: ends of holds, terms and notices, start windows of requests,
+/// deadlines and retries of handshakes, idle peerings, unread envelopes, quarantines, join tokens, old answers; and
+/// forgets the oldest of what has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expire {}
 
@@ -62,17 +63,18 @@ fn expire_lease(transition: &mut Transition<'_>, id: LeaseId) {
             reconsider(transition, id);
         }
         LeaseState::Reclaiming => {
-            let called_back = lease.reclaim.as_ref().filter(|reclaim| reclaim.deadline <= transition.now);
-            match called_back.map(|reclaim| (reclaim.end_reason(), reclaim.reason.to_string())) {
-                Some((reason, why)) => transition.end_lease(id, reason, &format!("called back: {why}")),
-                None => transition.end_lease(id, EndReason::Expired, "its term ran out while it was called back"),
+            let reclaimed = lease.reclaim.as_ref().filter(|reclaim| reclaim.deadline <= transition.now);
+            match reclaimed.map(|reclaim| (reclaim.end_reason(), reclaim.reason.to_string())) {
+                Some((reason, why)) => transition.end_lease(id, reason, &format!("reclaimed: {why}")),
+                None => transition.end_lease(id, EndReason::Expired, "its term ran out while it was reclaimed"),
             }
         }
         LeaseState::Ending | LeaseState::Ended => {}
     }
 }
 
-/// A start window opens or closes. Being placed in time is enough; a hold that fails after the deadline is not tried again.
+/// A start window opens or closes. Being placed in time is enough; a hold that fails after the deadline is not tried
+/// again.
 fn expire_request(transition: &mut Transition<'_>, id: RequestId) {
     let now = transition.now;
     transition.change_request(id, |request| {

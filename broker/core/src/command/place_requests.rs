@@ -1,4 +1,4 @@
-//! The matcher's plan is checked once more and carried out.
+//! The scheduler's plan is checked once more and carried out.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use crate::id::{InstitutionId, LeaseId, RequestId};
 use crate::lease::{Lease, LeaseState, SideState};
 use crate::limits::{MAX_LEASES, MAX_PLACEMENTS_PER_COMMAND};
 use crate::log::{Reply, ReplyBody};
-use crate::matcher::{self, Grant};
+use crate::scheduler::{self, Grant};
 use crate::peering::PeeringState;
 use crate::placement::Placement;
 use crate::refusal::{Code, Refusal};
@@ -38,10 +38,10 @@ pub struct ProposedPlacement {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Aim {
-    /// A request that waits; or, as before format 5, one whose lease is called back.
+    /// A request that waits; or, as before format 5, one whose lease is being reclaimed.
     #[default]
     Serve,
-    /// A new place for this lease, which is called back.
+    /// A new place for this lease, which is being reclaimed.
     Replace(LeaseId),
     /// More members for a gang that runs.
     Join,
@@ -66,8 +66,8 @@ impl ProposedPlacement {
     }
 }
 
-/// Makes leases from placements that still hold: for requests that wait, for leases that are called back, and for gangs that
-/// lack members. The others are named in the reply, and of them nothing is made.
+/// Makes leases from placements that still hold: for requests that wait, for leases that are being reclaimed, and for
+/// gangs that lack members. The others are named in the reply, and of them nothing is made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceRequests {
     /// In the order of the plan.
@@ -118,7 +118,7 @@ fn place(transition: &mut Transition<'_>, proposed: &ProposedPlacement) -> Resul
             "wait until some end",
         ));
     }
-    let grants = matcher::check_proposed(state, proposed, role)?;
+    let grants = scheduler::check_proposed(state, proposed, role)?;
     let institution = state
         .policy
         .as_ref()
@@ -215,7 +215,7 @@ fn note(transition: &mut Transition<'_>, id: RequestId, role: Role, made: &[Leas
             }
             Role::Replaces(old) => {
                 request.attempts = request.attempts.saturating_add(1);
-                request.message = format!("{names} is to replace {old}, which is called back");
+                request.message = format!("{names} is to replace {old}, which is being reclaimed");
             }
             Role::Joins => {
                 request.parts.extend(made);

@@ -6,8 +6,9 @@ use crate::log::{Reply, ReplyBody};
 use crate::refusal::{Code, Refusal};
 use crate::transition::Transition;
 
-/// Moves log time, also backwards; nothing else does. What the brokers stamped moves with it, so that every lease, notice and
-/// deadline has as much time left as before. What people wrote stays: start windows, dates of agreements, ends of certificates.
+/// Moves log time, also backwards; nothing else does. What the brokers stamped moves with it, so that every lease,
+/// notice and deadline has as much time left as before. What people wrote stays: start windows, dates of agreements,
+/// ends of certificates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebaseTime {
     /// The sum of re-bases that this one was reckoned on: the same command carried out twice moves time once.

@@ -1,4 +1,4 @@
-//! Leases are called back, and some that were are spared.
+//! Leases are being reclaimed, and some that were are spared.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,13 +7,13 @@ use crate::id::LeaseId;
 use crate::lease::LeaseState;
 use crate::limits::MAX_RECLAIMS_PER_COMMAND;
 use crate::log::{Reply, ReplyBody};
-use crate::matcher;
+use crate::scheduler;
 use crate::reclaim::{Reclaim, ReclaimReason, notice};
 use crate::refusal::{Code, Refusal};
 use crate::time::Millis;
 use crate::transition::Transition;
 
-/// A lease to call back.
+/// A lease to reclaim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProposedReclaim {
     /// Which one.
@@ -22,14 +22,14 @@ pub struct ProposedReclaim {
     pub reason: ReclaimReason,
 }
 
-/// Spares leases whose reason has gone away, then calls others back. Each is checked once more, and its deadline follows from
-/// log time and the notice that policy asks for: no proposal can make it shorter. Leases whose place is gone end at once, and so do
-/// those that are not in force yet.
+/// Spares leases whose reason has gone away, then calls others back. Each is checked once more, and its deadline
+/// follows from log time and the notice that policy asks for: no proposal can make it shorter. Leases whose place is
+/// gone end at once, and so do those that are not in force yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReclaimLeases {
-    /// Leases that are called back and may stay.
+    /// Leases that are being reclaimed and may stay.
     pub spare: Vec<LeaseId>,
-    /// Leases to call back.
+    /// Leases to reclaim.
     pub reclaims: Vec<ProposedReclaim>,
 }
 
@@ -47,11 +47,11 @@ impl ReclaimLeases {
                 Err(refusal) => refused.push((*id, refusal)),
             }
         }
-        let checked = matcher::check_reclaims(transition.state, &self.reclaims);
+        let checked = scheduler::check_reclaims(transition.state, &self.reclaims);
         for (proposed, checked) in self.reclaims.iter().zip(checked) {
             match checked {
                 Ok(()) => {
-                    call_back(transition, proposed);
+                    reclaim_lease(transition, proposed);
                     leases.push(proposed.lease);
                 }
                 Err(refusal) => refused.push((proposed.lease, refusal)),
@@ -62,9 +62,9 @@ impl ReclaimLeases {
 }
 
 fn spare(transition: &mut Transition<'_>, id: LeaseId) -> Result<(), Refusal> {
-    let called_back = transition.state.leases.get(&id).is_some_and(|lease| lease.state == LeaseState::Reclaiming);
-    if !called_back || matcher::is_still_needed(transition.state, id) {
-        let reason = format!("{id} is not called back, or its reason holds");
+    let reclaimed = transition.state.leases.get(&id).is_some_and(|lease| lease.state == LeaseState::Reclaiming);
+    if !reclaimed || scheduler::is_still_needed(transition.state, id) {
+        let reason = format!("{id} is not reclaimed, or its reason holds");
         return Err(Refusal::new(Code::WrongState, reason, "look again").at("lease", id));
     }
     transition.keep_lease(id);
@@ -72,7 +72,7 @@ fn spare(transition: &mut Transition<'_>, id: LeaseId) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn call_back(transition: &mut Transition<'_>, proposed: &ProposedReclaim) {
+fn reclaim_lease(transition: &mut Transition<'_>, proposed: &ProposedReclaim) {
     let Some(lease) = transition.state.leases.get(&proposed.lease) else { return };
     let (request, donor) = (lease.request, lease.placement.donor.clone());
     let grace = notice(transition.state, lease, &proposed.reason);
@@ -88,14 +88,14 @@ fn call_back(transition: &mut Transition<'_>, proposed: &ProposedReclaim) {
     }
     transition.change_lease(proposed.lease, |lease| {
         lease.state = LeaseState::Reclaiming;
-        lease.message = format!("called back: {reason}");
+        lease.message = format!("reclaimed: {reason}");
         lease.reclaim = Some(Reclaim { reason, since, grace, deadline: since.after(grace) });
     });
-    // It was served: what is tried from now on counts anew.
+    // It was served: what is tried from now on counts again.
     transition.change_request(request, |request| request.attempts = 0);
     if let Some(by) = proposed.reason.for_request() {
         transition.change_request(by, |request| {
-            request.message = format!("waiting for room at {donor}, where leases are called back for it");
+            request.message = format!("waiting for room at {donor}, where leases are being reclaimed for it");
             request.room_at = Some(donor);
         });
     }

@@ -6,7 +6,7 @@ use crate::gang;
 use crate::id::LeaseId;
 use crate::limits::{MAX_LEASE_MS, MIN_LEASE_MS};
 use crate::log::{Reply, ReplyBody};
-use crate::matcher;
+use crate::scheduler;
 use crate::refusal::{Code, Refusal};
 use crate::state::State;
 use crate::time::Millis;
@@ -45,7 +45,7 @@ impl RenewLease {
         let now = transition.now;
         let all = all_of(transition.state, self.lease);
         for id in &all {
-            matcher::check_renewal(transition.state, *id, term)?;
+            scheduler::check_renewal(transition.state, *id, term)?;
         }
         for id in all {
             transition.change_lease(id, |lease| {

@@ -31,7 +31,8 @@ pub struct ReviseOffer {
 }
 
 impl ReviseOffer {
-    /// What makes `offer` of `held`. `None` where the whole must be said: deliveries or data changed, or a good part of the nodes.
+    /// What makes `offer` of `held`. `None` where the whole must be said: deliveries or data changed, or a good part of
+    /// the nodes.
     #[must_use]
     pub fn between(cluster: &ClusterId, held: &Offer, offer: &Offer) -> Option<Self> {
         if held.deliveries != offer.deliveries || held.data != offer.data {

@@ -9,7 +9,7 @@ use crate::demand::RequestSpec;
 use crate::id::PriorityName;
 use crate::limits::{MAX_QUEUED_REQUESTS, MAX_START_AHEAD_MS};
 use crate::log::{Reply, ReplyBody};
-use crate::matcher;
+use crate::scheduler;
 use crate::refusal::{Code, Refusal};
 use crate::request::{Request, RequestState};
 use crate::state::State;
@@ -49,8 +49,8 @@ impl SubmitRequest {
     }
 }
 
-/// Checks that a request could ever be served if it came at `now`, and fills in defaults. Also what a dry run does: log time
-/// stands still where nothing happens, so that it may be behind.
+/// Checks that a request could ever be served if it came at `now`, and fills in defaults. Also what a dry run does: log
+/// time stands still where nothing happens, so that it may be behind.
 pub fn check(state: &State, spec: &RequestSpec, now: Timestamp) -> Result<RequestSpec, Refusal> {
     spec.check()?;
     if state.policy.is_none() {
@@ -60,7 +60,7 @@ pub fn check(state: &State, spec: &RequestSpec, now: Timestamp) -> Result<Reques
         return Err(Refusal::not_found("spec.origin", &spec.origin, "cluster"));
     }
     check_start_window(spec, now)?;
-    matcher::check_request(state, spec)?;
+    scheduler::check_request(state, spec)?;
     if state.queued_len() >= MAX_QUEUED_REQUESTS {
         return Err(Refusal::new(
             Code::LimitReached,

@@ -22,7 +22,8 @@ pub struct Topology {
     /// Gbit/s for RDMA that each node gives where the request lies on several; 0: none are asked for.
     #[serde(default)]
     pub rdma_gbits: u32,
-    /// On as many nodes of the donor as have room, evenly, so that the failure of one takes little; else on as few as can be.
+    /// On as many nodes of the donor as have room, evenly, so that the failure of one takes little; else on as few as
+    /// can be.
     #[serde(default)]
     pub spread_nodes: bool,
 }

@@ -111,8 +111,8 @@ fn used(state: &State, past: Option<&Past>, held: Option<&Amounts>) -> Amounts {
         .with_held(held)
 }
 
-/// What each institution lends and lent, and the mean over `count` of them: at least one GPU each, so that the first that
-/// is lent is not everything.
+/// What each institution lends and lent, and the mean over `count` of them: at least one GPU each, so that the first
+/// that is lent is not everything.
 fn lent_by(state: &State, count: u128) -> (BTreeMap<&str, u64>, u128) {
     let held = &state.derived.holdings.lenders;
     let past = state.fairness.as_ref().map(|ledger| &ledger.lenders);

@@ -3,7 +3,7 @@ use crate::lease::{EndReason, Lease, LeaseState};
 use crate::state::State;
 
 pub(super) const INVARIANT: Invariant = Invariant {
-    sentence: "a lease that is called back stops at its deadline, no sooner than its grace, unless its work was saved",
+    sentence: "a lease that is being reclaimed stops at its deadline, no sooner than its grace, unless its work was saved",
     check,
 };
 
@@ -22,7 +22,7 @@ fn wrong(lease: &Lease) -> Option<&'static str> {
         matches!(lease.end_reason, Some(EndReason::Reclaimed | EndReason::Preempted | EndReason::DonorLost));
     let Some(reclaim) = &lease.reclaim else {
         let needs_one = lease.state == LeaseState::Reclaiming || ended_by_it;
-        return needs_one.then_some("is called back for no reason");
+        return needs_one.then_some("is being reclaimed for no reason");
     };
     if reclaim.deadline < reclaim.since.after(reclaim.grace) {
         return Some("has a deadline before its grace");

@@ -17,8 +17,9 @@ struct Lent {
     rdma_functions: BTreeMap<String, (u64, u64)>,
 }
 
-/// Sums what leases take, from the leases themselves. A node may come to have less than it lends already: what is lent is
-/// compared with what the node has only where a lease was placed by the same offer, for that lease was given what was left.
+/// Sums what leases take, from the leases themselves. A node may come to have less than it lends already: what is lent
+/// is compared with what the node has only where a lease was placed by the same offer, for that lease was given what
+/// was left.
 fn check(state: &State) -> Vec<String> {
     let mut lent: BTreeMap<_, Lent> = BTreeMap::new();
     for lease in state.leases.values().filter(|lease| lease.occupies()) {

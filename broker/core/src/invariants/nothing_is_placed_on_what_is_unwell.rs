@@ -5,8 +5,8 @@ use crate::state::State;
 pub(super) const INVARIANT: Invariant =
     Invariant { sentence: "nothing is placed on a node or device that is not healthy, or kept out", check };
 
-/// A place may fail after something was placed there. But a lease that was placed by the offer that is held, and is not in force
-/// yet, was placed on what is as it was then; parts only ever come to be kept out by an offer.
+/// A place may fail after something was placed there. But a lease that was placed by the offer that is held, and is not
+/// in force yet, was placed on what is as it was then; parts only ever come to be kept out by an offer.
 fn check(state: &State) -> Vec<String> {
     let mut violations = Vec::new();
     for (id, lease) in state.live_leases().filter(|(_, lease)| lease.state.is_held()) {

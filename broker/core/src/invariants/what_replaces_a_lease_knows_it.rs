@@ -3,7 +3,7 @@ use crate::lease::LeaseState;
 use crate::state::State;
 
 pub(super) const INVARIANT: Invariant = Invariant {
-    sentence: "a lease is replaced only while it is called back, by one of the same request that says so",
+    sentence: "a lease is replaced only while it is being reclaimed, by one of the same request that says so",
     check,
 };
 
@@ -13,7 +13,7 @@ fn check(state: &State) -> Vec<String> {
     for (id, lease) in &state.leases {
         let Some(next) = lease.moved_to else { continue };
         if lease.reclaim.is_none() || lease.state.is_held() {
-            violations.push(format!("{id} is replaced by {next} and not called back"));
+            violations.push(format!("{id} is replaced by {next} and not reclaimed"));
         }
         let Some(found) = state.leases.get(&next) else {
             if !matches!(lease.state, LeaseState::Ending | LeaseState::Ended) {

@@ -14,30 +14,33 @@ const MAX_MESSAGE_BYTES: usize = 128;
 pub enum FaultClass {
     /// The program that ran there failed: nothing is wrong with the device, and nothing follows.
     Application,
-    /// NVLink failed: who asked for devices that it joins is called back, and gets none of this clique. Others stay.
+    /// NVLink failed: who asked for devices that it joins is being reclaimed, and gets none of this clique. Others
+    /// stay.
     Link,
-    /// It is not to be used until it is reset or repaired: nothing new comes, and what is there is called back with notice.
+    /// It is not to be used until it is reset or repaired: nothing new comes, and what is there is being reclaimed with
+    /// notice.
     Degraded,
     /// It is gone: what was there has ended already, and no notice would help.
     Lost,
 }
 
 impl FaultClass {
-    /// How bad an error is that the driver of NVIDIA logs under this number ("NVRM: Xid … : 79"). Numbers that are not known
-    /// here count as [`Self::Degraded`], as NVIDIA's device plugin withdraws a device for all but those that it knows to be
-    /// harmless. Source: NVIDIA, "XID Errors", docs.nvidia.com/deploy/xid-errors, and the device plugin's list of
-    /// application errors, internal/rm/health.go.
+    /// How bad an error is that the driver of NVIDIA logs under this number ("NVRM: Xid … : 79"). Numbers that are not
+    /// known here count as [`Self::Degraded`], as NVIDIA's device plugin withdraws a device for all but those that it
+    /// knows to be harmless. Source: NVIDIA, "XID Errors", docs.nvidia.com/deploy/xid-errors, and the device plugin's
+    /// list of application errors, internal/rm/health.go.
     #[must_use]
     pub fn of_xid(xid: u32) -> Self {
         match xid {
-            // Bad programs (8, 11, 13, 31, 43, 68, 69, 109), clean-up after one (45), corrected errors that are counted (92).
+            // Bad programs (8, 11, 13, 31, 43, 68, 69, 109), clean-up after one (45), corrected errors that are counted
+            // (92).
             8 | 11 | 13 | 31 | 43 | 45 | 68 | 69 | 92 | 109 => Self::Application,
             // Errors of NVLink: of one link (74), and those of the fifth generation by part (144 to 150).
             74 | 144..=150 => Self::Link,
             // Fallen off the bus.
             79 => Self::Lost,
-            // Memory: uncorrectable (48), rows remapped or not (63, 64), contained and uncontained (94, 95), unrecovered (140).
-            // Firmware: 62, 119, 120. And all others.
+            // Memory: uncorrectable (48), rows remapped or not (63, 64), contained and uncontained (94, 95),
+            // unrecovered (140). Firmware: 62, 119, 120. And all others.
             _ => Self::Degraded,
         }
     }

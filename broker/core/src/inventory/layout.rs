@@ -7,7 +7,8 @@ use crate::limits::WHOLE_MILLI;
 use crate::mig::InUse;
 use crate::refusal::Refusal;
 
-/// A list of pairs on disk: numbers as keys of a map are not read within [`Sharing`](super::Sharing), which is told by a tag.
+/// A list of pairs on disk: numbers as keys of a map are not read within [`Sharing`](super::Sharing), which is told by
+/// a tag.
 pub(super) mod as_list {
     use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Offers as they are written into log and snapshots: each kind of device once, and nodes that name kinds by their place.
+//! Offers as they are written into log and snapshots: each kind of device once, and nodes that name kinds by their
+//! place.
 //!
 //! ```text
 //!   {"generation":7,"kinds":[{…},{…}],"nodes":{"n1":{…,"devices":[0,0,1,1]}},"deliveries":[…]}

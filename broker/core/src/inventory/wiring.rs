@@ -24,8 +24,8 @@ pub struct NodeWiring {
     /// What each NUMA node has for pods, by its number; empty: not known.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub numa: BTreeMap<u32, NumaAmounts>,
-    /// Gbit/s that the node has on each network for RDMA, by a name that is the same on all nodes of the network; empty: none
-    /// that is known.
+    /// Gbit/s that the node has on each network for RDMA, by a name that is the same on all nodes of the network;
+    /// empty: none that is known.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rdma_gbits: BTreeMap<String, u32>,
     /// Where a network is lent by virtual functions: those, by its name.
@@ -39,7 +39,8 @@ pub struct DeviceWiring {
     /// The NUMA node that it is nearest to; `None`: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa: Option<u32>,
-    /// The clique of devices that NVLink joins it to; equal names on one node are one clique. `None`: none that is known.
+    /// The clique of devices that NVLink joins it to; equal names on one node are one clique. `None`: none that is
+    /// known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvlink: Option<String>,
 }

@@ -23,8 +23,8 @@ const fn shape(compute: u8, size: u8, starts: &'static [u8], media: bool) -> Sha
 }
 
 /// A100, H100, H200, B200 and their kin: eight memory slots, seven compute slices. The last slot is reached by three
-/// shapes only. 3g begins at 4 first: 4g can begin at 0 alone, and whatever fits in the upper half fits in the lower one.
-/// Source: `nvidia-smi mig -lgipp` on A100, H100 80GB and H100 NVL; MIG User Guide for the others.
+/// shapes only. 3g begins at 4 first: 4g can begin at 0 alone, and whatever fits in the upper half fits in the lower
+/// one. Source: `nvidia-smi mig -lgipp` on A100, H100 80GB and H100 NVL; MIG User Guide for the others.
 const EIGHT_SLOTS: &[Shape] = &[
     shape(7, 8, &[0], false),
     shape(4, 4, &[0], false),
@@ -44,8 +44,8 @@ const FOUR_SLOTS: &[Shape] = &[
     shape(1, 1, &[0, 1, 2, 3], true),
 ];
 
-/// Words of product names, and the memory of such boards in GiB, rounded up. RTX PRO boards can be cut too, but where their
-/// instances may begin is not published: their instances are lent as they are reported.
+/// Words of product names, and the memory of such boards in GiB, rounded up. RTX PRO boards can be cut too, but where
+/// their instances may begin is not published: their instances are lent as they are reported.
 const BOARDS: &[(&str, &[u32], &[Shape])] = &[
     ("A30", &[24], FOUR_SLOTS),
     ("A100", &[40, 80], EIGHT_SLOTS),
@@ -74,8 +74,8 @@ pub struct Board {
 }
 
 impl Board {
-    /// The board of a product with so much memory in MiB; `None` if its geometry is not known here. Of GH200 the name tells
-    /// the memory of the CPU, so the board's is what counts.
+    /// The board of a product with so much memory in MiB; `None` if its geometry is not known here. Of GH200 the name
+    /// tells the memory of the CPU, so the board's is what counts.
     #[must_use]
     pub fn of(product_name: &str, memory_mib: u64) -> Option<Self> {
         let gib = u32::try_from(memory_mib.div_ceil(1_024)).ok()?;
@@ -105,8 +105,8 @@ impl Board {
         crate::limits::WHOLE_MILLI * u32::from(shape.size) / u32::from(self.slots)
     }
 
-    /// The name of a shape on this board, as in "3g.40gb": its memory is the part that its slots are of the board's, in GiB,
-    /// rounded. Source: go-nvlib, which device plugin and GPU Feature Discovery take names from.
+    /// The name of a shape on this board, as in "3g.40gb": its memory is the part that its slots are of the board's, in
+    /// GiB, rounded. Source: go-nvlib, which device plugin and GPU Feature Discovery take names from.
     #[must_use]
     pub fn name(self, shape: &Shape) -> String {
         let media = if shape.media { "+me" } else { "" };
@@ -136,8 +136,8 @@ impl Board {
             .map(|(_, at, shape)| (at, shape))
     }
 
-    /// The smallest shape that is sure to have `wanted` MiB on a device of `memory_mib`: fewest slots, then fewest compute
-    /// slices, none with the media extension.
+    /// The smallest shape that is sure to have `wanted` MiB on a device of `memory_mib`: fewest slots, then fewest
+    /// compute slices, none with the media extension.
     #[must_use]
     pub fn shape_with_memory(self, memory_mib: u64, wanted: u64) -> Option<(usize, &'static Shape)> {
         let sure = |shape: &Shape| memory_mib * u64::from(shape.size) / u64::from(self.slots) * SURE_TENTHS / 10;

@@ -1,11 +1,11 @@
 //! Whether several instances fit on several devices of one board.
 //!
-//! Without the media extension the answer is exact and needs no search. An instance of all slots needs an idle device, and
-//! idle devices are alike. After that the halves of devices no longer depend on one another, nor do the quarters once the
-//! shapes of half a device are placed: which of several free halves or quarters is taken makes no difference, but that the
-//! upper half and the last quarter take less than the others. So the larger come first, each shape where it is least in
-//! the way, and what does not fit then fits in no other way either. The media extension ties slots of one device
-//! together: where its instances go is searched.
+//! Without the media extension the answer is exact and needs no search. An instance of all slots needs an idle device,
+//! and idle devices are alike. After that the halves of devices no longer depend on one another, nor do the quarters
+//! once the shapes of half a device are placed: which of several free halves or quarters is taken makes no difference,
+//! but that the upper half and the last quarter take less than the others. So the larger come first, each shape where
+//! it is least in the way, and what does not fit then fits in no other way either. The media extension ties slots of
+//! one device together: where its instances go is searched.
 
 use super::board::{Board, MAX_SHAPES};
 use super::in_use::InUse;
@@ -17,8 +17,8 @@ pub type Asked = [u32; MAX_SHAPES];
 /// Ways to place instances with the media extension that are tried before it is taken that there is none.
 const MAX_TRIES: u32 = 1_024;
 
-/// Whether all that is asked for fits on `devices` of `board` besides what is in use there. Exact, but for requests for so
-/// many instances with the media extension that there are more than a thousand ways to place those.
+/// Whether all that is asked for fits on `devices` of `board` besides what is in use there. Exact, but for requests for
+/// so many instances with the media extension that there are more than a thousand ways to place those.
 #[must_use]
 pub fn fit_together(board: Board, devices: &[InUse], asked: &Asked) -> bool {
     let wanted =

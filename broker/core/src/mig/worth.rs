@@ -20,9 +20,9 @@ const MAX_KNOWN: usize = 8_192;
 /// What devices are worth under the work that is expected, and remembers it.
 ///
 /// The worth of a state is the number of memory slots that work which arrives one by one, of shapes drawn by weight, is
-/// expected to fill before one arrival does not fit, placed as well as hindsight allows. A place for an instance is as good
-/// as the worth that is left, so it is chosen to lose least. Every shape has some weight: of two places, one of which is
-/// good for all that the other is good for and for more, the other is never chosen.
+/// expected to fill before one arrival does not fit, placed as well as hindsight allows. A place for an instance is as
+/// good as the worth that is left, so it is chosen to lose least. Every shape has some weight: of two places, one of
+/// which is good for all that the other is good for and for more, the other is never chosen.
 #[derive(Clone, Debug, Default)]
 pub struct Worth {
     known: BTreeMap<(Board, Weights, InUse), u128>,
@@ -153,7 +153,8 @@ mod tests {
         assert_eq!(worth(InUse { slots: Slots::span(0, 7), media: false }), 0);
     }
 
-    /// For every state and shape: all that fits after the place that is chosen, compared with all that fits after another.
+    /// For every state and shape: all that fits after the place that is chosen, compared with all that fits after
+    /// another.
     #[test]
     fn no_place_is_chosen_over_one_that_is_good_for_all_of_it_and_for_more() {
         for board in boards() {

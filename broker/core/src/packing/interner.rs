@@ -23,7 +23,8 @@ impl Digest for [i32; 8] {
     }
 }
 
-/// A place of the table: the upper half of a value's digest, so that hardly ever another value is looked at, and its number.
+/// A place of the table: the upper half of a value's digest, so that hardly ever another value is looked at, and its
+/// number.
 type Place = (u32, u32);
 /// No value is at this place of the table.
 const FREE: Place = (0, u32::MAX);

@@ -22,8 +22,8 @@ pub(super) struct Lane {
     pub(super) answers: Answers,
 }
 
-/// How nodes are sorted in a lane: those of one site whose shapes are as scarce as each other are a *front*. All ways on it
-/// have the same price, but for slots.
+/// How nodes are sorted in a lane: those of one site whose shapes are as scarce as each other are a *front*. All ways
+/// on it have the same price, but for slots.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fronts {
     /// By shape: shapes with the same number are as scarce as each other.

@@ -80,8 +80,8 @@ impl Log {
         self.entries.len()
     }
 
-    /// Takes out what is past if that is most of it. `moved` is told each spot whose entry has another place then; what is
-    /// returned is, for each place before, how many of the entries ahead of it are left.
+    /// Takes out what is past if that is most of it. `moved` is told each spot whose entry has another place then; what
+    /// is returned is, for each place before, how many of the entries ahead of it are left.
     pub(super) fn shorten(&mut self, mut moved: impl FnMut(u32, u32)) -> Option<Vec<u32>> {
         if self.entries.len() <= 4 * self.live + 64 {
             return None;

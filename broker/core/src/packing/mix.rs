@@ -42,7 +42,8 @@ impl Mix {
         self.types.iter().map(|(task, weight)| (task, *weight))
     }
 
-    /// As how many tasks those count that tell of the mix: at least [`LEAST_KNOWN`], and one, by Laplace's rule of succession.
+    /// As how many tasks those count that tell of the mix: at least [`LEAST_KNOWN`], and one, by Laplace's rule of
+    /// succession.
     pub(super) fn known_tasks(&self) -> u64 {
         self.known_from.max(LEAST_KNOWN).saturating_add(1)
     }

@@ -109,8 +109,8 @@ impl NodeState {
         fitting.iter().enumerate().filter(|&(i, level)| i == 0 || fitting[i - 1] != *level).map(|(_, &level)| level)
     }
 
-    /// What is free once `task` took its part; a share from a device with `level` free thousandths, several devices from
-    /// those with most free. `None` if it does not fit so.
+    /// What is free once `task` took its part; a share from a device with `level` free thousandths, several devices
+    /// from those with most free. `None` if it does not fit so.
     #[must_use]
     pub fn after(&self, task: &Task, level: u16) -> Option<Self> {
         let mut next = Self {

@@ -18,9 +18,9 @@ const PRECISION: u128 = 1 << 16;
 /// A shape that is full in the plan still takes this part of its capacity: 1/50.
 const LEAST_PART: u128 = 50;
 
-/// For each shape, the weight of each type of task. Types with the fewest places to go are dealt out first; each is split
-/// over the shapes that could run it in proportion to what is not dealt out yet there. Demand is scaled to the capacity.
-/// Tasks without devices are split by CPU.
+/// For each shape, the weight of each type of task. Types with the fewest places to go are dealt out first; each is
+/// split over the shapes that could run it in proportion to what is not dealt out yet there. Demand is scaled to the
+/// capacity. Tasks without devices are split by CPU.
 pub(super) fn deal(mix: &[TypeInMix<'_>], totals: &[ShapeTotal]) -> Vec<Vec<u64>> {
     let mut weights = vec![vec![0; mix.len()]; totals.len()];
     let demand: u128 = mix.iter().map(|of| u128::from(of.weight) * u128::from(of.task.device_milli())).sum();

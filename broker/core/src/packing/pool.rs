@@ -24,9 +24,10 @@ pub use self::choose::{Asked, Choice};
 const MAX_STATES: usize = 1 << 21;
 /// Types of task that are remembered.
 const MAX_TASKS: usize = 1 << 14;
-/// Ways that lanes hold and states that they know of, 24 bytes each: of more, the lanes that were not asked for the longest are forgotten.
+/// Ways that lanes hold and states that they know of, 24 bytes each: of more, the lanes that were not asked for the
+/// longest are forgotten.
 const MAX_HELD: usize = 1 << 25;
-/// Costs are computed anew once the nodes of a shape became more or fewer by so large a part of what there was: 1/8.
+/// Costs are computed again once the nodes of a shape became more or fewer by so large a part of what there was: 1/8.
 const DRIFT: u64 = 8;
 
 /// No spot.
@@ -261,7 +262,8 @@ impl Pool {
         }
     }
 
-    /// Whether there are so many more nodes of some shape than when costs were computed, or fewer, that they are others now.
+    /// Whether there are so many more nodes of some shape than when costs were computed, or fewer, that they are others
+    /// now.
     fn has_drifted(&self) -> bool {
         let far = |(now, then): (&ShapeTotal, &ShapeTotal)| {
             let apart = |now: u64, then: u64| now.abs_diff(then) > then / DRIFT;

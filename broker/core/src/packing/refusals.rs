@@ -1,7 +1,7 @@
 //! What it is to refuse work without devices, where CPU runs out before devices do.
 //!
-//! Work with devices that is refused leaves them idle, which says what it costs. Work without any leaves nothing idle that
-//! counts: without a worth of its own it would pay for every device that is given away.
+//! Work with devices that is refused leaves them idle, which says what it costs. Work without any leaves nothing idle
+//! that counts: without a worth of its own it would pay for every device that is given away.
 
 use super::mix::TypeInMix;
 use super::offers::ShapeTotal;
@@ -11,16 +11,17 @@ use super::task::Task;
 const CORE_WORTH: u128 = 24;
 /// From which CPU asked for, in percent of what there is, CPU begins to be scarce, and from which it is altogether so.
 const SCARCE: (u128, u128) = (82, 96);
-/// From which CPU asked for, in the same percent, some tasks begin to be refused whatever is done, and from which it is sure.
+/// From which CPU asked for, in the same percent, some tasks begin to be refused whatever is done, and from which it is
+/// sure.
 const SHORT: (u128, u128) = (96, 100);
-/// How many times as much a core is worth in addition where some are refused for sure, divided by the square root of the
-/// number of tasks that are known. As a standard error goes: the fewer they are, the less sure it is that the CPU that is left
-/// is where it will be asked for.
+/// How many times as much a core is worth in addition where some are refused for sure, divided by the square root of
+/// the number of tasks that are known. As a standard error goes: the fewer they are, the less sure it is that the CPU
+/// that is left is where it will be asked for.
 const UNSURE: u128 = 70;
 /// So many tasks are taken for known at least, so that a core is worth a few times as much at most.
 const KNOWN_AT_LEAST: u64 = 400;
-/// Of what tasks are worth where some are refused, so many thousandths are the same for each: rather one that is large than
-/// several that are small.
+/// Of what tasks are worth where some are refused, so many thousandths are the same for each: rather one that is large
+/// than several that are small.
 const SAME_FOR_EACH: u128 = 50;
 
 /// What is lost with each task without devices that is refused.
@@ -83,8 +84,8 @@ mod tests {
         Task { cpu_milli: cores * 1_000, memory_mib: 1, devices: 0, milli: 0, kinds: Vec::new() }
     }
 
-    /// What is lost with tasks of 4 cores and of 36 where a hundred nodes have 64 cores and 8 devices each, and so much CPU is
-    /// asked for when all devices are, in percent of what there is. So many tasks are known.
+    /// What is lost with tasks of 4 cores and of 36 where a hundred nodes have 64 cores and 8 devices each, and so much
+    /// CPU is asked for when all devices are, in percent of what there is. So many tasks are known.
     fn lost(percent: u64, known_tasks: u64) -> (u64, u64) {
         // With 80 devices go 640 cores: two tasks without devices ask for 40 of them, those with devices for the rest.
         let cpu_milli = percent * 80 - 500;

@@ -9,7 +9,8 @@ pub(super) const FUTURES: usize = 64;
 /// Tasks offered in each.
 const TASKS_PER_FUTURE: usize = 30;
 
-/// Fixed futures of one shape of node: the same for all its states, so that states differ by what they are and not by luck.
+/// Fixed futures of one shape of node: the same for all its states, so that states differ by what they are and not by
+/// luck.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Futures {
     tasks: Vec<Offered>,

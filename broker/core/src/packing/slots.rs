@@ -1,8 +1,9 @@
 //! Slots: how many more gangs of a sort a node holds. Room for gangs is what becomes rare first, and unseen.
 //!
-//! A slot is worth what may be asked of it: the price of the last of `left` slots is the worth of a gang times the chance that
-//! as many are asked for yet (Littlewood's rule, 1972, for seats of an aircraft). With a mean `m` and a variance `v` of what
-//! comes, that chance is at most `v / (v + (left − m)²)` where `left > m` (Cantelli's inequality), whatever the distribution.
+//! A slot is worth what may be asked of it: the price of the last of `left` slots is the worth of a gang times the
+//! chance that as many are asked for yet (Littlewood's rule, 1972, for seats of an aircraft). With a mean `m` and a
+//! variance `v` of what comes, that chance is at most `v / (v + (left − m)²)` where `left > m` (Cantelli's inequality),
+//! whatever the distribution.
 
 use std::collections::BTreeMap;
 
@@ -91,8 +92,8 @@ impl Gangs {
         slots
     }
 
-    /// Price of one slot of each sort in thousandths of a device, given what is free and how many slots are left; `weight` is
-    /// the worth of one device of a gang.
+    /// Price of one slot of each sort in thousandths of a device, given what is free and how many slots are left;
+    /// `weight` is the worth of one device of a gang.
     pub(super) fn prices(&self, free_milli: u64, left: &[i64; SORTS], weight: i64) -> [i64; SORTS] {
         let mut prices = [0; SORTS];
         for ((price, left), sort) in prices.iter_mut().zip(left).zip(&self.sorts) {
@@ -101,9 +102,9 @@ impl Gangs {
         prices
     }
 
-    /// The price of a slot of `sort`. A sort that was seen `n` times is expected `n · each` times, give or take: what comes
-    /// varies as much as that (Poisson), and what is known of it by `(n + 1) · each²` (the posterior of its rate), [`DOUBT`]
-    /// times. One more, and the last slot is worth something even when hardly anything is to come.
+    /// The price of a slot of `sort`. A sort that was seen `n` times is expected `n · each` times, give or take: what
+    /// comes varies as much as that (Poisson), and what is known of it by `(n + 1) · each²` (the posterior of its
+    /// rate), [`DOUBT`] times. One more, and the last slot is worth something even when hardly anything is to come.
     fn price(&self, sort: &Sort, free_milli: u64, left: u64, weight: i64) -> i64 {
         let (mean, each) = (expected(sort.rate, free_milli), expected(self.each, free_milli));
         let variance = mean * ONE + (mean * each + each * each) * DOUBT + ONE * ONE;
@@ -135,15 +136,17 @@ impl Sort {
         shapes.iter().zip(totals).zip(&self.shapes).filter(|(_, open)| **open).map(of_shape).sum()
     }
 
-    /// How many slots of this sort one gang of `other` takes: gangs that ask for as much and more, and find no other room.
+    /// How many slots of this sort one gang of `other` takes: gangs that ask for as much and more, and find no other
+    /// room.
     fn taken_by(&self, other: &Self) -> u64 {
         let only_here = other.shapes.iter().zip(&self.shapes).all(|(other, here)| *here || !*other);
         if only_here { self.slots_with(u64::from(other.devices), other.cpu_milli, other.memory_mib) } else { 0 }
     }
 }
 
-/// Gangs of the mix by how many devices they ask for and where they could run. For each shape there is one that hardly comes:
-/// so much is unknown of it as of all that was never seen, and it finds no place any more once every node is broken into.
+/// Gangs of the mix by how many devices they ask for and where they could run. For each shape there is one that hardly
+/// comes: so much is unknown of it as of all that was never seen, and it finds no place any more once every node is
+/// broken into.
 fn by_sort(mix: &[TypeInMix<'_>], shapes: &[Shape]) -> BTreeMap<(u16, Vec<bool>), Asked> {
     let mut by_sort: BTreeMap<(u16, Vec<bool>), Asked> = BTreeMap::new();
     for of in mix.iter().filter(|of| of.task.devices > 1) {

@@ -107,8 +107,8 @@ impl Ways {
         self.least.get(front as usize).copied().filter(|least| *least != i32::MAX)
     }
 
-    /// The cheapest way on a front, or `best` if that is cheaper. `price` comes on top of what each way costs, and what is
-    /// `lost` with the slots that it takes away.
+    /// The cheapest way on a front, or `best` if that is cheaper. `price` comes on top of what each way costs, and what
+    /// is `lost` with the slots that it takes away.
     pub(super) fn cheapest(
         &mut self,
         front: u32,

@@ -5,8 +5,8 @@ use crate::id::LeaseId;
 use crate::lease::{EndReason, Lease, LeaseState};
 
 impl Transition<'_> {
-    /// Takes a lease that ends out of the order in which leases of a request replace one another: what was to replace it
-    /// replaces the one before.
+    /// Takes a lease that ends out of the order in which leases of a request replace one another: what was to replace
+    /// it replaces the one before.
     pub(super) fn unlink(&mut self, id: LeaseId, before: Option<LeaseId>, next: Option<LeaseId>) {
         let waits = |lease: &Lease| lease.moved_to == Some(id) && lease.state == LeaseState::Reclaiming;
         let Some(before) = before.filter(|before| self.state.leases.get(before).is_some_and(waits)) else { return };
@@ -17,14 +17,14 @@ impl Transition<'_> {
         }
     }
 
-    /// Whether the lease that was to replace one that ends takes its request over: where the donor ends it, and it has not
-    /// failed itself.
+    /// Whether the lease that was to replace one that ends takes its request over: where the donor ends it, and it has
+    /// not failed itself.
     pub(super) fn takes_over(&self, next: LeaseId, reason: EndReason) -> bool {
         let lives = |lease: &Lease| lease.state.is_held() || lease.state.is_in_force();
         reason.retries() && self.state.leases.get(&next).is_some_and(lives)
     }
 
-    /// A lease that was called back stays; what was to replace it is not needed.
+    /// A lease that was reclaimed stays; what was to replace it is not needed.
     pub(crate) fn keep_lease(&mut self, id: LeaseId) {
         let Some(lease) = self.state.leases.get(&id).filter(|lease| lease.state == LeaseState::Reclaiming) else {
             return;

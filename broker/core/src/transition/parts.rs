@@ -9,8 +9,8 @@ use crate::reclaim::ReclaimReason;
 use crate::request::RequestState;
 
 impl Transition<'_> {
-    /// A lease has become active. The parts of a gang end together: the term of all begins when the last one of those it
-    /// starts with is there, and who comes later ends with the others.
+    /// A lease has become active. The parts of a gang end together: the term of all begins when the last one of those
+    /// it starts with is there, and who comes later ends with the others.
     pub(crate) fn lease_began(&mut self, id: LeaseId) {
         let state = &*self.state;
         let Some(lease) = state.leases.get(&id) else { return };
@@ -41,8 +41,8 @@ impl Transition<'_> {
         }
     }
 
-    /// Whether a lease is called back only so that another request fits, and what is to replace it is not usable yet, while its
-    /// term goes on: then it does not end.
+    /// Whether a lease is being reclaimed only so that another request fits, and what is to replace it is not usable
+    /// yet, while its term goes on: then it does not end.
     pub(crate) fn repair_waits(&self, id: LeaseId) -> bool {
         let Some(lease) = self.state.leases.get(&id) else { return false };
         let repair = lease.reclaim.as_ref().is_some_and(|it| matches!(it.reason, ReclaimReason::Repair { .. }));
@@ -56,7 +56,7 @@ impl Transition<'_> {
         let lease = self.state.leases.get(&old).filter(|lease| lease.state == LeaseState::Reclaiming)?;
         let reclaim = lease.reclaim.as_ref().filter(|it| matches!(it.reason, ReclaimReason::Repair { .. }))?;
         let saved = lease.checkpointed_at.is_some_and(|at| at >= reclaim.since);
-        saved.then(|| (reclaim.end_reason(), format!("called back: {}; its work was saved", reclaim.reason)))
+        saved.then(|| (reclaim.end_reason(), format!("reclaimed: {}; its work was saved", reclaim.reason)))
     }
 
     /// The request of a lease that has begun to end goes on, with `next` if that takes over, or ends with it.

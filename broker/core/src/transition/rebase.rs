@@ -1,5 +1,5 @@
-//! Log time moves, and everything that was stamped by it. Each type is taken apart whole, so that none can get a new time
-//! that is forgotten here.
+//! Log time moves, and everything that was stamped by it. Each type is taken apart whole, so that none can get a new
+//! time that is forgotten here.
 
 use super::Transition;
 use crate::broker_record::BrokerRecord;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use comity_core::demand::{RequestSpec, Share, Topology};
 use comity_core::inventory::Sharing;
-use comity_core::{RequestId, matcher};
+use comity_core::{RequestId, scheduler};
 use proptest::prelude::*;
 
 use super::federation::{Federation, cluster, device, offer, spec};
@@ -32,7 +32,7 @@ fn both_ways(nodes: &[usize], asked: &[u32]) -> (Vec<RequestId>, [BTreeSet<Reque
     let ids: Vec<RequestId> = asked.iter().map(|count| federation.submit(together(*count))).collect();
     let mut plain = Federation { state: federation.state.clone(), log: Vec::new(), now: federation.now };
     loop {
-        let placements = matcher::plan(&plain.state, 1).placements;
+        let placements = scheduler::plan(&plain.state, 1).placements;
         if placements.is_empty() {
             break;
         }
@@ -61,7 +61,7 @@ fn long_queue(nodes: usize, asked: impl Iterator<Item = u32>) -> (Federation, Ve
 }
 
 /// Those that a plan places, in its order.
-fn order_of(plan: &matcher::Plan) -> Vec<RequestId> {
+fn order_of(plan: &scheduler::Plan) -> Vec<RequestId> {
     plan.placements.iter().map(|placed| placed.request).collect()
 }
 
@@ -69,23 +69,23 @@ fn order_of(plan: &matcher::Plan) -> Vec<RequestId> {
 fn a_long_queue_that_fits_is_placed_the_largest_first() {
     let (mut federation, ids) = long_queue(40, (0..90).map(|number| if number < 70 { 1 } else { 4 }));
     let (small, large) = ids.split_at(70);
-    let plan = matcher::plan(&federation.state, 100);
+    let plan = scheduler::plan(&federation.state, 100);
     assert_eq!(order_of(&plan), [large, small].concat());
     // Those whose turn it is, and no others, though the first of them are the smallest.
-    assert_eq!(order_of(&matcher::plan(&federation.state, 68)), small[..68]);
+    assert_eq!(order_of(&scheduler::plan(&federation.state, 68)), small[..68]);
     assert_eq!(federation.place().len(), ids.len());
 }
 
 #[test]
 fn where_one_of_a_long_queue_does_not_fit_who_came_first_is_served_first() {
     let (mut federation, ids) = long_queue(20, (0..90).map(|number| if number == 65 { 4 } else { 1 }));
-    let plan = matcher::plan(&federation.state, 100);
+    let plan = scheduler::plan(&federation.state, 100);
     let served: Vec<RequestId> = ids.iter().copied().filter(|id| *id != ids[65]).take(80).collect();
     assert_eq!(order_of(&plan)[..65], served[..65]);
     // Nothing is left of what was given up: every GPU is lent, and the next plan finds the same.
     let gpus: u64 = plan.placements.iter().map(|placed| placed.placement.milli()).sum();
     assert_eq!(gpus, 80_000);
-    let mut kept = matcher::Planner::default();
+    let mut kept = scheduler::Planner::default();
     for _ in 0..3 {
         assert!(kept.plan(&federation.state, 100) == plan);
     }

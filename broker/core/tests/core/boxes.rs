@@ -4,7 +4,7 @@ use comity_core::command::{LeaseOutcome, PlaceRequests, ProposedPlacement, Relea
 use comity_core::demand::{Numa, NvLink, RequestSpec, Share, Topology};
 use comity_core::inventory::{Node, NodeWiring, NumaAmounts, Offer, Sharing};
 use comity_core::refusal::Code;
-use comity_core::{Command, LeaseId, ReplyBody, RequestId, matcher};
+use comity_core::{Command, LeaseId, ReplyBody, RequestId, scheduler};
 
 use super::federation::{Federation, cluster, device, node, offer, spec};
 
@@ -92,7 +92,7 @@ pub(crate) fn devices(federation: &Federation, lease: LeaseId) -> Vec<u32> {
 
 /// Code, reason and remedy of `north`, which does not serve this.
 pub(crate) fn obstacle(federation: &Federation, spec: &RequestSpec) -> (String, String, String) {
-    let explanation = matcher::explain(&federation.state, spec);
+    let explanation = scheduler::explain(&federation.state, spec);
     let verdict = explanation.donors.into_iter().find(|verdict| verdict.donor == cluster("north")).unwrap();
     let obstacle = verdict.obstacle.unwrap();
     (obstacle.code, obstacle.reason, obstacle.unblock)

@@ -7,7 +7,7 @@ use comity_core::demand::{Members, RequestSpec, Share};
 use comity_core::inventory::{Fault, FaultClass, Sharing};
 use comity_core::lease::{EndReason, Lease, LeaseState};
 use comity_core::limits::MAX_REPLACED;
-use comity_core::matcher::reclaims_at;
+use comity_core::scheduler::reclaims_at;
 use comity_core::request::RequestState;
 use comity_core::{Command, LeaseId, Millis, NodeId, RequestId};
 
@@ -66,19 +66,19 @@ impl Failing {
         self.lease(id).placement.nodes.keys().next().unwrap().clone()
     }
 
-    fn call_back(&mut self) {
+    fn reclaim(&mut self) {
         for (donor, _) in self.offers.clone() {
             let found = reclaims_at(&self.it.state, &cluster(donor), self.it.state.log_time);
-            self.it.call_back(found);
+            self.it.reclaim(found);
         }
     }
 
-    /// A node of this lease does not answer; what the leader calls back for it.
+    /// A node of this lease does not answer; what the leader reclaims for it.
     fn fails(&mut self, id: LeaseId) {
         let node = self.node_of(id);
         self.silent.insert(node);
         self.advertise();
-        self.call_back();
+        self.reclaim();
         assert_eq!(self.lease(id).state, LeaseState::Reclaiming);
     }
 
@@ -87,7 +87,7 @@ impl Failing {
         let node = self.node_of(id);
         self.lost.insert(node);
         self.advertise();
-        self.call_back();
+        self.reclaim();
         assert_eq!(self.lease(id).end_reason, Some(EndReason::DeviceLost));
     }
 
@@ -126,7 +126,7 @@ fn gang(min: u32, desired: u32) -> RequestSpec {
 }
 
 #[test]
-fn what_replaces_a_lease_and_is_called_back_is_replaced_in_turn_up_to_a_bound() {
+fn what_replaces_a_lease_and_is_reclaimed_is_replaced_in_turn_up_to_a_bound() {
     let names = ["n1", "n2", "n3", "n4", "n5"];
     let mut failing = Failing::with(&[("north", &names)]);
     let (request, first) = failing.runs(spec(4, Share::Whole, "big"));
@@ -148,7 +148,7 @@ fn what_replaces_a_lease_and_is_called_back_is_replaced_in_turn_up_to_a_bound() 
     let node = failing.node_of(chain[2]);
     failing.silent.remove(&node);
     failing.advertise();
-    failing.call_back();
+    failing.reclaim();
     assert_eq!(failing.lease(chain[2]).state, LeaseState::Active);
     assert_eq!(failing.chains_of(request), [chain[1..3].to_vec()]);
     assert!(chain[3..].iter().all(|left| failing.lease(*left).end_reason == Some(EndReason::NotNeeded)));

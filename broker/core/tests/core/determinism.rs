@@ -12,7 +12,7 @@ use comity_core::keys::Side;
 use comity_core::log::{Idempotency, LOG_FORMAT};
 use comity_core::network::ClusterNetwork;
 use comity_core::{
-    Actor, ClusterId, Command, LeaseId, LogEnvelope, Millis, PeeringId, RequestId, State, Timestamp, matcher, snapshot,
+    Actor, ClusterId, Command, LeaseId, LogEnvelope, Millis, PeeringId, RequestId, State, Timestamp, scheduler, snapshot,
 };
 use proptest::prelude::*;
 
@@ -103,7 +103,7 @@ fn command_for(state: &State, event: &Event) -> Command {
             spec.start_by = (window % 3 > 0).then(|| ahead(90_000)).flatten();
             Command::SubmitRequest(SubmitRequest { spec, submitted_by: "alice".into() })
         }
-        Event::Place => Command::PlaceRequests(PlaceRequests { placements: matcher::plan(state, 8).placements }),
+        Event::Place => Command::PlaceRequests(PlaceRequests { placements: scheduler::plan(state, 8).placements }),
         Event::Cancel(n) => Command::CancelRequest(CancelRequest { request: RequestId(*n) }),
         Event::Release(n) => Command::ReleaseLease(ReleaseLease { lease: LeaseId(*n) }),
         Event::Renew(n, duration) => {
@@ -187,10 +187,10 @@ fn command_for(state: &State, event: &Event) -> Command {
             Command::AdvertiseOffer(AdvertiseOffer { cluster: name, offer })
         }
         Event::Reclaim => Command::ReclaimLeases(ReclaimLeases {
-            spare: matcher::spared(state),
+            spare: scheduler::spared(state),
             reclaims: CLUSTERS
                 .iter()
-                .flat_map(|name| matcher::reclaims_at(state, &cluster(name), state.log_time))
+                .flat_map(|name| scheduler::reclaims_at(state, &cluster(name), state.log_time))
                 .collect(),
         }),
         Event::Checkpoint(n) => Command::CheckpointLease(CheckpointLease { lease: LeaseId(*n) }),

@@ -1,11 +1,11 @@
-//! Devices, nodes and donors that fail: what they hit is called back or ends, by severity, and goes on elsewhere.
+//! Devices, nodes and donors that fail: what they hit is being reclaimed or ends, by severity, and goes on elsewhere.
 
 use comity_core::command::{Expire, LeaseOutcome, MarkClusters, ProposedReclaim, ReclaimLeases, ReviseOffer};
 use comity_core::demand::{NvLink, RequestSpec, Share, Topology};
 use comity_core::health::{FIRST_QUARANTINE, FORGOTTEN_AFTER, GONE_AFTER, LONGEST_QUARANTINE};
 use comity_core::inventory::{Device, Fault, FaultClass, Offer, Sharing};
 use comity_core::lease::{EndReason, LeaseState};
-use comity_core::matcher::{self, Reclaimer, reclaims_at, spared};
+use comity_core::scheduler::{self, Reclaimer, reclaims_at, spared};
 use comity_core::reclaim::ReclaimReason;
 use comity_core::request::RequestState;
 use comity_core::{Command, LeaseId, Millis, ReplyBody, RequestId, State, Timestamp, snapshot};
@@ -105,7 +105,7 @@ fn two() -> RequestSpec {
 }
 
 #[test]
-fn what_is_degraded_is_called_back_with_notice_and_moves() {
+fn what_is_degraded_is_reclaimed_with_notice_and_moves() {
     let (mut story, request, lease) = Story::begin(two());
     story.offers(|generation| one_of_eight(generation, 1, with_fault(FaultClass::Degraded)));
     assert_eq!(story.found(), [device_failed(1, FaultClass::Degraded)]);
@@ -147,7 +147,7 @@ fn what_is_gone_ends_at_once_and_its_request_goes_elsewhere() {
 }
 
 #[test]
-fn what_is_called_back_and_then_gone_ends_with_what_replaces_it_in_its_place() {
+fn what_is_reclaimed_and_then_gone_ends_with_what_replaces_it_in_its_place() {
     let (mut story, request, lease) = Story::begin(two());
     story.offers(|generation| one_of_eight(generation, 0, with_fault(FaultClass::Degraded)));
     story.reclaim();
@@ -210,7 +210,7 @@ fn nvlink_that_failed_hits_only_who_asked_for_it() {
         assert_eq!(story.found(), expected);
         // Two are free: for who does not ask that they are joined.
         let fits =
-            |spec| matcher::explain(story.state(), &spec).donors.into_iter().find(|d| d.donor == cluster("north"));
+            |spec| scheduler::explain(story.state(), &spec).donors.into_iter().find(|d| d.donor == cluster("north"));
         assert!(fits(two()).unwrap().obstacle.is_none());
         if hit {
             let obstacle = fits(wanted).unwrap().obstacle.unwrap();
@@ -280,7 +280,7 @@ fn what_is_not_well_is_no_reason_where_the_reserve_is_one_anyhow() {
     assert_eq!(obstacle(&story.it, &six).0, "no-capacity");
     // Two of those that are well would leave three.
     let two = RequestSpec { gpus: spec(2, Share::Whole, "big").gpus, ..six.clone() };
-    assert!(matcher::explain(story.state(), &two).donors.iter().any(|donor| donor.obstacle.is_none()));
+    assert!(scheduler::explain(story.state(), &two).donors.iter().any(|donor| donor.obstacle.is_none()));
     let (code, reason, _) = obstacle(&story.it, &RequestSpec { gpus: spec(3, Share::Whole, "big").gpus, ..six });
     assert_eq!(
         (code.as_str(), reason.as_str()),
@@ -308,7 +308,7 @@ fn a_device_that_fails_again_and_again_is_kept_out_twice_as_long_each_time() {
         // All of the node but that device.
         let all = RequestSpec { allow_donors: vec![cluster("north")], ..spec(6, Share::Whole, "big") };
         let obstacle =
-            matcher::explain(story.state(), &all).donors.into_iter().find_map(|donor| donor.obstacle).unwrap();
+            scheduler::explain(story.state(), &all).donors.into_iter().find_map(|donor| donor.obstacle).unwrap();
         assert_eq!(obstacle.code, "quarantined");
         let date = until(&story).unwrap().to_minute();
         assert!(
@@ -317,12 +317,12 @@ fn a_device_that_fails_again_and_again_is_kept_out_twice_as_long_each_time() {
             obstacle.reason
         );
         assert!(obstacle.unblock.contains(&date), "{}", obstacle.unblock);
-        let (earliest, _) = matcher::quote(story.state(), &all).earliest.unwrap();
+        let (earliest, _) = scheduler::quote(story.state(), &all).earliest.unwrap();
         assert!(earliest <= until(&story).unwrap(), "it comes back by itself: {earliest:?}");
         assert_eq!(story.state().occupancy().lent_milli(&cluster("north")), 2_000);
         story.pass(kept_out);
         assert_eq!(until(&story), None);
-        assert!(!matcher::quote(story.state(), &all).placements.is_empty());
+        assert!(!scheduler::quote(story.state(), &all).placements.is_empty());
         for _ in 0..3 {
             story.offers(ill);
             story.offers(well);
@@ -365,7 +365,7 @@ fn what_is_remembered_of_failures_is_in_snapshots_and_revisions_count_as_offers_
     assert_eq!(read.clusters[&cluster("north")].health, offered.state().clusters[&cluster("north")].health);
     assert_eq!(read.next_due(), offered.state().next_due());
     let seven = RequestSpec { allow_donors: vec![cluster("north")], ..spec(6, Share::Whole, "big") };
-    assert!(matcher::quote(&read, &seven).placements.is_empty());
+    assert!(scheduler::quote(&read, &seven).placements.is_empty());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use comity_core::inventory::{Device, DeviceWiring, Node, NodeWiring, Offer, Shar
 use comity_core::log::LOG_FORMAT;
 use comity_core::{
     Actor, Applied, Blob, ClassName, ClusterId, Command, LeaseId, LogEnvelope, Millis, NodeId, RequestId, State,
-    TenantId, Timestamp, matcher,
+    TenantId, Timestamp, scheduler,
 };
 use comity_policy::{BundleSource, SourceFile};
 
@@ -292,7 +292,7 @@ impl Federation {
 
     /// Plans once and proposes the plan; the leases that came of it.
     pub(crate) fn place(&mut self) -> Vec<LeaseId> {
-        let placements = matcher::plan(&self.state, 100).placements;
+        let placements = scheduler::plan(&self.state, 100).placements;
         match self.ok(Command::PlaceRequests(PlaceRequests { placements })).reply {
             Ok(comity_core::ReplyBody::Placed { leases, refused }) => {
                 assert!(refused.is_empty(), "apply refused what was planned from the same state: {refused:?}");

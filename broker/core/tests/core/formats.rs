@@ -1,4 +1,5 @@
-//! What former releases wrote is read: `data/log-1.json` and `data/snapshot-1.json` are one story as it was written then.
+//! What former releases wrote is read: `data/log-1.json` and `data/snapshot-1.json` are one story as it was written
+//! then.
 
 use comity_core::demand::Delivery;
 use comity_core::{LogEnvelope, State, snapshot};

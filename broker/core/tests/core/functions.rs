@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use comity_core::command::{Aim, ProposedPlacement};
 use comity_core::demand::{RequestSpec, Topology};
 use comity_core::inventory::{Node, NodeWiring, RdmaFunctions};
-use comity_core::{LeaseId, matcher};
+use comity_core::{LeaseId, scheduler};
 use proptest::prelude::*;
 
 use super::boxes::{asking, end, federation, l40s, obstacle, offering, placed, refusal, waits};
@@ -72,7 +72,7 @@ fn local_functions_are_not_lent_and_a_reason_says_when_waiting_helps() {
 fn apply_believes_no_functions_that_are_not_so() {
     let mut federation = federation(&[with_functions(4, 50, 0), with_functions(4, 50, 0)]);
     let request = federation.submit(over_nodes(10, 120));
-    let good = matcher::plan(&federation.state, 1).placements.remove(0);
+    let good = scheduler::plan(&federation.state, 1).placements.remove(0);
     assert_eq!(good.request, request);
     let forge = |gbits: u32, count: Option<u32>| {
         let mut placement = good.placement.clone();
@@ -134,7 +134,7 @@ proptest! {
             match step {
                 Step::Ask { gpus, gbits } => {
                     let spec = RequestSpec { allow_donors: vec![cluster("north")], ..over_nodes(gpus, gbits) };
-                    let quote = matcher::quote(&federation.state, &spec);
+                    let quote = scheduler::quote(&federation.state, &spec);
                     let request = federation.submit(spec);
                     let placed = federation.place();
                     let lease = placed.iter().find(|id| federation.state.leases[id].request == request).copied();

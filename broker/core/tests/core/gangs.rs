@@ -2,7 +2,7 @@
 
 use comity_core::demand::{GpuDemand, Members, Numa, NvLink, RequestSpec, Share, Topology};
 use comity_core::inventory::{Device, Node, Sharing};
-use comity_core::{RequestId, matcher};
+use comity_core::{RequestId, scheduler};
 use proptest::prelude::*;
 
 use super::boxes::{
@@ -154,8 +154,8 @@ fn any_spec() -> impl Strategy<Value = RequestSpec> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What is planned, apply believes; nothing is given out twice (the invariants are checked after each apply); gangs hold
-    /// all that they need or nothing; and when all leases have ended, whatever could ever fit has been served.
+    /// What is planned, apply believes; nothing is given out twice (the invariants are checked after each apply); gangs
+    /// hold all that they need or nothing; and when all leases have ended, whatever could ever fit has been served.
     #[test]
     fn gangs_of_all_kinds_are_served_or_wait_whole(specs in proptest::collection::vec(any_spec(), 1..25)) {
         let mut federation = federation(&[hgx_h100(), dgx_a100(), pcie_in_pairs(), l40s(), pcie_in_pairs()]);
@@ -186,7 +186,7 @@ proptest! {
         // Nothing is lent any more: who waits still fits nowhere even so, and is told why.
         for id in waiting {
             let spec = &federation.state.requests[&id].spec;
-            let explanation = matcher::explain(&federation.state, spec);
+            let explanation = scheduler::explain(&federation.state, spec);
             prop_assert!(explanation.donors.iter().all(|verdict| verdict.obstacle.is_some()), "{:?}", spec);
             let at = cluster("north");
             prop_assert!(federation.state.occupancy().lent_milli(&at) == 0);

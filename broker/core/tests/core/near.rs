@@ -71,8 +71,8 @@ fn work_goes_to_its_data_where_moving_them_takes_long() {
     // So do 200 GiB over a line of 100 Gbit/s, whatever the others of that cluster are.
     let line = DataSite { egress_mbits_to: BTreeMap::from([(cluster("north"), 100_000)]), ..holding(&["laion"], 10) };
     assert!(!at_south(line, reading("laion", 200)));
-    // And over one of which nobody says anything, where so much was seen to arrive: then little is known to be slow, too. What
-    // somebody says is more than was seen may be so all the same.
+    // And over one of which nobody says anything, where so much was seen to arrive: then little is known to be slow,
+    // too. What somebody says is more than was seen may be so all the same.
     for (gib, said, seen, moves) in
         [(200, 0, 100_000, true), (200, 10, 100_000, true), (5, 0, 100, false), (5, 10_000, 100, true)]
     {
@@ -106,7 +106,8 @@ fn of_two_that_are_warm_the_nearer_one_lends() {
         federation.shake_hands_with(donor, peering, 1, rtt_us);
     }
     assert_eq!(federation.lands_at(spec(1, Share::Whole, "big")), cluster("south"));
-    // South is the busier one by now, so that it wins by nothing else; with less than a doubling between them it does not.
+    // South is the busier one by now, so that it wins by nothing else; with less than a doubling between them it does
+    // not.
     let mut federation = alike(1);
     for (donor, rtt_us) in [("north", 3_900), ("south", 2_000)] {
         let mut only = spec(1, Share::Whole, "big");

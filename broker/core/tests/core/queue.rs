@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use comity_core::command::{Expire, LeaseOutcome, PlaceRequests, ReleaseLease, check_submission};
 use comity_core::demand::{RequestSpec, Share};
 use comity_core::inventory::Sharing;
-use comity_core::matcher::{self, OVERDUE_AFTER, Planner};
+use comity_core::scheduler::{self, OVERDUE_AFTER, Planner};
 use comity_core::refusal::Code;
 use comity_core::request::RequestState;
 use comity_core::{Command, LeaseId, Millis, PriorityName, RequestId, TenantId, Timestamp};
@@ -126,9 +126,9 @@ fn a_request_that_names_no_class_is_of_the_default_one() {
     let mut federation = Federation::with_rivals();
     let plain = federation.submit(of("team", 1));
     assert_eq!(federation.state.requests[&plain].spec.priority.as_ref().map(PriorityName::as_str), Some("normal"));
-    let refused = matcher::check_request(&federation.state, &at_priority("urgent", of("team", 1))).unwrap_err();
+    let refused = scheduler::check_request(&federation.state, &at_priority("urgent", of("team", 1))).unwrap_err();
     assert_eq!((refused.code, refused.field.as_str()), (Code::PolicyDenied, "spec.priority"));
-    let unknown = matcher::check_request(&federation.state, &at_priority("loud", of("team", 1))).unwrap_err();
+    let unknown = scheduler::check_request(&federation.state, &at_priority("loud", of("team", 1))).unwrap_err();
     assert_eq!((unknown.code, unknown.value.as_str()), (Code::NotFound, "loud"));
     // A class that is gone counts nothing; what waits stays and moves.
     federation.submit(at_priority("urgent", of("rivals", 20)));
@@ -205,7 +205,7 @@ fn a_gang_that_waited_long_gets_its_room_and_others_pass_only_in_time() {
     federation.release(north);
     let left = federation.state.live_leases().find(|(_, lease)| lease.placement.nodes.contains_key(&free));
     let end = left.unwrap().1.expires_at.unwrap();
-    let before = matcher::plan(&federation.state, 10);
+    let before = scheduler::plan(&federation.state, 10);
     let reserved = before.reserved.clone().unwrap();
     assert_eq!((reserved.request, reserved.donors.as_slice()), (gang, [cluster("north")].as_slice()));
     assert_eq!(reserved.at, end, "exactly when the first node is empty");
@@ -237,7 +237,7 @@ fn a_waiting_request_knows_its_place_its_share_and_when_it_could_start() {
     let first = federation.submit(of("team", 2));
     let second = federation.submit(of("team", 12));
     let rival = federation.submit(of("rivals", 2));
-    let waiting = |id| matcher::explain_waiting(&federation.state, id).unwrap();
+    let waiting = |id| scheduler::explain_waiting(&federation.state, id).unwrap();
     let places = [first, second, rival].map(|id| waiting(id).standing.unwrap().place);
     assert_eq!(places, [2, 3, 1], "the rivals hold less, and stay below the team with two more");
 
@@ -250,10 +250,10 @@ fn a_waiting_request_knows_its_place_its_share_and_when_it_could_start() {
     assert_eq!(standing.earliest, Some((ends[1], vec![cluster("north")])), "12 at north need both of its leases gone");
     assert_eq!(waiting(first).standing.unwrap().earliest, Some((ends[0], vec![cluster("north")])));
     assert_eq!(standing.reserved, None, "nobody has waited long");
-    let quote = matcher::quote(&federation.state, &of("rivals", 4));
+    let quote = scheduler::quote(&federation.state, &of("rivals", 4));
     assert_eq!((quote.placements, quote.earliest), (Vec::new(), Some((ends[0], vec![cluster("north")]))));
     let too_many = federation.submit(of("team", 17));
-    assert_eq!(matcher::explain_waiting(&federation.state, too_many).unwrap().standing.unwrap().earliest, None);
+    assert_eq!(scheduler::explain_waiting(&federation.state, too_many).unwrap().standing.unwrap().earliest, None);
 
     // After an hour the first of the order is reserved for, and the others hear of it.
     federation.ok(Command::Expire(Expire {}));
@@ -264,11 +264,11 @@ fn a_waiting_request_knows_its_place_its_share_and_when_it_could_start() {
     });
     federation.now += HOUR;
     federation.submit(of("team", 1));
-    let told = matcher::explain_waiting(&federation.state, rival).unwrap();
+    let told = scheduler::explain_waiting(&federation.state, rival).unwrap();
     assert!(told.explanation.summary.ends_with("is reserved for it"), "{}", told.explanation.summary);
-    let others = matcher::explain_waiting(&federation.state, first).unwrap().standing.unwrap();
+    let others = scheduler::explain_waiting(&federation.state, first).unwrap().standing.unwrap();
     assert_eq!(others.reserved.map(|reserved| reserved.request), Some(rival));
-    assert!(matcher::explain_waiting(&federation.state, RequestId(1)).is_none(), "it does not wait");
+    assert!(scheduler::explain_waiting(&federation.state, RequestId(1)).is_none(), "it does not wait");
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn windows_open_and_close_by_log_time() {
         aim: comity_core::command::Aim::Serve,
         overdue: false,
     };
-    let refusal = matcher::check(&federation.state, late, &early.placement).unwrap_err();
+    let refusal = scheduler::check(&federation.state, late, &early.placement).unwrap_err();
     assert_eq!(refusal.code, Code::WrongState, "apply asks again");
 
     federation.run_until(now + HOUR - 1, &mut planner);
@@ -368,8 +368,8 @@ fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The bound, for terms of at most L with their hold and `reserveAfter` A: a request that has waited 8 A is served when
-    /// all that are older have been, each of which takes at most 8 A for the pause and L until its room is free.
+    /// The bound, for terms of at most L with their hold and `reserveAfter` A: a request that has waited 8 A is served
+    /// when all that are older have been, each of which takes at most 8 A for the pause and L until its room is free.
     #[test]
     fn every_request_starts_within_the_bound(arrivals in arrivals()) {
         let mut federation = Federation::with_rivals();

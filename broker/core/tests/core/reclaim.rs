@@ -1,4 +1,4 @@
-//! Leases that are called back: with notice, no more than needed, and moved where there is a place.
+//! Leases that are being reclaimed: with notice, no more than needed, and moved where there is a place.
 
 use comity_core::command::{
     CancelRequest, CheckpointLease, Expire, LeaseOutcome, MarkClusters, PlaceRequests, ProposedReclaim, ReclaimLeases,
@@ -6,7 +6,7 @@ use comity_core::command::{
 use comity_core::demand::{RequestSpec, Share};
 use comity_core::inventory::{Offer, Sharing};
 use comity_core::lease::{EndReason, LeaseState};
-use comity_core::matcher::{self, Planner, reclaims_at, spared};
+use comity_core::scheduler::{self, Planner, reclaims_at, spared};
 use comity_core::reclaim::{Preemptible, ReclaimReason};
 use comity_core::refusal::Code;
 use comity_core::request::RequestState;
@@ -103,7 +103,7 @@ impl Federation {
         reclaims_at(&self.state, &cluster(donor), self.state.log_time)
     }
 
-    pub(crate) fn call_back(&mut self, reclaims: Vec<ProposedReclaim>) -> Vec<LeaseId> {
+    pub(crate) fn reclaim(&mut self, reclaims: Vec<ProposedReclaim>) -> Vec<LeaseId> {
         match self.ok(Command::ReclaimLeases(ReclaimLeases { spare: spared(&self.state), reclaims })).reply {
             Ok(ReplyBody::Reclaimed { leases, refused, .. }) => {
                 assert!(refused.is_empty(), "apply refused what was proposed from the same state: {refused:?}");
@@ -132,12 +132,12 @@ fn local_need_gives_notice_and_a_lease_without_another_place_ends_at_its_deadlin
     federation.offer("south", used(3, &[("s1", 4, 2)]));
     let proposed = federation.needs("south");
     assert_eq!(proposed, [ProposedReclaim { lease, reason: ReclaimReason::LocalNeed }]);
-    federation.call_back(proposed);
-    let called_back = federation.state.leases[&lease].reclaim.clone().unwrap();
-    assert_eq!(called_back.deadline.0, federation.now + GRACE);
+    federation.reclaim(proposed);
+    let reclaimed = federation.state.leases[&lease].reclaim.clone().unwrap();
+    assert_eq!(reclaimed.deadline.0, federation.now + GRACE);
     assert!(federation.state.leases[&lease].state.is_in_force());
     assert!(federation.needs("south").is_empty(), "once is enough");
-    assert!(matcher::plan(&federation.state, 10).placements.is_empty(), "it is allowed nowhere else");
+    assert!(scheduler::plan(&federation.state, 10).placements.is_empty(), "it is allowed nowhere else");
     let twice = ReclaimLeases {
         spare: vec![lease],
         reclaims: vec![ProposedReclaim { lease, reason: ReclaimReason::LocalNeed }],
@@ -151,10 +151,10 @@ fn local_need_gives_notice_and_a_lease_without_another_place_ends_at_its_deadlin
         other => panic!("{other:?}"),
     }
 
-    federation.expire_at(called_back.deadline.0 - 2);
+    federation.expire_at(reclaimed.deadline.0 - 2);
     assert_eq!(federation.state_of(lease), LeaseState::Reclaiming, "not before its grace");
     let submitted = federation.state.requests[&request].submitted_at;
-    federation.expire_at(called_back.deadline.0);
+    federation.expire_at(reclaimed.deadline.0);
     let ended = &federation.state.leases[&lease];
     assert_eq!((ended.state, ended.end_reason), (LeaseState::Ending, Some(EndReason::Reclaimed)));
     let waiting = &federation.state.requests[&request];
@@ -164,18 +164,18 @@ fn local_need_gives_notice_and_a_lease_without_another_place_ends_at_its_deadlin
 }
 
 #[test]
-fn a_lease_that_is_called_back_moves_and_its_request_keeps_its_id() {
+fn a_lease_that_is_reclaimed_moves_and_its_request_keeps_its_id() {
     let mut federation = Federation::ready();
     let (request, lease) = federation.with_work_at_south();
     federation.offer("south", used(2, &[("s1", 4, 1)]));
     let proposed = federation.needs("south");
-    federation.call_back(proposed);
+    federation.reclaim(proposed);
     let next = federation.place()[0];
     let (old, new) = (&federation.state.leases[&lease], &federation.state.leases[&next]);
     assert_eq!((old.moved_to, new.moved_from, new.request), (Some(next), Some(lease), request));
     assert_eq!((&new.placement.donor, old.state), (&cluster("north"), LeaseState::Reclaiming));
     assert_eq!(federation.state.requests[&request].lease, Some(lease), "until it ends");
-    assert!(matcher::plan(&federation.state, 10).placements.is_empty(), "one new place is enough");
+    assert!(scheduler::plan(&federation.state, 10).placements.is_empty(), "one new place is enough");
 
     federation.run(next);
     assert_eq!(federation.state_of(lease), LeaseState::Reclaiming, "its work is not saved yet");
@@ -192,16 +192,16 @@ fn a_lease_that_is_called_back_moves_and_its_request_keeps_its_id() {
 }
 
 #[test]
-fn why_what_is_called_back_has_no_other_place_is_said() {
+fn why_what_is_reclaimed_has_no_other_place_is_said() {
     let mut federation = Federation::ready();
     let (request, lease) = federation.with_work_at_south();
-    assert_eq!(matcher::explain_sought(&federation.state, request), None);
+    assert_eq!(scheduler::explain_sought(&federation.state, request), None);
     federation.offer("north", Offer { generation: 4, ..used(4, &[("n1", 8, 6), ("n2", 8, 7)]) });
     federation.offer("south", used(2, &[("s1", 4, 1)]));
     let proposed = federation.needs("south");
-    federation.call_back(proposed);
+    federation.reclaim(proposed);
     assert!(federation.place().is_empty());
-    let sought = matcher::explain_sought(&federation.state, request).unwrap();
+    let sought = scheduler::explain_sought(&federation.state, request).unwrap();
     let deadline = federation.state.leases[&lease].reclaim.as_ref().unwrap().deadline.to_minute();
     let begins = format!("another place is sought for {lease} until {deadline}: not placed: ");
     assert!(sought.summary.starts_with(&begins), "{}", sought.summary);
@@ -210,9 +210,9 @@ fn why_what_is_called_back_has_no_other_place_is_said() {
     assert!(reason.contains("room for 3 of 4 shares"), "{reason}");
     // One more is free: it moves, and nothing is sought any more.
     federation.offer("north", Offer { generation: 5, ..used(5, &[("n1", 8, 6), ("n2", 8, 6)]) });
-    assert!(matcher::explain_sought(&federation.state, request).unwrap().summary.ends_with("fits on north"));
+    assert!(scheduler::explain_sought(&federation.state, request).unwrap().summary.ends_with("fits on north"));
     assert_eq!(federation.place().len(), 1);
-    assert_eq!(matcher::explain_sought(&federation.state, request), None);
+    assert_eq!(scheduler::explain_sought(&federation.state, request), None);
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn quotas_count_what_moves_only_once_for_whatever_is_asked_meanwhile() {
     federation.running(at("north", yielding(2, 0)));
     federation.offer("south", used(2, &[("s1", 4, 1)]));
     let proposed = federation.needs("south");
-    federation.call_back(proposed);
+    federation.reclaim(proposed);
     let in_use =
         |federation: &Federation| federation.state.usage().in_use("team", "users", "north", "big").tenant_milli;
     assert_eq!(in_use(&federation), 6_000);
@@ -248,14 +248,14 @@ fn a_reason_that_goes_away_spares_the_lease_and_ends_what_was_to_replace_it() {
     let (request, lease) = federation.with_work_at_south();
     federation.offer("south", used(2, &[("s1", 4, 1)]));
     let proposed = federation.needs("south");
-    federation.call_back(proposed);
+    federation.reclaim(proposed);
     let next = federation.place()[0];
     assert!(spared(&federation.state).is_empty());
     federation.ok(Command::MarkClusters(MarkClusters { heard: Vec::new(), silent: vec![cluster("west")] }));
     assert_eq!(federation.state_of(lease), LeaseState::Reclaiming);
     federation.offer("south", used(3, &[("s1", 4, 0)]));
     assert_eq!(spared(&federation.state), [lease]);
-    federation.call_back(Vec::new());
+    federation.reclaim(Vec::new());
     assert_eq!(federation.state_of(lease), LeaseState::Suspect, "its origin is silent");
     assert_eq!(federation.state.leases[&next].end_reason, Some(EndReason::NotNeeded));
     assert_eq!(federation.state.requests[&request].lease, Some(lease));
@@ -264,7 +264,7 @@ fn a_reason_that_goes_away_spares_the_lease_and_ends_what_was_to_replace_it() {
 }
 
 #[test]
-fn the_reserve_and_withdrawn_terms_call_back_what_they_must_and_no_more() {
+fn the_reserve_and_withdrawn_terms_reclaim_what_they_must_and_no_more() {
     let mut federation = Federation::ready();
     let (_, first) = federation.running(at("north", yielding(6, 0)));
     let (_, second) = federation.running(at("north", yielding(2, 0)));
@@ -290,7 +290,7 @@ fn the_reserve_and_withdrawn_terms_call_back_what_they_must_and_no_more() {
     let all = [first, second, third].map(|lease| ProposedReclaim { lease, reason: gone.clone() });
     assert_eq!(federation.needs("north"), all);
     let reclaims = federation.needs("north");
-    assert_eq!(federation.call_back(reclaims).len(), 3);
+    assert_eq!(federation.reclaim(reclaims).len(), 3);
 }
 
 #[test]
@@ -339,11 +339,11 @@ fn a_request_that_may_preempt_takes_the_place_that_costs_least_and_gets_it() {
     let narrow = federation.submit(urgent(3));
     let plan = planner.plan(&federation.state, 10);
     assert_eq!(plan.reclaims, lost(narrow, south));
-    federation.call_back(plan.reclaims);
+    federation.reclaim(plan.reclaims);
     assert_eq!(federation.state.requests[&narrow].room_at, Some(cluster("south")));
     let deadline = federation.state.leases[&south].reclaim.clone().unwrap().deadline;
     assert_eq!(deadline.0, federation.now + GRACE, "the donor's grace is longer than the request's");
-    // Nobody else is called back for it, and nobody passes it.
+    // Nobody else is being reclaimed for it, and nobody passes it.
     let passer = federation.submit(at("south", spec(1, Share::Whole, "big")));
     let plan = planner.plan(&federation.state, 10);
     assert!(plan.reclaims.is_empty() && plan.placements.is_empty(), "{plan:?}");
@@ -411,13 +411,13 @@ fn preemption_that_is_not_needed_any_more_spares_and_what_is_not_right_is_refuse
     assert!(refused(&mut federation, both));
     assert!(refused(&mut federation, vec![ProposedReclaim { lease, reason: ReclaimReason::LocalNeed }]));
 
-    federation.call_back(lost(waiting, lease));
+    federation.reclaim(lost(waiting, lease));
     let reclaim = federation.state.leases[&lease].reclaim.clone().unwrap();
     assert_eq!(reclaim.grace, Millis(20 * MINUTE), "the request asks for more than the donor gives");
     assert!(spared(&federation.state).is_empty());
     federation.ok(Command::CancelRequest(CancelRequest { request: waiting }));
     assert_eq!(spared(&federation.state), [lease]);
-    federation.call_back(Vec::new());
+    federation.reclaim(Vec::new());
     assert_eq!(federation.state_of(lease), LeaseState::Active);
     assert_eq!(federation.state.leases[&lease].reclaim, None);
 }
@@ -445,7 +445,7 @@ fn what_cannot_be_is_refused() {
     let report = comity_core::command::ReportLease { cluster: donor, lease, fencing_token, outcome };
     assert_eq!(federation.refused(Command::ReportLease(report)).code, Code::PermissionDenied);
     federation.ok(Command::CheckpointLease(CheckpointLease { lease }));
-    assert_eq!(federation.state_of(lease), LeaseState::Active, "nothing ends that is not called back");
+    assert_eq!(federation.state_of(lease), LeaseState::Active, "nothing ends that is not reclaimed");
     assert_eq!(federation.state.requests[&request].state, RequestState::Matched);
     let many = vec![ProposedReclaim { lease, reason: ReclaimReason::LocalNeed }; 65];
     let refusal = federation.refused(Command::ReclaimLeases(ReclaimLeases { spare: Vec::new(), reclaims: many }));
@@ -458,7 +458,7 @@ fn an_outage_lengthens_the_notice() {
     let (_, lease) = federation.with_work_at_south();
     federation.offer("south", used(2, &[("s1", 4, 4)]));
     let proposed = federation.needs("south");
-    federation.call_back(proposed);
+    federation.reclaim(proposed);
     let before = federation.state.leases[&lease].reclaim.clone().unwrap();
     federation.now += GRACE;
     let outage = Millis(GRACE / 2);
@@ -514,13 +514,13 @@ proptest! {
 
         // A request that takes others' places.
         let request = federation.submit(urgent(wants));
-        let plan = matcher::plan(&federation.state, 10);
+        let plan = scheduler::plan(&federation.state, 10);
         let least = subsets(&|preemptible| preemptible, &|free| free >= wants);
         let fits = !plan.placements.is_empty();
         prop_assert_eq!(fits.then_some(0).or((!plan.reclaims.is_empty()).then(|| back(&plan.reclaims))), least);
-        federation.call_back(plan.reclaims);
+        federation.reclaim(plan.reclaims);
         federation.ok(Command::CancelRequest(CancelRequest { request }));
-        federation.call_back(Vec::new());
+        federation.reclaim(Vec::new());
         prop_assert!(federation.state.reclaiming().next().is_none());
 
         // Local work that takes what it takes: of those that may be preempted first, and no more than it needs.
@@ -534,7 +534,7 @@ proptest! {
             Some(back(&proposed))
         };
         prop_assert_eq!(Some(back(&proposed)), least);
-        federation.call_back(proposed);
+        federation.reclaim(proposed);
         prop_assert!(federation.needs("north").is_empty());
     }
 }

@@ -8,7 +8,7 @@ use comity_core::command::{
 use comity_core::demand::{RequestSpec, Share, Topology};
 use comity_core::inventory::Sharing;
 use comity_core::lease::{EndReason, LeaseState};
-use comity_core::matcher::{self, Planner, spared};
+use comity_core::scheduler::{self, Planner, spared};
 use comity_core::reclaim::{Preemptible, ReclaimReason};
 use comity_core::request::RequestState;
 use comity_core::{Command, LeaseId, Millis, NodeId, PriorityName, ReplyBody, RequestId};
@@ -89,10 +89,10 @@ impl Federation {
         moves.map(|(id, _)| id).collect()
     }
 
-    /// What is called back moves, saves itself and ends; then `request` is placed.
+    /// What is being reclaimed moves, saves itself and ends; then `request` is placed.
     fn carry_out(&mut self, reclaims: Vec<ProposedReclaim>, request: RequestId) {
         let moved: Vec<LeaseId> = reclaims.iter().map(|reclaim| reclaim.lease).collect();
-        assert_eq!(self.call_back(reclaims).len(), moved.len());
+        assert_eq!(self.reclaim(reclaims).len(), moved.len());
         let next = self.place();
         assert_eq!(next.len(), moved.len(), "each has its place at once");
         for old in &moved {
@@ -120,7 +120,7 @@ fn a_lease_moves_aside_once_it_has_another_place_and_not_before() {
     let request = federation.submit(on_one_node(4));
     federation.place();
     assert!(federation.repairs().is_empty(), "it has not waited for long");
-    let summary = matcher::explain_waiting(&federation.state, request).unwrap().explanation.summary;
+    let summary = scheduler::explain_waiting(&federation.state, request).unwrap().explanation.summary;
     assert!(summary.contains("it would fit on north after moving lease-"), "{summary}");
     federation.now += HOUR;
     federation.ok(Command::Expire(comity_core::command::Expire {}));
@@ -145,7 +145,7 @@ fn one_that_finds_no_place_after_all_stays() {
     let request = federation.waits_long(on_one_node(4));
     let reclaims = federation.repairs();
     let lease = reclaims[0].lease;
-    federation.call_back(reclaims);
+    federation.reclaim(reclaims);
     let next = federation.place()[0];
     // The new place fails, and nothing else is free for long enough: at the deadline the lease is active as before.
     federation.report_lease("north", next, LeaseOutcome::Failed { code: "quota".into(), message: "no".into() });
@@ -158,7 +158,7 @@ fn one_that_finds_no_place_after_all_stays() {
     federation.now += 60_000;
     let again = federation.repairs();
     if let Some(reclaim) = again.first().cloned() {
-        federation.call_back(again);
+        federation.reclaim(again);
         federation.ok(Command::CancelRequest(comity_core::command::CancelRequest { request }));
         assert_eq!(spared(&federation.state), [reclaim.lease]);
     }
@@ -191,8 +191,8 @@ fn any_lease() -> impl Strategy<Value = (RequestSpec, bool)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Where moving one lease lets a request in, found by trying all of them, one is moved; no more than two ever are; and
-    /// what is proposed is believed by `apply`, finds its place at once, and lets the request in.
+    /// Where moving one lease lets a request in, found by trying all of them, one is moved; no more than two ever are;
+    /// and what is proposed is believed by `apply`, finds its place at once, and lets the request in.
     #[test]
     fn a_repair_by_one_move_is_found_wherever_there_is_one(
         nodes in 2..5_usize,

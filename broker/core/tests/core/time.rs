@@ -5,7 +5,7 @@ use comity_core::demand::{RequestSpec, Share};
 use comity_core::lease::LeaseState;
 use comity_core::log::LogEnvelope;
 use comity_core::refusal::Code;
-use comity_core::{Command, LeaseId, Millis, ReplyBody, State, Timestamp, matcher, snapshot};
+use comity_core::{Command, LeaseId, Millis, ReplyBody, State, Timestamp, scheduler, snapshot};
 use proptest::prelude::*;
 
 use super::determinism::{event, happen};
@@ -154,7 +154,7 @@ fn start_windows_keep_their_meaning_over_a_rebase() {
     assert!(!federation.state.requests[&request].early, "it is past the time that its owner wrote");
     rebased(&mut federation, -(2 * HOUR as i64));
     assert!(federation.state.requests[&request].early);
-    assert!(matcher::plan(&federation.state, 8).placements.is_empty());
+    assert!(scheduler::plan(&federation.state, 8).placements.is_empty());
     assert_eq!(federation.state.requests[&request].spec.start_by, window.start_by);
     rebased(&mut federation, 4 * HOUR as i64);
     federation.ok(Command::Expire(Expire {}));

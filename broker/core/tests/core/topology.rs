@@ -4,7 +4,7 @@ use comity_core::Command;
 use comity_core::command::{Aim, PlaceRequests, ProposedPlacement};
 use comity_core::demand::{Members, NvLink, RequestSpec, Topology};
 use comity_core::inventory::{Node, NodeWiring, NumaAmounts};
-use comity_core::matcher;
+use comity_core::scheduler;
 use comity_core::placement::NodePlacement;
 
 use super::boxes::{
@@ -200,7 +200,7 @@ fn apply_believes_no_wiring_that_is_not_so() {
         members: Some(Members { min: 5, desired: 6 }),
         ..asking(2, Topology { rdma_gbits: 100, ..both })
     });
-    let good = matcher::plan(&federation.state, 1).placements.remove(0);
+    let good = scheduler::plan(&federation.state, 1).placements.remove(0);
     assert_eq!((good.request, good.placement.nodes.len(), good.placement.units()), (request, 2, 12));
     let forge = |change: &dyn Fn(&mut NodePlacement)| {
         let mut forged = good.clone();

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_change_is_not_written_anew() {
+    fn what_did_not_change_is_not_written_again() {
         let (mut writer, mut state) = (DesiredWriter::default(), State::default());
         state.leases.insert(LeaseId(1), held(1));
         assert_eq!(next(&mut writer, &mut state), 1);

@@ -1,5 +1,5 @@
-//! The agents' service as tonic serves it. What tonic generates encodes messages; here desired states are encoded already,
-//! for most of one is as it was in the one before.
+//! The agents' service as tonic serves it. What tonic generates encodes messages; here desired states are encoded
+//! already, for most of one is as it was in the one before.
 
 use std::convert::Infallible;
 use std::sync::Arc;

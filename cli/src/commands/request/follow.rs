@@ -206,8 +206,8 @@ impl Follower {
     }
 }
 
-/// Where a stream goes on. Several events may share a revision, so only a revision that a later one followed is known to
-/// be whole; and a snapshot is whole with its `synced` only.
+/// Where a stream goes on. Several events may share a revision, so only a revision that a later one followed is known
+/// to be whole; and a snapshot is whole with its `synced` only.
 #[derive(Debug, Default)]
 struct Resume {
     synced: bool,

@@ -93,7 +93,8 @@ pub struct SpecArgs {
     /// Gbit/s for RDMA that each node gives, on one network, where the GPUs lie on several nodes [default: 0]
     #[arg(long, value_name = "GBITS", value_parser = parse_gbits, allow_hyphen_values = true, help_heading = HEADING)]
     pub rdma_gbits: Option<u32>,
-    /// On as many nodes of the donor as have room, evenly, so that one that fails takes little; else on as few as can be
+    /// On as many nodes of the donor as have room, evenly, so that one that fails takes little; else on as few as can
+    /// be
     #[arg(long, conflicts_with_all = ["same_node", "whole_node"], help_heading = HEADING)]
     pub spread_nodes: bool,
     /// Members of a gang, each with --gpus on one node: 4, or 2-8 to start with 2 and have as many of 8 as fit
@@ -102,8 +103,8 @@ pub struct SpecArgs {
     /// With --members: where no donor has room for as many as must start, they may lie on several; one lease for each
     #[arg(long, help_heading = HEADING)]
     pub spread_donors: bool,
-    /// A dataset that the work reads, and how much of it, as in imagenet-1k=150Gi (may be repeated): a donor that holds it, or
-    /// can have it soon, comes first
+    /// A dataset that the work reads, and how much of it, as in imagenet-1k=150Gi (may be repeated): a donor that holds
+    /// it, or can have it soon, comes first
     #[arg(long, value_name = "NAME=SIZE", value_parser = parse_data, allow_hyphen_values = true, help_heading = HEADING)]
     pub data: Vec<DataAmount>,
     /// Only this donor (may be repeated)
@@ -138,7 +139,8 @@ pub struct SpecArgs {
     #[arg(long, value_name = "DURATION", requires = "preemptible", value_parser = parse_duration_ms, allow_hyphen_values = true,
         help_heading = HEADING)]
     pub grace: Option<u64>,
-    /// With --preemptible: the work says when it is saved (`comity lease checkpointed`), so that only what came later is lost
+    /// With --preemptible: the work says when it is saved (`comity lease checkpointed`), so that only what came later
+    /// is lost
     #[arg(long, requires = "preemptible", help_heading = HEADING)]
     pub checkpoint: bool,
 }

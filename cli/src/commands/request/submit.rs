@@ -85,8 +85,8 @@ pub struct SubmitArgs {
     #[arg(long, requires = "wait", default_value = "10m", value_parser = parse_duration_ms, allow_hyphen_values = true,
         value_name = "DURATION")]
     timeout: u64,
-    /// Repeats an earlier call: the same key and request give the same request, not a second one [default: random]. Write
-    /// times as dates then: 40s from now is another request at each call
+    /// Repeats an earlier call: the same key and request give the same request, not a second one [default: random].
+    /// Write times as dates then: 40s from now is another request at each call
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
 }

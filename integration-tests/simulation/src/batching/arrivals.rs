@@ -20,8 +20,8 @@ pub(super) struct Arrival<'t> {
     pub(super) may_move: bool,
 }
 
-/// Requests in order of time: as many as it takes that so much is asked for, from before anything is counted until the last
-/// that are have been served or have gone.
+/// Requests in order of time: as many as it takes that so much is asked for, from before anything is counted until the
+/// last that are have been served or have gone.
 pub(super) fn arrivals<'t>(test: &BatchingTest, capacity_milli: u64, tasks: &'t [Task], seed: u64) -> Vec<Arrival<'t>> {
     let every = test.every.max(STEP);
     #[expect(

@@ -27,7 +27,7 @@ pub(super) struct Books {
     counts_from: u64,
     counts_until: u64,
     asked: BTreeMap<RequestId, Asked>,
-    /// Leases that are called back, and for which request.
+    /// Leases that are being reclaimed, and for which request.
     moving: BTreeMap<LeaseId, RequestId>,
     /// Leases that moved for each request that waits.
     moves: BTreeMap<RequestId, u64>,
@@ -84,7 +84,7 @@ impl Books {
         Some(asked.lasts)
     }
 
-    /// What is to be called back, looked at before it is: whether each has been where it is for long enough.
+    /// What is to be reclaimed, looked at before it is: whether each has been where it is for long enough.
     pub(super) fn proposed(&mut self, state: &State, reclaims: &[ProposedReclaim]) {
         for reclaim in reclaims {
             let since = state.leases.get(&reclaim.lease).and_then(|lease| lease.active_at);
@@ -95,7 +95,7 @@ impl Books {
     }
 
     /// Those of them that were.
-    pub(super) fn called_back(&mut self, leases: &[LeaseId], reclaims: &[ProposedReclaim]) {
+    pub(super) fn reclaimed(&mut self, leases: &[LeaseId], reclaims: &[ProposedReclaim]) {
         for reclaim in reclaims.iter().filter(|reclaim| leases.contains(&reclaim.lease)) {
             let Some(by) = reclaim.reason.for_request() else { continue };
             self.moving.insert(reclaim.lease, by);
@@ -109,7 +109,7 @@ impl Books {
         }
     }
 
-    /// Leases that were called back and are in force no more have moved, or their work has stopped.
+    /// Leases that were reclaimed and are in force no more have moved, or their work has stopped.
     pub(super) fn look(&mut self, state: &State) {
         let over = |id: &LeaseId| state.leases.get(id).is_none_or(|lease| lease.state != LeaseState::Reclaiming);
         let over: Vec<LeaseId> = self.moving.keys().copied().filter(over).collect();

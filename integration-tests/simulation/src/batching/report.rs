@@ -34,8 +34,8 @@ pub struct Figures {
     pub gpu_hours_let_in: f64,
     /// GPU capacity that was lent, in percent, as a mean over time.
     pub allocated_percent: f64,
-    /// GPUs that stood idle while requests waited for as many, as a mean over time: those idle, or those that requests wait for
-    /// which ask for no more than that, whichever is less.
+    /// GPUs that stood idle while requests waited for as many, as a mean over time: those idle, or those that requests
+    /// wait for which ask for no more than that, whichever is less.
     pub stranded_gpus: f64,
     /// How long those that were placed waited, as a mean.
     pub mean_wait_minutes: f64,
@@ -45,14 +45,14 @@ pub struct Figures {
     pub leases_moved: f64,
     /// Of these, leases that moved for requests that went away in the end.
     pub moved_in_vain: f64,
-    /// Leases that were called back and stayed.
+    /// Leases that were reclaimed and stayed.
     pub spared: f64,
     /// Most leases that moved for one request.
     pub most_moved_for_one: f64,
-    /// Moves beyond what the broker promises: one too many for a request, or of a lease that had not been long enough where it
-    /// was, or for another reason than a repair. Must be none.
+    /// Moves beyond what the broker promises: one too many for a request, or of a lease that had not been long enough
+    /// where it was, or for another reason than a repair. Must be none.
     pub beyond_the_bound: f64,
-    /// Leases that were called back and had no other place in the end. Must be none.
+    /// Leases that were reclaimed and had no other place in the end. Must be none.
     pub stopped: f64,
 }
 

@@ -6,7 +6,7 @@ use comity_core::command::{LeaseOutcome, ReleaseLease};
 use comity_core::demand::RequestSpec;
 use comity_core::lease::LeaseState;
 use comity_core::limits::MAX_PLACEMENTS_PER_PLAN;
-use comity_core::matcher::spared;
+use comity_core::scheduler::spared;
 use comity_core::packing::Task;
 use comity_core::reclaim::Preemptible;
 use comity_core::{Command, LeaseId, Millis, Refusal, RequestId, Timestamp};
@@ -74,8 +74,8 @@ impl Run {
         Ok(())
     }
 
-    /// Lets time pass up to `now`, and what is due in it happen: leases and waits run out, and work ends, also that which has
-    /// moved and could stay for longer.
+    /// Lets time pass up to `now`, and what is due in it happen: leases and waits run out, and work ends, also that
+    /// which has moved and could stay for longer.
     fn pass(&mut self, now: Timestamp) -> Result<(), Refusal> {
         while let Some(due) = self.broker.due(now) {
             self.broker.pass(due);
@@ -106,18 +106,18 @@ impl Run {
         Ok(())
     }
 
-    /// Plans, calls back, moves and spares until nothing more happens, as the leader's loop does.
+    /// Plans, reclaims, moves and spares until nothing more happens, as the leader's loop does.
     fn settle(&mut self) -> Result<(), Refusal> {
         let limit = if self.way == Way::OneByOne { 1 } else { MAX_PLACEMENTS_PER_PLAN };
         loop {
             let revision = self.broker.state.revision;
-            let stay = self.broker.call_back(spared(&self.broker.state), Vec::new())?.spared;
+            let stay = self.broker.reclaim(spared(&self.broker.state), Vec::new())?.spared;
             self.books.spared(&stay);
             let plan = self.broker.plan(limit);
             let placed = if plan.placements.is_empty() { Vec::new() } else { self.broker.place(plan.placements)? };
             self.books.proposed(&self.broker.state, &plan.reclaims);
-            let Reclaimed { leases, .. } = self.broker.call_back(Vec::new(), plan.reclaims.clone())?;
-            self.books.called_back(&leases, &plan.reclaims);
+            let Reclaimed { leases, .. } = self.broker.reclaim(Vec::new(), plan.reclaims.clone())?;
+            self.books.reclaimed(&leases, &plan.reclaims);
             for lease in placed {
                 self.broker.report_ready(lease)?;
                 self.note(lease);
@@ -142,7 +142,7 @@ impl Run {
         }
     }
 
-    /// Leases that are called back and whose new places are ready.
+    /// Leases that are being reclaimed and whose new places are ready.
     fn moved(&self) -> Vec<LeaseId> {
         let ready =
             |id: LeaseId| self.broker.state.leases.get(&id).is_some_and(|lease| lease.state == LeaseState::Active);

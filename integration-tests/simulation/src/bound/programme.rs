@@ -17,8 +17,8 @@ const MOST_PAIRS: usize = 100_000;
 const MOST_ROUNDS: usize = 500;
 /// A pattern is added if it is worth so much more than the device costs, in tasks or devices.
 const PAYS: f64 = 1e-6;
-/// What is kept from one step to the next is kept up to such a part: less than the solver's own accuracy at first, and more
-/// where it finds no solution then, for what it accepted before may have been a little too much.
+/// What is kept from one step to the next is kept up to such a part: less than the solver's own accuracy at first, and
+/// more where it finds no solution then, for what it accepted before may have been a little too much.
 const SLACKS: [f64; 3] = [1e-6, 1e-5, 1e-4];
 /// Of schedulers that take equally many tasks, the one is meant that allocates most; in tasks for each device.
 const DEVICE_BESIDE_TASKS: f64 = 1e-3;
@@ -119,8 +119,8 @@ impl Programme {
         accepted.iter().zip(&self.per_percent).map(|(accepted, each)| accepted + each * percent).collect()
     }
 
-    /// GPU capacity that such tasks take, in percent: at most 100, for the solver keeps to the rows of the programme within a
-    /// tolerance, and what it accepts beyond them is none that exists.
+    /// GPU capacity that such tasks take, in percent: at most 100, for the solver keeps to the rows of the programme
+    /// within a tolerance, and what it accepts beyond them is none that exists.
     pub(super) fn allocated_percent(&self, accepted: &Amounts) -> f64 {
         let milli: f64 = accepted.iter().zip(&self.types).map(|(count, task)| count * task.device_milli() as f64).sum();
         (milli / self.capacity_milli * 100.0).min(100.0)

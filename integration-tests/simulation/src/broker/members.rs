@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use comity_core::command::{LeaseOutcome, ReleaseLease, ReviseOffer};
 use comity_core::demand::{DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
 use comity_core::inventory::{Node, NodeMap, Sharing};
-use comity_core::matcher::Planner;
+use comity_core::scheduler::Planner;
 use comity_core::packing::{Shape, Task};
 use comity_core::work::{WorkMix, WorkType};
 use comity_core::{ClusterId, Command, LeaseId, Millis, NodeId, Refusal, RequestId, State, TenantId, Timestamp};
@@ -71,8 +71,8 @@ impl Broker {
         &self.members[member].0
     }
 
-    /// Ends all leases and all local work, as agents do that report clean and revise their offers; what the planner knows
-    /// stays.
+    /// Ends all leases and all local work, as agents do that report clean and revise their offers; what the planner
+    /// knows stays.
     ///
     /// # Errors
     /// What the core says to it.
@@ -161,8 +161,8 @@ impl Broker {
     }
 }
 
-/// Name of a node by its number, in the order of numbers: 16 hex digits of which the first tell nodes apart, as agents name
-/// them.
+/// Name of a node by its number, in the order of numbers: 16 hex digits of which the first tell nodes apart, as agents
+/// name them.
 ///
 /// # Errors
 /// None for numbers that a cluster can have.

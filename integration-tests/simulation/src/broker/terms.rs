@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-/// A bundle with one class, one agreement of all, and for each name an institution, its cluster and its tenant; no quotas.
-/// Handshakes are not simulated: a step of one may take as long as it likes.
+/// A bundle with one class, one agreement of all, and for each name an institution, its cluster and its tenant; no
+/// quotas. Handshakes are not simulated: a step of one may take as long as it likes.
 pub(super) fn policy(members: &[&str]) -> String {
     const HEAD: &str = "apiVersion: policy.comity.dev/v1\n";
     let mut text = format!(

@@ -6,7 +6,7 @@ use comity_core::command::{LeaseOutcome, ProposedPlacement};
 use comity_core::demand::RequestSpec;
 use comity_core::lease::{EndReason, LeaseState};
 use comity_core::limits::{MAX_PLACEMENTS_PER_PLAN, MAX_RECLAIMS_PER_COMMAND};
-use comity_core::matcher::{reclaims_at, spared};
+use comity_core::scheduler::{reclaims_at, spared};
 use comity_core::reclaim::ReclaimReason;
 use comity_core::{LeaseId, Millis, PriorityName, Refusal, RequestId, Timestamp};
 
@@ -58,8 +58,8 @@ impl Federation {
     /// Queues a request, if not too many wait.
     pub(super) fn submit(&mut self, random: &mut Random) -> Result<(), Refusal> {
         if self.broker.state.queued_len() < BACKLOG {
-            // None that preempts: its room is kept for it, which is another simulation. Short ones, so that there mostly is a
-            // place for what is hit.
+            // None that preempts: its room is kept for it, which is another simulation. Short ones, so that there
+            // mostly is a place for what is hit.
             let drawn = request(random)?;
             let (priority, duration) = (PriorityName::parse("normal", "priority")?, Millis(drawn.duration.0 / 4));
             let spec = RequestSpec { priority: Some(priority), duration, ..drawn };
@@ -68,12 +68,13 @@ impl Federation {
         Ok(())
     }
 
-    /// Calls back, spares, places and moves until nothing more happens, as the leader's loops do; then looks at what is left.
+    /// Calls back, spares, places and moves until nothing more happens, as the leader's loops do; then looks at what is
+    /// left.
     pub(super) fn settle(&mut self) -> Result<(), Refusal> {
         for rounds in 1_u64.. {
             self.report.most_rounds = self.report.most_rounds.max(rounds);
             let revision = self.broker.state.revision;
-            self.call_back()?;
+            self.reclaim()?;
             let plan = self.broker.plan(MAX_PLACEMENTS_PER_PLAN);
             let reserved = plan.reserved.map_or_else(Vec::new, |reserved| reserved.donors);
             if !plan.placements.is_empty() {
@@ -88,15 +89,15 @@ impl Federation {
         Ok(())
     }
 
-    fn call_back(&mut self) -> Result<(), Refusal> {
+    fn reclaim(&mut self) -> Result<(), Refusal> {
         let spare = spared(&self.broker.state);
-        let stay = self.broker.call_back(spare, Vec::new())?.spared;
+        let stay = self.broker.reclaim(spare, Vec::new())?.spared;
         self.report.spared += stay.len() as u64;
         stay.iter().for_each(|lease| _ = self.promised.remove(lease));
         for (name, _, minutes) in DONORS {
             let mut reclaims = reclaims_at(&self.broker.state, &cluster(name)?, self.broker.now());
             reclaims.truncate(MAX_RECLAIMS_PER_COMMAND);
-            let Reclaimed { leases, refused, .. } = self.broker.call_back(Vec::new(), reclaims.clone())?;
+            let Reclaimed { leases, refused, .. } = self.broker.reclaim(Vec::new(), reclaims.clone())?;
             self.report.refused += refused as u64;
             for reclaim in reclaims.iter().filter(|reclaim| leases.contains(&reclaim.lease)) {
                 self.note_call(reclaim.lease, &reclaim.reason, minutes * MINUTE);
@@ -115,7 +116,7 @@ impl Federation {
             _ if ended && lease.reclaim.is_none() => report.never_in_force += 1,
             ReclaimReason::DonorSilent => report.given_up += 1,
             _ if ended => report.lost += 1,
-            _ => report.called_back += 1,
+            _ => report.reclaimed += 1,
         }
         if ended {
             self.promised.remove(&id);

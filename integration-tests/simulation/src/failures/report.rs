@@ -13,11 +13,11 @@ pub struct FailuresReport {
     pub events: u64,
     /// Leases placed.
     pub placed: u64,
-    /// Leases called back with notice because a device or node of theirs failed.
-    pub called_back: u64,
+    /// Leases reclaimed with notice because a device or node of theirs failed.
+    pub reclaimed: u64,
     /// Leases that ended at once because a device or node of theirs was gone.
     pub lost: u64,
-    /// Leases called back because their donor was given up.
+    /// Leases reclaimed because their donor was given up.
     pub given_up: u64,
     /// Leases that ended before they were in force, because their place failed.
     pub never_in_force: u64,
@@ -35,9 +35,9 @@ pub struct FailuresReport {
     pub most_rounds: u64,
     /// Placements on what was ill, left alone, gone or silent. Must be none.
     pub placed_on_unwell: u64,
-    /// Leases called back for what they did not have, or what had not failed. Must be none.
+    /// Leases reclaimed for what they did not have, or what had not failed. Must be none.
     pub for_nothing: u64,
-    /// Looks at which a lease lay on what had failed and was neither called back nor ended. Must be none.
+    /// Looks at which a lease lay on what had failed and was neither reclaimed nor ended. Must be none.
     pub missed: u64,
     /// Looks at which a request that was hit had no place though there was one. Must be none.
     pub could_have_gone_on: u64,
@@ -68,9 +68,9 @@ impl FailuresReport {
         let rows = [
             ("failed or got well", self.events),
             ("leases placed", self.placed),
-            ("called back with notice", self.called_back),
+            ("reclaimed with notice", self.reclaimed),
             ("ended at once", self.lost),
-            ("called back from silent donors", self.given_up),
+            ("reclaimed from silent donors", self.given_up),
             ("failed before they were in force", self.never_in_force),
             ("spared after all", self.spared),
             ("requests that went on elsewhere", self.went_on),
@@ -79,7 +79,7 @@ impl FailuresReport {
             ("most leases that replace one another", self.longest_chain),
             ("most rounds until nothing happened", self.most_rounds),
             ("placed on what was not well", self.placed_on_unwell),
-            ("called back for nothing", self.for_nothing),
+            ("reclaimed for nothing", self.for_nothing),
             ("left on what had failed", self.missed),
             ("left without a place there was", self.could_have_gone_on),
             ("stopped before their grace", self.stopped_before_grace),

@@ -46,7 +46,8 @@ pub(super) struct Truth {
 }
 
 impl Falls {
-    /// More than three falls within an hour: ten minutes, then twice as long each time, a day at most; forgotten after a day.
+    /// More than three falls within an hour: ten minutes, then twice as long each time, a day at most; forgotten after
+    /// a day.
     fn fall(&mut self, now: u64) {
         if now >= self.last.saturating_add(DAY) {
             *self = Self::default();

@@ -28,8 +28,8 @@ impl Demand {
         Self { random }
     }
 
-    /// Whether a tenant asks now, `elapsed` milliseconds after a midnight of the first member. Tenants of one institution
-    /// together ask as much as that of another.
+    /// Whether a tenant asks now, `elapsed` milliseconds after a midnight of the first member. Tenants of one
+    /// institution together ask as much as that of another.
     pub(super) fn arrivals(&mut self, tenant: usize, elapsed: u64) -> usize {
         let (_, of, _) = TENANTS[tenant];
         let colleagues = TENANTS.iter().filter(|(_, other, _)| *other == of).count();

@@ -11,8 +11,8 @@ pub(super) struct Member {
     pub(super) ahead: u64,
 }
 
-/// Five on as many sides of the world; the first lends most, the last nothing. And a centre that lends to all and asks for
-/// nothing: nobody borrows from itself, so that without it who lends most would have least to borrow.
+/// Five on as many sides of the world; the first lends most, the last nothing. And a centre that lends to all and asks
+/// for nothing: nobody borrows from itself, so that without it who lends most would have least to borrow.
 pub(super) const MEMBERS: [Member; 6] = [
     Member { name: "atlas", nodes: 3, ahead: 0 },
     Member { name: "borealis", nodes: 2, ahead: 5 },
@@ -24,7 +24,8 @@ pub(super) const MEMBERS: [Member; 6] = [
 /// Institutions; the member after them is the centre.
 pub(super) const INSTITUTIONS: usize = MEMBERS.len() - 1;
 
-/// Nodes that each member lends of, in each way to deal those of the institutions out to them; [`MEMBERS`]' own comes first.
+/// Nodes that each member lends of, in each way to deal those of the institutions out to them; [`MEMBERS`]' own comes
+/// first.
 pub(super) fn arrangements() -> Vec<[usize; MEMBERS.len()]> {
     let mut found = vec![MEMBERS.map(|member| member.nodes)];
     // Each swap of two leads to further ones, until there are no others.

@@ -1,7 +1,7 @@
-//! Comity itself: the broker's state machine and matcher, with one donor that has the trace's nodes.
+//! Comity itself: the broker's state machine and scheduler, with one donor that has the trace's nodes.
 //!
-//! Each task with GPUs is a request that is submitted, planned and placed by the commands that the broker's log holds. Work
-//! without GPUs is no request: it is the donor's own, put where the planner advises, and a revised offer says so.
+//! Each task with GPUs is a request that is submitted, planned and placed by the commands that the broker's log holds.
+//! Work without GPUs is no request: it is the donor's own, put where the planner advises, and a revised offer says so.
 
 use comity_core::packing::Task;
 use comity_core::{Refusal, State};

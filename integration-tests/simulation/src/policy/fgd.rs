@@ -12,9 +12,9 @@ use crate::trace::Trace;
 /// Part of the tasks that the typical types cover.
 const TYPICAL: f64 = 0.95;
 
-/// "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): the steepest descent of the expected fragmentation. Scores are
-/// whole numbers from 0 to 100 and ties go to the lowest name, as in hkust-adsl/kubernetes-scheduler-simulator. It looks at
-/// every node for each task; what a type of task scores on a node is remembered until the node changes.
+/// "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): the steepest descent of the expected fragmentation. Scores
+/// are whole numbers from 0 to 100 and ties go to the lowest name, as in hkust-adsl/kubernetes-scheduler-simulator. It
+/// looks at every node for each task; what a type of task scores on a node is remembered until the node changes.
 #[derive(Debug)]
 pub struct Fgd {
     nodes: Vec<ScannedNode>,

@@ -6,7 +6,7 @@ use comity_core::command::{LeaseOutcome, ProposedPlacement, ProposedReclaim};
 use comity_core::inventory::{Device, NodeMap};
 use comity_core::lease::{EndReason, LeaseState};
 use comity_core::limits::{MAX_ATTEMPTS, MAX_PLACEMENTS_PER_PLAN};
-use comity_core::matcher::{reclaims_at, spared};
+use comity_core::scheduler::{reclaims_at, spared};
 use comity_core::reclaim::ReclaimReason;
 use comity_core::{ClusterId, LeaseId, Millis, NodeId, Refusal, RequestId, Timestamp};
 
@@ -27,7 +27,7 @@ pub(super) struct Federation {
     terms: [Terms; DONORS.len()],
     /// GPUs that local work takes of each node.
     local: BTreeMap<(ClusterId, NodeId), usize>,
-    /// Leases that are called back: not to be stopped before this.
+    /// Leases that are being reclaimed: not to be stopped before this.
     promised: BTreeMap<LeaseId, u64>,
     /// Leases whose origin said that their work is saved.
     saved: BTreeSet<LeaseId>,
@@ -111,16 +111,16 @@ impl Federation {
             let revision = self.broker.state.revision;
             self.advertise()?;
             let spare = spared(&self.broker.state);
-            self.call_back(spare, Vec::new())?;
+            self.reclaim(spare, Vec::new())?;
             for (name, ..) in DONORS {
                 let proposed = reclaims_at(&self.broker.state, &cluster(name)?, self.broker.now());
-                self.call_back(Vec::new(), proposed)?;
+                self.reclaim(Vec::new(), proposed)?;
             }
             let plan = self.broker.plan(MAX_PLACEMENTS_PER_PLAN);
             let reserved = plan.reserved.map_or_else(Vec::new, |reserved| reserved.donors);
             let placed = if plan.placements.is_empty() { Vec::new() } else { self.place(plan.placements)? };
             // A plan is proposed as a whole before any agent has prepared what it placed.
-            self.call_back(Vec::new(), plan.reclaims)?;
+            self.reclaim(Vec::new(), plan.reclaims)?;
             for lease in placed {
                 self.broker.report_ready(lease)?;
             }
@@ -142,7 +142,7 @@ impl Federation {
         Ok(leases)
     }
 
-    fn call_back(&mut self, spare: Vec<LeaseId>, reclaims: Vec<ProposedReclaim>) -> Result<(), Refusal> {
+    fn reclaim(&mut self, spare: Vec<LeaseId>, reclaims: Vec<ProposedReclaim>) -> Result<(), Refusal> {
         if spare.is_empty() && reclaims.is_empty() {
             return Ok(());
         }
@@ -153,8 +153,8 @@ impl Federation {
             }
         }
         let asked_to_spare = !spare.is_empty();
-        let Reclaimed { leases, spared, refused } = self.broker.call_back(spare, reclaims.clone())?;
-        // Sparing one lease may make the next one needed again; what is called back is right as it was proposed.
+        let Reclaimed { leases, spared, refused } = self.broker.reclaim(spare, reclaims.clone())?;
+        // Sparing one lease may make the next one needed again; what is being reclaimed is right as it was proposed.
         self.report.refused += if asked_to_spare { 0 } else { refused as u64 };
         self.report.spared += spared.len() as u64;
         spared.iter().for_each(|lease| _ = self.promised.remove(lease));
@@ -171,8 +171,8 @@ impl Federation {
         let minutes = DONORS.iter().find(|(name, ..)| *name == donor).map_or(0, |(_, _, minutes)| *minutes);
         let asked = self.broker.state.requests.get(&lease.request).and_then(|request| request.spec.preemptible);
         let (report, mut notice) = (&mut self.report, minutes * MINUTE);
-        report.called_back += 1;
-        report.gpus_called_back += lease.placement.milli() / 1_000;
+        report.reclaimed += 1;
+        report.gpus_reclaimed += lease.placement.milli() / 1_000;
         match reclaim.reason {
             ReclaimReason::LocalNeed => report.for_local_need += 1,
             ReclaimReason::PolicyChanged { .. } => report.for_policy += 1,
@@ -195,9 +195,9 @@ impl Federation {
             if reserved.contains(&id) || kept || !donor.is_quiet() {
                 continue;
             }
-            let left = self.broker.state.reclaiming().filter(|(lease, called_back)| {
-                let request = self.broker.state.requests.get(&called_back.request);
-                called_back.moved_to.is_none()
+            let left = self.broker.state.reclaiming().filter(|(lease, reclaimed)| {
+                let request = self.broker.state.requests.get(&reclaimed.request);
+                reclaimed.moved_to.is_none()
                     && request.is_some_and(|request| {
                         request.attempts < MAX_ATTEMPTS && donor.fits(&request.spec, &BTreeSet::new(), Some(*lease))
                     })
@@ -207,7 +207,7 @@ impl Federation {
         Ok(())
     }
 
-    /// Some of the work that is called back and can say so is saved.
+    /// Some of the work that is being reclaimed and can say so is saved.
     pub(super) fn save_some(&mut self, random: &mut Random) -> Result<(), Refusal> {
         let says = |id: RequestId| {
             let spec = self.broker.state.requests.get(&id).map(|request| &request.spec);
@@ -248,7 +248,7 @@ impl Federation {
         Ok(())
     }
 
-    /// Looks at those that were called back and are in force no more.
+    /// Looks at those that were reclaimed and are in force no more.
     fn note_ends(&mut self) {
         let over =
             |id: &LeaseId| self.broker.state.leases.get(id).is_none_or(|lease| lease.state != LeaseState::Reclaiming);

@@ -1,5 +1,5 @@
-//! Arithmetic of its own about a donor whose nodes have whole GPUs: what is short, what fits, and which set of leases is the
-//! cheapest, by trying them all.
+//! Arithmetic of its own about a donor whose nodes have whole GPUs: what is short, what fits, and which set of leases
+//! is the cheapest, by trying them all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,12 +75,12 @@ impl<'s> Donor<'s> {
             && room >= wanted
     }
 
-    /// Whether no lease is called back for a request here.
+    /// Whether no lease is being reclaimed for a request here.
     pub(super) fn is_quiet(&self) -> bool {
         self.going(true).is_empty()
     }
 
-    /// Leases that end or are called back: for a request, or for anything else.
+    /// Leases that end or are being reclaimed: for a request, or for anything else.
     fn going(&self, for_a_request: bool) -> BTreeSet<LeaseId> {
         let waits = |lease: &Lease| match lease.reclaim.as_ref().map(|reclaim| &reclaim.reason) {
             Some(ReclaimReason::Preempted { by } | ReclaimReason::Repair { by }) => {

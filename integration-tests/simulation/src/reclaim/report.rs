@@ -9,8 +9,8 @@ use serde::Serialize;
 pub struct ReclaimReport {
     /// Seed of all that was drawn.
     pub seed: u64,
-    /// Leases called back.
-    pub called_back: u64,
+    /// Leases reclaimed.
+    pub reclaimed: u64,
     /// Of these, for local work.
     pub for_local_need: u64,
     /// Because policy changed.
@@ -18,7 +18,7 @@ pub struct ReclaimReport {
     /// For a request of higher priority.
     pub for_requests: u64,
     /// GPUs of all of these.
-    pub gpus_called_back: u64,
+    pub gpus_reclaimed: u64,
     /// Requests that got the room that was made for them.
     pub rooms_taken: u64,
     /// Leases that stayed after all.
@@ -37,7 +37,7 @@ pub struct ReclaimReport {
     pub stopped_before_grace: u64,
     /// Sets that took more than needed. Must be none.
     pub more_than_needed: u64,
-    /// Looks at which a lease was called back, had no new place, and another donor had room. Must be none.
+    /// Looks at which a lease was reclaimed, had no new place, and another donor had room. Must be none.
     pub could_have_moved: u64,
     /// Calls back that apply refused though they were proposed from the same state. Must be none.
     pub refused: u64,
@@ -54,11 +54,11 @@ impl ReclaimReport {
     #[must_use]
     pub fn table(&self) -> String {
         let rows = [
-            ("called back", self.called_back),
+            ("reclaimed", self.reclaimed),
             ("  for local work", self.for_local_need),
             ("  because policy changed", self.for_policy),
             ("  for a request of higher priority", self.for_requests),
-            ("GPUs called back", self.gpus_called_back),
+            ("GPUs reclaimed", self.gpus_reclaimed),
             ("requests that got their room", self.rooms_taken),
             ("spared after all", self.spared),
             ("ended when their work was saved", self.saved),

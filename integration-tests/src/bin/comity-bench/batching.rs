@@ -11,10 +11,12 @@ use super::whole::whole;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct BatchingArgs {
-    /// CSV of nodes with the columns sn, cpu_milli, memory_mib, gpu (how many) and model; without it a campus of 64 GPUs
+    /// CSV of nodes with the columns sn, cpu_milli, memory_mib, gpu (how many) and model; without it a campus of 64
+    /// GPUs
     #[arg(long, value_name = "CSV", requires = "pods")]
     nodes: Option<PathBuf>,
-    /// CSV of pods with the columns cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU) and, where models matter, gpu_spec
+    /// CSV of pods with the columns cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU) and, where models matter,
+    /// gpu_spec
     #[arg(long, value_name = "CSV", requires = "nodes")]
     pods: Option<PathBuf>,
     /// Seeds of the arrivals, first and last included

@@ -13,8 +13,8 @@ pub(crate) struct FairnessArgs {
     /// Days in all; the last third of them with a backlog
     #[arg(long, default_value_t = 30, value_parser = whole::<u64>(6..=366))]
     days: u64,
-    /// Months with what institutions lend of dealt to them in other ways, the first as it is: 60 are all ways, which tells what
-    /// lending is worth whatever side of the world one is on
+    /// Months with what institutions lend of dealt to them in other ways, the first as it is: 60 are all ways, which
+    /// tells what lending is worth whatever side of the world one is on
     #[arg(long, default_value_t = 1, value_parser = whole::<u8>(1..=ARRANGEMENTS))]
     arrangements: u8,
     /// Seed of all that is drawn

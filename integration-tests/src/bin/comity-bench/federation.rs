@@ -13,7 +13,8 @@ pub(crate) struct FederationArgs {
     /// CSV of nodes with the columns sn, cpu_milli, memory_mib, gpu (how many) and model
     #[arg(long, value_name = "CSV")]
     nodes: PathBuf,
-    /// CSV of pods with the columns cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU) and, where models matter, gpu_spec
+    /// CSV of pods with the columns cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU) and, where models matter,
+    /// gpu_spec
     #[arg(long, value_name = "CSV")]
     pods: PathBuf,
     /// Institutions of one cluster each; the nodes are dealt out in order of name

@@ -13,7 +13,8 @@ pub(crate) struct GrowthArgs {
     /// GPUs of all donors together, eight on each node
     #[arg(long, default_value_t = 1_000_000, value_parser = whole::<u32>(8..=10_000_000))]
     gpus: u32,
-    /// Leases that are active in the end, from a quarter of a GPU to a whole node each; five GPUs must be there for each
+    /// Leases that are active in the end, from a quarter of a GPU to a whole node each; five GPUs must be there for
+    /// each
     #[arg(long, default_value_t = 100_000, value_parser = whole::<u32>(1..=MAX_LEASES))]
     leases: u32,
     /// Nodes that each donor offers; the last one has what is left

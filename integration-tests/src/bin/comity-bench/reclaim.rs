@@ -1,4 +1,4 @@
-//! Leases called back at random.
+//! Leases reclaimed at random.
 
 use anyhow::{Result, anyhow, bail};
 use comity_simulation::reclaim::Reclaims;
@@ -7,7 +7,7 @@ use super::whole::whole;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReclaimArgs {
-    /// Leases that are called back before it ends
+    /// Leases that are being reclaimed before it ends
     #[arg(long, default_value_t = 1_000, value_parser = whole::<u64>(1..=100_000))]
     reclaims: u64,
     /// Seed of all that is drawn
@@ -31,5 +31,5 @@ pub(crate) fn run(arguments: &ReclaimArgs) -> Result<()> {
     } else {
         print!("{}", report.table());
     }
-    if report.holds() { Ok(()) } else { bail!("what must hold of leases that are called back did not") }
+    if report.holds() { Ok(()) } else { bail!("what must hold of leases that are being reclaimed did not") }
 }

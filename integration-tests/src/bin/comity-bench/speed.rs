@@ -15,7 +15,8 @@ pub(crate) struct MatchArgs {
     /// CSV of nodes with the columns sn, cpu_milli, memory_mib, gpu (how many) and model
     #[arg(long, value_name = "CSV")]
     nodes: PathBuf,
-    /// CSV of pods with the columns cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU) and, where models matter, gpu_spec
+    /// CSV of pods with the columns cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU) and, where models matter,
+    /// gpu_spec
     #[arg(long, value_name = "CSV")]
     pods: PathBuf,
     /// How many times the nodes and the tasks there are: one run for each

@@ -14,13 +14,15 @@ pub(crate) struct WorkloadArgs {
     /// CSV of nodes with the columns sn, cpu_milli, memory_mib, gpu (how many) and model
     #[arg(long, value_name = "CSV")]
     pub(crate) nodes: PathBuf,
-    /// CSV of pods with the columns cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU) and, where models matter, gpu_spec
+    /// CSV of pods with the columns cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU) and, where models matter,
+    /// gpu_spec
     #[arg(long, value_name = "CSV")]
     pods: PathBuf,
-    /// Tasks of whole GPUs are exchanged for shares, until shares ask for so many percent of the GPUs that are asked for
+    /// Tasks of whole GPUs are exchanged for shares, until shares ask for so many percent of the GPUs that are asked
+    /// for
     #[arg(long, value_name = "PERCENT", value_parser = whole::<u8>(1..=100))]
     sharing_percent: Option<u8>,
-    /// Tasks without GPUs are drawn anew, until they are so many percent of all tasks
+    /// Tasks without GPUs are drawn again, until they are so many percent of all tasks
     #[arg(long, value_name = "PERCENT", value_parser = whole::<u8>(0..=90))]
     cpu_only_percent: Option<u8>,
 }

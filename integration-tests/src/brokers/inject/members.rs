@@ -48,7 +48,8 @@ impl Injector<'_> {
         .await
     }
 
-    /// Another broker takes the place of the member on a seat. Where somebody is killed meanwhile, who asked for it begins again.
+    /// Another broker takes the place of the member on a seat. Where somebody is killed meanwhile, who asked for it
+    /// begins again.
     pub(super) async fn replace(&mut self, fault: &Fault, seat: u64, victim: Option<Victim>) -> Result<()> {
         let successor = self.group.seat_successor(seat).await?;
         let changes = successor.changes();

@@ -35,7 +35,7 @@ pub struct LeaseFacts {
     pub state: String,
     /// Why it ends.
     pub end_reason: Option<String>,
-    /// Why it was called back.
+    /// Why it was reclaimed.
     pub reclaim_reason: Option<String>,
     /// Whether it was ever active.
     pub was_active: bool,
@@ -85,7 +85,7 @@ impl LeaseFacts {
         match self.state.as_str() {
             "placed" => Some(0),
             "connecting" => Some(1),
-            // What is called back is still in force, and stays if the reason for it goes away.
+            // What is being reclaimed is still in force, and stays if the reason for it goes away.
             "active" | "suspect" | "reclaiming" => Some(2),
             "ending" => Some(3),
             "ended" => Some(4),

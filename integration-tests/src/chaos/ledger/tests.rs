@@ -92,18 +92,18 @@ fn tokens_revisions_and_states_never_go_back() {
 }
 
 #[test]
-fn what_is_called_back_says_why_and_may_stay() {
-    let called_back = |reason: Option<&str>| LeaseFacts {
+fn what_is_reclaimed_says_why_and_may_stay() {
+    let reclaimed = |reason: Option<&str>| LeaseFacts {
         state: "reclaiming".into(),
         reclaim_reason: reason.map(str::to_owned),
         ..lease(1, &[])
     };
     let mut ledger = Ledger::default();
-    for (revision, lease) in [lease(1, &[]), called_back(Some("local-need")), lease(1, &[])].into_iter().enumerate() {
+    for (revision, lease) in [lease(1, &[]), reclaimed(Some("local-need")), lease(1, &[])].into_iter().enumerate() {
         ledger.leases_are(revision as u64 + 1, vec![lease]);
     }
     assert!(ledger.violations().is_empty(), "{:?}", ledger.violations());
-    ledger.leases_are(4, vec![called_back(None)]);
+    ledger.leases_are(4, vec![reclaimed(None)]);
     one_violation(&ledger, "lease-1 is reclaiming without a reason");
     let mut ledger = Ledger::default();
     ledger.leases_are(1, vec![lease(1, &[])]);

@@ -1,5 +1,5 @@
-//! Starts test clusters, says how to reach them, and ends them at Ctrl-C; makes the line between them as bad as wanted. For
-//! looking around, and for tests that kill it.
+//! Starts test clusters, says how to reach them, and ends them at Ctrl-C; makes the line between them as bad as wanted.
+//! For looking around, and for tests that kill it.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -141,8 +141,8 @@ impl RealCluster {
         self.dir.join("admin.kubeconfig")
     }
 
-    /// A kubeconfig with every right for the host, the process that started the clusters for one: a port of the loopback
-    /// leads to the API server for as long as this value lives.
+    /// A kubeconfig with every right for the host, the process that started the clusters for one: a port of the
+    /// loopback leads to the API server for as long as this value lives.
     #[must_use]
     pub fn host_kubeconfig_path(&self) -> PathBuf {
         self.dir.join("host.kubeconfig")
@@ -170,8 +170,8 @@ impl RealCluster {
         *pid.unwrap_or_else(|| panic!("{} has {} nodes, and no node {node}", self.name(), self.init_pids.len()))
     }
 
-    /// A command in the network of its N-th node, from 1, as [`RealClusters::command_in`](super::RealClusters::command_in) makes
-    /// one for the first.
+    /// A command in the network of its N-th node, from 1, as
+    /// [`RealClusters::command_in`](super::RealClusters::command_in) makes one for the first.
     ///
     /// # Panics
     /// When it has fewer.
@@ -248,8 +248,8 @@ impl RealCluster {
         Ok(())
     }
 
-    /// Gives the cluster a metrics-server, which has nothing to say for its first half minute. Its program must have been got
-    /// for [`Needs::Liqo`](crate::Needs::Liqo).
+    /// Gives the cluster a metrics-server, which has nothing to say for its first half minute. Its program must have
+    /// been got for [`Needs::Liqo`](crate::Needs::Liqo).
     ///
     /// # Errors
     ///
@@ -267,8 +267,8 @@ impl RealCluster {
             .map_err(RealClustersError::MetricsServer)
     }
 
-    /// Sends a daemon of the node a signal: `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`, `containerd`,
-    /// `kubelet`, `kube-proxy` or `gpu-plugin`; `KILL`, `STOP`, `CONT`.
+    /// Sends a daemon of the node a signal: `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`,
+    /// `containerd`, `kubelet`, `kube-proxy` or `gpu-plugin`; `KILL`, `STOP`, `CONT`.
     ///
     /// # Errors
     ///

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::{RealCluster, RealClusters, RealClustersError, Where};
 
-/// The line between the two clusters. What runs in the router reaches the origin whatever it is like, and the donor unless it is
-/// cut.
+/// The line between the two clusters. What runs in the router reaches the origin whatever it is like, and the donor
+/// unless it is cut.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Line {
     /// As it was at first.
@@ -67,7 +67,8 @@ impl RealClusters {
         line.set(self.dir()).await
     }
 
-    /// Kills a cluster's API server, without warning. Its containers run on. Nothing happens in the router, which has none.
+    /// Kills a cluster's API server, without warning. Its containers run on. Nothing happens in the router, which has
+    /// none.
     ///
     /// # Errors
     ///

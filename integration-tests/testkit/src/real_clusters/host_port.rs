@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 
 use crate::daemon::spawn;
 
-/// A listener on the host's loopback, served by a program in the node's network. It ends with the clusters at the latest.
+/// A listener on the host's loopback, served by a program in the node's network. It ends with the clusters at the
+/// latest.
 #[derive(Debug)]
 pub(super) struct HostPort {
     child: Child,

@@ -62,8 +62,9 @@ pub struct LiqoConfig {
 }
 
 impl Default for LiqoConfig {
-    /// The newest version. Each cluster's id is its name and each hands out its node's address. A cluster's own pod addresses are passed on
-    /// unchanged, tokens of its ServiceAccounts are not, and a virtual kubelet that is replaced takes over in seconds.
+    /// The newest version. Each cluster's id is its name and each hands out its node's address. A cluster's own pod
+    /// addresses are passed on unchanged, tokens of its ServiceAccounts are not, and a virtual kubelet that is replaced
+    /// takes over in seconds.
     fn default() -> Self {
         Self {
             version: LiqoVersion::default(),

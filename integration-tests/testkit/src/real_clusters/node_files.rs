@@ -195,8 +195,8 @@ fn node_env(node: &NodeSettings, number: u32) -> String {
     values.iter().map(|(name, value)| format!("{name}='{value}'\n")).collect()
 }
 
-/// `restrict_oom_score_adj`: without it no pod starts where root lacks `CAP_SYS_RESOURCE`. Version 2 of the format is read by
-/// containerd 1.6 and by 2.x.
+/// `restrict_oom_score_adj`: without it no pod starts where root lacks `CAP_SYS_RESOURCE`. Version 2 of the format is
+/// read by containerd 1.6 and by 2.x.
 fn containerd(cni_folder: &str) -> String {
     format!(
         r#"version = 2

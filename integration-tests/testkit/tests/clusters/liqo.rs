@@ -88,7 +88,8 @@ async fn donor_answers(clusters: &RealClusters, binaries: &Binaries) -> bool {
     clusters.command_in(Where::Origin, &binaries.program("kubectl"), &args).output().await.unwrap().status.success()
 }
 
-/// Of 200 echo requests from the origin's node to the donor's: how many were answered, and the least milliseconds of one.
+/// Of 200 echo requests from the origin's node to the donor's: how many were answered, and the least milliseconds of
+/// one.
 async fn ping(clusters: &RealClusters, binaries: &Binaries) -> (u32, u32) {
     let args = ["ping", "-count", "200", "-every", "5ms", clusters.donor.node_ip()];
     let output = clusters.command_in(Where::Origin, &binaries.program("line"), &args).output().await.unwrap();

@@ -101,7 +101,7 @@ impl Published {
             return Err(refused("the document", format!("{} bytes", text.len()), format!("want at most {MAX_BYTES}")));
         }
         let document: Document = serde_json::from_str(text).map_err(|error| {
-            refused("the document", error, "the gateway's agent writes it anew within a minute if it is deleted")
+            refused("the document", error, "the gateway's agent writes it again within a minute if it is deleted")
         })?;
         if document.version != VERSION {
             return Err(refused("version", document.version, agent));

@@ -39,8 +39,8 @@ fn slice_status(settings: &PolicySettings) -> Policy {
     }
 }
 
-/// A slice, and a renewal, stands for a lease of the consumer in whose tenant namespace it lies. Liqo before 1.2 signs whatever
-/// a renewal asks for.
+/// A slice, and a renewal, stands for a lease of the consumer in whose tenant namespace it lies. Liqo before 1.2 signs
+/// whatever a renewal asks for.
 fn slice_spec(settings: &PolicySettings) -> Policy {
     let mut variables = common_variables();
     variables.extend([

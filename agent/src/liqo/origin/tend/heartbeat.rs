@@ -1,11 +1,12 @@
 //! When a virtual node is helped, and how: as data.
 //!
-//! The virtual-kubelet stops its heartbeats while Liqo thinks that the donor does not answer, and Liqo learns late that it
-//! does again. So when heartbeats are missing, the donor is asked directly, and if it answers and the virtual-kubelet
-//! runs, its heartbeat is written for it. Kubernetes then waits a whole grace period before it doubts the node again.
+//! The virtual-kubelet stops its heartbeats while Liqo thinks that the donor does not answer, and Liqo learns late that
+//! it does again. So when heartbeats are missing, the donor is asked directly, and if it answers and the
+//! virtual-kubelet runs, its heartbeat is written for it. Kubernetes then waits a whole grace period before it doubts
+//! the node again.
 //!
-//! A donor whose API server is dead, while the line to it is not, counts as answering: its pods run and are reached, and
-//! this cluster's Services must not leave them out.
+//! A donor whose API server is dead, while the line to it is not, counts as answering: its pods run and are reached,
+//! and this cluster's Services must not leave them out.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 const STALE: Duration = Duration::from_secs(13);
 /// Between heartbeats that are written for the virtual-kubelet: well below every grace period.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Heartbeats missing for so long while the donor answers: the virtual-kubelet hangs, and is started anew.
+/// Heartbeats missing for so long while the donor answers: the virtual-kubelet hangs, and is started again.
 const HANGS: Duration = Duration::from_secs(60);
 
 /// How much of a donor answers.
@@ -40,7 +41,7 @@ pub(super) struct Pulse {
     pub(super) mended: Option<Duration>,
     /// Since when the donor's API server has answered without the virtual-kubelet renewing its Lease.
     pub(super) answering: Option<Duration>,
-    /// Whether the virtual-kubelet was started anew since it last renewed its Lease.
+    /// Whether the virtual-kubelet was started again since it last renewed its Lease.
     pub(super) restarted: bool,
 }
 
@@ -50,7 +51,7 @@ pub(super) enum Help {
     Nothing,
     /// Write a heartbeat.
     Beat,
-    /// Start the virtual-kubelet anew.
+    /// Start the virtual-kubelet again.
     Restart,
 }
 

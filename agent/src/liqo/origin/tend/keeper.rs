@@ -1,5 +1,5 @@
-//! One task for each virtual node: it watches for heartbeats, and helps when they stop; and it has a virtual-kubelet that keeps
-//! an old certificate begin with the new one.
+//! One task for each virtual node: it watches for heartbeats, and helps when they stop; and it has a virtual-kubelet
+//! that keeps an old certificate begin with the new one.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -139,7 +139,7 @@ impl Keeper {
                 }
             }),
             Help::Restart => {
-                tracing::warn!(node = self.name, "the donor answers, the virtual-kubelet does not: it is started anew");
+                tracing::warn!(node = self.name, "the donor answers, the virtual-kubelet does not: it is started again");
                 pulse.restarted = true;
                 self.restart_kubelet(donor).await
             }
@@ -167,7 +167,7 @@ impl Keeper {
             .map(|_| true)
     }
 
-    /// Starts the virtual-kubelet anew if it began before its certificate was signed, and would keep the one before.
+    /// Starts the virtual-kubelet again if it began before its certificate was signed, and would keep the one before.
     async fn use_renewed_certificate(&self, donor: &str) -> Result<(), DeliveryError> {
         if self.origin.liqo_version().await?.is_some_and(Version::reloads_certificates) {
             return Ok(());
@@ -181,7 +181,7 @@ impl Keeper {
         if began.any(|began| keeps_old_certificate(began.0.as_second(), signed)) {
             tracing::info!(
                 node = self.name,
-                "its certificate was renewed: the virtual-kubelet is started anew to use it"
+                "its certificate was renewed: the virtual-kubelet is started again to use it"
             );
             self.restart_kubelet(donor).await?;
         }
@@ -191,7 +191,7 @@ impl Keeper {
     async fn restart_kubelet(&self, donor: &str) -> Result<(), DeliveryError> {
         let pods = Api::<Pod>::namespaced(self.origin.client.clone(), &tenant_namespace_of(donor));
         let of_node = ListParams::default().labels(&format!("{KUBELET}={}", self.name));
-        let operation = format!("start the virtual-kubelet of {} anew", self.name);
+        let operation = format!("start the virtual-kubelet of {} again", self.name);
         for pod in call(&operation, pods.list_metadata(&of_node)).await? {
             call_opt(&operation, pods.delete(&pod.name_any(), &DeleteParams::default())).await?;
         }
@@ -199,8 +199,9 @@ impl Keeper {
     }
 }
 
-/// Whether a virtual-kubelet that began then has not read a certificate that is valid since then, both in seconds since 1970. One
-/// that has just been signed is valid since some minutes ago, so a new virtual-kubelet is never taken for an old one.
+/// Whether a virtual-kubelet that began then has not read a certificate that is valid since then, both in seconds since
+/// 1970. One that has just been signed is valid since some minutes ago, so a new virtual-kubelet is never taken for an
+/// old one.
 const fn keeps_old_certificate(began: i64, valid_since: i64) -> bool {
     began < valid_since
 }

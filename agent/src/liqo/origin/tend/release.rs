@@ -123,12 +123,13 @@ impl LiqoOrigin {
         let shadows = Api::namespaced_with(client.clone(), &remote, &shadow_pod());
         let found: Option<kube::core::DynamicObject> = call_opt(&operation, shadows.get(&pod.name)).await?;
         let Some(shadow) = found else { return Ok(true) };
-        // Liqo would change, or make anew, the shadow of a pod that it does not count as finished on both sides.
+        // Liqo would change, or make again, the shadow of a pod that it does not count as finished on both sides.
         let there = call_opt(&operation, Api::<Pod>::namespaced(client, &remote).get(&pod.name)).await?;
         if there.is_some_and(|there| phase(&there) != pod.outcome) {
             return Ok(false);
         }
-        // Read after the shadow: as long as this very pod is there, finished, the shadow is no later pod's of that name.
+        // Read after the shadow: as long as this very pod is there, finished, the shadow is no later pod's of that
+        // name.
         let here =
             call_opt(&operation, Api::<Pod>::namespaced(self.client.clone(), &pod.namespace).get(&pod.name)).await?;
         if here.is_none_or(|here| here.uid().as_ref() != Some(&pod.uid) || phase(&here) != pod.outcome) {

@@ -82,8 +82,8 @@ impl Pool {
         choice
     }
 
-    /// Thousandths of devices that [`choose`](Self::choose) leaves idle at `site` in the end, or more: quicker to know. `None`
-    /// if there is no place for it.
+    /// Thousandths of devices that [`choose`](Self::choose) leaves idle at `site` in the end, or more: quicker to know.
+    /// `None` if there is no place for it.
     #[must_use]
     pub fn idle_milli_at_least(&self, site: u32, asked: Asked) -> Option<i64> {
         let lane = self.lane(asked)?;

@@ -1,0 +1,37 @@
+//! Members that come later: gangs that run with fewer than they would have.
+
+use super::plan::{Plan, Run};
+use crate::command::{Aim, ProposedPlacement};
+use crate::gang::{held_milli, joining};
+
+/// Gangs for which one plan looks for room; the next plan begins behind them.
+const MAX_GROWING: usize = 16;
+
+impl Run<'_, '_> {
+    /// Places more members of gangs that run, after all that waits and beside what is reserved: it is those who have
+    /// least that come first, and a gang that runs has something.
+    pub(super) fn grow(&mut self, plan: &mut Plan, limit: usize) {
+        let state = self.view.state;
+        let after = *self.grown_last;
+        let growing: Vec<_> = state.growing().collect();
+        let first = growing.partition_point(|(id, _)| Some(*id) <= after);
+        let turn = growing[first..].iter().chain(&growing[..first]);
+        for (id, request) in turn.take(MAX_GROWING) {
+            if plan.placements.len() >= limit {
+                return;
+            }
+            *self.grown_last = Some(*id);
+            let Some(spec) = joining(state, request) else { continue };
+            // At one donor at a time: what joins is one lease.
+            let spec = crate::demand::RequestSpec { spread_donors: false, ..spec };
+            let held = held_milli(state, request);
+            self.each_view(|view| view.beside_milli = held);
+            let found = self.find(&spec, Some(request));
+            self.each_view(|view| view.beside_milli = 0);
+            if let Some(found) = found {
+                let proposed = self.propose(*id, request, found);
+                plan.placements.push(ProposedPlacement { aim: Aim::Join, ..proposed });
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What a plan does for leases that are being reclaimed and for those who need their room.
+//!
+//! A request for which leases were reclaimed is served first, and what it waits for is kept free of others until they
+//! are gone. A lease that is being reclaimed is sought a new place for before anything new begins: its work is further
+//! than theirs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::plan::{Plan, Run};
+use super::reclaim::{Repair, Room, fits_when_gone, for_whom, going, is_right, repair_for, room_for};
+use super::reserve::{Start, end_if_reclaimed, end_of};
+use crate::command::{Aim, ProposedPlacement, ProposedReclaim};
+use crate::gang::replacing;
+use crate::id::{ClusterId, LeaseId, RequestId};
+use crate::lease::Lease;
+use crate::limits::MAX_RECLAIMS_PER_COMMAND;
+use crate::reclaim::ReclaimReason;
+use crate::request::Request;
+use crate::time::{Millis, Timestamp};
+
+/// Requests for which one plan keeps room that is being made.
+const MAX_ROOMS: usize = 16;
+/// Leases that one plan seeks a new place for; those that end first come first.
+const MAX_MOVES: usize = 64;
+/// Requests for which one plan looks whose place they could take: each takes a look at what every donor lends.
+const MAX_LOOKED_AT: usize = 8;
+/// How long it is remembered that nobody can make room for a request.
+const FRUITLESS_FOR: Millis = Millis::from_secs(10);
+
+/// Requests that nobody could make room for, lately.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fruitless {
+    since: BTreeMap<RequestId, Timestamp>,
+    looked_at: usize,
+}
+
+impl Fruitless {
+    /// Begins a plan.
+    pub(super) fn begin(&mut self, now: Timestamp) {
+        self.looked_at = 0;
+        self.since.retain(|_, since| now.since(*since) < FRUITLESS_FOR);
+    }
+
+    /// Whether it is worth looking for `id`; where that is all that is asked, its turn need not be waited for.
+    fn try_for(&mut self, id: RequestId, is_asked: bool) -> bool {
+        if !is_asked && self.looked_at >= MAX_LOOKED_AT || self.since.contains_key(&id) {
+            return false;
+        }
+        self.looked_at += 1;
+        true
+    }
+}
+
+impl<'a> Run<'a, '_> {
+    /// Serves requests for which leases were reclaimed, by priority, and keeps free what the others wait for. Those
+    /// that were placed, in that order.
+    pub(super) fn enter_rooms(&mut self, plan: &mut Plan, limit: usize) -> Vec<RequestId> {
+        let state = self.view.state;
+        let value = |request: &Request| {
+            self.view.bundle.priority_value(request.spec.priority.as_ref().map(crate::PriorityName::as_str))
+        };
+        let waiting = state.derived.room_made.iter().filter_map(|id| Some((*id, state.requests.get(id)?)));
+        let waiting = waiting.filter(|(_, request)| request.waits());
+        let mut waiting: Vec<(RequestId, &Request)> = waiting.collect();
+        waiting.sort_by_key(|(id, request)| (std::cmp::Reverse(value(request)), *id));
+        let mut served = Vec::new();
+        for (id, request) in waiting.into_iter().take(MAX_ROOMS) {
+            if plan.placements.len() >= limit {
+                break;
+            }
+            if let Some(found) = self.best(request) {
+                let proposed = self.propose(id, request, found);
+                plan.placements.push(proposed);
+                served.push(id);
+            } else if let Some(donor) = &request.room_at {
+                let gone: Vec<&Lease> = going(state, donor).map(|(_, lease)| lease).collect();
+                let its = gone.iter().filter(|lease| for_whom(state, lease) == Some(id));
+                let begins = its.map(|lease| end_of(lease, state.log_time)).max().unwrap_or(state.log_time);
+                self.keep_room(request, (donor, begins), &gone);
+            }
+        }
+        served
+    }
+
+    /// Keeps free what a request gets at a donor once those are gone, which is then at the latest; nothing if it fits
+    /// not even then.
+    fn keep_room(&mut self, request: &'a Request, (donor, begins): (&ClusterId, Timestamp), gone: &[&Lease]) {
+        let candidate = fits_when_gone(&self.view, &request.spec, donor, gone.iter().copied());
+        // Nobody passes, however short: leases are being reclaimed only as long as their room is what is missing.
+        let at = self.view.state.log_time;
+        if let Some(candidate) = candidate {
+            self.keep_free(request, Start { at, found: vec![candidate] }, begins);
+        }
+    }
+
+    /// Proposes to call leases back for a request that may preempt and fits nowhere; true if that is done already, or
+    /// is now.
+    pub(super) fn make_room(&mut self, plan: &mut Plan, id: RequestId, request: &'a Request) -> bool {
+        let state = self.view.state;
+        if let Some(donor) = &request.room_at
+            && going(state, donor).any(|(_, lease)| for_whom(state, lease) == Some(id))
+        {
+            return true;
+        }
+        let may_preempt = super::reclaim::preempts(state, request);
+        let may_repair = self.has_waited(request, 1);
+        if !(may_preempt || may_repair) || !self.fruitless.try_for(id, self.as_if.is_some_and(|it| it.id == id)) {
+            return false;
+        }
+        let taken = plan.reclaims.iter().filter_map(|reclaim| state.leases.get(&reclaim.lease));
+        let busy: BTreeSet<&ClusterId> = taken.map(|lease| &lease.placement.donor).collect();
+        let left = MAX_RECLAIMS_PER_COMMAND.saturating_sub(plan.reclaims.len());
+        // Nobody loses by a repair, so it comes first.
+        let repair = if may_repair { repair_for(&self.view, &request.spec, &busy) } else { None };
+        let repair = repair.filter(|repair| repair.moves.len() <= left);
+        let room = || room_for(&self.view, request, &busy).filter(|room| room.victims.len() <= left);
+        let (victims, reason): (Vec<LeaseId>, _) = if let Some(Repair { moves, places, .. }) = repair {
+            let (at, reason) = (state.log_time, ReclaimReason::Repair { by: id });
+            let begins = moves.iter().map(|(_, lease)| end_if_reclaimed(state, lease, &reason)).max().unwrap_or(at);
+            self.keep_free(request, Start { at, found: vec![places.own] }, begins);
+            for (moved, found) in places.others {
+                self.keep_free(moved, Start { at, found }, at);
+            }
+            (moves.iter().map(|(lease, _)| *lease).collect(), reason)
+        } else if let Some(Room { donor, victims, .. }) = room() {
+            let goes = going(state, donor).map(|(_, lease)| lease);
+            let all: Vec<&Lease> = goes.chain(victims.iter().map(|victim| victim.lease)).collect();
+            let reason = ReclaimReason::Preempted { by: id };
+            let ends = victims.iter().map(|victim| end_if_reclaimed(state, victim.lease, &reason));
+            let begins = ends.max().unwrap_or(state.log_time);
+            self.keep_room(request, (donor, begins), &all);
+            (victims.iter().map(|victim| victim.id).collect(), reason)
+        } else {
+            self.fruitless.since.insert(id, state.log_time);
+            return false;
+        };
+        plan.reclaims.extend(victims.into_iter().map(|lease| ProposedReclaim { lease, reason: reason.clone() }));
+        true
+    }
+
+    /// Drops repairs that do not hold beside all that was placed after they were found.
+    pub(super) fn check_repairs(&self, plan: &mut Plan) {
+        let state = self.view.state;
+        let asked = plan.reclaims.iter().filter(|reclaim| matches!(reclaim.reason, ReclaimReason::Repair { .. }));
+        let by: BTreeSet<RequestId> = asked.filter_map(|reclaim| reclaim.reason.for_request()).collect();
+        for by in by {
+            let reason = ReclaimReason::Repair { by };
+            let moves = plan.reclaims.iter().filter(|reclaim| reclaim.reason == reason);
+            let moves: Vec<(LeaseId, &Lease)> =
+                moves.filter_map(|reclaim| Some((reclaim.lease, state.leases.get(&reclaim.lease)?))).collect();
+            let donor = moves.first().map(|(_, lease)| &lease.placement.donor);
+            if !donor.is_some_and(|donor| is_right(&self.view, by, donor, &moves)) {
+                plan.reclaims.retain(|reclaim| reclaim.reason != reason);
+            }
+        }
+    }
+
+    /// Seeks a new place for leases that are being reclaimed, those first that end first. What is replaced counts
+    /// against limits only once.
+    pub(super) fn move_reclaimed(&mut self, plan: &mut Plan, limit: usize) {
+        let state = self.view.state;
+        let mut moving: Vec<(Option<Timestamp>, LeaseId, &'a Lease)> =
+            state.reclaiming().map(|(id, lease)| (lease.due(), id, lease)).collect();
+        moving.sort_by_key(|(due, id, _)| (*due, *id));
+        for (_, id, lease) in moving.into_iter().take(MAX_MOVES) {
+            let Some(request) = state.requests.get(&lease.request).filter(|_| plan.placements.len() < limit) else {
+                continue;
+            };
+            if !request.may_replace(state, id) {
+                continue;
+            }
+            let chain = request.chain_of(state, id);
+            self.each_view(|view| view.without_chain(&chain));
+            let places = replacing(state, request, id);
+            let found = places.iter().find_map(|spec| self.find(spec, Some(request)));
+            self.each_view(|view| view.with_chain_again(&chain));
+            if let Some(found) = found {
+                self.each_view(|view| view.with_replaced(lease));
+                let proposed = self.propose(lease.request, request, found);
+                plan.placements.push(ProposedPlacement { aim: Aim::Replace(id), ..proposed });
+            }
+        }
+    }
+}

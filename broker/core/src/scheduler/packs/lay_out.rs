@@ -1,0 +1,70 @@
+//! From a node's state to its devices.
+
+use litemap::LiteMap;
+
+use super::super::fit::free_cpu_and_memory;
+use super::super::view::View;
+use super::super::wired::is_of_a_whole_clique;
+use super::fleet::Served;
+use crate::demand::GpuDemand;
+use crate::id::{ClusterId, NodeId};
+use crate::inventory::{Device, Node, Sharing};
+use crate::limits::WHOLE_MILLI;
+use crate::mig::Slots;
+use crate::occupancy::NodeOccupancy;
+use crate::packing::{NodeState, Task};
+use crate::placement::{DeviceShare, NodePlacement, Placement};
+
+/// What is free on a node.
+pub(super) fn free(node: &Node, lent: Option<&NodeOccupancy>) -> NodeState {
+    if !node.schedulable {
+        return NodeState::new(0, 0, std::iter::empty());
+    }
+    let (cpu_milli, memory_mib) = free_cpu_and_memory(node, lent, true);
+    let devices = (0..).zip(&node.devices).map(|(index, device)| free_of(device, index, lent));
+    NodeState::new(cpu_milli, memory_mib, devices)
+}
+
+/// Thousandths of a device that may be given out.
+fn free_of(device: &Device, index: u32, lent: Option<&NodeOccupancy>) -> u16 {
+    let lent = lent.and_then(|node| node.devices.get(&index)).copied().unwrap_or(0);
+    let free = WHOLE_MILLI.saturating_sub(device.local_use_milli).saturating_sub(lent);
+    let usable = device.healthy && (free == WHOLE_MILLI || device.sharing != Sharing::Exclusive);
+    if usable { u16::try_from(free).unwrap_or(u16::MAX) } else { 0 }
+}
+
+/// The placement of a task on a node: a share on the first device with `level` free, several on the first that are
+/// whole.
+pub(super) fn lay_out(
+    view: &View<'_>,
+    donor: &ClusterId,
+    (id, node): (&NodeId, &Node),
+    level: u16,
+    (task, served): (&Task, &Served),
+    gpus: &GpuDemand,
+) -> Option<Placement> {
+    let offer = view.state.clusters.get(donor)?.offer.as_ref()?;
+    let lent = view.occupancy(donor, id);
+    let level = if task.devices > 1 { task.milli } else { level };
+    let share = DeviceShare { milli: u32::from(served.milli_each), units: 1, slots: Slots::NONE };
+    let mut free: Vec<(u32, &Device)> =
+        (0..).zip(&node.devices).filter(|(index, device)| free_of(device, *index, lent) == level).collect();
+    if free.len() > usize::from(task.devices) {
+        free.sort_by_cached_key(|(index, device)| (is_of_a_whole_clique(node, lent, device), *index));
+    }
+    let devices: LiteMap<u32, DeviceShare> =
+        free.into_iter().take(usize::from(task.devices)).map(|(index, _)| (index, share)).collect();
+    if devices.len() != usize::from(task.devices) {
+        return None;
+    }
+    let part =
+        NodePlacement { devices, cpu_milli: task.cpu_milli, memory_mib: task.memory_mib, ..NodePlacement::default() };
+    Some(Placement {
+        donor: donor.clone(),
+        nodes: LiteMap::from_iter([(id.clone(), part)]),
+        offer_generation: offer.generation,
+        resource_name: served.resource_name.clone(),
+        resource_count: u64::from(gpus.count) * u64::from(served.resources_each),
+        profile: None,
+    })
+}

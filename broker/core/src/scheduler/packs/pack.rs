@@ -1,0 +1,199 @@
+//! One donor's nodes, brought up to date by what changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::fit::Wanted;
+use super::super::view::View;
+use super::fleet::Fleet;
+use super::lay_out::free;
+use crate::id::{ClassName, ClusterId, NodeId};
+use crate::inventory::Node;
+use crate::occupancy::NodeOccupancy;
+use crate::packing::{Digest, Interner, Shape, digest_of};
+
+/// One donor's nodes. Those with devices of several kinds, or with MIG instances, are left to [`fit`](super::fit).
+#[derive(Clone, Debug)]
+pub(super) struct Pack {
+    /// Of the pool.
+    pub(super) site: u32,
+    /// Of the offer.
+    generation: Option<u64>,
+    /// Thousandths that it lends, as far as it is brought up to date.
+    pub(super) lent_milli: u64,
+    /// Nodes by number, in the order of their names.
+    names: Interner<NodeId>,
+    /// Of nodes in the pool, by number.
+    shapes: Vec<Option<Shape>>,
+    /// Changes of what is lent that are taken in.
+    seen: u64,
+    /// What the last plan took, which may not have come to be.
+    taken: Vec<Note>,
+    /// Classes of devices on nodes that are not in the pool, by node.
+    elsewhere: BTreeMap<u32, BTreeSet<ClassName>>,
+    /// On how many such nodes there are devices of a class.
+    classes_elsewhere: BTreeMap<ClassName, usize>,
+}
+
+/// A change of a node: in the order in which they are looked at, by node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Note {
+    node: u32,
+    /// Whether it came to be; else the last plan took it.
+    is: bool,
+    /// Which one of them.
+    at: usize,
+    /// The fingerprint of what is lent of the node then; `None`: the node may be another.
+    lent: Option<u64>,
+}
+
+impl Pack {
+    /// A pack that knows no node yet.
+    pub(super) fn at(site: u32) -> Self {
+        Self {
+            site,
+            generation: None,
+            lent_milli: 0,
+            names: Interner::default(),
+            shapes: Vec::new(),
+            seen: 0,
+            taken: Vec::new(),
+            elsewhere: BTreeMap::new(),
+            classes_elsewhere: BTreeMap::new(),
+        }
+    }
+
+    /// Brings nodes up to date that changed since the last time: those of which something was lent or given back, or
+    /// that the donor offers otherwise.
+    pub(super) fn catch_up(&mut self, view: &View<'_>, donor: &ClusterId, fleet: &mut Fleet) {
+        let Some(offer) = view.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref()) else { return };
+        let changes = view.changes(donor);
+        self.lent_milli = view.lent_milli(donor);
+        let before = self.generation.replace(offer.generation);
+        let recent = before.and_then(|before| Some((before == offer.generation, changes.since(self.seen)?)));
+        self.seen = changes.count();
+        let mut notes = std::mem::take(&mut self.taken);
+        let all_known = recent.map(|(same_offer, recent)| {
+            let mut known = recent.enumerate().map(|(at, change)| {
+                let node = self.names.number_of(&change.node)?;
+                notes.push(Note { node, is: true, at, lent: change.lent });
+                Some(())
+            });
+            (same_offer, known.all(|known| known.is_some()))
+        });
+        let Some((same_offer, true)) = all_known else { return self.start_over(view, donor, fleet) };
+        notes.sort_unstable();
+        for of_node in notes.chunk_by(|one, other| one.node == other.node) {
+            let number = of_node[0].node;
+            match (came_to_be(of_node), same_offer) {
+                (true, _) => {}
+                (false, true) => self.update(view, donor, fleet, number),
+                (false, false) => self.take_node(view, donor, fleet, number),
+            }
+        }
+    }
+
+    /// Takes all nodes as the offer has them now: by their names they have their numbers, and who is as good as another
+    /// is taken by number.
+    fn start_over(&mut self, view: &View<'_>, donor: &ClusterId, fleet: &mut Fleet) {
+        let offer = view.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref());
+        let nodes = offer.map(|offer| &offer.nodes);
+        if !nodes.is_some_and(|nodes| nodes.keys().eq(self.names.values())) {
+            fleet.pool.clear(self.site);
+            self.names = Interner::default();
+            nodes.into_iter().flat_map(|nodes| nodes.keys()).for_each(|id| _ = self.names.intern_ref(id));
+            self.shapes = vec![None; self.names.len()];
+            self.elsewhere.clear();
+            self.classes_elsewhere.clear();
+        }
+        for number in 0..u32::try_from(self.names.len()).unwrap_or(u32::MAX) {
+            self.take_node(view, donor, fleet, number);
+        }
+    }
+
+    /// Takes a node as the offer has it now; costs stay known unless it came, went or became another.
+    fn take_node(&mut self, view: &View<'_>, donor: &ClusterId, fleet: &mut Fleet, number: u32) {
+        for class in self.elsewhere.remove(&number).into_iter().flatten() {
+            if let Some(count) = self.classes_elsewhere.get_mut(&class) {
+                *count = count.saturating_sub(1);
+            }
+        }
+        let id = self.name(number);
+        let node = self.node(view, donor, number).map(|(_, node)| node);
+        let classes = view.state.device_classes(donor, id);
+        let Some((node, kind)) = node.and_then(|node| Some((node, fleet.kind_of(node, classes)?))) else {
+            if self.shapes[number as usize].take().is_some() {
+                fleet.pool.remove(self.site, number);
+            }
+            if node.is_some() {
+                let classes: BTreeSet<ClassName> = classes.iter().flatten().cloned().collect();
+                for class in &classes {
+                    *self.classes_elsewhere.entry(class.clone()).or_default() += 1;
+                }
+                self.elsewhere.insert(number, classes);
+            }
+            return;
+        };
+        let devices = u16::try_from(node.devices.len()).unwrap_or(u16::MAX);
+        let shape = Shape { cpu_milli: node.cpu_milli, memory_mib: node.memory_mib, devices, kind };
+        let free = free(node, view.occupancy(donor, id));
+        if self.shapes[number as usize].as_ref() == Some(&shape) {
+            fleet.pool.update(self.site, number, free);
+        } else {
+            fleet.pool.set(self.site, number, &shape, free);
+            self.shapes[number as usize] = Some(shape);
+        }
+    }
+
+    /// Counts in what `view` has taken of a node.
+    pub(super) fn take(&mut self, view: &View<'_>, donor: &ClusterId, fleet: &mut Fleet, id: &NodeId) {
+        let known = view.number_looked_at(donor, id);
+        let Some(number) = known.or_else(|| self.names.number_of(id)) else { return };
+        self.update(view, donor, fleet, number);
+        let lent = view.occupancy(donor, id).map(NodeOccupancy::fingerprint);
+        self.taken.push(Note { node: number, is: false, at: self.taken.len(), lent });
+    }
+
+    /// The name of a node.
+    pub(super) fn name(&self, number: u32) -> &NodeId {
+        &self.names.values()[number as usize]
+    }
+
+    /// A node by its number here, with its name.
+    pub(super) fn node<'v>(&self, view: &View<'v>, donor: &ClusterId, number: u32) -> Option<(&'v NodeId, &'v Node)> {
+        let offer = view.state.clusters.get(donor)?.offer.as_ref()?;
+        // All nodes of the offer are known here. Where no more are known, they have the same numbers.
+        if offer.nodes.len() == self.names.len() {
+            return view.node_numbered(donor, number);
+        }
+        let (id, _) = offer.nodes.get_indexed(offer.nodes.find_index(self.name(number)).ok()?)?;
+        Some((id, view.node(donor, id)?))
+    }
+
+    /// Whether nothing but the pool could serve: then what does not fit there fits nowhere.
+    pub(super) fn is_all(&self, wanted: &Wanted<'_>) -> bool {
+        (wanted.gpus.count == 1 || wanted.topology.same_node) && !self.is_elsewhere(wanted.class)
+    }
+
+    /// Whether nodes that are not in the pool have devices of `class`.
+    pub(super) fn is_elsewhere(&self, class: &ClassName) -> bool {
+        !self.classes_elsewhere.is_empty() && self.classes_elsewhere.get(class).is_some_and(|count| *count > 0)
+    }
+
+    fn update(&self, view: &View<'_>, donor: &ClusterId, fleet: &mut Fleet, number: u32) {
+        let Some((id, node)) = self.node(view, donor, number) else { return };
+        fleet.pool.update(self.site, number, free(node, view.occupancy(donor, id)));
+    }
+}
+
+/// Whether a node is as the last plan left it: then it is counted in already.
+fn came_to_be(notes: &[Note]) -> bool {
+    let last = |is: bool| notes.iter().rev().find(|note| note.is == is).and_then(|note| note.lent);
+    notes.iter().all(|note| note.lent.is_some()) && last(false).is_some() && last(false) == last(true)
+}
+
+impl Digest for NodeId {
+    fn digest(&self) -> u64 {
+        let words = self.as_str().as_bytes().chunks(8);
+        digest_of(words.map(|word| word.iter().fold(0, |all, &byte| all << 8 | u64::from(byte))))
+    }
+}

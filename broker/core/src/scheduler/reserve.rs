@@ -1,0 +1,201 @@
+//! When a request that fits nowhere now could start: the earliest end of leases that makes room for it, and where.
+//!
+//! A request that has waited long enough gets that room reserved, and others pass it only if they cannot delay it: they
+//! end before it starts, or take nothing of what is reserved. That is EASY backfilling (Lifka, JSSPP 1995), with one
+//! reservation at a time; Mu'alem and Feitelson (IEEE TPDS 12(6), 2001) compare it with reservations for all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use comity_policy::{AgreementSides, LeaseUse};
+
+use super::cutting::Worths;
+use super::fit::fit;
+use super::plan::donors;
+use super::spread::{Found, spread};
+use super::verdict::{Candidate, ask_donor};
+use super::view::{Held, View};
+use crate::command::ProposedReclaim;
+use crate::demand::RequestSpec;
+use crate::id::{ClusterId, LeaseId, RequestId};
+use crate::lease::{Lease, LeaseState};
+use crate::reclaim::{ReclaimReason, notice};
+use crate::state::State;
+use crate::time::{Millis, Timestamp};
+
+/// Capacity that is kept for a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// For which.
+    pub request: RequestId,
+    /// When it can start, if no lease is renewed and no donor takes anything away.
+    pub at: Timestamp,
+    /// Where; several of a gang that is spread.
+    pub donors: Vec<ClusterId>,
+}
+
+/// Where and when a request can start.
+pub(super) struct Start {
+    pub(super) at: Timestamp,
+    pub(super) found: Found,
+}
+
+impl Start {
+    /// At which donors.
+    pub(super) fn donors(&self) -> Vec<ClusterId> {
+        self.found.iter().map(|part| part.placement.donor.clone()).collect()
+    }
+}
+
+/// What leases hold, by end. One that is not yet active may take its hold and then its whole term; one that ends
+/// already ends now.
+pub(super) fn held(state: &State) -> Vec<Held<'_>> {
+    held_after(state, &[])
+}
+
+/// The same once those are being reclaimed.
+pub(super) fn held_after<'a>(state: &'a State, reclaims: &[ProposedReclaim]) -> Vec<Held<'a>> {
+    let leases = ends(state, reclaims).into_iter();
+    let mut held: Vec<Held<'_>> =
+        leases.map(|(_, lease, end)| Held { end, counts: lease.as_use(), placement: &lease.placement }).collect();
+    held.sort_by_key(|held| held.end);
+    held
+}
+
+/// Leases that take something, by id, and when each ends at the latest once those are being reclaimed.
+pub(super) fn ends<'a>(state: &'a State, reclaims: &[ProposedReclaim]) -> Vec<(LeaseId, &'a Lease, Timestamp)> {
+    let reasons: BTreeMap<LeaseId, &ReclaimReason> =
+        reclaims.iter().map(|reclaim| (reclaim.lease, &reclaim.reason)).collect();
+    let end = |id: LeaseId, lease: &Lease| match reasons.get(&id) {
+        Some(reason) => end_if_reclaimed(state, lease, reason),
+        None => end_of(lease, state.log_time),
+    };
+    let leases = state.live_leases().filter(|(_, lease)| lease.occupies());
+    leases.map(|(id, lease)| (id, lease, end(id, lease))).collect()
+}
+
+/// When a lease ends at the latest if it is being reclaimed now, for this reason.
+pub(super) fn end_if_reclaimed(state: &State, lease: &Lease, reason: &ReclaimReason) -> Timestamp {
+    state.log_time.after(notice(state, lease, reason)).min(end_of(lease, state.log_time))
+}
+
+/// When a lease ends at the latest, unless it is renewed.
+pub(super) fn end_of(lease: &Lease, now: Timestamp) -> Timestamp {
+    let end = match lease.state {
+        LeaseState::Placed | LeaseState::Connecting => lease.hold_until.after(lease.term),
+        LeaseState::Active | LeaseState::Suspect | LeaseState::Reclaiming => lease.due().unwrap_or(now),
+        LeaseState::Ending | LeaseState::Ended => now,
+    };
+    end.max(now)
+}
+
+/// When something that is placed at `at` ends at the latest.
+pub(super) fn end_of_start(state: &State, at: Timestamp, duration: Millis) -> Timestamp {
+    at.after(state.settings().hold).after(duration)
+}
+
+/// When something that is placed now ends at the latest.
+pub(super) fn end_if_placed(state: &State, duration: Millis) -> Timestamp {
+    end_of_start(state, state.log_time, duration)
+}
+
+/// The earliest start of `spec` under the ends of what is held, which is sorted by them; `None` if no end makes room.
+/// Dates of policy and the state of donors count as they are now.
+pub(super) fn earliest(view: &View<'_>, held: &[Held<'_>], spec: &RequestSpec) -> Option<Start> {
+    let institution = view.bundle.tenants.get(spec.tenant.as_str()).map_or("", |t| t.spec.institution.as_str());
+    let agreements: BTreeSet<&str> = view
+        .bundle
+        .agreements
+        .values()
+        .filter(|agreement| {
+            let (AgreementSides::Mutual(borrowers) | AgreementSides::OneWay { borrowers, .. }) = &agreement.spec.sides;
+            borrowers.contains(institution)
+        })
+        .map(|agreement| agreement.name.as_str())
+        .collect();
+    let mut best = earliest_spread(view, held, spec);
+    for donor in donors(view.state, spec) {
+        // What is in the way at this donor: what is held of it, and what counts against limits of who asks.
+        let matters = |counts: &LeaseUse<'_>| {
+            counts.donor == donor.as_str()
+                || counts.institution == institution
+                || counts.agreement.is_some_and(|agreement| agreements.contains(agreement))
+        };
+        let in_the_way: Vec<&Held<'_>> = held.iter().filter(|held| matters(&held.counts)).collect();
+        let sooner = |held: &&&Held<'_>| best.as_ref().is_none_or(|best| held.end < best.at);
+        let all = in_the_way.iter().take_while(|held| sooner(held)).count();
+        let fits = |many: usize| released(view, &in_the_way[..many], spec, donor);
+        let Some((most, found)) = fewest(all, fits) else { continue };
+        let at = most.checked_sub(1).and_then(|last| in_the_way.get(last)).map_or(view.state.log_time, |held| held.end);
+        if best.as_ref().is_none_or(|best| at < best.at) {
+            best = Some(Start { at, found: vec![found] });
+        }
+    }
+    best
+}
+
+/// The fewest of `all` ends that make room, and what `fits` then; `None` if all do not. More room is never worse, so
+/// they are found by halving; but few are tried before many, for mostly few do, and a look costs as much as there is to
+/// be released.
+fn fewest<T>(all: usize, mut fits: impl FnMut(usize) -> Option<T>) -> Option<(usize, T)> {
+    let (mut least, mut most, mut found) = (0, all, fits(all)?);
+    while least < most {
+        let middle = least.midpoint(most).min(2 * least);
+        match fits(middle) {
+            Some(sooner) => (most, found) = (middle, sooner),
+            None => least = middle + 1,
+        }
+    }
+    Some((most, found))
+}
+
+/// The earliest start on several donors, where that is allowed.
+fn earliest_spread(view: &View<'_>, held: &[Held<'_>], spec: &RequestSpec) -> Option<Start> {
+    let mut worths = Worths::default();
+    let after = |many: usize| {
+        let mut view = view.clone();
+        held[..many].iter().for_each(|held| view.release(held));
+        spread(&view, spec, None, &mut |view, donor, wanted| fit(view, donor, wanted, &mut worths))
+    };
+    if !spec.spread_donors {
+        return None;
+    }
+    let (most, found) = fewest(held.len(), after)?;
+    let at = most.checked_sub(1).and_then(|last| held.get(last)).map_or(view.state.log_time, |held| held.end);
+    Some(Start { at, found })
+}
+
+/// Where `spec` fits at `donor` once those are gone.
+pub(super) fn released(
+    view: &View<'_>,
+    gone: &[&Held<'_>],
+    spec: &RequestSpec,
+    donor: &ClusterId,
+) -> Option<Candidate> {
+    let mut view = view.clone();
+    for held in gone {
+        view.release(held);
+    }
+    let mut worths = Worths::default();
+    ask_donor(&view, spec, donor, &mut |view, donor, wanted| fit(view, donor, wanted, &mut worths)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fewest;
+
+    #[test]
+    fn the_fewest_ends_are_found_without_looking_at_many_more() {
+        for all in 0..70 {
+            for needed in 0..=all {
+                let mut looked_at = Vec::new();
+                let found = fewest(all, |many| {
+                    looked_at.push(many);
+                    (many >= needed).then_some(many)
+                });
+                assert_eq!(found, Some((needed, needed)), "{needed} of {all}");
+                assert!(looked_at[1..].iter().all(|many| *many <= 2 * needed), "{needed} of {all}: {looked_at:?}");
+            }
+            assert_eq!(fewest(all, |_| None::<()>), None);
+        }
+    }
+}

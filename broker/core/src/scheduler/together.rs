@@ -1,0 +1,70 @@
+//! The next of a long queue, placed in an order of their own when all of them fit.
+//!
+//! As in a [batch](super::batch), everything of one plan begins at the same time, so to those that are placed either
+//! way it does not matter who was placed first. Of a long queue as many as one plan may hold are placed the largest
+//! first, and those that ask for the same one after the other: what a large gang needs is not broken into by what comes
+//! before it, and what was found for one says where the next one goes. If one of them fits nowhere, nothing of this is
+//! kept, and who comes first is served first.
+
+use std::cmp::Reverse;
+
+use super::ahead::may_be_slices;
+use super::asked::Asked;
+use super::order::Order;
+use super::plan::{Plan, Run};
+use crate::fairness::Amounts;
+use crate::id::RequestId;
+use crate::request::Request;
+
+impl<'a> Run<'a, '_> {
+    /// Places the next `limit` of those that wait; false, and nothing is changed, if they do not all fit, or if
+    /// something is placed or kept free already.
+    pub(super) fn place_next_together(&mut self, plan: &mut Plan, limit: usize) -> bool {
+        if self.strict.is_some() || self.as_if.is_some() || !plan.placements.is_empty() {
+            return false;
+        }
+        let Some(turn) = self.next_of_queue(limit) else { return false };
+        let seen = self.view.clone();
+        for (id, request) in turn {
+            let Some(found) = self.best(request) else {
+                self.undo(plan, seen);
+                return false;
+            };
+            let proposed = self.propose(id, request, found);
+            plan.placements.push(proposed);
+        }
+        true
+    }
+
+    /// Those whose turn it is, the largest first and the same ones together; `None` where what one gets may be more or
+    /// less than it asks for: then whose turn is next depends on it.
+    fn next_of_queue(&self, limit: usize) -> Option<Vec<(RequestId, &'a Request)>> {
+        let mut order = Order::new(self.view.state, self.view.bundle, None);
+        let mut turn = Vec::with_capacity(limit.min(self.view.state.queued_len()));
+        while turn.len() < limit {
+            let Some((id, request)) = order.next() else { break };
+            if request.spec.members.is_some() || may_be_slices(&request.spec) {
+                return None;
+            }
+            let amounts = Amounts::asked(&request.spec);
+            order.placed(request.spec.tenant.as_str(), amounts);
+            turn.push((Reverse((amounts.gpu_milli, amounts.cpu_milli, amounts.memory_mib)), id, request));
+        }
+        turn.sort_unstable_by(|(size, id, request), (other, other_id, other_request)| {
+            let asked = || Asked::of(&request.spec).cmp(&Asked::of(&other_request.spec));
+            size.cmp(other).then_with(asked).then_with(|| id.cmp(other_id))
+        });
+        Some(turn.into_iter().map(|(_, id, request)| (id, request)).collect())
+    }
+
+    /// As it was when nothing was placed.
+    fn undo(&mut self, plan: &mut Plan, seen: super::view::View<'a>) {
+        plan.placements.clear();
+        self.view = seen;
+        for placed in std::mem::take(&mut self.placed) {
+            self.look_again(&placed.candidate);
+        }
+        // There is more room than where it failed.
+        self.failed.clear();
+    }
+}

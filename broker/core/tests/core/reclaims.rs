@@ -1,0 +1,254 @@
+//! What people are told of leases that are being reclaimed for a request: what the plan does, before and after it does
+//! it.
+
+use comity_core::command::{CancelRequest, Expire, LeaseOutcome, PlaceRequests, ProposedReclaim};
+use comity_core::demand::{RequestSpec, Share};
+use comity_core::inventory::Sharing;
+use comity_core::lease::LeaseState;
+use comity_core::scheduler::{self, Reclaims, Quote, Waiting};
+use comity_core::request::RequestState;
+use comity_core::{Command, LeaseId, Millis, RequestId, Timestamp};
+use proptest::prelude::*;
+
+use super::federation::{Federation, cluster, device, offer, spec};
+use super::reclaim::{GRACE, MINUTE, at, urgent, yielding};
+
+fn told(federation: &Federation, request: RequestId) -> Waiting {
+    scheduler::explain_waiting(&federation.state, request).unwrap()
+}
+
+/// What is being reclaimed for `request` by the next plan.
+fn proposed(federation: &Federation, request: RequestId) -> Vec<LeaseId> {
+    let plan = scheduler::plan(&federation.state, 512);
+    let its = plan.reclaims.iter().filter(|reclaim| reclaim.reason.for_request() == Some(request));
+    let mut its: Vec<LeaseId> = its.map(|reclaim| reclaim.lease).collect();
+    its.sort_unstable();
+    its
+}
+
+fn leases_of(reclaims: Option<&Reclaims>) -> Vec<LeaseId> {
+    reclaims.into_iter().flat_map(|it| &it.leases).map(|it| it.lease).collect()
+}
+
+/// North is full of work that does not yield; at south two leases of two GPUs each do.
+fn full() -> (Federation, LeaseId, LeaseId) {
+    let mut federation = Federation::with_preemption();
+    for _ in 0..2 {
+        federation
+            .running(at("north", RequestSpec { duration: Millis::from_hours(8), ..spec(8, Share::Whole, "big") }));
+    }
+    let (_, first) = federation.running(at("south", yielding(2, 20 * MINUTE)));
+    let (_, second) = federation.running(at("south", yielding(2, 0)));
+    (federation, first, second)
+}
+
+#[test]
+fn a_quote_says_which_leases_yield_after_which_notice_and_when_it_starts_then() {
+    let (mut federation, first, second) = full();
+    let now = federation.state.log_time;
+    let quote: Quote = scheduler::quote(&federation.state, &urgent(4));
+    let reclaims = quote.reclaims.unwrap();
+    assert_eq!((&reclaims.donor, reclaims.given, reclaims.move_aside), (&cluster("south"), false, false));
+    assert_eq!(leases_of(Some(&reclaims)), [first, second]);
+    assert_eq!(reclaims.gpus_milli(), 4_000);
+    // The first asked for more notice than the donor gives, the second for less.
+    let notices: Vec<u64> = reclaims.leases.iter().map(|lease| lease.notice.0).collect();
+    assert_eq!(notices, [20 * MINUTE, GRACE]);
+    assert!(reclaims.leases.iter().all(|lease| lease.priority.as_ref().unwrap().as_str() == "normal"));
+    let end = Timestamp(now.0 + 20 * MINUTE);
+    assert_eq!(reclaims.until(), Some(end));
+    assert_eq!(quote.earliest, Some((end, vec![cluster("south")])));
+    assert!(quote.placements.is_empty());
+    let summary = &quote.explanation.summary;
+    let told_so = "it starts by room that is made at south: 2 leases of priority normal (4 GPUs) would be reclaimed to yield to it, \
+                   with 20 min of notice; gone by ";
+    assert!(summary.contains(told_so), "{summary}");
+    let unblock = |quote: &scheduler::Explanation, donor: &str| {
+        let verdict = quote.donors.iter().find(|verdict| verdict.donor == cluster(donor)).unwrap();
+        verdict.obstacle.as_ref().unwrap().unblock.clone()
+    };
+    assert!(unblock(&quote.explanation, "south").contains("2 leases of priority normal (4 GPUs) would be reclaimed"));
+    assert!(!unblock(&quote.explanation, "north").contains("reclaimed"));
+
+    // Who may not preempt hears nothing of it, and neither does who asks for later.
+    let plain = scheduler::quote(&federation.state, &spec(4, Share::Whole, "big"));
+    assert!(plain.reclaims.is_none() && plain.earliest.unwrap().0 > end, "it waits for their terms");
+    let later = RequestSpec { not_before: Some(Timestamp(now.0 + MINUTE)), ..urgent(4) };
+    assert_eq!(scheduler::quote(&federation.state, &later).reclaims, None);
+    // Nobody yields who does not say so.
+    assert_eq!(scheduler::quote(&federation.state, &at("north", urgent(1))).reclaims, None);
+
+    // The same is told of the one that waits, before and after notice is given.
+    let request = federation.submit(urgent(4));
+    let next = told(&federation, request);
+    assert_eq!(leases_of(next.reclaims.as_ref()), [first, second]);
+    assert!(!next.reclaims.unwrap().given);
+    let plan = scheduler::plan(&federation.state, 10);
+    federation.reclaim(plan.reclaims);
+    let waiting = told(&federation, request);
+    let given = waiting.reclaims.unwrap();
+    assert!(given.given);
+    assert_eq!(leases_of(Some(&given)), [first, second]);
+    let deadline =
+        |federation: &Federation, lease: LeaseId| federation.state.leases[&lease].reclaim.clone().unwrap().deadline;
+    assert_eq!(given.until(), Some(deadline(&federation, first)));
+    assert_eq!(waiting.standing.unwrap().earliest, Some((deadline(&federation, first), vec![cluster("south")])));
+    let summary = &waiting.explanation.summary;
+    assert!(
+        summary.contains("it waits for 2 leases of priority normal (4 GPUs) at south, reclaimed to yield to it"),
+        "{summary}"
+    );
+    assert!(unblock(&waiting.explanation, "south").contains("are being reclaimed for it"));
+
+    // What they leave is its own: others that ask for less wait until it ends.
+    let behind = scheduler::quote(&federation.state, &at("south", spec(1, Share::Whole, "big")));
+    let (starts, _) = behind.earliest.unwrap();
+    assert!(
+        starts.0 >= deadline(&federation, first).0 + 30 * MINUTE,
+        "it would start in what {request} gets: {starts:?}"
+    );
+
+    // One says that its work is saved: the other one is what it waits for. Then its donor clears both.
+    federation.report_lease("west", first, LeaseOutcome::Checkpointed);
+    assert_eq!(federation.state.leases[&first].state, LeaseState::Ending);
+    let waiting = told(&federation, request);
+    assert_eq!(waiting.reclaims.unwrap().until(), Some(deadline(&federation, second)));
+    federation.report_lease("west", second, LeaseOutcome::Checkpointed);
+    let waiting = told(&federation, request);
+    assert_eq!(waiting.reclaims.unwrap().until(), None);
+    let summary = &waiting.explanation.summary;
+    assert!(summary.ends_with("ended, and south has yet to clear them"), "{summary}");
+    federation.stop(first);
+    federation.stop(second);
+    assert_eq!(federation.place().len(), 1);
+    assert_eq!(federation.state.requests[&request].state, RequestState::Matched);
+}
+
+#[test]
+fn a_quote_takes_its_turn_before_lower_priorities() {
+    let (mut federation, first, second) = full();
+    federation.ok(Command::CancelRequest(CancelRequest { request: federation.state.leases[&first].request }));
+    federation.stop(first);
+    // Two are free at south, and wanted by somebody of a lower priority.
+    let low = federation.submit(at("south", spec(2, Share::Whole, "big")));
+    let quote = scheduler::quote(&federation.state, &urgent(2));
+    assert_eq!(quote.placements.len(), 1, "{quote:?}");
+    assert_eq!(quote.reclaims, None);
+    let same = scheduler::quote(&federation.state, &at("south", spec(2, Share::Whole, "big")));
+    assert!(same.placements.is_empty(), "{low} is served before it: {same:?}");
+    // Three need the place of one lease beside what is free.
+    let quote = scheduler::quote(&federation.state, &urgent(3));
+    assert_eq!(leases_of(quote.reclaims.as_ref()), [second]);
+}
+
+/// Leases that run, at one of two donors: GPUs, minutes ago, minutes of notice if they yield, at north.
+type Running = Vec<(u32, u64, Option<u64>, bool)>;
+
+fn running() -> impl Strategy<Value = Running> {
+    prop::collection::vec((1_u32..=4, 1_u64..=100, prop::option::of(0_u64..=30), any::<bool>()), 1..=7)
+}
+
+/// Requests that wait before: GPUs, and whether they may preempt.
+fn waiting() -> impl Strategy<Value = Vec<(u32, bool)>> {
+    prop::collection::vec((1_u32..=5, any::<bool>()), 0..=3)
+}
+
+fn asked(count: u32, preempts: bool) -> RequestSpec {
+    if preempts { urgent(count) } else { spec(count, Share::Whole, "big") }
+}
+
+/// Six GPUs at north and four at south, and what runs there.
+fn with_running(leases: &Running) -> Federation {
+    let mut federation = Federation::with_preemption();
+    let big = device(81_559, Sharing::Exclusive);
+    federation.offer("north", offer(2, &[("n1", 6, big)]));
+    let mut sorted = leases.clone();
+    sorted.sort_by_key(|(_, minutes, ..)| std::cmp::Reverse(*minutes));
+    let now = federation.now + 100 * MINUTE;
+    for (gpus, minutes, notice, north) in sorted {
+        federation.now = federation.now.max(now - minutes * MINUTE);
+        let work = at(if north { "north" } else { "south" }, yielding(gpus, notice.unwrap_or(0) * MINUTE));
+        let work = if notice.is_some() { work } else { RequestSpec { preemptible: None, ..work } };
+        let request = federation.submit(work);
+        federation.place().iter().for_each(|lease| federation.run(*lease));
+        if federation.state.requests[&request].state == RequestState::Queued {
+            federation.ok(Command::CancelRequest(CancelRequest { request }));
+        }
+    }
+    federation.now = federation.now.max(now);
+    federation.ok(Command::Expire(Expire {}));
+    federation
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A quote says "by calling back n leases at D" if and only if the next plan proposes just that once the request is
+    /// submitted; and "placed so" if and only if the plan does.
+    #[test]
+    fn what_a_quote_says_is_what_the_plan_does(running in running(), waits in waiting(), count in 1_u32..=6, preempts: bool) {
+        let mut federation = with_running(&running);
+        for (count, preempts) in waits {
+            federation.submit(asked(count, preempts));
+        }
+        let wanted = asked(count, preempts);
+        let checked = comity_core::command::check_submission(&federation.state, &wanted, federation.state.log_time).unwrap();
+        let quote = scheduler::quote(&federation.state, &checked);
+        // No time passes.
+        federation.now -= 1;
+        let request = federation.submit(wanted);
+        prop_assert_eq!(leases_of(quote.reclaims.as_ref()), proposed(&federation, request));
+        let plan = scheduler::plan(&federation.state, 512);
+        let placed = plan.placements.iter().filter(|placed| placed.request == request);
+        let placed: Vec<_> = placed.flat_map(|placed| std::iter::once(&placed.placement).chain(&placed.more)).collect();
+        prop_assert_eq!(quote.placements.iter().collect::<Vec<_>>(), placed);
+        // One that waits is told what the plan does, too.
+        let told = told(&federation, request);
+        prop_assert_eq!(leases_of(told.reclaims.as_ref()), proposed(&federation, request));
+        // The deadlines are those that were told.
+        if let Some(reclaims) = &quote.reclaims {
+            federation.now -= 2;
+            federation.ok(Command::PlaceRequests(PlaceRequests { placements: plan.placements }));
+            federation.reclaim(plan.reclaims);
+            for lease in &reclaims.leases {
+                prop_assert_eq!(lease.until, federation.state.leases[&lease.lease].due());
+            }
+        }
+    }
+
+    /// Alone, a request starts when its quote says: not before, and then as soon as donors have cleared what has ended.
+    #[test]
+    fn a_request_starts_when_its_quote_says(running in running(), count in 1_u32..=6, preempts: bool) {
+        let mut federation = with_running(&running);
+        let quote = scheduler::quote(&federation.state, &asked(count, preempts));
+        let Some((earliest, donors)) = quote.earliest else { return Ok(()) };
+        federation.now -= 1;
+        let request = federation.submit(asked(count, preempts));
+        let matched = |federation: &Federation| federation.state.requests[&request].state == RequestState::Matched;
+        loop {
+            federation.now -= 1;
+            let plan = scheduler::plan(&federation.state, 512);
+            let reclaims: Vec<ProposedReclaim> = plan.reclaims.clone();
+            prop_assert!(reclaims.iter().all(|it| it.reason.as_str() == "preempted"));
+            federation.reclaim(reclaims);
+            federation.now -= 1;
+            let placed = federation.place();
+            if matched(&federation) {
+                break;
+            }
+            placed.iter().for_each(|lease| federation.run(*lease));
+            // Time goes on to the next end of a lease.
+            let ends = federation.state.live_leases().filter(|(_, lease)| lease.state.is_in_force());
+            let next = ends.filter_map(|(_, lease)| lease.due()).min().unwrap();
+            federation.now = federation.now.max(next.0 - 1);
+            prop_assert!(federation.now < earliest.0 + 100, "it should have started at {earliest:?}, and it is {}", federation.now);
+            federation.ok(Command::Expire(Expire {}));
+            let ending = federation.state.live_leases().filter(|(_, lease)| lease.state == LeaseState::Ending);
+            let ending: Vec<LeaseId> = ending.map(|(id, _)| id).collect();
+            ending.iter().for_each(|lease| federation.stop(*lease));
+        }
+        prop_assert!(federation.now >= earliest.0, "it started at {}, before {earliest:?}", federation.now);
+        let lease = federation.state.requests[&request].lease.unwrap();
+        prop_assert!(donors.contains(&federation.state.leases[&lease].placement.donor));
+    }
+}

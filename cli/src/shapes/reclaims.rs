@@ -1,0 +1,131 @@
+//! Leases that are being reclaimed so that a request has room.
+
+use comity_proto::v1;
+use serde::Serialize;
+
+use super::{gpus, text, time};
+use crate::units::{age, format_duration};
+
+/// Those at one donor.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Reclaims {
+    /// Where.
+    pub donor: String,
+    /// Whether notice was given; else it would be next.
+    pub given: bool,
+    /// Whether they move aside to another place that they have, rather than yield to a higher priority.
+    pub move_aside: bool,
+    /// What they take in all, in thousandths of GPUs.
+    pub gpus_milli: u64,
+    /// When the last of them ends at the latest; none if all have ended and the donor has yet to clear them.
+    pub until_ms: Option<u64>,
+    /// Which ones.
+    pub leases: Vec<ReclaimedLease>,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReclaimedLease {
+    /// Its id, if the caller may see it.
+    pub lease: Option<String>,
+    /// Its tenant, if the caller may see it.
+    pub tenant: Option<String>,
+    /// Priority class of its request.
+    pub priority: Option<String>,
+    /// What it takes, in thousandths of GPUs.
+    pub gpus_milli: u64,
+    /// The notice that it was given, or would be.
+    pub notice_ms: u64,
+    /// When it ends at the latest.
+    pub until_ms: Option<u64>,
+}
+
+impl From<v1::Reclaims> for Reclaims {
+    fn from(reclaims: v1::Reclaims) -> Self {
+        let lease = |lease: v1::ReclaimedLease| ReclaimedLease {
+            lease: text(lease.lease),
+            tenant: text(lease.tenant),
+            priority: text(lease.priority),
+            gpus_milli: lease.gpus_milli,
+            notice_ms: lease.notice_ms,
+            until_ms: time(lease.until_ms),
+        };
+        Self {
+            donor: reclaims.donor,
+            given: reclaims.given,
+            move_aside: reclaims.move_aside,
+            gpus_milli: reclaims.gpus_milli,
+            until_ms: time(reclaims.until_ms),
+            leases: reclaims.leases.into_iter().map(lease).collect(),
+        }
+    }
+}
+
+impl Reclaims {
+    /// In one line: how many, where, after which notice, until when; and which ones, as far as they may be seen.
+    pub(super) fn summary(&self, now_ms: u64) -> String {
+        let many = match self.leases.len() {
+            1 => "1 lease".to_owned(),
+            many => format!("{many} leases"),
+        };
+        let notice = self.leases.iter().map(|lease| lease.notice_ms).max().unwrap_or(0);
+        let how = match (self.given, self.move_aside) {
+            (true, false) => "reclaimed".to_owned(),
+            (true, true) => "reclaimed to move aside".to_owned(),
+            (false, false) => format!("would be reclaimed with {} of notice", format_duration(notice)),
+            (false, true) => format!("would move aside within {}", format_duration(notice)),
+        };
+        let until = match self.until_ms {
+            Some(until) => format!("gone {} at the latest", age(until, now_ms)),
+            None => "ended, and not cleared yet".to_owned(),
+        };
+        let which: Vec<String> = self.leases.iter().map(ReclaimedLease::summary).collect();
+        format!("{many} at {} ({} GPUs) {how}, {until}: {}", self.donor, gpus(self.gpus_milli), which.join(", "))
+    }
+}
+
+impl ReclaimedLease {
+    fn summary(&self) -> String {
+        let name = self.lease.as_deref().unwrap_or("a lease");
+        let tenant = self.tenant.as_ref().map_or_else(String::new, |tenant| format!(" of {tenant}"));
+        let priority = self.priority.as_ref().map_or_else(String::new, |class| format!(", {class}"));
+        format!("{name}{tenant} ({} GPUs{priority})", gpus(self.gpus_milli))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_reclaimed_is_told_in_words_and_whose_only_where_it_may_be_seen() {
+        let hidden = v1::ReclaimedLease {
+            priority: "low".to_owned(),
+            gpus_milli: 500,
+            notice_ms: 300_000,
+            until_ms: 300_000,
+            ..v1::ReclaimedLease::default()
+        };
+        let seen = v1::ReclaimedLease { lease: "lease-7".to_owned(), tenant: "vision".to_owned(), ..hidden.clone() };
+        let next = v1::Reclaims {
+            donor: "north".to_owned(),
+            gpus_milli: 1_000,
+            until_ms: 300_000,
+            leases: vec![seen, hidden],
+            ..v1::Reclaims::default()
+        };
+        let told = Reclaims::from(next.clone());
+        assert_eq!(
+            told.summary(0),
+            "2 leases at north (1 GPUs) would be reclaimed with 5m of notice, gone in 5m at the latest: \
+             lease-7 of vision (0.5 GPUs, low), a lease (0.5 GPUs, low)"
+        );
+        let json = serde_json::to_value(&told).expect("it is plain data");
+        assert_eq!((&json["leases"][0]["lease"], &json["untilMs"]), (&"lease-7".into(), &300_000.into()));
+        assert!(json["leases"][1]["lease"].is_null(), "{json}");
+        let ended = Reclaims::from(v1::Reclaims { given: true, until_ms: 0, ..next });
+        assert!(ended.summary(0).contains("reclaimed, ended, and not cleared yet"), "{}", ended.summary(0));
+    }
+}
