@@ -23,47 +23,24 @@
 //! - [`invariants`]: named sentences, one file each
 //! - [`cow_map`]: tables that are copied in no time, for snapshots; [`snapshot`]: the format on disk
 
-pub mod blob;
-pub mod broker_record;
-pub mod cluster;
-mod cluster_sums;
-pub mod command;
-pub mod cow_map;
-pub mod data;
-pub mod demand;
-pub mod envelope;
-pub mod fairness;
-mod gang;
-pub mod health;
-pub mod id;
-pub mod idempotency;
-pub mod invariants;
-pub mod inventory;
-pub mod keys;
-pub mod lease;
-pub mod limits;
-pub mod log;
+mod apply;
+mod collections;
+pub mod explain;
+pub mod feasibility;
+mod model;
 pub mod scheduler;
-pub mod mig;
-pub mod network;
-pub mod occupancy;
-mod offered;
-pub mod packing;
-pub mod peering;
-pub mod placement;
-pub mod policy_record;
-mod queue;
-pub mod reclaim;
-pub mod refusal;
-pub mod request;
-pub mod settings;
-pub mod snapshot;
 pub mod state;
-pub mod time;
-mod timers;
-mod transition;
-mod usable;
-pub mod work;
+
+pub use apply::command;
+pub use apply::entry as log;
+pub use collections::cow_map;
+pub use model::{
+    amounts, blob, broker_record, cluster, data, demand, envelope, health, id, idempotency, inventory, keys, lease,
+    limits, mig, network, peering, placement, policy_record, reclaim, refusal, request, settings, time, work,
+};
+pub use scheduler::packing;
+pub use state::encoding as snapshot;
+pub use state::{fairness, invariants, occupancy};
 
 pub use blob::Blob;
 pub use command::Command;

@@ -10,58 +10,25 @@
 //! offers, policy ─▶ reclaim ─▶ leases to reclaim; a new place for what is being reclaimed is found as for what waits
 //! ```
 //!
-//! Which node of a donor is a matter of [`packing`](crate::packing), as far as it can say what is asked for: whole
+//! Which node of a donor is a matter of [`packing`](crate::scheduler::packing), as far as it can say what is asked for: whole
 //! devices of one node, or part of one. What it cannot say (MIG profiles, several shares that may lie on one device,
 //! gangs over several nodes, nodes taken whole, members, NVLink, NUMA, RDMA) is fitted by looking at each node; where a
 //! MIG device may be cut as leases need it, `cutting` says at which slots, with the requests that wait behind in view.
 
-mod ahead;
-mod asked;
-mod bandwidth;
-mod batch;
-mod reclaims;
-mod make_room;
-mod check;
-mod check_wiring;
-mod cut;
-mod cutting;
-mod device;
-mod explain;
-mod fit;
-mod gravity;
-mod grow;
-mod hopeless;
-mod kept;
-mod never;
-mod no_start;
-mod nodes;
-mod order;
-mod outlook;
-mod packs;
-mod plan;
-mod quote;
-mod reclaim;
-mod reserve;
-mod score;
-mod sought;
-mod spread;
-mod standing;
-mod together;
-mod unwell;
-mod verdict;
-mod view;
-mod ways;
-mod wired;
-mod wishes;
+pub(crate) mod ahead;
+pub(crate) mod batch;
+pub(crate) mod make_room;
+pub(crate) mod grow;
+pub(crate) mod hopeless;
+pub(crate) mod kept;
+pub(crate) mod order;
+pub mod packing;
+pub(crate) mod packs;
+pub(crate) mod plan;
+pub(crate) mod reclaimer;
+pub(crate) mod reserve;
+pub(crate) mod together;
 
-pub use reclaims::{Reclaims, ReclaimedLease};
-pub(crate) use check::check_proposed;
-pub use check::{Grant, check, check_renewal, check_request};
-pub use explain::{Explanation, Waiting, explain, explain_waiting};
 pub use plan::{OVERDUE_AFTER, Plan, Planner, plan};
-pub use quote::{Quote, quote};
-pub use reclaim::{Reclaimer, check_reclaims, is_still_needed, reclaims_at, spared};
+pub use reclaimer::{Reclaimer, reclaims_at};
 pub use reserve::Reserved;
-pub use sought::explain_sought;
-pub use standing::Standing;
-pub use verdict::{DonorVerdict, Obstacle};

@@ -1,34 +1,44 @@
 //! The federation's state and the one function that changes it.
 
+pub(crate) mod cluster_sums;
+pub mod encoding;
+pub mod fairness;
+pub(crate) mod gang;
+pub mod invariants;
+pub mod occupancy;
+pub(crate) mod offered;
+pub(crate) mod queue;
+pub(crate) mod timers;
+pub(crate) mod usable;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use comity_policy::UsageTable;
 use serde::{Deserialize, Serialize};
 
-use crate::broker_record::BrokerRecord;
-use crate::cluster::{Cluster, Invite};
-use crate::cluster_sums::ClusterSums;
-use crate::cow_map::CowMap;
-use crate::envelope::{Envelope, EnvelopeKey};
-use crate::fairness::{Amounts, Holdings, Ledger};
-use crate::gang;
-use crate::id::{ClassName, ClusterId, InstitutionId, LeaseId, NodeId, PeeringId, PriorityName, RequestId, TenantId};
-use crate::idempotency::{self, Record};
-use crate::lease::{Lease, LeaseState};
-use crate::limits::MAX_IDEMPOTENCY_RECORDS;
-use crate::log::{Applied, FAIRNESS_SINCE, LogEnvelope};
-use crate::occupancy::Occupancy;
-use crate::offered::Looks;
-use crate::peering::Peering;
-use crate::policy_record::PolicyRecord;
-use crate::queue::Queue;
-use crate::request::{Request, RequestState};
-use crate::settings::Settings;
-use crate::time::{Millis, Timestamp};
-use crate::timers::{Due, Timers};
-use crate::transition::Transition;
-use crate::usable::Usable;
-use crate::work::{WorkMix, WorkType};
+use crate::model::broker_record::BrokerRecord;
+use crate::model::cluster::{Cluster, Invite};
+use crate::state::cluster_sums::ClusterSums;
+use crate::collections::cow_map::CowMap;
+use crate::model::envelope::{Envelope, EnvelopeKey};
+use crate::state::fairness::{Amounts, Holdings, Ledger};
+use crate::model::id::{ClassName, ClusterId, InstitutionId, LeaseId, NodeId, PeeringId, PriorityName, RequestId, TenantId};
+use crate::model::idempotency::{self, Record};
+use crate::model::lease::{Lease, LeaseState};
+use crate::model::limits::MAX_IDEMPOTENCY_RECORDS;
+use crate::apply::entry::{Applied, FAIRNESS_SINCE, LogEnvelope};
+use crate::state::occupancy::Occupancy;
+use crate::state::offered::Looks;
+use crate::model::peering::Peering;
+use crate::model::policy_record::PolicyRecord;
+use crate::state::queue::Queue;
+use crate::model::request::{Request, RequestState};
+use crate::model::settings::Settings;
+use crate::model::time::{Millis, Timestamp};
+use crate::state::timers::{Due, Timers};
+use crate::apply::transition::Transition;
+use crate::state::usable::Usable;
+use crate::model::work::{WorkMix, WorkType};
 
 /// Everything the federation knows. Read freely; only [`State::apply`] changes it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -59,7 +69,7 @@ pub struct State {
     /// When a request that waited far too long was last placed before its turn.
     #[serde(default)]
     pub last_overdue: Timestamp,
-    /// Brokers of the group, past and present, by number; at most [`MAX_BROKERS`](crate::limits::MAX_BROKERS).
+    /// Brokers of the group, past and present, by number; at most [`MAX_BROKERS`](crate::model::limits::MAX_BROKERS).
     #[serde(default)]
     pub brokers: BTreeMap<u64, BrokerRecord>,
     /// What the log clocks of leaders lack to log time: the sum of all re-bases, in milliseconds.
@@ -134,11 +144,11 @@ impl State {
         }
         let applied = Applied { reply, revision: self.revision, changes };
         #[cfg(debug_assertions)]
-        crate::invariants::assert_all(self);
+        invariants::assert_all(self);
         applied
     }
 
-    fn remember(&mut self, key: &crate::log::Idempotency, reply: &crate::log::Reply) {
+    fn remember(&mut self, key: &crate::apply::entry::Idempotency, reply: &crate::apply::entry::Reply) {
         while self.idempotency.len() >= MAX_IDEMPOTENCY_RECORDS {
             let Some(oldest) = self.derived.timers.oldest_answer().map(str::to_owned) else { break };
             self.forget(&oldest);
@@ -248,7 +258,7 @@ impl State {
             peering: PeeringId(0),
             epoch: 0,
             lease: None,
-            step: crate::envelope::Step::Psk,
+            step: crate::model::envelope::Step::Psk,
             sequence: 0,
         };
         self.envelopes.range(from..).take_while(move |(key, _)| key.to == *cluster).map(|(_, envelope)| envelope)
@@ -360,7 +370,7 @@ impl Derived {
     }
 
     pub(crate) fn note_peering(&mut self, id: PeeringId, peering: &Peering, idle: Millis) {
-        use crate::peering::PeeringState::{Closed, Draining, Established, Failed};
+        use crate::model::peering::PeeringState::{Closed, Draining, Established, Failed};
         let due = match peering.state {
             Draining | Closed => None,
             Failed => peering.retry_at,

@@ -2,23 +2,23 @@
 
 use std::collections::VecDeque;
 
-use super::cutting::MAX_AHEAD;
-use super::order::AsIf;
-use crate::demand::{RequestSpec, Share};
-use crate::id::RequestId;
-use crate::request::Request;
+use crate::feasibility::fit::cutting::MAX_AHEAD;
+use crate::scheduler::order::AsIf;
+use crate::model::demand::{RequestSpec, Share};
+use crate::model::id::RequestId;
+use crate::model::request::Request;
 use crate::state::State;
 
 /// Waiting requests that MIG instances may serve, the oldest first; those that were served are left out. They are
 /// looked for when the first such request is served.
-pub(super) struct Ahead<'a> {
+pub(crate) struct Ahead<'a> {
     near: VecDeque<(RequestId, &'a RequestSpec)>,
     rest: Box<dyn Iterator<Item = (RequestId, &'a RequestSpec)> + 'a>,
 }
 
 impl<'a> Ahead<'a> {
     /// Of all that wait, and one that is looked at as if it did.
-    pub(super) fn new(state: &'a State, as_if: Option<&'a AsIf<'a>>) -> Self {
+    pub(crate) fn new(state: &'a State, as_if: Option<&'a AsIf<'a>>) -> Self {
         let waiting = state.derived.queue.by_age.iter();
         let requests = waiting.filter_map(|(_, id)| Some((*id, &state.requests.get(id)?.spec)));
         let requests = requests.chain(as_if.map(|it| (it.id, &it.request.spec)));
@@ -27,7 +27,7 @@ impl<'a> Ahead<'a> {
 
     /// Those behind `id`, which is served now. None where it is not itself served by instances: then they are not in
     /// its way.
-    pub(super) fn behind(&mut self, id: RequestId, request: &Request) -> Vec<&'a RequestSpec> {
+    pub(crate) fn behind(&mut self, id: RequestId, request: &Request) -> Vec<&'a RequestSpec> {
         if !may_be_slices(&request.spec) {
             return Vec::new();
         }
@@ -41,6 +41,6 @@ impl<'a> Ahead<'a> {
 }
 
 /// Whether MIG instances could be what serves it.
-pub(super) fn may_be_slices(spec: &RequestSpec) -> bool {
+pub(crate) fn may_be_slices(spec: &RequestSpec) -> bool {
     matches!(spec.gpus.share, Share::MigProfile(_) | Share::MemoryMib(_))
 }

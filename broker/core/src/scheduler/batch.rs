@@ -5,21 +5,21 @@
 //! placed first: fairness and priority have said who, and only where is tried again. A new way is taken only if nobody
 //! of the old one is left out or gets less, so the plain order is never worse for anyone.
 
-use super::plan::{Plan, Run};
-use super::spread::Found;
-use super::verdict::Candidate;
-use super::view::View;
-use crate::command::ProposedPlacement;
-use crate::id::RequestId;
-use crate::request::Request;
+use crate::scheduler::plan::{Plan, Run};
+use crate::feasibility::donors::spread::Found;
+use crate::feasibility::verdict::Candidate;
+use crate::feasibility::snapshot::View;
+use crate::apply::command::ProposedPlacement;
+use crate::model::id::RequestId;
+use crate::model::request::Request;
 
 /// Requests that are placed again together.
-pub(super) const MAX_BATCH: usize = 64;
+pub(crate) const MAX_BATCH: usize = 64;
 /// Times that one plan tries to let one more in.
-pub(super) const MAX_TRIES: usize = 2;
+pub(crate) const MAX_TRIES: usize = 2;
 
 /// What was placed since a plan stood so.
-pub(super) struct Batch<'a> {
+pub(crate) struct Batch<'a> {
     /// From where on its placements are in the plan, and among what is placed.
     first: usize,
     first_placed: usize,
@@ -28,31 +28,31 @@ pub(super) struct Batch<'a> {
 
 impl<'a> Batch<'a> {
     /// Nothing placed since `run` and `plan` stand so.
-    pub(super) fn begin(run: &Run<'a, '_>, plan: &Plan) -> Self {
+    pub(crate) fn begin(run: &Run<'a, '_>, plan: &Plan) -> Self {
         Self { first: plan.placements.len(), first_placed: run.placed.len(), requests: Vec::new() }
     }
 
     /// Counts in what was placed last.
-    pub(super) fn add(&mut self, id: RequestId, request: &'a Request) {
+    pub(crate) fn add(&mut self, id: RequestId, request: &'a Request) {
         self.requests.push((id, request));
     }
 
     /// Whether no more may be added.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.requests.len() >= MAX_BATCH
     }
 }
 
 /// Thousandths of devices, of cores, and memory that a request asks for: the largest is placed first.
 fn size(request: &Request) -> (u64, u64, u64) {
-    let asked = crate::fairness::Amounts::asked(&request.spec);
+    let asked = crate::state::fairness::Amounts::asked(&request.spec);
     (asked.gpu_milli, asked.cpu_milli, asked.memory_mib)
 }
 
 impl<'a> Run<'a, '_> {
     /// Places the batch again, the largest first, together with a request that did not fit behind it; true if that is
     /// in now.
-    pub(super) fn let_in(
+    pub(crate) fn let_in(
         &mut self,
         plan: &mut Plan,
         batch: &Batch<'a>,
@@ -69,7 +69,7 @@ impl<'a> Run<'a, '_> {
     }
 
     /// Places the batch again, the largest first, if that leaves less idle.
-    pub(super) fn tidy(&mut self, plan: &mut Plan, batch: &Batch<'a>) -> bool {
+    pub(crate) fn tidy(&mut self, plan: &mut Plan, batch: &Batch<'a>) -> bool {
         self.place_again(plan, batch, batch.requests.clone(), true)
     }
 
@@ -118,7 +118,7 @@ impl<'a> Run<'a, '_> {
         for (id, request) in turn {
             let had = old.iter().find(|proposed| proposed.request == *id);
             let had: u64 =
-                had.into_iter().flat_map(ProposedPlacement::parts).map(crate::placement::Placement::units).sum();
+                had.into_iter().flat_map(ProposedPlacement::parts).map(crate::model::placement::Placement::units).sum();
             let found: Found = self.find(&request.spec, Some(request))?;
             if found.iter().map(|part| part.placement.units()).sum::<u64>() < had {
                 return None;
@@ -137,7 +137,7 @@ impl<'a> Run<'a, '_> {
     }
 
     /// The nodes of a placement count as they are seen now.
-    pub(super) fn look_again(&mut self, candidate: &Candidate) {
+    pub(crate) fn look_again(&mut self, candidate: &Candidate) {
         let view = self.strict.as_ref().map_or(&self.view, |strict| &strict.view);
         self.packs.take(view, &candidate.placement);
     }

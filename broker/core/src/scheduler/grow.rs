@@ -1,8 +1,8 @@
 //! Members that come later: gangs that run with fewer than they would have.
 
-use super::plan::{Plan, Run};
-use crate::command::{Aim, ProposedPlacement};
-use crate::gang::{held_milli, joining};
+use crate::scheduler::plan::{Plan, Run};
+use crate::apply::command::{Aim, ProposedPlacement};
+use crate::state::gang::{held_milli, joining};
 
 /// Gangs for which one plan looks for room; the next plan begins behind them.
 const MAX_GROWING: usize = 16;
@@ -10,7 +10,7 @@ const MAX_GROWING: usize = 16;
 impl Run<'_, '_> {
     /// Places more members of gangs that run, after all that waits and beside what is reserved: it is those who have
     /// least that come first, and a gang that runs has something.
-    pub(super) fn grow(&mut self, plan: &mut Plan, limit: usize) {
+    pub(crate) fn grow(&mut self, plan: &mut Plan, limit: usize) {
         let state = self.view.state;
         let after = *self.grown_last;
         let growing: Vec<_> = state.growing().collect();
@@ -23,7 +23,7 @@ impl Run<'_, '_> {
             *self.grown_last = Some(*id);
             let Some(spec) = joining(state, request) else { continue };
             // At one donor at a time: what joins is one lease.
-            let spec = crate::demand::RequestSpec { spread_donors: false, ..spec };
+            let spec = crate::model::demand::RequestSpec { spread_donors: false, ..spec };
             let held = held_milli(state, request);
             self.each_view(|view| view.beside_milli = held);
             let found = self.find(&spec, Some(request));

@@ -2,27 +2,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cluster::Cluster;
-use crate::id::{ClusterId, RequestId};
+use crate::model::cluster::Cluster;
+use crate::model::id::{ClusterId, RequestId};
 use crate::state::State;
-use crate::time::{Millis, Timestamp};
+use crate::model::time::{Millis, Timestamp};
 
 /// How long it is remembered that no end of leases makes room for a request: policy has dates.
 const HOPELESS_FOR: Millis = Millis::from_mins(1);
 
 /// Requests that nothing that ends makes room for, as long as donors offer the same.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Hopeless {
+pub(crate) struct Hopeless {
     since: Timestamp,
     /// By donor: generation of its offer, and whether it is heard.
     donors: BTreeMap<ClusterId, (u64, bool)>,
     policy: String,
-    pub(super) requests: BTreeSet<RequestId>,
+    pub(crate) requests: BTreeSet<RequestId>,
 }
 
 impl Hopeless {
     /// Forgets all if anything is different that could give hope.
-    pub(super) fn begin(&mut self, state: &State) {
+    pub(crate) fn begin(&mut self, state: &State) {
         let of = |(id, cluster): (&ClusterId, &Cluster)| {
             (id.clone(), (cluster.offer.as_ref().map_or(0, |offer| offer.generation), cluster.connected))
         };

@@ -3,32 +3,32 @@
 
 use comity_policy::LeaseUse;
 
-use super::plan::{MAX_LOOKED_AT, Run};
-use super::reserve::{Reserved, Start, end_of_start};
-use super::verdict::Candidate;
-use super::view::{Held, View};
-use crate::id::RequestId;
-use crate::request::Request;
-use crate::time::Timestamp;
+use crate::scheduler::plan::{MAX_LOOKED_AT, Run};
+use crate::scheduler::reserve::{Reserved, Start, end_of_start};
+use crate::feasibility::verdict::Candidate;
+use crate::feasibility::snapshot::{Held, View};
+use crate::model::id::RequestId;
+use crate::model::request::Request;
+use crate::model::time::Timestamp;
 
 /// What is free for those who stay.
-pub(super) struct Strict<'a> {
-    pub(super) view: View<'a>,
-    pub(super) kept: Vec<Kept<'a>>,
+pub(crate) struct Strict<'a> {
+    pub(crate) view: View<'a>,
+    pub(crate) kept: Vec<Kept<'a>>,
 }
 
 /// What is kept free for one request.
-pub(super) struct Kept<'a> {
+pub(crate) struct Kept<'a> {
     request: &'a Request,
     /// What is kept, and when it is taken: who takes of it must be gone before.
-    pub(super) start: Start,
+    pub(crate) start: Start,
     /// When it is taken at the latest. Room that is being made lets nobody pass before.
     begins: Timestamp,
 }
 
 impl Kept<'_> {
     /// Counts its parts in, from now on; what is held so, and until when.
-    pub(super) fn take<'k>(&'k self, view: &mut View<'k>, held: &mut Vec<Held<'k>>) {
+    pub(crate) fn take<'k>(&'k self, view: &mut View<'k>, held: &mut Vec<Held<'k>>) {
         let spec = &self.request.spec;
         let tenant = spec.tenant.as_str();
         let institution = view.bundle.tenants.get(tenant).map_or("", |tenant| tenant.spec.institution.as_str());
@@ -48,18 +48,18 @@ impl Kept<'_> {
 
 impl<'a> Run<'a, '_> {
     /// For how many something is kept free.
-    pub(super) fn kept(&self) -> usize {
+    pub(crate) fn kept(&self) -> usize {
         self.strict.as_ref().map_or(0, |strict| strict.kept.len())
     }
 
     /// What is kept free for others than `request`.
-    pub(super) fn kept_for_others(&self, request: &Request) -> impl Iterator<Item = &Kept<'a>> {
+    pub(crate) fn kept_for_others(&self, request: &Request) -> impl Iterator<Item = &Kept<'a>> {
         let kept = self.strict.iter().flat_map(|strict| &strict.kept);
         kept.filter(move |kept| !std::ptr::eq(kept.request, request))
     }
 
     /// Reserves the earliest start of a request that does not fit now; `None` if no end makes room for it.
-    pub(super) fn reserve(&mut self, id: RequestId, request: &'a Request) -> Option<Reserved> {
+    pub(crate) fn reserve(&mut self, id: RequestId, request: &'a Request) -> Option<Reserved> {
         let state = self.view.state;
         if self.looked_at.is_none() {
             self.hopeless.begin(state);
@@ -80,7 +80,7 @@ impl<'a> Run<'a, '_> {
     }
 
     /// Keeps what a request starts on later, at `begins` at the latest, free of those who stay longer.
-    pub(super) fn keep_free(&mut self, request: &'a Request, start: Start, begins: Timestamp) {
+    pub(crate) fn keep_free(&mut self, request: &'a Request, start: Start, begins: Timestamp) {
         for Candidate { placement, class, agreement, .. } in &start.found {
             let strict = self.strict.get_or_insert_with(|| Strict { view: self.view.clone(), kept: Vec::new() });
             strict.view.take(request.spec.tenant.as_str(), class, agreement.as_deref(), placement);

@@ -6,17 +6,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::plan::{Plan, Run};
-use super::reclaim::{Repair, Room, fits_when_gone, for_whom, going, is_right, repair_for, room_for};
-use super::reserve::{Start, end_if_reclaimed, end_of};
-use crate::command::{Aim, ProposedPlacement, ProposedReclaim};
-use crate::gang::replacing;
-use crate::id::{ClusterId, LeaseId, RequestId};
-use crate::lease::Lease;
-use crate::limits::MAX_RECLAIMS_PER_COMMAND;
-use crate::reclaim::ReclaimReason;
-use crate::request::Request;
-use crate::time::{Millis, Timestamp};
+use crate::scheduler::plan::{Plan, Run};
+use crate::feasibility::reclaim::{Repair, Room, fits_when_gone, for_whom, going, is_right, repair_for, room_for};
+use crate::scheduler::reserve::{Start, end_if_reclaimed, end_of};
+use crate::apply::command::{Aim, ProposedPlacement, ProposedReclaim};
+use crate::state::gang::replacing;
+use crate::model::id::{ClusterId, LeaseId, RequestId};
+use crate::model::lease::Lease;
+use crate::model::limits::MAX_RECLAIMS_PER_COMMAND;
+use crate::model::reclaim::ReclaimReason;
+use crate::model::request::Request;
+use crate::model::time::{Millis, Timestamp};
 
 /// Requests for which one plan keeps room that is being made.
 const MAX_ROOMS: usize = 16;
@@ -29,14 +29,14 @@ const FRUITLESS_FOR: Millis = Millis::from_secs(10);
 
 /// Requests that nobody could make room for, lately.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Fruitless {
+pub(crate) struct Fruitless {
     since: BTreeMap<RequestId, Timestamp>,
     looked_at: usize,
 }
 
 impl Fruitless {
     /// Begins a plan.
-    pub(super) fn begin(&mut self, now: Timestamp) {
+    pub(crate) fn begin(&mut self, now: Timestamp) {
         self.looked_at = 0;
         self.since.retain(|_, since| now.since(*since) < FRUITLESS_FOR);
     }
@@ -54,7 +54,7 @@ impl Fruitless {
 impl<'a> Run<'a, '_> {
     /// Serves requests for which leases were reclaimed, by priority, and keeps free what the others wait for. Those
     /// that were placed, in that order.
-    pub(super) fn enter_rooms(&mut self, plan: &mut Plan, limit: usize) -> Vec<RequestId> {
+    pub(crate) fn enter_rooms(&mut self, plan: &mut Plan, limit: usize) -> Vec<RequestId> {
         let state = self.view.state;
         let value = |request: &Request| {
             self.view.bundle.priority_value(request.spec.priority.as_ref().map(crate::PriorityName::as_str))
@@ -95,14 +95,14 @@ impl<'a> Run<'a, '_> {
 
     /// Proposes to call leases back for a request that may preempt and fits nowhere; true if that is done already, or
     /// is now.
-    pub(super) fn make_room(&mut self, plan: &mut Plan, id: RequestId, request: &'a Request) -> bool {
+    pub(crate) fn make_room(&mut self, plan: &mut Plan, id: RequestId, request: &'a Request) -> bool {
         let state = self.view.state;
         if let Some(donor) = &request.room_at
             && going(state, donor).any(|(_, lease)| for_whom(state, lease) == Some(id))
         {
             return true;
         }
-        let may_preempt = super::reclaim::preempts(state, request);
+        let may_preempt = crate::feasibility::reclaim::preempts(state, request);
         let may_repair = self.has_waited(request, 1);
         if !(may_preempt || may_repair) || !self.fruitless.try_for(id, self.as_if.is_some_and(|it| it.id == id)) {
             return false;
@@ -139,7 +139,7 @@ impl<'a> Run<'a, '_> {
     }
 
     /// Drops repairs that do not hold beside all that was placed after they were found.
-    pub(super) fn check_repairs(&self, plan: &mut Plan) {
+    pub(crate) fn check_repairs(&self, plan: &mut Plan) {
         let state = self.view.state;
         let asked = plan.reclaims.iter().filter(|reclaim| matches!(reclaim.reason, ReclaimReason::Repair { .. }));
         let by: BTreeSet<RequestId> = asked.filter_map(|reclaim| reclaim.reason.for_request()).collect();
@@ -157,7 +157,7 @@ impl<'a> Run<'a, '_> {
 
     /// Seeks a new place for leases that are being reclaimed, those first that end first. What is replaced counts
     /// against limits only once.
-    pub(super) fn move_reclaimed(&mut self, plan: &mut Plan, limit: usize) {
+    pub(crate) fn move_reclaimed(&mut self, plan: &mut Plan, limit: usize) {
         let state = self.view.state;
         let mut moving: Vec<(Option<Timestamp>, LeaseId, &'a Lease)> =
             state.reclaiming().map(|(id, lease)| (lease.due(), id, lease)).collect();

@@ -12,17 +12,17 @@ use std::option;
 
 use comity_policy::Bundle;
 
-use crate::fairness::{Amounts, Shares};
-use crate::id::{RequestId, TenantId};
-use crate::queue::ByTenant;
-use crate::request::Request;
+use crate::state::fairness::{Amounts, Shares};
+use crate::model::id::{RequestId, TenantId};
+use crate::state::queue::ByTenant;
+use crate::model::request::Request;
 use crate::state::State;
 
 /// A request that is looked at as if it waited; nobody waits for less long.
 #[derive(Clone, Copy)]
-pub(super) struct AsIf<'a> {
-    pub(super) id: RequestId,
-    pub(super) request: &'a Request,
+pub(crate) struct AsIf<'a> {
+    pub(crate) id: RequestId,
+    pub(crate) request: &'a Request,
 }
 
 /// Requests of one tenant, oldest first.
@@ -32,7 +32,7 @@ type Waiting<'a> = Peekable<Chain<btree_set::Iter<'a, RequestId>, option::IntoIt
 type Rank<'a> = (u64, RequestId, &'a str);
 
 /// Waiting requests in the order in which they are served.
-pub(super) struct Order<'a> {
+pub(crate) struct Order<'a> {
     state: &'a State,
     shares: Shares<'a>,
     levels: Peekable<btree_map::Iter<'a, Reverse<u32>, ByTenant>>,
@@ -57,7 +57,7 @@ struct Members<'a> {
 
 impl<'a> Order<'a> {
     /// All that waits, and one that is looked at as if it did.
-    pub(super) fn new(state: &'a State, bundle: &'a Bundle, as_if: Option<&'a AsIf<'a>>) -> Self {
+    pub(crate) fn new(state: &'a State, bundle: &'a Bundle, as_if: Option<&'a AsIf<'a>>) -> Self {
         let value = |it: &AsIf<'_>| {
             let class = it.request.spec.priority.as_ref().map(crate::PriorityName::as_str);
             bundle.priority_value(class)
@@ -77,7 +77,7 @@ impl<'a> Order<'a> {
     }
 
     /// Counts in what is placed for a tenant.
-    pub(super) fn placed(&mut self, tenant: &'a str, amounts: Amounts) {
+    pub(crate) fn placed(&mut self, tenant: &'a str, amounts: Amounts) {
         self.shares.add(tenant, amounts);
     }
 

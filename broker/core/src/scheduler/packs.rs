@@ -1,9 +1,9 @@
 //! Packing over each donor's nodes, kept from one plan to the next and brought up to date by differences.
 
-mod expected;
-mod fleet;
-mod lay_out;
-mod pack;
+pub(crate) mod expected;
+pub(crate) mod fleet;
+pub(crate) mod lay_out;
+pub(crate) mod pack;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use self::expected::Expected;
 use self::fleet::Fleet;
 use self::lay_out::lay_out;
 use self::pack::Pack;
-use super::cutting::Worths;
-use super::fit::{Fit, Wanted, fit};
-use super::plan::{Member, Promise, promising_nothing};
-use super::score::ALIKE_MILLI;
-use super::view::View;
-use crate::demand::{DeviceChoice, RequestSpec, Share};
-use crate::id::{ClusterId, NodeId};
-use crate::packing::{Asked, Task};
-use crate::placement::Placement;
-use crate::request::Request;
-use crate::work::{WorkMix, WorkType};
+use crate::feasibility::fit::cutting::Worths;
+use crate::feasibility::fit::{Fit, Wanted, fit};
+use crate::scheduler::plan::{Member, Promise, promising_nothing};
+use crate::feasibility::donors::score::ALIKE_MILLI;
+use crate::feasibility::snapshot::View;
+use crate::model::demand::{DeviceChoice, RequestSpec, Share};
+use crate::model::id::{ClusterId, NodeId};
+use crate::scheduler::packing::{Asked, Task};
+use crate::model::placement::Placement;
+use crate::model::request::Request;
+use crate::model::work::{WorkMix, WorkType};
 
 /// One part in so many of the work that is counted must be new before it is looked at again.
 const PATIENCE: u64 = 64;
@@ -36,7 +36,7 @@ const MAX_LOCAL: u64 = 1 << 18;
 
 /// Packing for all donors.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Packs {
+pub(crate) struct Packs {
     /// By whose classes the devices are sorted.
     bundle: Option<Arc<Bundle>>,
     /// What is known from before.
@@ -58,18 +58,18 @@ pub(super) struct Packs {
 
 impl Packs {
     /// Expects `work` until what comes says otherwise.
-    pub(super) fn expecting(work: WorkMix) -> Self {
+    pub(crate) fn expecting(work: WorkMix) -> Self {
         Self { known: work, ..Self::default() }
     }
 
     /// Counts in what a request asks for that the state does not hold.
-    pub(super) fn count_in(&mut self, request: &Request) {
+    pub(crate) fn count_in(&mut self, request: &Request) {
         self.local.add(WorkType::of(request), 1);
         self.advised = self.advised.saturating_add(1);
     }
 
     /// Begins a plan: brings all up to date as `view` has it.
-    pub(super) fn begin(&mut self, view: &View<'_>) {
+    pub(crate) fn begin(&mut self, view: &View<'_>) {
         let bundle = view.state.policy.as_ref().map(|record| &record.bundle);
         if !self.bundle.iter().zip(bundle).any(|(before, now)| Arc::ptr_eq(before, now)) {
             self.start_over();
@@ -121,13 +121,13 @@ impl Packs {
     }
 
     /// Forgets all nodes, and what was expected of the state.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         *self = Self::expecting(std::mem::take(&mut self.known));
     }
 
     /// What each donor leaves idle at least if it serves `spec`, in thousandths of devices; `None` where that is not
     /// known before it is asked. Donors that have no room are left out.
-    pub(super) fn promises<'s>(&mut self, view: &View<'s>, spec: &RequestSpec) -> Vec<Promise<'s>> {
+    pub(crate) fn promises<'s>(&mut self, view: &View<'s>, spec: &RequestSpec) -> Vec<Promise<'s>> {
         let state = view.state;
         let class = match &spec.gpus.devices {
             DeviceChoice::Class(class) if spec.members.is_none() => class,
@@ -179,7 +179,7 @@ impl Packs {
     }
 
     /// Finds room at `donor`: the place that leaves least idle in the end.
-    pub(super) fn fit(&mut self, view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Fit {
+    pub(crate) fn fit(&mut self, view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Fit {
         let (worths, fleet, Some(pack)) = (&mut self.worths, &mut self.fleet, self.packs.get(donor)) else {
             return Fit::Lacks { now: 0, ever: 0 };
         };
@@ -214,13 +214,13 @@ impl Packs {
     }
 
     /// Finds room at `donor` by looking at each node as `view` has it.
-    pub(super) fn look(&mut self, view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Fit {
+    pub(crate) fn look(&mut self, view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Fit {
         fit(view, donor, wanted, &mut self.worths)
     }
 
     /// The node of `donor` that work without GPUs leaves least idle on. Such work is expected as often as it comes
     /// here.
-    pub(super) fn advise(
+    pub(crate) fn advise(
         &mut self,
         view: &View<'_>,
         donor: &ClusterId,
@@ -242,7 +242,7 @@ impl Packs {
     }
 
     /// Counts a placement in that `view` has taken.
-    pub(super) fn take(&mut self, view: &View<'_>, placement: &Placement) {
+    pub(crate) fn take(&mut self, view: &View<'_>, placement: &Placement) {
         let Some(pack) = self.packs.get_mut(&placement.donor) else { return };
         pack.lent_milli = view.lent_milli(&placement.donor);
         for id in placement.nodes.keys() {

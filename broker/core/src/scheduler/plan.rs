@@ -5,34 +5,34 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use comity_policy::LeaseUse;
 
-use super::ahead::Ahead;
-use super::asked::Asked;
-use super::batch::{Batch, MAX_BATCH, MAX_TRIES};
-use super::make_room::Fruitless;
-use super::fit::Wanted;
-use super::hopeless::Hopeless;
-use super::kept::Strict;
-use super::order::{AsIf, Order};
-use super::packs::Packs;
-use super::reserve::{Reserved, Start, earliest, end_if_placed, held};
-use super::score::{Beginning, Score, at_best, beginning, score};
-use super::spread::{Found, spread};
-use super::verdict::{Candidate, Fitter, ask_donor};
-use super::view::{Held, View};
-use crate::command::{Aim, ProposedPlacement, ProposedReclaim};
-use crate::demand::RequestSpec;
-use crate::id::{ClusterId, NodeId, RequestId};
-use crate::placement::Placement;
-use crate::request::Request;
+use crate::scheduler::ahead::Ahead;
+use crate::feasibility::demand_key::Asked;
+use crate::scheduler::batch::{Batch, MAX_BATCH, MAX_TRIES};
+use crate::scheduler::make_room::Fruitless;
+use crate::feasibility::fit::Wanted;
+use crate::scheduler::hopeless::Hopeless;
+use crate::scheduler::kept::Strict;
+use crate::scheduler::order::{AsIf, Order};
+use crate::scheduler::packs::Packs;
+use crate::scheduler::reserve::{Reserved, Start, earliest, end_if_placed, held};
+use crate::feasibility::donors::score::{Beginning, Score, at_best, beginning, score};
+use crate::feasibility::donors::spread::{Found, spread};
+use crate::feasibility::verdict::{Candidate, Fitter, ask_donor};
+use crate::feasibility::snapshot::{Held, View};
+use crate::apply::command::{Aim, ProposedPlacement, ProposedReclaim};
+use crate::model::demand::RequestSpec;
+use crate::model::id::{ClusterId, NodeId, RequestId};
+use crate::model::placement::Placement;
+use crate::model::request::Request;
 use crate::state::State;
-use crate::time::Timestamp;
-use crate::work::WorkMix;
+use crate::model::time::Timestamp;
+use crate::model::work::WorkMix;
 
 /// So many times the time after which capacity is reserved, and a request is served before its turn; one such in as
 /// long.
 pub const OVERDUE_AFTER: u64 = 8;
 /// Requests for which one plan looks for a start before it gives up: each takes a look at all that is held.
-pub(super) const MAX_LOOKED_AT: usize = 16;
+pub(crate) const MAX_LOOKED_AT: usize = 16;
 
 /// What to propose. It was made from one revision; `apply` checks each placement again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct Plan {
     pub based_on: u64,
     /// Placements in the order in which requests were served.
     pub placements: Vec<ProposedPlacement>,
-    /// Requests that fit nowhere now; [`explain`](super::explain) says why.
+    /// Requests that fit nowhere now; [`explain`](crate::explain::explain) says why.
     pub unplaced: Vec<RequestId>,
     /// The request, if there is one, that others pass only if they do not delay it.
     pub reserved: Option<Reserved>,
@@ -70,7 +70,7 @@ impl Planner {
     }
 
     /// A planner to look at one request more than the state holds.
-    pub(super) fn beside(request: &Request) -> Self {
+    pub(crate) fn beside(request: &Request) -> Self {
         let mut planner = Self::default();
         planner.packs.count_in(request);
         planner
@@ -90,7 +90,7 @@ impl Planner {
     }
 
     /// Begins a plan; `None` while no policy is in force.
-    pub(super) fn begin<'a>(&mut self, state: &'a State) -> Option<Run<'a, '_>> {
+    pub(crate) fn begin<'a>(&mut self, state: &'a State) -> Option<Run<'a, '_>> {
         let view = View::new(state)?;
         self.packs.begin(&view);
         if self.shift_ms != state.time_shift_ms {
@@ -136,39 +136,39 @@ pub fn plan(state: &State, limit: usize) -> Plan {
 }
 
 /// One plan being made.
-pub(super) struct Run<'a, 'p> {
+pub(crate) struct Run<'a, 'p> {
     /// What is lent, and what this plan has placed.
-    pub(super) view: View<'a>,
+    pub(crate) view: View<'a>,
     /// A request that is served as if it waited.
-    pub(super) as_if: Option<&'a AsIf<'a>>,
+    pub(crate) as_if: Option<&'a AsIf<'a>>,
     /// The same view with what is kept free taken.
-    pub(super) strict: Option<Strict<'a>>,
-    pub(super) packs: &'p mut Packs,
-    pub(super) hopeless: &'p mut Hopeless,
-    pub(super) fruitless: &'p mut Fruitless,
-    pub(super) grown_last: &'p mut Option<RequestId>,
+    pub(crate) strict: Option<Strict<'a>>,
+    pub(crate) packs: &'p mut Packs,
+    pub(crate) hopeless: &'p mut Hopeless,
+    pub(crate) fruitless: &'p mut Fruitless,
+    pub(crate) grown_last: &'p mut Option<RequestId>,
     /// Requests for which a start was looked for; `None` before the first.
-    pub(super) looked_at: Option<usize>,
-    pub(super) placed: Vec<Placed<'a>>,
+    pub(crate) looked_at: Option<usize>,
+    pub(crate) placed: Vec<Placed<'a>>,
     /// What has failed fails again: within a plan, room only becomes less.
-    pub(super) failed: BTreeSet<Asked<'a>>,
+    pub(crate) failed: BTreeSet<Asked<'a>>,
 }
 
 /// What this plan has placed.
-pub(super) struct Placed<'a> {
+pub(crate) struct Placed<'a> {
     spec: &'a RequestSpec,
     institution: &'a str,
-    pub(super) candidate: Candidate,
+    pub(crate) candidate: Candidate,
     end: Timestamp,
 }
 
 impl Placed<'_> {
     /// Whether it was placed for this request.
-    pub(super) fn is_of(&self, request: &Request) -> bool {
+    pub(crate) fn is_of(&self, request: &Request) -> bool {
         std::ptr::eq(self.spec, &raw const request.spec)
     }
 
-    pub(super) fn held(&self) -> Held<'_> {
+    pub(crate) fn held(&self) -> Held<'_> {
         let counts = LeaseUse {
             tenant: self.spec.tenant.as_str(),
             institution: self.institution,
@@ -184,7 +184,7 @@ impl Placed<'_> {
 
 impl<'a> Run<'a, '_> {
     /// Places up to `limit` waiting requests, in their order.
-    pub(super) fn serve(&mut self, plan: &mut Plan, limit: usize) {
+    pub(crate) fn serve(&mut self, plan: &mut Plan, limit: usize) {
         let mut order = Order::new(self.view.state, self.view.bundle, self.as_if);
         let mut served = self.enter_rooms(plan, limit);
         served.extend(self.overdue(plan, limit));
@@ -257,7 +257,7 @@ impl<'a> Run<'a, '_> {
     }
 
     /// Whether a request has waited so many times the time after which capacity is reserved.
-    pub(super) fn has_waited(&self, request: &Request, times: u64) -> bool {
+    pub(crate) fn has_waited(&self, request: &Request, times: u64) -> bool {
         let state = self.view.state;
         state.log_time.since(request.waits_since()).0 >= state.settings().reserve_after.0.saturating_mul(times)
     }
@@ -294,7 +294,7 @@ impl<'a> Run<'a, '_> {
 
     /// The best placement now that does not delay what has a reservation; what failed before in this plan fails at
     /// once.
-    pub(super) fn best(&mut self, request: &'a Request) -> Option<Found> {
+    pub(crate) fn best(&mut self, request: &'a Request) -> Option<Found> {
         if self.failed.contains(&Asked::of(&request.spec)) {
             return None;
         }
@@ -306,7 +306,7 @@ impl<'a> Run<'a, '_> {
     }
 
     /// The best placement now that does not delay what has a reservation.
-    pub(super) fn find(&mut self, spec: &RequestSpec, request: Option<&Request>) -> Option<Found> {
+    pub(crate) fn find(&mut self, spec: &RequestSpec, request: Option<&Request>) -> Option<Found> {
         let packs = &mut *self.packs;
         let view = self.strict.as_ref().map_or(&self.view, |strict| &strict.view);
         let promises = packs.promises(view, spec);
@@ -331,7 +331,7 @@ impl<'a> Run<'a, '_> {
     }
 
     /// The earliest start of `spec` under the ends of leases and of what this plan has placed.
-    pub(super) fn earliest(&self, spec: &RequestSpec) -> Option<Start> {
+    pub(crate) fn earliest(&self, spec: &RequestSpec) -> Option<Start> {
         let mut held = held(self.view.state);
         held.extend(self.placed.iter().map(Placed::held));
         held.sort_by_key(|held| held.end);
@@ -339,7 +339,7 @@ impl<'a> Run<'a, '_> {
     }
 
     /// Counts what was found for a request in, and proposes it.
-    pub(super) fn propose(&mut self, id: RequestId, request: &'a Request, found: Found) -> ProposedPlacement {
+    pub(crate) fn propose(&mut self, id: RequestId, request: &'a Request, found: Found) -> ProposedPlacement {
         let mut parts: Vec<Placement> = found.into_iter().map(|part| self.take(request, part)).collect();
         let placement = parts.remove(0);
         ProposedPlacement { request: id, placement, more: parts, aim: Aim::Serve, overdue: false }
@@ -361,7 +361,7 @@ impl<'a> Run<'a, '_> {
     }
 
     /// Changes what is seen, with and without what is reserved.
-    pub(super) fn each_view(&mut self, change: impl Fn(&mut View<'a>)) {
+    pub(crate) fn each_view(&mut self, change: impl Fn(&mut View<'a>)) {
         change(&mut self.view);
         if let Some(strict) = &mut self.strict {
             change(&mut strict.view);
@@ -371,30 +371,30 @@ impl<'a> Run<'a, '_> {
 
 /// A member cluster, and its place among them in the order of ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Member<'a> {
-    pub(super) at: usize,
-    pub(super) donor: &'a ClusterId,
+pub(crate) struct Member<'a> {
+    pub(crate) at: usize,
+    pub(crate) donor: &'a ClusterId,
 }
 
 /// What is known of a donor before it is asked.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Promise<'a> {
-    pub(super) member: Member<'a>,
+pub(crate) struct Promise<'a> {
+    pub(crate) member: Member<'a>,
     /// What it leaves idle at least, in thousandths of a device, if that is known.
-    pub(super) idle_milli: Option<i64>,
+    pub(crate) idle_milli: Option<i64>,
     /// What it lends already, in thousandths of a device, if that was looked up.
-    pub(super) lent_milli: Option<u64>,
+    pub(crate) lent_milli: Option<u64>,
 }
 
 /// All donors, of which nothing is known before they are asked.
-pub(super) fn promising_nothing<'a>(state: &'a State, spec: &RequestSpec) -> Vec<Promise<'a>> {
+pub(crate) fn promising_nothing<'a>(state: &'a State, spec: &RequestSpec) -> Vec<Promise<'a>> {
     let members = (0..).zip(state.clusters.keys()).filter(|(_, id)| **id != spec.origin);
     members.map(|(at, donor)| Promise { member: Member { at, donor }, idle_milli: None, lent_milli: None }).collect()
 }
 
 /// The best placement over all donors, if there is any: at one of them, or else as parts at several where that is
 /// allowed. Those that promise most are asked first, and none whose promise is worse than what was found.
-pub(super) fn best(
+pub(crate) fn best(
     view: &View<'_>,
     spec: &RequestSpec,
     request: Option<&Request>,
@@ -434,6 +434,6 @@ pub(super) fn best(
 }
 
 /// Clusters that could lend to `spec`: all members but the origin.
-pub(super) fn donors<'a>(state: &'a State, spec: &RequestSpec) -> impl Iterator<Item = &'a ClusterId> {
+pub(crate) fn donors<'a>(state: &'a State, spec: &RequestSpec) -> impl Iterator<Item = &'a ClusterId> {
     state.clusters.keys().filter(|id| **id != spec.origin)
 }

@@ -8,19 +8,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use comity_policy::{AgreementSides, LeaseUse};
 
-use super::cutting::Worths;
-use super::fit::fit;
-use super::plan::donors;
-use super::spread::{Found, spread};
-use super::verdict::{Candidate, ask_donor};
-use super::view::{Held, View};
-use crate::command::ProposedReclaim;
-use crate::demand::RequestSpec;
-use crate::id::{ClusterId, LeaseId, RequestId};
-use crate::lease::{Lease, LeaseState};
-use crate::reclaim::{ReclaimReason, notice};
+use crate::feasibility::fit::cutting::Worths;
+use crate::feasibility::fit::fit;
+use crate::scheduler::plan::donors;
+use crate::feasibility::donors::spread::{Found, spread};
+use crate::feasibility::verdict::{Candidate, ask_donor};
+use crate::feasibility::snapshot::{Held, View};
+use crate::apply::command::ProposedReclaim;
+use crate::model::demand::RequestSpec;
+use crate::model::id::{ClusterId, LeaseId, RequestId};
+use crate::model::lease::{Lease, LeaseState};
+use crate::model::reclaim::{ReclaimReason, notice};
 use crate::state::State;
-use crate::time::{Millis, Timestamp};
+use crate::model::time::{Millis, Timestamp};
 
 /// Capacity that is kept for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,26 +34,26 @@ pub struct Reserved {
 }
 
 /// Where and when a request can start.
-pub(super) struct Start {
-    pub(super) at: Timestamp,
-    pub(super) found: Found,
+pub(crate) struct Start {
+    pub(crate) at: Timestamp,
+    pub(crate) found: Found,
 }
 
 impl Start {
     /// At which donors.
-    pub(super) fn donors(&self) -> Vec<ClusterId> {
+    pub(crate) fn donors(&self) -> Vec<ClusterId> {
         self.found.iter().map(|part| part.placement.donor.clone()).collect()
     }
 }
 
 /// What leases hold, by end. One that is not yet active may take its hold and then its whole term; one that ends
 /// already ends now.
-pub(super) fn held(state: &State) -> Vec<Held<'_>> {
+pub(crate) fn held(state: &State) -> Vec<Held<'_>> {
     held_after(state, &[])
 }
 
 /// The same once those are being reclaimed.
-pub(super) fn held_after<'a>(state: &'a State, reclaims: &[ProposedReclaim]) -> Vec<Held<'a>> {
+pub(crate) fn held_after<'a>(state: &'a State, reclaims: &[ProposedReclaim]) -> Vec<Held<'a>> {
     let leases = ends(state, reclaims).into_iter();
     let mut held: Vec<Held<'_>> =
         leases.map(|(_, lease, end)| Held { end, counts: lease.as_use(), placement: &lease.placement }).collect();
@@ -62,7 +62,7 @@ pub(super) fn held_after<'a>(state: &'a State, reclaims: &[ProposedReclaim]) -> 
 }
 
 /// Leases that take something, by id, and when each ends at the latest once those are being reclaimed.
-pub(super) fn ends<'a>(state: &'a State, reclaims: &[ProposedReclaim]) -> Vec<(LeaseId, &'a Lease, Timestamp)> {
+pub(crate) fn ends<'a>(state: &'a State, reclaims: &[ProposedReclaim]) -> Vec<(LeaseId, &'a Lease, Timestamp)> {
     let reasons: BTreeMap<LeaseId, &ReclaimReason> =
         reclaims.iter().map(|reclaim| (reclaim.lease, &reclaim.reason)).collect();
     let end = |id: LeaseId, lease: &Lease| match reasons.get(&id) {
@@ -74,12 +74,12 @@ pub(super) fn ends<'a>(state: &'a State, reclaims: &[ProposedReclaim]) -> Vec<(L
 }
 
 /// When a lease ends at the latest if it is being reclaimed now, for this reason.
-pub(super) fn end_if_reclaimed(state: &State, lease: &Lease, reason: &ReclaimReason) -> Timestamp {
+pub(crate) fn end_if_reclaimed(state: &State, lease: &Lease, reason: &ReclaimReason) -> Timestamp {
     state.log_time.after(notice(state, lease, reason)).min(end_of(lease, state.log_time))
 }
 
 /// When a lease ends at the latest, unless it is renewed.
-pub(super) fn end_of(lease: &Lease, now: Timestamp) -> Timestamp {
+pub(crate) fn end_of(lease: &Lease, now: Timestamp) -> Timestamp {
     let end = match lease.state {
         LeaseState::Placed | LeaseState::Connecting => lease.hold_until.after(lease.term),
         LeaseState::Active | LeaseState::Suspect | LeaseState::Reclaiming => lease.due().unwrap_or(now),
@@ -89,18 +89,18 @@ pub(super) fn end_of(lease: &Lease, now: Timestamp) -> Timestamp {
 }
 
 /// When something that is placed at `at` ends at the latest.
-pub(super) fn end_of_start(state: &State, at: Timestamp, duration: Millis) -> Timestamp {
+pub(crate) fn end_of_start(state: &State, at: Timestamp, duration: Millis) -> Timestamp {
     at.after(state.settings().hold).after(duration)
 }
 
 /// When something that is placed now ends at the latest.
-pub(super) fn end_if_placed(state: &State, duration: Millis) -> Timestamp {
+pub(crate) fn end_if_placed(state: &State, duration: Millis) -> Timestamp {
     end_of_start(state, state.log_time, duration)
 }
 
 /// The earliest start of `spec` under the ends of what is held, which is sorted by them; `None` if no end makes room.
 /// Dates of policy and the state of donors count as they are now.
-pub(super) fn earliest(view: &View<'_>, held: &[Held<'_>], spec: &RequestSpec) -> Option<Start> {
+pub(crate) fn earliest(view: &View<'_>, held: &[Held<'_>], spec: &RequestSpec) -> Option<Start> {
     let institution = view.bundle.tenants.get(spec.tenant.as_str()).map_or("", |t| t.spec.institution.as_str());
     let agreements: BTreeSet<&str> = view
         .bundle
@@ -165,7 +165,7 @@ fn earliest_spread(view: &View<'_>, held: &[Held<'_>], spec: &RequestSpec) -> Op
 }
 
 /// Where `spec` fits at `donor` once those are gone.
-pub(super) fn released(
+pub(crate) fn released(
     view: &View<'_>,
     gone: &[&Held<'_>],
     spec: &RequestSpec,

@@ -1,6 +1,6 @@
 //! The next of a long queue, placed in an order of their own when all of them fit.
 //!
-//! As in a [batch](super::batch), everything of one plan begins at the same time, so to those that are placed either
+//! As in a [batch](crate::scheduler::batch), everything of one plan begins at the same time, so to those that are placed either
 //! way it does not matter who was placed first. Of a long queue as many as one plan may hold are placed the largest
 //! first, and those that ask for the same one after the other: what a large gang needs is not broken into by what comes
 //! before it, and what was found for one says where the next one goes. If one of them fits nowhere, nothing of this is
@@ -8,18 +8,18 @@
 
 use std::cmp::Reverse;
 
-use super::ahead::may_be_slices;
-use super::asked::Asked;
-use super::order::Order;
-use super::plan::{Plan, Run};
-use crate::fairness::Amounts;
-use crate::id::RequestId;
-use crate::request::Request;
+use crate::scheduler::ahead::may_be_slices;
+use crate::feasibility::demand_key::Asked;
+use crate::scheduler::order::Order;
+use crate::scheduler::plan::{Plan, Run};
+use crate::state::fairness::Amounts;
+use crate::model::id::RequestId;
+use crate::model::request::Request;
 
 impl<'a> Run<'a, '_> {
     /// Places the next `limit` of those that wait; false, and nothing is changed, if they do not all fit, or if
     /// something is placed or kept free already.
-    pub(super) fn place_next_together(&mut self, plan: &mut Plan, limit: usize) -> bool {
+    pub(crate) fn place_next_together(&mut self, plan: &mut Plan, limit: usize) -> bool {
         if self.strict.is_some() || self.as_if.is_some() || !plan.placements.is_empty() {
             return false;
         }
@@ -58,7 +58,7 @@ impl<'a> Run<'a, '_> {
     }
 
     /// As it was when nothing was placed.
-    fn undo(&mut self, plan: &mut Plan, seen: super::view::View<'a>) {
+    fn undo(&mut self, plan: &mut Plan, seen: crate::feasibility::snapshot::View<'a>) {
         plan.placements.clear();
         self.view = seen;
         for placed in std::mem::take(&mut self.placed) {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::work::{WorkMix, WorkType};
+use crate::model::work::{WorkMix, WorkType};
 
 /// The expected work is kept as parts of so many.
 const PARTS: u64 = 1_024;
@@ -21,23 +21,23 @@ const FEW: u64 = 1 << 12;
 
 /// The work that is expected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Expected {
+pub(crate) struct Expected {
     /// Its types, as parts of [`PARTS`].
-    pub(super) parts: BTreeMap<WorkType, u64>,
+    pub(crate) parts: BTreeMap<WorkType, u64>,
     /// The number of tasks that tell so: the fewer, the more is unknown.
-    pub(super) tasks: u64,
+    pub(crate) tasks: u64,
 }
 
 impl Expected {
     /// What came lately and what was known before together. What was known counts as [`belief`] says.
-    pub(super) fn of(lately: &WorkMix, known: &WorkMix) -> Self {
+    pub(crate) fn of(lately: &WorkMix, known: &WorkMix) -> Self {
         let belief = belief(lately, known);
         let tasks = u64::try_from(belief.saturating_add(u128::from(lately.all()))).unwrap_or(u64::MAX);
         Self { parts: parts(lately, known, belief), tasks }
     }
 
     /// Whether `other` is so far from this that costs are worth computing again.
-    pub(super) fn is_far_from(&self, other: &Self) -> bool {
+    pub(crate) fn is_far_from(&self, other: &Self) -> bool {
         let few = |tasks: u64| tasks.min(FEW).checked_ilog2();
         difference(&self.parts, &other.parts) > DRIFT || few(self.tasks) != few(other.tasks)
     }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use comity_policy::compile_selector;
 
-use super::super::device::room;
-use super::super::fit::{Counted, Wanted};
-use super::expected::Expected;
-use crate::demand::{DeviceChoice, GpuDemand, Share, Topology};
-use crate::id::ClassName;
-use crate::inventory::{Device, Node, Sharing};
-use crate::limits::WHOLE_MILLI;
-use crate::packing::{Mix, Pool, Task};
+use crate::feasibility::fit::device::room;
+use crate::feasibility::fit::{Counted, Wanted};
+use crate::scheduler::packs::expected::Expected;
+use crate::model::demand::{DeviceChoice, GpuDemand, Share, Topology};
+use crate::model::id::ClassName;
+use crate::model::inventory::{Device, Node, Sharing};
+use crate::model::limits::WHOLE_MILLI;
+use crate::scheduler::packing::{Mix, Pool, Task};
 
 /// Demands of which it is remembered what they are as tasks.
 const MAX_ANSWERS: usize = 4_096;
@@ -27,8 +27,8 @@ const NO_DEVICES: u32 = u32::MAX;
 
 /// All donors' nodes that packing looks at, each donor as a site of one pool.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Fleet {
-    pub(super) pool: Pool,
+pub(crate) struct Fleet {
+    pub(crate) pool: Pool,
     /// By number.
     kinds: Vec<Kind>,
     /// Kinds that there were when the pool was told last what to expect.
@@ -51,7 +51,7 @@ struct Answer {
 }
 
 /// What is wanted as tasks, one for each way in which kinds serve it.
-pub(super) type Tasks = Arc<[(Task, Served)]>;
+pub(crate) type Tasks = Arc<[(Task, Served)]>;
 
 /// Devices that requests cannot tell apart.
 #[derive(Clone, Debug)]
@@ -63,15 +63,15 @@ struct Kind {
 
 /// How a share is had of a kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Served {
-    pub(super) resource_name: String,
-    pub(super) milli_each: u16,
-    pub(super) resources_each: u32,
+pub(crate) struct Served {
+    pub(crate) resource_name: String,
+    pub(crate) milli_each: u16,
+    pub(crate) resources_each: u32,
 }
 
 impl Served {
     /// Thousandths of a device that a share takes above what was asked for, where that is said in thousandths.
-    pub(super) fn above_milli(&self, share: &Share) -> i64 {
+    pub(crate) fn above_milli(&self, share: &Share) -> i64 {
         match share {
             Share::Milli(milli) => i64::from(u32::from(self.milli_each).saturating_sub(*milli)),
             Share::Whole | Share::MemoryMib(_) | Share::MigProfile(_) => 0,
@@ -81,7 +81,7 @@ impl Served {
 
 impl Fleet {
     /// A site for one donor more.
-    pub(super) fn open_site(&mut self) -> u32 {
+    pub(crate) fn open_site(&mut self) -> u32 {
         self.left.pop().unwrap_or_else(|| {
             self.sites += 1;
             self.sites - 1
@@ -89,18 +89,18 @@ impl Fleet {
     }
 
     /// The donor of a site is gone.
-    pub(super) fn close_site(&mut self, site: u32) {
+    pub(crate) fn close_site(&mut self, site: u32) {
         self.pool.clear(site);
         self.left.push(site);
     }
 
     /// Whether more is remembered of past devices than is worth it.
-    pub(super) fn is_overgrown(&self) -> bool {
+    pub(crate) fn is_overgrown(&self) -> bool {
         self.kinds.len() > MAX_KINDS
     }
 
     /// Number of the kind that all devices of a node are of.
-    pub(super) fn kind_of(&mut self, node: &Node, classes: &[Option<ClassName>]) -> Option<u32> {
+    pub(crate) fn kind_of(&mut self, node: &Node, classes: &[Option<ClassName>]) -> Option<u32> {
         let Some(first) = node.devices.first() else { return Some(NO_DEVICES) };
         let class = classes.first()?.as_ref()?;
         let alike = |(device, c): (&Device, &Option<ClassName>)| c.as_ref() == Some(class) && device.is_like(first);
@@ -119,14 +119,14 @@ impl Fleet {
     }
 
     /// Expects the same on kinds that came since.
-    pub(super) fn settle(&mut self, expected: &Expected) {
+    pub(crate) fn settle(&mut self, expected: &Expected) {
         if self.expected_on != self.kinds.len() {
             self.expect(expected);
         }
     }
 
     /// Expects such work from now on.
-    pub(super) fn expect(&mut self, expected: &Expected) {
+    pub(crate) fn expect(&mut self, expected: &Expected) {
         self.expected_on = self.kinds.len();
         let mut mix = Mix::known_from(expected.tasks);
         for (work, weight) in &expected.parts {
@@ -156,7 +156,7 @@ impl Fleet {
 
     /// What is wanted as tasks; `None` if packing cannot say it. The answer is remembered: a selector is asked about
     /// each kind once.
-    pub(super) fn tasks_of(&mut self, wanted: &Wanted<'_>) -> Option<Tasks> {
+    pub(crate) fn tasks_of(&mut self, wanted: &Wanted<'_>) -> Option<Tasks> {
         let same = |answer: &&Answer| answer.topology == wanted.topology && answer.class == *wanted.class;
         if let Some((_, last)) = self.last.as_ref().filter(|(gpus, last)| same(&last) && gpus == wanted.gpus) {
             return last.tasks.clone();

@@ -2,21 +2,21 @@
 
 use litemap::LiteMap;
 
-use super::super::fit::free_cpu_and_memory;
-use super::super::view::View;
-use super::super::wired::is_of_a_whole_clique;
-use super::fleet::Served;
-use crate::demand::GpuDemand;
-use crate::id::{ClusterId, NodeId};
-use crate::inventory::{Device, Node, Sharing};
-use crate::limits::WHOLE_MILLI;
-use crate::mig::Slots;
-use crate::occupancy::NodeOccupancy;
-use crate::packing::{NodeState, Task};
-use crate::placement::{DeviceShare, NodePlacement, Placement};
+use crate::feasibility::fit::free_cpu_and_memory;
+use crate::feasibility::snapshot::View;
+use crate::feasibility::fit::wired::is_of_a_whole_clique;
+use crate::scheduler::packs::fleet::Served;
+use crate::model::demand::GpuDemand;
+use crate::model::id::{ClusterId, NodeId};
+use crate::model::inventory::{Device, Node, Sharing};
+use crate::model::limits::WHOLE_MILLI;
+use crate::model::mig::Slots;
+use crate::state::occupancy::NodeOccupancy;
+use crate::scheduler::packing::{NodeState, Task};
+use crate::model::placement::{DeviceShare, NodePlacement, Placement};
 
 /// What is free on a node.
-pub(super) fn free(node: &Node, lent: Option<&NodeOccupancy>) -> NodeState {
+pub(crate) fn free(node: &Node, lent: Option<&NodeOccupancy>) -> NodeState {
     if !node.schedulable {
         return NodeState::new(0, 0, std::iter::empty());
     }
@@ -35,7 +35,7 @@ fn free_of(device: &Device, index: u32, lent: Option<&NodeOccupancy>) -> u16 {
 
 /// The placement of a task on a node: a share on the first device with `level` free, several on the first that are
 /// whole.
-pub(super) fn lay_out(
+pub(crate) fn lay_out(
     view: &View<'_>,
     donor: &ClusterId,
     (id, node): (&NodeId, &Node),

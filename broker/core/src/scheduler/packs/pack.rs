@@ -2,24 +2,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::fit::Wanted;
-use super::super::view::View;
-use super::fleet::Fleet;
-use super::lay_out::free;
-use crate::id::{ClassName, ClusterId, NodeId};
-use crate::inventory::Node;
-use crate::occupancy::NodeOccupancy;
-use crate::packing::{Digest, Interner, Shape, digest_of};
+use crate::feasibility::fit::Wanted;
+use crate::feasibility::snapshot::View;
+use crate::scheduler::packs::fleet::Fleet;
+use crate::scheduler::packs::lay_out::free;
+use crate::model::id::{ClassName, ClusterId, NodeId};
+use crate::model::inventory::Node;
+use crate::state::occupancy::NodeOccupancy;
+use crate::collections::interner::{Digest, Interner, digest_of};
+use crate::scheduler::packing::Shape;
 
-/// One donor's nodes. Those with devices of several kinds, or with MIG instances, are left to [`fit`](super::fit).
+/// One donor's nodes. Those with devices of several kinds, or with MIG instances, are left to [`fit`](crate::scheduler::packs::fit).
 #[derive(Clone, Debug)]
-pub(super) struct Pack {
+pub(crate) struct Pack {
     /// Of the pool.
-    pub(super) site: u32,
+    pub(crate) site: u32,
     /// Of the offer.
     generation: Option<u64>,
     /// Thousandths that it lends, as far as it is brought up to date.
-    pub(super) lent_milli: u64,
+    pub(crate) lent_milli: u64,
     /// Nodes by number, in the order of their names.
     names: Interner<NodeId>,
     /// Of nodes in the pool, by number.
@@ -48,7 +49,7 @@ struct Note {
 
 impl Pack {
     /// A pack that knows no node yet.
-    pub(super) fn at(site: u32) -> Self {
+    pub(crate) fn at(site: u32) -> Self {
         Self {
             site,
             generation: None,
@@ -64,7 +65,7 @@ impl Pack {
 
     /// Brings nodes up to date that changed since the last time: those of which something was lent or given back, or
     /// that the donor offers otherwise.
-    pub(super) fn catch_up(&mut self, view: &View<'_>, donor: &ClusterId, fleet: &mut Fleet) {
+    pub(crate) fn catch_up(&mut self, view: &View<'_>, donor: &ClusterId, fleet: &mut Fleet) {
         let Some(offer) = view.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref()) else { return };
         let changes = view.changes(donor);
         self.lent_milli = view.lent_milli(donor);
@@ -145,7 +146,7 @@ impl Pack {
     }
 
     /// Counts in what `view` has taken of a node.
-    pub(super) fn take(&mut self, view: &View<'_>, donor: &ClusterId, fleet: &mut Fleet, id: &NodeId) {
+    pub(crate) fn take(&mut self, view: &View<'_>, donor: &ClusterId, fleet: &mut Fleet, id: &NodeId) {
         let known = view.number_looked_at(donor, id);
         let Some(number) = known.or_else(|| self.names.number_of(id)) else { return };
         self.update(view, donor, fleet, number);
@@ -154,12 +155,12 @@ impl Pack {
     }
 
     /// The name of a node.
-    pub(super) fn name(&self, number: u32) -> &NodeId {
+    pub(crate) fn name(&self, number: u32) -> &NodeId {
         &self.names.values()[number as usize]
     }
 
     /// A node by its number here, with its name.
-    pub(super) fn node<'v>(&self, view: &View<'v>, donor: &ClusterId, number: u32) -> Option<(&'v NodeId, &'v Node)> {
+    pub(crate) fn node<'v>(&self, view: &View<'v>, donor: &ClusterId, number: u32) -> Option<(&'v NodeId, &'v Node)> {
         let offer = view.state.clusters.get(donor)?.offer.as_ref()?;
         // All nodes of the offer are known here. Where no more are known, they have the same numbers.
         if offer.nodes.len() == self.names.len() {
@@ -170,12 +171,12 @@ impl Pack {
     }
 
     /// Whether nothing but the pool could serve: then what does not fit there fits nowhere.
-    pub(super) fn is_all(&self, wanted: &Wanted<'_>) -> bool {
+    pub(crate) fn is_all(&self, wanted: &Wanted<'_>) -> bool {
         (wanted.gpus.count == 1 || wanted.topology.same_node) && !self.is_elsewhere(wanted.class)
     }
 
     /// Whether nodes that are not in the pool have devices of `class`.
-    pub(super) fn is_elsewhere(&self, class: &ClassName) -> bool {
+    pub(crate) fn is_elsewhere(&self, class: &ClassName) -> bool {
         !self.classes_elsewhere.is_empty() && self.classes_elsewhere.get(class).is_some_and(|count| *count > 0)
     }
 

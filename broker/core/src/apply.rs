@@ -1,0 +1,5 @@
+//! Commands, and the one function that changes the state.
+
+pub mod command;
+pub mod entry;
+pub(crate) mod transition;

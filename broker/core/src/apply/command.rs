@@ -1,0 +1,134 @@
+//! Commands: everything that can change the state. One file each; each checks all it needs before it changes anything.
+
+pub(crate) mod apply_policy;
+pub(crate) mod brokers;
+pub(crate) mod clusters;
+pub(crate) mod expire;
+pub(crate) mod leases;
+pub(crate) mod peerings;
+pub(crate) mod requests;
+
+use serde::{Deserialize, Serialize};
+
+pub use peerings::ack_envelope::AckEnvelope;
+pub use clusters::advertise_offer::AdvertiseOffer;
+pub use apply_policy::ApplyPolicy;
+pub use brokers::assign_broker::AssignBroker;
+pub use brokers::begin_term::{BeginTerm, SHORTEST_OUTAGE};
+pub use requests::cancel_request::CancelRequest;
+pub use leases::checkpoint_lease::CheckpointLease;
+pub use expire::Expire;
+pub use clusters::invite_cluster::InviteCluster;
+pub(crate) use clusters::invite_cluster::no_policy;
+pub use clusters::join_cluster::JoinCluster;
+pub use clusters::mark_clusters::MarkClusters;
+pub use peerings::offer_keys::OfferKeys;
+pub use requests::place_requests::{Aim, PlaceRequests, ProposedPlacement};
+pub use brokers::rebase_time::RebaseTime;
+pub use leases::reclaim_leases::{ProposedReclaim, ReclaimLeases};
+pub use clusters::record_certificate::RecordCertificate;
+pub use brokers::recover_group::RecoverGroup;
+pub use peerings::relay_envelope::RelayEnvelope;
+pub use leases::release_lease::ReleaseLease;
+pub use leases::renew_lease::RenewLease;
+pub use leases::report_lease::{LeaseOutcome, ReportLease};
+pub use peerings::report_peering::{PeeringOutcome, ReportPeering};
+pub use clusters::revise_offer::ReviseOffer;
+pub use requests::submit_request::{SubmitRequest, check as check_submission};
+
+use crate::apply::entry::Reply;
+use crate::apply::transition::Transition;
+
+/// Everything that can change the state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[expect(missing_docs, reason = "each variant is documented at the type of the same name")]
+pub enum Command {
+    ApplyPolicy(ApplyPolicy),
+    InviteCluster(InviteCluster),
+    JoinCluster(JoinCluster),
+    RecordCertificate(RecordCertificate),
+    MarkClusters(MarkClusters),
+    AdvertiseOffer(AdvertiseOffer),
+    ReviseOffer(ReviseOffer),
+    SubmitRequest(SubmitRequest),
+    CancelRequest(CancelRequest),
+    PlaceRequests(PlaceRequests),
+    ReleaseLease(ReleaseLease),
+    RenewLease(RenewLease),
+    ReportLease(ReportLease),
+    ReclaimLeases(ReclaimLeases),
+    CheckpointLease(CheckpointLease),
+    OfferKeys(OfferKeys),
+    RelayEnvelope(RelayEnvelope),
+    AckEnvelope(AckEnvelope),
+    ReportPeering(ReportPeering),
+    BeginTerm(BeginTerm),
+    Expire(Expire),
+    AssignBroker(AssignBroker),
+    RecoverGroup(RecoverGroup),
+    RebaseTime(RebaseTime),
+}
+
+impl Command {
+    /// Carries it out.
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        match self {
+            Self::ApplyPolicy(command) => command.apply(transition),
+            Self::InviteCluster(command) => command.apply(transition),
+            Self::JoinCluster(command) => command.apply(transition),
+            Self::RecordCertificate(command) => command.apply(transition),
+            Self::MarkClusters(command) => command.apply(transition),
+            Self::AdvertiseOffer(command) => command.apply(transition),
+            Self::ReviseOffer(command) => command.apply(transition),
+            Self::SubmitRequest(command) => command.apply(transition),
+            Self::CancelRequest(command) => command.apply(transition),
+            Self::PlaceRequests(command) => command.apply(transition),
+            Self::ReleaseLease(command) => command.apply(transition),
+            Self::RenewLease(command) => command.apply(transition),
+            Self::ReportLease(command) => command.apply(transition),
+            Self::ReclaimLeases(command) => command.apply(transition),
+            Self::CheckpointLease(command) => command.apply(transition),
+            Self::OfferKeys(command) => command.apply(transition),
+            Self::RelayEnvelope(command) => command.apply(transition),
+            Self::AckEnvelope(command) => command.apply(transition),
+            Self::ReportPeering(command) => command.apply(transition),
+            Self::BeginTerm(command) => command.apply(transition),
+            Self::Expire(command) => command.apply(transition),
+            Self::AssignBroker(command) => command.apply(transition),
+            Self::RecoverGroup(command) => command.apply(transition),
+            Self::RebaseTime(command) => command.apply(transition),
+        }
+    }
+
+    /// Its name in logs and metrics.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::ApplyPolicy(_) => "apply-policy",
+            Self::InviteCluster(_) => "invite-cluster",
+            Self::JoinCluster(_) => "join-cluster",
+            Self::RecordCertificate(_) => "record-certificate",
+            Self::MarkClusters(_) => "mark-clusters",
+            Self::AdvertiseOffer(_) => "advertise-offer",
+            Self::ReviseOffer(_) => "revise-offer",
+            Self::SubmitRequest(_) => "submit-request",
+            Self::CancelRequest(_) => "cancel-request",
+            Self::PlaceRequests(_) => "place-requests",
+            Self::ReleaseLease(_) => "release-lease",
+            Self::RenewLease(_) => "renew-lease",
+            Self::ReportLease(_) => "report-lease",
+            Self::ReclaimLeases(_) => "reclaim-leases",
+            Self::CheckpointLease(_) => "checkpoint-lease",
+            Self::OfferKeys(_) => "offer-keys",
+            Self::RelayEnvelope(_) => "relay-envelope",
+            Self::AckEnvelope(_) => "ack-envelope",
+            Self::ReportPeering(_) => "report-peering",
+            Self::BeginTerm(_) => "begin-term",
+            Self::Expire(_) => "expire",
+            Self::AssignBroker(_) => "assign-broker",
+            Self::RecoverGroup(_) => "recover-group",
+            Self::RebaseTime(_) => "rebase-time",
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! A policy bundle comes into force, as a whole.
+
+use std::sync::Arc;
+
+use comity_policy::{Bundle, BundleSource};
+use serde::{Deserialize, Serialize};
+
+use crate::apply::entry::{Actor, Change, Reply, ReplyBody};
+use crate::model::policy_record::PolicyRecord;
+use crate::model::refusal::{Code, Refusal};
+use crate::apply::transition::Transition;
+
+/// Replaces the bundle in force. The sources are compiled here again: a bundle that does not compile changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApplyPolicy {
+    /// All files.
+    pub source: BundleSource,
+}
+
+impl ApplyPolicy {
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        let bundle = Bundle::compile(&self.source).map_err(|problems| {
+            let first = problems.first().map_or_else(String::new, |problem| match problem.file.as_str() {
+                "" => format!(", first: {}", problem.message),
+                file => format!(", first {file}:{}: {}", problem.line, problem.message),
+            });
+            Refusal::new(
+                Code::InvalidField,
+                format!("the policy bundle has {} problems{first}", problems.len()),
+                "run `comity policy check DIRECTORY` and mend all of them",
+            )
+            .at("bundle", "")
+        })?;
+        if let Some(record) = &transition.state.policy {
+            if record.bundle.hash == bundle.hash && record.source.commit == self.source.commit {
+                return Ok(ReplyBody::Policy { changed: false });
+            }
+            if record.bundle.federation.spec.trust_domain != bundle.federation.spec.trust_domain {
+                return Err(Refusal::invalid(
+                    "Federation.spec.trustDomain",
+                    &bundle.federation.spec.trust_domain,
+                    "is not this federation's",
+                    format!("keep {}; a trust domain cannot be changed", record.bundle.federation.spec.trust_domain),
+                ));
+            }
+        }
+        let applied_by = match transition.actor {
+            Actor::User(id) => id.clone(),
+            Actor::Cluster(id) => id.to_string(),
+            Actor::Leader(id) => format!("broker {id}"),
+        };
+        // What was held until now was held under the terms until now.
+        transition.state.settle_all();
+        transition.state.policy = Some(PolicyRecord {
+            bundle: Arc::new(bundle),
+            source: self.source.clone(),
+            applied_at: transition.now,
+            applied_by,
+        });
+        // Idle times of peerings may have changed: everything derived from them is computed again.
+        transition.state.rebuild_derived();
+        transition.note(Change::Policy);
+        Ok(ReplyBody::Policy { changed: true })
+    }
+}

@@ -1,0 +1,6 @@
+//! The broker group itself.
+
+pub(crate) mod assign_broker;
+pub(crate) mod begin_term;
+pub(crate) mod rebase_time;
+pub(crate) mod recover_group;

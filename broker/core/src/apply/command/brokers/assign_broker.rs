@@ -1,0 +1,66 @@
+//! A broker of the group gets a role.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::broker_record::{BrokerRecord, BrokerRole};
+use crate::model::limits::MAX_BROKERS;
+use crate::apply::entry::{Reply, ReplyBody};
+use crate::model::refusal::{Code, Refusal};
+use crate::apply::transition::Transition;
+
+/// Records what a broker is to be in its group; the leader then changes Raft's membership to match. A broker that was
+/// removed stays removed, and a broker keeps its addresses.
+///
+/// It makes no revision: watchers and agents have nothing to do with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AssignBroker {
+    /// Number of the broker, from 1.
+    pub broker: u64,
+    /// Its role from now on.
+    pub role: BrokerRole,
+    /// "host:port" for its peers.
+    pub raft_address: String,
+    /// "host:port" for agents and users.
+    pub client_address: String,
+}
+
+impl AssignBroker {
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        let brokers = &mut transition.state.brokers;
+        if self.broker == 0 {
+            return Err(Refusal::invalid("broker", 0, "is not a broker number", "count brokers from 1"));
+        }
+        match brokers.get(&self.broker) {
+            None if brokers.len() >= MAX_BROKERS => {
+                let reason = format!("the group has had {MAX_BROKERS} brokers, and no more are allowed");
+                return Err(Refusal::new(Code::LimitReached, reason, "found a new group").at("broker", self.broker));
+            }
+            Some(known) if known.role == BrokerRole::Removed && self.role != BrokerRole::Removed => {
+                let reason = format!("broker {} was removed from the group; numbers are never used again", self.broker);
+                let remedy = "give the broker a new number with `comity-broker add-identity`";
+                return Err(Refusal::new(Code::WrongState, reason, remedy).at("broker", self.broker));
+            }
+            Some(known)
+                if self.role != BrokerRole::Removed
+                    && (&known.raft_address, &known.client_address) != (&self.raft_address, &self.client_address) =>
+            {
+                let reason = format!(
+                    "broker {} is at {} (clients: {}) already",
+                    self.broker, known.raft_address, known.client_address
+                );
+                let remedy = "give the broker at the other address a new number";
+                return Err(Refusal::new(Code::WrongState, reason, remedy).at("broker", self.broker));
+            }
+            Some(known) if known.role == self.role => return Ok(ReplyBody::Done),
+            _ => {}
+        }
+        let record = BrokerRecord {
+            role: self.role,
+            raft_address: self.raft_address.clone(),
+            client_address: self.client_address.clone(),
+            since: transition.now,
+        };
+        brokers.insert(self.broker, record);
+        Ok(ReplyBody::Done)
+    }
+}

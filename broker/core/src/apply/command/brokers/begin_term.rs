@@ -1,0 +1,68 @@
+//! A new leader begins.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::id::{LeaseId, PeeringId};
+use crate::model::lease::LeaseState;
+use crate::apply::entry::{Reply, ReplyBody};
+use crate::model::time::{Millis, Timestamp};
+use crate::apply::transition::Transition;
+
+/// Shorter ones are ordinary changes of the leader, which agents do not notice.
+pub const SHORTEST_OUTAGE: Millis = Millis::from_secs(2);
+
+/// The first command of every leader. Leases, holds, notices and handshake steps are lengthened by the outage before
+/// it, for nobody could renew or report meanwhile; never to more than they have when they begin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BeginTerm {
+    /// The leader.
+    pub broker: u64,
+    /// How long no leader reached a majority, as the monotonic clocks of members have it.
+    #[serde(default)]
+    pub outage: Millis,
+}
+
+impl BeginTerm {
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        let now = transition.now;
+        // An outage lies after the last term began. So one that two leaders in a row report counts once.
+        let outage = self.outage.min(now.since(transition.state.term_began));
+        transition.state.term_began = now;
+        if outage < SHORTEST_OUTAGE {
+            return Ok(ReplyBody::Done);
+        }
+        let longer = |time: Timestamp, full: Millis| time.after(outage).min(now.after(full)).max(time);
+        let leases: Vec<LeaseId> = transition
+            .state
+            .live_leases()
+            .filter(|(_, lease)| lease.state != LeaseState::Ending)
+            .map(|(id, _)| id)
+            .collect();
+        let hold = transition.settings.hold;
+        for id in leases {
+            transition.change_lease(id, |lease| {
+                if lease.state.is_held() {
+                    lease.hold_until = longer(lease.hold_until, hold);
+                } else {
+                    lease.expires_at = lease.expires_at.map(|end| longer(end, lease.term));
+                }
+                // Nobody could hear of the notice meanwhile, or say that work is saved.
+                if let Some(reclaim) = &mut lease.reclaim {
+                    reclaim.deadline = longer(reclaim.deadline, reclaim.grace);
+                }
+            });
+        }
+        let step = transition.settings.handshake_step;
+        let peerings: Vec<PeeringId> = transition
+            .state
+            .peerings
+            .iter()
+            .filter(|(_, peering)| peering.state.is_handshaking())
+            .map(|(id, _)| *id)
+            .collect();
+        for id in peerings {
+            transition.change_peering(id, |peering| peering.deadline = peering.deadline.map(|end| longer(end, step)));
+        }
+        Ok(ReplyBody::Done)
+    }
+}

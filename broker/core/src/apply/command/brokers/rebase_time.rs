@@ -1,0 +1,40 @@
+//! Log time is set right after it was founded on clocks that were wrong.
+
+use serde::{Deserialize, Serialize};
+
+use crate::apply::entry::{Reply, ReplyBody};
+use crate::model::refusal::{Code, Refusal};
+use crate::apply::transition::Transition;
+
+/// Moves log time, also backwards; nothing else does. What the brokers stamped moves with it, so that every lease,
+/// notice and deadline has as much time left as before. What people wrote stays: start windows, dates of agreements,
+/// ends of certificates.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RebaseTime {
+    /// The sum of re-bases that this one was reckoned on: the same command carried out twice moves time once.
+    pub from_shift_ms: i64,
+    /// How far.
+    pub by_ms: i64,
+}
+
+impl RebaseTime {
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        let shift = transition.state.time_shift_ms;
+        if shift != self.from_shift_ms {
+            return Err(Refusal::new(
+                Code::WrongState,
+                "log time was re-based meanwhile",
+                "look again with `comity raft rebase-time`",
+            )
+            .at("from_shift_ms", self.from_shift_ms));
+        }
+        let moved = transition.now.0.checked_add_signed(self.by_ms).zip(shift.checked_add(self.by_ms));
+        let Some((_, shift)) = moved else {
+            let remedy = format!("move log time, which is {} now, to a time after 1970", transition.now.0);
+            return Err(Refusal::invalid("by_ms", self.by_ms, "leads out of all time", remedy));
+        };
+        transition.state.time_shift_ms = shift;
+        transition.rebase(self.by_ms);
+        Ok(ReplyBody::Done)
+    }
+}

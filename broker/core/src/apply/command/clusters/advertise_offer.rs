@@ -1,0 +1,55 @@
+//! A cluster advertises what it has.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::id::ClusterId;
+use crate::model::inventory::Offer;
+use crate::apply::entry::{Reply, ReplyBody};
+use crate::model::refusal::{Code, Refusal};
+use crate::state::State;
+use crate::apply::transition::Transition;
+
+/// Replaces a cluster's offer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdvertiseOffer {
+    /// Whose.
+    pub cluster: ClusterId,
+    /// What.
+    pub offer: Offer,
+}
+
+impl AdvertiseOffer {
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        self.offer.check(&self.cluster)?;
+        let cluster = transition
+            .state
+            .clusters
+            .get(&self.cluster)
+            .ok_or_else(|| Refusal::not_found("offer.cluster", &self.cluster, "cluster"))?;
+        if let Some(held) = &cluster.offer {
+            if **held == self.offer {
+                return Ok(ReplyBody::Done);
+            }
+            if self.offer.generation <= held.generation {
+                return Err(Refusal::new(
+                    Code::StaleGeneration,
+                    format!(
+                        "offer generation {} is not above {}, which is held",
+                        self.offer.generation, held.generation
+                    ),
+                    "advertise with a higher generation; the welcome message says which one is held",
+                )
+                .at("offer.generation", self.offer.generation));
+            }
+        }
+        transition.note_health_of_offer(&self.cluster, &self.offer);
+        transition.change_cluster(&self.cluster, |cluster| cluster.offer = Some(Arc::new(self.offer.clone())));
+        let State { clusters, derived, policy, .. } = &mut *transition.state;
+        if let Some(cluster) = clusters.get(&self.cluster) {
+            derived.note_offer(&self.cluster, cluster, policy.as_ref());
+        }
+        Ok(ReplyBody::Done)
+    }
+}

@@ -1,0 +1,65 @@
+//! A join token is made.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::cluster::Invite;
+use crate::model::id::ClusterId;
+use crate::model::limits::MAX_INVITES;
+use crate::apply::entry::{Change, Reply, ReplyBody};
+use crate::model::refusal::{Code, Refusal};
+use crate::model::time::Millis;
+use crate::state::timers::Due;
+use crate::apply::transition::Transition;
+
+/// Records the hash of a join token's secret. Whoever proposes it made the secret and gives it to the caller only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InviteCluster {
+    /// Cluster that may join.
+    pub cluster: ClusterId,
+    /// SHA-256 of the secret, in hex.
+    pub secret_sha256: String,
+    /// How long it is good.
+    pub ttl: Millis,
+    /// Whether the cluster may be a member already: its agent is then replaced by whoever joins.
+    pub replace: bool,
+}
+
+impl InviteCluster {
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        let policy = transition.state.policy.as_ref().ok_or_else(no_policy)?;
+        if policy.bundle.institution_of_cluster(self.cluster.as_str()).is_none() {
+            return Err(Refusal::invalid(
+                "cluster",
+                &self.cluster,
+                "is not in the policy bundle",
+                "add a Cluster document for it and name it in its Institution's clusters, then apply the bundle",
+            ));
+        }
+        if !self.replace && transition.state.clusters.contains_key(&self.cluster) {
+            return Err(Refusal::new(
+                Code::WrongState,
+                format!("{} is a member already; a second agent would take its place", self.cluster),
+                "to replace its agent for good, stop the old one and invite with --replace",
+            )
+            .at("cluster", &self.cluster));
+        }
+        if transition.state.invites.len() >= MAX_INVITES {
+            return Err(Refusal::new(
+                Code::LimitReached,
+                format!("{MAX_INVITES} join tokens are outstanding"),
+                "wait until some are used or expire",
+            ));
+        }
+        let expires_at = transition.now.after(self.ttl);
+        transition.state.derived.timers.set(Due::Invite(self.secret_sha256.clone()), Some(expires_at));
+        let invite = Invite { cluster: self.cluster.clone(), expires_at };
+        transition.state.invites.insert(self.secret_sha256.clone(), invite);
+        transition.note(Change::Invite(self.cluster.clone()));
+        Ok(ReplyBody::Invited { expires_at })
+    }
+}
+
+/// Nothing can be decided before a bundle is in force.
+pub(crate) fn no_policy() -> Refusal {
+    Refusal::new(Code::NoPolicy, "no policy bundle is in force", "apply one with `comity policy apply DIRECTORY`")
+}

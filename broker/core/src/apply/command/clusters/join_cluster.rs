@@ -1,0 +1,88 @@
+//! A cluster joins, or joins again with a new identity.
+
+use serde::{Deserialize, Serialize};
+
+use crate::apply::command::clusters::invite_cluster::no_policy;
+use crate::model::cluster::Cluster;
+use crate::model::health::Health;
+use crate::model::id::{ClusterId, InstitutionId, PeeringId};
+use crate::apply::entry::{Change, Reply, ReplyBody};
+use crate::model::refusal::{Code, Refusal};
+use crate::model::time::Timestamp;
+use crate::state::timers::Due;
+use crate::apply::transition::Transition;
+
+/// Uses up a join token and makes its cluster a member.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinCluster {
+    /// Which cluster.
+    pub cluster: ClusterId,
+    /// SHA-256 of the token's secret, in hex.
+    pub secret_sha256: String,
+    /// Its identity key, "ed25519:BASE64".
+    pub identity_key: String,
+    /// End of the certificate it is given.
+    pub certificate_not_after: Timestamp,
+}
+
+impl JoinCluster {
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        let invalid = |reason: &str| {
+            Refusal::new(Code::InvalidToken, reason, "ask for a new one with `comity cluster invite CLUSTER`")
+        };
+        let invite = transition
+            .state
+            .invites
+            .get(&self.secret_sha256)
+            .ok_or_else(|| invalid("the join token is unknown, expired or already used"))?;
+        if invite.expires_at <= transition.now {
+            return Err(invalid("the join token has expired"));
+        }
+        if invite.cluster != self.cluster {
+            return Err(invalid("the join token is for another cluster").at("cluster", &self.cluster));
+        }
+        let policy = transition.state.policy.as_ref().ok_or_else(no_policy)?;
+        let institution = policy.bundle.institution_of_cluster(self.cluster.as_str()).ok_or_else(|| {
+            Refusal::invalid(
+                "cluster",
+                &self.cluster,
+                "is not in the policy bundle any more",
+                "ask your federation's maintainers",
+            )
+        })?;
+        let institution = InstitutionId::parse(institution, "institution")?;
+
+        transition.state.invites.remove(&self.secret_sha256);
+        transition.state.derived.timers.set(Due::Invite(self.secret_sha256.clone()), None);
+        let (now, identity_key) = (transition.now, self.identity_key.clone());
+        if transition.state.clusters.contains_key(&self.cluster) {
+            transition.change_cluster(&self.cluster, |cluster| {
+                cluster.institution = institution;
+                cluster.identity_key = identity_key;
+                cluster.certificate_not_after = self.certificate_not_after;
+            });
+            // What was vouched for by the old identity is void.
+            let peerings: Vec<PeeringId> = transition.state.peerings_of(&self.cluster).map(|(id, _)| id).collect();
+            for id in peerings {
+                transition.fail_peering(id, "one side joined again with a new identity");
+            }
+        } else {
+            let cluster = Cluster {
+                institution,
+                identity_key,
+                joined_at: now,
+                certificate_not_after: self.certificate_not_after,
+                connected: false,
+                since: now,
+                offer: None,
+                health: Health::default(),
+                last_fencing_token: 0,
+                revision: 0,
+            };
+            transition.state.clusters.insert(self.cluster.clone(), cluster);
+            transition.change_cluster(&self.cluster, |_| {});
+        }
+        transition.note(Change::Cluster(self.cluster.clone()));
+        Ok(ReplyBody::Done)
+    }
+}

@@ -1,0 +1,66 @@
+//! Clusters are heard again, or not any more.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::id::{ClusterId, LeaseId};
+use crate::model::lease::LeaseState;
+use crate::apply::entry::{Reply, ReplyBody};
+use crate::apply::transition::Transition;
+
+/// What the failure detector saw. Silence makes leases suspect and keeps new work away; it tears nothing down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MarkClusters {
+    /// Heard again.
+    pub heard: Vec<ClusterId>,
+    /// Silent for too long.
+    pub silent: Vec<ClusterId>,
+}
+
+impl MarkClusters {
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        for id in &self.heard {
+            mark(transition, id, true);
+        }
+        for id in &self.silent {
+            mark(transition, id, false);
+        }
+        Ok(ReplyBody::Done)
+    }
+}
+
+fn mark(transition: &mut Transition<'_>, id: &ClusterId, connected: bool) {
+    if transition.state.clusters.get(id).is_none_or(|cluster| cluster.connected == connected) {
+        return;
+    }
+    let now = transition.now;
+    transition.change_cluster(id, |cluster| {
+        cluster.connected = connected;
+        cluster.since = now;
+    });
+    let leases: Vec<LeaseId> = transition.state.leases_of(id).map(|(lease, _)| lease).collect();
+    for lease in leases {
+        reconsider(transition, lease);
+    }
+}
+
+/// A lease in force is active while both its clusters are heard, suspect otherwise.
+pub(crate) fn reconsider(transition: &mut Transition<'_>, id: LeaseId) {
+    let Some(lease) = transition.state.leases.get(&id) else { return };
+    let silent: Vec<&str> = [&lease.origin, &lease.placement.donor]
+        .into_iter()
+        .filter(|cluster| !transition.state.clusters.get(*cluster).is_some_and(|cluster| cluster.connected))
+        .map(ClusterId::as_str)
+        .collect();
+    let message = format!("no word from {}", silent.join(" and "));
+    match (lease.state, silent.is_empty()) {
+        (LeaseState::Active, false) => transition.change_lease(id, |lease| {
+            lease.state = LeaseState::Suspect;
+            lease.message = message;
+        }),
+        (LeaseState::Suspect, true) => transition.change_lease(id, |lease| {
+            lease.state = LeaseState::Active;
+            lease.message.clear();
+        }),
+        _ => {}
+    }
+}

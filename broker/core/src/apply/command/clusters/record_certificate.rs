@@ -1,0 +1,30 @@
+//! A member got a fresh certificate.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::id::ClusterId;
+use crate::apply::entry::{Reply, ReplyBody};
+use crate::model::refusal::Refusal;
+use crate::model::time::Timestamp;
+use crate::apply::transition::Transition;
+
+/// Notes the end of a cluster's newest certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordCertificate {
+    /// Whose.
+    pub cluster: ClusterId,
+    /// When it ends.
+    pub not_after: Timestamp,
+}
+
+impl RecordCertificate {
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        if !transition.state.clusters.contains_key(&self.cluster) {
+            return Err(Refusal::not_found("cluster", &self.cluster, "cluster"));
+        }
+        transition.change_cluster(&self.cluster, |cluster| {
+            cluster.certificate_not_after = cluster.certificate_not_after.max(self.not_after);
+        });
+        Ok(ReplyBody::Done)
+    }
+}

@@ -1,0 +1,122 @@
+//! A cluster says which nodes of its offer changed.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::id::{ClusterId, NodeId};
+use crate::model::inventory::{NodeMap, Offer, check_node_count};
+use crate::apply::entry::{Reply, ReplyBody};
+use crate::model::refusal::{Code, Refusal};
+use crate::state::State;
+use crate::apply::transition::Transition;
+
+/// One part in so many of an offer may have changed before the whole of it is the shorter thing to say.
+const WORTH_REVISING: usize = 4;
+
+/// Changes some nodes of a cluster's offer; the others stay as they are. Takes time by how many change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReviseOffer {
+    /// Whose.
+    pub cluster: ClusterId,
+    /// Generation of the offer that is changed: it must be the one that is held.
+    pub revises: u64,
+    /// Generation that it has then; above that.
+    pub generation: u64,
+    /// NodeMap that came or became others, as they are now.
+    pub nodes: NodeMap,
+    /// NodeMap that went.
+    pub gone: BTreeSet<NodeId>,
+}
+
+impl ReviseOffer {
+    /// What makes `offer` of `held`. `None` where the whole must be said: deliveries or data changed, or a good part of
+    /// the nodes.
+    #[must_use]
+    pub fn between(cluster: &ClusterId, held: &Offer, offer: &Offer) -> Option<Self> {
+        if held.deliveries != offer.deliveries || held.data != offer.data {
+            return None;
+        }
+        let gone: BTreeSet<NodeId> = held.nodes.keys().filter(|id| !offer.nodes.contains_key(*id)).cloned().collect();
+        let changed = offer.nodes.iter().filter(|(id, node)| held.nodes.get(*id) != Some(*node));
+        let nodes: NodeMap = changed.map(|(id, node)| (id.clone(), node.clone())).collect();
+        ((nodes.len() + gone.len()) * WORTH_REVISING <= offer.nodes.len()).then(|| Self {
+            cluster: cluster.clone(),
+            revises: held.generation,
+            generation: offer.generation,
+            nodes,
+            gone,
+        })
+    }
+
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        let held = transition.state.clusters.get(&self.cluster).and_then(|cluster| cluster.offer.as_ref());
+        let held = held.ok_or_else(|| Refusal::not_found("offer.cluster", &self.cluster, "offer"))?;
+        if self.is_held(held) {
+            return Ok(ReplyBody::Done);
+        }
+        self.check(held)?;
+        transition.note_health_of_nodes(&self.cluster, &self.nodes);
+        let State { clusters, derived, policy, .. } = &mut *transition.state;
+        let Some(cluster) = clusters.get(&self.cluster) else { return Ok(ReplyBody::Done) };
+        let held = |id: &NodeId| cluster.offer.as_ref().and_then(|offer| offer.nodes.get(id));
+        let known = (&cluster.health, policy.as_ref());
+        for (id, node) in &self.nodes {
+            derived.note_node(&self.cluster, id, (held(id), Some(node)), known);
+        }
+        for id in &self.gone {
+            derived.note_node(&self.cluster, id, (held(id), None), known);
+        }
+        transition.change_cluster(&self.cluster, |cluster| {
+            let Some(offer) = cluster.offer.as_mut().map(Arc::make_mut) else { return };
+            offer.generation = self.generation;
+            for (id, node) in &self.nodes {
+                let mut node = node.clone();
+                if let Some(held) = offer.nodes.get(id) {
+                    node.devices = node.devices.shared_with(&held.devices);
+                }
+                offer.nodes.insert(id.clone(), node);
+            }
+            for id in &self.gone {
+                offer.nodes.remove(id);
+            }
+        });
+        transition.note_gone_nodes(&self.cluster, &self.gone);
+        Ok(ReplyBody::Done)
+    }
+
+    /// Whether it was carried out already: agents' reports may come twice.
+    fn is_held(&self, held: &Offer) -> bool {
+        held.generation == self.generation
+            && self.nodes.iter().all(|(id, node)| held.nodes.get(id) == Some(node))
+            && !self.gone.iter().any(|id| held.nodes.contains_key(id))
+    }
+
+    fn check(&self, held: &Offer) -> Result<(), Refusal> {
+        if self.revises != held.generation || self.generation <= held.generation {
+            return Err(Refusal::new(
+                Code::StaleGeneration,
+                format!(
+                    "offer generation {} revises {}, and {} is held",
+                    self.generation, self.revises, held.generation
+                ),
+                "advertise the whole offer with a higher generation; the welcome message says which one is held",
+            )
+            .at("offer.generation", self.generation));
+        }
+        if let Some(id) = self.gone.iter().find(|id| !held.nodes.contains_key(*id) || self.nodes.contains_key(*id)) {
+            return Err(Refusal::invalid(
+                "offer.gone",
+                id,
+                "is not a node of the offer, or is one that changed",
+                "name nodes that the held offer has and this one has not",
+            ));
+        }
+        for (id, node) in &self.nodes {
+            node.check(id)?;
+        }
+        let new = self.nodes.keys().filter(|id| !held.nodes.contains_key(*id)).count();
+        check_node_count(held.nodes.len() + new - self.gone.len(), &self.cluster)
+    }
+}

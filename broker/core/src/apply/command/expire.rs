@@ -1,0 +1,179 @@
+//! What fell due happens.
+
+use serde::{Deserialize, Serialize};
+
+use crate::apply::command::clusters::mark_clusters::reconsider;
+use crate::model::id::{LeaseId, PeeringId, RequestId};
+use crate::model::lease::{EndReason, LeaseState};
+use crate::model::limits::{MAX_ENDED_KEPT, MAX_EXPIRIES_PER_COMMAND, MAX_PASTS_KEPT};
+use crate::apply::entry::{Change, Reply, ReplyBody};
+use crate::model::peering::PeeringState;
+use crate::model::request::RequestState;
+use crate::state::timers::Due;
+use crate::apply::transition::Transition;
+use crate::model::work::WorkType;
+
+/// Carries out what is due at the entry's log time: ends of holds, terms and notices, start windows of requests,
+/// deadlines and retries of handshakes, idle peerings, unread envelopes, quarantines, join tokens, old answers; and
+/// forgets the oldest of what has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Expire {}
+
+impl Expire {
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        let due = transition.state.derived.timers.due(transition.now, MAX_EXPIRIES_PER_COMMAND);
+        let moved = u32::try_from(due.len()).unwrap_or(u32::MAX);
+        for due in due {
+            match due {
+                Due::Lease(id) => expire_lease(transition, id),
+                Due::Peering(id) => expire_peering(transition, id),
+                Due::Request(id) => expire_request(transition, id),
+                Due::Envelope(key) => transition.remove_envelope(&key),
+                Due::Invite(hash) => {
+                    if let Some(invite) = transition.state.invites.remove(&hash) {
+                        transition.note(Change::Invite(invite.cluster));
+                    }
+                    transition.state.derived.timers.set(Due::Invite(hash), None);
+                }
+                Due::Idempotency(name) => transition.state.forget(&name),
+                Due::Health(cluster) => transition.end_quarantines(&cluster),
+            }
+        }
+        forget_ended(transition);
+        if transition.state.fairness.as_ref().is_some_and(|ledger| ledger.len() > MAX_PASTS_KEPT) {
+            transition.state.settle_all();
+        }
+        Ok(ReplyBody::Expired { moved })
+    }
+}
+
+fn expire_lease(transition: &mut Transition<'_>, id: LeaseId) {
+    let Some(lease) = transition.state.leases.get(&id) else { return };
+    match lease.state {
+        LeaseState::Placed | LeaseState::Connecting => {
+            let message = format!("not active within its hold: {}", waiting_for(lease));
+            transition.end_lease(id, EndReason::HoldExpired, &message);
+        }
+        LeaseState::Active | LeaseState::Suspect => {
+            transition.end_lease(id, EndReason::Expired, "its term ran out");
+        }
+        LeaseState::Reclaiming if transition.repair_waits(id) => {
+            // It was to move for another one's sake, and has nowhere to go on.
+            transition.keep_lease(id);
+            reconsider(transition, id);
+        }
+        LeaseState::Reclaiming => {
+            let reclaimed = lease.reclaim.as_ref().filter(|reclaim| reclaim.deadline <= transition.now);
+            match reclaimed.map(|reclaim| (reclaim.end_reason(), reclaim.reason.to_string())) {
+                Some((reason, why)) => transition.end_lease(id, reason, &format!("reclaimed: {why}")),
+                None => transition.end_lease(id, EndReason::Expired, "its term ran out while it was reclaimed"),
+            }
+        }
+        LeaseState::Ending | LeaseState::Ended => {}
+    }
+}
+
+/// A start window opens or closes. Being placed in time is enough; a hold that fails after the deadline is not tried
+/// again.
+fn expire_request(transition: &mut Transition<'_>, id: RequestId) {
+    let now = transition.now;
+    transition.change_request(id, |request| {
+        request.early = false;
+        if request.spec.start_by.is_some_and(|deadline| deadline <= now) {
+            request.state = RequestState::Failed;
+            "not placed by its start_by: no donor could serve it in time".clone_into(&mut request.message);
+        } else {
+            "waiting for a donor".clone_into(&mut request.message);
+        }
+    });
+}
+
+fn waiting_for(lease: &crate::model::lease::Lease) -> &'static str {
+    use crate::model::lease::SideState::Ready;
+    match (lease.donor_side, lease.origin_side) {
+        (Ready, Ready) => "nothing",
+        (Ready, _) => "the origin did not reach the donor",
+        (_, Ready) => "the donor did not prepare the delivery",
+        _ => "neither side was ready",
+    }
+}
+
+fn expire_peering(transition: &mut Transition<'_>, id: PeeringId) {
+    let Some(peering) = transition.state.peerings.get(&id) else { return };
+    let deserted = peering.leases.is_empty();
+    match peering.state {
+        PeeringState::Proposed | PeeringState::Keys | PeeringState::Authenticating | PeeringState::Establishing => {
+            let message = format!("step {} was not done in time", step_name(peering.state));
+            transition.fail_peering(id, &message);
+        }
+        PeeringState::Established if deserted => drain(transition, id, "idle"),
+        PeeringState::Failed if deserted => drain(transition, id, "failed, and no lease needs it"),
+        PeeringState::Failed => {
+            let deadline = transition.now.after(transition.settings.handshake_step);
+            transition.change_peering(id, |peering| {
+                peering.state = PeeringState::Proposed;
+                peering.epoch = peering.epoch.saturating_add(1);
+                peering.retry_at = None;
+                peering.deadline = Some(deadline);
+                "trying again with fresh keys".clone_into(&mut peering.message);
+            });
+        }
+        PeeringState::Established | PeeringState::Draining | PeeringState::Closed => {}
+    }
+}
+
+fn step_name(state: PeeringState) -> &'static str {
+    match state {
+        PeeringState::Proposed | PeeringState::Keys => "keys",
+        PeeringState::Authenticating => "authenticate",
+        _ => "establish",
+    }
+}
+
+fn drain(transition: &mut Transition<'_>, id: PeeringId, message: &str) {
+    transition.drop_envelopes(id, |_| true);
+    transition.change_peering(id, |peering| {
+        peering.state = PeeringState::Draining;
+        peering.deadline = None;
+        peering.retry_at = None;
+        message.clone_into(&mut peering.message);
+    });
+}
+
+/// Keeps the newest [`MAX_ENDED_KEPT`] of each kind that has ended. Numbers grow, so the lowest are the oldest.
+fn forget_ended(transition: &mut Transition<'_>) {
+    let state = &mut *transition.state;
+    let live = state.derived.live_leases.len();
+    let excess = state.leases.len().saturating_sub(live + MAX_ENDED_KEPT);
+    let old: Vec<LeaseId> = state
+        .leases
+        .iter()
+        .filter(|(_, lease)| lease.state == LeaseState::Ended)
+        .map(|(id, _)| *id)
+        .take(excess)
+        .collect();
+    for id in old {
+        state.leases.remove(&id);
+    }
+    // Requests refer to their leases and are as many; their own excess is counted apart from what is under way.
+    if state.requests.len() > 2 * MAX_ENDED_KEPT {
+        let ended: Vec<RequestId> =
+            state.requests.iter().filter(|(_, request)| request.state.is_final()).map(|(id, _)| *id).collect();
+        for id in ended.iter().take(ended.len().saturating_sub(MAX_ENDED_KEPT)) {
+            if let Some(request) = state.requests.remove(id) {
+                state.derived.work.remove(&WorkType::of(&request));
+            }
+        }
+    }
+    if state.peerings.len() > 2 * MAX_ENDED_KEPT {
+        let closed: Vec<PeeringId> = state
+            .peerings
+            .iter()
+            .filter(|(_, peering)| peering.state == PeeringState::Closed)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in closed.iter().take(closed.len().saturating_sub(MAX_ENDED_KEPT)) {
+            state.peerings.remove(id);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The work of a lease is saved.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::id::LeaseId;
+use crate::apply::entry::{Reply, ReplyBody};
+use crate::model::refusal::{Code, Refusal};
+use crate::apply::transition::Transition;
+
+/// Says that the work of a lease has saved itself. One that is being reclaimed ends with that, before its deadline:
+/// nothing is lost any more. One that is not loses less if it is being reclaimed later, and is being reclaimed rather
+/// than others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointLease {
+    /// Which one.
+    pub lease: LeaseId,
+}
+
+impl CheckpointLease {
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        let lease =
+            transition.state.leases.get(&self.lease).ok_or_else(|| Refusal::not_found("lease", self.lease, "lease"))?;
+        if !lease.state.is_in_force() {
+            let reason = format!("{} is not in force", self.lease);
+            return Err(Refusal::new(Code::WrongState, reason, "nothing of it runs that could be saved")
+                .at("lease", self.lease));
+        }
+        checkpointed(transition, self.lease);
+        Ok(ReplyBody::Lease(self.lease))
+    }
+}
+
+/// Takes note that the work of a lease in force is saved, and ends it if it is being reclaimed.
+pub(crate) fn checkpointed(transition: &mut Transition<'_>, id: LeaseId) {
+    let now = transition.now;
+    transition.change_lease(id, |lease| lease.checkpointed_at = Some(now));
+    if transition.repair_waits(id) {
+        return;
+    }
+    let reclaim = transition.state.leases.get(&id).and_then(|lease| lease.reclaim.as_ref());
+    if let Some((reason, why)) = reclaim.map(|reclaim| (reclaim.end_reason(), reclaim.reason.to_string())) {
+        transition.end_lease(id, reason, &format!("reclaimed: {why}; its work was saved"));
+    }
+}

@@ -1,0 +1,26 @@
+//! A lease is given back.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::id::LeaseId;
+use crate::model::lease::EndReason;
+use crate::apply::entry::{Reply, ReplyBody};
+use crate::model::refusal::Refusal;
+use crate::apply::transition::Transition;
+
+/// Gives a lease back. Releasing what ends already does no harm.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReleaseLease {
+    /// Which one.
+    pub lease: LeaseId,
+}
+
+impl ReleaseLease {
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        if !transition.state.leases.contains_key(&self.lease) {
+            return Err(Refusal::not_found("lease", self.lease, "lease"));
+        }
+        transition.end_lease(self.lease, EndReason::Released, "released by its owner");
+        Ok(ReplyBody::Lease(self.lease))
+    }
+}

@@ -1,0 +1,156 @@
+//! One side of a lease says how it stands.
+
+use serde::{Deserialize, Serialize};
+
+use crate::apply::command::leases::checkpoint_lease::checkpointed;
+use crate::apply::command::clusters::mark_clusters::reconsider;
+use crate::model::id::{ClusterId, LeaseId};
+use crate::model::keys::Side;
+use crate::model::lease::{EndReason, LeaseState, SideState};
+use crate::apply::entry::{Reply, ReplyBody};
+use crate::model::refusal::{Code, Refusal};
+use crate::apply::transition::Transition;
+
+/// How one side stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LeaseOutcome {
+    /// Prepared.
+    Ready {
+        /// The donor's namespace; empty from the origin.
+        namespace: String,
+        /// The origin's Secret; empty from the donor.
+        secret_name: String,
+    },
+    /// It cannot, or will not.
+    Failed {
+        /// Stable code.
+        code: String,
+        /// For people.
+        message: String,
+    },
+    /// Everything is taken down.
+    Clean,
+    /// The work that runs on it is saved; from the origin.
+    Checkpointed,
+}
+
+/// Step of a lease, from one of its two clusters. Reports of another fencing token are refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportLease {
+    /// Who reports.
+    pub cluster: ClusterId,
+    /// Which lease.
+    pub lease: LeaseId,
+    /// Its fencing token.
+    pub fencing_token: u64,
+    /// How it stands.
+    pub outcome: LeaseOutcome,
+}
+
+impl ReportLease {
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        let lease =
+            transition.state.leases.get(&self.lease).ok_or_else(|| Refusal::not_found("lease", self.lease, "lease"))?;
+        let side = if self.cluster == lease.origin {
+            Side::Origin
+        } else if self.cluster == lease.placement.donor {
+            Side::Donor
+        } else {
+            return Err(Refusal::new(
+                Code::PermissionDenied,
+                format!("{} is neither origin nor donor of {}", self.cluster, self.lease),
+                "report only leases of your own cluster",
+            ));
+        };
+        if lease.fencing_token != self.fencing_token {
+            return Err(Refusal::new(
+                Code::StaleFencingToken,
+                format!("{} has another fencing token", self.lease),
+                "read the desired state again",
+            )
+            .at("lease_report.fencing_token", self.fencing_token));
+        }
+        let state = lease.state;
+        match &self.outcome {
+            LeaseOutcome::Ready { namespace, secret_name } => {
+                if matches!(state, LeaseState::Ending | LeaseState::Ended) {
+                    return Err(Refusal::new(Code::WrongState, format!("{} is ending", self.lease), "take it down"));
+                }
+                self.ready(transition, side, namespace, secret_name);
+            }
+            LeaseOutcome::Failed { code, message } => {
+                let reason = match side {
+                    Side::Origin => EndReason::OriginFailed,
+                    Side::Donor => EndReason::DonorFailed,
+                };
+                transition.end_lease(self.lease, reason, &format!("{}: {message} ({code})", self.cluster));
+            }
+            LeaseOutcome::Clean => {
+                if state == LeaseState::Ended {
+                    return Ok(ReplyBody::Done);
+                }
+                if state != LeaseState::Ending {
+                    return Err(Refusal::new(
+                        Code::WrongState,
+                        format!("{} is not ending", self.lease),
+                        "report a failure first if it cannot be kept up",
+                    ));
+                }
+                transition.side_clean(self.lease, side);
+            }
+            LeaseOutcome::Checkpointed => {
+                if side == Side::Donor {
+                    return Err(Refusal::new(
+                        Code::PermissionDenied,
+                        format!("{} lends {} and does not know its work", self.cluster, self.lease),
+                        "only the origin can say that it is saved",
+                    ));
+                }
+                // Said too late it does no harm.
+                if state.is_in_force() {
+                    checkpointed(transition, self.lease);
+                }
+            }
+        }
+        Ok(ReplyBody::Done)
+    }
+
+    fn ready(&self, transition: &mut Transition<'_>, side: Side, namespace: &str, secret_name: &str) {
+        let now = transition.now;
+        let held = |transition: &Transition<'_>| {
+            transition.state.leases.get(&self.lease).is_some_and(|lease| lease.state.is_held())
+        };
+        let waited = held(transition);
+        transition.change_lease(self.lease, |lease| {
+            match side {
+                Side::Donor => {
+                    lease.donor_side = SideState::Ready;
+                    namespace.clone_into(&mut lease.donor_namespace);
+                }
+                Side::Origin => {
+                    lease.origin_side = SideState::Ready;
+                    secret_name.clone_into(&mut lease.secret_name);
+                }
+            }
+            let both = lease.donor_side == SideState::Ready && lease.origin_side == SideState::Ready;
+            if lease.state.is_held() {
+                lease.message = if both {
+                    lease.state = LeaseState::Active;
+                    lease.active_at = Some(now);
+                    lease.expires_at = Some(now.after(lease.term));
+                    String::new()
+                } else if side == Side::Donor {
+                    "the donor is ready; the origin connects".to_owned()
+                } else {
+                    "the origin is ready; the donor prepares".to_owned()
+                };
+            }
+        });
+        if waited && !held(transition) {
+            transition.lease_began(self.lease);
+            // What it waited for may have been said before one of the two fell silent.
+            reconsider(transition, self.lease);
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Handshakes and envelopes.
+
+pub(crate) mod ack_envelope;
+pub(crate) mod offer_keys;
+pub(crate) mod relay_envelope;
+pub(crate) mod report_peering;

@@ -1,0 +1,138 @@
+//! One side of a peering says how its handshake stands.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::id::{ClusterId, PeeringId};
+use crate::model::keys::Side;
+use crate::apply::entry::{Reply, ReplyBody};
+use crate::model::peering::{Peering, PeeringState};
+use crate::model::refusal::{Code, Refusal};
+use crate::apply::transition::Transition;
+
+/// How one side stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PeeringOutcome {
+    /// The donor checked the origin's proof that it holds the pre-shared key.
+    Authenticated,
+    /// The tunnel stands.
+    Established {
+        /// Round-trip time in microseconds; zero if unknown.
+        rtt_us: u64,
+    },
+    /// It cannot go on.
+    Failed {
+        /// Stable code.
+        code: String,
+        /// For people.
+        message: String,
+    },
+    /// Everything is taken down.
+    Closed,
+}
+
+/// Step of a handshake, from one of its two clusters. Reports of another epoch are refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportPeering {
+    /// Who reports.
+    pub cluster: ClusterId,
+    /// Which peering.
+    pub peering: PeeringId,
+    /// Its epoch.
+    pub epoch: u32,
+    /// How it stands.
+    pub outcome: PeeringOutcome,
+}
+
+impl ReportPeering {
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        let (peering, side) = peering_of(transition, self.peering, self.epoch, &self.cluster)?;
+        let state = peering.state;
+        match &self.outcome {
+            PeeringOutcome::Authenticated => {
+                if side != Side::Donor {
+                    return Err(Refusal::new(
+                        Code::PermissionDenied,
+                        "only the donor can say that the origin proved itself",
+                        "send the proof in an envelope",
+                    ));
+                }
+                if state == PeeringState::Authenticating {
+                    transition.advance_peering(self.peering, PeeringState::Establishing, "waiting for the tunnel");
+                }
+            }
+            PeeringOutcome::Established { rtt_us } => {
+                if !matches!(state, PeeringState::Establishing | PeeringState::Established) {
+                    return Err(Refusal::new(
+                        Code::WrongState,
+                        format!("{} is not being established", self.peering),
+                        "wait for the next directive",
+                    ));
+                }
+                if peering.established.contains(&side) && side == Side::Donor {
+                    return Ok(ReplyBody::Done);
+                }
+                transition.change_peering(self.peering, |peering| {
+                    peering.established.insert(side);
+                    if side == Side::Origin {
+                        peering.rtt_us = *rtt_us;
+                    }
+                });
+                let both = transition.state.peerings.get(&self.peering).is_some_and(|p| p.established.len() == 2);
+                if both && state == PeeringState::Establishing {
+                    transition.advance_peering(self.peering, PeeringState::Established, "");
+                }
+            }
+            PeeringOutcome::Failed { code, message } => {
+                transition.fail_peering(self.peering, &format!("{}: {message} ({code})", self.cluster));
+            }
+            PeeringOutcome::Closed => {
+                if state == PeeringState::Closed {
+                    return Ok(ReplyBody::Done);
+                }
+                if state != PeeringState::Draining {
+                    return Err(Refusal::new(
+                        Code::WrongState,
+                        format!("{} is not draining", self.peering),
+                        "report a failure instead",
+                    ));
+                }
+                transition.change_peering(self.peering, |peering| {
+                    peering.closed.insert(side);
+                    if peering.closed.len() == 2 {
+                        peering.state = PeeringState::Closed;
+                        peering.origin_keys = None;
+                        peering.donor_keys = None;
+                    }
+                });
+            }
+        }
+        Ok(ReplyBody::Done)
+    }
+}
+
+/// The peering that a message of `cluster` is about, and its side of it; messages of another epoch are refused.
+pub(crate) fn peering_of<'a>(
+    transition: &'a Transition<'_>,
+    id: PeeringId,
+    epoch: u32,
+    cluster: &ClusterId,
+) -> Result<(&'a Peering, Side), Refusal> {
+    let peering = transition.state.peerings.get(&id).ok_or_else(|| Refusal::not_found("peering", id, "peering"))?;
+    let side = peering.side_of(cluster).ok_or_else(|| {
+        Refusal::new(
+            Code::PermissionDenied,
+            format!("{cluster} is not a side of {id}"),
+            "speak only for your own peerings",
+        )
+    })?;
+    if peering.epoch != epoch {
+        return Err(Refusal::new(
+            Code::StaleEpoch,
+            format!("{id} is in epoch {}", peering.epoch),
+            "read the desired state again",
+        )
+        .at("epoch", epoch));
+    }
+    Ok((peering, side))
+}

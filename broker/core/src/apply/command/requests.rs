@@ -1,0 +1,5 @@
+//! Requests, from submission to placement.
+
+pub(crate) mod cancel_request;
+pub(crate) mod place_requests;
+pub(crate) mod submit_request;

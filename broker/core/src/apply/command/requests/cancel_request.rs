@@ -1,0 +1,49 @@
+//! A request is taken back.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::id::RequestId;
+use crate::model::lease::EndReason;
+use crate::apply::entry::{Reply, ReplyBody};
+use crate::model::refusal::{Code, Refusal};
+use crate::model::request::RequestState;
+use crate::apply::transition::Transition;
+
+/// Takes a request back; its lease, if any, ends. Cancelling what is cancelled does no harm.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CancelRequest {
+    /// Which one.
+    pub request: RequestId,
+}
+
+impl CancelRequest {
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        let request = transition
+            .state
+            .requests
+            .get(&self.request)
+            .ok_or_else(|| Refusal::not_found("request", self.request, "request"))?;
+        let lease = request.lease;
+        match request.state {
+            RequestState::Cancelled => {}
+            RequestState::Queued => transition.change_request(self.request, |request| {
+                request.state = RequestState::Cancelled;
+                "cancelled by its owner".clone_into(&mut request.message);
+            }),
+            RequestState::Matched => {
+                if let Some(lease) = lease {
+                    transition.end_lease(lease, EndReason::Cancelled, "cancelled by its owner");
+                }
+            }
+            RequestState::Completed | RequestState::Failed => {
+                return Err(Refusal::new(
+                    Code::WrongState,
+                    format!("{} has ended already", self.request),
+                    "nothing is left to cancel",
+                )
+                .at("request", self.request));
+            }
+        }
+        Ok(ReplyBody::Request(self.request))
+    }
+}

@@ -1,0 +1,96 @@
+//! A request is queued.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::apply::command::clusters::invite_cluster::no_policy;
+use crate::model::demand::RequestSpec;
+use crate::model::id::PriorityName;
+use crate::model::limits::{MAX_QUEUED_REQUESTS, MAX_START_AHEAD_MS};
+use crate::apply::entry::{Reply, ReplyBody};
+use crate::feasibility::check_request;
+use crate::model::refusal::{Code, Refusal};
+use crate::model::request::{Request, RequestState};
+use crate::state::State;
+use crate::model::time::{Millis, Timestamp};
+use crate::apply::transition::Transition;
+
+/// Queues a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubmitRequest {
+    /// What is asked for.
+    pub spec: RequestSpec,
+    /// SPIFFE id of who submits.
+    pub submitted_by: String,
+}
+
+impl SubmitRequest {
+    pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        let spec = check(transition.state, &self.spec, transition.now)?;
+        let early = spec.not_before.is_some_and(|opens| opens > transition.now);
+        let message = if early { "waiting for its start window" } else { "waiting for a donor" };
+        let request = transition.insert_request(Request {
+            spec,
+            state: RequestState::Queued,
+            lease: None,
+            parts: BTreeSet::new(),
+            submitted_at: transition.now,
+            submitted_by: self.submitted_by.clone(),
+            traceparent: transition.traceparent.to_owned(),
+            attempts: 0,
+            failed_donors: BTreeSet::new(),
+            early,
+            room_at: None,
+            message: message.to_owned(),
+            revision: 0,
+        });
+        Ok(ReplyBody::Request(request))
+    }
+}
+
+/// Checks that a request could ever be served if it came at `now`, and fills in defaults. Also what a dry run does: log
+/// time stands still where nothing happens, so that it may be behind.
+pub fn check(state: &State, spec: &RequestSpec, now: Timestamp) -> Result<RequestSpec, Refusal> {
+    spec.check()?;
+    if state.policy.is_none() {
+        return Err(no_policy());
+    }
+    if !state.clusters.contains_key(&spec.origin) {
+        return Err(Refusal::not_found("spec.origin", &spec.origin, "cluster"));
+    }
+    check_start_window(spec, now)?;
+    check_request(state, spec)?;
+    if state.queued_len() >= MAX_QUEUED_REQUESTS {
+        return Err(Refusal::new(
+            Code::LimitReached,
+            format!("{MAX_QUEUED_REQUESTS} requests wait already"),
+            "try again when the queue is shorter",
+        ));
+    }
+    let mut spec = spec.clone();
+    if spec.duration == Millis(0) {
+        spec.duration = state.settings().lease_term;
+    }
+    if spec.priority.is_none() {
+        let default = state.policy.as_ref().and_then(|record| record.bundle.default_priority());
+        spec.priority = default.map(|class| PriorityName::parse(class, "spec.priority")).transpose()?;
+    }
+    Ok(spec)
+}
+
+/// A deadline that has passed cannot be met, and one far ahead is a mistake of units.
+fn check_start_window(spec: &RequestSpec, now: Timestamp) -> Result<(), Refusal> {
+    if let Some(start_by) = spec.start_by.filter(|start_by| *start_by <= now) {
+        let remedy = format!("name a time in milliseconds since 1970 that is after {}, or none", now.0);
+        return Err(Refusal::invalid("spec.start_by_ms", start_by.0, "has passed", remedy));
+    }
+    let latest = now.after(Millis(MAX_START_AHEAD_MS));
+    for (field, time) in [("spec.not_before_ms", spec.not_before), ("spec.start_by_ms", spec.start_by)] {
+        if let Some(time) = time.filter(|time| *time > latest) {
+            let remedy = format!("name a time in milliseconds since 1970 of at most {}", latest.0);
+            return Err(Refusal::invalid(field, time.0, "is too far ahead", remedy));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! What failed at a donor is taken note of, and kept out where it fails again and again.
+
+use std::collections::BTreeSet;
+
+use crate::apply::transition::Transition;
+use crate::model::id::{ClusterId, NodeId};
+use crate::model::inventory::{NodeMap, Offer};
+use crate::state::State;
+use crate::state::timers::Due;
+
+impl Transition<'_> {
+    /// Takes note of what a whole offer, which is to replace the one that is held, says of nodes that are in both.
+    pub(crate) fn note_health_of_offer(&mut self, id: &ClusterId, offer: &Offer) {
+        self.note_health(id, &offer.nodes);
+        if !self.remembers_failures {
+            return;
+        }
+        let State { clusters, derived, .. } = &mut *self.state;
+        if let Some(cluster) = clusters.get_mut(id) {
+            let is_lent = |node: &NodeId| derived.occupancy.node(id, node).is_some();
+            cluster.health.note_gone(offer, derived.occupancy.lent_nodes(id), is_lent, self.now);
+        }
+    }
+
+    /// The same of the nodes that a revision changes.
+    pub(crate) fn note_health_of_nodes(&mut self, id: &ClusterId, nodes: &NodeMap) {
+        self.note_health(id, nodes);
+        self.set_health_timer(id);
+    }
+
+    /// Takes note that these nodes are not in the offer any more.
+    pub(crate) fn note_gone_nodes(&mut self, id: &ClusterId, gone: &BTreeSet<NodeId>) {
+        let State { clusters, derived, .. } = &mut *self.state;
+        let Some(cluster) = clusters.get_mut(id).filter(|_| self.remembers_failures) else { return };
+        let Some(offer) = &cluster.offer else { return };
+        let is_lent = |node: &NodeId| derived.occupancy.node(id, node).is_some();
+        cluster.health.note_gone(offer, gone.iter(), is_lent, self.now);
+        self.set_health_timer(id);
+    }
+
+    fn note_health(&mut self, id: &ClusterId, nodes: &NodeMap) {
+        let Some(cluster) = self.state.clusters.get_mut(id).filter(|_| self.remembers_failures) else { return };
+        let Some(held) = &cluster.offer else { return };
+        for (node, after) in nodes {
+            cluster.health.note_node(node, held.nodes.get(node), Some(after), self.now);
+        }
+    }
+
+    /// What was kept out long enough may be used again.
+    pub(crate) fn end_quarantines(&mut self, id: &ClusterId) {
+        let (now, mut freed) = (self.now, Vec::new());
+        self.change_cluster(id, |cluster| freed = cluster.health.expire(now));
+        let State { clusters, derived, policy, .. } = &mut *self.state;
+        if let Some(cluster) = clusters.get(id) {
+            for node in &freed {
+                let has = cluster.offer.as_ref().and_then(|offer| offer.nodes.get(node));
+                derived.note_node(id, node, (has, has), (&cluster.health, policy.as_ref()));
+            }
+        }
+        self.set_health_timer(id);
+    }
+
+    fn set_health_timer(&mut self, id: &ClusterId) {
+        let due = self.state.clusters.get(id).and_then(|cluster| cluster.health.due());
+        self.state.derived.timers.set(Due::Health(id.clone()), due);
+    }
+}

@@ -1,0 +1,43 @@
+//! Leases of one request that replace one another.
+
+use crate::apply::transition::Transition;
+use crate::model::id::LeaseId;
+use crate::model::lease::{EndReason, Lease, LeaseState};
+
+impl Transition<'_> {
+    /// Takes a lease that ends out of the order in which leases of a request replace one another: what was to replace
+    /// it replaces the one before.
+    pub(crate) fn unlink(&mut self, id: LeaseId, before: Option<LeaseId>, next: Option<LeaseId>) {
+        let waits = |lease: &Lease| lease.moved_to == Some(id) && lease.state == LeaseState::Reclaiming;
+        let Some(before) = before.filter(|before| self.state.leases.get(before).is_some_and(waits)) else { return };
+        self.change_lease(before, |lease| lease.moved_to = next);
+        if let Some(next) = next {
+            self.change_lease(next, |lease| lease.moved_from = Some(before));
+            self.change_lease(id, |lease| lease.moved_to = None);
+        }
+    }
+
+    /// Whether the lease that was to replace one that ends takes its request over: where the donor ends it, and it has
+    /// not failed itself.
+    pub(crate) fn takes_over(&self, next: LeaseId, reason: EndReason) -> bool {
+        let lives = |lease: &Lease| lease.state.is_held() || lease.state.is_in_force();
+        reason.retries() && self.state.leases.get(&next).is_some_and(lives)
+    }
+
+    /// A lease that was reclaimed stays; what was to replace it is not needed.
+    pub(crate) fn keep_lease(&mut self, id: LeaseId) {
+        let Some(lease) = self.state.leases.get(&id).filter(|lease| lease.state == LeaseState::Reclaiming) else {
+            return;
+        };
+        let replaced_by = lease.moved_to;
+        self.change_lease(id, |lease| {
+            lease.state = LeaseState::Active;
+            lease.reclaim = None;
+            lease.moved_to = None;
+            lease.message.clear();
+        });
+        if let Some(next) = replaced_by {
+            self.end_lease(next, EndReason::NotNeeded, &format!("{id} stays, which it was to replace"));
+        }
+    }
+}

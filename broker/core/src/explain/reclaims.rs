@@ -1,0 +1,158 @@
+//! Leases that are being reclaimed for a request, as people are told of them: those that were, and those that would be
+//! next.
+
+use std::collections::BTreeSet;
+
+use crate::explain::explanation::Explanation;
+use crate::feasibility::obstacles::never::ones;
+use crate::scheduler::plan::Plan;
+use crate::feasibility::reclaim::going;
+use crate::scheduler::reserve::end_if_reclaimed;
+use crate::model::id::{ClusterId, LeaseId, PriorityName, RequestId};
+use crate::model::lease::{Lease, LeaseState};
+use crate::model::reclaim::{ReclaimReason, notice};
+use crate::state::State;
+use crate::model::time::{Millis, Timestamp};
+
+/// Leases at one donor that make room for a request. One request at a time has leases reclaimed for it at one donor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reclaims {
+    /// Where.
+    pub donor: ClusterId,
+    /// Whether notice was given already; else it would be next.
+    pub given: bool,
+    /// Whether they move aside to another place that they have, rather than yield to a higher priority.
+    pub move_aside: bool,
+    /// Which ones, by id; never empty.
+    pub leases: Vec<ReclaimedLease>,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReclaimedLease {
+    /// Its id. Whose it is not everybody may know.
+    pub lease: LeaseId,
+    /// The priority class of its request; none if it has none.
+    pub priority: Option<PriorityName>,
+    /// What it takes, in thousandths of GPUs.
+    pub gpus_milli: u64,
+    /// Notice that it was given, or would be.
+    pub notice: Millis,
+    /// When it ends at the latest; `None`: it has ended, and its donor has yet to clear it.
+    pub until: Option<Timestamp>,
+}
+
+impl Reclaims {
+    /// Those that have been reclaimed for request `id`, which waits.
+    pub(crate) fn given(state: &State, id: RequestId) -> Option<Self> {
+        let donor = state.requests.get(&id)?.room_at.as_ref()?;
+        let of = |lease: &Lease| lease.reclaim.as_ref().is_some_and(|it| it.reason.for_request() == Some(id));
+        let leases = going(state, donor).filter(|(_, lease)| of(lease));
+        let reason = |lease: &Lease| lease.reclaim.as_ref().map(|it| it.reason.clone());
+        let leases: Vec<(LeaseId, &Lease, ReclaimReason)> =
+            leases.filter_map(|(id, lease)| Some((id, lease, reason(lease)?))).collect();
+        Self::of(state, true, leases)
+    }
+
+    /// Those that `plan` reclaims for request `id`.
+    pub(crate) fn planned(state: &State, plan: &Plan, id: RequestId) -> Option<Self> {
+        let its = plan.reclaims.iter().filter(|reclaim| reclaim.reason.for_request() == Some(id));
+        let leases = its.filter_map(|it| Some((it.lease, state.leases.get(&it.lease)?, it.reason.clone())));
+        Self::of(state, false, leases.collect())
+    }
+
+    fn of(state: &State, given: bool, mut leases: Vec<(LeaseId, &Lease, ReclaimReason)>) -> Option<Self> {
+        leases.sort_by_key(|(id, ..)| *id);
+        let (_, first, reason) = leases.first()?;
+        let donor = first.placement.donor.clone();
+        let move_aside = matches!(reason, ReclaimReason::Repair { .. });
+        let told = |(id, lease, reason): &(LeaseId, &Lease, ReclaimReason)| {
+            let request = state.requests.get(&lease.request);
+            let given = lease.reclaim.as_ref().filter(|_| given);
+            ReclaimedLease {
+                lease: *id,
+                priority: request.and_then(|request| request.spec.priority.clone()),
+                gpus_milli: lease.placement.milli(),
+                notice: given.map_or_else(|| notice(state, lease, reason), |reclaim| reclaim.grace),
+                until: match given {
+                    Some(_) if lease.state == LeaseState::Reclaiming => lease.due(),
+                    Some(_) => None,
+                    None => Some(end_if_reclaimed(state, lease, reason)),
+                },
+            }
+        };
+        Some(Self { donor, given, move_aside, leases: leases.iter().map(told).collect() })
+    }
+
+    /// When the last of them ends at the latest; `None` if all have ended.
+    #[must_use]
+    pub fn until(&self) -> Option<Timestamp> {
+        self.leases.iter().filter_map(|lease| lease.until).max()
+    }
+
+    /// What they take in all, in thousandths of GPUs.
+    #[must_use]
+    pub fn gpus_milli(&self) -> u64 {
+        self.leases.iter().fold(0, |sum, lease| sum.saturating_add(lease.gpus_milli))
+    }
+
+    /// Says so in the summary, and at the donor.
+    pub(crate) fn tell(&self, explanation: &mut Explanation) {
+        let (what, donor, until) = (self.what(), &self.donor, self.ends());
+        let how = if self.move_aside { "to move aside" } else { "to yield to it" };
+        let (summary, unblock) = if self.given {
+            let waits = format!("{what} at {donor}, reclaimed {how}");
+            (format!("it waits for {waits}: {until}"), format!("{what} are being reclaimed for it: {until}"))
+        } else {
+            let notice = self.leases.iter().map(|lease| lease.notice).max().unwrap_or_default();
+            let would = format!("{what} would be reclaimed {how}, with {} of notice", span(notice));
+            (format!("it starts by room that is made at {donor}: {would}; {until}"), format!("{would}: {until}"))
+        };
+        explanation.summary.push_str("; ");
+        explanation.summary.push_str(&summary);
+        let mut verdicts = explanation.donors.iter_mut().filter(|verdict| verdict.donor == *donor);
+        if let Some(obstacle) = verdicts.find_map(|verdict| verdict.obstacle.as_mut()) {
+            obstacle.unblock.push_str("; ");
+            obstacle.unblock.push_str(&unblock);
+        }
+    }
+
+    /// How many, and how much of which work.
+    fn what(&self) -> String {
+        let many = match self.leases.len() {
+            1 => "1 lease".to_owned(),
+            many => format!("{many} leases"),
+        };
+        let classes: BTreeSet<&str> =
+            self.leases.iter().filter_map(|lease| Some(lease.priority.as_ref()?.as_str())).collect();
+        let classes: Vec<&str> = classes.into_iter().collect();
+        let classes =
+            if classes.is_empty() { String::new() } else { format!(" of priority {}", classes.join(" and ")) };
+        format!("{many}{classes} ({} GPUs)", ones(self.gpus_milli()))
+    }
+
+    fn ends(&self) -> String {
+        match self.until() {
+            Some(until) => format!("gone by {} at the latest", until.to_minute()),
+            None => format!("ended, and {} has yet to clear them", self.donor),
+        }
+    }
+}
+
+/// A length of time for people, rounded up to seconds.
+fn span(time: Millis) -> String {
+    match time.0.div_ceil(1_000) {
+        minutes if minutes > 0 && minutes.is_multiple_of(60) => format!("{} min", minutes / 60),
+        seconds => format!("{seconds} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_told_in_units() {
+        assert_eq!([0, 1, 90_000, 600_000].map(|ms| span(Millis(ms))), ["0 s", "1 s", "90 s", "10 min"]);
+    }
+}

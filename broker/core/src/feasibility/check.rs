@@ -1,0 +1,375 @@
+//! What is asked before anything is believed: of a request at its door, of a placement in `apply`, of a renewal.
+
+use std::collections::BTreeSet;
+
+use comity_policy::{compile_selector, show_duration, show_gpus};
+
+use crate::feasibility::check_wiring::{check_count, check_network, check_part};
+use crate::feasibility::fit::mig_device::cut;
+use crate::feasibility::fit::device::room;
+use crate::feasibility::fit::{Counted, Wanted, free_cpu_and_memory, serves};
+use crate::feasibility::reclaim::check_pools;
+use crate::feasibility::verdict::{Obstacle, check_reserve, delivery_offered, permitted};
+use crate::feasibility::snapshot::{Ask, View};
+use crate::apply::command::ProposedPlacement;
+use crate::model::demand::{DeviceChoice, Members, RequestSpec, Share};
+use crate::state::gang::{self, Role};
+use crate::model::id::{ClassName, ClusterId, LeaseId, NodeId, RequestId};
+use crate::model::inventory::Device;
+use crate::model::limits::MAX_PARTS;
+use crate::state::occupancy::NodeOccupancy;
+use crate::model::placement::{DeviceShare, NodePlacement, Placement};
+use crate::model::refusal::{Code, Refusal};
+use crate::model::request::Request;
+use crate::state::State;
+use crate::model::time::Millis;
+
+/// What a placement that holds is granted under.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Class it is accounted in.
+    pub class: ClassName,
+    /// Agreement, if the institutions differ.
+    pub agreement: Option<String>,
+}
+
+fn no_capacity(reason: String) -> Refusal {
+    Refusal::new(Code::NoCapacity, reason, "plan again")
+}
+
+fn denied(obstacle: &Obstacle) -> Refusal {
+    Refusal::new(Code::PolicyDenied, format!("{} ({})", obstacle.reason, obstacle.code), &obstacle.unblock)
+}
+
+/// Whether `placement` alone still holds for `request`, as [`apply`](State::apply) asks it of each placement of a plan.
+///
+/// # Errors
+/// What has changed since, or what policy says to it.
+pub fn check(state: &State, request: RequestId, placement: &Placement) -> Result<Grant, Refusal> {
+    let proposed = ProposedPlacement::alone(request, placement.clone());
+    let found = state.requests.get(&request).ok_or_else(|| Refusal::not_found("request", request, "request"))?;
+    let grants = check_proposed(state, &proposed, gang::role(state, found, &proposed)?)?;
+    grants.into_iter().next().ok_or_else(|| no_capacity("nothing is proposed".to_owned()))
+}
+
+/// Whether what is proposed still holds, part by part: the delivery; every device there, healthy, of the class and
+/// free; CPU and memory; topology; policy. The plan it came from is not trusted.
+pub(crate) fn check_proposed(state: &State, proposed: &ProposedPlacement, role: Role) -> Result<Vec<Grant>, Refusal> {
+    let id = proposed.request;
+    let request = state.requests.get(&id).ok_or_else(|| Refusal::not_found("request", id, "request"))?;
+    let mut view = View::new(state).ok_or_else(crate::apply::command::no_policy)?;
+    // What is replaced counts against limits only once.
+    if let Role::Replaces(old) = role {
+        view.without_chain(&request.chain_of(state, old));
+    } else if role == Role::Starts
+        && (request.early || request.spec.start_by.is_some_and(|deadline| deadline <= state.log_time))
+    {
+        return Err(Refusal::new(Code::WrongState, "its start window is not open", "plan again"));
+    }
+    if role == Role::Joins {
+        view.beside_milli = gang::held_milli(state, request);
+    }
+    if !proposed.more.is_empty() {
+        return check_parts(&mut view, request, proposed, role);
+    }
+    let mut refusal = None;
+    let specs = match role {
+        Role::Starts => vec![request.spec.clone()],
+        Role::Replaces(old) => gang::replacing(state, request, old),
+        Role::Joins => gang::joining(state, request).into_iter().collect(),
+    };
+    for spec in specs {
+        match check_part_of(&view, &spec, &proposed.placement) {
+            Ok(grant) => return Ok(vec![grant]),
+            Err(reason) => refusal = refusal.or(Some(reason)),
+        }
+    }
+    Err(refusal.unwrap_or_else(|| no_capacity(format!("nothing may be placed for {id} now"))))
+}
+
+/// The parts of a gang that starts on several donors: each holds beside the others, and together they are enough.
+fn check_parts(
+    view: &mut View<'_>,
+    request: &Request,
+    proposed: &ProposedPlacement,
+    role: Role,
+) -> Result<Vec<Grant>, Refusal> {
+    let spec = &request.spec;
+    let donors: BTreeSet<&ClusterId> = proposed.parts().map(|part| &part.donor).collect();
+    let parts = proposed.more.len() + 1;
+    let Some(members) = spec.members.filter(|_| spec.spread_donors && role == Role::Starts) else {
+        return Err(no_capacity(format!("{} may not lie on several donors", proposed.request)));
+    };
+    if donors.len() != parts || parts > MAX_PARTS {
+        return Err(no_capacity(format!("{parts} parts are too many, or not one for each donor")));
+    }
+    let one = spec.for_members(Members { min: 1, ..members }, Vec::new());
+    let (mut grants, mut units) = (Vec::new(), 0);
+    for part in proposed.parts() {
+        let grant = check_part_of(view, &one, part)?;
+        view.take(spec.tenant.as_str(), &grant.class, grant.agreement.as_deref(), part);
+        view.beside_milli = view.beside_milli.saturating_add(part.milli());
+        units += part.units();
+        grants.push(grant);
+    }
+    if !(spec.least_shares()..=spec.most_shares()).contains(&units) {
+        let reason = format!("the parts hold {units} shares, not {} to {}", spec.least_shares(), spec.most_shares());
+        return Err(no_capacity(reason));
+    }
+    Ok(grants)
+}
+
+/// One placement.
+fn check_part_of(view: &View<'_>, spec: &RequestSpec, placement: &Placement) -> Result<Grant, Refusal> {
+    let (state, donor) = (view.state, &placement.donor);
+    if *donor == spec.origin {
+        return Err(no_capacity(format!("{donor} cannot lend to itself")));
+    }
+    if !spec.allows(donor) {
+        return Err(no_capacity(format!("{donor} is not one of the donors that may serve it")));
+    }
+    if !state.clusters.get(donor).is_some_and(|cluster| cluster.connected) {
+        return Err(no_capacity(format!("{donor} is not connected")));
+    }
+    delivery_offered(view, spec.delivery, donor).map_err(|obstacle| no_capacity(obstacle.reason))?;
+    let class = class_of(view, spec, placement)?;
+    let selector = match &spec.gpus.devices {
+        DeviceChoice::Class(_) => None,
+        DeviceChoice::Selector(source) => Some(selector_of(source)?),
+    };
+    let wanted = Wanted {
+        class: &class,
+        gpus: &spec.gpus,
+        topology: spec.topology,
+        members: spec.members,
+        selector: selector.as_ref(),
+        most_milli: None,
+    };
+    let wanted = wanted.under_terms(view, donor);
+    check_count(&wanted, placement).map_err(no_capacity)?;
+    check_network(view, donor, &wanted, placement).map_err(no_capacity)?;
+    if spec.topology.same_node && placement.nodes.len() != 1 {
+        return Err(no_capacity("the placement is not on one node".to_owned()));
+    }
+    let way = Counted { resource: placement.resource_name.clone(), profile: placement.profile.clone() };
+    let mut resources = 0;
+    for (id, part) in &placement.nodes {
+        resources += check_node(view, donor, (id, part), &wanted, &way)?;
+    }
+    if resources != placement.resource_count {
+        return Err(no_capacity(format!(
+            "the placement counts {} resources, not {resources}",
+            placement.resource_count
+        )));
+    }
+    let ask = Ask {
+        tenant: spec.tenant.as_str(),
+        origin: &spec.origin,
+        class: &class,
+        milli: placement.milli(),
+        delivery: spec.delivery,
+        duration: spec.duration,
+    };
+    let agreement = permitted(view.may_borrow(donor, ask)).map_err(|obstacle| denied(&obstacle))?;
+    check_reserve(view, donor, placement).map_err(|obstacle| denied(&obstacle))?;
+    check_pools(view, placement).map_err(|obstacle| no_capacity(obstacle.reason))?;
+    Ok(Grant { class, agreement: agreement.map(str::to_owned) })
+}
+
+/// The class that all devices of a placement belong to.
+fn class_of(view: &View<'_>, spec: &RequestSpec, placement: &Placement) -> Result<ClassName, Refusal> {
+    if let DeviceChoice::Class(class) = &spec.gpus.devices {
+        return Ok(class.clone());
+    }
+    placement
+        .nodes
+        .iter()
+        .find_map(|(id, part)| {
+            let index = usize::try_from(*part.devices.keys().next()?).ok()?;
+            view.state.device_classes(&placement.donor, id).get(index)?.clone()
+        })
+        .ok_or_else(|| no_capacity("the placement has no device that belongs to a class".to_owned()))
+}
+
+/// Checks one node's part; the number of Kubernetes resources it counts as.
+fn check_node(
+    view: &View<'_>,
+    donor: &ClusterId,
+    (id, part): (&NodeId, &NodePlacement),
+    wanted: &Wanted<'_>,
+    way: &Counted,
+) -> Result<u64, Refusal> {
+    let node = view
+        .node(donor, id)
+        .filter(|node| node.schedulable)
+        .ok_or_else(|| no_capacity(format!("node {id} of {donor} is not there any more")))?;
+    let classes = view.state.device_classes(donor, id);
+    let lent = view.occupancy(donor, id);
+    let (mut resources, mut units) = (0, 0);
+    for (&index, share) in &part.devices {
+        let gone = || no_capacity(format!("device {index} of node {id} of {donor} is not free any more"));
+        let at = usize::try_from(index).map_err(|_| gone())?;
+        let device = node.devices.get(at).ok_or_else(gone)?;
+        if !serves(device, classes.get(at).and_then(Option::as_ref), wanted, way) {
+            return Err(gone());
+        }
+        let room = room(device, index, lent, &wanted.gpus.share).ok_or_else(gone)?;
+        if share.units == 0 || share.units > room.units || share.milli != share.units.saturating_mul(room.milli_each) {
+            return Err(gone());
+        }
+        check_slots(device, index, lent, &wanted.gpus.share, share)
+            .map_err(|reason| no_capacity(format!("device {index} of node {id} of {donor} {reason}")))?;
+        units += u64::from(share.units);
+        resources += u64::from(share.units) * u64::from(room.resources_each);
+    }
+    if wanted.topology.whole_node {
+        let idle = lent.is_none_or(|node| node.devices.is_empty());
+        let local = node.devices.iter().any(|device| device.local_use_milli > 0);
+        let all = node.devices.len() == part.devices.len();
+        if !idle || local || !all {
+            return Err(no_capacity(format!("node {id} of {donor} is not taken whole")));
+        }
+    }
+    let (cpu, memory) = free_cpu_and_memory(node, lent, true);
+    let right = part.cpu_milli == wanted.gpus.cpu_milli_per_gpu.saturating_mul(units)
+        && part.memory_mib == wanted.gpus.memory_mib_per_gpu.saturating_mul(units);
+    if !right || part.cpu_milli > cpu || part.memory_mib > memory {
+        return Err(no_capacity(format!("node {id} of {donor} lacks CPU or memory")));
+    }
+    check_part(node, lent, part, wanted).map_err(|reason| no_capacity(format!("node {id} of {donor} {reason}")))?;
+    Ok(resources)
+}
+
+/// Whether the slots that a share takes are those of so many instances, each where one may begin and nothing else is.
+fn check_slots(
+    device: &Device,
+    index: u32,
+    lent: Option<&NodeOccupancy>,
+    wanted: &Share,
+    share: &DeviceShare,
+) -> Result<(), &'static str> {
+    let Some(cut) = cut(device, wanted) else {
+        return if share.slots.is_empty() { Ok(()) } else { Err("has no slots that are known") };
+    };
+    let free = cut.starts(index, lent);
+    let starts = share.slots.starts(cut.shape.size).ok_or("is not taken in slots that instances have")?;
+    if starts.len() != usize::try_from(share.units).unwrap_or(usize::MAX) {
+        return Err("is not taken in as many instances as it holds shares");
+    }
+    if starts.iter().all(|start| free.contains(start)) { Ok(()) } else { Err("has no free start where it is taken") }
+}
+
+fn selector_of(source: &str) -> Result<comity_policy::Selector, Refusal> {
+    compile_selector(source).map_err(|problem| {
+        Refusal::invalid(
+            "spec.gpus.selector",
+            source,
+            &format!("does not compile: {} at column {}", problem.message, problem.column),
+            problem.remedy,
+        )
+    })
+}
+
+/// Whether policy could ever serve such a request; what can change by waiting is left to the scheduler.
+pub fn check_request(state: &State, spec: &RequestSpec) -> Result<(), Refusal> {
+    let bundle = &state.policy.as_ref().ok_or_else(crate::apply::command::no_policy)?.bundle;
+    let tenant = bundle
+        .tenants
+        .get(spec.tenant.as_str())
+        .ok_or_else(|| Refusal::not_found("spec.tenant", &spec.tenant, "tenant"))?;
+    let denied = |field: &str, value: &str, reason: String, remedy: &str| {
+        Err(Refusal::new(Code::PolicyDenied, reason, remedy).at(field, value))
+    };
+    if !tenant.spec.clusters.contains(spec.origin.as_str()) {
+        let reason = format!("tenant {} may not send requests from {}", spec.tenant, spec.origin);
+        return denied("spec.origin", spec.origin.as_str(), reason, "name one of the clusters in its Tenant document");
+    }
+    match &spec.gpus.devices {
+        DeviceChoice::Class(class) => {
+            if !bundle.classes.contains_key(class.as_str()) {
+                return Err(Refusal::not_found("spec.gpus.class", class, "class"));
+            }
+            if !tenant.spec.classes.contains(class.as_str()) {
+                let reason = format!("tenant {} may not ask for class {class}", spec.tenant);
+                return denied("spec.gpus.class", class.as_str(), reason, "ask for a class in its Tenant document");
+            }
+        }
+        DeviceChoice::Selector(source) => drop(selector_of(source)?),
+    }
+    for (field, donors) in [("spec.allow_donors", &spec.allow_donors), ("spec.deny_donors", &spec.deny_donors)] {
+        for donor in donors {
+            if bundle.institution_of_cluster(donor.as_str()).is_none() {
+                return Err(Refusal::not_found(field, donor, "cluster"));
+            }
+        }
+    }
+    if let Some(class) = &spec.priority {
+        let found = bundle
+            .priorities
+            .get(class.as_str())
+            .ok_or_else(|| Refusal::not_found("spec.priority", class, "priority class"))?;
+        if !found.spec.serves(tenant.name.as_str(), &tenant.spec.institution) {
+            let reason = format!("tenant {} may not use priority class {class}", spec.tenant);
+            let remedy = "name another one, or none; its PriorityClass document says who may use it";
+            return denied("spec.priority", class.as_str(), reason, remedy);
+        }
+    }
+    let limits = &bundle.federation.spec.limits;
+    let milli = spec.most_milli();
+    if milli > limits.max_gpus_per_request_milli {
+        let reason = format!(
+            "{} GPUs are more than the {} that one request may ask for",
+            show_gpus(milli),
+            show_gpus(limits.max_gpus_per_request_milli)
+        );
+        let (field, value) = match spec.members {
+            Some(members) => ("spec.members.desired", members.desired),
+            None => ("spec.gpus.count", spec.gpus.count),
+        };
+        return denied(field, &value.to_string(), reason, "ask for less, or split the request");
+    }
+    if spec.duration.0 > limits.max_lease_duration_ms {
+        let reason = format!(
+            "{} are more than the {} that a lease may last",
+            show_duration(spec.duration.0),
+            show_duration(limits.max_lease_duration_ms)
+        );
+        return denied("spec.duration_ms", &spec.duration.0.to_string(), reason, "ask for less, and renew the lease");
+    }
+    check_queue(state, spec, limits)
+}
+
+fn check_queue(state: &State, spec: &RequestSpec, limits: &comity_policy::Limits) -> Result<(), Refusal> {
+    let waiting = u64::try_from(state.queued_len()).unwrap_or(u64::MAX);
+    let own = state.queued_of(&spec.tenant);
+    let full = |whose: String, limit: u64| {
+        Refusal::new(
+            Code::LimitReached,
+            format!("{limit} requests {whose} wait already"),
+            "try again when the queue is shorter, or cancel some",
+        )
+    };
+    if waiting >= limits.max_queued_requests {
+        return Err(full("of the federation".to_owned(), limits.max_queued_requests));
+    }
+    if u64::try_from(own).unwrap_or(u64::MAX) >= limits.max_queued_requests_per_tenant {
+        return Err(full(format!("of tenant {}", spec.tenant), limits.max_queued_requests_per_tenant));
+    }
+    Ok(())
+}
+
+/// Whether policy allows `lease` a fresh term of length `term`.
+pub fn check_renewal(state: &State, lease: LeaseId, term: Millis) -> Result<(), Refusal> {
+    let lease = state.leases.get(&lease).ok_or_else(|| Refusal::not_found("lease", lease, "lease"))?;
+    let mut view = View::new(state).ok_or_else(crate::apply::command::no_policy)?;
+    view.without(lease);
+    let ask = Ask {
+        tenant: lease.tenant.as_str(),
+        origin: &lease.origin,
+        class: &lease.class,
+        milli: lease.placement.milli(),
+        delivery: lease.delivery,
+        duration: term,
+    };
+    permitted(view.may_borrow(&lease.placement.donor, ask)).map(|_| ()).map_err(|obstacle| denied(&obstacle))
+}

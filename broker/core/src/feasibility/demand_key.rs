@@ -1,0 +1,37 @@
+//! What of a request decides whether it fits.
+
+use crate::model::demand::{Delivery, GpuDemand, Members, RequestSpec, Topology};
+use crate::model::id::ClusterId;
+use crate::model::time::Millis;
+
+/// All of a request that has to do with whether it fits.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Asked<'a> {
+    tenant: &'a str,
+    origin: &'a ClusterId,
+    gpus: &'a GpuDemand,
+    topology: Topology,
+    members: Option<Members>,
+    spread_donors: bool,
+    duration: Millis,
+    delivery: Delivery,
+    allow: &'a [ClusterId],
+    deny: &'a [ClusterId],
+}
+
+impl<'a> Asked<'a> {
+    pub(crate) fn of(spec: &'a RequestSpec) -> Self {
+        Self {
+            tenant: spec.tenant.as_str(),
+            origin: &spec.origin,
+            gpus: &spec.gpus,
+            topology: spec.topology,
+            members: spec.members,
+            spread_donors: spec.spread_donors,
+            duration: spec.duration,
+            delivery: spec.delivery,
+            allow: &spec.allow_donors,
+            deny: &spec.deny_donors,
+        }
+    }
+}

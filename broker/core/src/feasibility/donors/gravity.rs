@@ -1,0 +1,49 @@
+//! How far a request's data are from a donor.
+
+use crate::model::data::{DataNeed, DataSite, mbits_between, seconds};
+use crate::model::demand::RequestSpec;
+use crate::model::id::ClusterId;
+use crate::state::State;
+
+/// Minutes, in doublings, until a donor has what the request reads: 0 where it takes less than one. What is finer does
+/// not decide between donors, for lines are shared and amounts are guessed. Each dataset comes over the quickest line
+/// from a cluster that holds it, or else from the origin, one after the other.
+pub(crate) fn distance(state: &State, spec: &RequestSpec, donor: &ClusterId) -> u32 {
+    doublings(spec.data.iter().fold(0, |all, need| seconds_to(state, spec, donor, need).saturating_add(all)) / 60)
+}
+
+/// Milliseconds of a round trip, in doublings: 0 below one, and where nobody has measured it yet, so that somebody
+/// will.
+pub(crate) fn round_trip(rtt_us: u64) -> u32 {
+    doublings(rtt_us / 1_000)
+}
+
+fn doublings(amount: u64) -> u32 {
+    u64::BITS - amount.leading_zeros()
+}
+
+fn seconds_to(state: &State, spec: &RequestSpec, donor: &ClusterId, need: &DataNeed) -> u64 {
+    let site = |id: &ClusterId| -> Option<&DataSite> { Some(&state.clusters.get(id)?.offer.as_ref()?.data) };
+    let holds = |data: &DataSite| data.datasets.contains(&need.dataset);
+    if site(donor).is_some_and(holds) {
+        return 0;
+    }
+    let to = (donor, site(donor));
+    let holders = state.clusters.keys().filter_map(|id| Some((id, site(id).filter(|data| holds(data))?)));
+    let quickest = holders.map(|from| mbits_between(from, to)).max();
+    let nobody = DataSite::default();
+    let origin = (&spec.origin, site(&spec.origin).unwrap_or(&nobody));
+    let mbits = quickest.unwrap_or_else(|| mbits_between(origin, to));
+    seconds(need.mib, mbits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_doublings_tell_donors_apart() {
+        assert_eq!([0, 999, 1_000, 1_999, 2_000, 40_000].map(round_trip), [0, 0, 1, 1, 2, 6]);
+        assert_eq!(round_trip(u64::MAX), 55);
+    }
+}

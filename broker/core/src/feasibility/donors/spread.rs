@@ -1,0 +1,77 @@
+//! Gangs that no single donor can start: their members over several donors, as one part at each.
+//!
+//! Nothing is held while it is looked for: either a plan has all parts, or it has none, so gangs cannot wait for each
+//! other with halves in their hands. Donors are taken by how many members they have room for, the most first, until the
+//! least number that the gang needs is reached; more join once it runs. As members at one donor take nothing of another
+//! one, and a limit of policy counts over all of them, that finds a place if there is one.
+
+use crate::scheduler::plan::donors;
+use crate::feasibility::donors::score::{Score, score};
+use crate::feasibility::verdict::{Candidate, Fitter, ask_donor};
+use crate::feasibility::snapshot::View;
+use crate::model::demand::{Members, RequestSpec};
+use crate::model::id::ClusterId;
+use crate::model::limits::MAX_PARTS;
+use crate::model::request::Request;
+
+/// Where something is placed: at one donor, or as several parts; never empty.
+pub(crate) type Found = Vec<Candidate>;
+
+/// Parts for at least as many members as `spec` needs, each at another donor; `None` if it may not be spread, or all
+/// donors together have not enough.
+pub(crate) fn spread(
+    view: &View<'_>,
+    spec: &RequestSpec,
+    request: Option<&Request>,
+    fitter: Fitter<'_>,
+) -> Option<Found> {
+    let members = spec.members.filter(|_| spec.spread_donors)?;
+    let found = gather(view, spec, request, fitter);
+    (found.iter().map(|part| members_in(spec, part)).sum::<u32>() >= members.min).then_some(found)
+}
+
+/// As many members as it needs, or all that donors have room for if those are fewer.
+pub(crate) fn gather(view: &View<'_>, spec: &RequestSpec, request: Option<&Request>, fitter: Fitter<'_>) -> Found {
+    let members = spec.members.unwrap_or(Members { min: 1, desired: 1 });
+    let mut view = view.clone();
+    let (mut found, mut held) = (Found::new(), 0_u32);
+    let mut left: Vec<&ClusterId> = donors(view.state, spec).collect();
+    while held < members.min && found.len() < MAX_PARTS {
+        let most = members.desired.saturating_sub(held);
+        let mut best: Option<((u32, Score), Candidate)> = None;
+        for donor in &left {
+            let Some((many, candidate)) = part_at(&view, spec, donor, most, fitter) else { continue };
+            let rank = (most.saturating_sub(many), score(&view, spec, request, &candidate));
+            if best.as_ref().is_none_or(|(least, _)| rank < *least) {
+                best = Some((rank, candidate));
+            }
+        }
+        let Some((_, candidate)) = best else { break };
+        let placement = &candidate.placement;
+        view.take(spec.tenant.as_str(), &candidate.class, candidate.agreement.as_deref(), placement);
+        view.beside_milli = view.beside_milli.saturating_add(placement.milli());
+        left.retain(|donor| **donor != placement.donor);
+        held = held.saturating_add(members_in(spec, &candidate));
+        found.push(candidate);
+    }
+    found
+}
+
+/// So many members of `spec` as fit at `donor` and policy allows, `most` at most.
+fn part_at(
+    view: &View<'_>,
+    spec: &RequestSpec,
+    donor: &ClusterId,
+    most: u32,
+    fitter: Fitter<'_>,
+) -> Option<(u32, Candidate)> {
+    let part = spec.for_members(Members { min: 1, desired: most }, Vec::new());
+    let candidate = ask_donor(view, &part, donor, fitter).ok()?;
+    Some((members_in(spec, &candidate), candidate))
+}
+
+/// How many members a candidate holds.
+pub(crate) fn members_in(spec: &RequestSpec, candidate: &Candidate) -> u32 {
+    let members = candidate.placement.units() / u64::from(spec.gpus.count.max(1));
+    u32::try_from(members).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,443 @@
+//! Fitting a demand on the nodes of one donor.
+
+pub(crate) mod bandwidth;
+pub(crate) mod cutting;
+pub(crate) mod device;
+pub(crate) mod mig_device;
+pub(crate) mod nodes;
+pub(crate) mod ways;
+pub(crate) mod wired;
+
+use std::collections::BTreeSet;
+
+use comity_policy::NvLinkSharing;
+use litemap::LiteMap;
+
+use crate::feasibility::fit::cutting::{Cutting, LaidOut, Worths};
+use crate::feasibility::fit::device::room;
+use crate::feasibility::fit::nodes::{Candidate, Chosen, choose, reach};
+use crate::feasibility::snapshot::View;
+use crate::feasibility::fit::ways::{sizes, ways};
+use crate::feasibility::fit::wired::{Laid, Wired, is_of_a_whole_clique, is_wired};
+use crate::model::demand::{GpuDemand, Members, NvLink, Share, Topology};
+use crate::model::id::{ClassName, ClusterId, NodeId};
+use crate::model::inventory::{Device, Node};
+use crate::model::placement::{DeviceShare, NodePlacement, Placement};
+
+/// How far a demand fits.
+pub(crate) enum Fit {
+    /// Here is the witness.
+    Fits {
+        /// Where.
+        placement: Placement,
+        /// Thousandths of devices that it strands.
+        waste_milli: i64,
+    },
+    /// Not now.
+    Lacks {
+        /// Shares that would fit now, under the same topology.
+        now: u64,
+        /// Shares that would fit if nothing were in use.
+        ever: u64,
+    },
+}
+
+/// What is fitted: devices of one class, and for a selector only those in `selected`.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) class: &'a ClassName,
+    pub(crate) gpus: &'a GpuDemand,
+    pub(crate) topology: Topology,
+    pub(crate) members: Option<Members>,
+    /// `None`: all devices of the class.
+    pub(crate) selector: Option<&'a comity_policy::Selector>,
+    /// Thousandths of a device that a share takes at most; `None`: as many as it takes to cover it.
+    pub(crate) most_milli: Option<u32>,
+}
+
+impl Wanted<'_> {
+    /// As the donor's terms have it: who wants devices that NVLink joins may have to take nodes whole.
+    pub(crate) fn under_terms(mut self, view: &View<'_>, donor: &ClusterId) -> Self {
+        let terms = view.bundle.clusters.get(donor.as_str()).map(|terms| &terms.spec.node_sharing);
+        if self.topology.nvlink == NvLink::Required
+            && self.gpus.count > 1
+            && terms.is_some_and(|terms| terms.nvlink == NvLinkSharing::WholeNodes)
+        {
+            self.topology.whole_node = true;
+        }
+        self
+    }
+
+    /// Shares that it may have at most.
+    fn most(&self) -> u32 {
+        self.gpus.count.saturating_mul(self.members.map_or(1, |members| members.desired))
+    }
+
+    /// Shares that stay together on a node: those of a member, else each by itself.
+    fn piece(&self) -> u32 {
+        if self.members.is_some() { self.gpus.count.max(1) } else { 1 }
+    }
+
+    /// So many shares it may have, the most first, of those that are within reach.
+    fn sizes(&self, reach: u64) -> impl Iterator<Item = u32> {
+        let (count, members) = (self.gpus.count, self.members.unwrap_or(Members { min: 1, desired: 1 }));
+        let within = u32::try_from(reach / u64::from(count.max(1))).unwrap_or(u32::MAX);
+        (members.min..=members.desired.min(within)).rev().map(move |many| many.saturating_mul(count))
+    }
+}
+
+/// How the shares of a placement are counted on the donor: all of one are counted alike.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Counted {
+    /// Kubernetes resource: with MIG's mixed strategy each profile has its own.
+    pub(crate) resource: String,
+    /// MIG profile, if that is what the shares are.
+    pub(crate) profile: Option<String>,
+}
+
+impl Counted {
+    pub(crate) fn of(device: &Device, share: &Share) -> Self {
+        let profile = mig_device::profile(device, share);
+        let resource = match &profile {
+            Some(profile) if device.resource_name.ends_with("/mig") => {
+                format!("{}-{}", device.resource_name, profile.replace('+', "."))
+            }
+            _ => device.resource_name.clone(),
+        };
+        Self { resource, profile }
+    }
+}
+
+/// Fits `wanted` on `donor`, on devices that NVLink joins if that is preferred and can be had.
+pub(crate) fn fit(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, worths: &mut Worths) -> Fit {
+    if wanted.topology.nvlink == NvLink::Preferred {
+        let joined = Wanted { topology: Topology { nvlink: NvLink::Required, ..wanted.topology }, ..*wanted };
+        let found = fit_any_way(view, donor, &joined.under_terms(view, donor), worths);
+        if matches!(found, Fit::Fits { .. }) {
+            return found;
+        }
+    }
+    fit_any_way(view, donor, &wanted.under_terms(view, donor), worths)
+}
+
+/// Fits `wanted` on `donor`. One placement is counted one way; ways are tried in order. Memory comes in pieces of a
+/// different size with each: the smallest are taken. So do fractions of devices that are shared in other ways: those
+/// are tried first that give least above what is asked for.
+fn fit_any_way(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, worths: &mut Worths) -> Fit {
+    let ways = ways(view, donor, wanted);
+    // A gang has as many members as it can have, wherever they are.
+    let mut sizes = if wanted.members.is_none() { sizes(view, donor, wanted) } else { BTreeSet::new() };
+    sizes.pop_last();
+    for most in sizes {
+        let smaller = Wanted { most_milli: Some(most), ..*wanted };
+        let mut fits = ways.iter().map(|way| fit_counted(view, donor, &smaller, way, worths));
+        if let Some(found) = fits.find(|found| matches!(found, Fit::Fits { .. })) {
+            return found;
+        }
+    }
+    let mut best = Fit::Lacks { now: 0, ever: 0 };
+    for way in &ways {
+        best = best.or_smaller(fit_counted(view, donor, wanted, way, worths));
+        if matches!(best, Fit::Fits { .. }) && !matches!(wanted.gpus.share, Share::MemoryMib(_)) {
+            break;
+        }
+    }
+    best
+}
+
+/// Shares that each node with room for any would hold if nothing were in use, counted in the way of which there are
+/// most.
+pub(crate) fn idle_units(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Vec<u32> {
+    let counted = |way: Counted| {
+        let units = view.nodes(donor).map(|node| node_units(view, donor, node, wanted, &way, false));
+        units.filter(|units| *units > 0).collect::<Vec<u32>>()
+    };
+    let all = |units: &Vec<u32>| units.iter().map(|units| u64::from(*units)).sum::<u64>();
+    ways(view, donor, wanted).into_iter().map(counted).max_by_key(all).unwrap_or_default()
+}
+
+impl Fit {
+    /// The better of two ways: one that fits, with less taken of devices; of two that do not, the most of each.
+    pub(crate) fn or_smaller(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Fits { placement: one, .. }, other @ Self::Fits { .. }) if matches!(&other, Self::Fits { placement, .. } if placement.milli() < one.milli()) => {
+                other
+            }
+            (fits @ Self::Fits { .. }, _) | (Self::Lacks { .. }, fits @ Self::Fits { .. }) => fits,
+            (Self::Lacks { now, ever }, Self::Lacks { now: n, ever: e }) => {
+                Self::Lacks { now: now.max(n), ever: ever.max(e) }
+            }
+        }
+    }
+}
+
+fn fit_counted(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, way: &Counted, worths: &mut Worths) -> Fit {
+    let mut candidates: Vec<Candidate<'_>> = Vec::new();
+    for (id, node, classes) in view.nodes(donor) {
+        let units = node_units(view, donor, (id, node, classes), wanted, way, true);
+        if units > 0 {
+            candidates.push(Candidate { id, node, lent: view.occupancy(donor, id), units });
+        }
+    }
+    let rooms = candidates.iter().map(|candidate| (candidate.node, candidate.lent, candidate.units));
+    let now = reach(rooms, wanted.topology, true);
+    // Which instances make up a member, or lie at which NUMA node, cutting does not look at.
+    let cutting = if is_wired(wanted) { None } else { Cutting::begin(view, donor, wanted, way, worths) };
+    let fits = match cutting {
+        Some(cutting) => fit_cut(view, donor, wanted, way, &candidates, cutting),
+        None => fit_as_it_is(view, donor, wanted, way, &candidates, now),
+    };
+    fits.unwrap_or_else(|| {
+        let idle = view.nodes(donor).map(|node| (node.1, None, node_units(view, donor, node, wanted, way, false)));
+        Fit::Lacks { now, ever: reach(idle, wanted.topology, false) }
+    })
+}
+
+/// Fits on devices that stay as they are. Whole nodes may hold enough shares in sum and yet not divide into exactly
+/// what is asked.
+fn fit_as_it_is(
+    view: &View<'_>,
+    donor: &ClusterId,
+    wanted: &Wanted<'_>,
+    way: &Counted,
+    candidates: &[Candidate<'_>],
+    now: u64,
+) -> Option<Fit> {
+    let of_size = |count| choose(candidates, count, wanted.piece(), wanted.topology);
+    let chosen = wanted.sizes(now).find_map(of_size)?;
+    let placement = lay_out(view, donor, wanted, way, &chosen)?;
+    let waste_milli = i64::try_from(stranded(view, &placement)).unwrap_or(i64::MAX);
+    Some(Fit::Fits { placement, waste_milli })
+}
+
+/// Fits where devices are cut: on the node that loses least by it, or else on as few as possible.
+fn fit_cut(
+    view: &View<'_>,
+    donor: &ClusterId,
+    wanted: &Wanted<'_>,
+    way: &Counted,
+    candidates: &[Candidate<'_>],
+    mut cutting: Cutting<'_, '_>,
+) -> Option<Fit> {
+    let count = wanted.gpus.count;
+    let mut tried = BTreeSet::new();
+    let mut best: Option<((cutting::Cost, &NodeId), &Node, LaidOut)> = None;
+    let one_will_do = !(wanted.topology.whole_node || wanted.topology.spread_nodes && count > 1);
+    for candidate in candidates.iter().filter(|candidate| candidate.units >= count && one_will_do) {
+        let node = (candidate.id, candidate.node);
+        if tried.insert(cutting.signature(node)) {
+            let laid = cutting.try_out(node, count);
+            let rank = (laid.cost, candidate.id);
+            if best.as_ref().is_none_or(|(least, _, _)| rank < *least) {
+                best = Some((rank, candidate.node, laid));
+            }
+        }
+    }
+    let (mut parts, mut network) = (Vec::new(), None);
+    if let Some(((_, id), _, laid)) = best {
+        parts.push((id, count, laid));
+    } else {
+        let chosen = choose(candidates, count, wanted.piece(), wanted.topology)?;
+        network = chosen.network;
+        for (candidate, here) in chosen.nodes {
+            parts.push((candidate.id, here, cutting.lay_out((candidate.id, candidate.node), here)));
+        }
+    }
+    if parts.is_empty() {
+        return None;
+    }
+    let waste_milli = parts.iter().map(|(_, _, laid)| laid.waste_milli).sum();
+    let resource_count = parts.iter().map(|(_, _, laid)| laid.resources).sum();
+    let nodes = parts.into_iter().map(|(id, here, laid)| {
+        let mut part = NodePlacement {
+            devices: laid.devices,
+            cpu_milli: wanted.gpus.cpu_milli_per_gpu.saturating_mul(u64::from(here)),
+            memory_mib: wanted.gpus.memory_mib_per_gpu.saturating_mul(u64::from(here)),
+            ..NodePlacement::default()
+        };
+        if let Some((network, node)) = network.zip(view.node(donor, id)) {
+            bandwidth::take(&mut part, node, network, wanted.topology.rdma_gbits);
+        }
+        (id.clone(), part)
+    });
+    let placement = Placement {
+        donor: donor.clone(),
+        nodes: nodes.collect(),
+        offer_generation: offer_generation(view, donor),
+        resource_name: way.resource.clone(),
+        resource_count,
+        profile: way.profile.clone(),
+    };
+    Some(Fit::Fits { placement, waste_milli })
+}
+
+fn offer_generation(view: &View<'_>, donor: &ClusterId) -> u64 {
+    view.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref()).map_or(0, |offer| offer.generation)
+}
+
+/// What stays free on the devices that the placement uses in part. An instance of MIG that stays as it is strands
+/// nothing.
+fn stranded(view: &View<'_>, placement: &Placement) -> u64 {
+    let mut stranded = 0;
+    for (id, part) in &placement.nodes {
+        let lent = view.occupancy(&placement.donor, id);
+        for (index, share) in part.devices.iter().filter(|(_, share)| share.slots.is_empty()) {
+            let lent = lent.and_then(|node| node.devices.get(index)).copied().unwrap_or(0);
+            stranded += u64::from(crate::model::limits::WHOLE_MILLI.saturating_sub(lent).saturating_sub(share.milli));
+        }
+    }
+    stranded
+}
+
+/// Shares that fit on a node: by devices, CPU and memory. With `whole_node` a node counts only if all of it is free and
+/// wanted.
+fn node_units(
+    view: &View<'_>,
+    donor: &ClusterId,
+    (id, node, classes): (&NodeId, &Node, &[Option<ClassName>]),
+    wanted: &Wanted<'_>,
+    way: &Counted,
+    as_it_is: bool,
+) -> u32 {
+    if as_it_is && !node.schedulable {
+        return 0;
+    }
+    let lent = view.occupancy(donor, id).filter(|_| as_it_is);
+    let mut units = 0_u32;
+    for (index, (device, class)) in (0_u32..).zip(node.devices.iter().zip(classes)) {
+        let found = serves(device, class.as_ref(), wanted, way)
+            .then(|| {
+                let share = &wanted.gpus.share;
+                if as_it_is { room(device, index, lent, share) } else { room(&device.idle(), index, lent, share) }
+            })
+            .flatten();
+        let here = found.map_or(0, |room| room.units);
+        if wanted.topology.whole_node && (here == 0 || used(lent, index) || (as_it_is && device.local_use_milli > 0)) {
+            return 0;
+        }
+        units = units.saturating_add(here);
+    }
+    let room = if is_wired(wanted) {
+        Wired::of((node, classes), lent, wanted, way, as_it_is).units(wanted.most())
+    } else {
+        let (cpu, memory) = free_cpu_and_memory(node, lent, as_it_is);
+        units.min(parts(cpu, wanted.gpus.cpu_milli_per_gpu)).min(parts(memory, wanted.gpus.memory_mib_per_gpu))
+    };
+    if wanted.topology.whole_node && room < units { 0 } else { room }
+}
+
+fn used(lent: Option<&crate::state::occupancy::NodeOccupancy>, index: u32) -> bool {
+    lent.is_some_and(|node| node.devices.contains_key(&index))
+}
+
+/// Free CPU in thousandths of a core and memory in MiB.
+pub(crate) fn free_cpu_and_memory(
+    node: &Node,
+    lent: Option<&crate::state::occupancy::NodeOccupancy>,
+    as_it_is: bool,
+) -> (u64, u64) {
+    if !as_it_is {
+        return (node.cpu_milli, node.memory_mib);
+    }
+    let (cpu, memory) = lent.map_or((0, 0), |node| (node.cpu_milli, node.memory_mib));
+    (
+        node.cpu_milli.saturating_sub(node.local_cpu_milli).saturating_sub(cpu),
+        node.memory_mib.saturating_sub(node.local_memory_mib).saturating_sub(memory),
+    )
+}
+
+fn parts(whole: u64, part: u64) -> u32 {
+    whole.checked_div(part).map_or(u32::MAX, |parts| u32::try_from(parts).unwrap_or(u32::MAX))
+}
+
+/// Whether a device is one of those asked for.
+pub(crate) fn serves(device: &Device, class: Option<&ClassName>, wanted: &Wanted<'_>, way: &Counted) -> bool {
+    class == Some(wanted.class)
+        && Counted::of(device, &wanted.gpus.share) == *way
+        && wanted.selector.is_none_or(|selector| selector.matches(&device.facts()))
+        && wanted
+            .most_milli
+            .is_none_or(|most| room(device, 0, None, &wanted.gpus.share).is_some_and(|room| room.milli_each <= most))
+}
+
+/// Spreads the shares over the chosen nodes; on each, devices already in part use come first, so that whole ones stay
+/// whole.
+fn lay_out(
+    view: &View<'_>,
+    donor: &ClusterId,
+    wanted: &Wanted<'_>,
+    way: &Counted,
+    chosen: &Chosen<'_>,
+) -> Option<Placement> {
+    let mut nodes = LiteMap::new();
+    let mut resource_count = 0_u64;
+    for (candidate, here) in &chosen.nodes {
+        let here = *here;
+        let mut part = NodePlacement {
+            cpu_milli: wanted.gpus.cpu_milli_per_gpu.saturating_mul(u64::from(here)),
+            memory_mib: wanted.gpus.memory_mib_per_gpu.saturating_mul(u64::from(here)),
+            ..NodePlacement::default()
+        };
+        if let Some(network) = chosen.network {
+            bandwidth::take(&mut part, candidate.node, network, wanted.topology.rdma_gbits);
+        }
+        let classes = view.state.device_classes(donor, candidate.id);
+        let laid = if is_wired(wanted) {
+            Wired::of((candidate.node, classes), candidate.lent, wanted, way, true).lay(here)?
+        } else {
+            lay_on(candidate, classes, wanted, way, here)
+        };
+        part.numa = laid.numa;
+        for (index, (units, room)) in laid.devices {
+            resource_count += u64::from(units) * u64::from(room.resources_each);
+            let device = candidate.node.devices.get(usize::try_from(index).unwrap_or(usize::MAX))?;
+            let slots = mig_device::first_slots(device, index, candidate.lent, &wanted.gpus.share, units);
+            part.devices.insert(index, DeviceShare { milli: units * room.milli_each, units, slots });
+        }
+        nodes.insert(candidate.id.clone(), part);
+    }
+    Some(Placement {
+        donor: donor.clone(),
+        nodes,
+        offer_generation: offer_generation(view, donor),
+        resource_name: way.resource.clone(),
+        resource_count,
+        profile: way.profile.clone(),
+    })
+}
+
+/// Lays `here` shares on the devices of one node, whatever joins them: where they take less first, then on those in
+/// use.
+fn lay_on(
+    candidate: &Candidate<'_>,
+    classes: &[Option<ClassName>],
+    wanted: &Wanted<'_>,
+    way: &Counted,
+    mut here: u32,
+) -> Laid {
+    let mut rooms: Vec<((u32, u32, bool), u32, device::DeviceRoom)> = (0_u32..)
+        .zip(candidate.node.devices.iter().zip(classes))
+        .filter(|(_, (device, class))| serves(device, class.as_ref(), wanted, way))
+        .filter_map(|(index, (device, _))| {
+            let room = room(device, index, candidate.lent, &wanted.gpus.share)?;
+            let lent = candidate.lent.and_then(|node| node.devices.get(&index)).copied().unwrap_or(0);
+            let whole = is_of_a_whole_clique(candidate.node, candidate.lent, device);
+            (room.units > 0).then_some((
+                (room.milli_each, u32::MAX - lent - device.local_use_milli, whole),
+                index,
+                room,
+            ))
+        })
+        .collect();
+    rooms.sort_by_key(|(rank, index, _)| (*rank, *index));
+    let mut laid = Laid::default();
+    for (_, index, room) in rooms {
+        let units = room.units.min(here);
+        if units == 0 {
+            break;
+        }
+        here -= units;
+        laid.devices.insert(index, (units, room));
+    }
+    laid
+}

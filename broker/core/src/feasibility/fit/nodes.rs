@@ -1,0 +1,146 @@
+//! Which nodes of a donor a placement lies on.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use crate::feasibility::fit::bandwidth::carries;
+use crate::model::demand::Topology;
+use crate::model::id::NodeId;
+use crate::model::inventory::Node;
+use crate::state::occupancy::NodeOccupancy;
+
+/// A node with room for the demand.
+#[derive(Clone, Copy)]
+pub(crate) struct Candidate<'a> {
+    pub(crate) id: &'a NodeId,
+    pub(crate) node: &'a Node,
+    pub(crate) lent: Option<&'a NodeOccupancy>,
+    /// Shares it holds now, over devices, CPU and memory.
+    pub(crate) units: u32,
+}
+
+/// Nodes to use with the shares that each gives, and the network over which they do RDMA if that is asked for and they
+/// are several.
+pub(crate) struct Chosen<'a> {
+    pub(crate) nodes: Vec<(Candidate<'a>, u32)>,
+    pub(crate) network: Option<&'a str>,
+}
+
+/// Nodes to use: the one that is left with least, or else as few as possible; with `whole_node` only nodes used up
+/// exactly, and with RDMA asked for, several only of one network. To be spread, on as many as can be, `piece` shares at
+/// a time. `None` if `count` shares do not fit so.
+pub(crate) fn choose<'a>(
+    candidates: &[Candidate<'a>],
+    count: u32,
+    piece: u32,
+    topology: Topology,
+) -> Option<Chosen<'a>> {
+    let fits = |candidate: &&Candidate<'_>| {
+        if topology.whole_node { candidate.units == count } else { candidate.units >= count }
+    };
+    let spreads = topology.spread_nodes && count > piece;
+    let one = || candidates.iter().filter(fits).min_by_key(|candidate| (candidate.units, candidate.id));
+    let on_one = || one().map(|best| Chosen { nodes: vec![(*best, count)], network: None });
+    if !spreads && let Some(chosen) = on_one() {
+        return Some(chosen);
+    }
+    if topology.same_node {
+        return None;
+    }
+    if topology.rdma_gbits == 0 {
+        let nodes = choose_several(candidates.to_vec(), count, piece, topology)?;
+        return Some(Chosen { nodes, network: None });
+    }
+    let on = |network: &'a str| {
+        let joined = candidates
+            .iter()
+            .filter(|candidate| carries(candidate.node, candidate.lent, network, topology.rdma_gbits, true));
+        choose_several(joined.copied().collect(), count, piece, topology)
+            .map(|nodes| Chosen { network: (nodes.len() > 1).then_some(network), nodes })
+    };
+    let nodes = candidates.iter().map(|candidate| candidate.node);
+    let found = networks(nodes).into_iter().filter_map(on);
+    if spreads {
+        return found.max_by_key(|chosen| (chosen.nodes.len(), Reverse(chosen.network))).or_else(on_one);
+    }
+    found.min_by_key(|chosen| (chosen.nodes.len(), chosen.network))
+}
+
+fn choose_several(
+    mut candidates: Vec<Candidate<'_>>,
+    count: u32,
+    piece: u32,
+    topology: Topology,
+) -> Option<Vec<(Candidate<'_>, u32)>> {
+    if topology.spread_nodes {
+        return spread(candidates, count, piece);
+    }
+    candidates.sort_by(|a, b| b.units.cmp(&a.units).then(a.id.cmp(b.id)));
+    let (mut left, mut chosen) = (count, Vec::new());
+    for candidate in candidates {
+        if left == 0 {
+            break;
+        }
+        if topology.whole_node && candidate.units > left {
+            continue;
+        }
+        let here = candidate.units.min(left);
+        left -= here;
+        chosen.push((candidate, here));
+    }
+    (left == 0).then_some(chosen)
+}
+
+/// Deals `count` shares out, `piece` at a time: one round over as many nodes as are needed, those that are left with
+/// least first, then further rounds over those that have room.
+fn spread(mut candidates: Vec<Candidate<'_>>, count: u32, piece: u32) -> Option<Vec<(Candidate<'_>, u32)>> {
+    candidates.retain(|candidate| candidate.units >= piece);
+    let pieces = usize::try_from(count / piece.max(1)).ok()?;
+    candidates.sort_by_key(|candidate| (candidate.units, candidate.id));
+    if pieces <= candidates.len() {
+        candidates.truncate(pieces);
+    }
+    let mut dealt: Vec<(Candidate<'_>, u32)> = candidates.into_iter().map(|candidate| (candidate, 0)).collect();
+    let mut left = count;
+    while left > 0 {
+        let before = left;
+        for (candidate, here) in &mut dealt {
+            if left >= piece && candidate.units - *here >= piece {
+                *here += piece;
+                left -= piece;
+            }
+        }
+        if left == before {
+            return None;
+        }
+    }
+    dealt.retain(|(_, here)| *here > 0);
+    Some(dealt)
+}
+
+/// Shares that fit under the topology: on one node, or together on those of one network, or on all. Not `as_it_is`: if
+/// local work had nothing of the networks.
+pub(crate) fn reach<'a>(
+    rooms: impl Iterator<Item = (&'a Node, Option<&'a NodeOccupancy>, u32)>,
+    topology: Topology,
+    as_it_is: bool,
+) -> u64 {
+    let rooms: Vec<_> = rooms.map(|(node, lent, units)| (node, lent, u64::from(units))).collect();
+    let most = rooms.iter().map(|(_, _, units)| *units).max().unwrap_or(0);
+    if topology.same_node {
+        return most;
+    }
+    if topology.rdma_gbits == 0 {
+        return rooms.iter().map(|(_, _, units)| units).sum();
+    }
+    let on = |network: &str| -> u64 {
+        let joined =
+            rooms.iter().filter(|(node, lent, _)| carries(node, *lent, network, topology.rdma_gbits, as_it_is));
+        joined.map(|(_, _, units)| units).sum()
+    };
+    networks(rooms.iter().map(|(node, _, _)| *node)).into_iter().map(on).max().unwrap_or(0).max(most)
+}
+
+fn networks<'a>(nodes: impl Iterator<Item = &'a Node>) -> BTreeSet<&'a str> {
+    nodes.flat_map(|node| node.wiring.rdma_gbits.keys()).map(String::as_str).collect()
+}

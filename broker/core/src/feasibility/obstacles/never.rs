@@ -1,0 +1,166 @@
+//! What a donor could not give even if nothing of it were in use, for reasons other than how things are joined. Waiting
+//! is no use then, so these reasons come before those that speak of waiting.
+
+use crate::feasibility::fit::cutting::Worths;
+use crate::feasibility::fit::{Fit, Wanted, fit, idle_units};
+use crate::feasibility::verdict::{Obstacle, obstacle};
+use crate::feasibility::snapshot::View;
+use crate::model::demand::{GpuDemand, Topology};
+use crate::model::id::ClusterId;
+
+/// Numbers that are tried on either side of the one that fills no whole nodes.
+const TRIED: u32 = 4_096;
+const CODE: &str = "no-such-devices";
+
+/// The reason, if there is one. `least` shares are needed.
+pub(crate) fn never(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, least: u64) -> Option<Obstacle> {
+    fills_no_whole_nodes(view, donor, wanted)
+        .or_else(|| no_node_holds_a_member(view, donor, wanted, least))
+        .or_else(|| no_cpu_or_memory(view, donor, wanted, least))
+}
+
+/// Of whole nodes, only certain numbers can be had.
+fn fills_no_whole_nodes(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Option<Obstacle> {
+    let asked = wanted.topology;
+    let by_terms = !asked.whole_node && wanted.under_terms(view, donor).topology.whole_node;
+    if !asked.whole_node && !by_terms {
+        return None;
+    }
+    let topology = Topology { whole_node: true, ..asked.without_wiring() };
+    let mut sizes = idle_units(view, donor, &Wanted { topology, members: None, ..*wanted });
+    sizes.sort_unstable_by(|a, b| b.cmp(a));
+    let fills = |count: u32| fills(&sizes, count, asked.same_node);
+    let (count, members) = (wanted.gpus.count, wanted.members);
+    let (min, desired) = members.map_or((1, 1), |members| (members.min, members.desired));
+    if sizes.is_empty() || (min..=desired).any(|many| fills(many.saturating_mul(count))) {
+        return None;
+    }
+    let all = sizes.iter().fold(0_u32, |sum, size| sum.saturating_add(*size));
+    let least = count.saturating_mul(min);
+    let below = (1..least).rev().take(TRIED as usize).find(|count| fills(*count));
+    let above = (least..=all).skip(1).take(TRIED as usize).find(|count| fills(*count));
+    let would: Vec<String> = below.into_iter().chain(above).map(|count| count.to_string()).collect();
+    let would = would.join(" or ");
+    let class = wanted.class;
+    Some(if by_terms {
+        obstacle(
+            "no-nvlink",
+            format!(
+                "{donor} lends GPUs that NVLink joins by whole nodes only, and {least} shares fill none of class {class}"
+            ),
+            format!("ask for {would}, which fill whole nodes, or only prefer NVLink"),
+        )
+    } else {
+        obstacle(
+            CODE,
+            format!("{least} shares fill no whole nodes of {donor} with devices of class {class}"),
+            format!("ask for {would}, which do, or for nodes that are not taken whole"),
+        )
+    })
+}
+
+/// Whether nodes of these sizes, the largest first, can be taken so that `count` shares fill them: as nodes are chosen.
+fn fills(sizes: &[u32], count: u32, same_node: bool) -> bool {
+    if sizes.contains(&count) {
+        return true;
+    }
+    let taken = |left: u32, size: &u32| left.checked_sub(*size).unwrap_or(left);
+    !same_node && sizes.iter().fold(count, taken) == 0
+}
+
+/// A member lies on one node, and none is so large.
+fn no_node_holds_a_member(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, least: u64) -> Option<Obstacle> {
+    wanted.members?;
+    let plain = Wanted { topology: wanted.topology.without_wiring(), ..*wanted };
+    if ever(view, donor, &plain, (0, 0)) >= least {
+        return None;
+    }
+    let topology = Topology { same_node: true, spread_nodes: false, ..plain.topology };
+    let most = ever(view, donor, &Wanted { topology, members: None, ..*wanted }, (0, 0));
+    let count = wanted.gpus.count;
+    if most == 0 || most >= u64::from(count) {
+        return None;
+    }
+    Some(obstacle(
+        CODE,
+        format!(
+            "a member lies on one node, and no node of {donor} has {count} such shares of class {}; the most is {most}",
+            wanted.class
+        ),
+        format!("ask for members of at most {most}"),
+    ))
+}
+
+/// There are devices enough, and too little CPU or memory beside them.
+fn no_cpu_or_memory(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, least: u64) -> Option<Obstacle> {
+    let plain = Wanted { topology: wanted.topology.without_wiring(), ..*wanted };
+    let (cpu, memory) = (wanted.gpus.cpu_milli_per_gpu, wanted.gpus.memory_mib_per_gpu);
+    let most = ever(view, donor, &plain, (cpu, memory));
+    if most >= least || ever(view, donor, &plain, (0, 0)) < least {
+        return None;
+    }
+    let lacks_cpu = ever(view, donor, &plain, (cpu, 0)) < least;
+    let lacks_memory = ever(view, donor, &plain, (0, memory)) < least;
+    let nodes = view.nodes(donor).filter(|(_, _, classes)| classes.iter().flatten().any(|class| class == wanted.class));
+    let (most_cpu, most_memory) =
+        nodes.fold((0, 0), |(cpu, memory), (_, node, _)| (node.cpu_milli.max(cpu), node.memory_mib.max(memory)));
+    let (asked, has, less) = match (lacks_cpu, lacks_memory) {
+        (true, false) => (format!("{} CPU", ones(cpu)), format!("{} CPU", ones(most_cpu)), "CPU"),
+        (false, true) => (format!("{} memory", gib(memory)), format!("{} memory", gib(most_memory)), "memory"),
+        _ => (
+            format!("{} CPU and {} memory", ones(cpu), gib(memory)),
+            format!("{} CPU, and {} memory", ones(most_cpu), gib(most_memory)),
+            "CPU and memory",
+        ),
+    };
+    let members = wanted.members.map_or_else(String::new, |_| format!(", in members of {}", wanted.gpus.count));
+    let fewer = if most == 0 { String::new() } else { format!(", or for at most {most} shares") };
+    Some(obstacle(
+        CODE,
+        format!(
+            "{donor} has room for {most} of {least} shares with {asked} each{members} even when idle; the most that one of \
+             its nodes has is {has}"
+        ),
+        format!("ask for less {less} with each{fewer}"),
+    ))
+}
+
+/// Shares that there would be room for if nothing were in use, with so much CPU and memory each; more than enough if it
+/// fits now.
+fn ever(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, (cpu, memory): (u64, u64)) -> u64 {
+    let gpus = GpuDemand { cpu_milli_per_gpu: cpu, memory_mib_per_gpu: memory, ..wanted.gpus.clone() };
+    match fit(view, donor, &Wanted { gpus: &gpus, ..*wanted }, &mut Worths::default()) {
+        Fit::Fits { .. } => u64::MAX,
+        Fit::Lacks { ever, .. } => ever,
+    }
+}
+
+/// Thousandths, as of cores or GPUs, in ones.
+pub(crate) fn ones(milli: u64) -> String {
+    let (whole, part) = (milli / 1_000, milli % 1_000);
+    if part == 0 { whole.to_string() } else { format!("{whole}.{part:03}").trim_end_matches('0').to_owned() }
+}
+
+/// MiB, as Kubernetes writes it.
+fn gib(mib: u64) -> String {
+    if mib.is_multiple_of(1_024) { format!("{}Gi", mib / 1_024) } else { format!("{mib}Mi") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_nodes_are_filled_by_their_sums_or_alone() {
+        let sizes = [8, 8, 4];
+        let filled: Vec<u32> = (1..=20).filter(|count| fills(&sizes, *count, false)).collect();
+        assert_eq!(filled, [4, 8, 12, 16, 20]);
+        let filled: Vec<u32> = (1..=20).filter(|count| fills(&sizes, *count, true)).collect();
+        assert_eq!(filled, [4, 8]);
+    }
+
+    #[test]
+    fn amounts_are_told_in_units() {
+        assert_eq!([ones(112_000), ones(1_500), gib(2_048), gib(1_000)], ["112", "1.5", "2Gi", "1000Mi"]);
+    }
+}

@@ -1,0 +1,152 @@
+//! Why no MIG instance can begin anywhere at a donor, and what would change that.
+
+use std::collections::BTreeMap;
+
+use crate::feasibility::fit::mig_device::{Cut, cut, in_use};
+use crate::feasibility::fit::Wanted;
+use crate::feasibility::snapshot::View;
+use crate::model::demand::Share;
+use crate::model::id::{ClassName, ClusterId, NodeId};
+use crate::model::inventory::{Device, Sharing};
+use crate::model::mig::{Board, Slots};
+
+/// An instance in use. Whose lease it is of is not for others to know.
+struct Held {
+    profile: String,
+    start: u8,
+    slots: Slots,
+    media: bool,
+    local: bool,
+}
+
+/// The start that is nearest to being free.
+struct Nearest {
+    /// How many instances must end first.
+    many: usize,
+    /// In words, what they are and which slots they hold.
+    held: String,
+    local: bool,
+}
+
+/// Reason and remedy, if slots are what is short: none of the devices that have such instances has a start that is
+/// free. Only for who asks for a profile, and where none is lent by number: others can be served in other ways too.
+pub(crate) fn no_start(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Option<(String, String)> {
+    let Share::MigProfile(asked) = &wanted.gpus.share else { return None };
+    let lent = lent(view, donor);
+    let (mut devices, mut closed, mut profile) = (0_u32, 0_u32, String::new());
+    let mut nearest: Option<Nearest> = None;
+    for (id, node, classes) in view.nodes(donor).filter(|(_, node, _)| node.schedulable) {
+        for (index, (device, class)) in (0_u32..).zip(node.devices.iter().zip(classes)) {
+            if matches!(&device.sharing, Sharing::Mig { instances, layout: None } if instances.contains_key(asked)) {
+                return None;
+            }
+            let Some(cut) = asked_for(device, class.as_ref(), wanted) else { continue };
+            devices += 1;
+            profile = crate::feasibility::fit::mig_device::profile(device, &wanted.gpus.share)?;
+            if !cut.starts(index, view.occupancy(donor, id)).is_empty() {
+                return None;
+            }
+            if in_use(device, index, view.occupancy(donor, id)).is_none() {
+                closed += 1;
+                continue;
+            }
+            let mut held = local(device, cut.board);
+            for (profile, share) in lent.get(&(id, index)).into_iter().flatten() {
+                held.extend(leased(cut.board, profile, share));
+            }
+            let near =
+                starts(&cut).filter_map(|start| near(&cut, start, &held, (id, index))).min_by_key(|near| near.many);
+            if near.as_ref().is_some_and(|near| nearest.as_ref().is_none_or(|nearest| near.many < nearest.many)) {
+                nearest = near;
+            }
+        }
+    }
+    if devices == 0 {
+        return None;
+    }
+    let noun = if devices == 1 { "device" } else { "devices" };
+    let mut reason = format!("{donor} has no free start for {profile} on {devices} {noun} of class {}", wanted.class);
+    if closed > 0 {
+        reason += &format!("; {closed} of them can give nothing now: not healthy, held back, or lent by number");
+    }
+    let Some(nearest) = nearest else {
+        return Some((reason, "wait until a device can be lent of again".to_owned()));
+    };
+    reason += &format!("; nearest is {}", nearest.held);
+    let whose = if nearest.local { "; the donor's own work holds some of that" } else { "" };
+    let remedy = match nearest.many {
+        1 => format!("wait until that instance is given back{whose}"),
+        many => format!("wait until those {many} instances are given back{whose}"),
+    };
+    Some((reason, remedy))
+}
+
+fn asked_for<'d>(device: &'d Device, class: Option<&ClassName>, wanted: &Wanted<'_>) -> Option<Cut<'d>> {
+    let selected = wanted.selector.is_none_or(|selector| selector.matches(&device.facts()));
+    let cut = cut(device, &wanted.gpus.share).filter(|_| class == Some(wanted.class) && selected)?;
+    starts(&cut).next().is_some().then_some(cut)
+}
+
+/// Where instances may begin if nothing is in use.
+fn starts<'c>(cut: &'c Cut<'_>) -> impl Iterator<Item = u8> + 'c {
+    cut.shape.starts.iter().copied().filter(|&start| cut.repartition() || cut.exists(start))
+}
+
+/// Profile and part of each lease, by node and device.
+type Lent<'a> = BTreeMap<(&'a NodeId, u32), Vec<(&'a str, &'a crate::model::placement::DeviceShare)>>;
+
+fn lent<'a>(view: &View<'a>, donor: &ClusterId) -> Lent<'a> {
+    let mut lent: Lent<'a> = BTreeMap::new();
+    for (_, lease) in view.state.leases_of(donor).filter(|(_, lease)| lease.occupies()) {
+        let placement = &lease.placement;
+        let Some(profile) = placement.profile.as_deref().filter(|_| placement.donor == *donor) else { continue };
+        for (id, part) in &placement.nodes {
+            for (&index, share) in &part.devices {
+                lent.entry((id, index)).or_default().push((profile, share));
+            }
+        }
+    }
+    lent
+}
+
+fn leased(board: Board, profile: &str, share: &crate::model::placement::DeviceShare) -> Vec<Held> {
+    let Some((_, shape)) = board.shape(profile) else { return Vec::new() };
+    let held = |start: u8| Held {
+        profile: profile.to_owned(),
+        start,
+        slots: Slots::span(start, shape.size),
+        media: shape.media,
+        local: false,
+    };
+    share.starts().into_iter().map(held).collect()
+}
+
+fn local(device: &Device, board: Board) -> Vec<Held> {
+    let Sharing::Mig { layout: Some(layout), .. } = &device.sharing else { return Vec::new() };
+    let local = layout.instances.iter().filter(|(_, instance)| instance.local);
+    let held = local.filter_map(|(&start, instance)| {
+        let (_, shape) = board.shape(&instance.profile)?;
+        let slots = Slots::span(start, shape.size);
+        Some(Held { profile: instance.profile.clone(), start, slots, media: shape.media, local: true })
+    });
+    held.collect()
+}
+
+/// What is in the way of an instance at `start`; `None` if nothing is.
+fn near(cut: &Cut<'_>, start: u8, held: &[Held], (id, index): (&NodeId, u32)) -> Option<Nearest> {
+    let span = cut.shape.at(start)?;
+    let in_the_way = |held: &&Held| held.slots.overlaps(span) || (held.media && cut.shape.media);
+    let blockers: Vec<&Held> = held.iter().filter(in_the_way).collect();
+    let words = blockers.iter().map(|held| {
+        let whose = if held.local { "local work" } else { "a lease" };
+        format!("{} at {} of {whose}", held.profile, held.start)
+    });
+    let words: Vec<String> = words.collect();
+    let last = start + cut.shape.size - 1;
+    let slots = if last == start { format!("slot {start}") } else { format!("slots {start}-{last}") };
+    (!blockers.is_empty()).then(|| Nearest {
+        many: blockers.len(),
+        held: format!("{slots} of device {index} of node {id}, taken by {}", words.join(" and ")),
+        local: blockers.iter().any(|held| held.local),
+    })
+}

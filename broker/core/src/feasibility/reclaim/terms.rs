@@ -1,0 +1,50 @@
+//! Leases that policy does not allow any more: terms were withdrawn, or the date of an agreement has passed.
+
+use comity_policy::{BorrowFacts, DenyCode, InUse};
+
+use crate::model::lease::Lease;
+use crate::state::State;
+use crate::model::time::Timestamp;
+
+/// The code of the denial if policy, at `now`, would not lend to the tenant of `lease` from its donor at all. What
+/// limits how much or how long is asked for, and `accepting: false`, concern new leases only.
+pub(crate) fn withdrawn(state: &State, lease: &Lease, now: Timestamp) -> Option<&'static str> {
+    let bundle = &state.policy.as_ref()?.bundle;
+    let decision = bundle.may_borrow(&BorrowFacts {
+        tenant: lease.tenant.as_str(),
+        origin_cluster: lease.origin.as_str(),
+        donor_cluster: lease.placement.donor.as_str(),
+        class: lease.class.as_str(),
+        gpus_milli: 1,
+        beside_milli: 0,
+        delivery: lease.delivery.kind(),
+        duration_ms: 1,
+        now_ms: now.0,
+        in_use: InUse::default(),
+    });
+    let code = decision.denial()?.code;
+    let ends_leases = match code {
+        DenyCode::UnknownTenant
+        | DenyCode::UnknownOrigin
+        | DenyCode::OriginNotAllowed
+        | DenyCode::UnknownClass
+        | DenyCode::ClassNotAllowed
+        | DenyCode::UnknownDonor
+        | DenyCode::ClassNotLent
+        | DenyCode::BorrowerNotServed
+        | DenyCode::NoAgreement
+        | DenyCode::AgreementNotBegun
+        | DenyCode::AgreementEnded => true,
+        DenyCode::InvalidAmount
+        | DenyCode::SameCluster
+        | DenyCode::RequestTooLarge
+        | DenyCode::LeaseTooLong
+        | DenyCode::DonorNotAccepting
+        | DenyCode::NoDelivery
+        | DenyCode::AgreementEndsTooSoon
+        | DenyCode::AgreementExhausted
+        | DenyCode::QuotaExhausted
+        | DenyCode::DonorExhausted => false,
+    };
+    ends_leases.then(|| code.as_str())
+}

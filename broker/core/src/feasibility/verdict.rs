@@ -1,0 +1,344 @@
+//! One donor's answer to one request: a placement, or the first reason against it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use comity_policy::{Denial, Selector, compile_selector, show_gpus};
+use serde::{Deserialize, Serialize};
+
+use crate::feasibility::fit::cutting::Worths;
+use crate::feasibility::fit::{Fit, Wanted, fit};
+use crate::feasibility::obstacles::never::never;
+use crate::feasibility::obstacles::no_start::no_start;
+use crate::feasibility::reclaim::{check_pools, really_free};
+use crate::feasibility::obstacles::unwell::unwell;
+use crate::feasibility::snapshot::{Ask, View};
+use crate::feasibility::obstacles::wishes::in_the_way;
+use crate::model::demand::{Delivery, DeviceChoice, Members, RequestSpec};
+use crate::model::id::{ClassName, ClusterId};
+use crate::state::offered::for_leases;
+use crate::model::placement::Placement;
+use crate::model::time::Timestamp;
+
+/// What stands in the way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Obstacle {
+    /// Stable code: one of policy's, or `donor-excluded`, `donor-silent`, `no-offer`, `delivery-not-offered`,
+    /// `no-such-devices`, `local-reserve`, `no-capacity`, `no-nvlink`, `no-numa-alignment`, `no-rdma`,
+    /// `wiring-together`, `unhealthy`, `quarantined`.
+    pub code: String,
+    /// For people.
+    pub reason: String,
+    /// What would unblock it.
+    pub unblock: String,
+    /// Policy documents behind it.
+    pub by: Vec<String>,
+    /// When it passes by itself, if that is known.
+    #[serde(default)]
+    pub until: Option<Timestamp>,
+}
+
+/// One donor's answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DonorVerdict {
+    /// Donor.
+    pub donor: ClusterId,
+    /// The first reason against it; `None`: it fits.
+    pub obstacle: Option<Obstacle>,
+}
+
+/// A placement that policy and capacity allow.
+pub(crate) struct Candidate {
+    pub(crate) placement: Placement,
+    pub(crate) class: ClassName,
+    pub(crate) agreement: Option<String>,
+    /// Thousandths of devices that it leaves idle.
+    pub(crate) waste_milli: i64,
+}
+
+/// Finds room at one donor for devices of one class.
+pub(crate) type Fitter<'f> = &'f mut dyn FnMut(&View<'_>, &ClusterId, &Wanted<'_>) -> Fit;
+
+pub(crate) fn obstacle(code: &str, reason: String, unblock: impl Into<String>) -> Obstacle {
+    Obstacle { code: code.to_owned(), reason, unblock: unblock.into(), by: Vec::new(), until: None }
+}
+
+/// Asks one donor. Filters come in the order in which their reasons help most: what the request says, whether the donor
+/// is there, what policy says, what is free.
+pub(crate) fn ask_donor(
+    view: &View<'_>,
+    spec: &RequestSpec,
+    donor: &ClusterId,
+    fitter: Fitter<'_>,
+) -> Result<Candidate, Box<Obstacle>> {
+    if !spec.allow_donors.is_empty() && !spec.allow_donors.contains(donor) || spec.deny_donors.contains(donor) {
+        return Err(Box::new(obstacle(
+            "donor-excluded",
+            format!("the request excludes {donor}"),
+            "submit it without that restriction",
+        )));
+    }
+    let cluster = view.state.clusters.get(donor).filter(|cluster| cluster.connected).ok_or_else(|| {
+        Box::new(obstacle("donor-silent", format!("the agent of {donor} is not connected"), "wait until it is back"))
+    })?;
+    if cluster.offer.is_none() {
+        return Err(Box::new(obstacle(
+            "no-offer",
+            format!("{donor} offers nothing"),
+            "wait until its agent advertises",
+        )));
+    }
+    match &spec.gpus.devices {
+        DeviceChoice::Class(class) => ask_class(view, spec, donor, class, None, fitter),
+        DeviceChoice::Selector(source) => {
+            let selector = compile_selector(source).map_err(|problem| {
+                Box::new(obstacle(
+                    "invalid-selector",
+                    problem.message,
+                    "submit the request with a selector that compiles",
+                ))
+            })?;
+            ask_selector(view, spec, donor, &selector, fitter)
+        }
+    }
+}
+
+/// Whether the donor's agent says that it can serve this delivery now.
+pub(crate) fn delivery_offered(view: &View<'_>, wanted: Delivery, donor: &ClusterId) -> Result<(), Box<Obstacle>> {
+    let cluster = view.state.clusters.get(donor);
+    let deliveries = cluster.and_then(|cluster| cluster.offer.as_ref()).map(|offer| &offer.deliveries);
+    if deliveries.is_some_and(|deliveries| deliveries.contains(&wanted)) {
+        return Ok(());
+    }
+    let needs = match wanted {
+        Delivery::Namespace => "",
+        Delivery::VirtualNode => " (that takes Liqo and fabric mode tun there, both in good health)",
+    };
+    let others: Vec<String> = deliveries.into_iter().flatten().map(ToString::to_string).collect();
+    let instead =
+        if others.is_empty() { String::new() } else { format!(", or ask for delivery {}", others.join(" or ")) };
+    Err(Box::new(obstacle(
+        "delivery-not-offered",
+        format!("the agent of {donor} does not offer delivery {wanted} now"),
+        format!("wait until it does{needs}{instead}"),
+    )))
+}
+
+/// A selector may hit devices of several classes: the classes are tried in name order, and a lease is of one of them.
+fn ask_selector(
+    view: &View<'_>,
+    spec: &RequestSpec,
+    donor: &ClusterId,
+    selector: &Selector,
+    fitter: Fitter<'_>,
+) -> Result<Candidate, Box<Obstacle>> {
+    let facts = view.state.derived.facts.get(donor).into_iter().flat_map(BTreeMap::keys);
+    let classes: BTreeSet<&ClassName> =
+        facts.filter(|(_, facts)| selector.matches(facts)).map(|(class, _)| class).collect();
+    let mut first = None;
+    for class in classes {
+        match ask_class(view, spec, donor, class, Some(selector), fitter) {
+            Ok(candidate) => return Ok(candidate),
+            Err(obstacle) => first = first.or(Some(obstacle)),
+        }
+    }
+    Err(first.unwrap_or_else(|| {
+        Box::new(obstacle(
+            "no-such-devices",
+            format!("no device of {donor} that belongs to a class is selected"),
+            "widen the selector",
+        ))
+    }))
+}
+
+fn ask_class(
+    view: &View<'_>,
+    spec: &RequestSpec,
+    donor: &ClusterId,
+    class: &ClassName,
+    selector: Option<&Selector>,
+    fitter: Fitter<'_>,
+) -> Result<Candidate, Box<Obstacle>> {
+    let ask = |milli| Ask {
+        tenant: spec.tenant.as_str(),
+        origin: &spec.origin,
+        class,
+        milli,
+        delivery: spec.delivery,
+        duration: spec.duration,
+    };
+    // Policy first, with the nominal amount: its reasons hold whatever is free.
+    let at_least = permitted(view.may_borrow(donor, ask(spec.least_milli())))?;
+    delivery_offered(view, spec.delivery, donor)?;
+    let wanted =
+        Wanted { class, gpus: &spec.gpus, topology: spec.topology, members: spec.members, selector, most_milli: None };
+    let (mut placement, mut waste_milli, free) = match seek(view, donor, &wanted, fitter) {
+        (Fit::Fits { placement, waste_milli }, free) => (placement, waste_milli, free),
+        (Fit::Lacks { now, ever }, _) => {
+            if view.explains
+                && let Some(ill) = unwell(view, donor, &wanted, (now, spec.least_shares()))
+            {
+                return Err(Box::new(ill));
+            }
+            if view.explains
+                && let Some(never) = never(view, donor, &wanted, spec.least_shares())
+            {
+                return Err(Box::new(never));
+            }
+            if view.explains
+                && let Some(wish) = in_the_way(view, donor, &wanted, spec.least_shares())
+            {
+                return Err(Box::new(wish));
+            }
+            let mut lacks = lacks(spec, donor, class, now, ever);
+            // Costly to find out, so only where somebody reads it.
+            if view.explains
+                && now == 0
+                && ever >= spec.least_shares()
+                && let Some((reason, unblock)) = no_start(view, donor, &wanted)
+            {
+                (lacks.reason, lacks.unblock) = (reason, unblock);
+            }
+            return Err(Box::new(lacks));
+        }
+    };
+    // What devices really give may be more than nominal: a slice is rounded up.
+    let granted = |placement: &Placement, free: bool| {
+        let agreement = if placement.milli() == spec.least_milli() {
+            at_least
+        } else {
+            permitted(view.may_borrow(donor, ask(placement.milli())))?
+        };
+        check_reserve(view, donor, placement)?;
+        if free { Ok(agreement) } else { check_pools(view, placement).map(|()| agreement) }
+    };
+    let mut agreement = granted(&placement, free);
+    // More members than it needs may be more than policy allows: the most that it allows is found by halving.
+    if let (Err(_), Some(members)) = (&agreement, spec.members)
+        && placement.units() > spec.least_shares()
+    {
+        let mut beyond = u32::try_from(placement.units() / u64::from(spec.gpus.count.max(1))).unwrap_or(u32::MAX);
+        let (mut least, mut desired) = (None, members.min);
+        while desired < beyond {
+            let fewer = Wanted { members: Some(Members { desired, ..members }), ..wanted };
+            let (Fit::Fits { placement: some, waste_milli: waste }, free) = seek(view, donor, &fewer, fitter) else {
+                break;
+            };
+            match granted(&some, free) {
+                Ok(under) => {
+                    (agreement, placement, waste_milli) = (Ok(under), some, waste);
+                    least = Some(desired);
+                }
+                // Not even those that it needs.
+                Err(denied) if least.is_none() => {
+                    agreement = Err(denied);
+                    break;
+                }
+                Err(_) => beyond = desired,
+            }
+            let known = least.unwrap_or(members.min);
+            desired = known.midpoint(beyond).max(known + 1);
+        }
+    }
+    let agreement = agreement?.map(str::to_owned);
+    Ok(Candidate { placement, class: class.clone(), agreement, waste_milli })
+}
+
+/// What the fitter finds; if local work holds what is counted as free there, what is found without such devices. And
+/// whether it is known that [pools](check_pools) have what was found.
+fn seek(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, fitter: Fitter<'_>) -> (Fit, bool) {
+    let found = fitter(view, donor, wanted);
+    let Fit::Fits { placement, .. } = &found else { return (found, false) };
+    if check_pools(view, placement).is_ok() {
+        return (found, true);
+    }
+    let free = really_free(view, donor);
+    match fit(&view.clone().where_usable(&free), donor, wanted, &mut Worths::default()) {
+        other @ Fit::Fits { .. } => (other, false),
+        Fit::Lacks { .. } => (found, false),
+    }
+}
+
+pub(crate) fn permitted(answer: Result<Option<&str>, Box<Denial>>) -> Result<Option<&str>, Box<Obstacle>> {
+    answer.map_err(|denial| {
+        Box::new(Obstacle {
+            code: denial.code.as_str().to_owned(),
+            by: denial.by.iter().map(ToString::to_string).collect(),
+            reason: denial.message,
+            unblock: denial.unblock,
+            until: None,
+        })
+    })
+}
+
+fn lacks(spec: &RequestSpec, donor: &ClusterId, class: &ClassName, now: u64, ever: u64) -> Obstacle {
+    let count = spec.least_shares();
+    let place = if spec.topology.same_node { "on one node" } else { "in all" };
+    if ever == 0 {
+        return obstacle(
+            "no-such-devices",
+            format!("{donor} has no device of class {class} that can serve such a share"),
+            "ask for another class or share",
+        );
+    }
+    if ever < count {
+        return obstacle(
+            "no-such-devices",
+            format!("{donor} has room for {ever} such shares {place} even when idle; {count} are asked for"),
+            "ask for fewer, or for another topology",
+        );
+    }
+    if let Some(members) = spec.members.filter(|_| !spec.topology.whole_node) {
+        let each = spec.gpus.count;
+        let together = if spec.topology.same_node { ", all on one node" } else { "" };
+        return obstacle(
+            "no-capacity",
+            format!(
+                "{donor} has room for {} of {} members now, with {each} shares of class {class} each{together}",
+                now / u64::from(each.max(1)),
+                members.min
+            ),
+            format!("wait until {each} shares are free together on a node for each member that is missing"),
+        );
+    }
+    if spec.topology.whole_node {
+        return obstacle(
+            "no-capacity",
+            format!("{donor} has no whole nodes free that {count} shares of class {class} fill now"),
+            "wait until such nodes are free, or ask for nodes that are not taken whole",
+        );
+    }
+    let unblock = match count.saturating_sub(now) {
+        0 => "wait until more is free together".to_owned(),
+        missing => format!("wait until {missing} more are free"),
+    };
+    obstacle(
+        "no-capacity",
+        format!("{donor} has room for {now} of {count} shares of class {class} {place} now"),
+        unblock,
+    )
+}
+
+/// What of a donor's healthy devices local work does not hold, in thousandths, as `view` has its nodes.
+fn not_local(view: &View<'_>, donor: &ClusterId) -> u64 {
+    if view.is_as_usable() {
+        return view.state.derived.capacities.get(donor).map_or(0, |holds| holds.gpu_milli);
+    }
+    view.nodes(donor).map(|(_, node, _)| for_leases(node).gpu_milli).sum()
+}
+
+/// The donor's local reserve stays free: what is free on all its healthy devices, less this placement.
+pub(crate) fn check_reserve(view: &View<'_>, donor: &ClusterId, placement: &Placement) -> Result<(), Box<Obstacle>> {
+    let reserve = view.bundle.clusters.get(donor.as_str()).map_or(0, |terms| terms.spec.local_reserve_gpus_milli);
+    if reserve == 0 {
+        return Ok(());
+    }
+    let free = not_local(view, donor).saturating_sub(view.lent_milli(donor));
+    if free >= placement.milli().saturating_add(reserve) {
+        return Ok(());
+    }
+    Err(Box::new(obstacle(
+        "local-reserve",
+        format!("{donor} keeps {} GPUs free for local work; {} are free", show_gpus(reserve), show_gpus(free)),
+        "wait until more is free there, or ask for less",
+    )))
+}

@@ -1,0 +1,13 @@
+//! Types, units and ids. Nothing here knows the [`State`](crate::State).
+
+pub mod blob;
+pub mod id;
+pub mod limits;
+pub(crate) mod records;
+pub mod refusal;
+pub(crate) mod resources;
+pub mod settings;
+pub mod time;
+
+pub use records::{broker_record, cluster, envelope, health, idempotency, keys, lease, peering, policy_record, reclaim, request};
+pub use resources::{amounts, data, demand, inventory, mig, network, placement, work};

@@ -1,0 +1,13 @@
+//! What the state keeps: one type per file.
+
+pub mod broker_record;
+pub mod cluster;
+pub mod envelope;
+pub mod health;
+pub mod idempotency;
+pub mod keys;
+pub mod lease;
+pub mod peering;
+pub mod policy_record;
+pub mod reclaim;
+pub mod request;

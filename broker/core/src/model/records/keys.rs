@@ -1,0 +1,89 @@
+//! Key bundles: what each side of a peering shows the other. The broker can read them and cannot alter them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::blob::Blob;
+use crate::model::id::{ClusterId, PeeringId};
+use crate::model::limits::{MAX_ENDPOINT_BYTES, MAX_ENDPOINTS};
+use crate::model::network::ClusterNetwork;
+use crate::model::refusal::Refusal;
+
+/// Which side of a peering a cluster is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Side {
+    /// Borrows.
+    Origin,
+    /// Lends.
+    Donor,
+}
+
+/// One side's keys for one epoch of a peering, signed by its cluster's identity key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyBundle {
+    /// Peering.
+    pub peering: PeeringId,
+    /// Epoch.
+    pub epoch: u32,
+    /// Whose keys.
+    pub cluster: ClusterId,
+    /// Its side.
+    pub side: Side,
+    /// WireGuard public key, 32 bytes.
+    pub wireguard_public: Blob,
+    /// HPKE public key (X25519), 32 bytes.
+    pub hpke_public: Blob,
+    /// "host:port" candidates of its fabric endpoint.
+    pub endpoints: Vec<String>,
+    /// Identity key, "ed25519:BASE64".
+    pub identity_key: String,
+    /// The institution's signature over the identity key; may be empty.
+    pub voucher: Blob,
+    /// Signature of the identity key over the rest.
+    pub signature: Blob,
+    /// What the other side must know of this cluster's network to reach virtual nodes; `None` if it serves none.
+    #[serde(default)]
+    pub network: Option<ClusterNetwork>,
+}
+
+impl KeyBundle {
+    /// Checks form and bounds. Signatures are checked by the agents, which are the ones that must not be deceived.
+    pub fn check(&self) -> Result<(), Refusal> {
+        for (field, blob, len) in [
+            ("key_bundle.wireguard_public", &self.wireguard_public, 32),
+            ("key_bundle.hpke_public", &self.hpke_public, 32),
+            ("key_bundle.signature", &self.signature, 64),
+        ] {
+            if blob.len() != len {
+                return Err(Refusal::invalid(
+                    field,
+                    format!("{} bytes", blob.len()),
+                    "has the wrong length",
+                    format!("send {len} bytes"),
+                ));
+            }
+        }
+        if !self.voucher.is_empty() && self.voucher.len() != 64 {
+            return Err(Refusal::invalid(
+                "key_bundle.voucher",
+                format!("{} bytes", self.voucher.len()),
+                "has the wrong length",
+                "send an Ed25519 signature of 64 bytes, or none",
+            ));
+        }
+        if self.endpoints.is_empty() && self.side == Side::Donor || self.endpoints.len() > MAX_ENDPOINTS {
+            return Err(Refusal::invalid(
+                "key_bundle.endpoints",
+                self.endpoints.len(),
+                "candidates are too few or too many",
+                format!("a donor names 1 to {MAX_ENDPOINTS}"),
+            ));
+        }
+        for endpoint in &self.endpoints {
+            if endpoint.len() > MAX_ENDPOINT_BYTES || endpoint.rsplit_once(':').is_none() {
+                return Err(Refusal::invalid("key_bundle.endpoints", endpoint, "is not host:port", "write host:port"));
+            }
+        }
+        self.network.as_ref().map_or(Ok(()), ClusterNetwork::check)
+    }
+}

@@ -1,0 +1,246 @@
+//! Leases and their legal moves.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::demand::{Delivery, GpuDemand, Topology};
+use crate::model::id::{ClassName, ClusterId, InstitutionId, LeaseId, PeeringId, RequestId, TenantId};
+use crate::model::placement::Placement;
+use crate::model::reclaim::Reclaim;
+use crate::model::time::{Millis, Timestamp};
+
+/// Where a lease stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LeaseState {
+    /// Capacity is held; the handshake has not begun.
+    Placed,
+    /// Clusters shake hands and the donor prepares the delivery.
+    Connecting,
+    /// The origin holds a working credential.
+    Active,
+    /// One side is silent; nothing is torn down because of that.
+    Suspect,
+    /// Reclaimed: still in force, until its deadline or until its work is saved.
+    Reclaiming,
+    /// Both sides are taking down what they made.
+    Ending,
+    /// Both sides reported clean.
+    Ended,
+}
+
+impl LeaseState {
+    /// The table of legal moves.
+    #[must_use]
+    pub fn may_become(self, next: Self) -> bool {
+        use LeaseState::{Active, Connecting, Ended, Ending, Placed, Reclaiming, Suspect};
+        matches!(
+            (self, next),
+            (Placed, Connecting | Active | Ending)
+                | (Connecting, Active | Ending)
+                | (Active, Suspect | Reclaiming | Ending)
+                | (Suspect, Active | Reclaiming | Ending)
+                | (Reclaiming, Active | Suspect | Ending)
+                | (Ending, Ended)
+        )
+    }
+
+    /// Whether it waits to become active within its hold.
+    #[must_use]
+    pub fn is_held(self) -> bool {
+        matches!(self, Self::Placed | Self::Connecting)
+    }
+
+    /// Whether the tenant may use it.
+    #[must_use]
+    pub fn is_in_force(self) -> bool {
+        matches!(self, Self::Active | Self::Suspect | Self::Reclaiming)
+    }
+}
+
+/// Why a lease ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EndReason {
+    /// Its owner released it.
+    Released,
+    /// Its term ran out.
+    Expired,
+    /// Its request was cancelled.
+    Cancelled,
+    /// It did not become active within the hold.
+    HoldExpired,
+    /// The donor refused or could not deliver.
+    DonorFailed,
+    /// The origin could not use it.
+    OriginFailed,
+    /// Reclaimed for what concerns its donor.
+    Reclaimed,
+    /// Reclaimed for a request of higher priority.
+    Preempted,
+    /// It was to replace one that was reclaimed, and stays after all.
+    NotNeeded,
+    /// Another part of its gang failed, without which the gang does not start or go on.
+    PartFailed,
+    /// A device of it is gone, or failed before it was in force.
+    DeviceLost,
+    /// A node of it is gone, or failed before it was in force.
+    NodeLost,
+    /// Its donor was given up: nothing was heard of it for too long.
+    DonorLost,
+}
+
+impl EndReason {
+    /// Whether the request goes back to the queue to be tried elsewhere.
+    #[must_use]
+    pub fn retries(self) -> bool {
+        matches!(self, Self::HoldExpired | Self::DonorFailed) || self.was_served()
+    }
+
+    /// Whether the request had what it asked for until its donor took it away or failed.
+    #[must_use]
+    pub fn was_served(self) -> bool {
+        matches!(self, Self::Reclaimed | Self::Preempted | Self::DeviceLost | Self::NodeLost | Self::DonorLost)
+    }
+}
+
+/// How one side of a lease stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SideState {
+    /// Nothing reported.
+    #[default]
+    Pending,
+    /// Prepared.
+    Ready,
+    /// Everything taken down.
+    Clean,
+}
+
+/// A granted request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// Request it serves.
+    pub request: RequestId,
+    /// Tenant accounted for it.
+    pub tenant: TenantId,
+    /// Origin.
+    pub origin: ClusterId,
+    /// Donor, nodes and devices.
+    pub placement: Placement,
+    /// Peering it runs over.
+    pub peering: PeeringId,
+    /// What was asked for.
+    pub gpus: GpuDemand,
+    /// How it lies together.
+    pub topology: Topology,
+    /// How it reaches the origin.
+    #[serde(default)]
+    pub delivery: Delivery,
+    /// GPU class it is accounted in.
+    pub class: ClassName,
+    /// Institution of the tenant when it was granted.
+    pub institution: InstitutionId,
+    /// Agreement it was granted under; `None` within one institution.
+    pub agreement: Option<String>,
+    /// Length of one term.
+    pub term: Millis,
+    /// Where it stands.
+    pub state: LeaseState,
+    /// Why it ends; set from `Ending` on.
+    pub end_reason: Option<EndReason>,
+    /// Strictly increasing per donor.
+    pub fencing_token: u64,
+    /// When it was placed.
+    pub placed_at: Timestamp,
+    /// When the hold ends.
+    pub hold_until: Timestamp,
+    /// When it became active.
+    pub active_at: Option<Timestamp>,
+    /// When it ends unless renewed; set with `active_at`.
+    pub expires_at: Option<Timestamp>,
+    /// When both sides were clean.
+    pub ended_at: Option<Timestamp>,
+    /// The donor's side.
+    pub donor_side: SideState,
+    /// The origin's side.
+    pub origin_side: SideState,
+    /// Namespace on the donor, once made.
+    pub donor_namespace: String,
+    /// Namespace on the origin: for the Secret, or whose pods may run on the virtual node.
+    pub target_namespace: String,
+    /// Secret on the origin, once written; empty where the delivery makes none.
+    pub secret_name: String,
+    /// W3C traceparent of its request's submission; empty if none.
+    pub traceparent: String,
+    /// The reclaim, from `Reclaiming` on; kept when it ends by it.
+    #[serde(default)]
+    pub reclaim: Option<Reclaim>,
+    /// When its origin last said that its work is saved.
+    #[serde(default)]
+    pub checkpointed_at: Option<Timestamp>,
+    /// The lease of the same request that it replaces.
+    #[serde(default)]
+    pub moved_from: Option<LeaseId>,
+    /// The lease of the same request that replaces it.
+    #[serde(default)]
+    pub moved_to: Option<LeaseId>,
+    /// Whether it brings members to a gang that ran already. Until it is active itself, its end concerns nobody else.
+    #[serde(default)]
+    pub joins: bool,
+    /// When its end began.
+    #[serde(default)]
+    pub ending_at: Option<Timestamp>,
+    /// For people.
+    pub message: String,
+    /// Revision that last changed it.
+    pub revision: u64,
+}
+
+impl Lease {
+    /// Whether its capacity on the donor is taken: until the donor reported its side clean.
+    #[must_use]
+    pub fn occupies(&self) -> bool {
+        self.donor_side != SideState::Clean && self.state != LeaseState::Ended
+    }
+
+    /// When it ends by itself or is ended, if nothing changes; `None` while nothing is set for it.
+    #[must_use]
+    pub fn due(&self) -> Option<Timestamp> {
+        match self.state {
+            LeaseState::Placed | LeaseState::Connecting => Some(self.hold_until),
+            LeaseState::Active | LeaseState::Suspect => self.expires_at,
+            LeaseState::Reclaiming => {
+                let deadline = self.reclaim.as_ref().map(|reclaim| reclaim.deadline);
+                deadline.into_iter().chain(self.expires_at).min()
+            }
+            LeaseState::Ending | LeaseState::Ended => None,
+        }
+    }
+
+    /// As it counts against policy limits.
+    #[must_use]
+    pub fn as_use(&self) -> comity_policy::LeaseUse<'_> {
+        comity_policy::LeaseUse {
+            tenant: self.tenant.as_str(),
+            institution: self.institution.as_str(),
+            donor: self.placement.donor.as_str(),
+            class: self.class.as_str(),
+            agreement: self.agreement.as_deref(),
+            gpus_milli: self.placement.milli(),
+            replaced: self.moved_to.is_some(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LeaseState::{Active, Connecting, Ended, Ending, Placed, Reclaiming, Suspect};
+
+    #[test]
+    fn ended_is_final_and_reached_only_through_ending() {
+        for state in [Placed, Connecting, Active, Suspect, Reclaiming, Ending, Ended] {
+            assert!(!Ended.may_become(state));
+            assert_eq!(state.may_become(Ended), state == Ending);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The policy bundle in force, as it is replicated: its sources, compiled again on each replica.
+
+use std::sync::Arc;
+
+use comity_policy::{Bundle, BundleSource};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::model::time::Timestamp;
+
+/// The bundle in force. Equal sources compile to equal bundles, so only the sources are stored.
+#[derive(Clone, Debug)]
+pub struct PolicyRecord {
+    /// Compiled documents.
+    pub bundle: Arc<Bundle>,
+    /// What they were compiled from.
+    pub source: BundleSource,
+    /// When it was applied.
+    pub applied_at: Timestamp,
+    /// SPIFFE id of who applied it.
+    pub applied_by: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    source: BundleSource,
+    applied_at: Timestamp,
+    applied_by: String,
+}
+
+impl Serialize for PolicyRecord {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Stored { source: self.source.clone(), applied_at: self.applied_at, applied_by: self.applied_by.clone() }
+            .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for PolicyRecord {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Stored { source, applied_at, applied_by } = Stored::deserialize(deserializer)?;
+        let bundle = Bundle::compile(&source).map_err(|problems| {
+            serde::de::Error::custom(format!("stored policy bundle does not compile: {} problems", problems.len()))
+        })?;
+        Ok(Self { bundle: Arc::new(bundle), source, applied_at, applied_by })
+    }
+}

@@ -1,0 +1,203 @@
+//! Where data are: what a request wants near, what clusters hold, and how long it takes from one to another.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::id::ClusterId;
+use crate::model::limits::{MAX_AMOUNT, MAX_DATASET_NAME_BYTES, MAX_DATASETS_PER_REQUEST, MAX_DATASETS_PER_SITE, MAX_MBITS};
+use crate::model::refusal::Refusal;
+
+/// What a line carries of which nobody says anything, in Mbit/s.
+pub const USUAL_MBITS: u64 = 1_000;
+
+/// Data that a request's work reads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataNeed {
+    /// Name of the dataset, as institutions agree on it.
+    pub dataset: String,
+    /// How much of it, in MiB.
+    pub mib: u64,
+}
+
+/// What a cluster holds, and how quickly it hands it on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataSite {
+    /// Datasets by name.
+    pub datasets: BTreeSet<String>,
+    /// Mbit/s to others; 0: nobody says.
+    pub egress_mbits: u64,
+    /// Mbit/s to some others, where it is not that.
+    pub egress_mbits_to: BTreeMap<ClusterId, u64>,
+    /// Mbit/s that its agent saw arrive from others lately, through their tunnels.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub measured_mbits_from: BTreeMap<ClusterId, u64>,
+}
+
+impl DataSite {
+    /// Whether it says nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Mbit/s to another cluster, above 0, as this one's operator says; `None`: not said.
+    #[must_use]
+    pub fn said_mbits_to(&self, other: &ClusterId) -> Option<u64> {
+        Some(self.egress_mbits_to.get(other).copied().unwrap_or(self.egress_mbits)).filter(|mbits| *mbits > 0)
+    }
+
+    /// Checks names and bounds.
+    ///
+    /// # Errors
+    /// With field, value and remedy.
+    pub fn check(&self) -> Result<(), Refusal> {
+        if self.datasets.len() > MAX_DATASETS_PER_SITE {
+            return Err(Refusal::invalid(
+                "offer.data.datasets",
+                self.datasets.len(),
+                "datasets are too many",
+                format!("name the {MAX_DATASETS_PER_SITE} that others ask for most"),
+            ));
+        }
+        for (index, name) in self.datasets.iter().enumerate() {
+            check_name(name, &format!("offer.data.datasets[{index}]"))?;
+        }
+        let lines =
+            self.egress_mbits_to.iter().map(|(to, mbits)| (format!("offer.data.egress_to[{to}].mbits"), *mbits));
+        let seen = self.measured_mbits_from.iter();
+        let seen = seen.map(|(from, mbits)| (format!("offer.data.measured_from[{from}].mbits"), *mbits));
+        for (field, mbits) in lines.chain(seen).chain([("offer.data.egress_mbits".to_owned(), self.egress_mbits)]) {
+            if mbits > MAX_MBITS {
+                return Err(Refusal::invalid(&field, mbits, "is too large", format!("use at most {MAX_MBITS} Mbit/s")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Mbit/s from one cluster to another, above 0; each with what it says of its data. What was seen to arrive is what the
+/// line carries at least: it wins over a smaller number that somebody wrote, and takes the place of a guess where
+/// nobody did.
+#[must_use]
+pub fn mbits_between(from: (&ClusterId, &DataSite), to: (&ClusterId, Option<&DataSite>)) -> u64 {
+    let said = from.1.said_mbits_to(to.0);
+    let seen = to.1.and_then(|site| site.measured_mbits_from.get(from.0)).copied().filter(|mbits| *mbits > 0);
+    said.max(seen).unwrap_or(USUAL_MBITS)
+}
+
+/// Checks what a request wants near.
+pub(crate) fn check_needs(needs: &[DataNeed]) -> Result<(), Refusal> {
+    if needs.len() > MAX_DATASETS_PER_REQUEST {
+        return Err(Refusal::invalid(
+            "spec.data",
+            needs.len(),
+            "datasets are too many",
+            format!("name the {MAX_DATASETS_PER_REQUEST} largest"),
+        ));
+    }
+    for (index, need) in needs.iter().enumerate() {
+        check_name(&need.dataset, &format!("spec.data[{index}].dataset"))?;
+        if need.mib == 0 || need.mib > MAX_AMOUNT {
+            return Err(Refusal::invalid(
+                &format!("spec.data[{index}].mib"),
+                need.mib,
+                "is out of range",
+                format!("say how much of the dataset is read, 1 to {MAX_AMOUNT} MiB"),
+            ));
+        }
+        if needs.iter().take(index).any(|other| other.dataset == need.dataset) {
+            let field = format!("spec.data[{index}].dataset");
+            return Err(Refusal::invalid(&field, &need.dataset, "comes twice", "name each dataset once"));
+        }
+    }
+    Ok(())
+}
+
+fn check_name(name: &str, field: &str) -> Result<(), Refusal> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@".contains(&byte);
+    if name.is_empty() || name.len() > MAX_DATASET_NAME_BYTES || !name.bytes().all(plain) {
+        return Err(Refusal::invalid(
+            field,
+            name.escape_debug(),
+            "is not the name of a dataset",
+            format!(
+                "use 1 to {MAX_DATASET_NAME_BYTES} letters, digits and -_./:@, as in imagenet-1k or doi:10.5281/zenodo.1"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// Seconds, rounded down, that an amount takes over a line.
+#[must_use]
+pub fn seconds(mib: u64, mbits: u64) -> u64 {
+    const BITS_PER_MIB: u128 = 8 << 20;
+    let bits = u128::from(mib).saturating_mul(BITS_PER_MIB);
+    u64::try_from(bits / (u128::from(mbits.max(1)) * 1_000_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster(name: &str) -> ClusterId {
+        ClusterId::parse(name, "cluster").expect("a label")
+    }
+
+    #[test]
+    fn an_amount_takes_bits_over_bits_a_second() {
+        // 150 GiB over 10 Gbit/s: 1,288 Gbit.
+        assert_eq!(seconds(150 << 10, 10_000), 128);
+        assert_eq!(seconds(0, 0), 0);
+        assert_eq!(seconds(u64::MAX, 1), u64::MAX);
+    }
+
+    #[test]
+    fn who_says_nothing_has_a_usual_line() {
+        let (eos, atlas) = (cluster("eos"), cluster("atlas"));
+        let home = cluster("home");
+        let mut site = DataSite::default();
+        let to = |site: &DataSite, other: &ClusterId| mbits_between((&home, site), (other, None));
+        assert_eq!((to(&site, &eos), site.is_empty()), (USUAL_MBITS, true));
+        site.egress_mbits = 10_000;
+        site.egress_mbits_to.insert(eos.clone(), 100_000);
+        assert_eq!((to(&site, &eos), to(&site, &atlas)), (100_000, 10_000));
+    }
+
+    #[test]
+    fn what_was_seen_to_arrive_raises_what_is_said_and_takes_the_place_of_a_guess() {
+        let (home, eos) = (cluster("home"), cluster("eos"));
+        let between = |said, seen| {
+            let from = DataSite { egress_mbits: said, ..DataSite::default() };
+            let to = DataSite { measured_mbits_from: BTreeMap::from([(home.clone(), seen)]), ..DataSite::default() };
+            mbits_between((&home, &from), (&eos, Some(&to)))
+        };
+        assert_eq!(between(10_000, 40_000), 40_000);
+        assert_eq!(between(10_000, 400), 10_000, "it may just not have had more to carry");
+        assert_eq!((between(0, 400), between(0, 40_000)), (400, 40_000));
+        assert_eq!(between(0, 0), USUAL_MBITS);
+    }
+
+    #[test]
+    fn needs_and_sites_are_checked() {
+        let need = |dataset: &str, mib| DataNeed { dataset: dataset.to_owned(), mib };
+        assert_eq!(check_needs(&[need("imagenet-1k", 1), need("doi:10.5281/zenodo.1", MAX_AMOUNT)]), Ok(()));
+        for (needs, field) in [
+            (vec![need("", 1)], "spec.data[0].dataset"),
+            (vec![need("a b", 1)], "spec.data[0].dataset"),
+            (vec![need("a", 1), need("b", 0)], "spec.data[1].mib"),
+            (vec![need("a", 1), need("a", 2)], "spec.data[1].dataset"),
+            ((0..=MAX_DATASETS_PER_REQUEST).map(|n| need(&format!("d{n}"), 1)).collect(), "spec.data"),
+        ] {
+            assert_eq!(check_needs(&needs).expect_err(field).field, field);
+        }
+        let site = DataSite { datasets: BTreeSet::from(["with space".to_owned()]), ..DataSite::default() };
+        assert_eq!(site.check().expect_err("a space").field, "offer.data.datasets[0]");
+        let site = DataSite { egress_mbits: MAX_MBITS + 1, ..DataSite::default() };
+        assert_eq!(site.check().expect_err("too much").field, "offer.data.egress_mbits");
+        let measured_mbits_from = BTreeMap::from([(cluster("eos"), MAX_MBITS + 1)]);
+        let site = DataSite { measured_mbits_from, ..DataSite::default() };
+        assert_eq!(site.check().expect_err("too much").field, "offer.data.measured_from[eos].mbits");
+    }
+}

@@ -1,0 +1,366 @@
+//! What is asked for.
+
+pub(crate) mod topology;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::data::{self, DataNeed};
+use crate::model::id::{ClassName, ClusterId, PriorityName, TenantId, is_dns_label};
+use crate::model::limits::{
+    MAX_AMOUNT, MAX_DONOR_LIST, MAX_LEASE_MS, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES, MAX_SHARES_PER_REQUEST,
+    MIN_LEASE_MS, MIN_SHARE_MILLI, WHOLE_MILLI,
+};
+use crate::model::reclaim::Preemptible;
+use crate::model::refusal::Refusal;
+use crate::model::time::{Millis, Timestamp};
+
+pub use topology::{Members, Numa, NvLink, Topology};
+
+/// How much of one device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Share {
+    /// All of it.
+    Whole,
+    /// Thousandths, 50 to 1000.
+    Milli(u32),
+    /// A MIG profile by its reported name.
+    MigProfile(String),
+    /// Device memory in MiB.
+    MemoryMib(u64),
+}
+
+/// Which devices: those of a class, or those a CEL expression selects.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceChoice {
+    /// A GPU class of the policy bundle.
+    Class(ClassName),
+    /// CEL over `device`.
+    Selector(String),
+}
+
+/// What GPUs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GpuDemand {
+    /// Which devices.
+    pub devices: DeviceChoice,
+    /// How much of each.
+    pub share: Share,
+    /// How many such shares.
+    pub count: u32,
+    /// CPU per share, in thousandths of a core.
+    pub cpu_milli_per_gpu: u64,
+    /// Main memory per share, in MiB.
+    pub memory_mib_per_gpu: u64,
+}
+
+/// How a lease reaches the origin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Delivery {
+    /// A scoped namespace on the donor. All there was before formats 2 of log and snapshot, which name it.
+    #[default]
+    Namespace,
+    /// A virtual node in the origin's cluster: pods scheduled on it run on the donor.
+    VirtualNode,
+}
+
+impl Delivery {
+    /// The word that policy has for it.
+    #[must_use]
+    pub fn kind(self) -> comity_policy::DeliveryKind {
+        match self {
+            Self::Namespace => comity_policy::DeliveryKind::Namespace,
+            Self::VirtualNode => comity_policy::DeliveryKind::VirtualNode,
+        }
+    }
+}
+
+impl std::fmt::Display for Delivery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.kind().fmt(f)
+    }
+}
+
+/// An offloading request as asked for, checked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestSpec {
+    /// Tenant that asks.
+    pub tenant: TenantId,
+    /// Cluster the workload comes from.
+    pub origin: ClusterId,
+    /// What GPUs.
+    pub gpus: GpuDemand,
+    /// How they lie together.
+    pub topology: Topology,
+    /// As how many members, each with `gpus`; `None`: `gpus` is all there is, and may lie on several nodes.
+    #[serde(default)]
+    pub members: Option<Members>,
+    /// Whether its members may lie on several donors, as one lease for each.
+    #[serde(default)]
+    pub spread_donors: bool,
+    /// What its work reads: a donor that has it, or has it soon, comes first.
+    #[serde(default)]
+    pub data: Vec<DataNeed>,
+    /// Length of the lease; zero takes the federation's default.
+    pub duration: Millis,
+    /// Donors that may serve it; empty: any.
+    pub allow_donors: Vec<ClusterId>,
+    /// Donors that must not.
+    pub deny_donors: Vec<ClusterId>,
+    /// How the lease reaches the origin.
+    pub delivery: Delivery,
+    /// Namespace on the origin: for the kubeconfig Secret, or whose pods may run on the virtual node.
+    pub target_namespace: String,
+    /// Free text.
+    pub purpose: String,
+    /// Priority class; `None` takes the federation's default, if it has one.
+    #[serde(default)]
+    pub priority: Option<PriorityName>,
+    /// Not placed before this.
+    #[serde(default)]
+    pub not_before: Option<Timestamp>,
+    /// Placed by this, or not at all.
+    #[serde(default)]
+    pub start_by: Option<Timestamp>,
+    /// Whether it may be preempted, and how; `None`: it may not.
+    #[serde(default)]
+    pub preemptible: Option<Preemptible>,
+}
+
+impl GpuDemand {
+    /// Thousandths of devices that this counts for in quotas before it is placed: exact for whole and milli shares;
+    /// MIG profiles and memory count by what they take of a device only once placed, and as one share each until then.
+    #[must_use]
+    pub fn nominal_milli(&self) -> u64 {
+        let each = match &self.share {
+            Share::Whole => u64::from(WHOLE_MILLI),
+            Share::Milli(milli) => u64::from(*milli),
+            Share::MigProfile(_) | Share::MemoryMib(_) => u64::from(WHOLE_MILLI),
+        };
+        each.saturating_mul(u64::from(self.count))
+    }
+
+    /// Thousandths of devices that it takes at least, wherever it is placed: exact for whole and milli shares. A MIG
+    /// profile takes a slot, of eight at most, for each compute slice; how much of a device an amount of memory is, the
+    /// device says.
+    #[must_use]
+    pub fn surely_milli(&self) -> u64 {
+        let each = match &self.share {
+            Share::Whole => u64::from(WHOLE_MILLI),
+            Share::Milli(milli) => u64::from(*milli),
+            Share::MigProfile(profile) => {
+                let slices =
+                    profile.bytes().next().filter(u8::is_ascii_digit).map_or(1, |digit| u64::from(digit - b'0'));
+                slices.clamp(1, 8) * u64::from(WHOLE_MILLI) / 8
+            }
+            Share::MemoryMib(_) => 1,
+        };
+        each.saturating_mul(u64::from(self.count))
+    }
+}
+
+impl RequestSpec {
+    /// Thousandths of devices that it starts with at least, as [`GpuDemand::nominal_milli`] counts them.
+    #[must_use]
+    pub fn nominal_milli(&self) -> u64 {
+        self.gpus.nominal_milli().saturating_mul(u64::from(self.members.map_or(1, |members| members.min)))
+    }
+
+    /// Thousandths of devices that it surely starts with, as [`GpuDemand::surely_milli`] counts them.
+    #[must_use]
+    pub fn least_milli(&self) -> u64 {
+        self.gpus.surely_milli().saturating_mul(u64::from(self.members.map_or(1, |members| members.min)))
+    }
+
+    /// Thousandths of devices that all it may come to hold surely takes, counted so.
+    #[must_use]
+    pub fn most_milli(&self) -> u64 {
+        self.gpus.surely_milli().saturating_mul(u64::from(self.members.map_or(1, |members| members.desired)))
+    }
+
+    /// Shares without which it does not start.
+    #[must_use]
+    pub fn least_shares(&self) -> u64 {
+        u64::from(self.gpus.count).saturating_mul(u64::from(self.members.map_or(1, |members| members.min)))
+    }
+
+    /// Shares that it may come to hold.
+    #[must_use]
+    pub fn most_shares(&self) -> u64 {
+        u64::from(self.gpus.count).saturating_mul(u64::from(self.members.map_or(1, |members| members.desired)))
+    }
+
+    /// The same for so many of its members, at these donors; empty: at any that it allows.
+    #[must_use]
+    pub(crate) fn for_members(&self, members: Members, donors: Vec<ClusterId>) -> Self {
+        let mut part = Self { members: self.members.map(|_| members), ..self.clone() };
+        if !donors.is_empty() {
+            part.deny_donors.extend(donors.iter().filter(|donor| !self.allows(donor)).cloned());
+            part.allow_donors = donors;
+        }
+        part
+    }
+
+    /// Whether it lets this donor serve it.
+    #[must_use]
+    pub fn allows(&self, donor: &ClusterId) -> bool {
+        (self.allow_donors.is_empty() || self.allow_donors.contains(donor)) && !self.deny_donors.contains(donor)
+    }
+
+    /// Only members are spread, and nothing that joins them reaches from donor to donor.
+    fn check_spread(&self) -> Result<(), Refusal> {
+        if !self.spread_donors {
+            return Ok(());
+        }
+        let refused = |problem: &str, remedy: &str| {
+            Err(Refusal::invalid("spec.spread_donors", self.spread_donors, problem, remedy))
+        };
+        if self.members.is_none() {
+            return refused("is asked for without spec.members", "say of how many members it is, or leave it out");
+        }
+        if self.topology.same_node {
+            return refused("contradicts spec.topology.same_node", "leave one of the two out");
+        }
+        if self.topology.rdma_gbits > 0 {
+            let remedy = "leave one of the two out: there is no RDMA from donor to donor";
+            return refused("contradicts spec.topology.rdma_gbits", remedy);
+        }
+        Ok(())
+    }
+
+    /// Checks every bound; the refusal names field, value and remedy.
+    pub fn check(&self) -> Result<(), Refusal> {
+        let gpus = &self.gpus;
+        if gpus.count == 0 || gpus.count > MAX_SHARES_PER_REQUEST {
+            return Err(Refusal::invalid(
+                "spec.gpus.count",
+                gpus.count,
+                "is out of range",
+                format!("ask for 1 to {MAX_SHARES_PER_REQUEST}"),
+            ));
+        }
+        match &gpus.share {
+            Share::Whole => {}
+            Share::Milli(milli) if (MIN_SHARE_MILLI..=WHOLE_MILLI).contains(milli) => {}
+            Share::Milli(milli) => {
+                return Err(Refusal::invalid(
+                    "spec.gpus.share.milli",
+                    milli,
+                    "is out of range",
+                    format!("use {MIN_SHARE_MILLI} (1/20 of a GPU) to {WHOLE_MILLI} (a whole one)"),
+                ));
+            }
+            Share::MigProfile(profile) => {
+                if profile.is_empty() || profile.len() > 32 || !profile.is_ascii() {
+                    return Err(Refusal::invalid(
+                        "spec.gpus.share.mig_profile",
+                        profile,
+                        "is not a MIG profile",
+                        "use a name as nvidia-smi reports it, such as 1g.10gb",
+                    ));
+                }
+            }
+            Share::MemoryMib(memory) => {
+                if *memory == 0 || *memory > MAX_AMOUNT {
+                    return Err(Refusal::invalid(
+                        "spec.gpus.share.memory_mib",
+                        memory,
+                        "is out of range",
+                        format!("use 1 to {MAX_AMOUNT}"),
+                    ));
+                }
+            }
+        }
+        if let DeviceChoice::Selector(selector) = &gpus.devices
+            && (selector.is_empty() || selector.len() > MAX_SELECTOR_BYTES)
+        {
+            return Err(Refusal::invalid(
+                "spec.gpus.selector",
+                selector,
+                "is empty or too long",
+                format!("use a class, or CEL over `device` of at most {MAX_SELECTOR_BYTES} bytes"),
+            ));
+        }
+        for (field, amount) in [
+            ("spec.gpus.cpu_milli_per_gpu", gpus.cpu_milli_per_gpu),
+            ("spec.gpus.memory_mib_per_gpu", gpus.memory_mib_per_gpu),
+        ] {
+            if amount > MAX_AMOUNT {
+                return Err(Refusal::invalid(field, amount, "is too large", format!("use at most {MAX_AMOUNT}")));
+            }
+        }
+        self.topology.check(gpus)?;
+        if let Some(members) = self.members {
+            members.check(gpus)?;
+        }
+        self.check_spread()?;
+        data::check_needs(&self.data)?;
+        let duration = self.duration.0;
+        if duration != 0 && !(MIN_LEASE_MS..=MAX_LEASE_MS).contains(&duration) {
+            return Err(Refusal::invalid(
+                "spec.duration_ms",
+                duration,
+                "is out of range",
+                format!("use {MIN_LEASE_MS} to {MAX_LEASE_MS}, or leave it out for the default"),
+            ));
+        }
+        if let (Some(not_before), Some(start_by)) = (self.not_before, self.start_by)
+            && start_by <= not_before
+        {
+            return Err(Refusal::invalid(
+                "spec.start_by_ms",
+                start_by.0,
+                "is not after spec.not_before_ms",
+                format!("name a time after {}, or leave one of the two away", not_before.0),
+            ));
+        }
+        if let Some(preemptible) = &self.preemptible {
+            preemptible.check()?;
+        }
+        for (field, list) in [("spec.allow_donors", &self.allow_donors), ("spec.deny_donors", &self.deny_donors)] {
+            if list.len() > MAX_DONOR_LIST {
+                return Err(Refusal::invalid(
+                    field,
+                    list.len(),
+                    "donors are too many",
+                    format!("name at most {MAX_DONOR_LIST}"),
+                ));
+            }
+        }
+        if self.target_namespace.starts_with("kube-") {
+            return Err(Refusal::invalid(
+                "spec.target_namespace",
+                &self.target_namespace,
+                "belongs to Kubernetes itself",
+                "name a namespace of your own, or leave it empty for comity-leases",
+            ));
+        }
+        if !is_dns_label(&self.target_namespace) {
+            return Err(Refusal::invalid(
+                "spec.target_namespace",
+                &self.target_namespace,
+                "is not a namespace name",
+                "use a DNS label, or leave it empty for comity-leases",
+            ));
+        }
+        if self.purpose.chars().any(char::is_control) {
+            return Err(Refusal::invalid(
+                "spec.purpose",
+                self.purpose.escape_debug(),
+                "has control characters",
+                "write plain text on one line; others read it in their terminals",
+            ));
+        }
+        if self.purpose.len() > MAX_PURPOSE_BYTES {
+            return Err(Refusal::invalid(
+                "spec.purpose",
+                &self.purpose,
+                "is too long",
+                format!("use at most {MAX_PURPOSE_BYTES} bytes"),
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,270 @@
+//! Offers as they are written into log and snapshots: each kind of device once, and nodes that name kinds by their
+//! place.
+//!
+//! ```text
+//!   {"generation":7,"kinds":[{…},{…}],"nodes":{"n1":{…,"devices":[0,0,1,1]}},"deliveries":[…]}
+//! ```
+//!
+//! Until format 5 there were no kinds, and each node had its devices as they are; that is still read.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::{self, DeserializeSeed, MapAccess, Visitor, value::MapAccessDeserializer};
+use serde::ser::SerializeStruct as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::model::inventory::devices::DevicePool;
+use crate::model::inventory::Device;
+use crate::model::inventory::Node;
+use crate::model::inventory::NodeMap;
+use crate::model::inventory::NodeWiring;
+use crate::model::inventory::Offer;
+use crate::model::inventory::is_yes;
+use crate::model::inventory::namespace_alone;
+use crate::model::inventory::yes;
+use crate::model::data::DataSite;
+use crate::model::demand::Delivery;
+use crate::model::id::NodeId;
+
+/// A node whose devices are told as `D` tells them.
+#[derive(Serialize, Deserialize)]
+struct StoredNode<'a, D> {
+    cpu_milli: u64,
+    memory_mib: u64,
+    local_cpu_milli: u64,
+    local_memory_mib: u64,
+    devices: D,
+    schedulable: bool,
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    ready: bool,
+    #[serde(default)]
+    wiring: Cow<'a, NodeWiring>,
+}
+
+/// Kinds of devices by their first appearance, so that equal offers are written as equal bytes.
+#[derive(Default)]
+struct Kinds<'a> {
+    kinds: Vec<&'a Device>,
+    by_device: BTreeMap<&'a Device, u32>,
+    /// The same by address, which is quicker where devices are shared. Never written, nor gone through.
+    by_address: BTreeMap<usize, u32>,
+}
+
+impl<'a> Kinds<'a> {
+    fn of(&mut self, device: &'a Arc<Device>) -> u32 {
+        let address = Arc::as_ptr(device).addr();
+        if let Some(kind) = self.by_address.get(&address) {
+            return *kind;
+        }
+        let next = u32::try_from(self.kinds.len()).unwrap_or(u32::MAX);
+        let kind = *self.by_device.entry(device).or_insert_with(|| {
+            self.kinds.push(device);
+            next
+        });
+        self.by_address.insert(address, kind);
+        kind
+    }
+}
+
+/// Nodes with the kinds of their devices.
+struct Nodes<'a>(Vec<(&'a NodeId, &'a Node, Vec<u32>)>);
+
+impl Serialize for Nodes<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(id, node, devices)| {
+            let stored = StoredNode {
+                cpu_milli: node.cpu_milli,
+                memory_mib: node.memory_mib,
+                local_cpu_milli: node.local_cpu_milli,
+                local_memory_mib: node.local_memory_mib,
+                devices,
+                schedulable: node.schedulable,
+                ready: node.ready,
+                wiring: Cow::Borrowed(&node.wiring),
+            };
+            (id, stored)
+        }))
+    }
+}
+
+impl Serialize for Offer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut kinds = Kinds::default();
+        let mut nodes = Vec::with_capacity(self.nodes.len());
+        for (id, node) in &self.nodes {
+            nodes.push((id, node, node.devices.held().iter().map(|device| kinds.of(device)).collect()));
+        }
+        let mut offer = serializer.serialize_struct("Offer", 5)?;
+        offer.serialize_field("generation", &self.generation)?;
+        offer.serialize_field("kinds", &kinds.kinds)?;
+        offer.serialize_field("nodes", &Nodes(nodes))?;
+        offer.serialize_field("deliveries", &self.deliveries)?;
+        if !self.data.is_empty() {
+            offer.serialize_field("data", &self.data)?;
+        }
+        offer.end()
+    }
+}
+
+/// An offer that is shared is stored as it is.
+pub(crate) mod shared {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::model::inventory::Offer;
+
+    pub(crate) fn serialize<S: Serializer>(offer: &Option<Arc<Offer>>, serializer: S) -> Result<S::Ok, S::Error> {
+        offer.as_deref().serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<Offer>>, D::Error> {
+        Ok(Option::deserialize(deserializer)?.map(Arc::new))
+    }
+}
+
+/// A device of a node: a kind, or as it is.
+enum StoredDevice {
+    Kind(u64),
+    Whole(Box<Device>),
+}
+
+impl<'de> Deserialize<'de> for StoredDevice {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = StoredDevice;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the place of a kind, or a device")
+            }
+
+            fn visit_u64<E: de::Error>(self, kind: u64) -> Result<StoredDevice, E> {
+                Ok(StoredDevice::Kind(kind))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<StoredDevice, A::Error> {
+                let device = Device::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(StoredDevice::Whole(Box::new(device)))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+/// Reads nodes, and holds equal devices once.
+#[derive(Default)]
+struct ReadNodes {
+    kinds: Vec<Arc<Device>>,
+    pool: DevicePool,
+}
+
+impl ReadNodes {
+    fn node<E: de::Error>(&mut self, stored: StoredNode<'_, Vec<StoredDevice>>) -> Result<Node, E> {
+        let mut held = Vec::with_capacity(stored.devices.len());
+        for device in stored.devices {
+            held.push(match device {
+                StoredDevice::Whole(device) => self.pool.hold(*device),
+                StoredDevice::Kind(kind) => {
+                    let known = usize::try_from(kind).ok().and_then(|kind| self.kinds.get(kind));
+                    let unknown = || E::custom(format_args!("kind {kind} is not one of {} before", self.kinds.len()));
+                    Arc::clone(known.ok_or_else(unknown)?)
+                }
+            });
+        }
+        Ok(Node {
+            cpu_milli: stored.cpu_milli,
+            memory_mib: stored.memory_mib,
+            local_cpu_milli: stored.local_cpu_milli,
+            local_memory_mib: stored.local_memory_mib,
+            devices: self.pool.list(held),
+            schedulable: stored.schedulable,
+            ready: stored.ready,
+            wiring: stored.wiring.into_owned(),
+        })
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for &mut ReadNodes {
+    type Value = NodeMap;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for &mut ReadNodes {
+    type Value = NodeMap;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nodes by id")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut nodes = NodeMap::new();
+        while let Some((id, stored)) = map.next_entry::<NodeId, StoredNode<'_, Vec<StoredDevice>>>()? {
+            nodes.insert(id, self.node(stored)?);
+        }
+        Ok(nodes)
+    }
+}
+
+/// Fields of an offer; those that a later release adds are passed over.
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "lowercase")]
+enum Field {
+    Generation,
+    Kinds,
+    Nodes,
+    Deliveries,
+    Data,
+    #[serde(other)]
+    Unknown,
+}
+
+impl<'de> Deserialize<'de> for Offer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ReadOffer;
+        impl<'de> Visitor<'de> for ReadOffer {
+            type Value = Offer;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an offer")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Offer, A::Error> {
+                let (mut generation, mut nodes) = (None, None);
+                let (mut deliveries, mut data) = (None::<BTreeSet<Delivery>>, DataSite::default());
+                let mut read = ReadNodes::default();
+                while let Some(field) = map.next_key()? {
+                    match field {
+                        Field::Generation => generation = Some(map.next_value()?),
+                        Field::Kinds => {
+                            read.kinds = map.next_value::<Vec<Device>>()?.into_iter().map(Arc::new).collect()
+                        }
+                        Field::Nodes => nodes = Some(map.next_value_seed(&mut read)?),
+                        Field::Deliveries => deliveries = Some(map.next_value()?),
+                        Field::Data => data = map.next_value()?,
+                        Field::Unknown => {
+                            let de::IgnoredAny = map.next_value()?;
+                        }
+                    }
+                }
+                Ok(Offer {
+                    generation: generation.ok_or_else(|| de::Error::missing_field("generation"))?,
+                    nodes: nodes.ok_or_else(|| de::Error::missing_field("nodes"))?,
+                    deliveries: deliveries.unwrap_or_else(namespace_alone),
+                    data,
+                })
+            }
+        }
+        const FIELDS: &[&str] = &["generation", "kinds", "nodes", "deliveries", "data"];
+        deserializer.deserialize_struct("Offer", FIELDS, ReadOffer)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! How the parts of a node are joined: NUMA nodes, NVLink, RDMA. All of it may be unknown; who asks for it is then not
+//! served there.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::inventory::Device;
+use crate::model::inventory::Node;
+use crate::model::inventory::RdmaFunctions;
+use crate::model::limits::{MAX_AMOUNT, MAX_NAME_BYTES, MAX_NETWORKS_PER_NODE, MAX_NUMA_NODES, MAX_RDMA_GBITS};
+use crate::model::refusal::Refusal;
+
+/// CPU and main memory of one NUMA node, or a part of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NumaAmounts {
+    /// CPU in thousandths of a core.
+    pub cpu_milli: u64,
+    /// Main memory in MiB.
+    pub memory_mib: u64,
+}
+
+/// What is known of a node besides its devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeWiring {
+    /// What each NUMA node has for pods, by its number; empty: not known.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub numa: BTreeMap<u32, NumaAmounts>,
+    /// Gbit/s that the node has on each network for RDMA, by a name that is the same on all nodes of the network;
+    /// empty: none that is known.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub rdma_gbits: BTreeMap<String, u32>,
+    /// Where a network is lent by virtual functions: those, by its name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub rdma_functions: BTreeMap<String, RdmaFunctions>,
+}
+
+/// What is known of where a device sits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DeviceWiring {
+    /// The NUMA node that it is nearest to; `None`: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa: Option<u32>,
+    /// The clique of devices that NVLink joins it to; equal names on one node are one clique. `None`: none that is
+    /// known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvlink: Option<String>,
+}
+
+impl NumaAmounts {
+    /// So many times this.
+    #[must_use]
+    pub fn times(self, count: u32) -> Self {
+        let count = u64::from(count);
+        Self { cpu_milli: self.cpu_milli.saturating_mul(count), memory_mib: self.memory_mib.saturating_mul(count) }
+    }
+
+    /// This and that.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            cpu_milli: self.cpu_milli.saturating_add(other.cpu_milli),
+            memory_mib: self.memory_mib.saturating_add(other.memory_mib),
+        }
+    }
+
+    /// This without that; nothing where that is more.
+    #[must_use]
+    pub fn less(self, other: Self) -> Self {
+        Self {
+            cpu_milli: self.cpu_milli.saturating_sub(other.cpu_milli),
+            memory_mib: self.memory_mib.saturating_sub(other.memory_mib),
+        }
+    }
+
+    /// How often `each` goes into it; `u32::MAX` where `each` takes nothing.
+    #[must_use]
+    pub fn holds(self, each: Self) -> u32 {
+        let times = |whole: u64, part: u64| {
+            whole.checked_div(part).map_or(u32::MAX, |times| u32::try_from(times).unwrap_or(u32::MAX))
+        };
+        times(self.cpu_milli, each.cpu_milli).min(times(self.memory_mib, each.memory_mib))
+    }
+}
+
+impl NodeWiring {
+    pub(crate) fn check(&self, node: &Node, field: &str) -> Result<(), Refusal> {
+        if self.numa.len() > MAX_NUMA_NODES {
+            return Err(Refusal::invalid(
+                &format!("{field}.numa"),
+                self.numa.len(),
+                "NUMA nodes are too many for one node",
+                format!("name at most {MAX_NUMA_NODES}"),
+            ));
+        }
+        let mut all = NumaAmounts::default();
+        for (number, has) in &self.numa {
+            for (name, amount) in [("cpu_milli", has.cpu_milli), ("memory_mib", has.memory_mib)] {
+                if amount > MAX_AMOUNT {
+                    let field = format!("{field}.numa[{number}].{name}");
+                    return Err(Refusal::invalid(&field, amount, "is too large", format!("use at most {MAX_AMOUNT}")));
+                }
+            }
+            all = all.plus(*has);
+        }
+        for (name, sum, whole) in
+            [("cpu_milli", all.cpu_milli, node.cpu_milli), ("memory_mib", all.memory_mib, node.memory_mib)]
+        {
+            if sum > whole {
+                return Err(Refusal::invalid(
+                    &format!("{field}.numa"),
+                    sum,
+                    &format!("is the sum of {name}, and the node has {whole}"),
+                    "give what of each NUMA node pods can have",
+                ));
+            }
+        }
+        if self.rdma_gbits.len() > MAX_NETWORKS_PER_NODE {
+            return Err(Refusal::invalid(
+                &format!("{field}.rdma"),
+                self.rdma_gbits.len(),
+                "networks are too many for one node",
+                format!("name at most {MAX_NETWORKS_PER_NODE}"),
+            ));
+        }
+        for (network, &gbits) in &self.rdma_gbits {
+            check_name(network, &format!("{field}.rdma"))?;
+            if gbits == 0 || gbits > MAX_RDMA_GBITS {
+                return Err(Refusal::invalid(
+                    &format!("{field}.rdma[{network}].gbits"),
+                    gbits,
+                    "is out of range",
+                    format!("use 1 to {MAX_RDMA_GBITS} Gbit/s"),
+                ));
+            }
+        }
+        self.check_functions(field)
+    }
+}
+
+impl DeviceWiring {
+    pub(crate) fn check(&self, node: &Node, field: &str) -> Result<(), Refusal> {
+        if let Some(numa) = self.numa.filter(|numa| !node.wiring.numa.contains_key(numa)) {
+            return Err(Refusal::invalid(
+                &format!("{field}.numa"),
+                numa,
+                "is no NUMA node of this node",
+                "list the node's NUMA nodes with the CPU and memory of each",
+            ));
+        }
+        self.nvlink.as_ref().map_or(Ok(()), |clique| check_name(clique, &format!("{field}.nvlink")))
+    }
+}
+
+impl Device {
+    /// The same device where it is wired so.
+    #[must_use]
+    pub fn wired(self, numa: Option<u32>, nvlink: Option<&str>) -> Self {
+        Self { wiring: DeviceWiring { numa, nvlink: nvlink.map(str::to_owned) }, ..self }
+    }
+}
+
+fn check_name(name: &str, field: &str) -> Result<(), Refusal> {
+    if !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.chars().all(|c| c.is_ascii_graphic()) {
+        return Ok(());
+    }
+    Err(Refusal::invalid(
+        field,
+        name.escape_debug(),
+        "is not a name",
+        format!("use 1 to {MAX_NAME_BYTES} visible ASCII characters without spaces"),
+    ))
+}

@@ -1,0 +1,169 @@
+//! Whether several instances fit on several devices of one board.
+//!
+//! Without the media extension the answer is exact and needs no search. An instance of all slots needs an idle device,
+//! and idle devices are alike. After that the halves of devices no longer depend on one another, nor do the quarters
+//! once the shapes of half a device are placed: which of several free halves or quarters is taken makes no difference,
+//! but that the upper half and the last quarter take less than the others. So the larger come first, each shape where
+//! it is least in the way, and what does not fit then fits in no other way either. The media extension ties slots of
+//! one device together: where its instances go is searched.
+
+use crate::model::mig::board::{Board, MAX_SHAPES};
+use crate::model::mig::in_use::InUse;
+use crate::model::mig::slots::Slots;
+
+/// How many instances of each shape are asked for, by the shape's number.
+pub type Asked = [u32; MAX_SHAPES];
+
+/// Ways to place instances with the media extension that are tried before it is taken that there is none.
+const MAX_TRIES: u32 = 1_024;
+
+/// Whether all that is asked for fits on `devices` of `board` besides what is in use there. Exact, but for requests for
+/// so many instances with the media extension that there are more than a thousand ways to place those.
+#[must_use]
+pub fn fit_together(board: Board, devices: &[InUse], asked: &Asked) -> bool {
+    let wanted =
+        board.shapes().iter().zip(asked).fold(0_u64, |sum, (shape, &count)| {
+            sum.saturating_add(u64::from(count).saturating_mul(u64::from(shape.size)))
+        });
+    let free: u64 =
+        devices.iter().map(|device| u64::from(u32::from(board.slots()).saturating_sub(device.slots.count()))).sum();
+    wanted <= free && place_media(board, &mut devices.to_vec(), &mut asked.clone(), &mut { MAX_TRIES })
+}
+
+/// Places one instance with the media extension wherever it may be, until there is none left; then the others.
+fn place_media(board: Board, devices: &mut [InUse], asked: &mut Asked, tries: &mut u32) -> bool {
+    let next = board.shapes().iter().enumerate().find(|(at, shape)| shape.media && asked[*at] > 0);
+    let Some((at, shape)) = next else {
+        *tries = tries.saturating_sub(1);
+        return place_others(board, devices, asked);
+    };
+    asked[at] -= 1;
+    let mut seen = Vec::new();
+    for index in 0..devices.len() {
+        let before = devices[index];
+        if seen.contains(&before) {
+            continue;
+        }
+        seen.push(before);
+        for start in before.starts(shape) {
+            devices[index] = before.with(shape, start);
+            let fits = place_media(board, devices, asked, tries);
+            devices[index] = before;
+            if fits || *tries == 0 {
+                asked[at] += 1;
+                return fits;
+            }
+        }
+    }
+    asked[at] += 1;
+    false
+}
+
+/// Shapes without the media extension, the largest first, each at the first of its starts that is free on any device.
+fn place_others(board: Board, devices: &[InUse], asked: &Asked) -> bool {
+    let mut used: Vec<Slots> = devices.iter().map(|device| device.slots).collect();
+    for (shape, &count) in board.shapes().iter().zip(asked).filter(|(shape, _)| !shape.media) {
+        let mut left = count;
+        for span in shape.starts.iter().map(|&start| Slots::span(start, shape.size)) {
+            for slots in &mut used {
+                if left > 0 && !slots.overlaps(span) {
+                    *slots = slots.with(span);
+                    left -= 1;
+                }
+            }
+        }
+        if left > 0 {
+            return false;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::states;
+    use super::*;
+
+    fn boards() -> [Board; 2] {
+        [Board::of("NVIDIA-H100-80GB-HBM3", 81_559).unwrap(), Board::of("NVIDIA-A30", 24_576).unwrap()]
+    }
+
+    /// All that can be placed on `devices`, found by placing everything everywhere.
+    fn exhaustive(board: Board, devices: &[InUse]) -> BTreeSet<Asked> {
+        let mut all = BTreeSet::from([[0; MAX_SHAPES]]);
+        for &device in devices {
+            let mut with_this = BTreeSet::new();
+            for one in of_one(board, device) {
+                with_this.extend(all.iter().map(|others| std::array::from_fn(|at| others[at] + one[at])));
+            }
+            all = with_this;
+        }
+        all
+    }
+
+    fn of_one(board: Board, device: InUse) -> BTreeSet<Asked> {
+        let (mut all, mut open) = (BTreeSet::new(), BTreeSet::from([(device, [0; MAX_SHAPES])]));
+        while let Some((device, placed)) = open.pop_first() {
+            all.insert(placed);
+            for (at, shape) in board.shapes().iter().enumerate() {
+                for start in device.starts(shape) {
+                    let mut more: Asked = placed;
+                    more[at] += 1;
+                    open.insert((device.with(shape, start), more));
+                }
+            }
+        }
+        all
+    }
+
+    /// Everything that could be asked for of so many slots, whether or not it fits.
+    fn asked_of(board: Board, slots: u32) -> Vec<Asked> {
+        let mut all = vec![[0; MAX_SHAPES]];
+        for (at, shape) in board.shapes().iter().enumerate() {
+            let mut more = Vec::new();
+            for asked in &all {
+                let used: u32 =
+                    board.shapes().iter().zip(asked).map(|(shape, count)| u32::from(shape.size) * count).sum();
+                for count in 0..=(slots - used.min(slots)) / u32::from(shape.size) {
+                    let mut next = *asked;
+                    next[at] = count;
+                    more.push(next);
+                }
+            }
+            all = more;
+        }
+        all
+    }
+
+    #[test]
+    fn one_device_in_any_state_takes_what_exhaustive_search_finds_and_nothing_else() {
+        for board in boards() {
+            let all = asked_of(board, u32::from(board.slots()));
+            for state in states(board) {
+                let fits = of_one(board, state);
+                for asked in &all {
+                    assert_eq!(fit_together(board, &[state], asked), fits.contains(asked), "{asked:?} on {state:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn two_devices_in_many_states_take_what_exhaustive_search_finds_and_nothing_else() {
+        for board in boards() {
+            let all = asked_of(board, 2 * u32::from(board.slots()));
+            let states: Vec<InUse> = states(board).into_iter().collect();
+            // Every pair of an A30; of the others those of a stride that shares no factor with the number of states.
+            let step = if board.slots() == 4 { 1 } else { 4_999 };
+            for pair in (0..states.len() * states.len()).step_by(step) {
+                let devices = [states[pair / states.len()], states[pair % states.len()]];
+                let fits = exhaustive(board, &devices);
+                for asked in &all {
+                    assert_eq!(fit_together(board, &devices, asked), fits.contains(asked), "{asked:?} on {devices:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Scarcity of shapes: work that can go to few of them makes those dear to work that can go anywhere.
+
+use std::collections::BTreeMap;
+
+use crate::scheduler::packing::mix::TypeInMix;
+
+/// One, in the fixed point of [`Scarcity::of_shapes`].
+pub(crate) const ONE: u64 = 1 << 10;
+/// Highest scarcity.
+const MOST: u64 = 2 * ONE;
+
+/// Which part of the demand can only go to which shapes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scarcity {
+    /// Shapes open to a part of the demand, and how large that part is, of 2^16.
+    parts: Vec<(Vec<usize>, u64)>,
+}
+
+impl Scarcity {
+    pub(crate) fn of(mix: &[TypeInMix<'_>]) -> Self {
+        let demand = |of: &TypeInMix<'_>| u128::from(of.weight) * u128::from(of.task.device_milli());
+        let all: u128 = mix.iter().map(demand).sum();
+        let mut by_access: BTreeMap<&[bool], u128> = BTreeMap::new();
+        for of in mix.iter().filter(|of| of.shapes.contains(&false)) {
+            *by_access.entry(&of.shapes).or_default() += demand(of);
+        }
+        let parts = by_access.into_iter().filter(|(_, part)| *part > 0).map(|(open, part)| {
+            let open = (0..open.len()).filter(|&shape| open[shape]).collect();
+            (open, u64::try_from((part << 16) / all.max(1)).unwrap_or(u64::MAX))
+        });
+        Self { parts: parts.collect() }
+    }
+
+    /// For each of so many shapes a number: those with the same are as scarce as each other, whatever is free.
+    pub(crate) fn alike(&self, shapes: usize) -> Vec<u32> {
+        let mut numbers: BTreeMap<Vec<bool>, u32> = BTreeMap::new();
+        let bound = |shape| self.parts.iter().map(|(open, _)| open.contains(&shape)).collect();
+        (0..shapes)
+            .map(|shape| {
+                let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+                *numbers.entry(bound(shape)).or_insert(next)
+            })
+            .collect()
+    }
+
+    /// How scarce each shape is, from 0 to twice [`ONE`]: demand that is bound to it over what is free of it.
+    pub(crate) fn of_shapes(&self, free_milli: &[u64]) -> Vec<u64> {
+        let all: u64 = free_milli.iter().sum();
+        let mut scarcity = vec![0_u64; free_milli.len()];
+        for (open, part) in &self.parts {
+            let free: u64 = open.iter().map(|&shape| free_milli[shape]).sum();
+            let pressure = (u128::from(*part) * u128::from(all) / u128::from(free.max(1))) >> 6;
+            for &shape in open {
+                scarcity[shape] = scarcity[shape].saturating_add(u64::try_from(pressure).unwrap_or(MOST)).min(MOST);
+            }
+        }
+        scarcity
+    }
+}

@@ -1,0 +1,98 @@
+//! What somebody held before, with less weight the longer ago it was.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::amounts::Amounts;
+use crate::state::fairness::decay::{ONE, decay};
+use crate::model::time::{Millis, Timestamp};
+
+/// Parts of a unit that means are kept in: what is held for a moment only must leave a trace.
+const PARTS_BITS: u32 = 20;
+
+/// The exponentially weighted mean of what was held, up to a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Past {
+    /// In 1/2^20 of each resource's unit.
+    mean: Amounts,
+    /// Up to when.
+    at: Timestamp,
+}
+
+impl Past {
+    /// Nothing, up to `now`.
+    pub(crate) fn none(now: Timestamp) -> Self {
+        Self { mean: Amounts::default(), at: now }
+    }
+
+    /// The mean up to `now`, if `held` was held since: `mean × d + held × (1 − d)` with d = 2^(−time / half-life).
+    pub(crate) fn advanced(self, held: Amounts, now: Timestamp, half_life: Millis) -> Self {
+        let keeps = decay(now.since(self.at), half_life);
+        let mean = self.mean.with(held, |mean, held| {
+            let held = u128::from(parts(held));
+            let sum = u128::from(mean) * keeps + held * (ONE - keeps);
+            u64::try_from(sum.saturating_add(ONE / 2) >> 64).unwrap_or(u64::MAX)
+        });
+        Self { mean, at: self.at.max(now) }
+    }
+
+    /// Log time was re-based.
+    pub(crate) fn shift(&mut self, ms: i64) {
+        let Self { mean: _, at } = self;
+        *at = at.shifted(ms);
+    }
+
+    /// What is held and the mean of what was, in 1/2^20 of units.
+    pub(crate) fn with_held(self, held: Amounts) -> Amounts {
+        self.mean.with(held, |mean, held| mean.saturating_add(parts(held)))
+    }
+
+    /// Whether nothing of it is left.
+    pub(crate) fn is_over(&self, now: Timestamp, half_life: Millis) -> bool {
+        self.mean.is_zero() || decay(now.since(self.at), half_life) == 0
+    }
+}
+
+/// In 1/2^20 of a unit.
+pub(crate) fn parts(amount: u64) -> u64 {
+    // A quarter of the range is left for sums.
+    amount.min(u64::MAX >> (PARTS_BITS + 2)) << PARTS_BITS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Millis = Millis::from_hours(24);
+
+    fn gpus(milli: u64) -> Amounts {
+        Amounts { gpu_milli: milli, ..Amounts::default() }
+    }
+
+    #[test]
+    fn after_a_half_life_the_mean_is_half_way() {
+        let past = Past::none(Timestamp(0)).advanced(gpus(8_000), Timestamp(DAY.0), DAY);
+        assert_eq!(past.mean, gpus(parts(4_000)));
+        let later = past.advanced(Amounts::default(), Timestamp(3 * DAY.0), DAY);
+        assert_eq!(later.mean, gpus(parts(1_000)));
+        assert!(!later.is_over(Timestamp(60 * DAY.0), DAY) && later.is_over(Timestamp(70 * DAY.0), DAY));
+    }
+
+    #[test]
+    fn many_small_steps_are_one_large_one() {
+        let mut stepped = Past::none(Timestamp(0));
+        for ms in (0..=3_600_000_u64).step_by(7) {
+            stepped = stepped.advanced(gpus(50), Timestamp(ms), DAY);
+        }
+        stepped = stepped.advanced(gpus(50), Timestamp(3_600_000), DAY);
+        let once = Past::none(Timestamp(0)).advanced(gpus(50), Timestamp(3_600_000), DAY);
+        let apart = stepped.mean.gpu_milli.abs_diff(once.mean.gpu_milli);
+        assert!(apart * 10 < once.mean.gpu_milli, "{stepped:?} {once:?}");
+    }
+
+    #[test]
+    fn the_largest_amounts_do_not_overflow() {
+        let most = Amounts { gpu_milli: u64::MAX, cpu_milli: u64::MAX, memory_mib: u64::MAX };
+        let past = Past::none(Timestamp(0)).advanced(most, Timestamp(u64::MAX), Millis(1));
+        assert!(past.with_held(most).gpu_milli >= past.mean.gpu_milli);
+    }
+}

@@ -1,0 +1,145 @@
+//! Weighted dominant shares as a plan sees them: they move with what it places.
+
+use std::collections::BTreeMap;
+
+use comity_policy::Bundle;
+
+use crate::model::amounts::Amounts;
+use crate::state::fairness::past::{Past, parts};
+use crate::model::id::{InstitutionId, TenantId};
+use crate::model::limits::WHOLE_MILLI;
+use crate::state::State;
+
+/// Weight of those whom no document names any more, and what weights are measured by.
+const USUAL_WEIGHT: u32 = 100;
+/// The most that lending adds to an institution's weight, in thousandths of it.
+const MOST_RECIPROCITY: u128 = 3_000;
+
+/// Shares of tenants and institutions. Computed when asked for, and kept.
+pub struct Shares<'a> {
+    state: &'a State,
+    bundle: &'a Bundle,
+    tenants: BTreeMap<&'a str, Amounts>,
+    institutions: BTreeMap<&'a str, Amounts>,
+    /// GPUs that each institution lends and lent, and the mean of all.
+    lent: Option<(BTreeMap<&'a str, u64>, u128)>,
+}
+
+impl<'a> Shares<'a> {
+    /// As they are before anything is placed.
+    #[must_use]
+    pub fn new(state: &'a State, bundle: &'a Bundle) -> Self {
+        Self { state, bundle, tenants: BTreeMap::new(), institutions: BTreeMap::new(), lent: None }
+    }
+
+    /// Institution of a tenant; empty if the tenant is not there any more.
+    #[must_use]
+    pub fn institution_of(&self, tenant: &str) -> &'a str {
+        self.bundle.tenants.get(tenant).map_or("", |tenant| tenant.spec.institution.as_str())
+    }
+
+    /// Dominant share of a tenant by its weight within its institution: 2^-40 of everything at the usual weight of 100.
+    pub fn tenant(&mut self, tenant: &'a str) -> u64 {
+        let weight = self.bundle.tenants.get(tenant).map_or(USUAL_WEIGHT, |tenant| tenant.spec.weight);
+        weighted(self.dominant(tenant), u128::from(weight) * 1_000)
+    }
+
+    /// Dominant share of an institution by its weight and by what it lends, in the same measure.
+    pub fn institution(&mut self, institution: &'a str) -> u64 {
+        let weight = self.weight(institution);
+        let used = self.used_by_institution(institution);
+        weighted(dominant(used, self.state.derived.capacity), weight)
+    }
+
+    /// Dominant share of a tenant without weights: 2^-40 of everything.
+    pub fn dominant(&mut self, tenant: &'a str) -> u64 {
+        let used = self.used_by_tenant(tenant);
+        dominant(used, self.state.derived.capacity)
+    }
+
+    /// What an institution's share is measured by: its weight × 1,000 × reciprocity.
+    pub fn weight(&mut self, institution: &str) -> u128 {
+        let weight = self.bundle.institutions.get(institution).map_or(USUAL_WEIGHT, |found| found.spec.weight);
+        let count = u128::try_from(self.bundle.institutions.len().max(1)).unwrap_or(1);
+        let (state, lent) = (self.state, &mut self.lent);
+        let (lent, mean) = lent.get_or_insert_with(|| lent_by(state, count));
+        let lent = u128::from(lent.get(institution).copied().unwrap_or(0));
+        let reciprocity = 1_000 + (lent * 1_000 / (*mean).max(1)).min(MOST_RECIPROCITY);
+        u128::from(weight) * reciprocity
+    }
+
+    /// Counts in what a plan places.
+    pub fn add(&mut self, tenant: &'a str, amounts: Amounts) {
+        let amounts = Past::default().with_held(amounts);
+        let institution = self.institution_of(tenant);
+        let used = self.used_by_tenant(tenant).plus(amounts);
+        self.tenants.insert(tenant, used);
+        let used = self.used_by_institution(institution).plus(amounts);
+        self.institutions.insert(institution, used);
+    }
+
+    fn used_by_tenant(&mut self, tenant: &'a str) -> Amounts {
+        let state = self.state;
+        *self.tenants.entry(tenant).or_insert_with(|| {
+            let held = &state.derived.holdings.tenants;
+            TenantId::parse(tenant, "tenant").map_or_else(
+                |_| Amounts::default(),
+                |id| used(state, state.fairness.as_ref().and_then(|l| l.tenants.get(&id)), held.get(&id)),
+            )
+        })
+    }
+
+    fn used_by_institution(&mut self, institution: &'a str) -> Amounts {
+        let state = self.state;
+        *self.institutions.entry(institution).or_insert_with(|| {
+            let held = &state.derived.holdings.institutions;
+            InstitutionId::parse(institution, "institution").map_or_else(
+                |_| Amounts::default(),
+                |id| used(state, state.fairness.as_ref().and_then(|l| l.institutions.get(&id)), held.get(&id)),
+            )
+        })
+    }
+}
+
+/// What is held and was, in 1/2^20 of units.
+fn used(state: &State, past: Option<&Past>, held: Option<&Amounts>) -> Amounts {
+    let held = held.copied().unwrap_or_default();
+    let now = state.log_time;
+    past.copied()
+        .unwrap_or_else(|| Past::none(now))
+        .advanced(held, now, state.settings().usage_half_life)
+        .with_held(held)
+}
+
+/// What each institution lends and lent, and the mean over `count` of them: at least one GPU each, so that the first
+/// that is lent is not everything.
+fn lent_by(state: &State, count: u128) -> (BTreeMap<&str, u64>, u128) {
+    let held = &state.derived.holdings.lenders;
+    let past = state.fairness.as_ref().map(|ledger| &ledger.lenders);
+    let lenders = past.into_iter().flat_map(BTreeMap::keys).chain(held.keys());
+    let lent: BTreeMap<&str, u64> = lenders
+        .map(|id| (id.as_str(), used(state, past.and_then(|past| past.get(id)), held.get(id)).gpu_milli))
+        .collect();
+    let all: u128 = lent.values().map(|&lent| u128::from(lent)).sum();
+    let mean = (all / count).max(u128::from(parts(u64::from(WHOLE_MILLI))));
+    (lent, mean)
+}
+
+/// The largest part that use, in 1/2^20 of units, is of a capacity in units: in 2^-40.
+fn dominant(used: Amounts, capacity: Amounts) -> u64 {
+    let share = |used: u64, capacity: u64| {
+        (u128::from(used) << 20).checked_div(u128::from(capacity)).and_then(|share| u64::try_from(share).ok())
+    };
+    let each = [
+        share(used.gpu_milli, capacity.gpu_milli),
+        share(used.cpu_milli, capacity.cpu_milli),
+        share(used.memory_mib, capacity.memory_mib),
+    ];
+    each.into_iter().flatten().max().unwrap_or(0)
+}
+
+/// By a weight in thousandths.
+fn weighted(share: u64, weight: u128) -> u64 {
+    let by = u128::from(USUAL_WEIGHT) * 1_000;
+    u64::try_from(u128::from(share) * by / weight.max(1)).unwrap_or(u64::MAX)
+}

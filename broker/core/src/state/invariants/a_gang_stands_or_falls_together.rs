@@ -1,0 +1,46 @@
+use std::collections::BTreeSet;
+
+use crate::state::invariants::Invariant;
+use crate::state::gang::{members_of, parts};
+use crate::model::lease::LeaseState;
+use crate::model::limits::MAX_PARTS;
+use crate::model::request::{Request, RequestState};
+use crate::state::State;
+
+pub(crate) const INVARIANT: Invariant = Invariant {
+    sentence: "the parts of a gang stand or fall together: it holds as many members as it needs, no more than it may, or none",
+    check,
+};
+
+fn check(state: &State) -> Vec<String> {
+    let wrong = |request: &Request| wrong(state, request);
+    state.requests.iter().filter_map(|(id, request)| Some(format!("{id} {}", wrong(request)?))).collect()
+}
+
+fn wrong(state: &State, request: &Request) -> Option<String> {
+    if request.state != RequestState::Matched {
+        return (!request.parts.is_empty()).then(|| "is not matched and has parts".to_owned());
+    }
+    let Some(members) = request.spec.members else {
+        return (!request.parts.is_empty()).then(|| "is no gang and has parts".to_owned());
+    };
+    let (mut working, mut all, mut many, mut donors) = (0_u32, 0_u32, 0, BTreeSet::new());
+    for (id, lease) in parts(state, request) {
+        if matches!(lease.state, LeaseState::Ending | LeaseState::Ended) {
+            return Some(format!("stands though {id} of it ends"));
+        }
+        let here = members_of(&request.spec, lease);
+        all += here;
+        working += if lease.joins && lease.state.is_held() { 0 } else { here };
+        many += 1;
+        donors.insert(&lease.placement.donor);
+    }
+    if working < members.min || all > members.desired {
+        let (min, desired) = (members.min, members.desired);
+        return Some(format!("holds {working} to {all} members, and {min} to {desired} are asked for"));
+    }
+    if !request.spec.spread_donors && donors.len() > 1 {
+        return Some(format!("may not be spread and lies on {donors:?}"));
+    }
+    (many > MAX_PARTS).then(|| format!("has {many} parts"))
+}

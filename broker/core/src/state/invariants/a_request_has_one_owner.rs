@@ -1,0 +1,44 @@
+use std::collections::BTreeMap;
+
+use crate::state::invariants::Invariant;
+use crate::model::id::LeaseId;
+use crate::model::lease::LeaseState;
+use crate::model::request::{Request, RequestState};
+use crate::state::State;
+
+pub(crate) const INVARIANT: Invariant = Invariant {
+    sentence: "a matched request has exactly the leases that it names, besides those that are to replace them one after the other, and only then has it any",
+    check,
+};
+
+fn check(state: &State) -> Vec<String> {
+    let mut held = BTreeMap::new();
+    for (id, lease) in &state.leases {
+        if !matches!(lease.state, LeaseState::Ending | LeaseState::Ended) {
+            held.entry(lease.request).or_insert_with(Vec::new).push(*id);
+        }
+    }
+    let mut violations = Vec::new();
+    for (id, request) in &state.requests {
+        let leases: Vec<LeaseId> = held.remove(id).unwrap_or_default();
+        let right = match request.state {
+            RequestState::Matched => request.lease.is_some() && are_its_chains(state, request, &leases),
+            _ => leases.is_empty(),
+        };
+        if !right {
+            violations.push(format!("{id} is {:?} with leases {leases:?}", request.state));
+        }
+    }
+    violations.extend(held.into_keys().map(|id| format!("{id} has a lease and does not exist")));
+    violations
+}
+
+/// Whether those are what the request names, what is to replace one of these, and what that, each of which knows the
+/// one before.
+fn are_its_chains(state: &State, request: &Request, leases: &[LeaseId]) -> bool {
+    let knows = |pair: &[LeaseId]| state.leases.get(&pair[1]).is_some_and(|next| next.moved_from == Some(pair[0]));
+    let chains: Vec<Vec<LeaseId>> = request.chains(state).collect();
+    let mut own: Vec<LeaseId> = chains.concat();
+    own.sort_unstable();
+    own == leases && chains.iter().all(|chain| chain.windows(2).all(knows))
+}

@@ -1,0 +1,13 @@
+use crate::state::invariants::Invariant;
+use crate::state::{Derived, State};
+
+pub(crate) const INVARIANT: Invariant =
+    Invariant { sentence: "what is kept at hand follows from the rest of the state", check };
+
+fn check(state: &State) -> Vec<String> {
+    if state.derived == Derived::of(state) {
+        Vec::new()
+    } else {
+        vec!["it differs from what a restart would build".to_owned()]
+    }
+}

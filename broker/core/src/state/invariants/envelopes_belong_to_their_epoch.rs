@@ -1,0 +1,24 @@
+use crate::state::invariants::Invariant;
+use crate::state::State;
+
+pub(crate) const INVARIANT: Invariant = Invariant {
+    sentence: "an envelope on its way belongs to the current epoch of a live peering and goes from the side that sends its step to the other",
+    check,
+};
+
+fn check(state: &State) -> Vec<String> {
+    let mut violations = Vec::new();
+    for (key, envelope) in &state.envelopes {
+        let right = state.peerings.get(&key.peering).is_some_and(|peering| {
+            peering.epoch == key.epoch
+                && peering.state.accepts_leases()
+                && peering.side_of(&key.to).is_some()
+                && peering.side_of(&envelope.from) == Some(key.step.sender())
+                && key.to != envelope.from
+        });
+        if !right {
+            violations.push(format!("{key:?}"));
+        }
+    }
+    violations
+}

@@ -1,0 +1,18 @@
+use crate::state::invariants::Invariant;
+use crate::state::State;
+
+pub(crate) const INVARIANT: Invariant =
+    Invariant { sentence: "a lease reaches the origin the way its request asks for", check };
+
+/// Requests may be forgotten before their leases: then there is nothing to compare with.
+fn check(state: &State) -> Vec<String> {
+    let mut violations = Vec::new();
+    for (id, lease) in &state.leases {
+        let Some(request) = state.requests.get(&lease.request) else { continue };
+        if lease.delivery != request.spec.delivery {
+            let (has, wants) = (lease.delivery, request.spec.delivery);
+            violations.push(format!("{id} is delivered by {has}, and {} asks for {wants}", lease.request));
+        }
+    }
+    violations
+}

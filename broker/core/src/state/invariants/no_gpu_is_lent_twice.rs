@@ -1,0 +1,23 @@
+use std::collections::BTreeMap;
+
+use crate::state::invariants::Invariant;
+use crate::model::limits::WHOLE_MILLI;
+use crate::state::State;
+
+pub(crate) const INVARIANT: Invariant = Invariant { sentence: "no GPU is lent twice", check };
+
+/// Sums what leases take of each device, from the leases themselves and not from what is kept at hand.
+fn check(state: &State) -> Vec<String> {
+    let mut lent = BTreeMap::new();
+    for lease in state.leases.values().filter(|lease| lease.occupies()) {
+        for (node, part) in &lease.placement.nodes {
+            for (index, share) in &part.devices {
+                *lent.entry((&lease.placement.donor, node, index)).or_insert(0_u32) += share.milli;
+            }
+        }
+    }
+    lent.into_iter()
+        .filter(|(_, milli)| *milli > WHOLE_MILLI)
+        .map(|((donor, node, index), milli)| format!("device {index} of node {node} of {donor} is lent {milli}/1000"))
+        .collect()
+}

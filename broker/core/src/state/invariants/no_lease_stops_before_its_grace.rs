@@ -1,0 +1,36 @@
+use crate::state::invariants::Invariant;
+use crate::model::lease::{EndReason, Lease, LeaseState};
+use crate::state::State;
+
+pub(crate) const INVARIANT: Invariant = Invariant {
+    sentence: "a lease that is being reclaimed stops at its deadline, no sooner than its grace, unless its work was saved",
+    check,
+};
+
+fn check(state: &State) -> Vec<String> {
+    let mut violations = Vec::new();
+    for (id, lease) in &state.leases {
+        if let Some(wrong) = wrong(lease) {
+            violations.push(format!("{id} {wrong}"));
+        }
+    }
+    violations
+}
+
+fn wrong(lease: &Lease) -> Option<&'static str> {
+    let ended_by_it =
+        matches!(lease.end_reason, Some(EndReason::Reclaimed | EndReason::Preempted | EndReason::DonorLost));
+    let Some(reclaim) = &lease.reclaim else {
+        let needs_one = lease.state == LeaseState::Reclaiming || ended_by_it;
+        return needs_one.then_some("is being reclaimed for no reason");
+    };
+    if reclaim.deadline < reclaim.since.after(reclaim.grace) {
+        return Some("has a deadline before its grace");
+    }
+    if !ended_by_it {
+        return None;
+    }
+    let in_time = lease.ending_at.is_some_and(|at| at >= reclaim.deadline);
+    let saved = lease.checkpointed_at.is_some_and(|at| at >= reclaim.since);
+    (!in_time && !saved).then_some("stopped before its deadline, and its work was not saved")
+}

@@ -1,0 +1,28 @@
+use std::collections::BTreeMap;
+
+use crate::state::invariants::Invariant;
+use crate::model::mig::Slots;
+use crate::state::State;
+
+pub(crate) const INVARIANT: Invariant = Invariant { sentence: "no MIG slot is lent twice", check };
+
+/// Lays the slots that leases hold of each device over one another, from the leases themselves.
+fn check(state: &State) -> Vec<String> {
+    let mut lent = BTreeMap::new();
+    let mut twice = Vec::new();
+    for (id, lease) in state.leases.iter().filter(|(_, lease)| lease.occupies()) {
+        for (node, part) in &lease.placement.nodes {
+            for (index, share) in &part.devices {
+                let held = lent.entry((&lease.placement.donor, node, index)).or_insert(Slots::NONE);
+                if held.overlaps(share.slots) {
+                    let donor = &lease.placement.donor;
+                    twice.push(format!(
+                        "{id} holds slots of device {index} of node {node} of {donor} that another holds"
+                    ));
+                }
+                *held = held.with(share.slots);
+            }
+        }
+    }
+    twice
+}

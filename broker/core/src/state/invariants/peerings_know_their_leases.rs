@@ -1,0 +1,33 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::state::invariants::Invariant;
+use crate::model::lease::LeaseState;
+use crate::state::State;
+
+pub(crate) const INVARIANT: Invariant = Invariant {
+    sentence: "a peering knows exactly the leases that run over it, and is not closed while there are any",
+    check,
+};
+
+fn check(state: &State) -> Vec<String> {
+    let mut expected: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    for (id, lease) in state.leases.iter().filter(|(_, lease)| lease.state != LeaseState::Ended) {
+        expected.entry(lease.peering).or_default().insert(*id);
+    }
+    let mut violations = Vec::new();
+    for (id, peering) in &state.peerings {
+        let leases = expected.remove(id).unwrap_or_default();
+        if leases != peering.leases {
+            violations.push(format!("{id} knows {:?}, and {leases:?} run over it", peering.leases));
+        }
+        if !leases.is_empty() && !peering.state.accepts_leases() {
+            violations.push(format!("{id} is {:?} with leases {leases:?}", peering.state));
+        }
+        if leases.is_empty() != peering.idle_since.is_some() {
+            violations.push(format!("{id} is idle since {:?} with leases {leases:?}", peering.idle_since));
+        }
+    }
+    violations
+        .extend(expected.into_iter().map(|(id, leases)| format!("{id} does not exist and {leases:?} run over it")));
+    violations
+}

@@ -1,0 +1,174 @@
+//! What follows from offers and is kept at hand: classes of devices, what they look like, and sums. Changed by what
+//! changed in an offer.
+
+use std::collections::BTreeMap;
+
+use comity_policy::DeviceFacts;
+
+use crate::model::cluster::Cluster;
+use crate::state::fairness::Amounts;
+use crate::model::health::Health;
+use crate::model::id::{ClassName, ClusterId, NodeId};
+use crate::model::inventory::{Device, Node};
+use crate::model::limits::WHOLE_MILLI;
+use crate::model::policy_record::PolicyRecord;
+use crate::state::Derived;
+use crate::state::timers::Due;
+
+/// What devices of classes look like, and how many look so.
+pub(crate) type Looks = BTreeMap<(ClassName, DeviceFacts), u64>;
+
+/// Sorts devices into classes, those that look alike once, so that nobody evaluates CEL while matching.
+struct Sorter<'a> {
+    policy: &'a PolicyRecord,
+    known: BTreeMap<DeviceFacts, (Option<ClassName>, u64)>,
+    last: Option<Last<'a>>,
+}
+
+/// The device that was sorted last: devices of a node, and most nodes of a cluster, are alike.
+struct Last<'a> {
+    device: &'a Device,
+    facts: DeviceFacts,
+    class: Option<ClassName>,
+    times: u64,
+}
+
+impl<'a> Sorter<'a> {
+    fn new(policy: &'a PolicyRecord) -> Self {
+        Self { policy, known: BTreeMap::new(), last: None }
+    }
+
+    fn class_of(&mut self, device: &'a Device) -> Option<ClassName> {
+        if let Some(last) = self.last.as_mut().filter(|last| last.device.is_like(device)) {
+            last.times += 1;
+            return last.class.clone();
+        }
+        self.count_last();
+        let facts = device.facts();
+        let class = self.known.get(&facts).map(|(class, _)| class.clone()).unwrap_or_else(|| {
+            let class = self.policy.bundle.class_of(&facts);
+            class.and_then(|class| ClassName::parse(class, "class").ok())
+        });
+        self.last = Some(Last { device, facts, class: class.clone(), times: 1 });
+        class
+    }
+
+    fn count_last(&mut self) {
+        if let Some(Last { facts, class, times, .. }) = self.last.take() {
+            self.known.entry(facts).or_insert((class, 0)).1 += times;
+        }
+    }
+
+    /// How many devices of classes were sorted, by looks.
+    fn counted(mut self) -> Looks {
+        self.count_last();
+        self.known.into_iter().filter_map(|(facts, (class, times))| Some(((class?, facts), times))).collect()
+    }
+}
+
+impl Derived {
+    /// Takes a whole offer in, and what is remembered of what failed.
+    pub(crate) fn note_offer(&mut self, id: &ClusterId, cluster: &Cluster, policy: Option<&PolicyRecord>) {
+        self.occupancy.note_offer(id);
+        self.timers.set(Due::Health(id.clone()), cluster.health.due());
+        self.usable.remove(id);
+        let offer = cluster.offer.as_ref();
+        let mut holds = Amounts::default();
+        for (node, has) in offer.into_iter().flat_map(|offer| &offer.nodes) {
+            self.note_usable(id, node, Some(has), cluster.health.node(node));
+            holds = holds.plus(for_leases(self.used(id, node).unwrap_or(has)));
+        }
+        self.note_capacity(id, self.capacities.get(id).copied().unwrap_or_default(), holds);
+        let devices = offer.into_iter().flat_map(|offer| offer.nodes.values()).map(|node| node.devices.len()).sum();
+        self.cluster_sums.set_devices(id, devices);
+        let (Some(offer), Some(policy)) = (offer, policy) else {
+            self.classes.remove(id);
+            self.facts.remove(id);
+            return;
+        };
+        let mut sorter = Sorter::new(policy);
+        let mut nodes = BTreeMap::new();
+        for (node, has) in &offer.nodes {
+            nodes.insert(node.clone(), has.devices.iter().map(|device| sorter.class_of(device)).collect());
+        }
+        self.classes.insert(id.clone(), nodes);
+        self.facts.insert(id.clone(), sorter.counted());
+    }
+
+    /// Takes in that one node of an offer became another, came (`before` is `None`) or went (`after` is `None`).
+    pub(crate) fn note_node(
+        &mut self,
+        id: &ClusterId,
+        node: &NodeId,
+        (before, after): (Option<&Node>, Option<&Node>),
+        (health, policy): (&Health, Option<&PolicyRecord>),
+    ) {
+        self.occupancy.note_node(id, node);
+        let holds = |of: &Self, has: Option<&Node>| of.used(id, node).or(has).map(for_leases).unwrap_or_default();
+        let held = holds(self, before);
+        self.note_usable(id, node, after, health.node(node));
+        self.note_capacity(id, held, holds(self, after));
+        let devices = |node: Option<&Node>| node.map_or(0, |node| node.devices.len());
+        self.cluster_sums.note_devices(id, devices(before), devices(after));
+        let Some(policy) = policy else { return };
+        let alike = before.zip(after).is_some_and(|(before, after)| {
+            before.devices.len() == after.devices.len()
+                && before.devices.iter().zip(&after.devices).all(|(before, after)| before.is_like(after))
+        });
+        if alike {
+            return;
+        }
+        let classes = self.classes.entry(id.clone()).or_default();
+        let looks = self.facts.entry(id.clone()).or_default();
+        let mut sorter = Sorter::new(policy);
+        for device in before.into_iter().flat_map(|node| &node.devices) {
+            sorter.class_of(device);
+        }
+        for (look, times) in sorter.counted() {
+            if let Some(count) = looks.get_mut(&look) {
+                *count = count.saturating_sub(times);
+                if *count == 0 {
+                    looks.remove(&look);
+                }
+            }
+        }
+        let Some(after) = after else {
+            classes.remove(node);
+            return;
+        };
+        let mut sorter = Sorter::new(policy);
+        classes.insert(node.clone(), after.devices.iter().map(|device| sorter.class_of(device)).collect());
+        for (look, times) in sorter.counted() {
+            *looks.entry(look).or_default() += times;
+        }
+    }
+
+    /// A node as it may be used, if that is less than is offered.
+    fn used(&self, id: &ClusterId, node: &NodeId) -> Option<&Node> {
+        self.usable.get(id)?.get(node)
+    }
+
+    /// Something of a cluster held `before` for leases, and holds `after`.
+    fn note_capacity(&mut self, id: &ClusterId, before: Amounts, after: Amounts) {
+        let held = self.capacities.remove(id).unwrap_or_default();
+        let holds = held.minus(before).plus(after);
+        self.capacity = self.capacity.minus(before).plus(after);
+        if !holds.is_zero() {
+            self.capacities.insert(id.clone(), holds);
+        }
+    }
+}
+
+/// What a node holds for leases: nothing if it may not be used, else its healthy devices, less what local work takes.
+pub(crate) fn for_leases(node: &Node) -> Amounts {
+    if !node.schedulable {
+        return Amounts::default();
+    }
+    let devices = node.devices.iter().filter(|device| device.healthy);
+    let free = devices.map(|device| u64::from(WHOLE_MILLI.saturating_sub(device.local_use_milli)));
+    Amounts {
+        gpu_milli: free.sum(),
+        cpu_milli: node.cpu_milli.saturating_sub(node.local_cpu_milli),
+        memory_mib: node.memory_mib.saturating_sub(node.local_memory_mib),
+    }
+}

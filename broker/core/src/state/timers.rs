@@ -1,0 +1,132 @@
+//! What falls due when: derived from the state, kept at hand so that nobody scans for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::model::envelope::EnvelopeKey;
+use crate::model::id::{ClusterId, LeaseId, PeeringId, RequestId};
+use crate::model::time::Timestamp;
+
+/// Something with a time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Due {
+    /// A hold or a term ends.
+    Lease(LeaseId),
+    /// A start window opens or closes.
+    Request(RequestId),
+    /// A step's deadline, a retry, or the end of idleness.
+    Peering(PeeringId),
+    /// An envelope is deleted unread.
+    Envelope(EnvelopeKey),
+    /// A join token, by its hash.
+    Invite(String),
+    /// An idempotency record, by its key.
+    Idempotency(String),
+    /// A node or device of a donor is kept out no longer, or that it failed is forgotten.
+    Health(ClusterId),
+}
+
+/// Times by object and objects by time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Table<K> {
+    at: BTreeMap<K, Timestamp>,
+    order: BTreeSet<(Timestamp, K)>,
+}
+
+impl<K: Ord> Default for Table<K> {
+    fn default() -> Self {
+        Self { at: BTreeMap::new(), order: BTreeSet::new() }
+    }
+}
+
+impl<K: Clone + Ord> Table<K> {
+    fn set(&mut self, key: K, time: Option<Timestamp>) {
+        if let Some(old) = self.at.remove(&key) {
+            self.order.remove(&(old, key.clone()));
+        }
+        if let Some(time) = time {
+            self.order.insert((time, key.clone()));
+            self.at.insert(key, time);
+        }
+    }
+
+    fn due(&self, now: Timestamp, limit: usize) -> impl Iterator<Item = &(Timestamp, K)> {
+        self.order.iter().take_while(move |(time, _)| *time <= now).take(limit)
+    }
+}
+
+/// Everything with a time. Answers that are kept have a table of their own: there are many of them, and the oldest one
+/// is asked for at each call once there are as many as may be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Timers {
+    things: Table<Due>,
+    answers: Table<Arc<str>>,
+}
+
+impl Timers {
+    /// Sets or, with `None`, removes the time of `due`.
+    pub(crate) fn set(&mut self, due: Due, time: Option<Timestamp>) {
+        match due {
+            Due::Idempotency(name) => self.answers.set(name.into(), time),
+            due => self.things.set(due, time),
+        }
+    }
+
+    /// When the next thing falls due.
+    #[must_use]
+    pub(crate) fn next(&self) -> Option<Timestamp> {
+        let thing = self.things.order.first().map(|(time, _)| *time);
+        let answer = self.answers.order.first().map(|(time, _)| *time);
+        thing.into_iter().chain(answer).min()
+    }
+
+    /// The answer that falls due first, by its key: the oldest one.
+    #[must_use]
+    pub(crate) fn oldest_answer(&self) -> Option<&str> {
+        self.answers.order.first().map(|(_, name)| name.as_ref())
+    }
+
+    /// Up to `limit` things due at or before `now`, earliest first.
+    #[must_use]
+    pub(crate) fn due(&self, now: Timestamp, limit: usize) -> Vec<Due> {
+        let answers =
+            self.answers.due(now, limit).map(|(time, name)| (*time, Due::Idempotency(name.as_ref().to_owned())));
+        let mut due: Vec<(Timestamp, Due)> = self.things.due(now, limit).cloned().chain(answers).collect();
+        due.sort_unstable();
+        due.truncate(limit);
+        due.into_iter().map(|(_, due)| due).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_and_other_things_fall_due_in_one_order() {
+        let mut timers = Timers::default();
+        let answer = |name: &str| Due::Idempotency(name.to_owned());
+        for (due, at) in [
+            (Due::Lease(LeaseId(1)), 3),
+            (answer("b"), 2),
+            (answer("a"), 2),
+            (Due::Lease(LeaseId(2)), 2),
+            (answer("c"), 9),
+            (Due::Health("campus".parse().unwrap()), 2),
+        ] {
+            timers.set(due, Some(Timestamp(at)));
+        }
+        let due = [Due::Lease(LeaseId(2)), answer("a"), answer("b"), Due::Health("campus".parse().unwrap())];
+        assert_eq!(timers.due(Timestamp(2), 10), due);
+        assert_eq!(timers.due(Timestamp(8), 3), due[..3]);
+        assert_eq!((timers.next(), timers.oldest_answer()), (Some(Timestamp(2)), Some("a")));
+        for gone in due {
+            timers.set(gone, None);
+        }
+        assert_eq!((timers.next(), timers.oldest_answer()), (Some(Timestamp(3)), Some("c")));
+        timers.set(answer("c"), Some(Timestamp(1)));
+        assert_eq!(timers.next(), Some(Timestamp(1)));
+        timers.set(answer("c"), None);
+        assert_eq!(timers.oldest_answer(), None);
+    }
+}

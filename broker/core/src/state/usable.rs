@@ -1,0 +1,74 @@
+//! Nodes as they may be used, where that is less than what is offered: what is kept out for failing again and again,
+//! nodes that are not ready, and cliques in which NVLink failed. Derived from offers and from what is remembered of
+//! them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::model::health::NodeHealth;
+use crate::model::id::{ClusterId, NodeId};
+use crate::model::inventory::{FaultClass, Node};
+use crate::state::{Derived, State};
+
+/// Nodes of which less may be used than is offered, by donor.
+pub(crate) type Usable = BTreeMap<ClusterId, BTreeMap<NodeId, Node>>;
+
+/// `node` as it may be used; `None` if that is as it is offered.
+pub(crate) fn usable(node: &Node, health: Option<&NodeHealth>) -> Option<Node> {
+    let barred = |index: u32| health.is_some_and(|health| health.device_until(index).is_some());
+    let bars_node = node.schedulable && (!node.ready || health.is_some_and(|health| health.until().is_some()));
+    let bars_some = (0_u32..).zip(&node.devices).any(|(index, device)| device.healthy && barred(index));
+    let broken = broken_cliques(node);
+    if !bars_node && !bars_some && broken.is_empty() {
+        return None;
+    }
+    let mut used = node.clone();
+    used.schedulable &= !bars_node;
+    for (index, device) in (0_u32..).zip(&mut used.devices) {
+        device.healthy &= !barred(index);
+        if device.wiring.nvlink.as_deref().is_some_and(|clique| broken.contains(clique)) {
+            device.wiring.nvlink = None;
+        }
+    }
+    Some(used)
+}
+
+/// Cliques of a node in which NVLink failed at some device: which pairs can still reach one another nobody says.
+pub(crate) fn broken_cliques(node: &Node) -> BTreeSet<&str> {
+    let failed =
+        node.devices.iter().filter(|device| device.fault.as_ref().is_some_and(|fault| fault.class == FaultClass::Link));
+    failed.filter_map(|device| device.wiring.nvlink.as_deref()).collect()
+}
+
+impl State {
+    /// A node of a donor's offer as it may be used.
+    #[must_use]
+    pub fn usable_node(&self, donor: &ClusterId, id: &NodeId) -> Option<&Node> {
+        let instead = self.derived.usable.get(donor).and_then(|nodes| nodes.get(id));
+        instead.or_else(|| self.clusters.get(donor)?.offer.as_ref()?.nodes.get(id))
+    }
+}
+
+impl Derived {
+    /// Takes in how a node may be used now.
+    pub(crate) fn note_usable(
+        &mut self,
+        donor: &ClusterId,
+        id: &NodeId,
+        node: Option<&Node>,
+        health: Option<&NodeHealth>,
+    ) {
+        match node.and_then(|node| usable(node, health)) {
+            Some(used) => {
+                self.usable.entry(donor.clone()).or_default().insert(id.clone(), used);
+            }
+            None => {
+                if let Some(nodes) = self.usable.get_mut(donor) {
+                    nodes.remove(id);
+                    if nodes.is_empty() {
+                        self.usable.remove(donor);
+                    }
+                }
+            }
+        }
+    }
+}
