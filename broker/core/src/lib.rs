@@ -36,7 +36,7 @@ pub use apply::entry as log;
 pub use collections::cow_map;
 pub use model::{
     amounts, blob, broker_record, cluster, data, demand, envelope, health, id, idempotency, inventory, keys, lease,
-    limits, mig, network, peering, placement, policy_record, reclaim, refusal, request, settings, time, work,
+    limits, mig, network, peering, placement, policy_record, proposal, reclaim, refusal, request, settings, time, work,
 };
 pub use scheduler::packing;
 pub use state::encoding as snapshot;
@@ -45,7 +45,8 @@ pub use state::{fairness, invariants, occupancy};
 pub use blob::Blob;
 pub use command::Command;
 pub use id::{ClassName, ClusterId, InstitutionId, LeaseId, NodeId, PeeringId, PriorityName, RequestId, TenantId};
-pub use log::{Actor, Applied, Change, Idempotency, LogEnvelope, Reply, ReplyBody};
-pub use refusal::Refusal;
+pub use log::LogEnvelope;
+pub use model::refusal::Refusal;
+pub use model::reply::{Actor, Applied, Change, Idempotency, Reply, ReplyBody};
 pub use state::State;
 pub use time::{Millis, Timestamp};

@@ -9,5 +9,8 @@ pub(crate) mod resources;
 pub mod settings;
 pub mod time;
 
-pub use records::{broker_record, cluster, envelope, health, idempotency, keys, lease, peering, policy_record, reclaim, request};
+pub use records::{
+    broker_record, cluster, envelope, health, idempotency, keys, lease, peering, policy_record, proposal, reclaim,
+    reply, request,
+};
 pub use resources::{amounts, data, demand, inventory, mig, network, placement, work};

@@ -17,17 +17,20 @@
 
 pub(crate) mod ahead;
 pub(crate) mod batch;
-pub(crate) mod make_room;
+pub(crate) mod find_repair;
 pub(crate) mod grow;
 pub(crate) mod hopeless;
 pub(crate) mod kept;
+pub(crate) mod make_room;
 pub(crate) mod order;
 pub mod packing;
 pub(crate) mod packs;
 pub(crate) mod plan;
+pub(crate) mod preempt;
 pub(crate) mod reclaimer;
 pub(crate) mod reserve;
 pub(crate) mod together;
+pub(crate) mod victims;
 
 pub use plan::{OVERDUE_AFTER, Plan, Planner, plan};
 pub use reclaimer::{Reclaimer, reclaims_at};

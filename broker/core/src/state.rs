@@ -1,10 +1,12 @@
 //! The federation's state and the one function that changes it.
 
+mod chains;
 pub(crate) mod cluster_sums;
 pub mod encoding;
 pub mod fairness;
 pub(crate) mod gang;
 pub mod invariants;
+pub(crate) mod notice;
 pub mod occupancy;
 pub(crate) mod offered;
 pub(crate) mod queue;
@@ -16,29 +18,33 @@ use std::collections::{BTreeMap, BTreeSet};
 use comity_policy::UsageTable;
 use serde::{Deserialize, Serialize};
 
+use crate::apply::entry::{FAIRNESS_SINCE, LogEnvelope};
+use crate::apply::transition::Transition;
+use crate::collections::cow_map::CowMap;
+use crate::model::amounts::Amounts;
 use crate::model::broker_record::BrokerRecord;
 use crate::model::cluster::{Cluster, Invite};
-use crate::state::cluster_sums::ClusterSums;
-use crate::collections::cow_map::CowMap;
 use crate::model::envelope::{Envelope, EnvelopeKey};
-use crate::state::fairness::{Amounts, Holdings, Ledger};
-use crate::model::id::{ClassName, ClusterId, InstitutionId, LeaseId, NodeId, PeeringId, PriorityName, RequestId, TenantId};
+use crate::model::id::{
+    ClassName, ClusterId, InstitutionId, LeaseId, NodeId, PeeringId, PriorityName, RequestId, TenantId,
+};
 use crate::model::idempotency::{self, Record};
 use crate::model::lease::{Lease, LeaseState};
 use crate::model::limits::MAX_IDEMPOTENCY_RECORDS;
-use crate::apply::entry::{Applied, FAIRNESS_SINCE, LogEnvelope};
-use crate::state::occupancy::Occupancy;
-use crate::state::offered::Looks;
 use crate::model::peering::Peering;
 use crate::model::policy_record::PolicyRecord;
-use crate::state::queue::Queue;
+use crate::model::reply::Applied;
 use crate::model::request::{Request, RequestState};
 use crate::model::settings::Settings;
 use crate::model::time::{Millis, Timestamp};
-use crate::state::timers::{Due, Timers};
-use crate::apply::transition::Transition;
-use crate::state::usable::Usable;
 use crate::model::work::{WorkMix, WorkType};
+use crate::state::cluster_sums::ClusterSums;
+use crate::state::fairness::{Holdings, Ledger};
+use crate::state::occupancy::Occupancy;
+use crate::state::offered::Looks;
+use crate::state::queue::Queue;
+use crate::state::timers::{Due, Timers};
+use crate::state::usable::Usable;
 
 /// Everything the federation knows. Read freely; only [`State::apply`] changes it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -124,46 +130,6 @@ pub(crate) struct ClusterIndex {
 }
 
 impl State {
-    /// Carries out one log entry. Total and deterministic: equal states and entries give equal states and answers.
-    /// A command that is refused changes nothing but log time.
-    pub fn apply(&mut self, entry: &LogEnvelope) -> Applied {
-        self.log_time = self.log_time.max(entry.time.shifted(self.time_shift_ms));
-        if let Some(reply) = entry.idempotency.as_ref().and_then(|key| idempotency::seen(&self.idempotency, key)) {
-            return Applied { reply, revision: self.revision, changes: Vec::new() };
-        }
-        if self.fairness.is_none() && entry.format >= FAIRNESS_SINCE {
-            self.fairness = Some(Ledger::begin(self.log_time, &self.derived.holdings));
-        }
-        let mut transition = Transition::begin(self, entry);
-        let reply = entry.command.apply(&mut transition);
-        let changes = transition.finish();
-        debug_assert!(reply.is_ok() || changes.is_empty(), "a refused command changed {changes:?}");
-        // A refusal is not kept: whoever mends its cause may repeat the call as it was.
-        if let (Some(key), Ok(_)) = (&entry.idempotency, &reply) {
-            self.remember(key, &reply);
-        }
-        let applied = Applied { reply, revision: self.revision, changes };
-        #[cfg(debug_assertions)]
-        invariants::assert_all(self);
-        applied
-    }
-
-    fn remember(&mut self, key: &crate::apply::entry::Idempotency, reply: &crate::apply::entry::Reply) {
-        while self.idempotency.len() >= MAX_IDEMPOTENCY_RECORDS {
-            let Some(oldest) = self.derived.timers.oldest_answer().map(str::to_owned) else { break };
-            self.forget(&oldest);
-        }
-        let name = idempotency::record_name(key);
-        let record = Record { body_sha256: key.body_sha256.clone(), reply: reply.clone(), at: self.log_time };
-        self.derived.timers.set(Due::Idempotency(name.clone()), Some(record.at.after(idempotency::KEPT_FOR)));
-        self.idempotency.insert(name, record);
-    }
-
-    pub(crate) fn forget(&mut self, name: &str) {
-        self.idempotency.remove(name);
-        self.derived.timers.set(Due::Idempotency(name.to_owned()), None);
-    }
-
     /// The institution that owns a cluster.
     pub(crate) fn lender(&self, donor: &ClusterId) -> Option<InstitutionId> {
         let owner = self.policy.as_ref()?.bundle.institution_of_cluster(donor.as_str())?;
@@ -280,7 +246,7 @@ impl State {
     /// Times in force.
     #[must_use]
     pub fn settings(&self) -> Settings {
-        Settings::of(self)
+        Settings::of(self.policy.as_ref())
     }
 }
 

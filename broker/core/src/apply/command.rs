@@ -10,34 +10,33 @@ pub(crate) mod requests;
 
 use serde::{Deserialize, Serialize};
 
-pub use peerings::ack_envelope::AckEnvelope;
-pub use clusters::advertise_offer::AdvertiseOffer;
+use crate::apply::transition::Transition;
+use crate::model::reply::Reply;
+
 pub use apply_policy::ApplyPolicy;
 pub use brokers::assign_broker::AssignBroker;
 pub use brokers::begin_term::{BeginTerm, SHORTEST_OUTAGE};
-pub use requests::cancel_request::CancelRequest;
-pub use leases::checkpoint_lease::CheckpointLease;
-pub use expire::Expire;
+pub use brokers::rebase_time::RebaseTime;
+pub use brokers::recover_group::RecoverGroup;
+pub use clusters::advertise_offer::AdvertiseOffer;
 pub use clusters::invite_cluster::InviteCluster;
-pub(crate) use clusters::invite_cluster::no_policy;
 pub use clusters::join_cluster::JoinCluster;
 pub use clusters::mark_clusters::MarkClusters;
-pub use peerings::offer_keys::OfferKeys;
-pub use requests::place_requests::{Aim, PlaceRequests, ProposedPlacement};
-pub use brokers::rebase_time::RebaseTime;
-pub use leases::reclaim_leases::{ProposedReclaim, ReclaimLeases};
 pub use clusters::record_certificate::RecordCertificate;
-pub use brokers::recover_group::RecoverGroup;
-pub use peerings::relay_envelope::RelayEnvelope;
+pub use clusters::revise_offer::ReviseOffer;
+pub use expire::Expire;
+pub use leases::checkpoint_lease::CheckpointLease;
+pub use leases::reclaim_leases::ReclaimLeases;
 pub use leases::release_lease::ReleaseLease;
 pub use leases::renew_lease::RenewLease;
 pub use leases::report_lease::{LeaseOutcome, ReportLease};
+pub use peerings::ack_envelope::AckEnvelope;
+pub use peerings::offer_keys::OfferKeys;
+pub use peerings::relay_envelope::RelayEnvelope;
 pub use peerings::report_peering::{PeeringOutcome, ReportPeering};
-pub use clusters::revise_offer::ReviseOffer;
+pub use requests::cancel_request::CancelRequest;
+pub use requests::place_requests::PlaceRequests;
 pub use requests::submit_request::{SubmitRequest, check as check_submission};
-
-use crate::apply::entry::Reply;
-use crate::apply::transition::Transition;
 
 /// Everything that can change the state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

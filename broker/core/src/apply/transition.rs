@@ -9,19 +9,19 @@ use std::collections::BTreeSet;
 
 use comity_policy::LeaseUse;
 
+use crate::apply::entry::{HEALTH_SINCE, LogEnvelope};
 use crate::model::envelope::{Envelope, EnvelopeKey};
-use crate::state::gang;
 use crate::model::id::{ClusterId, InstitutionId, LeaseId, PeeringId, RequestId};
 use crate::model::keys::Side;
 use crate::model::lease::{EndReason, Lease, LeaseState, SideState};
-use crate::apply::entry::{Actor, Change, HEALTH_SINCE, LogEnvelope};
 use crate::model::peering::{Peering, PeeringState};
+use crate::model::reply::{Actor, Change};
 use crate::model::request::Request;
 use crate::model::settings::{Settings, retry_pause};
-use crate::state::State;
 use crate::model::time::Timestamp;
-use crate::state::timers::Due;
 use crate::model::work::WorkType;
+use crate::state::timers::Due;
+use crate::state::{State, gang};
 
 /// An entry being applied.
 pub(crate) struct Transition<'a> {
@@ -37,14 +37,19 @@ pub(crate) struct Transition<'a> {
 }
 
 impl<'a> Transition<'a> {
-    pub(crate) fn begin(state: &'a mut State, entry: &'a LogEnvelope) -> Self {
+    pub(crate) fn begin(
+        state: &'a mut State,
+        actor: &'a Actor,
+        traceparent: &'a str,
+        remembers_failures: bool,
+    ) -> Self {
         let settings = state.settings();
         Self {
             now: state.log_time,
-            actor: &entry.actor,
-            traceparent: &entry.traceparent,
+            actor,
+            traceparent,
             settings,
-            remembers_failures: entry.format >= HEALTH_SINCE,
+            remembers_failures,
             revision: state.revision + 1,
             changes: BTreeSet::new(),
             state,

@@ -10,11 +10,10 @@
 //! A snapshot takes a copy while nothing is applied, so that a copy has to be short, however much there is.
 
 use std::borrow::Borrow;
-use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Bound, Index, RangeBounds};
-use std::slice;
 use std::sync::Arc;
+use std::{fmt, slice};
 
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -2,20 +2,20 @@
 
 use std::collections::BTreeSet;
 
+use crate::explain::outlook::as_asked;
+use crate::explain::queue_position::{Standing, standing};
 use crate::explain::reclaims::Reclaims;
+use crate::feasibility::donors::promise::donors;
+use crate::feasibility::donors::spread::{gather, members_in};
 use crate::feasibility::fit::cutting::Worths;
 use crate::feasibility::fit::{Wanted, fit};
-use crate::explain::outlook::as_asked;
-use crate::scheduler::plan::donors;
-use crate::feasibility::reclaim::{Repair, repair_for};
-use crate::scheduler::reserve::Reserved;
-use crate::feasibility::donors::spread::{gather, members_in};
-use crate::explain::queue_position::{Standing, standing};
-use crate::feasibility::verdict::{Candidate, DonorVerdict, Fitter, ask_donor};
 use crate::feasibility::snapshot::View;
+use crate::feasibility::verdict::{Candidate, DonorVerdict, Fitter, ask_donor};
 use crate::model::demand::{Members, RequestSpec};
 use crate::model::id::{ClusterId, RequestId};
 use crate::model::request::RequestState;
+use crate::scheduler::find_repair::{Repair, repair_for};
+use crate::scheduler::reserve::Reserved;
 use crate::state::State;
 
 /// Why a request waits, and where it stands among the others.

@@ -4,16 +4,18 @@
 use std::collections::BTreeSet;
 
 use crate::explain::explanation::Explanation;
-use crate::scheduler::plan::{Plan, Run};
-use crate::feasibility::reclaim::{Room, preempts_as, room_later, yields_to};
-use crate::scheduler::reserve::{earliest, end_of, ends, held_after};
+use crate::feasibility::reclaim::preemption::{preempts_as, yields_to};
 use crate::feasibility::snapshot::{Held, View};
 use crate::model::demand::RequestSpec;
 use crate::model::id::{ClusterId, RequestId};
 use crate::model::lease::Lease;
-use crate::model::reclaim::{ReclaimReason, notice};
+use crate::model::reclaim::ReclaimReason;
 use crate::model::request::Request;
 use crate::model::time::Timestamp;
+use crate::scheduler::plan::{Plan, Run};
+use crate::scheduler::preempt::{Room, room_later};
+use crate::scheduler::reserve::{earliest, end_of, ends, held_after};
+use crate::state::notice::notice;
 
 /// When, and at which donors.
 pub(crate) type Outlook = (Timestamp, Vec<ClusterId>);

@@ -2,18 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::explain::reclaims::Reclaims;
-use crate::scheduler::order::Order;
 use crate::explain::outlook::{alone, beside_kept};
-use crate::scheduler::plan::{Plan, Planner};
-use crate::scheduler::reserve::{Reserved, held_after};
+use crate::explain::reclaims::Reclaims;
 use crate::feasibility::snapshot::View;
-use crate::state::fairness::{Amounts, Shares};
+use crate::model::amounts::Amounts;
 use crate::model::id::{ClusterId, RequestId};
 use crate::model::limits::MAX_PLACEMENTS_PER_PLAN;
 use crate::model::request::Request;
-use crate::state::State;
 use crate::model::time::Timestamp;
+use crate::scheduler::order::Order;
+use crate::scheduler::plan::{Plan, Planner};
+use crate::scheduler::reserve::{Reserved, held_after};
+use crate::state::State;
+use crate::state::fairness::Shares;
 
 /// Parts of one that shares are given in.
 const MILLION: u128 = 1_000_000;

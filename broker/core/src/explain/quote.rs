@@ -3,19 +3,19 @@
 
 use std::collections::BTreeSet;
 
-use crate::explain::reclaims::Reclaims;
 use crate::explain::explanation::{Explanation, explain_beside, not_before_reserved};
-use crate::scheduler::order::AsIf;
 use crate::explain::outlook::{as_asked, beside_kept};
-use crate::scheduler::plan::{Placed, Plan, Planner, Run};
+use crate::explain::reclaims::Reclaims;
 use crate::feasibility::verdict::Candidate;
 use crate::model::demand::RequestSpec;
 use crate::model::id::{ClassName, ClusterId, RequestId};
 use crate::model::limits::MAX_PLACEMENTS_PER_PLAN;
 use crate::model::placement::Placement;
 use crate::model::request::{Request, RequestState};
-use crate::state::State;
 use crate::model::time::Timestamp;
+use crate::scheduler::order::AsIf;
+use crate::scheduler::plan::{Placed, Plan, Planner, Run};
+use crate::state::State;
 
 /// What would happen.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,14 +5,15 @@ use std::collections::BTreeSet;
 
 use crate::explain::explanation::Explanation;
 use crate::feasibility::obstacles::never::ones;
-use crate::scheduler::plan::Plan;
-use crate::feasibility::reclaim::going;
-use crate::scheduler::reserve::end_if_reclaimed;
+use crate::feasibility::reclaim::preemption::going;
 use crate::model::id::{ClusterId, LeaseId, PriorityName, RequestId};
 use crate::model::lease::{Lease, LeaseState};
-use crate::model::reclaim::{ReclaimReason, notice};
-use crate::state::State;
+use crate::model::reclaim::ReclaimReason;
 use crate::model::time::{Millis, Timestamp};
+use crate::scheduler::plan::Plan;
+use crate::scheduler::reserve::end_if_reclaimed;
+use crate::state::State;
+use crate::state::notice::notice;
 
 /// Leases at one donor that make room for a request. One request at a time has leases reclaimed for it at one donor.
 #[derive(Clone, Debug, PartialEq, Eq)]

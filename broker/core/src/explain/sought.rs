@@ -4,10 +4,10 @@
 use crate::explain::explanation::{Explanation, explain_donors};
 use crate::feasibility::snapshot::View;
 use crate::model::demand::RequestSpec;
-use crate::state::gang::{held_milli, joining, missing, replacing};
 use crate::model::id::{LeaseId, RequestId};
 use crate::model::request::Request;
 use crate::state::State;
+use crate::state::gang::{held_milli, joining, missing, replacing};
 
 /// Donors' answers to what is sought for a request that does not wait; `None` if nothing is, or no policy is in force.
 #[must_use]

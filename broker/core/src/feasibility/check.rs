@@ -5,24 +5,24 @@ use std::collections::BTreeSet;
 use comity_policy::{compile_selector, show_duration, show_gpus};
 
 use crate::feasibility::check_wiring::{check_count, check_network, check_part};
-use crate::feasibility::fit::mig_device::cut;
 use crate::feasibility::fit::device::room;
+use crate::feasibility::fit::mig_device::cut;
 use crate::feasibility::fit::{Counted, Wanted, free_cpu_and_memory, serves};
-use crate::feasibility::reclaim::check_pools;
-use crate::feasibility::verdict::{Obstacle, check_reserve, delivery_offered, permitted};
+use crate::feasibility::obstacle::{Obstacle, check_reserve, delivery_offered, permitted};
+use crate::feasibility::reclaim::pool::check_pools;
 use crate::feasibility::snapshot::{Ask, View};
-use crate::apply::command::ProposedPlacement;
 use crate::model::demand::{DeviceChoice, Members, RequestSpec, Share};
-use crate::state::gang::{self, Role};
 use crate::model::id::{ClassName, ClusterId, LeaseId, NodeId, RequestId};
 use crate::model::inventory::Device;
 use crate::model::limits::MAX_PARTS;
-use crate::state::occupancy::NodeOccupancy;
 use crate::model::placement::{DeviceShare, NodePlacement, Placement};
+use crate::model::proposal::ProposedPlacement;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::request::Request;
-use crate::state::State;
 use crate::model::time::Millis;
+use crate::state::State;
+use crate::state::gang::{self, Role};
+use crate::state::occupancy::NodeOccupancy;
 
 /// What a placement that holds is granted under.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub fn check(state: &State, request: RequestId, placement: &Placement) -> Result
 pub(crate) fn check_proposed(state: &State, proposed: &ProposedPlacement, role: Role) -> Result<Vec<Grant>, Refusal> {
     let id = proposed.request;
     let request = state.requests.get(&id).ok_or_else(|| Refusal::not_found("request", id, "request"))?;
-    let mut view = View::new(state).ok_or_else(crate::apply::command::no_policy)?;
+    let mut view = View::new(state).ok_or_else(Refusal::no_policy)?;
     // What is replaced counts against limits only once.
     if let Role::Replaces(old) = role {
         view.without_chain(&request.chain_of(state, old));
@@ -272,7 +272,7 @@ fn selector_of(source: &str) -> Result<comity_policy::Selector, Refusal> {
 
 /// Whether policy could ever serve such a request; what can change by waiting is left to the scheduler.
 pub fn check_request(state: &State, spec: &RequestSpec) -> Result<(), Refusal> {
-    let bundle = &state.policy.as_ref().ok_or_else(crate::apply::command::no_policy)?.bundle;
+    let bundle = &state.policy.as_ref().ok_or_else(Refusal::no_policy)?.bundle;
     let tenant = bundle
         .tenants
         .get(spec.tenant.as_str())
@@ -361,7 +361,7 @@ fn check_queue(state: &State, spec: &RequestSpec, limits: &comity_policy::Limits
 /// Whether policy allows `lease` a fresh term of length `term`.
 pub fn check_renewal(state: &State, lease: LeaseId, term: Millis) -> Result<(), Refusal> {
     let lease = state.leases.get(&lease).ok_or_else(|| Refusal::not_found("lease", lease, "lease"))?;
-    let mut view = View::new(state).ok_or_else(crate::apply::command::no_policy)?;
+    let mut view = View::new(state).ok_or_else(Refusal::no_policy)?;
     view.without(lease);
     let ask = Ask {
         tenant: lease.tenant.as_str(),

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use litemap::LiteMap;
 
-use crate::feasibility::fit::bandwidth::{carries, takes};
 use crate::feasibility::fit::Wanted;
-use crate::feasibility::snapshot::View;
+use crate::feasibility::fit::bandwidth::{carries, takes};
 use crate::feasibility::fit::wired::{clique, free_numa};
+use crate::feasibility::snapshot::View;
 use crate::model::demand::{Numa, NvLink};
 use crate::model::id::ClusterId;
 use crate::model::inventory::{Device, Node, NumaAmounts};
-use crate::state::occupancy::NodeOccupancy;
 use crate::model::placement::{NodePlacement, Placement};
+use crate::state::occupancy::NodeOccupancy;
 
 /// The shares in all: as many as are asked for, or those of as many members as may start.
 pub(crate) fn check_count(wanted: &Wanted<'_>, placement: &Placement) -> Result<(), String> {

@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 
 use comity_policy::{BorrowFacts, Bundle, Denial, LeaseUse, UsageTable};
 
-use crate::feasibility::donors::score::Line;
+use crate::feasibility::donors::link::Link;
 use crate::model::demand::{Delivery, RequestSpec};
 use crate::model::id::{ClassName, ClusterId, LeaseId, NodeId};
 use crate::model::inventory::Node;
 use crate::model::lease::Lease;
-use crate::state::occupancy::{Changes, NodeOccupancy, Occupancy};
 use crate::model::placement::Placement;
-use crate::state::State;
 use crate::model::time::{Millis, Timestamp};
+use crate::state::State;
+use crate::state::occupancy::{Changes, NodeOccupancy, Occupancy};
 use crate::state::usable::Usable;
 
 /// A matching run's view.
@@ -38,7 +38,7 @@ pub(crate) struct View<'a> {
     moved_milli: BTreeMap<ClusterId, (u64, u64)>,
     usage: Cow<'a, UsageTable>,
     /// What lies between the origin that asked last and each member cluster, in the order of ids.
-    lines: RefCell<(Option<ClusterId>, Vec<Line>)>,
+    lines: RefCell<(Option<ClusterId>, Vec<Link>)>,
     /// The node that was looked up last: one decision asks for the same one again and again.
     last: Cell<Option<Looked<'a>>>,
 }
@@ -203,11 +203,11 @@ impl<'a> View<'a> {
     }
 
     /// Looks at what lies between an origin and each member cluster, in the order of ids.
-    pub(crate) fn lines_from<T>(&self, origin: &ClusterId, look: impl FnOnce(&[Line]) -> T) -> T {
+    pub(crate) fn lines_from<T>(&self, origin: &ClusterId, look: impl FnOnce(&[Link]) -> T) -> T {
         let mut lines = self.lines.borrow_mut();
         if lines.0.as_ref() != Some(origin) {
             let members = self.state.clusters.keys();
-            let between = members.map(|donor| Line::of(self.state.peering_between(origin, donor))).collect();
+            let between = members.map(|donor| Link::of(self.state.peering_between(origin, donor))).collect();
             *lines = (Some(origin.clone()), between);
         }
         look(&lines.1)

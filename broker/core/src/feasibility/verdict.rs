@@ -7,35 +7,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::feasibility::fit::cutting::Worths;
 use crate::feasibility::fit::{Fit, Wanted, fit};
+use crate::feasibility::obstacle::{Obstacle, check_reserve, delivery_offered, not_local, obstacle, permitted};
 use crate::feasibility::obstacles::never::never;
 use crate::feasibility::obstacles::no_start::no_start;
-use crate::feasibility::reclaim::{check_pools, really_free};
 use crate::feasibility::obstacles::unwell::unwell;
-use crate::feasibility::snapshot::{Ask, View};
 use crate::feasibility::obstacles::wishes::in_the_way;
+use crate::feasibility::reclaim::pool::{check_pools, really_free};
+use crate::feasibility::snapshot::{Ask, View};
 use crate::model::demand::{Delivery, DeviceChoice, Members, RequestSpec};
 use crate::model::id::{ClassName, ClusterId};
-use crate::state::offered::for_leases;
 use crate::model::placement::Placement;
 use crate::model::time::Timestamp;
-
-/// What stands in the way.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Obstacle {
-    /// Stable code: one of policy's, or `donor-excluded`, `donor-silent`, `no-offer`, `delivery-not-offered`,
-    /// `no-such-devices`, `local-reserve`, `no-capacity`, `no-nvlink`, `no-numa-alignment`, `no-rdma`,
-    /// `wiring-together`, `unhealthy`, `quarantined`.
-    pub code: String,
-    /// For people.
-    pub reason: String,
-    /// What would unblock it.
-    pub unblock: String,
-    /// Policy documents behind it.
-    pub by: Vec<String>,
-    /// When it passes by itself, if that is known.
-    #[serde(default)]
-    pub until: Option<Timestamp>,
-}
+use crate::state::offered::for_leases;
 
 /// One donor's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,10 +40,6 @@ pub(crate) struct Candidate {
 
 /// Finds room at one donor for devices of one class.
 pub(crate) type Fitter<'f> = &'f mut dyn FnMut(&View<'_>, &ClusterId, &Wanted<'_>) -> Fit;
-
-pub(crate) fn obstacle(code: &str, reason: String, unblock: impl Into<String>) -> Obstacle {
-    Obstacle { code: code.to_owned(), reason, unblock: unblock.into(), by: Vec::new(), until: None }
-}
 
 /// Asks one donor. Filters come in the order in which their reasons help most: what the request says, whether the donor
 /// is there, what policy says, what is free.
@@ -100,27 +79,6 @@ pub(crate) fn ask_donor(
             ask_selector(view, spec, donor, &selector, fitter)
         }
     }
-}
-
-/// Whether the donor's agent says that it can serve this delivery now.
-pub(crate) fn delivery_offered(view: &View<'_>, wanted: Delivery, donor: &ClusterId) -> Result<(), Box<Obstacle>> {
-    let cluster = view.state.clusters.get(donor);
-    let deliveries = cluster.and_then(|cluster| cluster.offer.as_ref()).map(|offer| &offer.deliveries);
-    if deliveries.is_some_and(|deliveries| deliveries.contains(&wanted)) {
-        return Ok(());
-    }
-    let needs = match wanted {
-        Delivery::Namespace => "",
-        Delivery::VirtualNode => " (that takes Liqo and fabric mode tun there, both in good health)",
-    };
-    let others: Vec<String> = deliveries.into_iter().flatten().map(ToString::to_string).collect();
-    let instead =
-        if others.is_empty() { String::new() } else { format!(", or ask for delivery {}", others.join(" or ")) };
-    Err(Box::new(obstacle(
-        "delivery-not-offered",
-        format!("the agent of {donor} does not offer delivery {wanted} now"),
-        format!("wait until it does{needs}{instead}"),
-    )))
 }
 
 /// A selector may hit devices of several classes: the classes are tried in name order, and a lease is of one of them.
@@ -258,18 +216,6 @@ fn seek(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, fitter: Fitter<
     }
 }
 
-pub(crate) fn permitted(answer: Result<Option<&str>, Box<Denial>>) -> Result<Option<&str>, Box<Obstacle>> {
-    answer.map_err(|denial| {
-        Box::new(Obstacle {
-            code: denial.code.as_str().to_owned(),
-            by: denial.by.iter().map(ToString::to_string).collect(),
-            reason: denial.message,
-            unblock: denial.unblock,
-            until: None,
-        })
-    })
-}
-
 fn lacks(spec: &RequestSpec, donor: &ClusterId, class: &ClassName, now: u64, ever: u64) -> Obstacle {
     let count = spec.least_shares();
     let place = if spec.topology.same_node { "on one node" } else { "in all" };
@@ -316,29 +262,4 @@ fn lacks(spec: &RequestSpec, donor: &ClusterId, class: &ClassName, now: u64, eve
         format!("{donor} has room for {now} of {count} shares of class {class} {place} now"),
         unblock,
     )
-}
-
-/// What of a donor's healthy devices local work does not hold, in thousandths, as `view` has its nodes.
-fn not_local(view: &View<'_>, donor: &ClusterId) -> u64 {
-    if view.is_as_usable() {
-        return view.state.derived.capacities.get(donor).map_or(0, |holds| holds.gpu_milli);
-    }
-    view.nodes(donor).map(|(_, node, _)| for_leases(node).gpu_milli).sum()
-}
-
-/// The donor's local reserve stays free: what is free on all its healthy devices, less this placement.
-pub(crate) fn check_reserve(view: &View<'_>, donor: &ClusterId, placement: &Placement) -> Result<(), Box<Obstacle>> {
-    let reserve = view.bundle.clusters.get(donor.as_str()).map_or(0, |terms| terms.spec.local_reserve_gpus_milli);
-    if reserve == 0 {
-        return Ok(());
-    }
-    let free = not_local(view, donor).saturating_sub(view.lent_milli(donor));
-    if free >= placement.milli().saturating_add(reserve) {
-        return Ok(());
-    }
-    Err(Box::new(obstacle(
-        "local-reserve",
-        format!("{donor} keeps {} GPUs free for local work; {} are free", show_gpus(reserve), show_gpus(free)),
-        "wait until more is free there, or ask for less",
-    )))
 }

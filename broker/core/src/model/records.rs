@@ -9,5 +9,7 @@ pub mod keys;
 pub mod lease;
 pub mod peering;
 pub mod policy_record;
+pub mod proposal;
 pub mod reclaim;
+pub mod reply;
 pub mod request;

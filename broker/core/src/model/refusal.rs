@@ -74,6 +74,11 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// No policy bundle is in force, so nothing can be decided.
+    pub(crate) fn no_policy() -> Self {
+        Self::new(Code::NoPolicy, "no policy bundle is in force", "apply one with `comity policy apply DIRECTORY`")
+    }
+
     /// A refusal that is about no single field.
     #[must_use]
     pub fn new(code: Code, reason: impl Into<String>, remedy: impl Into<String>) -> Self {

@@ -1,6 +1,6 @@
 //! Times that policy sets, with what is in force until a bundle is.
 
-use crate::state::State;
+use crate::model::policy_record::PolicyRecord;
 use crate::model::time::Millis;
 
 /// Times in force.
@@ -45,8 +45,8 @@ impl Default for Settings {
 impl Settings {
     /// Those of the bundle in force.
     #[must_use]
-    pub fn of(state: &State) -> Self {
-        state.policy.as_ref().map_or_else(Self::default, |record| Self::from_bundle(&record.bundle))
+    pub fn of(policy: Option<&PolicyRecord>) -> Self {
+        policy.map_or_else(Self::default, |record| Self::from_bundle(&record.bundle))
     }
 
     fn from_bundle(bundle: &comity_policy::Bundle) -> Self {

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 
 use crate::feasibility::fit::cutting::MAX_AHEAD;
-use crate::scheduler::order::AsIf;
 use crate::model::demand::{RequestSpec, Share};
 use crate::model::id::RequestId;
 use crate::model::request::Request;
+use crate::scheduler::order::AsIf;
 use crate::state::State;
 
 /// Waiting requests that MIG instances may serve, the oldest first; those that were served are left out. They are

@@ -5,13 +5,13 @@
 //! placed first: fairness and priority have said who, and only where is tried again. A new way is taken only if nobody
 //! of the old one is left out or gets less, so the plain order is never worse for anyone.
 
-use crate::scheduler::plan::{Plan, Run};
 use crate::feasibility::donors::spread::Found;
-use crate::feasibility::verdict::Candidate;
 use crate::feasibility::snapshot::View;
-use crate::apply::command::ProposedPlacement;
+use crate::feasibility::verdict::Candidate;
 use crate::model::id::RequestId;
+use crate::model::proposal::ProposedPlacement;
 use crate::model::request::Request;
+use crate::scheduler::plan::{Plan, Run};
 
 /// Requests that are placed again together.
 pub(crate) const MAX_BATCH: usize = 64;
@@ -45,7 +45,7 @@ impl<'a> Batch<'a> {
 
 /// Thousandths of devices, of cores, and memory that a request asks for: the largest is placed first.
 fn size(request: &Request) -> (u64, u64, u64) {
-    let asked = crate::state::fairness::Amounts::asked(&request.spec);
+    let asked = crate::model::amounts::Amounts::asked(&request.spec);
     (asked.gpu_milli, asked.cpu_milli, asked.memory_mib)
 }
 

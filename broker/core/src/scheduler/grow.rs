@@ -1,7 +1,7 @@
 //! Members that come later: gangs that run with fewer than they would have.
 
+use crate::model::proposal::{Aim, ProposedPlacement};
 use crate::scheduler::plan::{Plan, Run};
-use crate::apply::command::{Aim, ProposedPlacement};
 use crate::state::gang::{held_milli, joining};
 
 /// Gangs for which one plan looks for room; the next plan begins behind them.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::cluster::Cluster;
 use crate::model::id::{ClusterId, RequestId};
-use crate::state::State;
 use crate::model::time::{Millis, Timestamp};
+use crate::state::State;
 
 /// How long it is remembered that no end of leases makes room for a request: policy has dates.
 const HOPELESS_FOR: Millis = Millis::from_mins(1);

@@ -3,13 +3,13 @@
 
 use comity_policy::LeaseUse;
 
-use crate::scheduler::plan::{MAX_LOOKED_AT, Run};
-use crate::scheduler::reserve::{Reserved, Start, end_of_start};
-use crate::feasibility::verdict::Candidate;
 use crate::feasibility::snapshot::{Held, View};
+use crate::feasibility::verdict::Candidate;
 use crate::model::id::RequestId;
 use crate::model::request::Request;
 use crate::model::time::Timestamp;
+use crate::scheduler::plan::{MAX_LOOKED_AT, Run};
+use crate::scheduler::reserve::{Reserved, Start, end_of_start};
 
 /// What is free for those who stay.
 pub(crate) struct Strict<'a> {

@@ -6,17 +6,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::scheduler::plan::{Plan, Run};
-use crate::feasibility::reclaim::{Repair, Room, fits_when_gone, for_whom, going, is_right, repair_for, room_for};
-use crate::scheduler::reserve::{Start, end_if_reclaimed, end_of};
-use crate::apply::command::{Aim, ProposedPlacement, ProposedReclaim};
-use crate::state::gang::replacing;
+use crate::feasibility::reclaim::preemption::{for_whom, going};
+use crate::feasibility::reclaim::repair::is_right;
+use crate::feasibility::release::fits_when_gone;
 use crate::model::id::{ClusterId, LeaseId, RequestId};
 use crate::model::lease::Lease;
 use crate::model::limits::MAX_RECLAIMS_PER_COMMAND;
+use crate::model::proposal::{Aim, ProposedPlacement, ProposedReclaim};
 use crate::model::reclaim::ReclaimReason;
 use crate::model::request::Request;
 use crate::model::time::{Millis, Timestamp};
+use crate::scheduler::find_repair::{Repair, repair_for};
+use crate::scheduler::plan::{Plan, Run};
+use crate::scheduler::preempt::{Room, room_for};
+use crate::scheduler::reserve::{Start, end_if_reclaimed, end_of};
+use crate::state::gang::replacing;
 
 /// Requests for which one plan keeps room that is being made.
 const MAX_ROOMS: usize = 16;
@@ -102,7 +106,7 @@ impl<'a> Run<'a, '_> {
         {
             return true;
         }
-        let may_preempt = crate::feasibility::reclaim::preempts(state, request);
+        let may_preempt = crate::feasibility::reclaim::preemption::preempts(state, request);
         let may_repair = self.has_waited(request, 1);
         if !(may_preempt || may_repair) || !self.fruitless.try_for(id, self.as_if.is_some_and(|it| it.id == id)) {
             return false;

@@ -12,11 +12,12 @@ use std::option;
 
 use comity_policy::Bundle;
 
-use crate::state::fairness::{Amounts, Shares};
+use crate::model::amounts::Amounts;
 use crate::model::id::{RequestId, TenantId};
-use crate::state::queue::ByTenant;
 use crate::model::request::Request;
 use crate::state::State;
+use crate::state::fairness::Shares;
+use crate::state::queue::ByTenant;
 
 /// A request that is looked at as if it waited; nobody waits for less long.
 #[derive(Clone, Copy)]

@@ -14,17 +14,17 @@ use self::expected::Expected;
 use self::fleet::Fleet;
 use self::lay_out::lay_out;
 use self::pack::Pack;
+use crate::feasibility::donors::promise::{Member, Promise, promising_nothing};
+use crate::feasibility::donors::score::ALIKE_MILLI;
 use crate::feasibility::fit::cutting::Worths;
 use crate::feasibility::fit::{Fit, Wanted, fit};
-use crate::scheduler::plan::{Member, Promise, promising_nothing};
-use crate::feasibility::donors::score::ALIKE_MILLI;
 use crate::feasibility::snapshot::View;
 use crate::model::demand::{DeviceChoice, RequestSpec, Share};
 use crate::model::id::{ClusterId, NodeId};
-use crate::scheduler::packing::{Asked, Task};
 use crate::model::placement::Placement;
 use crate::model::request::Request;
 use crate::model::work::{WorkMix, WorkType};
+use crate::scheduler::packing::{Asked, Task};
 
 /// One part in so many of the work that is counted must be new before it is looked at again.
 const PATIENCE: u64 = 64;

@@ -5,28 +5,30 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use comity_policy::LeaseUse;
 
-use crate::scheduler::ahead::Ahead;
 use crate::feasibility::demand_key::Asked;
-use crate::scheduler::batch::{Batch, MAX_BATCH, MAX_TRIES};
-use crate::scheduler::make_room::Fruitless;
-use crate::feasibility::fit::Wanted;
-use crate::scheduler::hopeless::Hopeless;
-use crate::scheduler::kept::Strict;
-use crate::scheduler::order::{AsIf, Order};
-use crate::scheduler::packs::Packs;
-use crate::scheduler::reserve::{Reserved, Start, earliest, end_if_placed, held};
+use crate::feasibility::donors::best::best;
+use crate::feasibility::donors::promise::{Member, Promise, donors, promising_nothing};
 use crate::feasibility::donors::score::{Beginning, Score, at_best, beginning, score};
 use crate::feasibility::donors::spread::{Found, spread};
-use crate::feasibility::verdict::{Candidate, Fitter, ask_donor};
+use crate::feasibility::fit::Wanted;
 use crate::feasibility::snapshot::{Held, View};
-use crate::apply::command::{Aim, ProposedPlacement, ProposedReclaim};
+use crate::feasibility::verdict::{Candidate, Fitter, ask_donor};
 use crate::model::demand::RequestSpec;
 use crate::model::id::{ClusterId, NodeId, RequestId};
 use crate::model::placement::Placement;
+use crate::model::proposal::{Aim, ProposedPlacement, ProposedReclaim};
 use crate::model::request::Request;
-use crate::state::State;
 use crate::model::time::Timestamp;
 use crate::model::work::WorkMix;
+use crate::scheduler::ahead::Ahead;
+use crate::scheduler::batch::{Batch, MAX_BATCH, MAX_TRIES};
+use crate::scheduler::hopeless::Hopeless;
+use crate::scheduler::kept::Strict;
+use crate::scheduler::make_room::Fruitless;
+use crate::scheduler::order::{AsIf, Order};
+use crate::scheduler::packs::Packs;
+use crate::scheduler::reserve::{Reserved, Start, earliest, end_if_placed, held};
+use crate::state::State;
 
 /// So many times the time after which capacity is reserved, and a request is served before its turn; one such in as
 /// long.
@@ -367,73 +369,4 @@ impl<'a> Run<'a, '_> {
             change(&mut strict.view);
         }
     }
-}
-
-/// A member cluster, and its place among them in the order of ids.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Member<'a> {
-    pub(crate) at: usize,
-    pub(crate) donor: &'a ClusterId,
-}
-
-/// What is known of a donor before it is asked.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Promise<'a> {
-    pub(crate) member: Member<'a>,
-    /// What it leaves idle at least, in thousandths of a device, if that is known.
-    pub(crate) idle_milli: Option<i64>,
-    /// What it lends already, in thousandths of a device, if that was looked up.
-    pub(crate) lent_milli: Option<u64>,
-}
-
-/// All donors, of which nothing is known before they are asked.
-pub(crate) fn promising_nothing<'a>(state: &'a State, spec: &RequestSpec) -> Vec<Promise<'a>> {
-    let members = (0..).zip(state.clusters.keys()).filter(|(_, id)| **id != spec.origin);
-    members.map(|(at, donor)| Promise { member: Member { at, donor }, idle_milli: None, lent_milli: None }).collect()
-}
-
-/// The best placement over all donors, if there is any: at one of them, or else as parts at several where that is
-/// allowed. Those that promise most are asked first, and none whose promise is worse than what was found.
-pub(crate) fn best(
-    view: &View<'_>,
-    spec: &RequestSpec,
-    request: Option<&Request>,
-    promises: Vec<Promise<'_>>,
-    fitter: Fitter<'_>,
-) -> Option<Found> {
-    let mut promises: Vec<(Beginning, Promise<'_>)> =
-        promises.into_iter().map(|promise| (beginning(view.state, spec, request, promise), promise)).collect();
-    promises.sort_unstable_by_key(|(beginning, _)| *beginning);
-    let mut one: Option<(Score, Candidate)> = None;
-    // How many shares a donor has room for is not promised: a gang asks all of them.
-    let gang = spec.members.is_some();
-    for alike in promises.chunk_by(|one, other| one.0 == other.0) {
-        if !gang && one.as_ref().is_some_and(|(found, _)| found.beginning() < alike[0].0) {
-            break;
-        }
-        // Most often the first is the one.
-        let mut next: BinaryHeap<Reverse<(Score, &ClusterId)>> =
-            alike.iter().map(|(_, it)| Reverse((at_best(view, spec, request, it), it.member.donor))).collect();
-        while let Some(Reverse((at_best, donor))) = next.pop() {
-            let surpassed = |(found, _): &(Score, Candidate)| found.with_most_shares() < at_best;
-            if !gang && one.as_ref().is_some_and(surpassed) {
-                break;
-            }
-            let Ok(candidate) = ask_donor(view, spec, donor, fitter) else { continue };
-            let score = score(view, spec, request, &candidate);
-            debug_assert!(at_best <= score, "{donor} promised {at_best:?} and keeps {score:?}");
-            if one.as_ref().is_none_or(|(found, _)| score < *found) {
-                one = Some((score, candidate));
-            }
-        }
-    }
-    match one {
-        Some((_, candidate)) => Some(vec![candidate]),
-        None => spread(view, spec, request, fitter),
-    }
-}
-
-/// Clusters that could lend to `spec`: all members but the origin.
-pub(crate) fn donors<'a>(state: &'a State, spec: &RequestSpec) -> impl Iterator<Item = &'a ClusterId> {
-    state.clusters.keys().filter(|id| **id != spec.origin)
 }

@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::feasibility::reclaim::choose::{Victim, choose};
 use crate::feasibility::reclaim::failed::failures;
 use crate::feasibility::reclaim::limit;
 use crate::feasibility::reclaim::need::{Need, gone_for_local_work};
 use crate::feasibility::reclaim::terms::withdrawn;
-use crate::apply::command::ProposedReclaim;
 use crate::model::id::{ClusterId, LeaseId};
 use crate::model::lease::{Lease, LeaseState};
 use crate::model::limits::MAX_RECLAIMS_PER_COMMAND;
+use crate::model::proposal::ProposedReclaim;
 use crate::model::reclaim::ReclaimReason;
-use crate::state::State;
 use crate::model::time::{Millis, Timestamp};
+use crate::scheduler::victims::{Victim, choose};
+use crate::state::State;
 
 /// How long a need must last before leases are being reclaimed for it: a pod that is gone again needs nothing.
 const LASTS: Millis = Millis::from_secs(5);

@@ -8,19 +8,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use comity_policy::{AgreementSides, LeaseUse};
 
+use crate::feasibility::donors::promise::donors;
+use crate::feasibility::donors::spread::{Found, spread};
 use crate::feasibility::fit::cutting::Worths;
 use crate::feasibility::fit::fit;
-use crate::scheduler::plan::donors;
-use crate::feasibility::donors::spread::{Found, spread};
-use crate::feasibility::verdict::{Candidate, ask_donor};
+use crate::feasibility::release::released;
 use crate::feasibility::snapshot::{Held, View};
-use crate::apply::command::ProposedReclaim;
+use crate::feasibility::verdict::{Candidate, ask_donor};
 use crate::model::demand::RequestSpec;
 use crate::model::id::{ClusterId, LeaseId, RequestId};
 use crate::model::lease::{Lease, LeaseState};
-use crate::model::reclaim::{ReclaimReason, notice};
-use crate::state::State;
+use crate::model::proposal::ProposedReclaim;
+use crate::model::reclaim::ReclaimReason;
 use crate::model::time::{Millis, Timestamp};
+use crate::state::State;
+use crate::state::notice::notice;
 
 /// Capacity that is kept for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,21 +164,6 @@ fn earliest_spread(view: &View<'_>, held: &[Held<'_>], spec: &RequestSpec) -> Op
     let (most, found) = fewest(held.len(), after)?;
     let at = most.checked_sub(1).and_then(|last| held.get(last)).map_or(view.state.log_time, |held| held.end);
     Some(Start { at, found })
-}
-
-/// Where `spec` fits at `donor` once those are gone.
-pub(crate) fn released(
-    view: &View<'_>,
-    gone: &[&Held<'_>],
-    spec: &RequestSpec,
-    donor: &ClusterId,
-) -> Option<Candidate> {
-    let mut view = view.clone();
-    for held in gone {
-        view.release(held);
-    }
-    let mut worths = Worths::default();
-    ask_donor(&view, spec, donor, &mut |view, donor, wanted| fit(view, donor, wanted, &mut worths)).ok()
 }
 
 #[cfg(test)]

@@ -8,13 +8,13 @@
 
 use std::cmp::Reverse;
 
-use crate::scheduler::ahead::may_be_slices;
 use crate::feasibility::demand_key::Asked;
-use crate::scheduler::order::Order;
-use crate::scheduler::plan::{Plan, Run};
-use crate::state::fairness::Amounts;
+use crate::model::amounts::Amounts;
 use crate::model::id::RequestId;
 use crate::model::request::Request;
+use crate::scheduler::ahead::may_be_slices;
+use crate::scheduler::order::Order;
+use crate::scheduler::plan::{Plan, Run};
 
 impl<'a> Run<'a, '_> {
     /// Places the next `limit` of those that wait; false, and nothing is changed, if they do not all fit, or if

@@ -13,11 +13,11 @@
 //! its donor takes away without notice: the gang goes on without it, and members join in its stead, or it ends if they
 //! are too few.
 
-use crate::apply::command::{Aim, ProposedPlacement};
 use crate::model::demand::{Members, RequestSpec};
 use crate::model::id::{ClusterId, LeaseId};
 use crate::model::lease::{EndReason, Lease, LeaseState};
 use crate::model::limits::MAX_PARTS;
+use crate::model::proposal::{Aim, ProposedPlacement};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::request::{Request, RequestState};
 use crate::state::State;

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use litemap::LiteMap;
 
+use crate::collections::interner::digest_of;
 use crate::model::id::{ClusterId, NodeId};
 use crate::model::inventory::NumaAmounts;
 use crate::model::mig::Slots;
-use crate::collections::interner::digest_of;
 use crate::model::placement::{NodePlacement, Placement};
 
 /// Changes that are kept for each donor: more than one plan places.

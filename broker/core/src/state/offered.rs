@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use comity_policy::DeviceFacts;
 
+use crate::model::amounts::Amounts;
 use crate::model::cluster::Cluster;
-use crate::state::fairness::Amounts;
 use crate::model::health::Health;
 use crate::model::id::{ClassName, ClusterId, NodeId};
 use crate::model::inventory::{Device, Node};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use comity_policy::{Bundle, BundleSource};
 use serde::{Deserialize, Serialize};
 
-use crate::apply::entry::{Actor, Change, Reply, ReplyBody};
+use crate::apply::transition::Transition;
 use crate::model::policy_record::PolicyRecord;
 use crate::model::refusal::{Code, Refusal};
-use crate::apply::transition::Transition;
+use crate::model::reply::{Actor, Change, Reply, ReplyBody};
 
 /// Replaces the bundle in force. The sources are compiled here again: a bundle that does not compile changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

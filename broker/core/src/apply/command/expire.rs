@@ -3,15 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::clusters::mark_clusters::reconsider;
+use crate::apply::transition::Transition;
 use crate::model::id::{LeaseId, PeeringId, RequestId};
 use crate::model::lease::{EndReason, LeaseState};
 use crate::model::limits::{MAX_ENDED_KEPT, MAX_EXPIRIES_PER_COMMAND, MAX_PASTS_KEPT};
-use crate::apply::entry::{Change, Reply, ReplyBody};
 use crate::model::peering::PeeringState;
+use crate::model::reply::{Change, Reply, ReplyBody};
 use crate::model::request::RequestState;
-use crate::state::timers::Due;
-use crate::apply::transition::Transition;
 use crate::model::work::WorkType;
+use crate::state::timers::Due;
 
 /// Carries out what is due at the entry's log time: ends of holds, terms and notices, start windows of requests,
 /// deadlines and retries of handshakes, idle peerings, unread envelopes, quarantines, join tokens, old answers; and

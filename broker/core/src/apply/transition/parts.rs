@@ -1,12 +1,12 @@
 //! What the request of a lease makes of its beginning and its end.
 
 use crate::apply::transition::Transition;
-use crate::state::gang::{self, Fate};
 use crate::model::id::{LeaseId, RequestId};
 use crate::model::lease::{EndReason, LeaseState};
 use crate::model::limits::MAX_ATTEMPTS;
 use crate::model::reclaim::ReclaimReason;
 use crate::model::request::RequestState;
+use crate::state::gang::{self, Fate};
 
 impl Transition<'_> {
     /// A lease has become active. The parts of a gang end together: the term of all begins when the last one of those

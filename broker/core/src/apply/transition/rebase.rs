@@ -7,13 +7,13 @@ use crate::model::cluster::{Cluster, Invite};
 use crate::model::envelope::Envelope;
 use crate::model::idempotency::Record;
 use crate::model::lease::Lease;
-use crate::apply::entry::{Change, ReplyBody};
 use crate::model::peering::Peering;
 use crate::model::policy_record::PolicyRecord;
 use crate::model::reclaim::Reclaim;
+use crate::model::reply::{Change, ReplyBody};
 use crate::model::request::{Request, RequestState};
-use crate::state::State;
 use crate::model::time::Timestamp;
+use crate::state::State;
 
 impl Transition<'_> {
     /// Moves log time by `ms`, and with it what was stamped by it. Times that people wrote stay.

@@ -3,9 +3,10 @@
 use std::cmp::Reverse;
 
 use crate::feasibility::donors::gravity::{distance, round_trip};
-use crate::scheduler::plan::{Member, Promise};
-use crate::feasibility::verdict::Candidate;
+use crate::feasibility::donors::link::Link;
+use crate::feasibility::donors::promise::{Member, Promise};
 use crate::feasibility::snapshot::View;
+use crate::feasibility::verdict::Candidate;
 use crate::model::demand::RequestSpec;
 use crate::model::id::{ClusterId, PeeringId};
 use crate::model::peering::{Peering, PeeringState};
@@ -74,22 +75,6 @@ impl Score {
     }
 }
 
-/// What lies between an origin and a donor.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Line {
-    /// Whether their peering is established.
-    warm: bool,
-    /// In [doublings](round_trip).
-    round_trip: u32,
-}
-
-impl Line {
-    pub(crate) fn of(peering: Option<(PeeringId, &Peering)>) -> Self {
-        let warm = peering.is_some_and(|(_, peering)| peering.state == PeeringState::Established);
-        Self { warm, round_trip: round_trip(peering.map_or(0, |(_, peering)| peering.rtt_us)) }
-    }
-}
-
 /// What no placement has more of.
 const MOST_SHARES: Reverse<u64> = Reverse(u64::MAX);
 
@@ -99,7 +84,7 @@ pub(crate) fn score(view: &View<'_>, spec: &RequestSpec, request: Option<&Reques
     let shares = Reverse(placement.units());
     let nodes = u64::try_from(placement.nodes.len()).unwrap_or(u64::MAX);
     let nodes = if spec.topology.spread_nodes { spec.most_shares().saturating_sub(nodes) } else { nodes };
-    let line = Line::of(view.state.peering_between(&spec.origin, &placement.donor));
+    let line = Link::of(view.state.peering_between(&spec.origin, &placement.donor));
     let lent_milli = view.lent_milli(&placement.donor);
     Score { shares, nodes, waste, lent_milli, ..of_donor(view.state, spec, request, (&placement.donor, line)) }
 }
@@ -119,7 +104,7 @@ pub(crate) fn at_best(
 }
 
 /// The score of a donor that has every share in the best place, leaves nothing idle, and lends nothing yet.
-fn of_donor(state: &State, spec: &RequestSpec, request: Option<&Request>, (donor, line): (&ClusterId, Line)) -> Score {
+fn of_donor(state: &State, spec: &RequestSpec, request: Option<&Request>, (donor, line): (&ClusterId, Link)) -> Score {
     Score {
         failed_before: request.is_some_and(|request| request.failed_donors.contains(donor)),
         shares: MOST_SHARES,

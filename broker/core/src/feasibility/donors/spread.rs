@@ -5,10 +5,10 @@
 //! least number that the gang needs is reached; more join once it runs. As members at one donor take nothing of another
 //! one, and a limit of policy counts over all of them, that finds a place if there is one.
 
-use crate::scheduler::plan::donors;
+use crate::feasibility::donors::promise::donors;
 use crate::feasibility::donors::score::{Score, score};
-use crate::feasibility::verdict::{Candidate, Fitter, ask_donor};
 use crate::feasibility::snapshot::View;
+use crate::feasibility::verdict::{Candidate, Fitter, ask_donor};
 use crate::model::demand::{Members, RequestSpec};
 use crate::model::id::ClusterId;
 use crate::model::limits::MAX_PARTS;

@@ -4,8 +4,8 @@
 use litemap::LiteMap;
 
 use crate::model::inventory::Node;
-use crate::state::occupancy::NodeOccupancy;
 use crate::model::placement::{NodePlacement, TakenFunctions};
+use crate::state::occupancy::NodeOccupancy;
 
 /// A part of a node's bandwidth on one network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,19 +11,19 @@ use std::collections::BTreeMap;
 use comity_policy::compile_selector;
 use litemap::LiteMap;
 
-use crate::feasibility::fit::mig_device::{Cut, cut, in_use};
 use crate::feasibility::fit::device::room;
+use crate::feasibility::fit::mig_device::{Cut, cut, in_use};
 use crate::feasibility::fit::{Counted, Wanted, serves};
-use crate::feasibility::verdict::permitted;
+use crate::feasibility::obstacle::permitted;
 use crate::feasibility::snapshot::{Ask, View};
 use crate::model::demand::{DeviceChoice, RequestSpec};
 use crate::model::id::{ClassName, ClusterId, NodeId};
 use crate::model::inventory::{Device, Node};
 use crate::model::limits::WHOLE_MILLI;
 use crate::model::mig::{Asked, Board, InUse, MAX_SHAPES, Slots, Weights, Worth, fit_together};
-use crate::state::occupancy::NodeOccupancy;
 use crate::model::placement::{DeviceShare, NodePlacement};
 use crate::model::work::WorkType;
+use crate::state::occupancy::NodeOccupancy;
 
 /// Requests that wait behind one and are kept a place for.
 pub(crate) const MAX_AHEAD: usize = 32;

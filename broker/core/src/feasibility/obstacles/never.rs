@@ -3,7 +3,7 @@
 
 use crate::feasibility::fit::cutting::Worths;
 use crate::feasibility::fit::{Fit, Wanted, fit, idle_units};
-use crate::feasibility::verdict::{Obstacle, obstacle};
+use crate::feasibility::obstacle::{Obstacle, obstacle};
 use crate::feasibility::snapshot::View;
 use crate::model::demand::{GpuDemand, Topology};
 use crate::model::id::ClusterId;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::feasibility::fit::mig_device::{Cut, cut, in_use};
 use crate::feasibility::fit::Wanted;
+use crate::feasibility::fit::mig_device::{Cut, cut, in_use};
 use crate::feasibility::snapshot::View;
 use crate::model::demand::Share;
 use crate::model::id::{ClassName, ClusterId, NodeId};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::feasibility::fit::cutting::Worths;
 use crate::feasibility::fit::{Fit, Wanted, fit};
-use crate::feasibility::verdict::{Obstacle, check_reserve, obstacle};
+use crate::feasibility::obstacle::{Obstacle, check_reserve, obstacle};
 use crate::feasibility::snapshot::View;
 use crate::model::health::NodeHealth;
 use crate::model::id::{ClusterId, NodeId};

@@ -2,10 +2,10 @@
 //! a fixed order: devices, CPU and memory, networks.
 
 use crate::feasibility::fit::cutting::Worths;
-use crate::feasibility::fit::{Fit, Wanted, fit};
-use crate::feasibility::verdict::{Obstacle, obstacle};
-use crate::feasibility::snapshot::View;
 use crate::feasibility::fit::wired::clique;
+use crate::feasibility::fit::{Fit, Wanted, fit};
+use crate::feasibility::obstacle::{Obstacle, obstacle};
+use crate::feasibility::snapshot::View;
 use crate::model::demand::{Numa, NvLink, Topology};
 use crate::model::id::{ClassName, ClusterId};
 use crate::model::inventory::{Device, Node};

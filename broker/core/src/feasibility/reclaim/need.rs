@@ -110,6 +110,9 @@ impl Need {
 /// Leases whose room local work gets once they are gone: those that end or are being reclaimed, but for what another
 /// request waits for.
 pub(crate) fn gone_for_local_work(state: &State, donor: &ClusterId) -> BTreeSet<LeaseId> {
-    let goes = |lease: &Lease| crate::feasibility::reclaim::room::for_whom(state, lease).is_none();
-    crate::feasibility::reclaim::room::going(state, donor).filter(|(_, lease)| goes(lease)).map(|(id, _)| id).collect()
+    let goes = |lease: &Lease| crate::feasibility::reclaim::preemption::for_whom(state, lease).is_none();
+    crate::feasibility::reclaim::preemption::going(state, donor)
+        .filter(|(_, lease)| goes(lease))
+        .map(|(id, _)| id)
+        .collect()
 }

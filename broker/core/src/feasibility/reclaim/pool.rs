@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use crate::feasibility::obstacle::{Obstacle, obstacle};
+use crate::feasibility::snapshot::View;
 use crate::model::id::ClusterId;
 use crate::model::inventory::{Device, Node, Sharing};
 use crate::model::limits::WHOLE_MILLI;
-use crate::feasibility::verdict::{Obstacle, obstacle};
-use crate::feasibility::snapshot::View;
-use crate::state::occupancy::NodeOccupancy;
 use crate::model::placement::Placement;
+use crate::state::occupancy::NodeOccupancy;
 use crate::state::usable::Usable;
 
 /// Whether two devices of a node count as one pool: where slots are known, each device is known by itself.

@@ -9,86 +9,33 @@
 
 use std::collections::BTreeSet;
 
-use crate::feasibility::reclaim::choose::{Victim, priority};
-use crate::feasibility::reclaim::room::{fits_when_gone, for_whom, going};
-use crate::model::demand::RequestSpec;
-use crate::state::gang;
-use crate::model::id::{ClusterId, LeaseId, RequestId};
-use crate::model::lease::{Lease, LeaseState};
+use crate::feasibility::donors::best::best;
+use crate::feasibility::donors::promise::{donors, promising_nothing};
+use crate::feasibility::donors::spread::Found;
 use crate::feasibility::fit::cutting::Worths;
 use crate::feasibility::fit::{Wanted, fit};
-use crate::scheduler::plan::{best, donors, promising_nothing};
-use crate::feasibility::donors::spread::Found;
-use crate::feasibility::verdict::Candidate;
+use crate::feasibility::reclaim::preemption::{for_whom, going, priority};
+use crate::feasibility::release::fits_when_gone;
 use crate::feasibility::snapshot::View;
+use crate::feasibility::verdict::Candidate;
+use crate::model::demand::RequestSpec;
+use crate::model::id::{ClusterId, LeaseId, RequestId};
+use crate::model::lease::{Lease, LeaseState};
 use crate::model::request::Request;
-use crate::state::State;
 use crate::model::time::Millis;
+use crate::scheduler::find_repair::{MAX_ALONE, MAX_PAIRED, Repair, repair_for};
+use crate::scheduler::victims::Victim;
+use crate::state::{State, gang};
 
 /// Leases that move for one request.
 pub(crate) const MAX_MOVES: usize = 2;
 /// A lease moves at most once in as long.
 pub(crate) const NO_MOVE_BEFORE: Millis = Millis::from_hours(1);
-/// Leases of one donor that are tried one by one, those that lose least first.
-const MAX_ALONE: usize = 64;
-/// Of these so many are tried in pairs.
-const MAX_PAIRED: usize = 12;
-
-/// Leases of one donor that move so that a request fits there.
-pub(crate) struct Repair<'a> {
-    pub(crate) donor: &'a ClusterId,
-    pub(crate) moves: Vec<(LeaseId, &'a Lease)>,
-    /// Where everybody goes.
-    pub(crate) places: Places<'a>,
-}
 
 /// Where a request fits once others have moved, and where each of these goes.
 pub(crate) struct Places<'a> {
     pub(crate) own: Candidate,
     pub(crate) others: Vec<(&'a Request, Found)>,
-}
-
-/// The fewest leases that let `spec` in by moving, those that lose the least work first; `None` if no [`MAX_MOVES`] do.
-pub(crate) fn repair_for<'a>(view: &View<'a>, spec: &RequestSpec, busy: &BTreeSet<&ClusterId>) -> Option<Repair<'a>> {
-    let state = view.state;
-    let value = value(view, spec);
-    let mut places: Vec<(&'a ClusterId, Vec<Victim<'a>>)> = Vec::new();
-    for donor in state.clusters.keys().filter(|donor| donors(state, spec).any(|other| other == *donor)) {
-        let taken = busy.contains(donor) || going(state, donor).any(|(_, lease)| for_whom(state, lease).is_some());
-        if taken || !is_free_in_sum(view, spec, donor) {
-            continue;
-        }
-        let leases = state.leases_of(donor).filter(|(_, lease)| lease.placement.donor == *donor);
-        let may = leases.filter(|(_, lease)| may_move(state, lease, value));
-        let mut may: Vec<Victim<'a>> = may.map(|(id, lease)| Victim::of(state, id, lease)).collect();
-        may.sort_by(Victim::in_order);
-        // It fits there as soon as what goes already is gone, or not even without all of these.
-        let all: Vec<(LeaseId, &Lease)> = may.iter().map(|victim| (victim.id, victim.lease)).collect();
-        if !may.is_empty() && without(view, spec, donor, &[]).is_none() && without(view, spec, donor, &all).is_some() {
-            may.truncate(MAX_ALONE);
-            places.push((donor, may));
-        }
-    }
-    let mut alone: Vec<(&'a ClusterId, Victim<'a>)> =
-        places.iter().flat_map(|(donor, may)| may.iter().map(move |victim| (*donor, *victim))).collect();
-    alone.sort_by(|(_, one), (_, other)| one.in_order(other));
-    for (donor, victim) in alone {
-        let moves = vec![(victim.id, victim.lease)];
-        if let Some(places) = lets_in(view, spec, donor, &moves) {
-            return Some(Repair { donor, moves, places });
-        }
-    }
-    for (donor, may) in &places {
-        for (at, first) in may.iter().take(MAX_PAIRED).enumerate() {
-            for second in may.iter().take(MAX_PAIRED).skip(at + 1) {
-                let moves = vec![(first.id, first.lease), (second.id, second.lease)];
-                if let Some(places) = lets_in(view, spec, donor, &moves) {
-                    return Some(Repair { donor, moves, places });
-                }
-            }
-        }
-    }
-    None
 }
 
 /// Whether request `by` waits for so long that others move for it, and these may, and let it in.
@@ -120,12 +67,12 @@ pub(crate) fn is_still_right(state: &State, by: RequestId, (id, lease): (LeaseId
     lease.moved_to.is_some() || moves_beside(&view, &request.spec, &candidate, &[(id, lease)]).is_some()
 }
 
-fn value(view: &View<'_>, spec: &RequestSpec) -> u32 {
+pub(crate) fn value(view: &View<'_>, spec: &RequestSpec) -> u32 {
     view.bundle.priority_value(spec.priority.as_ref().map(crate::PriorityName::as_str))
 }
 
 /// Whether a lease may be asked to move for a request of priority `value`.
-fn may_move(state: &State, lease: &Lease, value: u32) -> bool {
+pub(crate) fn may_move(state: &State, lease: &Lease, value: u32) -> bool {
     let Some(request) = state.requests.get(&lease.request) else { return false };
     let settled = lease.active_at.is_some_and(|since| state.log_time.since(since) >= NO_MOVE_BEFORE);
     // A request that moves already is not made to move once more.
@@ -139,19 +86,24 @@ fn may_move(state: &State, lease: &Lease, value: u32) -> bool {
 }
 
 /// Whether what a donor lends not is as much as is asked for.
-fn is_free_in_sum(view: &View<'_>, spec: &RequestSpec, donor: &ClusterId) -> bool {
+pub(crate) fn is_free_in_sum(view: &View<'_>, spec: &RequestSpec, donor: &ClusterId) -> bool {
     let holds = view.state.derived.capacities.get(donor).map_or(0, |holds| holds.gpu_milli);
     holds.saturating_sub(view.lent_milli(donor)) >= spec.least_milli()
 }
 
 /// Where `spec` fits once these are gone, and what ends anyhow.
-fn without(view: &View<'_>, spec: &RequestSpec, donor: &ClusterId, moves: &[(LeaseId, &Lease)]) -> Option<Candidate> {
+pub(crate) fn without(
+    view: &View<'_>,
+    spec: &RequestSpec,
+    donor: &ClusterId,
+    moves: &[(LeaseId, &Lease)],
+) -> Option<Candidate> {
     let gone = going(view.state, donor).map(|(_, lease)| lease).chain(moves.iter().map(|(_, lease)| *lease));
     fits_when_gone(view, spec, donor, gone)
 }
 
 /// Where all go if `spec` fits without these leases, with each of them needed for it, and each has a place beside it.
-fn lets_in<'a>(
+pub(crate) fn lets_in<'a>(
     view: &View<'a>,
     spec: &RequestSpec,
     donor: &ClusterId,

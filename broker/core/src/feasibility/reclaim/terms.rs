@@ -3,8 +3,8 @@
 use comity_policy::{BorrowFacts, DenyCode, InUse};
 
 use crate::model::lease::Lease;
-use crate::state::State;
 use crate::model::time::Timestamp;
+use crate::state::State;
 
 /// The code of the denial if policy, at `now`, would not lend to the tenant of `lease` from its donor at all. What
 /// limits how much or how long is asked for, and `accepting: false`, concern new leases only.

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::collections::cow_map::CowMap;
-use crate::apply::entry::{Idempotency, Reply};
 use crate::model::refusal::{Code, Refusal};
+use crate::model::reply::{Idempotency, Reply};
 use crate::model::time::{Millis, Timestamp};
 
 /// How long an answer is kept: a client that retries later than a day starts again.

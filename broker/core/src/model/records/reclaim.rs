@@ -16,36 +16,15 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::demand::Preemptible;
 use crate::model::id::{NodeId, RequestId};
 use crate::model::inventory::FaultClass;
 use crate::model::lease::{EndReason, Lease};
 use crate::model::limits::MAX_GRACE_MS;
 use crate::model::refusal::Refusal;
-use crate::state::State;
 use crate::model::time::{Millis, Timestamp};
-
-/// That a request may be preempted, and how. One that does not say is being reclaimed only for what concerns its donor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Preemptible {
-    /// Notice that its work needs to save itself; the donor's `reclaimGrace`, if that is longer.
-    pub grace: Millis,
-    /// Whether its work says when it has saved itself. If it does, only what came later is lost.
-    pub checkpoint: bool,
-}
-
-impl Preemptible {
-    /// Checks the bound.
-    ///
-    /// # Errors
-    /// Names the field, its value and what would do.
-    pub fn check(&self) -> Result<(), Refusal> {
-        if self.grace.0 > MAX_GRACE_MS {
-            let remedy = format!("use at most {MAX_GRACE_MS}, or leave it out for the donor's own");
-            return Err(Refusal::invalid("spec.preemptible.grace_ms", self.grace.0, "is too long a notice", remedy));
-        }
-        Ok(())
-    }
-}
+use crate::state::State;
+use crate::state::notice::notice;
 
 /// Why a lease is being reclaimed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -186,23 +165,5 @@ impl Reclaim {
             }
             reason => reason.ends_at_once(),
         }
-    }
-}
-
-/// The notice that a lease is given for `reason`: what the donor's terms give, and for a preemption or a repair at
-/// least what the request itself asks for.
-pub(crate) fn notice(state: &State, lease: &Lease, reason: &ReclaimReason) -> Millis {
-    let bundle = state.policy.as_ref().map(|record| &record.bundle);
-    let policy = bundle.map_or(0, |bundle| bundle.reclaim_grace_ms(lease.placement.donor.as_str()));
-    let asked = state.requests.get(&lease.request).and_then(|request| request.spec.preemptible);
-    match reason {
-        ReclaimReason::Preempted { .. } | ReclaimReason::Repair { .. } => {
-            Millis(policy.max(asked.map_or(0, |preemptible| preemptible.grace.0)))
-        }
-        ReclaimReason::LocalNeed
-        | ReclaimReason::PolicyChanged { .. }
-        | ReclaimReason::DeviceFailed { .. }
-        | ReclaimReason::NodeFailed { .. }
-        | ReclaimReason::DonorSilent => Millis(policy),
     }
 }

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::model::id::ClusterId;
-use crate::model::limits::{MAX_AMOUNT, MAX_DATASET_NAME_BYTES, MAX_DATASETS_PER_REQUEST, MAX_DATASETS_PER_SITE, MAX_MBITS};
+use crate::model::limits::{
+    MAX_AMOUNT, MAX_DATASET_NAME_BYTES, MAX_DATASETS_PER_REQUEST, MAX_DATASETS_PER_SITE, MAX_MBITS,
+};
 use crate::model::refusal::Refusal;
 
 /// What a line carries of which nobody says anything, in Mbit/s.

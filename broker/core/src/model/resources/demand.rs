@@ -1,5 +1,6 @@
 //! What is asked for.
 
+pub(crate) mod preemptible;
 pub(crate) mod topology;
 
 use serde::{Deserialize, Serialize};
@@ -10,10 +11,10 @@ use crate::model::limits::{
     MAX_AMOUNT, MAX_DONOR_LIST, MAX_LEASE_MS, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES, MAX_SHARES_PER_REQUEST,
     MIN_LEASE_MS, MIN_SHARE_MILLI, WHOLE_MILLI,
 };
-use crate::model::reclaim::Preemptible;
 use crate::model::refusal::Refusal;
 use crate::model::time::{Millis, Timestamp};
 
+pub use preemptible::Preemptible;
 pub use topology::{Members, Numa, NvLink, Topology};
 
 /// How much of one device.

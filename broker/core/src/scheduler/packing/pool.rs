@@ -5,9 +5,9 @@ pub(crate) mod choose;
 use smallvec::SmallVec;
 
 use self::choose::Prices;
-use crate::scheduler::packing::cost::{Costs, States};
 use crate::collections::int_map::Index;
 use crate::collections::interner::Interner;
+use crate::scheduler::packing::cost::{Costs, States};
 use crate::scheduler::packing::lane::{Fronts, Lane};
 use crate::scheduler::packing::log::{Entry, Log};
 use crate::scheduler::packing::mix::Mix;

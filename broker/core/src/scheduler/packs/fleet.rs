@@ -7,12 +7,12 @@ use comity_policy::compile_selector;
 
 use crate::feasibility::fit::device::room;
 use crate::feasibility::fit::{Counted, Wanted};
-use crate::scheduler::packs::expected::Expected;
 use crate::model::demand::{DeviceChoice, GpuDemand, Share, Topology};
 use crate::model::id::ClassName;
 use crate::model::inventory::{Device, Node, Sharing};
 use crate::model::limits::WHOLE_MILLI;
 use crate::scheduler::packing::{Mix, Pool, Task};
+use crate::scheduler::packs::expected::Expected;
 
 /// Demands of which it is remembered what they are as tasks.
 const MAX_ANSWERS: usize = 4_096;

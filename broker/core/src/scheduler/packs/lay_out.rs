@@ -3,17 +3,17 @@
 use litemap::LiteMap;
 
 use crate::feasibility::fit::free_cpu_and_memory;
-use crate::feasibility::snapshot::View;
 use crate::feasibility::fit::wired::is_of_a_whole_clique;
-use crate::scheduler::packs::fleet::Served;
+use crate::feasibility::snapshot::View;
 use crate::model::demand::GpuDemand;
 use crate::model::id::{ClusterId, NodeId};
 use crate::model::inventory::{Device, Node, Sharing};
 use crate::model::limits::WHOLE_MILLI;
 use crate::model::mig::Slots;
-use crate::state::occupancy::NodeOccupancy;
-use crate::scheduler::packing::{NodeState, Task};
 use crate::model::placement::{DeviceShare, NodePlacement, Placement};
+use crate::scheduler::packing::{NodeState, Task};
+use crate::scheduler::packs::fleet::Served;
+use crate::state::occupancy::NodeOccupancy;
 
 /// What is free on a node.
 pub(crate) fn free(node: &Node, lent: Option<&NodeOccupancy>) -> NodeState {

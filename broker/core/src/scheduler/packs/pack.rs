@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::collections::interner::{Digest, Interner, digest_of};
 use crate::feasibility::fit::Wanted;
 use crate::feasibility::snapshot::View;
-use crate::scheduler::packs::fleet::Fleet;
-use crate::scheduler::packs::lay_out::free;
 use crate::model::id::{ClassName, ClusterId, NodeId};
 use crate::model::inventory::Node;
-use crate::state::occupancy::NodeOccupancy;
-use crate::collections::interner::{Digest, Interner, digest_of};
 use crate::scheduler::packing::Shape;
+use crate::scheduler::packs::fleet::Fleet;
+use crate::scheduler::packs::lay_out::free;
+use crate::state::occupancy::NodeOccupancy;
 
 /// One donor's nodes. Those with devices of several kinds, or with MIG instances, are left to [`fit`](crate::scheduler::packs::fit).
 #[derive(Clone, Debug)]

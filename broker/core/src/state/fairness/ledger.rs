@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::model::amounts::Amounts;
-use crate::state::fairness::holdings::Holdings;
-use crate::state::fairness::past::Past;
 use crate::model::id::{InstitutionId, TenantId};
 use crate::model::lease::Lease;
 use crate::model::time::{Millis, Timestamp};
+use crate::state::fairness::holdings::Holdings;
+use crate::state::fairness::past::Past;
 
 /// Past use and past lending. Advanced when what is held changes; nothing of it is left after 64 half-lives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

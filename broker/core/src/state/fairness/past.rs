@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::model::amounts::Amounts;
-use crate::state::fairness::decay::{ONE, decay};
 use crate::model::time::{Millis, Timestamp};
+use crate::state::fairness::decay::{ONE, decay};
 
 /// Parts of a unit that means are kept in: what is held for a moment only must leave a trace.
 const PARTS_BITS: u32 = 20;

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use comity_policy::Bundle;
 
 use crate::model::amounts::Amounts;
-use crate::state::fairness::past::{Past, parts};
 use crate::model::id::{InstitutionId, TenantId};
 use crate::model::limits::WHOLE_MILLI;
 use crate::state::State;
+use crate::state::fairness::past::{Past, parts};
 
 /// Weight of those whom no document names any more, and what weights are measured by.
 const USUAL_WEIGHT: u32 = 100;

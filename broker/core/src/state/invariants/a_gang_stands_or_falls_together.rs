@@ -1,11 +1,11 @@
 use std::collections::BTreeSet;
 
-use crate::state::invariants::Invariant;
-use crate::state::gang::{members_of, parts};
 use crate::model::lease::LeaseState;
 use crate::model::limits::MAX_PARTS;
 use crate::model::request::{Request, RequestState};
 use crate::state::State;
+use crate::state::gang::{members_of, parts};
+use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant = Invariant {
     sentence: "the parts of a gang stand or fall together: it holds as many members as it needs, no more than it may, or none",

@@ -1,10 +1,10 @@
 use std::collections::BTreeMap;
 
-use crate::state::invariants::Invariant;
 use crate::model::id::LeaseId;
 use crate::model::lease::LeaseState;
 use crate::model::request::{Request, RequestState};
 use crate::state::State;
+use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant = Invariant {
     sentence: "a matched request has exactly the leases that it names, besides those that are to replace them one after the other, and only then has it any",

@@ -1,5 +1,5 @@
-use crate::state::invariants::Invariant;
 use crate::state::State;
+use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant = Invariant {
     sentence: "an envelope on its way belongs to the current epoch of a live peering and goes from the side that sends its step to the other",

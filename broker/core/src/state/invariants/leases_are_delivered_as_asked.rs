@@ -1,5 +1,5 @@
-use crate::state::invariants::Invariant;
 use crate::state::State;
+use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant =
     Invariant { sentence: "a lease reaches the origin the way its request asks for", check };

@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
-use crate::state::invariants::Invariant;
 use crate::model::limits::WHOLE_MILLI;
 use crate::state::State;
+use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant = Invariant { sentence: "no GPU is lent twice", check };
 

@@ -1,6 +1,6 @@
-use crate::state::invariants::Invariant;
 use crate::model::lease::{EndReason, Lease, LeaseState};
 use crate::state::State;
+use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant = Invariant {
     sentence: "a lease that is being reclaimed stops at its deadline, no sooner than its grace, unless its work was saved",

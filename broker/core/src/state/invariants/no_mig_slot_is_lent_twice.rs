@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
-use crate::state::invariants::Invariant;
 use crate::model::mig::Slots;
 use crate::state::State;
+use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant = Invariant { sentence: "no MIG slot is lent twice", check };
 

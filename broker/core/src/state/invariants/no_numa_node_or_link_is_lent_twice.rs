@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
-use crate::state::invariants::Invariant;
 use crate::model::inventory::NumaAmounts;
 use crate::state::State;
+use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant = Invariant {
     sentence: "no NUMA node's CPU or memory, no RDMA bandwidth and no virtual function is lent twice",

@@ -1,6 +1,6 @@
-use crate::state::invariants::Invariant;
 use crate::model::lease::Lease;
 use crate::state::State;
+use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant =
     Invariant { sentence: "nothing is placed on a node or device that is not healthy, or kept out", check };

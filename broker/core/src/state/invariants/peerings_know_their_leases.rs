@@ -1,8 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::state::invariants::Invariant;
 use crate::model::lease::LeaseState;
 use crate::state::State;
+use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant = Invariant {
     sentence: "a peering knows exactly the leases that run over it, and is not closed while there are any",

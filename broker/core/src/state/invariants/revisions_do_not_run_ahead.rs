@@ -1,5 +1,5 @@
-use crate::state::invariants::Invariant;
 use crate::state::State;
+use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant =
     Invariant { sentence: "no object has a revision above the state's, and numbers are given out once", check };

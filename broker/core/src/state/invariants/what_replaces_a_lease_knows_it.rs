@@ -1,6 +1,6 @@
-use crate::state::invariants::Invariant;
 use crate::model::lease::LeaseState;
 use crate::state::State;
+use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant = Invariant {
     sentence: "a lease is replaced only while it is being reclaimed, by one of the same request that says so",

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::apply::transition::Transition;
 use crate::model::broker_record::{BrokerRecord, BrokerRole};
 use crate::model::limits::MAX_BROKERS;
-use crate::apply::entry::{Reply, ReplyBody};
 use crate::model::refusal::{Code, Refusal};
-use crate::apply::transition::Transition;
+use crate::model::reply::{Reply, ReplyBody};
 
 /// Records what a broker is to be in its group; the leader then changes Raft's membership to match. A broker that was
 /// removed stays removed, and a broker keeps its addresses.

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::apply::transition::Transition;
 use crate::model::id::{LeaseId, PeeringId};
 use crate::model::lease::LeaseState;
-use crate::apply::entry::{Reply, ReplyBody};
+use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::{Millis, Timestamp};
-use crate::apply::transition::Transition;
 
 /// Shorter ones are ordinary changes of the leader, which agents do not notice.
 pub const SHORTEST_OUTAGE: Millis = Millis::from_secs(2);

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::entry::{Reply, ReplyBody};
-use crate::model::refusal::{Code, Refusal};
 use crate::apply::transition::Transition;
+use crate::model::refusal::{Code, Refusal};
+use crate::model::reply::{Reply, ReplyBody};
 
 /// Moves log time, also backwards; nothing else does. What the brokers stamped moves with it, so that every lease,
 /// notice and deadline has as much time left as before. What people wrote stays: start windows, dates of agreements,

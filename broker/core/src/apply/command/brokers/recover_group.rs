@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::limits::RECOVERY_GAP;
-use crate::apply::entry::{Reply, ReplyBody};
 use crate::apply::transition::Transition;
+use crate::model::limits::RECOVERY_GAP;
+use crate::model::reply::{Reply, ReplyBody};
 
 /// The last entries of the old group may be missing from the copy, and with them numbers and fencing tokens that agents
 /// and users have seen. All counters skip ahead by [`RECOVERY_GAP`], so that none of those is given out again.

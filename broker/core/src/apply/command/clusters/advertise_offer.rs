@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::apply::transition::Transition;
 use crate::model::id::ClusterId;
 use crate::model::inventory::Offer;
-use crate::apply::entry::{Reply, ReplyBody};
 use crate::model::refusal::{Code, Refusal};
+use crate::model::reply::{Reply, ReplyBody};
 use crate::state::State;
-use crate::apply::transition::Transition;
 
 /// Replaces a cluster's offer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

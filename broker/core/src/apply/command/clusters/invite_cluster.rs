@@ -2,14 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::apply::transition::Transition;
 use crate::model::cluster::Invite;
 use crate::model::id::ClusterId;
 use crate::model::limits::MAX_INVITES;
-use crate::apply::entry::{Change, Reply, ReplyBody};
 use crate::model::refusal::{Code, Refusal};
+use crate::model::reply::{Change, Reply, ReplyBody};
 use crate::model::time::Millis;
 use crate::state::timers::Due;
-use crate::apply::transition::Transition;
 
 /// Records the hash of a join token's secret. Whoever proposes it made the secret and gives it to the caller only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub struct InviteCluster {
 
 impl InviteCluster {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        let policy = transition.state.policy.as_ref().ok_or_else(no_policy)?;
+        let policy = transition.state.policy.as_ref().ok_or_else(Refusal::no_policy)?;
         if policy.bundle.institution_of_cluster(self.cluster.as_str()).is_none() {
             return Err(Refusal::invalid(
                 "cluster",
@@ -57,9 +57,4 @@ impl InviteCluster {
         transition.note(Change::Invite(self.cluster.clone()));
         Ok(ReplyBody::Invited { expires_at })
     }
-}
-
-/// Nothing can be decided before a bundle is in force.
-pub(crate) fn no_policy() -> Refusal {
-    Refusal::new(Code::NoPolicy, "no policy bundle is in force", "apply one with `comity policy apply DIRECTORY`")
 }

@@ -2,15 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::command::clusters::invite_cluster::no_policy;
+use crate::apply::transition::Transition;
 use crate::model::cluster::Cluster;
 use crate::model::health::Health;
 use crate::model::id::{ClusterId, InstitutionId, PeeringId};
-use crate::apply::entry::{Change, Reply, ReplyBody};
 use crate::model::refusal::{Code, Refusal};
+use crate::model::reply::{Change, Reply, ReplyBody};
 use crate::model::time::Timestamp;
 use crate::state::timers::Due;
-use crate::apply::transition::Transition;
 
 /// Uses up a join token and makes its cluster a member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +40,7 @@ impl JoinCluster {
         if invite.cluster != self.cluster {
             return Err(invalid("the join token is for another cluster").at("cluster", &self.cluster));
         }
-        let policy = transition.state.policy.as_ref().ok_or_else(no_policy)?;
+        let policy = transition.state.policy.as_ref().ok_or_else(Refusal::no_policy)?;
         let institution = policy.bundle.institution_of_cluster(self.cluster.as_str()).ok_or_else(|| {
             Refusal::invalid(
                 "cluster",

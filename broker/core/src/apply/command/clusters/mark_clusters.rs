@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::apply::transition::Transition;
 use crate::model::id::{ClusterId, LeaseId};
 use crate::model::lease::LeaseState;
-use crate::apply::entry::{Reply, ReplyBody};
-use crate::apply::transition::Transition;
+use crate::model::reply::{Reply, ReplyBody};
 
 /// What the failure detector saw. Silence makes leases suspect and keeps new work away; it tears nothing down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

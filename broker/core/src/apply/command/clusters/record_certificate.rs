@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::id::ClusterId;
-use crate::apply::entry::{Reply, ReplyBody};
-use crate::model::refusal::Refusal;
-use crate::model::time::Timestamp;
 use crate::apply::transition::Transition;
+use crate::model::id::ClusterId;
+use crate::model::refusal::Refusal;
+use crate::model::reply::{Reply, ReplyBody};
+use crate::model::time::Timestamp;
 
 /// Notes the end of a cluster's newest certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

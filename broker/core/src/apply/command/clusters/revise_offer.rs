@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::apply::transition::Transition;
 use crate::model::id::{ClusterId, NodeId};
 use crate::model::inventory::{NodeMap, Offer, check_node_count};
-use crate::apply::entry::{Reply, ReplyBody};
 use crate::model::refusal::{Code, Refusal};
+use crate::model::reply::{Reply, ReplyBody};
 use crate::state::State;
-use crate::apply::transition::Transition;
 
 /// One part in so many of an offer may have changed before the whole of it is the shorter thing to say.
 const WORTH_REVISING: usize = 4;

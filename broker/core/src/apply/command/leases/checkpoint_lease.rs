@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::id::LeaseId;
-use crate::apply::entry::{Reply, ReplyBody};
-use crate::model::refusal::{Code, Refusal};
 use crate::apply::transition::Transition;
+use crate::model::id::LeaseId;
+use crate::model::refusal::{Code, Refusal};
+use crate::model::reply::{Reply, ReplyBody};
 
 /// Says that the work of a lease has saved itself. One that is being reclaimed ends with that, before its deadline:
 /// nothing is lost any more. One that is not loses less if it is being reclaimed later, and is being reclaimed rather

@@ -3,24 +3,17 @@
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::clusters::mark_clusters::reconsider;
+use crate::apply::transition::Transition;
+use crate::feasibility::{check_reclaims, is_still_needed};
 use crate::model::id::LeaseId;
 use crate::model::lease::LeaseState;
 use crate::model::limits::MAX_RECLAIMS_PER_COMMAND;
-use crate::apply::entry::{Reply, ReplyBody};
-use crate::feasibility::{check_reclaims, is_still_needed};
-use crate::model::reclaim::{Reclaim, ReclaimReason, notice};
+use crate::model::proposal::ProposedReclaim;
+use crate::model::reclaim::{Reclaim, ReclaimReason};
 use crate::model::refusal::{Code, Refusal};
+use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::Millis;
-use crate::apply::transition::Transition;
-
-/// A lease to reclaim.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProposedReclaim {
-    /// Which one.
-    pub lease: LeaseId,
-    /// Why.
-    pub reason: ReclaimReason,
-}
+use crate::state::notice::notice;
 
 /// Spares leases whose reason has gone away, then calls others back. Each is checked once more, and its deadline
 /// follows from log time and the notice that policy asks for: no proposal can make it shorter. Leases whose place is

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::apply::transition::Transition;
 use crate::model::id::LeaseId;
 use crate::model::lease::EndReason;
-use crate::apply::entry::{Reply, ReplyBody};
 use crate::model::refusal::Refusal;
-use crate::apply::transition::Transition;
+use crate::model::reply::{Reply, ReplyBody};
 
 /// Gives a lease back. Releasing what ends already does no harm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

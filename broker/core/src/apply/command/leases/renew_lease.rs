@@ -2,15 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::state::gang;
+use crate::apply::transition::Transition;
+use crate::feasibility::check_renewal;
 use crate::model::id::LeaseId;
 use crate::model::limits::{MAX_LEASE_MS, MIN_LEASE_MS};
-use crate::apply::entry::{Reply, ReplyBody};
-use crate::feasibility::check_renewal;
 use crate::model::refusal::{Code, Refusal};
-use crate::state::State;
+use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::Millis;
-use crate::apply::transition::Transition;
+use crate::state::{State, gang};
 
 /// Starts a fresh term from now, if policy allows one of that length; of a gang, for all of its leases.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

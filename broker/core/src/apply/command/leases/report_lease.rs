@@ -2,14 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::command::leases::checkpoint_lease::checkpointed;
 use crate::apply::command::clusters::mark_clusters::reconsider;
+use crate::apply::command::leases::checkpoint_lease::checkpointed;
+use crate::apply::transition::Transition;
 use crate::model::id::{ClusterId, LeaseId};
 use crate::model::keys::Side;
 use crate::model::lease::{EndReason, LeaseState, SideState};
-use crate::apply::entry::{Reply, ReplyBody};
 use crate::model::refusal::{Code, Refusal};
-use crate::apply::transition::Transition;
+use crate::model::reply::{Reply, ReplyBody};
 
 /// How one side stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::envelope::EnvelopeKey;
-use crate::apply::entry::{Reply, ReplyBody};
 use crate::apply::transition::Transition;
+use crate::model::envelope::EnvelopeKey;
+use crate::model::reply::{Reply, ReplyBody};
 
 /// Deletes an envelope. Repeating it does no harm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::peerings::report_peering::peering_of;
+use crate::apply::transition::Transition;
 use crate::model::keys::{KeyBundle, Side};
 use crate::model::lease::LeaseState;
-use crate::apply::entry::{Reply, ReplyBody};
 use crate::model::peering::PeeringState;
 use crate::model::refusal::{Code, Refusal};
-use crate::apply::transition::Transition;
+use crate::model::reply::{Reply, ReplyBody};
 
 /// Step `keys` of the handshake. The same bundle twice does no harm; another one in the same epoch is refused, so that
 /// nobody can swap keys once they were shown.

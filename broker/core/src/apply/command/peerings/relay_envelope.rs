@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::peerings::report_peering::peering_of;
+use crate::apply::transition::Transition;
 use crate::model::envelope::{Envelope, EnvelopeKey};
 use crate::model::keys::Side;
 use crate::model::limits::MAX_ENVELOPES_PER_CLUSTER;
-use crate::apply::entry::{Reply, ReplyBody};
 use crate::model::refusal::{Code, Refusal};
+use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::Millis;
-use crate::apply::transition::Transition;
 
 /// How long an envelope may wait at most.
 const LONGEST_WAIT: Millis = Millis::from_hours(24);

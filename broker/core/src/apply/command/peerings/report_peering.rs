@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::apply::transition::Transition;
 use crate::model::id::{ClusterId, PeeringId};
 use crate::model::keys::Side;
-use crate::apply::entry::{Reply, ReplyBody};
 use crate::model::peering::{Peering, PeeringState};
 use crate::model::refusal::{Code, Refusal};
-use crate::apply::transition::Transition;
+use crate::model::reply::{Reply, ReplyBody};
 
 /// How one side stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::apply::transition::Transition;
 use crate::model::id::RequestId;
 use crate::model::lease::EndReason;
-use crate::apply::entry::{Reply, ReplyBody};
 use crate::model::refusal::{Code, Refusal};
+use crate::model::reply::{Reply, ReplyBody};
 use crate::model::request::RequestState;
-use crate::apply::transition::Transition;
 
 /// Takes a request back; its lease, if any, ends. Cancelling what is cancelled does no harm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,70 +2,21 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::apply::transition::Transition;
+use crate::feasibility::Grant;
+use crate::feasibility::check::check_proposed;
+use crate::model::amounts::Amounts;
 use crate::model::demand::GpuDemand;
-use crate::state::fairness::Amounts;
-use crate::state::gang::{self, Role};
 use crate::model::id::{InstitutionId, LeaseId, RequestId};
 use crate::model::lease::{Lease, LeaseState, SideState};
 use crate::model::limits::{MAX_LEASES, MAX_PLACEMENTS_PER_COMMAND};
-use crate::apply::entry::{Reply, ReplyBody};
-use crate::feasibility::Grant;
-use crate::feasibility::check::check_proposed;
 use crate::model::peering::PeeringState;
 use crate::model::placement::Placement;
+use crate::model::proposal::{Aim, ProposedPlacement};
 use crate::model::refusal::{Code, Refusal};
+use crate::model::reply::{Reply, ReplyBody};
 use crate::model::request::{Request, RequestState};
-use crate::apply::transition::Transition;
-
-/// One placement of a plan.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProposedPlacement {
-    /// Request it is for.
-    pub request: RequestId,
-    /// Where.
-    pub placement: Placement,
-    /// Where else: of a gang that lies on several donors, its parts at the others. All of them are made, or none.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub more: Vec<Placement>,
-    /// What it is for.
-    #[serde(default)]
-    pub aim: Aim,
-    /// Whether it waited so long that it was served before its turn.
-    #[serde(default)]
-    pub overdue: bool,
-}
-
-/// What a placement is for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Aim {
-    /// A request that waits; or, as before format 5, one whose lease is being reclaimed.
-    #[default]
-    Serve,
-    /// A new place for this lease, which is being reclaimed.
-    Replace(LeaseId),
-    /// More members for a gang that runs.
-    Join,
-}
-
-impl ProposedPlacement {
-    /// All of a request in one place, in its turn.
-    #[must_use]
-    pub fn alone(request: RequestId, placement: Placement) -> Self {
-        Self { request, placement, more: Vec::new(), aim: Aim::Serve, overdue: false }
-    }
-
-    /// All of its parts.
-    pub fn parts(&self) -> impl Iterator<Item = &Placement> {
-        std::iter::once(&self.placement).chain(&self.more)
-    }
-
-    /// What it takes in all.
-    #[must_use]
-    pub fn amounts(&self) -> Amounts {
-        self.parts().map(Amounts::of).fold(Amounts::default(), Amounts::plus)
-    }
-}
+use crate::state::gang::{self, Role};
 
 /// Makes leases from placements that still hold: for requests that wait, for leases that are being reclaimed, and for
 /// gangs that lack members. The others are named in the reply, and of them nothing is made.
@@ -126,7 +77,7 @@ fn place(transition: &mut Transition<'_>, proposed: &ProposedPlacement) -> Resul
         .and_then(|record| record.bundle.tenants.get(request.spec.tenant.as_str()))
         .map(|tenant| InstitutionId::parse(&tenant.spec.institution, "institution"))
         .transpose()?
-        .ok_or_else(crate::apply::command::no_policy)?;
+        .ok_or_else(Refusal::no_policy)?;
     let request = request.clone();
     let made = proposed.parts().zip(grants);
     let made: Vec<LeaseId> = made

@@ -4,17 +4,16 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::command::clusters::invite_cluster::no_policy;
+use crate::apply::transition::Transition;
+use crate::feasibility::check_request;
 use crate::model::demand::RequestSpec;
 use crate::model::id::PriorityName;
 use crate::model::limits::{MAX_QUEUED_REQUESTS, MAX_START_AHEAD_MS};
-use crate::apply::entry::{Reply, ReplyBody};
-use crate::feasibility::check_request;
 use crate::model::refusal::{Code, Refusal};
+use crate::model::reply::{Reply, ReplyBody};
 use crate::model::request::{Request, RequestState};
-use crate::state::State;
 use crate::model::time::{Millis, Timestamp};
-use crate::apply::transition::Transition;
+use crate::state::State;
 
 /// Queues a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +53,7 @@ impl SubmitRequest {
 pub fn check(state: &State, spec: &RequestSpec, now: Timestamp) -> Result<RequestSpec, Refusal> {
     spec.check()?;
     if state.policy.is_none() {
-        return Err(no_policy());
+        return Err(Refusal::no_policy());
     }
     if !state.clusters.contains_key(&spec.origin) {
         return Err(Refusal::not_found("spec.origin", &spec.origin, "cluster"));

@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::demand::GpuDemand;
-use crate::model::demand::Share;
+use crate::model::demand::{GpuDemand, Share};
 use crate::model::limits::{MAX_RDMA_GBITS, MAX_SHARES_PER_REQUEST};
 use crate::model::refusal::Refusal;
 

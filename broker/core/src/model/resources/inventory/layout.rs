@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::inventory::Device;
-use crate::model::inventory::MigLayout;
+use crate::model::inventory::{Device, MigLayout};
 use crate::model::limits::WHOLE_MILLI;
 use crate::model::mig::InUse;
 use crate::model::refusal::Refusal;

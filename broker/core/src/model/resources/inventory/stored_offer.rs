@@ -12,22 +12,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use serde::de::{self, DeserializeSeed, MapAccess, Visitor, value::MapAccessDeserializer};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, DeserializeSeed, MapAccess, Visitor};
 use serde::ser::SerializeStruct as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::model::inventory::devices::DevicePool;
-use crate::model::inventory::Device;
-use crate::model::inventory::Node;
-use crate::model::inventory::NodeMap;
-use crate::model::inventory::NodeWiring;
-use crate::model::inventory::Offer;
-use crate::model::inventory::is_yes;
-use crate::model::inventory::namespace_alone;
-use crate::model::inventory::yes;
 use crate::model::data::DataSite;
 use crate::model::demand::Delivery;
 use crate::model::id::NodeId;
+use crate::model::inventory::devices::DevicePool;
+use crate::model::inventory::{Device, Node, NodeMap, NodeWiring, Offer, is_yes, namespace_alone, yes};
 
 /// A node whose devices are told as `D` tells them.
 #[derive(Serialize, Deserialize)]

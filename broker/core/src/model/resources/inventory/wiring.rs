@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::inventory::Device;
-use crate::model::inventory::Node;
-use crate::model::inventory::RdmaFunctions;
+use crate::model::inventory::{Device, Node, RdmaFunctions};
 use crate::model::limits::{MAX_AMOUNT, MAX_NAME_BYTES, MAX_NETWORKS_PER_NODE, MAX_NUMA_NODES, MAX_RDMA_GBITS};
 use crate::model::refusal::Refusal;
 

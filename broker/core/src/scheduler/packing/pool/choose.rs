@@ -1,8 +1,8 @@
 //! What is asked of a pool: where a task costs least.
 
-use crate::scheduler::packing::pool::Pool;
 use crate::scheduler::packing::cost::Costs;
 use crate::scheduler::packing::lane::{Fronts, Lane};
+use crate::scheduler::packing::pool::Pool;
 use crate::scheduler::packing::rollout::FUTURES;
 use crate::scheduler::packing::scarcity::ONE;
 use crate::scheduler::packing::slots::SORTS;

@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::feasibility::reclaim::EXACT_MOST;
-use crate::feasibility::reclaim::choose::{Cost, Victim, choose};
+use crate::feasibility::donors::promise::donors;
+use crate::feasibility::reclaim::preemption::{for_whom, going, may_be_preempted, preempts, preempts_as, yields_to};
+use crate::feasibility::release::{fits_when_gone, released};
+use crate::feasibility::snapshot::{Held, View};
+use crate::feasibility::verdict::Candidate;
 use crate::model::demand::RequestSpec;
 use crate::model::id::{ClusterId, LeaseId, NodeId, RequestId};
 use crate::model::lease::{Lease, LeaseState};
-use crate::scheduler::plan::donors;
-use crate::scheduler::reserve::released;
-use crate::feasibility::verdict::Candidate;
-use crate::feasibility::snapshot::{Held, View};
 use crate::model::request::Request;
-use crate::state::State;
 use crate::model::time::Timestamp;
+use crate::scheduler::victims::{Cost, EXACT_MOST, Victim, choose};
+use crate::state::State;
 
 /// Nodes of one donor whose leases are looked at node by node.
 const MAX_NODES: usize = 64;
@@ -27,56 +27,6 @@ pub(crate) struct Room<'a> {
     pub(crate) victims: Vec<Victim<'a>>,
     /// Among them are some that are still set up: once they are active, less is taken than now.
     comes: bool,
-}
-
-/// Leases of a donor that still take room and give it back soon: those that end and those that are being reclaimed.
-pub(crate) fn going<'a>(state: &'a State, donor: &'a ClusterId) -> impl Iterator<Item = (LeaseId, &'a Lease)> {
-    state.leases_of(donor).filter(move |(_, lease)| {
-        lease.placement.donor == *donor
-            && lease.occupies()
-            && matches!(lease.state, LeaseState::Ending | LeaseState::Reclaiming)
-    })
-}
-
-/// The waiting request that a lease makes room for.
-pub(crate) fn for_whom(state: &State, lease: &Lease) -> Option<RequestId> {
-    let by = lease.reclaim.as_ref()?.reason.for_request()?;
-    state.requests.get(&by).filter(|request| request.room_at.is_some() && request.waits()).map(|_| by)
-}
-
-/// Where `spec` fits at `donor` once those are gone.
-pub(crate) fn fits_when_gone<'l>(
-    view: &View<'_>,
-    spec: &RequestSpec,
-    donor: &ClusterId,
-    gone: impl Iterator<Item = &'l Lease>,
-) -> Option<Candidate> {
-    let held = gone.map(|lease| Held { end: Timestamp(0), counts: lease.as_use(), placement: &lease.placement });
-    let held: Vec<Held<'_>> = held.collect();
-    released(view, &held.iter().collect::<Vec<_>>(), spec, donor)
-}
-
-/// Whether `lease` may be preempted by a request of priority `value`.
-pub(crate) fn may_be_preempted(state: &State, lease: &Lease, value: u32) -> bool {
-    matches!(lease.state, LeaseState::Active | LeaseState::Suspect) && yields_to(state, lease, value)
-}
-
-/// Whether `lease` may be preempted so as soon as it is active.
-pub(crate) fn yields_to(state: &State, lease: &Lease, value: u32) -> bool {
-    let request = state.requests.get(&lease.request);
-    request.is_some_and(|request| request.spec.preemptible.is_some()) && crate::feasibility::reclaim::choose::priority(state, lease) < value
-}
-
-/// The value of a request's priority class, if its requests may preempt.
-pub(crate) fn preempts_as(state: &State, request: &Request) -> Option<u32> {
-    let bundle = &state.policy.as_ref()?.bundle;
-    let class = bundle.priorities.get(request.spec.priority.as_ref()?.as_str())?;
-    class.spec.may_preempt.then_some(class.spec.value)
-}
-
-/// Whether a request may preempt.
-pub(crate) fn preempts(state: &State, request: &Request) -> bool {
-    preempts_as(state, request).is_some()
 }
 
 /// The room for a request that costs others least, over all donors but those that are busy; `None` if it may not

@@ -1,10 +1,13 @@
 //! Which of several leases, so that no more is taken back than needed.
 
-use crate::feasibility::reclaim::EXACT_MOST;
+use crate::feasibility::reclaim::preemption::priority;
 use crate::model::id::LeaseId;
 use crate::model::lease::Lease;
 use crate::model::policy_record::PolicyRecord;
 use crate::state::State;
+
+/// Up to this many leases, all combinations are tried; of more, the best found in order is taken.
+pub(crate) const EXACT_MOST: usize = 10;
 
 /// Priority, and whether its request did not say that it may be preempted: the lowest are being reclaimed first.
 type Rank = (u32, bool);
@@ -37,13 +40,6 @@ impl Victim<'_> {
         let key = |victim: &Self| (victim.rank, victim.lost, victim.milli, victim.id);
         key(self).cmp(&key(other))
     }
-}
-
-/// The value of the priority class of a lease's request.
-pub(crate) fn priority(state: &State, lease: &Lease) -> u32 {
-    let class = state.requests.get(&lease.request).and_then(|request| request.spec.priority.as_ref());
-    let value = |record: &PolicyRecord| record.bundle.priority_value(class.map(crate::PriorityName::as_str));
-    state.policy.as_ref().map_or(0, value)
 }
 
 /// What calling a set back costs, compared field by field: thousandths of GPUs of the highest rank in it, then of the

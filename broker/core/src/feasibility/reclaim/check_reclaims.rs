@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 
 use crate::feasibility::reclaim::failed::{failing, may_fail};
-use crate::feasibility::reclaim::limit;
 use crate::feasibility::reclaim::need::{Need, gone_for_local_work};
-use crate::feasibility::reclaim::repair;
-use crate::feasibility::reclaim::room::{fits_when_gone, for_whom, going, may_be_preempted, preempts_as};
+use crate::feasibility::reclaim::preemption::{for_whom, going, may_be_preempted, preempts_as};
 use crate::feasibility::reclaim::terms::withdrawn;
-use crate::apply::command::ProposedReclaim;
+use crate::feasibility::reclaim::{limit, repair};
+use crate::feasibility::release::fits_when_gone;
+use crate::feasibility::snapshot::View;
 use crate::model::id::{ClusterId, LeaseId, RequestId};
 use crate::model::lease::{Lease, LeaseState};
-use crate::feasibility::snapshot::View;
+use crate::model::proposal::ProposedReclaim;
 use crate::model::reclaim::ReclaimReason;
 use crate::model::refusal::{Code, Refusal};
 use crate::state::State;

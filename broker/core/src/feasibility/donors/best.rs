@@ -1,0 +1,71 @@
+//! The best placement over all donors.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+
+use comity_policy::LeaseUse;
+
+use crate::feasibility::demand_key::Asked;
+use crate::feasibility::donors::promise::{Member, Promise, donors, promising_nothing};
+use crate::feasibility::donors::score::{Beginning, Score, at_best, beginning, score};
+use crate::feasibility::donors::spread::{Found, spread};
+use crate::feasibility::fit::Wanted;
+use crate::feasibility::snapshot::{Held, View};
+use crate::feasibility::verdict::{Candidate, Fitter, ask_donor};
+use crate::model::demand::RequestSpec;
+use crate::model::id::{ClusterId, NodeId, RequestId};
+use crate::model::placement::Placement;
+use crate::model::proposal::{Aim, ProposedPlacement, ProposedReclaim};
+use crate::model::request::Request;
+use crate::model::time::Timestamp;
+use crate::model::work::WorkMix;
+use crate::scheduler::ahead::Ahead;
+use crate::scheduler::batch::{Batch, MAX_BATCH, MAX_TRIES};
+use crate::scheduler::hopeless::Hopeless;
+use crate::scheduler::kept::Strict;
+use crate::scheduler::make_room::Fruitless;
+use crate::scheduler::order::{AsIf, Order};
+use crate::scheduler::packs::Packs;
+use crate::scheduler::reserve::{Reserved, Start, earliest, end_if_placed, held};
+use crate::state::State;
+
+/// The best placement over all donors, if there is any: at one of them, or else as parts at several where that is
+/// allowed. Those that promise most are asked first, and none whose promise is worse than what was found.
+pub(crate) fn best(
+    view: &View<'_>,
+    spec: &RequestSpec,
+    request: Option<&Request>,
+    promises: Vec<Promise<'_>>,
+    fitter: Fitter<'_>,
+) -> Option<Found> {
+    let mut promises: Vec<(Beginning, Promise<'_>)> =
+        promises.into_iter().map(|promise| (beginning(view.state, spec, request, promise), promise)).collect();
+    promises.sort_unstable_by_key(|(beginning, _)| *beginning);
+    let mut one: Option<(Score, Candidate)> = None;
+    // How many shares a donor has room for is not promised: a gang asks all of them.
+    let gang = spec.members.is_some();
+    for alike in promises.chunk_by(|one, other| one.0 == other.0) {
+        if !gang && one.as_ref().is_some_and(|(found, _)| found.beginning() < alike[0].0) {
+            break;
+        }
+        // Most often the first is the one.
+        let mut next: BinaryHeap<Reverse<(Score, &ClusterId)>> =
+            alike.iter().map(|(_, it)| Reverse((at_best(view, spec, request, it), it.member.donor))).collect();
+        while let Some(Reverse((at_best, donor))) = next.pop() {
+            let surpassed = |(found, _): &(Score, Candidate)| found.with_most_shares() < at_best;
+            if !gang && one.as_ref().is_some_and(surpassed) {
+                break;
+            }
+            let Ok(candidate) = ask_donor(view, spec, donor, fitter) else { continue };
+            let score = score(view, spec, request, &candidate);
+            debug_assert!(at_best <= score, "{donor} promised {at_best:?} and keeps {score:?}");
+            if one.as_ref().is_none_or(|(found, _)| score < *found) {
+                one = Some((score, candidate));
+            }
+        }
+    }
+    match one {
+        Some((_, candidate)) => Some(vec![candidate]),
+        None => spread(view, spec, request, fitter),
+    }
+}

@@ -1,0 +1,57 @@
+//! Donors, and what is known of each before it is asked.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+
+use comity_policy::LeaseUse;
+
+use crate::feasibility::demand_key::Asked;
+use crate::feasibility::donors::score::{Beginning, Score, at_best, beginning, score};
+use crate::feasibility::donors::spread::{Found, spread};
+use crate::feasibility::fit::Wanted;
+use crate::feasibility::snapshot::{Held, View};
+use crate::feasibility::verdict::{Candidate, Fitter, ask_donor};
+use crate::model::demand::RequestSpec;
+use crate::model::id::{ClusterId, NodeId, RequestId};
+use crate::model::placement::Placement;
+use crate::model::proposal::{Aim, ProposedPlacement, ProposedReclaim};
+use crate::model::request::Request;
+use crate::model::time::Timestamp;
+use crate::model::work::WorkMix;
+use crate::scheduler::ahead::Ahead;
+use crate::scheduler::batch::{Batch, MAX_BATCH, MAX_TRIES};
+use crate::scheduler::hopeless::Hopeless;
+use crate::scheduler::kept::Strict;
+use crate::scheduler::make_room::Fruitless;
+use crate::scheduler::order::{AsIf, Order};
+use crate::scheduler::packs::Packs;
+use crate::scheduler::reserve::{Reserved, Start, earliest, end_if_placed, held};
+use crate::state::State;
+
+/// A member cluster, and its place among them in the order of ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Member<'a> {
+    pub(crate) at: usize,
+    pub(crate) donor: &'a ClusterId,
+}
+
+/// What is known of a donor before it is asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Promise<'a> {
+    pub(crate) member: Member<'a>,
+    /// What it leaves idle at least, in thousandths of a device, if that is known.
+    pub(crate) idle_milli: Option<i64>,
+    /// What it lends already, in thousandths of a device, if that was looked up.
+    pub(crate) lent_milli: Option<u64>,
+}
+
+/// All donors, of which nothing is known before they are asked.
+pub(crate) fn promising_nothing<'a>(state: &'a State, spec: &RequestSpec) -> Vec<Promise<'a>> {
+    let members = (0..).zip(state.clusters.keys()).filter(|(_, id)| **id != spec.origin);
+    members.map(|(at, donor)| Promise { member: Member { at, donor }, idle_milli: None, lent_milli: None }).collect()
+}
+
+/// Clusters that could lend to `spec`: all members but the origin.
+pub(crate) fn donors<'a>(state: &'a State, spec: &RequestSpec) -> impl Iterator<Item = &'a ClusterId> {
+    state.clusters.keys().filter(|id| **id != spec.origin)
+}

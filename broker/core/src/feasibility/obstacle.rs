@@ -1,0 +1,100 @@
+//! Reasons why a donor cannot serve a request, and the checks that give them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use comity_policy::{Denial, Selector, compile_selector, show_gpus};
+use serde::{Deserialize, Serialize};
+
+use crate::feasibility::fit::cutting::Worths;
+use crate::feasibility::fit::{Fit, Wanted, fit};
+use crate::feasibility::obstacles::never::never;
+use crate::feasibility::obstacles::no_start::no_start;
+use crate::feasibility::obstacles::unwell::unwell;
+use crate::feasibility::obstacles::wishes::in_the_way;
+use crate::feasibility::reclaim::pool::{check_pools, really_free};
+use crate::feasibility::snapshot::{Ask, View};
+use crate::model::demand::{Delivery, DeviceChoice, Members, RequestSpec};
+use crate::model::id::{ClassName, ClusterId};
+use crate::model::placement::Placement;
+use crate::model::time::Timestamp;
+use crate::state::offered::for_leases;
+
+/// What stands in the way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Obstacle {
+    /// Stable code: one of policy's, or `donor-excluded`, `donor-silent`, `no-offer`, `delivery-not-offered`,
+    /// `no-such-devices`, `local-reserve`, `no-capacity`, `no-nvlink`, `no-numa-alignment`, `no-rdma`,
+    /// `wiring-together`, `unhealthy`, `quarantined`.
+    pub code: String,
+    /// For people.
+    pub reason: String,
+    /// What would unblock it.
+    pub unblock: String,
+    /// Policy documents behind it.
+    pub by: Vec<String>,
+    /// When it passes by itself, if that is known.
+    #[serde(default)]
+    pub until: Option<Timestamp>,
+}
+
+pub(crate) fn obstacle(code: &str, reason: String, unblock: impl Into<String>) -> Obstacle {
+    Obstacle { code: code.to_owned(), reason, unblock: unblock.into(), by: Vec::new(), until: None }
+}
+
+/// Whether the donor's agent says that it can serve this delivery now.
+pub(crate) fn delivery_offered(view: &View<'_>, wanted: Delivery, donor: &ClusterId) -> Result<(), Box<Obstacle>> {
+    let cluster = view.state.clusters.get(donor);
+    let deliveries = cluster.and_then(|cluster| cluster.offer.as_ref()).map(|offer| &offer.deliveries);
+    if deliveries.is_some_and(|deliveries| deliveries.contains(&wanted)) {
+        return Ok(());
+    }
+    let needs = match wanted {
+        Delivery::Namespace => "",
+        Delivery::VirtualNode => " (that takes Liqo and fabric mode tun there, both in good health)",
+    };
+    let others: Vec<String> = deliveries.into_iter().flatten().map(ToString::to_string).collect();
+    let instead =
+        if others.is_empty() { String::new() } else { format!(", or ask for delivery {}", others.join(" or ")) };
+    Err(Box::new(obstacle(
+        "delivery-not-offered",
+        format!("the agent of {donor} does not offer delivery {wanted} now"),
+        format!("wait until it does{needs}{instead}"),
+    )))
+}
+
+pub(crate) fn permitted(answer: Result<Option<&str>, Box<Denial>>) -> Result<Option<&str>, Box<Obstacle>> {
+    answer.map_err(|denial| {
+        Box::new(Obstacle {
+            code: denial.code.as_str().to_owned(),
+            by: denial.by.iter().map(ToString::to_string).collect(),
+            reason: denial.message,
+            unblock: denial.unblock,
+            until: None,
+        })
+    })
+}
+
+/// What of a donor's healthy devices local work does not hold, in thousandths, as `view` has its nodes.
+pub(crate) fn not_local(view: &View<'_>, donor: &ClusterId) -> u64 {
+    if view.is_as_usable() {
+        return view.state.derived.capacities.get(donor).map_or(0, |holds| holds.gpu_milli);
+    }
+    view.nodes(donor).map(|(_, node, _)| for_leases(node).gpu_milli).sum()
+}
+
+/// The donor's local reserve stays free: what is free on all its healthy devices, less this placement.
+pub(crate) fn check_reserve(view: &View<'_>, donor: &ClusterId, placement: &Placement) -> Result<(), Box<Obstacle>> {
+    let reserve = view.bundle.clusters.get(donor.as_str()).map_or(0, |terms| terms.spec.local_reserve_gpus_milli);
+    if reserve == 0 {
+        return Ok(());
+    }
+    let free = not_local(view, donor).saturating_sub(view.lent_milli(donor));
+    if free >= placement.milli().saturating_add(reserve) {
+        return Ok(());
+    }
+    Err(Box::new(obstacle(
+        "local-reserve",
+        format!("{donor} keeps {} GPUs free for local work; {} are free", show_gpus(reserve), show_gpus(free)),
+        "wait until more is free there, or ask for less",
+    )))
+}

@@ -1,0 +1,31 @@
+//! How long before its end a reclaimed lease is told.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::demand::Preemptible;
+use crate::model::id::{NodeId, RequestId};
+use crate::model::inventory::FaultClass;
+use crate::model::lease::{EndReason, Lease};
+use crate::model::limits::MAX_GRACE_MS;
+use crate::model::reclaim::ReclaimReason;
+use crate::model::refusal::Refusal;
+use crate::model::time::{Millis, Timestamp};
+use crate::state::State;
+
+/// The notice that a lease is given for `reason`: what the donor's terms give, and for a preemption or a repair at
+/// least what the request itself asks for.
+pub(crate) fn notice(state: &State, lease: &Lease, reason: &ReclaimReason) -> Millis {
+    let bundle = state.policy.as_ref().map(|record| &record.bundle);
+    let policy = bundle.map_or(0, |bundle| bundle.reclaim_grace_ms(lease.placement.donor.as_str()));
+    let asked = state.requests.get(&lease.request).and_then(|request| request.spec.preemptible);
+    match reason {
+        ReclaimReason::Preempted { .. } | ReclaimReason::Repair { .. } => {
+            Millis(policy.max(asked.map_or(0, |preemptible| preemptible.grace.0)))
+        }
+        ReclaimReason::LocalNeed
+        | ReclaimReason::PolicyChanged { .. }
+        | ReclaimReason::DeviceFailed { .. }
+        | ReclaimReason::NodeFailed { .. }
+        | ReclaimReason::DonorSilent => Millis(policy),
+    }
+}
