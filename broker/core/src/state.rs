@@ -18,8 +18,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use comity_policy::UsageTable;
 use serde::{Deserialize, Serialize};
 
-use crate::apply::entry::{FAIRNESS_SINCE, LogEnvelope};
-use crate::apply::transition::Transition;
 use crate::collections::cow_map::CowMap;
 use crate::model::amounts::Amounts;
 use crate::model::broker_record::BrokerRecord;
@@ -30,10 +28,8 @@ use crate::model::id::{
 };
 use crate::model::idempotency::{self, Record};
 use crate::model::lease::{Lease, LeaseState};
-use crate::model::limits::MAX_IDEMPOTENCY_RECORDS;
 use crate::model::peering::Peering;
 use crate::model::policy_record::PolicyRecord;
-use crate::model::reply::Applied;
 use crate::model::request::{Request, RequestState};
 use crate::model::settings::Settings;
 use crate::model::time::{Millis, Timestamp};

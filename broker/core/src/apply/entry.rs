@@ -3,9 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::Command;
-use crate::model::id::{ClusterId, LeaseId, PeeringId, RequestId};
-use crate::model::refusal::Refusal;
-use crate::model::reply::{Actor, Applied, Change, Idempotency, Reply, ReplyBody};
+use crate::model::reply::{Actor, Idempotency};
 use crate::model::time::Timestamp;
 
 /// Version of [`LogEnvelope`]. A broker refuses to start over entries of a later one.

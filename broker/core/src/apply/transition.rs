@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 
 use comity_policy::LeaseUse;
 
-use crate::apply::entry::{HEALTH_SINCE, LogEnvelope};
 use crate::model::envelope::{Envelope, EnvelopeKey};
 use crate::model::id::{ClusterId, InstitutionId, LeaseId, PeeringId, RequestId};
 use crate::model::keys::Side;

@@ -1,20 +1,11 @@
 //! Reasons why a donor cannot serve a request, and the checks that give them.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use comity_policy::{Denial, Selector, compile_selector, show_gpus};
+use comity_policy::{Denial, show_gpus};
 use serde::{Deserialize, Serialize};
 
-use crate::feasibility::fit::cutting::Worths;
-use crate::feasibility::fit::{Fit, Wanted, fit};
-use crate::feasibility::obstacles::never::never;
-use crate::feasibility::obstacles::no_start::no_start;
-use crate::feasibility::obstacles::unwell::unwell;
-use crate::feasibility::obstacles::wishes::in_the_way;
-use crate::feasibility::reclaim::pool::{check_pools, really_free};
-use crate::feasibility::snapshot::{Ask, View};
-use crate::model::demand::{Delivery, DeviceChoice, Members, RequestSpec};
-use crate::model::id::{ClassName, ClusterId};
+use crate::feasibility::snapshot::View;
+use crate::model::demand::Delivery;
+use crate::model::id::ClusterId;
 use crate::model::placement::Placement;
 use crate::model::time::Timestamp;
 use crate::state::offered::for_leases;

@@ -1,26 +1,13 @@
 //! Whether a demand fits once leases are gone.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use comity_policy::{AgreementSides, LeaseUse};
-
-use crate::feasibility::donors::promise::donors;
-use crate::feasibility::donors::spread::{Found, spread};
 use crate::feasibility::fit::cutting::Worths;
 use crate::feasibility::fit::fit;
 use crate::feasibility::snapshot::{Held, View};
 use crate::feasibility::verdict::{Candidate, ask_donor};
 use crate::model::demand::RequestSpec;
-use crate::model::id::{ClusterId, LeaseId, NodeId, RequestId};
-use crate::model::lease::{Lease, LeaseState};
-use crate::model::proposal::ProposedReclaim;
-use crate::model::reclaim::ReclaimReason;
-use crate::model::request::Request;
-use crate::model::time::{Millis, Timestamp};
-use crate::scheduler::reserve::held;
-use crate::scheduler::victims::{Cost, EXACT_MOST, Victim, choose};
-use crate::state::State;
-use crate::state::notice::notice;
+use crate::model::id::ClusterId;
+use crate::model::lease::Lease;
+use crate::model::time::Timestamp;
 
 /// Where `spec` fits at `donor` once those are gone.
 pub(crate) fn released(

@@ -2,23 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comity_policy::{Denial, Selector, compile_selector, show_gpus};
+use comity_policy::{Selector, compile_selector};
 use serde::{Deserialize, Serialize};
 
 use crate::feasibility::fit::cutting::Worths;
 use crate::feasibility::fit::{Fit, Wanted, fit};
-use crate::feasibility::obstacle::{Obstacle, check_reserve, delivery_offered, not_local, obstacle, permitted};
+use crate::feasibility::obstacle::{Obstacle, check_reserve, delivery_offered, obstacle, permitted};
 use crate::feasibility::obstacles::never::never;
 use crate::feasibility::obstacles::no_start::no_start;
 use crate::feasibility::obstacles::unwell::unwell;
 use crate::feasibility::obstacles::wishes::in_the_way;
 use crate::feasibility::reclaim::pool::{check_pools, really_free};
 use crate::feasibility::snapshot::{Ask, View};
-use crate::model::demand::{Delivery, DeviceChoice, Members, RequestSpec};
+use crate::model::demand::{DeviceChoice, Members, RequestSpec};
 use crate::model::id::{ClassName, ClusterId};
 use crate::model::placement::Placement;
-use crate::model::time::Timestamp;
-use crate::state::offered::for_leases;
 
 /// One donor's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

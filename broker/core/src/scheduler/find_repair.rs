@@ -2,23 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use crate::feasibility::donors::best::best;
-use crate::feasibility::donors::promise::{donors, promising_nothing};
-use crate::feasibility::donors::spread::Found;
-use crate::feasibility::fit::cutting::Worths;
-use crate::feasibility::fit::{Wanted, fit};
-use crate::feasibility::reclaim::preemption::{for_whom, going, priority};
-use crate::feasibility::reclaim::repair::{MAX_MOVES, Places, is_free_in_sum, lets_in, may_move, value, without};
-use crate::feasibility::release::fits_when_gone;
+use crate::feasibility::donors::promise::donors;
+use crate::feasibility::reclaim::preemption::{for_whom, going};
+use crate::feasibility::reclaim::repair::{Places, is_free_in_sum, lets_in, may_move, value, without};
 use crate::feasibility::snapshot::View;
-use crate::feasibility::verdict::Candidate;
 use crate::model::demand::RequestSpec;
-use crate::model::id::{ClusterId, LeaseId, RequestId};
-use crate::model::lease::{Lease, LeaseState};
-use crate::model::request::Request;
-use crate::model::time::Millis;
+use crate::model::id::{ClusterId, LeaseId};
+use crate::model::lease::Lease;
 use crate::scheduler::victims::Victim;
-use crate::state::{State, gang};
 
 /// Leases of one donor that are tried one by one, those that lose least first.
 pub(crate) const MAX_ALONE: usize = 64;

@@ -1,18 +1,16 @@
 //! The leader's proposal: placements for what waits.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::BTreeSet;
 
 use comity_policy::LeaseUse;
 
 use crate::feasibility::demand_key::Asked;
 use crate::feasibility::donors::best::best;
-use crate::feasibility::donors::promise::{Member, Promise, donors, promising_nothing};
-use crate::feasibility::donors::score::{Beginning, Score, at_best, beginning, score};
-use crate::feasibility::donors::spread::{Found, spread};
+use crate::feasibility::donors::promise::promising_nothing;
+use crate::feasibility::donors::spread::Found;
 use crate::feasibility::fit::Wanted;
 use crate::feasibility::snapshot::{Held, View};
-use crate::feasibility::verdict::{Candidate, Fitter, ask_donor};
+use crate::feasibility::verdict::Candidate;
 use crate::model::demand::RequestSpec;
 use crate::model::id::{ClusterId, NodeId, RequestId};
 use crate::model::placement::Placement;

@@ -3,17 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::feasibility::donors::promise::donors;
-use crate::feasibility::reclaim::preemption::{for_whom, going, may_be_preempted, preempts, preempts_as, yields_to};
-use crate::feasibility::release::{fits_when_gone, released};
-use crate::feasibility::snapshot::{Held, View};
-use crate::feasibility::verdict::Candidate;
-use crate::model::demand::RequestSpec;
-use crate::model::id::{ClusterId, LeaseId, NodeId, RequestId};
-use crate::model::lease::{Lease, LeaseState};
+use crate::feasibility::reclaim::preemption::{for_whom, going, may_be_preempted, preempts_as, yields_to};
+use crate::feasibility::release::fits_when_gone;
+use crate::feasibility::snapshot::View;
+use crate::model::id::{ClusterId, LeaseId, NodeId};
+use crate::model::lease::Lease;
 use crate::model::request::Request;
-use crate::model::time::Timestamp;
 use crate::scheduler::victims::{Cost, EXACT_MOST, Victim, choose};
-use crate::state::State;
 
 /// Nodes of one donor whose leases are looked at node by node.
 const MAX_NODES: usize = 64;

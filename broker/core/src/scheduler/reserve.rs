@@ -14,7 +14,6 @@ use crate::feasibility::fit::cutting::Worths;
 use crate::feasibility::fit::fit;
 use crate::feasibility::release::released;
 use crate::feasibility::snapshot::{Held, View};
-use crate::feasibility::verdict::{Candidate, ask_donor};
 use crate::model::demand::RequestSpec;
 use crate::model::id::{ClusterId, LeaseId, RequestId};
 use crate::model::lease::{Lease, LeaseState};

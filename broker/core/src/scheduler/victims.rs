@@ -3,7 +3,6 @@
 use crate::feasibility::reclaim::preemption::priority;
 use crate::model::id::LeaseId;
 use crate::model::lease::Lease;
-use crate::model::policy_record::PolicyRecord;
 use crate::state::State;
 
 /// Up to this many leases, all combinations are tried; of more, the best found in order is taken.

@@ -1,15 +1,8 @@
 //! How long before its end a reclaimed lease is told.
 
-use serde::{Deserialize, Serialize};
-
-use crate::model::demand::Preemptible;
-use crate::model::id::{NodeId, RequestId};
-use crate::model::inventory::FaultClass;
-use crate::model::lease::{EndReason, Lease};
-use crate::model::limits::MAX_GRACE_MS;
+use crate::model::lease::Lease;
 use crate::model::reclaim::ReclaimReason;
-use crate::model::refusal::Refusal;
-use crate::model::time::{Millis, Timestamp};
+use crate::model::time::Millis;
 use crate::state::State;
 
 /// The notice that a lease is given for `reason`: what the donor's terms give, and for a preemption or a repair at

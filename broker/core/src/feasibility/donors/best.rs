@@ -1,33 +1,16 @@
 //! The best placement over all donors.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::BinaryHeap;
 
-use comity_policy::LeaseUse;
-
-use crate::feasibility::demand_key::Asked;
-use crate::feasibility::donors::promise::{Member, Promise, donors, promising_nothing};
+use crate::feasibility::donors::promise::Promise;
 use crate::feasibility::donors::score::{Beginning, Score, at_best, beginning, score};
 use crate::feasibility::donors::spread::{Found, spread};
-use crate::feasibility::fit::Wanted;
-use crate::feasibility::snapshot::{Held, View};
+use crate::feasibility::snapshot::View;
 use crate::feasibility::verdict::{Candidate, Fitter, ask_donor};
 use crate::model::demand::RequestSpec;
-use crate::model::id::{ClusterId, NodeId, RequestId};
-use crate::model::placement::Placement;
-use crate::model::proposal::{Aim, ProposedPlacement, ProposedReclaim};
+use crate::model::id::ClusterId;
 use crate::model::request::Request;
-use crate::model::time::Timestamp;
-use crate::model::work::WorkMix;
-use crate::scheduler::ahead::Ahead;
-use crate::scheduler::batch::{Batch, MAX_BATCH, MAX_TRIES};
-use crate::scheduler::hopeless::Hopeless;
-use crate::scheduler::kept::Strict;
-use crate::scheduler::make_room::Fruitless;
-use crate::scheduler::order::{AsIf, Order};
-use crate::scheduler::packs::Packs;
-use crate::scheduler::reserve::{Reserved, Start, earliest, end_if_placed, held};
-use crate::state::State;
 
 /// The best placement over all donors, if there is any: at one of them, or else as parts at several where that is
 /// allowed. Those that promise most are asked first, and none whose promise is worse than what was found.

@@ -1,16 +1,8 @@
 //! The network between an origin and a donor.
 
-use std::cmp::Reverse;
-
-use crate::feasibility::donors::gravity::{distance, round_trip};
-use crate::feasibility::donors::promise::{Member, Promise};
-use crate::feasibility::snapshot::View;
-use crate::feasibility::verdict::Candidate;
-use crate::model::demand::RequestSpec;
-use crate::model::id::{ClusterId, PeeringId};
+use crate::feasibility::donors::gravity::round_trip;
+use crate::model::id::PeeringId;
 use crate::model::peering::{Peering, PeeringState};
-use crate::model::request::Request;
-use crate::state::State;
 
 /// What lies between an origin and a donor.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,31 +1,7 @@
 //! Donors, and what is known of each before it is asked.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
-
-use comity_policy::LeaseUse;
-
-use crate::feasibility::demand_key::Asked;
-use crate::feasibility::donors::score::{Beginning, Score, at_best, beginning, score};
-use crate::feasibility::donors::spread::{Found, spread};
-use crate::feasibility::fit::Wanted;
-use crate::feasibility::snapshot::{Held, View};
-use crate::feasibility::verdict::{Candidate, Fitter, ask_donor};
 use crate::model::demand::RequestSpec;
-use crate::model::id::{ClusterId, NodeId, RequestId};
-use crate::model::placement::Placement;
-use crate::model::proposal::{Aim, ProposedPlacement, ProposedReclaim};
-use crate::model::request::Request;
-use crate::model::time::Timestamp;
-use crate::model::work::WorkMix;
-use crate::scheduler::ahead::Ahead;
-use crate::scheduler::batch::{Batch, MAX_BATCH, MAX_TRIES};
-use crate::scheduler::hopeless::Hopeless;
-use crate::scheduler::kept::Strict;
-use crate::scheduler::make_room::Fruitless;
-use crate::scheduler::order::{AsIf, Order};
-use crate::scheduler::packs::Packs;
-use crate::scheduler::reserve::{Reserved, Start, earliest, end_if_placed, held};
+use crate::model::id::ClusterId;
 use crate::state::State;
 
 /// A member cluster, and its place among them in the order of ids.

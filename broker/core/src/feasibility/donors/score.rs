@@ -2,14 +2,13 @@
 
 use std::cmp::Reverse;
 
-use crate::feasibility::donors::gravity::{distance, round_trip};
+use crate::feasibility::donors::gravity::distance;
 use crate::feasibility::donors::link::Link;
 use crate::feasibility::donors::promise::{Member, Promise};
 use crate::feasibility::snapshot::View;
 use crate::feasibility::verdict::Candidate;
 use crate::model::demand::RequestSpec;
-use crate::model::id::{ClusterId, PeeringId};
-use crate::model::peering::{Peering, PeeringState};
+use crate::model::id::ClusterId;
 use crate::model::request::Request;
 use crate::state::State;
 

@@ -1,18 +1,9 @@
 //! Which requests may preempt, and which leases yield to them.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use crate::feasibility::donors::promise::donors;
-use crate::feasibility::release::{fits_when_gone, released};
-use crate::feasibility::snapshot::{Held, View};
-use crate::feasibility::verdict::Candidate;
-use crate::model::demand::RequestSpec;
-use crate::model::id::{ClusterId, LeaseId, NodeId, RequestId};
+use crate::model::id::{ClusterId, LeaseId, RequestId};
 use crate::model::lease::{Lease, LeaseState};
 use crate::model::policy_record::PolicyRecord;
 use crate::model::request::Request;
-use crate::model::time::Timestamp;
-use crate::scheduler::victims::{Cost, EXACT_MOST, Victim, choose};
 use crate::state::State;
 
 /// The value of the priority class of a lease's request.
@@ -45,8 +36,7 @@ pub(crate) fn may_be_preempted(state: &State, lease: &Lease, value: u32) -> bool
 /// Whether `lease` may be preempted so as soon as it is active.
 pub(crate) fn yields_to(state: &State, lease: &Lease, value: u32) -> bool {
     let request = state.requests.get(&lease.request);
-    request.is_some_and(|request| request.spec.preemptible.is_some())
-        && crate::feasibility::reclaim::preemption::priority(state, lease) < value
+    request.is_some_and(|request| request.spec.preemptible.is_some()) && priority(state, lease) < value
 }
 
 /// The value of a request's priority class, if its requests may preempt.

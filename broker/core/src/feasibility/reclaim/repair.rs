@@ -7,10 +7,8 @@
 //! waited as long as capacity is reserved after, and only where enough is free in sum; at one donor for one request at
 //! a time.
 
-use std::collections::BTreeSet;
-
 use crate::feasibility::donors::best::best;
-use crate::feasibility::donors::promise::{donors, promising_nothing};
+use crate::feasibility::donors::promise::promising_nothing;
 use crate::feasibility::donors::spread::Found;
 use crate::feasibility::fit::cutting::Worths;
 use crate::feasibility::fit::{Wanted, fit};
@@ -23,8 +21,6 @@ use crate::model::id::{ClusterId, LeaseId, RequestId};
 use crate::model::lease::{Lease, LeaseState};
 use crate::model::request::Request;
 use crate::model::time::Millis;
-use crate::scheduler::find_repair::{MAX_ALONE, MAX_PAIRED, Repair, repair_for};
-use crate::scheduler::victims::Victim;
 use crate::state::{State, gang};
 
 /// Leases that move for one request.

@@ -2,24 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::command::clusters::mark_clusters::reconsider;
-use crate::apply::transition::Transition;
-use crate::feasibility::check::check_proposed;
-use crate::feasibility::{Grant, check_reclaims, is_still_needed};
 use crate::model::amounts::Amounts;
-use crate::model::demand::GpuDemand;
-use crate::model::id::{InstitutionId, LeaseId, RequestId};
-use crate::model::lease::{Lease, LeaseState, SideState};
-use crate::model::limits::{MAX_LEASES, MAX_PLACEMENTS_PER_COMMAND, MAX_RECLAIMS_PER_COMMAND};
-use crate::model::peering::PeeringState;
+use crate::model::id::{LeaseId, RequestId};
 use crate::model::placement::Placement;
-use crate::model::reclaim::{Reclaim, ReclaimReason};
-use crate::model::refusal::{Code, Refusal};
-use crate::model::reply::{Reply, ReplyBody};
-use crate::model::request::{Request, RequestState};
-use crate::model::time::Millis;
-use crate::state::gang::{self, Role};
-use crate::state::notice::notice;
+use crate::model::reclaim::ReclaimReason;
 
 /// One placement of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,15 +16,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::demand::Preemptible;
 use crate::model::id::{NodeId, RequestId};
 use crate::model::inventory::FaultClass;
-use crate::model::lease::{EndReason, Lease};
-use crate::model::limits::MAX_GRACE_MS;
-use crate::model::refusal::Refusal;
+use crate::model::lease::EndReason;
 use crate::model::time::{Millis, Timestamp};
-use crate::state::State;
-use crate::state::notice::notice;
 
 /// Why a lease is being reclaimed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::command::Command;
 use crate::model::id::{ClusterId, LeaseId, PeeringId, RequestId};
 use crate::model::refusal::Refusal;
 use crate::model::time::Timestamp;

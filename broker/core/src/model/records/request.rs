@@ -6,10 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::demand::RequestSpec;
 use crate::model::id::{ClusterId, LeaseId};
-use crate::model::lease::LeaseState;
-use crate::model::limits::{MAX_ATTEMPTS, MAX_REPLACED};
 use crate::model::time::Timestamp;
-use crate::state::State;
 
 /// Where a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

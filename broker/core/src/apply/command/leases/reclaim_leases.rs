@@ -9,7 +9,7 @@ use crate::model::id::LeaseId;
 use crate::model::lease::LeaseState;
 use crate::model::limits::MAX_RECLAIMS_PER_COMMAND;
 use crate::model::proposal::ProposedReclaim;
-use crate::model::reclaim::{Reclaim, ReclaimReason};
+use crate::model::reclaim::Reclaim;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::Millis;

@@ -2,12 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::demand::{Delivery, GpuDemand, Topology};
-use crate::model::id::{ClassName, ClusterId, InstitutionId, LeaseId, PeeringId, RequestId, TenantId};
-use crate::model::placement::Placement;
-use crate::model::reclaim::Reclaim;
-use crate::model::time::{Millis, Timestamp};
-
 /// Why a lease ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

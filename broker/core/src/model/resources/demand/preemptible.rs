@@ -2,13 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::id::{NodeId, RequestId};
-use crate::model::inventory::FaultClass;
-use crate::model::lease::{EndReason, Lease};
 use crate::model::limits::MAX_GRACE_MS;
 use crate::model::refusal::Refusal;
-use crate::model::time::{Millis, Timestamp};
-use crate::state::State;
+use crate::model::time::Millis;
 
 /// That a request may be preempted, and how. One that does not say is being reclaimed only for what concerns its donor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
