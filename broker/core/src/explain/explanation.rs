@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::explain::answer::Explanation;
 use crate::explain::outlook::as_asked;
 use crate::explain::queue_position::{Standing, standing};
 use crate::explain::reclaims::Reclaims;
@@ -17,26 +18,6 @@ use crate::model::request::RequestState;
 use crate::scheduler::find_repair::{Repair, repair_for};
 use crate::scheduler::reserve::Reserved;
 use crate::state::State;
-
-/// Why a request waits, and where it stands among the others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// Donors' answers, and all of it in one sentence.
-    pub explanation: Explanation,
-    /// Where it stands; `None` while no policy is in force.
-    pub standing: Option<Standing>,
-    /// Leases that are being reclaimed for it, or would be next.
-    pub reclaims: Option<Reclaims>,
-}
-
-/// Why a request is not placed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Explanation {
-    /// Each donor's answer, by id.
-    pub donors: Vec<DonorVerdict>,
-    /// One sentence.
-    pub summary: String,
-}
 
 /// For each donor, the first reason against `spec` and what would unblock it.
 #[must_use]
@@ -171,4 +152,15 @@ pub(crate) fn not_before_reserved(other: &Reserved) -> String {
 
 fn names(donors: &[ClusterId]) -> String {
     donors.iter().map(ClusterId::as_str).collect::<Vec<_>>().join(" and ")
+}
+
+/// Why a request waits, and where it stands among the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Donors' answers, and all of it in one sentence.
+    pub explanation: Explanation,
+    /// Where it stands; `None` while no policy is in force.
+    pub standing: Option<Standing>,
+    /// Leases that are being reclaimed for it, or would be next.
+    pub reclaims: Option<Reclaims>,
 }

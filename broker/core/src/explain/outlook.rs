@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::explain::explanation::Explanation;
+use crate::explain::answer::Explanation;
 use crate::feasibility::reclaim::preemption::{preempts_as, yields_to};
 use crate::feasibility::snapshot::{Held, View};
 use crate::model::demand::RequestSpec;
@@ -12,7 +12,8 @@ use crate::model::lease::Lease;
 use crate::model::reclaim::ReclaimReason;
 use crate::model::request::Request;
 use crate::model::time::Timestamp;
-use crate::scheduler::plan::{Plan, Run};
+use crate::scheduler::plan::Plan;
+use crate::scheduler::planning::Planning;
 use crate::scheduler::preempt::{Room, room_later};
 use crate::scheduler::reserve::{earliest, end_of, ends, held_after};
 use crate::state::notice::notice;
@@ -24,14 +25,14 @@ pub(crate) type Outlook = (Timestamp, Vec<ClusterId>);
 /// `held` ends: of what `run` keeps free for others it takes nothing before that has ended too. If nothing is being
 /// reclaimed for it yet, it may be later. `None`: no end makes room.
 pub(crate) fn beside_kept<'p>(
-    run: &'p Run<'_, '_>,
+    run: &'p Planning<'_, '_>,
     plan: &Plan,
     view: &View<'p>,
     mut held: Vec<Held<'p>>,
     (request, makes_room): (&Request, bool),
 ) -> Option<Outlook> {
     let mut view = view.clone();
-    run.kept_for_others(request).for_each(|kept| kept.take(&mut view, &mut held));
+    run.reserved_for_others(request).for_each(|kept| kept.take(&mut view, &mut held));
     let all = held_after(view.state, &plan.reclaims).into_iter().chain(held.iter().cloned()).collect();
     let found = alone(&view, all, &request.spec);
     let later = if makes_room { None } else { by_room_later(&view, &held, plan, request) };

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::explain::explanation::{Explanation, explain_beside, not_before_reserved};
+use crate::explain::answer::Explanation;
+use crate::explain::explanation::{explain_beside, not_before_reserved};
 use crate::explain::outlook::{as_asked, beside_kept};
 use crate::explain::reclaims::Reclaims;
 use crate::feasibility::verdict::Candidate;
@@ -13,8 +14,10 @@ use crate::model::limits::MAX_PLACEMENTS_PER_PLAN;
 use crate::model::placement::Placement;
 use crate::model::request::{Request, RequestState};
 use crate::model::time::Timestamp;
-use crate::scheduler::order::AsIf;
-use crate::scheduler::plan::{Placed, Plan, Planner, Run};
+use crate::scheduler::order::Hypothetical;
+use crate::scheduler::plan::Plan;
+use crate::scheduler::planner::Planner;
+use crate::scheduler::planning::{Placed, Planning};
 use crate::state::State;
 
 /// What would happen.
@@ -38,17 +41,17 @@ pub struct Quote {
 #[must_use]
 pub fn quote(state: &State, spec: &RequestSpec) -> Quote {
     let request = submitted(state, spec);
-    let as_if = AsIf { id: RequestId(state.next_request.saturating_add(1)), request: &request };
+    let hypothetical = Hypothetical { id: RequestId(state.next_request.saturating_add(1)), request: &request };
     let mut planner = Planner::beside(&request);
     let Some(mut run) = planner.begin(state) else {
         let explanation = explain_beside(state, spec, None);
         return Quote { placements: Vec::new(), explanation, earliest: None, reclaims: None, price_milli_credits: 0 };
     };
-    run.as_if = request.waits().then_some(&as_if);
+    run.hypothetical = request.waits().then_some(&hypothetical);
     let mut plan = Plan::default();
     run.serve(&mut plan, MAX_PLACEMENTS_PER_PLAN);
     // Before its window opens it has no turn, and a plan that is full may not have come to it.
-    let later = if plan.unplaced.contains(&as_if.id) || run.placed.iter().any(|placed| placed.is_of(&request)) {
+    let later = if plan.unplaced.contains(&hypothetical.id) || run.placed.iter().any(|placed| placed.is_of(&request)) {
         None
     } else {
         run.find(spec, None)
@@ -56,7 +59,7 @@ pub fn quote(state: &State, spec: &RequestSpec) -> Quote {
     let placed = run.placed.iter().filter(|placed| placed.is_of(&request)).map(|placed| &placed.candidate);
     let found: Vec<&Candidate> = placed.chain(later.iter().flatten()).collect();
     if found.is_empty() {
-        return waits(&run, &plan, &as_if);
+        return waits(&run, &plan, &hypothetical);
     }
     let explanation = explain_beside(state, spec, None);
     let donors = found.iter().map(|part| part.placement.donor.clone()).collect();
@@ -90,9 +93,9 @@ fn submitted(state: &State, spec: &RequestSpec) -> Request {
 }
 
 /// Of one that would wait.
-fn waits<'a>(run: &'a Run<'a, 'a>, plan: &Plan, as_if: &AsIf<'_>) -> Quote {
-    let (state, request) = (run.view.state, as_if.request);
-    let reclaims = Reclaims::planned(state, plan, as_if.id);
+fn waits<'a>(run: &'a Planning<'a, 'a>, plan: &Plan, hypothetical: &Hypothetical<'_>) -> Quote {
+    let (state, request) = (run.view.state, hypothetical.request);
+    let reclaims = Reclaims::planned(state, plan, hypothetical.id);
     let mut explanation = explain_beside(state, &request.spec, reclaims.as_ref());
     let placed = run.placed.iter().map(Placed::held).collect();
     let earliest = beside_kept(run, plan, &run.view, placed, (request, reclaims.is_some()));

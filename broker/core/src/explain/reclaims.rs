@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::explain::explanation::Explanation;
+use crate::explain::answer::Explanation;
 use crate::feasibility::obstacles::never::ones;
 use crate::feasibility::reclaim::preemption::going;
 use crate::model::id::{ClusterId, LeaseId, PriorityName, RequestId};

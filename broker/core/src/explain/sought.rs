@@ -1,7 +1,8 @@
 //! What is sought for a request that does not wait: another place for a lease that is being reclaimed, or members that
 //! were missing at its start; and why it has not been found.
 
-use crate::explain::explanation::{Explanation, explain_donors};
+use crate::explain::answer::Explanation;
+use crate::explain::explanation::explain_donors;
 use crate::feasibility::snapshot::View;
 use crate::model::demand::RequestSpec;
 use crate::model::id::{LeaseId, RequestId};

@@ -6,7 +6,7 @@ use crate::feasibility::fit::cutting::MAX_AHEAD;
 use crate::model::demand::{RequestSpec, Share};
 use crate::model::id::RequestId;
 use crate::model::request::Request;
-use crate::scheduler::order::AsIf;
+use crate::scheduler::order::Hypothetical;
 use crate::state::State;
 
 /// Waiting requests that MIG instances may serve, the oldest first; those that were served are left out. They are
@@ -18,10 +18,10 @@ pub(crate) struct Ahead<'a> {
 
 impl<'a> Ahead<'a> {
     /// Of all that wait, and one that is looked at as if it did.
-    pub(crate) fn new(state: &'a State, as_if: Option<&'a AsIf<'a>>) -> Self {
+    pub(crate) fn new(state: &'a State, hypothetical: Option<&'a Hypothetical<'a>>) -> Self {
         let waiting = state.derived.queue.by_age.iter();
         let requests = waiting.filter_map(|(_, id)| Some((*id, &state.requests.get(id)?.spec)));
-        let requests = requests.chain(as_if.map(|it| (it.id, &it.request.spec)));
+        let requests = requests.chain(hypothetical.map(|it| (it.id, &it.request.spec)));
         Self { near: VecDeque::new(), rest: Box::new(requests.filter(|(_, spec)| may_be_slices(spec))) }
     }
 

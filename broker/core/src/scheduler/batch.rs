@@ -11,7 +11,8 @@ use crate::feasibility::verdict::Candidate;
 use crate::model::id::RequestId;
 use crate::model::proposal::ProposedPlacement;
 use crate::model::request::Request;
-use crate::scheduler::plan::{Plan, Run};
+use crate::scheduler::plan::Plan;
+use crate::scheduler::planning::Planning;
 
 /// Requests that are placed again together.
 pub(crate) const MAX_BATCH: usize = 64;
@@ -28,7 +29,7 @@ pub(crate) struct Batch<'a> {
 
 impl<'a> Batch<'a> {
     /// Nothing placed since `run` and `plan` stand so.
-    pub(crate) fn begin(run: &Run<'a, '_>, plan: &Plan) -> Self {
+    pub(crate) fn begin(run: &Planning<'a, '_>, plan: &Plan) -> Self {
         Self { first: plan.placements.len(), first_placed: run.placed.len(), requests: Vec::new() }
     }
 
@@ -49,7 +50,7 @@ fn size(request: &Request) -> (u64, u64, u64) {
     (asked.gpu_milli, asked.cpu_milli, asked.memory_mib)
 }
 
-impl<'a> Run<'a, '_> {
+impl<'a> Planning<'a, '_> {
     /// Places the batch again, the largest first, together with a request that did not fit behind it; true if that is
     /// in now.
     pub(crate) fn let_in(
@@ -87,7 +88,7 @@ impl<'a> Run<'a, '_> {
         }
         let old = plan.placements.split_off(batch.first);
         let old_placed = self.placed.split_off(batch.first_placed);
-        let seen = (self.view.clone(), self.strict.as_ref().map(|strict| strict.view.clone()));
+        let seen = (self.view.clone(), self.reserved.as_ref().map(|reserved| reserved.view.clone()));
         self.each_view(|view| old_placed.iter().for_each(|placed| view.release(&placed.held())));
         old_placed.iter().for_each(|placed| self.look_again(&placed.candidate));
         let waste: i64 = old_placed.iter().map(|placed| placed.candidate.waste_milli).sum();
@@ -129,16 +130,16 @@ impl<'a> Run<'a, '_> {
         Some((proposals, waste))
     }
 
-    fn see(&mut self, view: View<'a>, strict: Option<View<'a>>) {
+    fn see(&mut self, view: View<'a>, reserved: Option<View<'a>>) {
         self.view = view;
-        if let (Some(strict), Some(view)) = (&mut self.strict, strict) {
-            strict.view = view;
+        if let (Some(reserved), Some(view)) = (&mut self.reserved, reserved) {
+            reserved.view = view;
         }
     }
 
     /// The nodes of a placement count as they are seen now.
     pub(crate) fn look_again(&mut self, candidate: &Candidate) {
-        let view = self.strict.as_ref().map_or(&self.view, |strict| &strict.view);
+        let view = self.reserved.as_ref().map_or(&self.view, |reserved| &reserved.view);
         self.packs.take(view, &candidate.placement);
     }
 }

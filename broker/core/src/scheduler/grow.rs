@@ -1,13 +1,14 @@
 //! Members that come later: gangs that run with fewer than they would have.
 
 use crate::model::proposal::{Aim, ProposedPlacement};
-use crate::scheduler::plan::{Plan, Run};
+use crate::scheduler::plan::Plan;
+use crate::scheduler::planning::Planning;
 use crate::state::gang::{held_milli, joining};
 
 /// Gangs for which one plan looks for room; the next plan begins behind them.
 const MAX_GROWING: usize = 16;
 
-impl Run<'_, '_> {
+impl Planning<'_, '_> {
     /// Places more members of gangs that run, after all that waits and beside what is reserved: it is those who have
     /// least that come first, and a gang that runs has something.
     pub(crate) fn grow(&mut self, plan: &mut Plan, limit: usize) {

@@ -4,7 +4,7 @@
 //! are gone. A lease that is being reclaimed is sought a new place for before anything new begins: its work is further
 //! than theirs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::feasibility::reclaim::preemption::{for_whom, going};
 use crate::feasibility::reclaim::repair::is_right;
@@ -15,9 +15,10 @@ use crate::model::limits::MAX_RECLAIMS_PER_COMMAND;
 use crate::model::proposal::{Aim, ProposedPlacement, ProposedReclaim};
 use crate::model::reclaim::ReclaimReason;
 use crate::model::request::Request;
-use crate::model::time::{Millis, Timestamp};
+use crate::model::time::Timestamp;
 use crate::scheduler::find_repair::{Repair, repair_for};
-use crate::scheduler::plan::{Plan, Run};
+use crate::scheduler::plan::Plan;
+use crate::scheduler::planning::Planning;
 use crate::scheduler::preempt::{Room, room_for};
 use crate::scheduler::reserve::{Start, end_if_reclaimed, end_of};
 use crate::state::gang::replacing;
@@ -26,36 +27,7 @@ use crate::state::gang::replacing;
 const MAX_ROOMS: usize = 16;
 /// Leases that one plan seeks a new place for; those that end first come first.
 const MAX_MOVES: usize = 64;
-/// Requests for which one plan looks whose place they could take: each takes a look at what every donor lends.
-const MAX_LOOKED_AT: usize = 8;
-/// How long it is remembered that nobody can make room for a request.
-const FRUITLESS_FOR: Millis = Millis::from_secs(10);
-
-/// Requests that nobody could make room for, lately.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Fruitless {
-    since: BTreeMap<RequestId, Timestamp>,
-    looked_at: usize,
-}
-
-impl Fruitless {
-    /// Begins a plan.
-    pub(crate) fn begin(&mut self, now: Timestamp) {
-        self.looked_at = 0;
-        self.since.retain(|_, since| now.since(*since) < FRUITLESS_FOR);
-    }
-
-    /// Whether it is worth looking for `id`; where that is all that is asked, its turn need not be waited for.
-    fn try_for(&mut self, id: RequestId, is_asked: bool) -> bool {
-        if !is_asked && self.looked_at >= MAX_LOOKED_AT || self.since.contains_key(&id) {
-            return false;
-        }
-        self.looked_at += 1;
-        true
-    }
-}
-
-impl<'a> Run<'a, '_> {
+impl<'a> Planning<'a, '_> {
     /// Serves requests for which leases were reclaimed, by priority, and keeps free what the others wait for. Those
     /// that were placed, in that order.
     pub(crate) fn enter_rooms(&mut self, plan: &mut Plan, limit: usize) -> Vec<RequestId> {
@@ -108,7 +80,9 @@ impl<'a> Run<'a, '_> {
         }
         let may_preempt = crate::feasibility::reclaim::preemption::preempts(state, request);
         let may_repair = self.has_waited(request, 1);
-        if !(may_preempt || may_repair) || !self.fruitless.try_for(id, self.as_if.is_some_and(|it| it.id == id)) {
+        if !(may_preempt || may_repair)
+            || !self.room_misses.try_for(id, self.hypothetical.is_some_and(|it| it.id == id))
+        {
             return false;
         }
         let taken = plan.reclaims.iter().filter_map(|reclaim| state.leases.get(&reclaim.lease));
@@ -135,7 +109,7 @@ impl<'a> Run<'a, '_> {
             self.keep_room(request, (donor, begins), &all);
             (victims.iter().map(|victim| victim.id).collect(), reason)
         } else {
-            self.fruitless.since.insert(id, state.log_time);
+            self.room_misses.since.insert(id, state.log_time);
             return false;
         };
         plan.reclaims.extend(victims.into_iter().map(|lease| ProposedReclaim { lease, reason: reason.clone() }));

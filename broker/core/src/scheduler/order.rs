@@ -21,7 +21,7 @@ use crate::state::queue::ByTenant;
 
 /// A request that is looked at as if it waited; nobody waits for less long.
 #[derive(Clone, Copy)]
-pub(crate) struct AsIf<'a> {
+pub(crate) struct Hypothetical<'a> {
     pub(crate) id: RequestId,
     pub(crate) request: &'a Request,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Order<'a> {
     state: &'a State,
     shares: Shares<'a>,
     levels: Peekable<btree_map::Iter<'a, Reverse<u32>, ByTenant>>,
-    as_if: Option<&'a AsIf<'a>>,
+    hypothetical: Option<&'a Hypothetical<'a>>,
     /// The value of its priority, until its level has begun.
     as_if_value: Option<u32>,
     institutions: BTreeSet<Rank<'a>>,
@@ -58,8 +58,8 @@ struct Members<'a> {
 
 impl<'a> Order<'a> {
     /// All that waits, and one that is looked at as if it did.
-    pub(crate) fn new(state: &'a State, bundle: &'a Bundle, as_if: Option<&'a AsIf<'a>>) -> Self {
-        let value = |it: &AsIf<'_>| {
+    pub(crate) fn new(state: &'a State, bundle: &'a Bundle, hypothetical: Option<&'a Hypothetical<'a>>) -> Self {
+        let value = |it: &Hypothetical<'_>| {
             let class = it.request.spec.priority.as_ref().map(crate::PriorityName::as_str);
             bundle.priority_value(class)
         };
@@ -67,8 +67,8 @@ impl<'a> Order<'a> {
             state,
             shares: Shares::new(state, bundle),
             levels: state.derived.queue.levels.iter().peekable(),
-            as_if,
-            as_if_value: as_if.map(value),
+            hypothetical,
+            as_if_value: hypothetical.map(value),
             institutions: BTreeSet::new(),
             members: BTreeMap::new(),
             waiting: BTreeMap::new(),
@@ -101,9 +101,9 @@ impl<'a> Order<'a> {
     fn next_level(&mut self) -> bool {
         let next = self.levels.peek().map(|(value, _)| value.0);
         let value = self.as_if_value.take_if(|value| next.is_none_or(|next| next <= *value));
-        let as_if = self.as_if.filter(|_| value.is_some());
+        let hypothetical = self.hypothetical.filter(|_| value.is_some());
         let level = if value.is_some() && value != next { None } else { self.levels.next() };
-        if level.is_none() && as_if.is_none() {
+        if level.is_none() && hypothetical.is_none() {
             return false;
         }
         let mut by_institution: BTreeMap<&'a str, Vec<(&'a TenantId, RequestId)>> = BTreeMap::new();
@@ -117,7 +117,7 @@ impl<'a> Order<'a> {
             self.waiting.insert(tenant.as_str(), waiting);
         };
         let level = level.map(|(_, level)| level);
-        let own = as_if.map(|it| (&it.request.spec.tenant, &it.id));
+        let own = hypothetical.map(|it| (&it.request.spec.tenant, &it.id));
         for (tenant, waiting) in level.into_iter().flatten() {
             add(tenant, waiting.iter(), own.filter(|(own, _)| *own == tenant).map(|(_, id)| id));
         }
@@ -160,8 +160,8 @@ impl<'a> Iterator for Order<'a> {
             let next = self.waiting.get_mut(tenant).and_then(Iterator::next);
             self.served = Some((institution, tenant));
             let request = |id: &RequestId| {
-                let as_if = self.as_if.filter(|it| it.id == *id).map(|it| it.request);
-                as_if.or_else(|| self.state.requests.get(id))
+                let hypothetical = self.hypothetical.filter(|it| it.id == *id).map(|it| it.request);
+                hypothetical.or_else(|| self.state.requests.get(id))
             };
             match next.and_then(|id| Some((*id, request(id)?))) {
                 Some(next) => return Some(next),

@@ -22,6 +22,7 @@
 //! Fragmentation" (Weng et al., USENIX ATC 2023), which takes the steepest descent of what is fragmented now, this
 //! looks at what will be.
 
+pub(crate) mod choice;
 pub(crate) mod cost;
 pub(crate) mod lane;
 pub(crate) mod log;
@@ -38,7 +39,8 @@ pub(crate) mod task;
 mod tests;
 pub(crate) mod ways;
 
+pub use choice::Choice;
 pub use mix::Mix;
 pub use node_state::{NodeState, Shape};
-pub use pool::{Asked, Choice, Pool};
+pub use pool::{Asked, Pool};
 pub use task::Task;

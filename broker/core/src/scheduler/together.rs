@@ -14,13 +14,14 @@ use crate::model::id::RequestId;
 use crate::model::request::Request;
 use crate::scheduler::ahead::may_be_slices;
 use crate::scheduler::order::Order;
-use crate::scheduler::plan::{Plan, Run};
+use crate::scheduler::plan::Plan;
+use crate::scheduler::planning::Planning;
 
-impl<'a> Run<'a, '_> {
+impl<'a> Planning<'a, '_> {
     /// Places the next `limit` of those that wait; false, and nothing is changed, if they do not all fit, or if
     /// something is placed or kept free already.
     pub(crate) fn place_next_together(&mut self, plan: &mut Plan, limit: usize) -> bool {
-        if self.strict.is_some() || self.as_if.is_some() || !plan.placements.is_empty() {
+        if self.reserved.is_some() || self.hypothetical.is_some() || !plan.placements.is_empty() {
             return false;
         }
         let Some(turn) = self.next_of_queue(limit) else { return false };

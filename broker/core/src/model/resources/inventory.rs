@@ -21,8 +21,7 @@ use crate::model::refusal::Refusal;
 
 pub use devices::{DeviceIter, DeviceIterMut, DevicePool, Devices};
 pub use fault::{Fault, FaultClass};
-pub use functions::RdmaFunctions;
-pub use wiring::{DeviceWiring, NodeWiring, NumaAmounts};
+pub use wiring::{DeviceWiring, NodeWiring, NumaAmounts, RdmaFunctions};
 
 /// How a device may be shared.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

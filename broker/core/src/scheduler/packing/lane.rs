@@ -1,8 +1,8 @@
 //! Ways to put one type of task on nodes, at hand by what they cost.
 
+use crate::scheduler::packing::choice::Answers;
 use crate::scheduler::packing::cost::{Costs, KnownOfTask, States};
 use crate::scheduler::packing::log::{Entry, Log};
-use crate::scheduler::packing::pool::Answers;
 use crate::scheduler::packing::task::Task;
 use crate::scheduler::packing::ways::Ways;
 

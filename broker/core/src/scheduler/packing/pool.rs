@@ -17,8 +17,7 @@ use crate::scheduler::packing::slots::{SORTS, Slots};
 use crate::scheduler::packing::task::Task;
 use crate::scheduler::packing::ways::Live;
 
-pub(crate) use self::choose::Answers;
-pub use self::choose::{Asked, Choice};
+pub use self::choose::Asked;
 
 /// States that are remembered, past ones among them; a state with eight devices takes about 200 bytes.
 const MAX_STATES: usize = 1 << 21;

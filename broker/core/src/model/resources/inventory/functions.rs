@@ -1,21 +1,9 @@
 //! RDMA bandwidth in pieces: the virtual functions by which a node lends a network, each for one pod at a time.
 
-use serde::{Deserialize, Serialize};
-
 use crate::model::inventory::NodeWiring;
+use crate::model::inventory::wiring::RdmaFunctions;
 use crate::model::limits::MAX_RESOURCE_NAME_BYTES;
 use crate::model::refusal::Refusal;
-
-/// Virtual functions of one network that a node has; its bandwidth on the network is that of all of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RdmaFunctions {
-    /// Kubernetes resource that counts them, as in "nvidia.com/ib_vf".
-    pub resource: String,
-    /// How many pods of this node can have; at least 1.
-    pub count: u32,
-    /// How many of those local work has.
-    pub local: u32,
-}
 
 impl NodeWiring {
     /// Gbit/s of one virtual function of `network`; `None` where it is not lent by functions.

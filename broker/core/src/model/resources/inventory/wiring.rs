@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::inventory::{Device, Node, RdmaFunctions};
+use crate::model::inventory::{Device, Node};
 use crate::model::limits::{MAX_AMOUNT, MAX_NAME_BYTES, MAX_NETWORKS_PER_NODE, MAX_NUMA_NODES, MAX_RDMA_GBITS};
 use crate::model::refusal::Refusal;
 
@@ -168,4 +168,15 @@ fn check_name(name: &str, field: &str) -> Result<(), Refusal> {
         "is not a name",
         format!("use 1 to {MAX_NAME_BYTES} visible ASCII characters without spaces"),
     ))
+}
+
+/// Virtual functions of one network that a node has; its bandwidth on the network is that of all of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RdmaFunctions {
+    /// Kubernetes resource that counts them, as in "nvidia.com/ib_vf".
+    pub resource: String,
+    /// How many pods of this node can have; at least 1.
+    pub count: u32,
+    /// How many of those local work has.
+    pub local: u32,
 }

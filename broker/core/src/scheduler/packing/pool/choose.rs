@@ -1,5 +1,6 @@
 //! What is asked of a pool: where a task costs least.
 
+use crate::scheduler::packing::choice::Choice;
 use crate::scheduler::packing::cost::Costs;
 use crate::scheduler::packing::lane::{Fronts, Lane};
 use crate::scheduler::packing::pool::Pool;
@@ -8,25 +9,6 @@ use crate::scheduler::packing::scarcity::ONE;
 use crate::scheduler::packing::slots::SORTS;
 use crate::scheduler::packing::task::Task;
 use crate::scheduler::packing::ways::{Live, Priced};
-
-/// Where to put a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// Nodes that are as good as each other; [`Pool::first_node`] says which is taken.
-    spot: u32,
-    /// Free thousandths of the device that a share comes from; several devices come from those that are whole.
-    pub level: u16,
-    /// Idle thousandths that the choice costs in the end, times the number of futures played, with prices.
-    pub cost: i64,
-}
-
-impl Choice {
-    /// Thousandths of devices that the choice leaves idle in the end, or keeps from it where negative.
-    #[must_use]
-    pub fn idle_milli(&self) -> i64 {
-        self.cost.div_euclid(FUTURES as i64)
-    }
-}
 
 /// Prices of what is scarce.
 #[derive(Clone, Debug)]
@@ -40,17 +22,6 @@ pub(crate) struct Prices {
 /// A task that a pool is asked about, until something of the pool changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked(u32);
-
-/// Answers about a type of task, as long as nothing changes.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Answers {
-    /// After so many changes of the pool; `None`: there are none yet.
-    pub(crate) after: Option<u64>,
-    /// By the number that shapes have which are as scarce as each other: what scarcity adds.
-    prices: Vec<i64>,
-    /// By site.
-    choices: Vec<Option<Option<Choice>>>,
-}
 
 impl Pool {
     /// Makes ready for questions about `task`.
