@@ -26,7 +26,7 @@ pub use plan::{Notice, ReclaimPlan, plan};
 pub use pod::PodFacts;
 pub use saved::Saved;
 pub use shell::{ReclaimContext, run};
-pub use view::{ReclaimNotice, LeaseView, ReclaimView};
+pub use view::{LeaseView, ReclaimNotice, ReclaimView};
 
 /// Annotation of pods and of a `GpuLease`: when the lease ends, RFC 3339. There while the lease is being reclaimed.
 pub const RECLAIM_AT: &str = "comity.dev/reclaim-at";

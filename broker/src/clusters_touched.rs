@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use comity_core::log::{Applied, Change};
+use comity_core::reply::{Applied, Change};
 use comity_core::{ClusterId, State};
 use tokio::sync::watch;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use comity_core::log::Applied;
+use comity_core::reply::Applied;
 use comity_core::{Command, Idempotency, Refusal, ReplyBody, State, Timestamp};
 use comity_policy::Bundle;
 use comity_proto::v1;

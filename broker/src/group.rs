@@ -50,7 +50,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use comity_core::State;
-use comity_core::log::Applied;
+use comity_core::reply::Applied;
 use comity_runtime::clock::Clock;
 use comity_runtime::tls::ClientTls;
 use tokio::sync::{Mutex, Semaphore, watch};

@@ -1,7 +1,7 @@
 //! What this broker tells Prometheus. All names begin with `comity_broker_`.
 
 use comity_core::lease::LeaseState;
-use comity_core::log::Applied;
+use comity_core::reply::Applied;
 use comity_core::{Refusal, State};
 use prometheus::{
     Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,

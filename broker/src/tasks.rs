@@ -6,12 +6,12 @@
 mod begin_term;
 mod expirer;
 mod failure_detector;
-mod scheduler_loop;
 mod reclaimer;
+mod scheduler_loop;
 mod survey;
 
 use comity_core::Command;
-use comity_core::log::Applied;
+use comity_core::reply::Applied;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;

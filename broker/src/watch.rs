@@ -12,7 +12,7 @@ mod ring;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use comity_core::State;
-use comity_core::log::Applied;
+use comity_core::reply::Applied;
 use comity_policy::Bundle;
 use tokio::sync::watch;
 

@@ -5,7 +5,7 @@ use comity_proto::v1;
 use super::gpu_lease::{Functions, GpuLease, GpuLeaseSpec, GpuLeaseStatus, Side};
 use super::reconcile::condition;
 use super::{Condition, DeliveryKind, camel, conditions, time};
-use crate::reclaim::{CHECKPOINTED, ReclaimNotice, RECLAIM_AT, RECLAIM_REASON};
+use crate::reclaim::{CHECKPOINTED, RECLAIM_AT, RECLAIM_REASON, ReclaimNotice};
 
 /// Where leases are shown that have no namespace of their own here.
 const SYSTEM_NAMESPACE: &str = "comity-system";

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::pod::PodFacts;
-use super::view::{ReclaimNotice, LeaseView, ReclaimView};
+use super::view::{LeaseView, ReclaimNotice, ReclaimView};
 use crate::burst::{Note, PodRef};
 
 /// Pods that were bound just before a lease was reclaimed are seen a little late.
@@ -67,8 +67,7 @@ fn notice(pod: &PodFacts, lease: &str, reclaim: Option<&ReclaimNotice>) -> Optio
         Some(reclaim) => {
             let was_told =
                 pod.told_at.as_ref() == Some(&reclaim.at) && pod.told_reason.as_ref() == Some(&reclaim.reason);
-            (!was_told)
-                .then(|| (Some((reclaim.at.clone(), reclaim.reason.clone())), ends(lease, reclaim)))?
+            (!was_told).then(|| (Some((reclaim.at.clone(), reclaim.reason.clone())), ends(lease, reclaim)))?
         }
         None => pod.is_told().then(|| (None, stays(lease)))?,
     };

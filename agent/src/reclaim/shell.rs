@@ -20,7 +20,7 @@ use super::hands::give;
 use super::plan::{Notice, ReclaimPlan, plan};
 use super::pod::PodFacts;
 use super::saved::Saved;
-use super::view::{ReclaimNotice, LeaseView, ReclaimView};
+use super::view::{LeaseView, ReclaimNotice, ReclaimView};
 use crate::burst::execute::{Hands, Outcome};
 use crate::desired::Update;
 use crate::kubernetes_api::KubernetesApi;

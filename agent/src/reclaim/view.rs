@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use comity_proto::v1;
 
 use super::pod::PodFacts;
-use super::{reclaim_of, reason_word};
+use super::{reason_word, reclaim_of};
 
 /// Why a lease is being reclaimed, and until when it is in force.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,12 +7,12 @@ pub(crate) mod donors;
 pub(crate) mod fit;
 pub(crate) mod obstacle;
 pub(crate) mod obstacles;
-pub(crate) mod reclaim;
+pub(crate) mod reclaim_checks;
 pub(crate) mod release;
 pub(crate) mod snapshot;
 pub(crate) mod verdict;
 
 pub use check::{Grant, check, check_renewal, check_request};
 pub use obstacle::Obstacle;
-pub use reclaim::{check_reclaims, is_still_needed, spared};
+pub use reclaim_checks::{check_reclaims, is_still_needed, spared};
 pub use verdict::DonorVerdict;

@@ -36,7 +36,8 @@ pub use apply::entry as log;
 pub use collections::cow_map;
 pub use model::{
     amounts, blob, broker_record, cluster, data, demand, envelope, health, id, idempotency, inventory, keys, lease,
-    limits, mig, network, peering, placement, policy_record, proposal, reclaim, refusal, reply, request, settings, time, work,
+    limits, mig, network, peering, placement, policy_record, proposal, reclaim, refusal, reply, request, settings,
+    time, work,
 };
 pub use scheduler::packing;
 pub use state::encoding as snapshot;

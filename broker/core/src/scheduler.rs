@@ -13,17 +13,18 @@
 //! Which node of a donor is a matter of [`packing`](crate::scheduler::packing), as far as it can say what is asked for: whole
 //! devices of one node, or part of one. What it cannot say (MIG profiles, several shares that may lie on one device,
 //! gangs over several nodes, nodes taken whole, members, NVLink, NUMA, RDMA) is fitted by looking at each node; where a
-//! MIG device may be cut as leases need it, `cutting` says at which slots, with the requests that wait behind in view.
+//! MIG device may be cut as leases need it, `cutting` says at which slots, with the requests that wait behind in snapshot.
 
-pub(crate) mod ahead;
 pub(crate) mod batch;
 pub(crate) mod find_repair;
 pub(crate) mod grow;
+pub(crate) mod head_batch;
+pub(crate) mod lookahead;
 pub(crate) mod make_room;
 pub(crate) mod misses;
 pub(crate) mod order;
 pub mod packing;
-pub(crate) mod packs;
+pub(crate) mod placement_index;
 pub(crate) mod plan;
 pub(crate) mod planner;
 pub(crate) mod planning;
@@ -32,7 +33,6 @@ pub(crate) mod reclaimer;
 pub(crate) mod reservations;
 pub(crate) mod reserve;
 pub(crate) mod reserved_view;
-pub(crate) mod together;
 pub(crate) mod victims;
 
 pub use plan::Plan;

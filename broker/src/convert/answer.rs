@@ -1,7 +1,8 @@
 //! Answers about requests: why one waits, and what would happen to one.
 
 use comity_core::demand::RequestSpec;
-use comity_core::scheduler::{Reclaims, ReclaimedLease, DonorVerdict, Explanation, Standing};
+use comity_core::explain::{Explanation, QueuePosition, ReclaimedLease, Reclaims};
+use comity_core::feasibility::DonorVerdict;
 use comity_core::{ClusterId, LeaseId, TenantId, Timestamp};
 use comity_proto::v1;
 
@@ -13,7 +14,7 @@ pub fn verdicts(explanation: &Explanation) -> Vec<v1::DonorVerdict> {
 
 /// For the API.
 #[must_use]
-pub fn standing_to_proto(standing: &Standing, spec: &RequestSpec) -> v1::QueueStanding {
+pub fn standing_to_proto(standing: &QueuePosition, spec: &RequestSpec) -> v1::QueueStanding {
     let reserved = standing.reserved.as_ref();
     let (earliest_ms, earliest_donor) = earliest(standing.earliest.as_ref());
     v1::QueueStanding {
@@ -33,10 +34,7 @@ pub fn standing_to_proto(standing: &Standing, spec: &RequestSpec) -> v1::QueueSt
 /// For the API; `seen` gives the tenant of a lease that the caller may see: of others nobody is told which and whose
 /// they are.
 #[must_use]
-pub fn reclaims_to_proto<'s>(
-    reclaims: &Reclaims,
-    seen: impl Fn(LeaseId) -> Option<&'s TenantId>,
-) -> v1::Reclaims {
+pub fn reclaims_to_proto<'s>(reclaims: &Reclaims, seen: impl Fn(LeaseId) -> Option<&'s TenantId>) -> v1::Reclaims {
     let told = |told: &ReclaimedLease| {
         let tenant = seen(told.lease);
         v1::ReclaimedLease {

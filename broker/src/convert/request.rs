@@ -1,8 +1,8 @@
 //! Requests and what they ask for.
 
+use comity_core::demand::Preemptible;
 use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share};
 use comity_core::limits::{MAX_DONOR_LIST, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES};
-use comity_core::reclaim::Preemptible;
 use comity_core::request::{Request, RequestState};
 use comity_core::{ClassName, ClusterId, Millis, PriorityName, Refusal, RequestId, TenantId, Timestamp};
 use comity_proto::v1;

@@ -1,6 +1,7 @@
 //! What somebody wants to have in the log.
 
-use comity_core::log::{Actor, Idempotency, LOG_FORMAT};
+use comity_core::log::LOG_FORMAT;
+use comity_core::reply::{Actor, Idempotency};
 use comity_core::{Command, LogEnvelope, Timestamp};
 use serde::{Deserialize, Serialize};
 

@@ -5,7 +5,7 @@ use std::{fmt, io};
 
 use bytes::Bytes;
 use comity_core::LogEnvelope;
-use comity_core::log::Applied;
+use comity_core::reply::Applied;
 use openraft::type_config::alias;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

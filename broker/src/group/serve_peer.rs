@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comity_core::log::Applied;
+use comity_core::reply::Applied;
 use openraft::ReadPolicy;
 use serde::{Deserialize, Serialize};
 

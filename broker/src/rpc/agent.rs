@@ -12,8 +12,8 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use comity_core::command::{AdvertiseOffer, ReviseOffer};
-use comity_core::log::Applied;
 use comity_core::refusal::Code;
+use comity_core::reply::Applied;
 use comity_core::{ClusterId, Command, Refusal, State};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;

@@ -3,6 +3,7 @@
 use std::ops::Bound;
 
 use comity_core::command::{self, CancelRequest, SubmitRequest};
+use comity_core::explain;
 use comity_core::request::Request as HeldRequest;
 use comity_core::{Command, LeaseId, Refusal, ReplyBody, RequestId, State, TenantId, scheduler};
 use comity_proto::v1;
@@ -143,9 +144,9 @@ impl Requests {
             let held = state.requests.get(&id).filter(|held| viewer.sees_request(&held.spec.tenant, &held.spec.origin));
             let held = held.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
             let request = Some(convert::to_proto(id, held));
-            let Some(waiting) = scheduler::explain_waiting(state, id) else {
+            let Some(waiting) = explain::explain_waiting(state, id) else {
                 // What other donors would say now is beside the point, unless something is sought for it all the same.
-                let sought = scheduler::explain_sought(state, id);
+                let sought = explain::explain_pending(state, id);
                 let mut summary = format!("{id} does not wait: {}", held.message);
                 if let Some(sought) = &sought {
                     summary = format!("{summary}; {}", sought.summary);
@@ -165,10 +166,7 @@ impl Requests {
                 summary: waiting.explanation.summary,
                 revision: state.revision,
                 standing: waiting.standing.as_ref().map(|it| answer::standing_to_proto(it, &held.spec)),
-                reclaims: waiting
-                    .reclaims
-                    .as_ref()
-                    .map(|it| answer::reclaims_to_proto(it, whose(state, &viewer))),
+                reclaims: waiting.reclaims.as_ref().map(|it| answer::reclaims_to_proto(it, whose(state, &viewer))),
             })
         };
         self.context.read(v1::Consistency::Linearizable.into(), read).await
@@ -185,7 +183,7 @@ impl Requests {
         let now = self.context.now();
         let read = |state: &State| {
             let spec = command::check_submission(state, &spec, state.log_time.max(now))?;
-            let quote = scheduler::quote(state, &spec);
+            let quote = explain::quote(state, &spec);
             let (earliest_ms, earliest_donor) = answer::earliest(quote.earliest.as_ref());
             Ok(v1::QuoteRequestResponse {
                 placement: quote.placements.first().map(lease::placement_to_proto),

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use comity_core::log::Applied;
+use comity_core::reply::Applied;
 use comity_core::{LogEnvelope, State, snapshot};
 use tokio::sync::watch;
 

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use comity_core::command::RecoverGroup;
-use comity_core::log::{Actor, LOG_FORMAT};
+use comity_core::log::LOG_FORMAT;
+use comity_core::reply::Actor;
 use comity_core::{Command, LogEnvelope, State};
 use openraft::{EntryPayload, Membership, StoredMembership};
 

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use comity_core::command::{ProposedReclaim, ReclaimLeases};
+use comity_core::command::ReclaimLeases;
+use comity_core::feasibility::spared;
 use comity_core::limits::MAX_RECLAIMS_PER_COMMAND;
-use comity_core::scheduler::{Reclaimer, spared};
+use comity_core::proposal::ProposedReclaim;
+use comity_core::scheduler::Reclaimer;
 use comity_core::{Command, LeaseId, ReplyBody};
 
 use crate::context::Context;

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use comity_core::Command;
 use comity_core::ReplyBody;
-use comity_core::command::{PlaceRequests, ProposedPlacement};
+use comity_core::command::PlaceRequests;
 use comity_core::limits::MAX_PLACEMENTS_PER_PLAN;
+use comity_core::proposal::ProposedPlacement;
 use comity_core::scheduler::{Plan, Planner};
 
 use crate::context::Context;

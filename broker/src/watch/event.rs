@@ -1,6 +1,6 @@
 //! One object after a change, rendered once for all watchers, with what decides who may see it.
 
-use comity_core::log::Change;
+use comity_core::reply::Change;
 use comity_core::{ClusterId, LeaseId, PeeringId, RequestId, State, TenantId};
 use comity_proto::v1;
 use comity_proto::v1::watch_event::Object;

@@ -10,15 +10,16 @@ use std::collections::BTreeSet;
 
 use comity_core::command::{
     AdvertiseOffer, ApplyPolicy, CancelRequest, Expire, InviteCluster, JoinCluster, LeaseOutcome, MarkClusters,
-    PlaceRequests, ProposedPlacement, ProposedReclaim, ReclaimLeases, ReportLease, SubmitRequest,
+    PlaceRequests, ReclaimLeases, ReportLease, SubmitRequest,
 };
 use comity_core::data::DataSite;
 use comity_core::demand::{Delivery, RequestSpec};
 use comity_core::inventory::{NodeMap, Offer};
 use comity_core::lease::LeaseState;
 use comity_core::log::LOG_FORMAT;
-use comity_core::scheduler::{Plan, Planner};
+use comity_core::proposal::{ProposedPlacement, ProposedReclaim};
 use comity_core::refusal::Code;
+use comity_core::scheduler::{Plan, Planner};
 use comity_core::{
     Actor, ClassName, ClusterId, Command, LeaseId, LogEnvelope, Millis, Refusal, ReplyBody, RequestId, State, TenantId,
     Timestamp,

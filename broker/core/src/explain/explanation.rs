@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use crate::explain::answer::Explanation;
 use crate::explain::outlook::as_asked;
-use crate::explain::queue_position::{Standing, standing};
+use crate::explain::queue_position::{QueuePosition, standing};
 use crate::explain::reclaims::Reclaims;
 use crate::feasibility::donors::promise::donors;
 use crate::feasibility::donors::spread::{gather, members_in};
-use crate::feasibility::fit::cutting::Worths;
+use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::{Wanted, fit};
-use crate::feasibility::snapshot::View;
-use crate::feasibility::verdict::{Candidate, DonorVerdict, Fitter, ask_donor};
+use crate::feasibility::snapshot::Snapshot;
+use crate::feasibility::verdict::{DonorVerdict, FeasiblePlacement, Fitter, ask_donor};
 use crate::model::demand::{Members, RequestSpec};
 use crate::model::id::{ClusterId, RequestId};
 use crate::model::request::RequestState;
@@ -27,32 +27,33 @@ pub fn explain(state: &State, spec: &RequestSpec) -> Explanation {
 
 /// The same where these are being reclaimed for it.
 pub(crate) fn explain_beside(state: &State, spec: &RequestSpec, reclaims: Option<&Reclaims>) -> Explanation {
-    let Some(mut view) = View::new(state) else {
+    let Some(mut snapshot) = Snapshot::new(state) else {
         return Explanation {
             donors: Vec::new(),
             summary: "no policy bundle is in force, so nothing is lent".to_owned(),
         };
     };
-    view.explains = true;
-    let mut explanation = explain_donors(&view, spec);
+    snapshot.explains = true;
+    let mut explanation = explain_donors(&snapshot, spec);
     match reclaims {
         Some(reclaims) => reclaims.tell(&mut explanation),
-        None => explain_repair(&view, spec, &mut explanation),
+        None => explain_repair(&snapshot, spec, &mut explanation),
     }
     explanation
 }
 
 /// Donors' answers, and all of them in one sentence.
-pub(crate) fn explain_donors(view: &View<'_>, spec: &RequestSpec) -> Explanation {
-    let mut worths = Worths::default();
-    let mut fitter = |view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>| fit(view, donor, wanted, &mut worths);
+pub(crate) fn explain_donors(snapshot: &Snapshot<'_>, spec: &RequestSpec) -> Explanation {
+    let mut mig_values = MigValues::default();
+    let mut fitter =
+        |snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>| fit(snapshot, donor, wanted, &mut mig_values);
     // Of a gang that may be spread, a donor may serve a part.
     let part = |members: Members| spec.for_members(Members { min: 1, ..members }, Vec::new());
     let asked = spec.members.filter(|_| spec.spread_donors).map_or_else(|| spec.clone(), part);
-    let donors: Vec<DonorVerdict> = donors(view.state, spec)
+    let donors: Vec<DonorVerdict> = donors(snapshot.state, spec)
         .map(|donor| DonorVerdict {
             donor: donor.clone(),
-            obstacle: ask_donor(view, &asked, donor, &mut fitter).err().map(|obstacle| *obstacle),
+            obstacle: ask_donor(snapshot, &asked, donor, &mut fitter).err().map(|obstacle| *obstacle),
         })
         .collect();
     let fits: Vec<&str> = donors.iter().filter(|d| d.obstacle.is_none()).map(|d| d.donor.as_str()).collect();
@@ -63,7 +64,7 @@ pub(crate) fn explain_donors(view: &View<'_>, spec: &RequestSpec) -> Explanation
         }
         ([], all) => format!("not placed: none of {} donors can serve it now", all.len()),
         (fits, _) if !spec.spread_donors => format!("fits on {}", fits.join(", ")),
-        (_, _) => explain_spread(view, spec),
+        (_, _) => explain_spread(snapshot, spec),
     };
     Explanation { donors, summary }
 }
@@ -95,16 +96,16 @@ pub fn explain_waiting(state: &State, id: RequestId) -> Option<Waiting> {
 }
 
 /// Where nothing fits: whether it would if others moved aside that have another place.
-fn explain_repair(view: &View<'_>, spec: &RequestSpec, explanation: &mut Explanation) {
+fn explain_repair(snapshot: &Snapshot<'_>, spec: &RequestSpec, explanation: &mut Explanation) {
     if explanation.donors.iter().any(|donor| donor.obstacle.is_none()) {
         return;
     }
-    let Some(Repair { donor, moves, .. }) = repair_for(view, spec, &BTreeSet::new()) else { return };
+    let Some(Repair { donor, moves, .. }) = repair_for(snapshot, spec, &BTreeSet::new()) else { return };
     let moves: Vec<String> = moves.iter().map(|(id, _)| id.to_string()).collect();
     let moves = moves.join(" and ");
     let verdict = explanation.donors.iter_mut().find(|verdict| verdict.donor == *donor);
     let obstacle = verdict.and_then(|verdict| verdict.obstacle.as_mut());
-    let after = view.state.settings().reserve_after.0 / 60_000;
+    let after = snapshot.state.settings().reserve_after.0 / 60_000;
     obstacle.into_iter().for_each(|obstacle| {
         let wait = format!("; or until it has waited {after} minutes: then {moves} is asked to move aside");
         obstacle.unblock.push_str(&wait);
@@ -114,15 +115,16 @@ fn explain_repair(view: &View<'_>, spec: &RequestSpec, explanation: &mut Explana
 }
 
 /// Of a gang that may be spread and of which some donor may serve a part: whether that is enough, and where.
-fn explain_spread(view: &View<'_>, spec: &RequestSpec) -> String {
-    let mut worths = Worths::default();
-    let mut fitter = |view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>| fit(view, donor, wanted, &mut worths);
-    let whole = donors(view.state, spec).filter(|donor| ask_donor(view, spec, donor, &mut fitter).is_ok());
+fn explain_spread(snapshot: &Snapshot<'_>, spec: &RequestSpec) -> String {
+    let mut mig_values = MigValues::default();
+    let mut fitter =
+        |snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>| fit(snapshot, donor, wanted, &mut mig_values);
+    let whole = donors(snapshot.state, spec).filter(|donor| ask_donor(snapshot, spec, donor, &mut fitter).is_ok());
     let whole: Vec<&str> = whole.map(ClusterId::as_str).collect();
     if !whole.is_empty() {
         return format!("fits on {}", whole.join(", "));
     }
-    let parts = gather(view, spec, None, &mut fitter);
+    let parts = gather(snapshot, spec, None, &mut fitter);
     let held: u32 = parts.iter().map(|part| members_in(spec, part)).sum();
     let needed = spec.members.map_or(1, |members| members.min);
     let each = parts.iter().map(|part| format!("{} at {}", members_in(spec, part), part.placement.donor));
@@ -130,19 +132,26 @@ fn explain_spread(view: &View<'_>, spec: &RequestSpec) -> String {
     if held >= needed {
         return format!("fits on several donors together: {each}");
     }
-    let reason = why_no_more(view, spec, &parts, &mut fitter).map_or_else(String::new, |reason| format!("; {reason}"));
+    let reason =
+        why_no_more(snapshot, spec, &parts, &mut fitter).map_or_else(String::new, |reason| format!("; {reason}"));
     format!("not placed: donors together have room for {held} of the {needed} members that must start: {each}{reason}")
 }
 
 /// Why policy lets no donor serve one more member beside `parts`.
-fn why_no_more(view: &View<'_>, spec: &RequestSpec, parts: &[Candidate], fitter: Fitter<'_>) -> Option<String> {
-    let mut view = view.clone();
-    for Candidate { placement, class, agreement, .. } in parts {
-        view.take(spec.tenant.as_str(), class, agreement.as_deref(), placement);
-        view.beside_milli = view.beside_milli.saturating_add(placement.milli());
+fn why_no_more(
+    snapshot: &Snapshot<'_>,
+    spec: &RequestSpec,
+    parts: &[FeasiblePlacement],
+    fitter: Fitter<'_>,
+) -> Option<String> {
+    let mut snapshot = snapshot.clone();
+    for FeasiblePlacement { placement, class, agreement, .. } in parts {
+        snapshot.take(spec.tenant.as_str(), class, agreement.as_deref(), placement);
+        snapshot.beside_milli = snapshot.beside_milli.saturating_add(placement.milli());
     }
     let one = spec.for_members(Members { min: 1, desired: 1 }, Vec::new());
-    let mut obstacles = donors(view.state, spec).filter_map(|donor| ask_donor(&view, &one, donor, fitter).err());
+    let mut obstacles =
+        donors(snapshot.state, spec).filter_map(|donor| ask_donor(&snapshot, &one, donor, fitter).err());
     obstacles.find(|obstacle| !obstacle.by.is_empty()).map(|obstacle| obstacle.reason)
 }
 
@@ -160,7 +169,7 @@ pub struct Waiting {
     /// Donors' answers, and all of it in one sentence.
     pub explanation: Explanation,
     /// Where it stands; `None` while no policy is in force.
-    pub standing: Option<Standing>,
+    pub standing: Option<QueuePosition>,
     /// Leases that are being reclaimed for it, or would be next.
     pub reclaims: Option<Reclaims>,
 }

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use crate::explain::answer::Explanation;
-use crate::feasibility::reclaim::preemption::{preempts_as, yields_to};
-use crate::feasibility::snapshot::{Held, View};
+use crate::feasibility::reclaim_checks::preemption::{preempts_as, yields_to};
+use crate::feasibility::snapshot::{Held, Snapshot};
 use crate::model::demand::RequestSpec;
 use crate::model::id::{ClusterId, RequestId};
 use crate::model::lease::Lease;
@@ -21,21 +21,21 @@ use crate::state::notice::notice;
 /// When, and at which donors.
 pub(crate) type Outlook = (Timestamp, Vec<ClusterId>);
 
-/// The earliest start of `request` in `view`, where leases end or are being reclaimed by `plan`, and what else is
+/// The earliest start of `request` in `snapshot`, where leases end or are being reclaimed by `plan`, and what else is
 /// `held` ends: of what `run` keeps free for others it takes nothing before that has ended too. If nothing is being
 /// reclaimed for it yet, it may be later. `None`: no end makes room.
 pub(crate) fn beside_kept<'p>(
     run: &'p Planning<'_, '_>,
     plan: &Plan,
-    view: &View<'p>,
+    snapshot: &Snapshot<'p>,
     mut held: Vec<Held<'p>>,
     (request, makes_room): (&Request, bool),
 ) -> Option<Outlook> {
-    let mut view = view.clone();
-    run.reserved_for_others(request).for_each(|kept| kept.take(&mut view, &mut held));
-    let all = held_after(view.state, &plan.reclaims).into_iter().chain(held.iter().cloned()).collect();
-    let found = alone(&view, all, &request.spec);
-    let later = if makes_room { None } else { by_room_later(&view, &held, plan, request) };
+    let mut snapshot = snapshot.clone();
+    run.reserved_for_others(request).for_each(|kept| kept.take(&mut snapshot, &mut held));
+    let all = held_after(snapshot.state, &plan.reclaims).into_iter().chain(held.iter().cloned()).collect();
+    let found = alone(&snapshot, all, &request.spec);
+    let later = if makes_room { None } else { by_room_later(&snapshot, &held, plan, request) };
     match (found, later) {
         (Some(found), Some(later)) => Some(if later.0 < found.0 { later } else { found }),
         (found, later) => found.or(later),
@@ -44,8 +44,8 @@ pub(crate) fn beside_kept<'p>(
 
 /// When `request` starts by preemption that is of no use yet: once those have ended that do not yield to it, it gives
 /// notice to the others.
-fn by_room_later<'p>(view: &View<'p>, held: &[Held<'p>], plan: &Plan, request: &Request) -> Option<Outlook> {
-    let state = view.state;
+fn by_room_later<'p>(snapshot: &Snapshot<'p>, held: &[Held<'p>], plan: &Plan, request: &Request) -> Option<Outlook> {
+    let state = snapshot.state;
     let value = preempts_as(state, request)?;
     let leases = ends(state, &plan.reclaims);
     // Those that yield are in nobody's way.
@@ -55,20 +55,20 @@ fn by_room_later<'p>(view: &View<'p>, held: &[Held<'p>], plan: &Plan, request: &
         counts: lease.as_use(),
         placement: &lease.placement,
     });
-    let (from, _) = alone(view, yielding.chain(held.iter().cloned()).collect(), &request.spec)?;
+    let (from, _) = alone(snapshot, yielding.chain(held.iter().cloned()).collect(), &request.spec)?;
     let from = from.max(request.spec.not_before.unwrap_or_default());
     if from <= state.log_time {
         // Notice would be given now, were it of use.
         return None;
     }
-    let mut view = view.clone();
-    held.iter().filter(|held| held.end <= from).for_each(|held| view.release(held));
+    let mut snapshot = snapshot.clone();
+    held.iter().filter(|held| held.end <= from).for_each(|held| snapshot.release(held));
     let mut gone = BTreeSet::new();
     for (id, lease, end) in leases.iter().filter(|(.., end)| *end <= from) {
-        view.release(&Held { end: *end, counts: lease.as_use(), placement: &lease.placement });
+        snapshot.release(&Held { end: *end, counts: lease.as_use(), placement: &lease.placement });
         gone.insert(*id);
     }
-    let Room { donor, victims, .. } = room_later(&view, request, &BTreeSet::new(), &gone)?;
+    let Room { donor, victims, .. } = room_later(&snapshot, request, &BTreeSet::new(), &gone)?;
     // For whom makes no difference to the notice.
     let by = ReclaimReason::Preempted { by: RequestId(0) };
     let end = |lease: &Lease| from.after(notice(state, lease, &by)).min(end_of(lease, state.log_time));
@@ -77,9 +77,9 @@ fn by_room_later<'p>(view: &View<'p>, held: &[Held<'p>], plan: &Plan, request: &
 }
 
 /// The same where nothing is kept for others.
-pub(crate) fn alone<'p>(view: &View<'p>, mut held: Vec<Held<'p>>, spec: &RequestSpec) -> Option<Outlook> {
+pub(crate) fn alone<'p>(snapshot: &Snapshot<'p>, mut held: Vec<Held<'p>>, spec: &RequestSpec) -> Option<Outlook> {
     held.sort_by_key(|held| held.end);
-    earliest(view, &held, spec).map(|start| (start.at, start.donors()))
+    earliest(snapshot, &held, spec).map(|start| (start.at, start.donors()))
 }
 
 /// The same as the request may have it: never before its start window opens, and sooner where a quarantine ends before

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::explain::outlook::{alone, beside_kept};
 use crate::explain::reclaims::Reclaims;
-use crate::feasibility::snapshot::View;
+use crate::feasibility::snapshot::Snapshot;
 use crate::model::amounts::Amounts;
 use crate::model::id::{ClusterId, RequestId};
 use crate::model::limits::MAX_PLACEMENTS_PER_PLAN;
@@ -22,7 +22,7 @@ const MILLION: u128 = 1_000_000;
 
 /// Where a waiting request stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct QueuePosition {
     /// How many are served before it, and itself, if each that is served gets what it asks for; 0 while its start
     /// window has not opened.
     pub place: usize,
@@ -42,10 +42,10 @@ pub struct Standing {
 
 /// Where `id` stands, and what is being reclaimed for it; `None` if it does not wait, or no policy is in force.
 #[must_use]
-pub(crate) fn standing(state: &State, id: RequestId) -> Option<(Standing, Option<Reclaims>)> {
-    let view = View::new(state)?;
+pub(crate) fn standing(state: &State, id: RequestId) -> Option<(QueuePosition, Option<Reclaims>)> {
+    let snapshot = Snapshot::new(state)?;
     let request = state.requests.get(&id).filter(|_| state.derived.queued.contains(&id))?;
-    let (share_ppm, entitled_ppm) = share_and_entitlement(state, &view, request);
+    let (share_ppm, entitled_ppm) = share_and_entitlement(state, &snapshot, request);
     let (mut planner, mut plan) = (Planner::default(), Plan::default());
     let mut run = planner.begin(state)?;
     run.serve(&mut plan, MAX_PLACEMENTS_PER_PLAN);
@@ -53,12 +53,12 @@ pub(crate) fn standing(state: &State, id: RequestId) -> Option<(Standing, Option
     let reclaims = Reclaims::given(state, id).or_else(|| Reclaims::planned(state, &plan, id));
     let reclaims = reclaims.filter(|_| !is_placed);
     let earliest = if is_placed {
-        alone(&view, held_after(state, &plan.reclaims), &request.spec)
+        alone(&snapshot, held_after(state, &plan.reclaims), &request.spec)
     } else {
-        beside_kept(&run, &plan, &view, Vec::new(), (request, reclaims.is_some()))
+        beside_kept(&run, &plan, &snapshot, Vec::new(), (request, reclaims.is_some()))
     };
-    let standing = Standing {
-        place: if request.early { 0 } else { place(state, &view, id) },
+    let standing = QueuePosition {
+        place: if request.early { 0 } else { place(state, &snapshot, id) },
         waiting: state.derived.queue.by_age.len(),
         share_ppm,
         entitled_ppm,
@@ -69,8 +69,8 @@ pub(crate) fn standing(state: &State, id: RequestId) -> Option<(Standing, Option
 }
 
 /// Its place if each request is given what it asks for, so that shares move as they will.
-fn place(state: &State, view: &View<'_>, id: RequestId) -> usize {
-    let mut order = Order::new(state, view.bundle, None);
+fn place(state: &State, snapshot: &Snapshot<'_>, id: RequestId) -> usize {
+    let mut order = Order::new(state, snapshot.bundle, None);
     let mut place = 0;
     while let Some((next, request)) = order.next() {
         place += 1;
@@ -83,13 +83,13 @@ fn place(state: &State, view: &View<'_>, id: RequestId) -> usize {
 }
 
 /// Parts among all tenants that wait or hold something.
-fn share_and_entitlement(state: &State, view: &View<'_>, request: &Request) -> (u64, u64) {
-    let mut shares = Shares::new(state, view.bundle);
+fn share_and_entitlement(state: &State, snapshot: &Snapshot<'_>, request: &Request) -> (u64, u64) {
+    let mut shares = Shares::new(state, snapshot.bundle);
     let waiting = state.derived.queue.levels.values().flat_map(BTreeMap::keys);
     let holding = state.derived.holdings.tenants();
     let own = &request.spec.tenant;
     let tenants: BTreeSet<&str> = waiting.chain(holding).chain([own]).map(|tenant| tenant.as_str()).collect();
-    let weight = |tenant: &str| view.bundle.tenants.get(tenant).map_or(0, |tenant| u128::from(tenant.spec.weight));
+    let weight = |tenant: &str| snapshot.bundle.tenants.get(tenant).map_or(0, |tenant| u128::from(tenant.spec.weight));
     let home = shares.institution_of(own.as_str());
     let (mut used, mut peers, mut institutions) = (0, 0, BTreeSet::new());
     for tenant in tenants {

@@ -7,7 +7,7 @@ use crate::explain::answer::Explanation;
 use crate::explain::explanation::{explain_beside, not_before_reserved};
 use crate::explain::outlook::{as_asked, beside_kept};
 use crate::explain::reclaims::Reclaims;
-use crate::feasibility::verdict::Candidate;
+use crate::feasibility::verdict::FeasiblePlacement;
 use crate::model::demand::RequestSpec;
 use crate::model::id::{ClassName, ClusterId, RequestId};
 use crate::model::limits::MAX_PLACEMENTS_PER_PLAN;
@@ -57,7 +57,7 @@ pub fn quote(state: &State, spec: &RequestSpec) -> Quote {
         run.find(spec, None)
     };
     let placed = run.placed.iter().filter(|placed| placed.is_of(&request)).map(|placed| &placed.candidate);
-    let found: Vec<&Candidate> = placed.chain(later.iter().flatten()).collect();
+    let found: Vec<&FeasiblePlacement> = placed.chain(later.iter().flatten()).collect();
     if found.is_empty() {
         return waits(&run, &plan, &hypothetical);
     }
@@ -94,11 +94,11 @@ fn submitted(state: &State, spec: &RequestSpec) -> Request {
 
 /// Of one that would wait.
 fn waits<'a>(run: &'a Planning<'a, 'a>, plan: &Plan, hypothetical: &Hypothetical<'_>) -> Quote {
-    let (state, request) = (run.view.state, hypothetical.request);
+    let (state, request) = (run.snapshot.state, hypothetical.request);
     let reclaims = Reclaims::planned(state, plan, hypothetical.id);
     let mut explanation = explain_beside(state, &request.spec, reclaims.as_ref());
     let placed = run.placed.iter().map(Placed::held).collect();
-    let earliest = beside_kept(run, plan, &run.view, placed, (request, reclaims.is_some()));
+    let earliest = beside_kept(run, plan, &run.snapshot, placed, (request, reclaims.is_some()));
     let earliest = as_asked(&request.spec, &explanation, earliest);
     if reclaims.is_none() {
         explain_others(plan, &mut explanation);
@@ -120,7 +120,7 @@ fn explain_others(plan: &Plan, explanation: &mut Explanation) {
 }
 
 /// What one term costs at all these.
-fn price_of(state: &State, spec: &RequestSpec, found: &[&Candidate]) -> u64 {
+fn price_of(state: &State, spec: &RequestSpec, found: &[&FeasiblePlacement]) -> u64 {
     let rate = |class: &ClassName| {
         let class = state.policy.as_ref().and_then(|record| record.bundle.classes.get(class.as_str()));
         class.map_or(0, |class| class.spec.price_credits_milli_per_gpu_hour)

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use crate::explain::answer::Explanation;
-use crate::feasibility::obstacles::never::ones;
-use crate::feasibility::reclaim::preemption::going;
+use crate::feasibility::obstacles::never_fits::ones;
+use crate::feasibility::reclaim_checks::preemption::going;
 use crate::model::id::{ClusterId, LeaseId, PriorityName, RequestId};
 use crate::model::lease::{Lease, LeaseState};
 use crate::model::reclaim::ReclaimReason;

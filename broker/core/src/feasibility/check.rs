@@ -7,10 +7,10 @@ use comity_policy::{compile_selector, show_duration, show_gpus};
 use crate::feasibility::check_wiring::{check_count, check_network, check_part};
 use crate::feasibility::fit::device::room;
 use crate::feasibility::fit::mig_device::cut;
-use crate::feasibility::fit::{Counted, Wanted, free_cpu_and_memory, serves};
+use crate::feasibility::fit::{ResourceKind, Wanted, free_cpu_and_memory, serves};
 use crate::feasibility::obstacle::{Obstacle, check_reserve, delivery_offered, permitted};
-use crate::feasibility::reclaim::pool::check_pools;
-use crate::feasibility::snapshot::{Ask, View};
+use crate::feasibility::reclaim_checks::pool::check_pools;
+use crate::feasibility::snapshot::{PolicyQuery, Snapshot};
 use crate::model::demand::{DeviceChoice, Members, RequestSpec, Share};
 use crate::model::id::{ClassName, ClusterId, LeaseId, NodeId, RequestId};
 use crate::model::inventory::Device;
@@ -57,20 +57,20 @@ pub fn check(state: &State, request: RequestId, placement: &Placement) -> Result
 pub(crate) fn check_proposed(state: &State, proposed: &ProposedPlacement, role: Role) -> Result<Vec<Grant>, Refusal> {
     let id = proposed.request;
     let request = state.requests.get(&id).ok_or_else(|| Refusal::not_found("request", id, "request"))?;
-    let mut view = View::new(state).ok_or_else(Refusal::no_policy)?;
+    let mut snapshot = Snapshot::new(state).ok_or_else(Refusal::no_policy)?;
     // What is replaced counts against limits only once.
     if let Role::Replaces(old) = role {
-        view.without_chain(&request.chain_of(state, old));
+        snapshot.without_chain(&request.chain_of(state, old));
     } else if role == Role::Starts
         && (request.early || request.spec.start_by.is_some_and(|deadline| deadline <= state.log_time))
     {
         return Err(Refusal::new(Code::WrongState, "its start window is not open", "plan again"));
     }
     if role == Role::Joins {
-        view.beside_milli = gang::held_milli(state, request);
+        snapshot.beside_milli = gang::held_milli(state, request);
     }
     if !proposed.more.is_empty() {
-        return check_parts(&mut view, request, proposed, role);
+        return check_parts(&mut snapshot, request, proposed, role);
     }
     let mut refusal = None;
     let specs = match role {
@@ -79,7 +79,7 @@ pub(crate) fn check_proposed(state: &State, proposed: &ProposedPlacement, role: 
         Role::Joins => gang::joining(state, request).into_iter().collect(),
     };
     for spec in specs {
-        match check_part_of(&view, &spec, &proposed.placement) {
+        match check_part_of(&snapshot, &spec, &proposed.placement) {
             Ok(grant) => return Ok(vec![grant]),
             Err(reason) => refusal = refusal.or(Some(reason)),
         }
@@ -89,7 +89,7 @@ pub(crate) fn check_proposed(state: &State, proposed: &ProposedPlacement, role: 
 
 /// The parts of a gang that starts on several donors: each holds beside the others, and together they are enough.
 fn check_parts(
-    view: &mut View<'_>,
+    snapshot: &mut Snapshot<'_>,
     request: &Request,
     proposed: &ProposedPlacement,
     role: Role,
@@ -106,9 +106,9 @@ fn check_parts(
     let one = spec.for_members(Members { min: 1, ..members }, Vec::new());
     let (mut grants, mut units) = (Vec::new(), 0);
     for part in proposed.parts() {
-        let grant = check_part_of(view, &one, part)?;
-        view.take(spec.tenant.as_str(), &grant.class, grant.agreement.as_deref(), part);
-        view.beside_milli = view.beside_milli.saturating_add(part.milli());
+        let grant = check_part_of(snapshot, &one, part)?;
+        snapshot.take(spec.tenant.as_str(), &grant.class, grant.agreement.as_deref(), part);
+        snapshot.beside_milli = snapshot.beside_milli.saturating_add(part.milli());
         units += part.units();
         grants.push(grant);
     }
@@ -120,8 +120,8 @@ fn check_parts(
 }
 
 /// One placement.
-fn check_part_of(view: &View<'_>, spec: &RequestSpec, placement: &Placement) -> Result<Grant, Refusal> {
-    let (state, donor) = (view.state, &placement.donor);
+fn check_part_of(snapshot: &Snapshot<'_>, spec: &RequestSpec, placement: &Placement) -> Result<Grant, Refusal> {
+    let (state, donor) = (snapshot.state, &placement.donor);
     if *donor == spec.origin {
         return Err(no_capacity(format!("{donor} cannot lend to itself")));
     }
@@ -131,8 +131,8 @@ fn check_part_of(view: &View<'_>, spec: &RequestSpec, placement: &Placement) -> 
     if !state.clusters.get(donor).is_some_and(|cluster| cluster.connected) {
         return Err(no_capacity(format!("{donor} is not connected")));
     }
-    delivery_offered(view, spec.delivery, donor).map_err(|obstacle| no_capacity(obstacle.reason))?;
-    let class = class_of(view, spec, placement)?;
+    delivery_offered(snapshot, spec.delivery, donor).map_err(|obstacle| no_capacity(obstacle.reason))?;
+    let class = class_of(snapshot, spec, placement)?;
     let selector = match &spec.gpus.devices {
         DeviceChoice::Class(_) => None,
         DeviceChoice::Selector(source) => Some(selector_of(source)?),
@@ -145,16 +145,16 @@ fn check_part_of(view: &View<'_>, spec: &RequestSpec, placement: &Placement) -> 
         selector: selector.as_ref(),
         most_milli: None,
     };
-    let wanted = wanted.under_terms(view, donor);
+    let wanted = wanted.under_terms(snapshot, donor);
     check_count(&wanted, placement).map_err(no_capacity)?;
-    check_network(view, donor, &wanted, placement).map_err(no_capacity)?;
+    check_network(snapshot, donor, &wanted, placement).map_err(no_capacity)?;
     if spec.topology.same_node && placement.nodes.len() != 1 {
         return Err(no_capacity("the placement is not on one node".to_owned()));
     }
-    let way = Counted { resource: placement.resource_name.clone(), profile: placement.profile.clone() };
+    let kind = ResourceKind { resource: placement.resource_name.clone(), profile: placement.profile.clone() };
     let mut resources = 0;
     for (id, part) in &placement.nodes {
-        resources += check_node(view, donor, (id, part), &wanted, &way)?;
+        resources += check_node(snapshot, donor, (id, part), &wanted, &kind)?;
     }
     if resources != placement.resource_count {
         return Err(no_capacity(format!(
@@ -162,7 +162,7 @@ fn check_part_of(view: &View<'_>, spec: &RequestSpec, placement: &Placement) -> 
             placement.resource_count
         )));
     }
-    let ask = Ask {
+    let ask = PolicyQuery {
         tenant: spec.tenant.as_str(),
         origin: &spec.origin,
         class: &class,
@@ -170,14 +170,14 @@ fn check_part_of(view: &View<'_>, spec: &RequestSpec, placement: &Placement) -> 
         delivery: spec.delivery,
         duration: spec.duration,
     };
-    let agreement = permitted(view.may_borrow(donor, ask)).map_err(|obstacle| denied(&obstacle))?;
-    check_reserve(view, donor, placement).map_err(|obstacle| denied(&obstacle))?;
-    check_pools(view, placement).map_err(|obstacle| no_capacity(obstacle.reason))?;
+    let agreement = permitted(snapshot.may_borrow(donor, ask)).map_err(|obstacle| denied(&obstacle))?;
+    check_reserve(snapshot, donor, placement).map_err(|obstacle| denied(&obstacle))?;
+    check_pools(snapshot, placement).map_err(|obstacle| no_capacity(obstacle.reason))?;
     Ok(Grant { class, agreement: agreement.map(str::to_owned) })
 }
 
 /// The class that all devices of a placement belong to.
-fn class_of(view: &View<'_>, spec: &RequestSpec, placement: &Placement) -> Result<ClassName, Refusal> {
+fn class_of(snapshot: &Snapshot<'_>, spec: &RequestSpec, placement: &Placement) -> Result<ClassName, Refusal> {
     if let DeviceChoice::Class(class) = &spec.gpus.devices {
         return Ok(class.clone());
     }
@@ -186,31 +186,31 @@ fn class_of(view: &View<'_>, spec: &RequestSpec, placement: &Placement) -> Resul
         .iter()
         .find_map(|(id, part)| {
             let index = usize::try_from(*part.devices.keys().next()?).ok()?;
-            view.state.device_classes(&placement.donor, id).get(index)?.clone()
+            snapshot.state.device_classes(&placement.donor, id).get(index)?.clone()
         })
         .ok_or_else(|| no_capacity("the placement has no device that belongs to a class".to_owned()))
 }
 
 /// Checks one node's part; the number of Kubernetes resources it counts as.
 fn check_node(
-    view: &View<'_>,
+    snapshot: &Snapshot<'_>,
     donor: &ClusterId,
     (id, part): (&NodeId, &NodePlacement),
     wanted: &Wanted<'_>,
-    way: &Counted,
+    kind: &ResourceKind,
 ) -> Result<u64, Refusal> {
-    let node = view
+    let node = snapshot
         .node(donor, id)
         .filter(|node| node.schedulable)
         .ok_or_else(|| no_capacity(format!("node {id} of {donor} is not there any more")))?;
-    let classes = view.state.device_classes(donor, id);
-    let lent = view.occupancy(donor, id);
+    let classes = snapshot.state.device_classes(donor, id);
+    let lent = snapshot.occupancy(donor, id);
     let (mut resources, mut units) = (0, 0);
     for (&index, share) in &part.devices {
         let gone = || no_capacity(format!("device {index} of node {id} of {donor} is not free any more"));
         let at = usize::try_from(index).map_err(|_| gone())?;
         let device = node.devices.get(at).ok_or_else(gone)?;
-        if !serves(device, classes.get(at).and_then(Option::as_ref), wanted, way) {
+        if !serves(device, classes.get(at).and_then(Option::as_ref), wanted, kind) {
             return Err(gone());
         }
         let room = room(device, index, lent, &wanted.gpus.share).ok_or_else(gone)?;
@@ -361,9 +361,9 @@ fn check_queue(state: &State, spec: &RequestSpec, limits: &comity_policy::Limits
 /// Whether policy allows `lease` a fresh term of length `term`.
 pub fn check_renewal(state: &State, lease: LeaseId, term: Millis) -> Result<(), Refusal> {
     let lease = state.leases.get(&lease).ok_or_else(|| Refusal::not_found("lease", lease, "lease"))?;
-    let mut view = View::new(state).ok_or_else(Refusal::no_policy)?;
-    view.without(lease);
-    let ask = Ask {
+    let mut snapshot = Snapshot::new(state).ok_or_else(Refusal::no_policy)?;
+    snapshot.without(lease);
+    let ask = PolicyQuery {
         tenant: lease.tenant.as_str(),
         origin: &lease.origin,
         class: &lease.class,
@@ -371,5 +371,5 @@ pub fn check_renewal(state: &State, lease: LeaseId, term: Millis) -> Result<(), 
         delivery: lease.delivery,
         duration: term,
     };
-    permitted(view.may_borrow(&lease.placement.donor, ask)).map(|_| ()).map_err(|obstacle| denied(&obstacle))
+    permitted(snapshot.may_borrow(&lease.placement.donor, ask)).map(|_| ()).map_err(|obstacle| denied(&obstacle))
 }

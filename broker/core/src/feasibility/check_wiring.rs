@@ -7,7 +7,7 @@ use litemap::LiteMap;
 use crate::feasibility::fit::Wanted;
 use crate::feasibility::fit::bandwidth::{carries, takes};
 use crate::feasibility::fit::wired::{clique, free_numa};
-use crate::feasibility::snapshot::View;
+use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::{Numa, NvLink};
 use crate::model::id::ClusterId;
 use crate::model::inventory::{Device, Node, NumaAmounts};
@@ -32,7 +32,7 @@ pub(crate) fn check_count(wanted: &Wanted<'_>, placement: &Placement) -> Result<
 
 /// On several nodes, each gives what is asked for on the network that they all are on; else nobody gives any.
 pub(crate) fn check_network(
-    view: &View<'_>,
+    snapshot: &Snapshot<'_>,
     donor: &ClusterId,
     wanted: &Wanted<'_>,
     placement: &Placement,
@@ -45,8 +45,8 @@ pub(crate) fn check_network(
     let not_joined = || format!("the placement does not take {gbits} Gbit/s of each node on one network");
     let network = placement.nodes.values().find_map(|part| part.rdma_gbits.keys().next()).ok_or_else(not_joined)?;
     for (id, part) in &placement.nodes {
-        let free = |node: &&Node| carries(node, view.occupancy(donor, id), network, gbits, true);
-        let node = view.node(donor, id).filter(free);
+        let free = |node: &&Node| carries(node, snapshot.occupancy(donor, id), network, gbits, true);
+        let node = snapshot.node(donor, id).filter(free);
         let node = node.ok_or_else(|| format!("node {id} of {donor} has not {gbits} Gbit/s free on {network}"))?;
         if !takes(part, node, network, gbits) {
             return Err(not_joined());

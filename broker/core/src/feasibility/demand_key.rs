@@ -6,7 +6,7 @@ use crate::model::time::Millis;
 
 /// All of a request that has to do with whether it fits.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct DemandKey<'a> {
     tenant: &'a str,
     origin: &'a ClusterId,
     gpus: &'a GpuDemand,
@@ -19,7 +19,7 @@ pub(crate) struct Asked<'a> {
     deny: &'a [ClusterId],
 }
 
-impl<'a> Asked<'a> {
+impl<'a> DemandKey<'a> {
     pub(crate) fn of(spec: &'a RequestSpec) -> Self {
         Self {
             tenant: spec.tenant.as_str(),

@@ -5,7 +5,7 @@ pub(crate) mod cutting;
 pub(crate) mod device;
 pub(crate) mod mig_device;
 pub(crate) mod nodes;
-pub(crate) mod ways;
+pub(crate) mod resource_kinds;
 pub(crate) mod wired;
 
 use std::collections::BTreeSet;
@@ -13,12 +13,12 @@ use std::collections::BTreeSet;
 use comity_policy::NvLinkSharing;
 use litemap::LiteMap;
 
-use crate::feasibility::fit::cutting::{Cutting, LaidOut, Worths};
+use crate::feasibility::fit::cutting::{Cutting, LaidOut, MigValues};
 use crate::feasibility::fit::device::room;
-use crate::feasibility::fit::nodes::{Candidate, Chosen, choose, reach};
-use crate::feasibility::fit::ways::{sizes, ways};
+use crate::feasibility::fit::nodes::{Chosen, NodeRoom, choose, reach};
+use crate::feasibility::fit::resource_kinds::{resource_kinds, sizes};
 use crate::feasibility::fit::wired::{Laid, Wired, is_of_a_whole_clique, is_wired};
-use crate::feasibility::snapshot::View;
+use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::{GpuDemand, Members, NvLink, Share, Topology};
 use crate::model::id::{ClassName, ClusterId, NodeId};
 use crate::model::inventory::{Device, Node};
@@ -57,8 +57,8 @@ pub(crate) struct Wanted<'a> {
 
 impl Wanted<'_> {
     /// As the donor's terms have it: who wants devices that NVLink joins may have to take nodes whole.
-    pub(crate) fn under_terms(mut self, view: &View<'_>, donor: &ClusterId) -> Self {
-        let terms = view.bundle.clusters.get(donor.as_str()).map(|terms| &terms.spec.node_sharing);
+    pub(crate) fn under_terms(mut self, snapshot: &Snapshot<'_>, donor: &ClusterId) -> Self {
+        let terms = snapshot.bundle.clusters.get(donor.as_str()).map(|terms| &terms.spec.node_sharing);
         if self.topology.nvlink == NvLink::Required
             && self.gpus.count > 1
             && terms.is_some_and(|terms| terms.nvlink == NvLinkSharing::WholeNodes)
@@ -88,14 +88,14 @@ impl Wanted<'_> {
 
 /// How the shares of a placement are counted on the donor: all of one are counted alike.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Counted {
+pub(crate) struct ResourceKind {
     /// Kubernetes resource: with MIG's mixed strategy each profile has its own.
     pub(crate) resource: String,
     /// MIG profile, if that is what the shares are.
     pub(crate) profile: Option<String>,
 }
 
-impl Counted {
+impl ResourceKind {
     pub(crate) fn of(device: &Device, share: &Share) -> Self {
         let profile = mig_device::profile(device, share);
         let resource = match &profile {
@@ -109,35 +109,35 @@ impl Counted {
 }
 
 /// Fits `wanted` on `donor`, on devices that NVLink joins if that is preferred and can be had.
-pub(crate) fn fit(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, worths: &mut Worths) -> Fit {
+pub(crate) fn fit(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>, mig_values: &mut MigValues) -> Fit {
     if wanted.topology.nvlink == NvLink::Preferred {
         let joined = Wanted { topology: Topology { nvlink: NvLink::Required, ..wanted.topology }, ..*wanted };
-        let found = fit_any_way(view, donor, &joined.under_terms(view, donor), worths);
+        let found = fit_any_way(snapshot, donor, &joined.under_terms(snapshot, donor), mig_values);
         if matches!(found, Fit::Fits { .. }) {
             return found;
         }
     }
-    fit_any_way(view, donor, &wanted.under_terms(view, donor), worths)
+    fit_any_way(snapshot, donor, &wanted.under_terms(snapshot, donor), mig_values)
 }
 
 /// Fits `wanted` on `donor`. One placement is counted one way; ways are tried in order. Memory comes in pieces of a
 /// different size with each: the smallest are taken. So do fractions of devices that are shared in other ways: those
 /// are tried first that give least above what is asked for.
-fn fit_any_way(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, worths: &mut Worths) -> Fit {
-    let ways = ways(view, donor, wanted);
+fn fit_any_way(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>, mig_values: &mut MigValues) -> Fit {
+    let resource_kinds = resource_kinds(snapshot, donor, wanted);
     // A gang has as many members as it can have, wherever they are.
-    let mut sizes = if wanted.members.is_none() { sizes(view, donor, wanted) } else { BTreeSet::new() };
+    let mut sizes = if wanted.members.is_none() { sizes(snapshot, donor, wanted) } else { BTreeSet::new() };
     sizes.pop_last();
     for most in sizes {
         let smaller = Wanted { most_milli: Some(most), ..*wanted };
-        let mut fits = ways.iter().map(|way| fit_counted(view, donor, &smaller, way, worths));
+        let mut fits = resource_kinds.iter().map(|kind| fit_counted(snapshot, donor, &smaller, kind, mig_values));
         if let Some(found) = fits.find(|found| matches!(found, Fit::Fits { .. })) {
             return found;
         }
     }
     let mut best = Fit::Lacks { now: 0, ever: 0 };
-    for way in &ways {
-        best = best.or_smaller(fit_counted(view, donor, wanted, way, worths));
+    for kind in &resource_kinds {
+        best = best.or_smaller(fit_counted(snapshot, donor, wanted, kind, mig_values));
         if matches!(best, Fit::Fits { .. }) && !matches!(wanted.gpus.share, Share::MemoryMib(_)) {
             break;
         }
@@ -147,13 +147,13 @@ fn fit_any_way(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, worths: 
 
 /// Shares that each node with room for any would hold if nothing were in use, counted in the way of which there are
 /// most.
-pub(crate) fn idle_units(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Vec<u32> {
-    let counted = |way: Counted| {
-        let units = view.nodes(donor).map(|node| node_units(view, donor, node, wanted, &way, false));
+pub(crate) fn idle_units(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Vec<u32> {
+    let counted = |kind: ResourceKind| {
+        let units = snapshot.nodes(donor).map(|node| node_units(snapshot, donor, node, wanted, &kind, false));
         units.filter(|units| *units > 0).collect::<Vec<u32>>()
     };
     let all = |units: &Vec<u32>| units.iter().map(|units| u64::from(*units)).sum::<u64>();
-    ways(view, donor, wanted).into_iter().map(counted).max_by_key(all).unwrap_or_default()
+    resource_kinds(snapshot, donor, wanted).into_iter().map(counted).max_by_key(all).unwrap_or_default()
 }
 
 impl Fit {
@@ -171,24 +171,31 @@ impl Fit {
     }
 }
 
-fn fit_counted(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, way: &Counted, worths: &mut Worths) -> Fit {
-    let mut candidates: Vec<Candidate<'_>> = Vec::new();
-    for (id, node, classes) in view.nodes(donor) {
-        let units = node_units(view, donor, (id, node, classes), wanted, way, true);
+fn fit_counted(
+    snapshot: &Snapshot<'_>,
+    donor: &ClusterId,
+    wanted: &Wanted<'_>,
+    kind: &ResourceKind,
+    mig_values: &mut MigValues,
+) -> Fit {
+    let mut candidates: Vec<NodeRoom<'_>> = Vec::new();
+    for (id, node, classes) in snapshot.nodes(donor) {
+        let units = node_units(snapshot, donor, (id, node, classes), wanted, kind, true);
         if units > 0 {
-            candidates.push(Candidate { id, node, lent: view.occupancy(donor, id), units });
+            candidates.push(NodeRoom { id, node, lent: snapshot.occupancy(donor, id), units });
         }
     }
     let rooms = candidates.iter().map(|candidate| (candidate.node, candidate.lent, candidate.units));
     let now = reach(rooms, wanted.topology, true);
     // Which instances make up a member, or lie at which NUMA node, cutting does not look at.
-    let cutting = if is_wired(wanted) { None } else { Cutting::begin(view, donor, wanted, way, worths) };
+    let cutting = if is_wired(wanted) { None } else { Cutting::begin(snapshot, donor, wanted, kind, mig_values) };
     let fits = match cutting {
-        Some(cutting) => fit_cut(view, donor, wanted, way, &candidates, cutting),
-        None => fit_as_it_is(view, donor, wanted, way, &candidates, now),
+        Some(cutting) => fit_cut(snapshot, donor, wanted, kind, &candidates, cutting),
+        None => fit_as_it_is(snapshot, donor, wanted, kind, &candidates, now),
     };
     fits.unwrap_or_else(|| {
-        let idle = view.nodes(donor).map(|node| (node.1, None, node_units(view, donor, node, wanted, way, false)));
+        let idle =
+            snapshot.nodes(donor).map(|node| (node.1, None, node_units(snapshot, donor, node, wanted, kind, false)));
         Fit::Lacks { now, ever: reach(idle, wanted.topology, false) }
     })
 }
@@ -196,27 +203,27 @@ fn fit_counted(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, way: &Co
 /// Fits on devices that stay as they are. Whole nodes may hold enough shares in sum and yet not divide into exactly
 /// what is asked.
 fn fit_as_it_is(
-    view: &View<'_>,
+    snapshot: &Snapshot<'_>,
     donor: &ClusterId,
     wanted: &Wanted<'_>,
-    way: &Counted,
-    candidates: &[Candidate<'_>],
+    kind: &ResourceKind,
+    candidates: &[NodeRoom<'_>],
     now: u64,
 ) -> Option<Fit> {
     let of_size = |count| choose(candidates, count, wanted.piece(), wanted.topology);
     let chosen = wanted.sizes(now).find_map(of_size)?;
-    let placement = lay_out(view, donor, wanted, way, &chosen)?;
-    let waste_milli = i64::try_from(stranded(view, &placement)).unwrap_or(i64::MAX);
+    let placement = lay_out(snapshot, donor, wanted, kind, &chosen)?;
+    let waste_milli = i64::try_from(stranded(snapshot, &placement)).unwrap_or(i64::MAX);
     Some(Fit::Fits { placement, waste_milli })
 }
 
 /// Fits where devices are cut: on the node that loses least by it, or else on as few as possible.
 fn fit_cut(
-    view: &View<'_>,
+    snapshot: &Snapshot<'_>,
     donor: &ClusterId,
     wanted: &Wanted<'_>,
-    way: &Counted,
-    candidates: &[Candidate<'_>],
+    kind: &ResourceKind,
+    candidates: &[NodeRoom<'_>],
     mut cutting: Cutting<'_, '_>,
 ) -> Option<Fit> {
     let count = wanted.gpus.count;
@@ -255,7 +262,7 @@ fn fit_cut(
             memory_mib: wanted.gpus.memory_mib_per_gpu.saturating_mul(u64::from(here)),
             ..NodePlacement::default()
         };
-        if let Some((network, node)) = network.zip(view.node(donor, id)) {
+        if let Some((network, node)) = network.zip(snapshot.node(donor, id)) {
             bandwidth::take(&mut part, node, network, wanted.topology.rdma_gbits);
         }
         (id.clone(), part)
@@ -263,24 +270,24 @@ fn fit_cut(
     let placement = Placement {
         donor: donor.clone(),
         nodes: nodes.collect(),
-        offer_generation: offer_generation(view, donor),
-        resource_name: way.resource.clone(),
+        offer_generation: offer_generation(snapshot, donor),
+        resource_name: kind.resource.clone(),
         resource_count,
-        profile: way.profile.clone(),
+        profile: kind.profile.clone(),
     };
     Some(Fit::Fits { placement, waste_milli })
 }
 
-fn offer_generation(view: &View<'_>, donor: &ClusterId) -> u64 {
-    view.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref()).map_or(0, |offer| offer.generation)
+fn offer_generation(snapshot: &Snapshot<'_>, donor: &ClusterId) -> u64 {
+    snapshot.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref()).map_or(0, |offer| offer.generation)
 }
 
 /// What stays free on the devices that the placement uses in part. An instance of MIG that stays as it is strands
 /// nothing.
-fn stranded(view: &View<'_>, placement: &Placement) -> u64 {
+fn stranded(snapshot: &Snapshot<'_>, placement: &Placement) -> u64 {
     let mut stranded = 0;
     for (id, part) in &placement.nodes {
-        let lent = view.occupancy(&placement.donor, id);
+        let lent = snapshot.occupancy(&placement.donor, id);
         for (index, share) in part.devices.iter().filter(|(_, share)| share.slots.is_empty()) {
             let lent = lent.and_then(|node| node.devices.get(index)).copied().unwrap_or(0);
             stranded += u64::from(crate::model::limits::WHOLE_MILLI.saturating_sub(lent).saturating_sub(share.milli));
@@ -292,20 +299,20 @@ fn stranded(view: &View<'_>, placement: &Placement) -> u64 {
 /// Shares that fit on a node: by devices, CPU and memory. With `whole_node` a node counts only if all of it is free and
 /// wanted.
 fn node_units(
-    view: &View<'_>,
+    snapshot: &Snapshot<'_>,
     donor: &ClusterId,
     (id, node, classes): (&NodeId, &Node, &[Option<ClassName>]),
     wanted: &Wanted<'_>,
-    way: &Counted,
+    kind: &ResourceKind,
     as_it_is: bool,
 ) -> u32 {
     if as_it_is && !node.schedulable {
         return 0;
     }
-    let lent = view.occupancy(donor, id).filter(|_| as_it_is);
+    let lent = snapshot.occupancy(donor, id).filter(|_| as_it_is);
     let mut units = 0_u32;
     for (index, (device, class)) in (0_u32..).zip(node.devices.iter().zip(classes)) {
-        let found = serves(device, class.as_ref(), wanted, way)
+        let found = serves(device, class.as_ref(), wanted, kind)
             .then(|| {
                 let share = &wanted.gpus.share;
                 if as_it_is { room(device, index, lent, share) } else { room(&device.idle(), index, lent, share) }
@@ -318,7 +325,7 @@ fn node_units(
         units = units.saturating_add(here);
     }
     let room = if is_wired(wanted) {
-        Wired::of((node, classes), lent, wanted, way, as_it_is).units(wanted.most())
+        Wired::of((node, classes), lent, wanted, kind, as_it_is).units(wanted.most())
     } else {
         let (cpu, memory) = free_cpu_and_memory(node, lent, as_it_is);
         units.min(parts(cpu, wanted.gpus.cpu_milli_per_gpu)).min(parts(memory, wanted.gpus.memory_mib_per_gpu))
@@ -351,9 +358,9 @@ fn parts(whole: u64, part: u64) -> u32 {
 }
 
 /// Whether a device is one of those asked for.
-pub(crate) fn serves(device: &Device, class: Option<&ClassName>, wanted: &Wanted<'_>, way: &Counted) -> bool {
+pub(crate) fn serves(device: &Device, class: Option<&ClassName>, wanted: &Wanted<'_>, kind: &ResourceKind) -> bool {
     class == Some(wanted.class)
-        && Counted::of(device, &wanted.gpus.share) == *way
+        && ResourceKind::of(device, &wanted.gpus.share) == *kind
         && wanted.selector.is_none_or(|selector| selector.matches(&device.facts()))
         && wanted
             .most_milli
@@ -363,10 +370,10 @@ pub(crate) fn serves(device: &Device, class: Option<&ClassName>, wanted: &Wanted
 /// Spreads the shares over the chosen nodes; on each, devices already in part use come first, so that whole ones stay
 /// whole.
 fn lay_out(
-    view: &View<'_>,
+    snapshot: &Snapshot<'_>,
     donor: &ClusterId,
     wanted: &Wanted<'_>,
-    way: &Counted,
+    kind: &ResourceKind,
     chosen: &Chosen<'_>,
 ) -> Option<Placement> {
     let mut nodes = LiteMap::new();
@@ -381,11 +388,11 @@ fn lay_out(
         if let Some(network) = chosen.network {
             bandwidth::take(&mut part, candidate.node, network, wanted.topology.rdma_gbits);
         }
-        let classes = view.state.device_classes(donor, candidate.id);
+        let classes = snapshot.state.device_classes(donor, candidate.id);
         let laid = if is_wired(wanted) {
-            Wired::of((candidate.node, classes), candidate.lent, wanted, way, true).lay(here)?
+            Wired::of((candidate.node, classes), candidate.lent, wanted, kind, true).lay(here)?
         } else {
-            lay_on(candidate, classes, wanted, way, here)
+            lay_on(candidate, classes, wanted, kind, here)
         };
         part.numa = laid.numa;
         for (index, (units, room)) in laid.devices {
@@ -399,25 +406,25 @@ fn lay_out(
     Some(Placement {
         donor: donor.clone(),
         nodes,
-        offer_generation: offer_generation(view, donor),
-        resource_name: way.resource.clone(),
+        offer_generation: offer_generation(snapshot, donor),
+        resource_name: kind.resource.clone(),
         resource_count,
-        profile: way.profile.clone(),
+        profile: kind.profile.clone(),
     })
 }
 
 /// Lays `here` shares on the devices of one node, whatever joins them: where they take less first, then on those in
 /// use.
 fn lay_on(
-    candidate: &Candidate<'_>,
+    candidate: &NodeRoom<'_>,
     classes: &[Option<ClassName>],
     wanted: &Wanted<'_>,
-    way: &Counted,
+    kind: &ResourceKind,
     mut here: u32,
 ) -> Laid {
     let mut rooms: Vec<((u32, u32, bool), u32, device::DeviceRoom)> = (0_u32..)
         .zip(candidate.node.devices.iter().zip(classes))
-        .filter(|(_, (device, class))| serves(device, class.as_ref(), wanted, way))
+        .filter(|(_, (device, class))| serves(device, class.as_ref(), wanted, kind))
         .filter_map(|(index, (device, _))| {
             let room = room(device, index, candidate.lent, &wanted.gpus.share)?;
             let lent = candidate.lent.and_then(|node| node.devices.get(&index)).copied().unwrap_or(0);

@@ -3,7 +3,7 @@
 use comity_policy::{Denial, show_gpus};
 use serde::{Deserialize, Serialize};
 
-use crate::feasibility::snapshot::View;
+use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::Delivery;
 use crate::model::id::ClusterId;
 use crate::model::placement::Placement;
@@ -33,8 +33,12 @@ pub(crate) fn obstacle(code: &str, reason: String, unblock: impl Into<String>) -
 }
 
 /// Whether the donor's agent says that it can serve this delivery now.
-pub(crate) fn delivery_offered(view: &View<'_>, wanted: Delivery, donor: &ClusterId) -> Result<(), Box<Obstacle>> {
-    let cluster = view.state.clusters.get(donor);
+pub(crate) fn delivery_offered(
+    snapshot: &Snapshot<'_>,
+    wanted: Delivery,
+    donor: &ClusterId,
+) -> Result<(), Box<Obstacle>> {
+    let cluster = snapshot.state.clusters.get(donor);
     let deliveries = cluster.and_then(|cluster| cluster.offer.as_ref()).map(|offer| &offer.deliveries);
     if deliveries.is_some_and(|deliveries| deliveries.contains(&wanted)) {
         return Ok(());
@@ -65,21 +69,25 @@ pub(crate) fn permitted(answer: Result<Option<&str>, Box<Denial>>) -> Result<Opt
     })
 }
 
-/// What of a donor's healthy devices local work does not hold, in thousandths, as `view` has its nodes.
-pub(crate) fn not_local(view: &View<'_>, donor: &ClusterId) -> u64 {
-    if view.is_as_usable() {
-        return view.state.derived.capacities.get(donor).map_or(0, |holds| holds.gpu_milli);
+/// What of a donor's healthy devices local work does not hold, in thousandths, as `snapshot` has its nodes.
+pub(crate) fn not_local(snapshot: &Snapshot<'_>, donor: &ClusterId) -> u64 {
+    if snapshot.is_as_usable() {
+        return snapshot.state.derived.capacities.get(donor).map_or(0, |holds| holds.gpu_milli);
     }
-    view.nodes(donor).map(|(_, node, _)| for_leases(node).gpu_milli).sum()
+    snapshot.nodes(donor).map(|(_, node, _)| for_leases(node).gpu_milli).sum()
 }
 
 /// The donor's local reserve stays free: what is free on all its healthy devices, less this placement.
-pub(crate) fn check_reserve(view: &View<'_>, donor: &ClusterId, placement: &Placement) -> Result<(), Box<Obstacle>> {
-    let reserve = view.bundle.clusters.get(donor.as_str()).map_or(0, |terms| terms.spec.local_reserve_gpus_milli);
+pub(crate) fn check_reserve(
+    snapshot: &Snapshot<'_>,
+    donor: &ClusterId,
+    placement: &Placement,
+) -> Result<(), Box<Obstacle>> {
+    let reserve = snapshot.bundle.clusters.get(donor.as_str()).map_or(0, |terms| terms.spec.local_reserve_gpus_milli);
     if reserve == 0 {
         return Ok(());
     }
-    let free = not_local(view, donor).saturating_sub(view.lent_milli(donor));
+    let free = not_local(snapshot, donor).saturating_sub(snapshot.lent_milli(donor));
     if free >= placement.milli().saturating_add(reserve) {
         return Ok(());
     }

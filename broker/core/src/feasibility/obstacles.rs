@@ -1,6 +1,6 @@
 //! Reasons why a donor cannot serve a request.
 
-pub(crate) mod never;
+pub(crate) mod never_fits;
 pub(crate) mod no_start;
-pub(crate) mod unwell;
-pub(crate) mod wishes;
+pub(crate) mod not_wired;
+pub(crate) mod unhealthy;

@@ -1,9 +1,9 @@
 //! Whether a demand fits once leases are gone.
 
-use crate::feasibility::fit::cutting::Worths;
+use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::fit;
-use crate::feasibility::snapshot::{Held, View};
-use crate::feasibility::verdict::{Candidate, ask_donor};
+use crate::feasibility::snapshot::{Held, Snapshot};
+use crate::feasibility::verdict::{FeasiblePlacement, ask_donor};
 use crate::model::demand::RequestSpec;
 use crate::model::id::ClusterId;
 use crate::model::lease::Lease;
@@ -11,27 +11,27 @@ use crate::model::time::Timestamp;
 
 /// Where `spec` fits at `donor` once those are gone.
 pub(crate) fn released(
-    view: &View<'_>,
+    snapshot: &Snapshot<'_>,
     gone: &[&Held<'_>],
     spec: &RequestSpec,
     donor: &ClusterId,
-) -> Option<Candidate> {
-    let mut view = view.clone();
+) -> Option<FeasiblePlacement> {
+    let mut snapshot = snapshot.clone();
     for held in gone {
-        view.release(held);
+        snapshot.release(held);
     }
-    let mut worths = Worths::default();
-    ask_donor(&view, spec, donor, &mut |view, donor, wanted| fit(view, donor, wanted, &mut worths)).ok()
+    let mut mig_values = MigValues::default();
+    ask_donor(&snapshot, spec, donor, &mut |snapshot, donor, wanted| fit(snapshot, donor, wanted, &mut mig_values)).ok()
 }
 
 /// Where `spec` fits at `donor` once those are gone.
 pub(crate) fn fits_when_gone<'l>(
-    view: &View<'_>,
+    snapshot: &Snapshot<'_>,
     spec: &RequestSpec,
     donor: &ClusterId,
     gone: impl Iterator<Item = &'l Lease>,
-) -> Option<Candidate> {
+) -> Option<FeasiblePlacement> {
     let held = gone.map(|lease| Held { end: Timestamp(0), counts: lease.as_use(), placement: &lease.placement });
     let held: Vec<Held<'_>> = held.collect();
-    released(view, &held.iter().collect::<Vec<_>>(), spec, donor)
+    released(snapshot, &held.iter().collect::<Vec<_>>(), spec, donor)
 }

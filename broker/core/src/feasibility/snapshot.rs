@@ -17,13 +17,13 @@ use crate::state::State;
 use crate::state::occupancy::{Changes, NodeOccupancy, Occupancy};
 use crate::state::usable::Usable;
 
-/// A matching run's view.
+/// A matching run's snapshot.
 #[derive(Clone)]
-pub(crate) struct View<'a> {
+pub(crate) struct Snapshot<'a> {
     pub(crate) state: &'a State,
     pub(crate) bundle: &'a Bundle,
     /// Requests that wait behind the one that is being placed and may want MIG instances, the oldest first.
-    pub(crate) ahead: Vec<&'a RequestSpec>,
+    pub(crate) lookahead: Vec<&'a RequestSpec>,
     /// Whether somebody reads the reasons.
     pub(crate) explains: bool,
     /// Thousandths that the request which is looked at holds at other donors, or came to hold earlier: limits on one
@@ -68,7 +68,7 @@ pub(crate) struct Held<'p> {
 
 /// Who asks for how much for how long: what policy wants to know besides the donor.
 #[derive(Clone, Copy)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct PolicyQuery<'a> {
     pub(crate) tenant: &'a str,
     pub(crate) origin: &'a ClusterId,
     pub(crate) class: &'a ClassName,
@@ -77,7 +77,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) duration: Millis,
 }
 
-impl<'a> View<'a> {
+impl<'a> Snapshot<'a> {
     /// `None` while no policy bundle is in force: then nothing may be lent.
     pub(crate) fn new(state: &'a State) -> Option<Self> {
         let bundle = &*state.policy.as_ref()?.bundle;
@@ -85,7 +85,7 @@ impl<'a> View<'a> {
         Some(Self {
             state,
             bundle,
-            ahead: Vec::new(),
+            lookahead: Vec::new(),
             explains: false,
             beside_milli: 0,
             usable: &state.derived.usable,
@@ -99,14 +99,14 @@ impl<'a> View<'a> {
     }
 
     /// The same where other nodes may be used, or more of them.
-    pub(crate) fn where_usable<'b>(self, usable: &'b Usable) -> View<'b>
+    pub(crate) fn where_usable<'b>(self, usable: &'b Usable) -> Snapshot<'b>
     where
         'a: 'b,
     {
-        View {
+        Snapshot {
             state: self.state,
             bundle: self.bundle,
-            ahead: self.ahead,
+            lookahead: self.lookahead,
             explains: self.explains,
             beside_milli: self.beside_milli,
             usable,
@@ -214,7 +214,7 @@ impl<'a> View<'a> {
     }
 
     /// What policy says to `ask` at `donor`: the agreement, or the reason against it.
-    pub(crate) fn may_borrow(&self, donor: &ClusterId, ask: Ask<'_>) -> Result<Option<&'a str>, Box<Denial>> {
+    pub(crate) fn may_borrow(&self, donor: &ClusterId, ask: PolicyQuery<'_>) -> Result<Option<&'a str>, Box<Denial>> {
         let institution = self.bundle.tenants.get(ask.tenant).map_or("", |tenant| tenant.spec.institution.as_str());
         self.bundle.may_borrow_under(&BorrowFacts {
             tenant: ask.tenant,

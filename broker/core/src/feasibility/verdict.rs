@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use comity_policy::{Selector, compile_selector};
 use serde::{Deserialize, Serialize};
 
-use crate::feasibility::fit::cutting::Worths;
+use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::{Fit, Wanted, fit};
 use crate::feasibility::obstacle::{Obstacle, check_reserve, delivery_offered, obstacle, permitted};
-use crate::feasibility::obstacles::never::never;
+use crate::feasibility::obstacles::never_fits::never;
 use crate::feasibility::obstacles::no_start::no_start;
-use crate::feasibility::obstacles::unwell::unwell;
-use crate::feasibility::obstacles::wishes::in_the_way;
-use crate::feasibility::reclaim::pool::{check_pools, really_free};
-use crate::feasibility::snapshot::{Ask, View};
+use crate::feasibility::obstacles::not_wired::in_the_way;
+use crate::feasibility::obstacles::unhealthy::unhealthy;
+use crate::feasibility::reclaim_checks::pool::{check_pools, really_free};
+use crate::feasibility::snapshot::{PolicyQuery, Snapshot};
 use crate::model::demand::{DeviceChoice, Members, RequestSpec};
 use crate::model::id::{ClassName, ClusterId};
 use crate::model::placement::Placement;
@@ -28,7 +28,7 @@ pub struct DonorVerdict {
 }
 
 /// A placement that policy and capacity allow.
-pub(crate) struct Candidate {
+pub(crate) struct FeasiblePlacement {
     pub(crate) placement: Placement,
     pub(crate) class: ClassName,
     pub(crate) agreement: Option<String>,
@@ -37,16 +37,16 @@ pub(crate) struct Candidate {
 }
 
 /// Finds room at one donor for devices of one class.
-pub(crate) type Fitter<'f> = &'f mut dyn FnMut(&View<'_>, &ClusterId, &Wanted<'_>) -> Fit;
+pub(crate) type Fitter<'f> = &'f mut dyn FnMut(&Snapshot<'_>, &ClusterId, &Wanted<'_>) -> Fit;
 
 /// Asks one donor. Filters come in the order in which their reasons help most: what the request says, whether the donor
 /// is there, what policy says, what is free.
 pub(crate) fn ask_donor(
-    view: &View<'_>,
+    snapshot: &Snapshot<'_>,
     spec: &RequestSpec,
     donor: &ClusterId,
     fitter: Fitter<'_>,
-) -> Result<Candidate, Box<Obstacle>> {
+) -> Result<FeasiblePlacement, Box<Obstacle>> {
     if !spec.allow_donors.is_empty() && !spec.allow_donors.contains(donor) || spec.deny_donors.contains(donor) {
         return Err(Box::new(obstacle(
             "donor-excluded",
@@ -54,7 +54,7 @@ pub(crate) fn ask_donor(
             "submit it without that restriction",
         )));
     }
-    let cluster = view.state.clusters.get(donor).filter(|cluster| cluster.connected).ok_or_else(|| {
+    let cluster = snapshot.state.clusters.get(donor).filter(|cluster| cluster.connected).ok_or_else(|| {
         Box::new(obstacle("donor-silent", format!("the agent of {donor} is not connected"), "wait until it is back"))
     })?;
     if cluster.offer.is_none() {
@@ -65,7 +65,7 @@ pub(crate) fn ask_donor(
         )));
     }
     match &spec.gpus.devices {
-        DeviceChoice::Class(class) => ask_class(view, spec, donor, class, None, fitter),
+        DeviceChoice::Class(class) => ask_class(snapshot, spec, donor, class, None, fitter),
         DeviceChoice::Selector(source) => {
             let selector = compile_selector(source).map_err(|problem| {
                 Box::new(obstacle(
@@ -74,25 +74,25 @@ pub(crate) fn ask_donor(
                     "submit the request with a selector that compiles",
                 ))
             })?;
-            ask_selector(view, spec, donor, &selector, fitter)
+            ask_selector(snapshot, spec, donor, &selector, fitter)
         }
     }
 }
 
 /// A selector may hit devices of several classes: the classes are tried in name order, and a lease is of one of them.
 fn ask_selector(
-    view: &View<'_>,
+    snapshot: &Snapshot<'_>,
     spec: &RequestSpec,
     donor: &ClusterId,
     selector: &Selector,
     fitter: Fitter<'_>,
-) -> Result<Candidate, Box<Obstacle>> {
-    let facts = view.state.derived.facts.get(donor).into_iter().flat_map(BTreeMap::keys);
+) -> Result<FeasiblePlacement, Box<Obstacle>> {
+    let facts = snapshot.state.derived.facts.get(donor).into_iter().flat_map(BTreeMap::keys);
     let classes: BTreeSet<&ClassName> =
         facts.filter(|(_, facts)| selector.matches(facts)).map(|(class, _)| class).collect();
     let mut first = None;
     for class in classes {
-        match ask_class(view, spec, donor, class, Some(selector), fitter) {
+        match ask_class(snapshot, spec, donor, class, Some(selector), fitter) {
             Ok(candidate) => return Ok(candidate),
             Err(obstacle) => first = first.or(Some(obstacle)),
         }
@@ -107,14 +107,14 @@ fn ask_selector(
 }
 
 fn ask_class(
-    view: &View<'_>,
+    snapshot: &Snapshot<'_>,
     spec: &RequestSpec,
     donor: &ClusterId,
     class: &ClassName,
     selector: Option<&Selector>,
     fitter: Fitter<'_>,
-) -> Result<Candidate, Box<Obstacle>> {
-    let ask = |milli| Ask {
+) -> Result<FeasiblePlacement, Box<Obstacle>> {
+    let ask = |milli| PolicyQuery {
         tenant: spec.tenant.as_str(),
         origin: &spec.origin,
         class,
@@ -123,34 +123,34 @@ fn ask_class(
         duration: spec.duration,
     };
     // Policy first, with the nominal amount: its reasons hold whatever is free.
-    let at_least = permitted(view.may_borrow(donor, ask(spec.least_milli())))?;
-    delivery_offered(view, spec.delivery, donor)?;
+    let at_least = permitted(snapshot.may_borrow(donor, ask(spec.least_milli())))?;
+    delivery_offered(snapshot, spec.delivery, donor)?;
     let wanted =
         Wanted { class, gpus: &spec.gpus, topology: spec.topology, members: spec.members, selector, most_milli: None };
-    let (mut placement, mut waste_milli, free) = match seek(view, donor, &wanted, fitter) {
+    let (mut placement, mut waste_milli, free) = match seek(snapshot, donor, &wanted, fitter) {
         (Fit::Fits { placement, waste_milli }, free) => (placement, waste_milli, free),
         (Fit::Lacks { now, ever }, _) => {
-            if view.explains
-                && let Some(ill) = unwell(view, donor, &wanted, (now, spec.least_shares()))
+            if snapshot.explains
+                && let Some(ill) = unhealthy(snapshot, donor, &wanted, (now, spec.least_shares()))
             {
                 return Err(Box::new(ill));
             }
-            if view.explains
-                && let Some(never) = never(view, donor, &wanted, spec.least_shares())
+            if snapshot.explains
+                && let Some(never) = never(snapshot, donor, &wanted, spec.least_shares())
             {
                 return Err(Box::new(never));
             }
-            if view.explains
-                && let Some(wish) = in_the_way(view, donor, &wanted, spec.least_shares())
+            if snapshot.explains
+                && let Some(wish) = in_the_way(snapshot, donor, &wanted, spec.least_shares())
             {
                 return Err(Box::new(wish));
             }
             let mut lacks = lacks(spec, donor, class, now, ever);
             // Costly to find out, so only where somebody reads it.
-            if view.explains
+            if snapshot.explains
                 && now == 0
                 && ever >= spec.least_shares()
-                && let Some((reason, unblock)) = no_start(view, donor, &wanted)
+                && let Some((reason, unblock)) = no_start(snapshot, donor, &wanted)
             {
                 (lacks.reason, lacks.unblock) = (reason, unblock);
             }
@@ -162,10 +162,10 @@ fn ask_class(
         let agreement = if placement.milli() == spec.least_milli() {
             at_least
         } else {
-            permitted(view.may_borrow(donor, ask(placement.milli())))?
+            permitted(snapshot.may_borrow(donor, ask(placement.milli())))?
         };
-        check_reserve(view, donor, placement)?;
-        if free { Ok(agreement) } else { check_pools(view, placement).map(|()| agreement) }
+        check_reserve(snapshot, donor, placement)?;
+        if free { Ok(agreement) } else { check_pools(snapshot, placement).map(|()| agreement) }
     };
     let mut agreement = granted(&placement, free);
     // More members than it needs may be more than policy allows: the most that it allows is found by halving.
@@ -176,7 +176,8 @@ fn ask_class(
         let (mut least, mut desired) = (None, members.min);
         while desired < beyond {
             let fewer = Wanted { members: Some(Members { desired, ..members }), ..wanted };
-            let (Fit::Fits { placement: some, waste_milli: waste }, free) = seek(view, donor, &fewer, fitter) else {
+            let (Fit::Fits { placement: some, waste_milli: waste }, free) = seek(snapshot, donor, &fewer, fitter)
+            else {
                 break;
             };
             match granted(&some, free) {
@@ -196,19 +197,19 @@ fn ask_class(
         }
     }
     let agreement = agreement?.map(str::to_owned);
-    Ok(Candidate { placement, class: class.clone(), agreement, waste_milli })
+    Ok(FeasiblePlacement { placement, class: class.clone(), agreement, waste_milli })
 }
 
 /// What the fitter finds; if local work holds what is counted as free there, what is found without such devices. And
 /// whether it is known that [pools](check_pools) have what was found.
-fn seek(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, fitter: Fitter<'_>) -> (Fit, bool) {
-    let found = fitter(view, donor, wanted);
+fn seek(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>, fitter: Fitter<'_>) -> (Fit, bool) {
+    let found = fitter(snapshot, donor, wanted);
     let Fit::Fits { placement, .. } = &found else { return (found, false) };
-    if check_pools(view, placement).is_ok() {
+    if check_pools(snapshot, placement).is_ok() {
         return (found, true);
     }
-    let free = really_free(view, donor);
-    match fit(&view.clone().where_usable(&free), donor, wanted, &mut Worths::default()) {
+    let free = really_free(snapshot, donor);
+    match fit(&snapshot.clone().where_usable(&free), donor, wanted, &mut MigValues::default()) {
         other @ Fit::Fits { .. } => (other, false),
         Fit::Lacks { .. } => (found, false),
     }

@@ -6,8 +6,8 @@
 //! of the old one is left out or gets less, so the plain order is never worse for anyone.
 
 use crate::feasibility::donors::spread::Found;
-use crate::feasibility::snapshot::View;
-use crate::feasibility::verdict::Candidate;
+use crate::feasibility::snapshot::Snapshot;
+use crate::feasibility::verdict::FeasiblePlacement;
 use crate::model::id::RequestId;
 use crate::model::proposal::ProposedPlacement;
 use crate::model::request::Request;
@@ -88,8 +88,8 @@ impl<'a> Planning<'a, '_> {
         }
         let old = plan.placements.split_off(batch.first);
         let old_placed = self.placed.split_off(batch.first_placed);
-        let seen = (self.view.clone(), self.reserved.as_ref().map(|reserved| reserved.view.clone()));
-        self.each_view(|view| old_placed.iter().for_each(|placed| view.release(&placed.held())));
+        let seen = (self.snapshot.clone(), self.reserved.as_ref().map(|reserved| reserved.snapshot.clone()));
+        self.each_view(|snapshot| old_placed.iter().for_each(|placed| snapshot.release(&placed.held())));
         old_placed.iter().for_each(|placed| self.look_again(&placed.candidate));
         let waste: i64 = old_placed.iter().map(|placed| placed.candidate.waste_milli).sum();
         let found = self.place_all(&turn, &old).filter(|(_, new)| !must_waste_less || *new < waste);
@@ -130,16 +130,16 @@ impl<'a> Planning<'a, '_> {
         Some((proposals, waste))
     }
 
-    fn see(&mut self, view: View<'a>, reserved: Option<View<'a>>) {
-        self.view = view;
-        if let (Some(reserved), Some(view)) = (&mut self.reserved, reserved) {
-            reserved.view = view;
+    fn see(&mut self, snapshot: Snapshot<'a>, reserved: Option<Snapshot<'a>>) {
+        self.snapshot = snapshot;
+        if let (Some(reserved), Some(snapshot)) = (&mut self.reserved, reserved) {
+            reserved.snapshot = snapshot;
         }
     }
 
     /// The nodes of a placement count as they are seen now.
-    pub(crate) fn look_again(&mut self, candidate: &Candidate) {
-        let view = self.reserved.as_ref().map_or(&self.view, |reserved| &reserved.view);
-        self.packs.take(view, &candidate.placement);
+    pub(crate) fn look_again(&mut self, candidate: &FeasiblePlacement) {
+        let snapshot = self.reserved.as_ref().map_or(&self.snapshot, |reserved| &reserved.snapshot);
+        self.index.take(snapshot, &candidate.placement);
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::feasibility::donors::promise::donors;
-use crate::feasibility::reclaim::preemption::{for_whom, going};
-use crate::feasibility::reclaim::repair::{Places, is_free_in_sum, lets_in, may_move, value, without};
-use crate::feasibility::snapshot::View;
+use crate::feasibility::reclaim_checks::preemption::{for_whom, going};
+use crate::feasibility::reclaim_checks::repair::{Places, is_free_in_sum, lets_in, may_move, value, without};
+use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::RequestSpec;
 use crate::model::id::{ClusterId, LeaseId};
 use crate::model::lease::Lease;
@@ -26,13 +26,17 @@ pub(crate) struct Repair<'a> {
 }
 
 /// The fewest leases that let `spec` in by moving, those that lose the least work first; `None` if no [`MAX_MOVES`] do.
-pub(crate) fn repair_for<'a>(view: &View<'a>, spec: &RequestSpec, busy: &BTreeSet<&ClusterId>) -> Option<Repair<'a>> {
-    let state = view.state;
-    let value = value(view, spec);
+pub(crate) fn repair_for<'a>(
+    snapshot: &Snapshot<'a>,
+    spec: &RequestSpec,
+    busy: &BTreeSet<&ClusterId>,
+) -> Option<Repair<'a>> {
+    let state = snapshot.state;
+    let value = value(snapshot, spec);
     let mut places: Vec<(&'a ClusterId, Vec<Victim<'a>>)> = Vec::new();
     for donor in state.clusters.keys().filter(|donor| donors(state, spec).any(|other| other == *donor)) {
         let taken = busy.contains(donor) || going(state, donor).any(|(_, lease)| for_whom(state, lease).is_some());
-        if taken || !is_free_in_sum(view, spec, donor) {
+        if taken || !is_free_in_sum(snapshot, spec, donor) {
             continue;
         }
         let leases = state.leases_of(donor).filter(|(_, lease)| lease.placement.donor == *donor);
@@ -41,7 +45,10 @@ pub(crate) fn repair_for<'a>(view: &View<'a>, spec: &RequestSpec, busy: &BTreeSe
         may.sort_by(Victim::in_order);
         // It fits there as soon as what goes already is gone, or not even without all of these.
         let all: Vec<(LeaseId, &Lease)> = may.iter().map(|victim| (victim.id, victim.lease)).collect();
-        if !may.is_empty() && without(view, spec, donor, &[]).is_none() && without(view, spec, donor, &all).is_some() {
+        if !may.is_empty()
+            && without(snapshot, spec, donor, &[]).is_none()
+            && without(snapshot, spec, donor, &all).is_some()
+        {
             may.truncate(MAX_ALONE);
             places.push((donor, may));
         }
@@ -51,7 +58,7 @@ pub(crate) fn repair_for<'a>(view: &View<'a>, spec: &RequestSpec, busy: &BTreeSe
     alone.sort_by(|(_, one), (_, other)| one.in_order(other));
     for (donor, victim) in alone {
         let moves = vec![(victim.id, victim.lease)];
-        if let Some(places) = lets_in(view, spec, donor, &moves) {
+        if let Some(places) = lets_in(snapshot, spec, donor, &moves) {
             return Some(Repair { donor, moves, places });
         }
     }
@@ -59,7 +66,7 @@ pub(crate) fn repair_for<'a>(view: &View<'a>, spec: &RequestSpec, busy: &BTreeSe
         for (at, first) in may.iter().take(MAX_PAIRED).enumerate() {
             for second in may.iter().take(MAX_PAIRED).skip(at + 1) {
                 let moves = vec![(first.id, first.lease), (second.id, second.lease)];
-                if let Some(places) = lets_in(view, spec, donor, &moves) {
+                if let Some(places) = lets_in(snapshot, spec, donor, &moves) {
                     return Some(Repair { donor, moves, places });
                 }
             }

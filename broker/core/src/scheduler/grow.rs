@@ -12,7 +12,7 @@ impl Planning<'_, '_> {
     /// Places more members of gangs that run, after all that waits and beside what is reserved: it is those who have
     /// least that come first, and a gang that runs has something.
     pub(crate) fn grow(&mut self, plan: &mut Plan, limit: usize) {
-        let state = self.view.state;
+        let state = self.snapshot.state;
         let after = *self.grown_last;
         let growing: Vec<_> = state.growing().collect();
         let first = growing.partition_point(|(id, _)| Some(*id) <= after);
@@ -26,9 +26,9 @@ impl Planning<'_, '_> {
             // At one donor at a time: what joins is one lease.
             let spec = crate::model::demand::RequestSpec { spread_donors: false, ..spec };
             let held = held_milli(state, request);
-            self.each_view(|view| view.beside_milli = held);
+            self.each_view(|snapshot| snapshot.beside_milli = held);
             let found = self.find(&spec, Some(request));
-            self.each_view(|view| view.beside_milli = 0);
+            self.each_view(|snapshot| snapshot.beside_milli = 0);
             if let Some(found) = found {
                 let proposed = self.propose(*id, request, found);
                 plan.placements.push(ProposedPlacement { aim: Aim::Join, ..proposed });

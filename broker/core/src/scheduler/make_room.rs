@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::feasibility::reclaim::preemption::{for_whom, going};
-use crate::feasibility::reclaim::repair::is_right;
+use crate::feasibility::reclaim_checks::preemption::{for_whom, going};
+use crate::feasibility::reclaim_checks::repair::is_right;
 use crate::feasibility::release::fits_when_gone;
 use crate::model::id::{ClusterId, LeaseId, RequestId};
 use crate::model::lease::Lease;
@@ -31,9 +31,9 @@ impl<'a> Planning<'a, '_> {
     /// Serves requests for which leases were reclaimed, by priority, and keeps free what the others wait for. Those
     /// that were placed, in that order.
     pub(crate) fn enter_rooms(&mut self, plan: &mut Plan, limit: usize) -> Vec<RequestId> {
-        let state = self.view.state;
+        let state = self.snapshot.state;
         let value = |request: &Request| {
-            self.view.bundle.priority_value(request.spec.priority.as_ref().map(crate::PriorityName::as_str))
+            self.snapshot.bundle.priority_value(request.spec.priority.as_ref().map(crate::PriorityName::as_str))
         };
         let waiting = state.derived.room_made.iter().filter_map(|id| Some((*id, state.requests.get(id)?)));
         let waiting = waiting.filter(|(_, request)| request.waits());
@@ -61,9 +61,9 @@ impl<'a> Planning<'a, '_> {
     /// Keeps free what a request gets at a donor once those are gone, which is then at the latest; nothing if it fits
     /// not even then.
     fn keep_room(&mut self, request: &'a Request, (donor, begins): (&ClusterId, Timestamp), gone: &[&Lease]) {
-        let candidate = fits_when_gone(&self.view, &request.spec, donor, gone.iter().copied());
+        let candidate = fits_when_gone(&self.snapshot, &request.spec, donor, gone.iter().copied());
         // Nobody passes, however short: leases are being reclaimed only as long as their room is what is missing.
-        let at = self.view.state.log_time;
+        let at = self.snapshot.state.log_time;
         if let Some(candidate) = candidate {
             self.keep_free(request, Start { at, found: vec![candidate] }, begins);
         }
@@ -72,13 +72,13 @@ impl<'a> Planning<'a, '_> {
     /// Proposes to call leases back for a request that may preempt and fits nowhere; true if that is done already, or
     /// is now.
     pub(crate) fn make_room(&mut self, plan: &mut Plan, id: RequestId, request: &'a Request) -> bool {
-        let state = self.view.state;
+        let state = self.snapshot.state;
         if let Some(donor) = &request.room_at
             && going(state, donor).any(|(_, lease)| for_whom(state, lease) == Some(id))
         {
             return true;
         }
-        let may_preempt = crate::feasibility::reclaim::preemption::preempts(state, request);
+        let may_preempt = crate::feasibility::reclaim_checks::preemption::preempts(state, request);
         let may_repair = self.has_waited(request, 1);
         if !(may_preempt || may_repair)
             || !self.room_misses.try_for(id, self.hypothetical.is_some_and(|it| it.id == id))
@@ -89,9 +89,9 @@ impl<'a> Planning<'a, '_> {
         let busy: BTreeSet<&ClusterId> = taken.map(|lease| &lease.placement.donor).collect();
         let left = MAX_RECLAIMS_PER_COMMAND.saturating_sub(plan.reclaims.len());
         // Nobody loses by a repair, so it comes first.
-        let repair = if may_repair { repair_for(&self.view, &request.spec, &busy) } else { None };
+        let repair = if may_repair { repair_for(&self.snapshot, &request.spec, &busy) } else { None };
         let repair = repair.filter(|repair| repair.moves.len() <= left);
-        let room = || room_for(&self.view, request, &busy).filter(|room| room.victims.len() <= left);
+        let room = || room_for(&self.snapshot, request, &busy).filter(|room| room.victims.len() <= left);
         let (victims, reason): (Vec<LeaseId>, _) = if let Some(Repair { moves, places, .. }) = repair {
             let (at, reason) = (state.log_time, ReclaimReason::Repair { by: id });
             let begins = moves.iter().map(|(_, lease)| end_if_reclaimed(state, lease, &reason)).max().unwrap_or(at);
@@ -118,7 +118,7 @@ impl<'a> Planning<'a, '_> {
 
     /// Drops repairs that do not hold beside all that was placed after they were found.
     pub(crate) fn check_repairs(&self, plan: &mut Plan) {
-        let state = self.view.state;
+        let state = self.snapshot.state;
         let asked = plan.reclaims.iter().filter(|reclaim| matches!(reclaim.reason, ReclaimReason::Repair { .. }));
         let by: BTreeSet<RequestId> = asked.filter_map(|reclaim| reclaim.reason.for_request()).collect();
         for by in by {
@@ -127,7 +127,7 @@ impl<'a> Planning<'a, '_> {
             let moves: Vec<(LeaseId, &Lease)> =
                 moves.filter_map(|reclaim| Some((reclaim.lease, state.leases.get(&reclaim.lease)?))).collect();
             let donor = moves.first().map(|(_, lease)| &lease.placement.donor);
-            if !donor.is_some_and(|donor| is_right(&self.view, by, donor, &moves)) {
+            if !donor.is_some_and(|donor| is_right(&self.snapshot, by, donor, &moves)) {
                 plan.reclaims.retain(|reclaim| reclaim.reason != reason);
             }
         }
@@ -136,7 +136,7 @@ impl<'a> Planning<'a, '_> {
     /// Seeks a new place for leases that are being reclaimed, those first that end first. What is replaced counts
     /// against limits only once.
     pub(crate) fn move_reclaimed(&mut self, plan: &mut Plan, limit: usize) {
-        let state = self.view.state;
+        let state = self.snapshot.state;
         let mut moving: Vec<(Option<Timestamp>, LeaseId, &'a Lease)> =
             state.reclaiming().map(|(id, lease)| (lease.due(), id, lease)).collect();
         moving.sort_by_key(|(due, id, _)| (*due, *id));
@@ -148,12 +148,12 @@ impl<'a> Planning<'a, '_> {
                 continue;
             }
             let chain = request.chain_of(state, id);
-            self.each_view(|view| view.without_chain(&chain));
+            self.each_view(|snapshot| snapshot.without_chain(&chain));
             let places = replacing(state, request, id);
             let found = places.iter().find_map(|spec| self.find(spec, Some(request)));
-            self.each_view(|view| view.with_chain_again(&chain));
+            self.each_view(|snapshot| snapshot.with_chain_again(&chain));
             if let Some(found) = found {
-                self.each_view(|view| view.with_replaced(lease));
+                self.each_view(|snapshot| snapshot.with_replaced(lease));
                 let proposed = self.propose(lease.request, request, found);
                 plan.placements.push(ProposedPlacement { aim: Aim::Replace(id), ..proposed });
             }

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use crate::feasibility::snapshot::View;
+use crate::feasibility::snapshot::Snapshot;
 use crate::model::id::{ClusterId, NodeId, RequestId};
 use crate::model::proposal::ProposedPlacement;
 use crate::model::request::Request;
 use crate::model::work::WorkMix;
-use crate::scheduler::ahead::Ahead;
 use crate::scheduler::batch::{Batch, MAX_BATCH, MAX_TRIES};
+use crate::scheduler::lookahead::Lookahead;
 use crate::scheduler::misses::{RoomMisses, StartMisses};
 use crate::scheduler::order::Order;
-use crate::scheduler::packs::Packs;
+use crate::scheduler::placement_index::PlacementIndex;
 use crate::scheduler::plan::Plan;
 use crate::scheduler::planning::Planning;
 use crate::scheduler::reservations::MAX_START_SEARCHES;
@@ -23,7 +23,7 @@ pub const OVERDUE_AFTER: u64 = 8;
 /// Plans again and again: what it knows of donors' nodes is kept from one plan to the next.
 #[derive(Clone, Debug, Default)]
 pub struct Planner {
-    packs: Packs,
+    index: PlacementIndex,
     start_misses: StartMisses,
     room_misses: RoomMisses,
     /// The gang for which room for more members was looked for last.
@@ -37,13 +37,13 @@ impl Planner {
     /// it is like the work that comes.
     #[must_use]
     pub fn expecting(work: WorkMix) -> Self {
-        Self { packs: Packs::expecting(work), ..Self::default() }
+        Self { index: PlacementIndex::expecting(work), ..Self::default() }
     }
 
     /// A planner to look at one request more than the state holds.
     pub(crate) fn beside(request: &Request) -> Self {
         let mut planner = Self::default();
-        planner.packs.count_in(request);
+        planner.index.count_in(request);
         planner
     }
 
@@ -62,8 +62,8 @@ impl Planner {
 
     /// Begins a plan; `None` while no policy is in force.
     pub(crate) fn begin<'a>(&mut self, state: &'a State) -> Option<Planning<'a, '_>> {
-        let view = View::new(state)?;
-        self.packs.begin(&view);
+        let snapshot = Snapshot::new(state)?;
+        self.index.begin(&snapshot);
         if self.shift_ms != state.time_shift_ms {
             // What was tried when means nothing by another log time.
             (self.shift_ms, self.start_misses, self.room_misses) =
@@ -71,10 +71,10 @@ impl Planner {
         }
         self.room_misses.begin(state.log_time);
         Some(Planning {
-            view,
+            snapshot,
             hypothetical: None,
             reserved: None,
-            packs: &mut self.packs,
+            index: &mut self.index,
             start_misses: &mut self.start_misses,
             room_misses: &mut self.room_misses,
             grown_last: &mut self.grown_last,
@@ -88,14 +88,14 @@ impl Planner {
     /// in thousandths of a core, main memory in MiB. `None` if it fits on none.
     #[must_use]
     pub fn advise(&mut self, state: &State, donor: &ClusterId, cpu_milli: u64, memory_mib: u64) -> Option<NodeId> {
-        let view = View::new(state)?;
-        self.packs.begin(&view);
-        self.packs.advise(&view, donor, cpu_milli, memory_mib)
+        let snapshot = Snapshot::new(state)?;
+        self.index.begin(&snapshot);
+        self.index.advise(&snapshot, donor, cpu_milli, memory_mib)
     }
 
     /// Forgets what is known of nodes: what was planned did not hold.
     pub fn forget(&mut self) {
-        self.packs.forget();
+        self.index.forget();
         self.start_misses = StartMisses::default();
     }
 }
@@ -109,11 +109,11 @@ pub fn plan(state: &State, limit: usize) -> Plan {
 impl<'a> Planning<'a, '_> {
     /// Places up to `limit` waiting requests, in their order.
     pub(crate) fn serve(&mut self, plan: &mut Plan, limit: usize) {
-        let mut order = Order::new(self.view.state, self.view.bundle, self.hypothetical);
+        let mut order = Order::new(self.snapshot.state, self.snapshot.bundle, self.hypothetical);
         let mut served = self.enter_rooms(plan, limit);
         served.extend(self.overdue(plan, limit));
         for proposed in &plan.placements {
-            let request = self.view.state.requests.get(&proposed.request);
+            let request = self.snapshot.state.requests.get(&proposed.request);
             request.into_iter().for_each(|request| order.placed(request.spec.tenant.as_str(), proposed.amounts()));
         }
         self.move_reclaimed(plan, limit);
@@ -124,9 +124,9 @@ impl<'a> Planning<'a, '_> {
 
     /// Places those that wait as the order has them, in batches.
     fn serve_in_order(&mut self, plan: &mut Plan, limit: usize, (order, served): (&mut Order<'a>, &[RequestId])) {
-        let mut ahead = Ahead::new(self.view.state, self.hypothetical);
-        let few = self.view.state.queued_len() + usize::from(self.hypothetical.is_some()) <= MAX_BATCH;
-        if !few && self.place_next_together(plan, limit) {
+        let mut lookahead = Lookahead::new(self.snapshot.state, self.hypothetical);
+        let few = self.snapshot.state.queued_len() + usize::from(self.hypothetical.is_some()) <= MAX_BATCH;
+        if !few && self.place_head_batch(plan, limit) {
             return;
         }
         let (mut batch, mut tries): (Option<Batch<'a>>, usize) = (None, 0);
@@ -136,7 +136,7 @@ impl<'a> Planning<'a, '_> {
                 continue;
             }
             // Where requests behind are looked at, where each lies depends on who is placed when: those are left alone.
-            let behind = ahead.behind(id, request);
+            let behind = lookahead.behind(id, request);
             let alone = !behind.is_empty();
             batch = batch.filter(|batch| !alone && !batch.is_full());
             // Where none can be let in any more and nothing is tidied in the end, nobody asks for it.
@@ -176,7 +176,7 @@ impl<'a> Planning<'a, '_> {
     /// placed, or gets the reservation. So nobody waits for ever, whatever priorities and shares say; and seldom enough
     /// that they say who is served. The request, if it was placed.
     fn overdue(&mut self, plan: &mut Plan, limit: usize) -> Option<RequestId> {
-        let state = self.view.state;
+        let state = self.snapshot.state;
         let pause = state.settings().reserve_after.0.saturating_mul(OVERDUE_AFTER);
         if plan.placements.len() >= limit || state.log_time.since(state.last_overdue).0 < pause {
             return None;

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::feasibility::donors::promise::donors;
-use crate::feasibility::reclaim::preemption::{for_whom, going, may_be_preempted, preempts_as, yields_to};
+use crate::feasibility::reclaim_checks::preemption::{for_whom, going, may_be_preempted, preempts_as, yields_to};
 use crate::feasibility::release::fits_when_gone;
-use crate::feasibility::snapshot::View;
+use crate::feasibility::snapshot::Snapshot;
 use crate::model::id::{ClusterId, LeaseId, NodeId};
 use crate::model::lease::Lease;
 use crate::model::request::Request;
@@ -28,25 +28,29 @@ pub(crate) struct Room<'a> {
 /// The room for a request that costs others least, over all donors but those that are busy; `None` if it may not
 /// preempt, or no donor can make room, or less would be taken in a moment, of leases that are still set up. One request
 /// at a time gets room at one donor.
-pub(crate) fn room_for<'a>(view: &View<'a>, request: &Request, busy: &BTreeSet<&ClusterId>) -> Option<Room<'a>> {
-    room_later(view, request, busy, &BTreeSet::new())
+pub(crate) fn room_for<'a>(
+    snapshot: &Snapshot<'a>,
+    request: &Request,
+    busy: &BTreeSet<&ClusterId>,
+) -> Option<Room<'a>> {
+    room_later(snapshot, request, busy, &BTreeSet::new())
 }
 
-/// The same where `gone` have ended before, as `view` has it.
+/// The same where `gone` have ended before, as `snapshot` has it.
 pub(crate) fn room_later<'a>(
-    view: &View<'a>,
+    snapshot: &Snapshot<'a>,
     request: &Request,
     busy: &BTreeSet<&ClusterId>,
     gone: &BTreeSet<LeaseId>,
 ) -> Option<Room<'a>> {
-    let state = view.state;
+    let state = snapshot.state;
     let value = preempts_as(state, request)?;
     let mut best: Option<Room<'a>> = None;
     for donor in state.clusters.keys().filter(|donor| donors(state, &request.spec).any(|other| other == *donor)) {
         if busy.contains(donor) || going(state, donor).any(|(_, lease)| for_whom(state, lease).is_some()) {
             continue;
         }
-        if let Some(room) = room_at(view, (request, value), donor, gone)
+        if let Some(room) = room_at(snapshot, (request, value), donor, gone)
             && best.as_ref().is_none_or(|best| room.cost < best.cost)
         {
             best = Some(room);
@@ -56,12 +60,12 @@ pub(crate) fn room_later<'a>(
 }
 
 fn room_at<'a>(
-    view: &View<'a>,
+    snapshot: &Snapshot<'a>,
     (request, value): (&Request, u32),
     donor: &'a ClusterId,
     gone: &BTreeSet<LeaseId>,
 ) -> Option<Room<'a>> {
-    let state = view.state;
+    let state = snapshot.state;
     let leases = state.leases_of(donor).filter(|(id, lease)| lease.placement.donor == *donor && !gone.contains(id));
     let yielding = leases.filter(|(_, lease)| yields_to(state, lease, value));
     let (held, active): (Vec<_>, Vec<_>) = yielding
@@ -71,7 +75,7 @@ fn room_at<'a>(
         leases.iter().map(|(id, lease)| Victim::of(state, *id, lease)).collect()
     };
     let goes: Vec<&Lease> = going(state, donor).filter(|(id, _)| !gone.contains(id)).map(|(_, lease)| lease).collect();
-    let now = room_of(view, request, (donor, &goes), victims(&active)).map(|(cost, victims)| Room {
+    let now = room_of(snapshot, request, (donor, &goes), victims(&active)).map(|(cost, victims)| Room {
         donor,
         cost,
         victims,
@@ -80,7 +84,7 @@ fn room_at<'a>(
     if held.is_empty() {
         return now;
     }
-    let soon = room_of(view, request, (donor, &goes), victims(&[active, held].concat()));
+    let soon = room_of(snapshot, request, (donor, &goes), victims(&[active, held].concat()));
     let soon = soon.map(|(cost, victims)| Room { donor, cost, victims, comes: true });
     match (now, soon) {
         (Some(now), Some(soon)) => Some(if soon.cost.takes_less_than(&now.cost) { soon } else { now }),
@@ -90,7 +94,7 @@ fn room_at<'a>(
 
 /// The cheapest room that some of `candidates` make at a donor, beside what goes already.
 fn room_of<'a>(
-    view: &View<'a>,
+    snapshot: &Snapshot<'a>,
     request: &Request,
     (donor, going): (&ClusterId, &[&Lease]),
     candidates: Vec<Victim<'a>>,
@@ -100,7 +104,7 @@ fn room_of<'a>(
     }
     let mut enough = |set: &[Victim<'a>]| {
         let gone = going.iter().copied().chain(set.iter().map(|victim| victim.lease));
-        fits_when_gone(view, &request.spec, donor, gone).is_some()
+        fits_when_gone(snapshot, &request.spec, donor, gone).is_some()
     };
     // It fits there as soon as what goes already is gone, or never.
     if enough(&[]) || !enough(&candidates) {

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::feasibility::reclaim::failed::failures;
-use crate::feasibility::reclaim::limit;
-use crate::feasibility::reclaim::need::{Need, gone_for_local_work};
-use crate::feasibility::reclaim::terms::withdrawn;
+use crate::feasibility::reclaim_checks::failed::failures;
+use crate::feasibility::reclaim_checks::limit;
+use crate::feasibility::reclaim_checks::need::{Need, gone_for_local_work};
+use crate::feasibility::reclaim_checks::terms::withdrawn;
 use crate::model::id::{ClusterId, LeaseId};
 use crate::model::lease::{Lease, LeaseState};
 use crate::model::limits::MAX_RECLAIMS_PER_COMMAND;

@@ -1,6 +1,6 @@
 //! Reserves the start of requests that do not fit now.
 
-use crate::feasibility::verdict::Candidate;
+use crate::feasibility::verdict::FeasiblePlacement;
 use crate::model::id::RequestId;
 use crate::model::request::Request;
 use crate::model::time::Timestamp;
@@ -25,7 +25,7 @@ impl<'a> Planning<'a, '_> {
 
     /// Reserves the earliest start of a request that does not fit now; `None` if no end makes room for it.
     pub(crate) fn reserve(&mut self, id: RequestId, request: &'a Request) -> Option<Reserved> {
-        let state = self.view.state;
+        let state = self.snapshot.state;
         if self.looked_at.is_none() {
             self.start_misses.begin(state);
         }
@@ -46,11 +46,12 @@ impl<'a> Planning<'a, '_> {
 
     /// Keeps what a request starts on later, at `begins` at the latest, free of those who stay longer.
     pub(crate) fn keep_free(&mut self, request: &'a Request, start: Start, begins: Timestamp) {
-        for Candidate { placement, class, agreement, .. } in &start.found {
-            let reserved =
-                self.reserved.get_or_insert_with(|| ReservedView { view: self.view.clone(), starts: Vec::new() });
-            reserved.view.take(request.spec.tenant.as_str(), class, agreement.as_deref(), placement);
-            self.packs.take(&reserved.view, placement);
+        for FeasiblePlacement { placement, class, agreement, .. } in &start.found {
+            let reserved = self
+                .reserved
+                .get_or_insert_with(|| ReservedView { snapshot: self.snapshot.clone(), starts: Vec::new() });
+            reserved.snapshot.take(request.spec.tenant.as_str(), class, agreement.as_deref(), placement);
+            self.index.take(&reserved.snapshot, placement);
         }
         if let Some(reserved) = &mut self.reserved {
             reserved.starts.push(ReservedStart { request, start, begins });

@@ -10,10 +10,10 @@ use comity_policy::{AgreementSides, LeaseUse};
 
 use crate::feasibility::donors::promise::donors;
 use crate::feasibility::donors::spread::{Found, spread};
-use crate::feasibility::fit::cutting::Worths;
+use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::fit;
 use crate::feasibility::release::released;
-use crate::feasibility::snapshot::{Held, View};
+use crate::feasibility::snapshot::{Held, Snapshot};
 use crate::model::demand::RequestSpec;
 use crate::model::id::{ClusterId, LeaseId, RequestId};
 use crate::model::lease::{Lease, LeaseState};
@@ -101,9 +101,9 @@ pub(crate) fn end_if_placed(state: &State, duration: Millis) -> Timestamp {
 
 /// The earliest start of `spec` under the ends of what is held, which is sorted by them; `None` if no end makes room.
 /// Dates of policy and the state of donors count as they are now.
-pub(crate) fn earliest(view: &View<'_>, held: &[Held<'_>], spec: &RequestSpec) -> Option<Start> {
-    let institution = view.bundle.tenants.get(spec.tenant.as_str()).map_or("", |t| t.spec.institution.as_str());
-    let agreements: BTreeSet<&str> = view
+pub(crate) fn earliest(snapshot: &Snapshot<'_>, held: &[Held<'_>], spec: &RequestSpec) -> Option<Start> {
+    let institution = snapshot.bundle.tenants.get(spec.tenant.as_str()).map_or("", |t| t.spec.institution.as_str());
+    let agreements: BTreeSet<&str> = snapshot
         .bundle
         .agreements
         .values()
@@ -113,8 +113,8 @@ pub(crate) fn earliest(view: &View<'_>, held: &[Held<'_>], spec: &RequestSpec) -
         })
         .map(|agreement| agreement.name.as_str())
         .collect();
-    let mut best = earliest_spread(view, held, spec);
-    for donor in donors(view.state, spec) {
+    let mut best = earliest_spread(snapshot, held, spec);
+    for donor in donors(snapshot.state, spec) {
         // What is in the way at this donor: what is held of it, and what counts against limits of who asks.
         let matters = |counts: &LeaseUse<'_>| {
             counts.donor == donor.as_str()
@@ -124,9 +124,10 @@ pub(crate) fn earliest(view: &View<'_>, held: &[Held<'_>], spec: &RequestSpec) -
         let in_the_way: Vec<&Held<'_>> = held.iter().filter(|held| matters(&held.counts)).collect();
         let sooner = |held: &&&Held<'_>| best.as_ref().is_none_or(|best| held.end < best.at);
         let all = in_the_way.iter().take_while(|held| sooner(held)).count();
-        let fits = |many: usize| released(view, &in_the_way[..many], spec, donor);
+        let fits = |many: usize| released(snapshot, &in_the_way[..many], spec, donor);
         let Some((most, found)) = fewest(all, fits) else { continue };
-        let at = most.checked_sub(1).and_then(|last| in_the_way.get(last)).map_or(view.state.log_time, |held| held.end);
+        let at =
+            most.checked_sub(1).and_then(|last| in_the_way.get(last)).map_or(snapshot.state.log_time, |held| held.end);
         if best.as_ref().is_none_or(|best| at < best.at) {
             best = Some(Start { at, found: vec![found] });
         }
@@ -150,18 +151,18 @@ fn fewest<T>(all: usize, mut fits: impl FnMut(usize) -> Option<T>) -> Option<(us
 }
 
 /// The earliest start on several donors, where that is allowed.
-fn earliest_spread(view: &View<'_>, held: &[Held<'_>], spec: &RequestSpec) -> Option<Start> {
-    let mut worths = Worths::default();
+fn earliest_spread(snapshot: &Snapshot<'_>, held: &[Held<'_>], spec: &RequestSpec) -> Option<Start> {
+    let mut mig_values = MigValues::default();
     let after = |many: usize| {
-        let mut view = view.clone();
-        held[..many].iter().for_each(|held| view.release(held));
-        spread(&view, spec, None, &mut |view, donor, wanted| fit(view, donor, wanted, &mut worths))
+        let mut snapshot = snapshot.clone();
+        held[..many].iter().for_each(|held| snapshot.release(held));
+        spread(&snapshot, spec, None, &mut |snapshot, donor, wanted| fit(snapshot, donor, wanted, &mut mig_values))
     };
     if !spec.spread_donors {
         return None;
     }
     let (most, found) = fewest(held.len(), after)?;
-    let at = most.checked_sub(1).and_then(|last| held.get(last)).map_or(view.state.log_time, |held| held.end);
+    let at = most.checked_sub(1).and_then(|last| held.get(last)).map_or(snapshot.state.log_time, |held| held.end);
     Some(Start { at, found })
 }
 

@@ -2,15 +2,15 @@
 
 use comity_policy::LeaseUse;
 
-use crate::feasibility::snapshot::{Held, View};
-use crate::feasibility::verdict::Candidate;
+use crate::feasibility::snapshot::{Held, Snapshot};
+use crate::feasibility::verdict::FeasiblePlacement;
 use crate::model::request::Request;
 use crate::model::time::Timestamp;
 use crate::scheduler::reserve::{Start, end_of_start};
 
 /// What is free for those who stay.
 pub(crate) struct ReservedView<'a> {
-    pub(crate) view: View<'a>,
+    pub(crate) snapshot: Snapshot<'a>,
     pub(crate) starts: Vec<ReservedStart<'a>>,
 }
 
@@ -25,14 +25,14 @@ pub(crate) struct ReservedStart<'a> {
 
 impl ReservedStart<'_> {
     /// Counts its parts in, from now on; what is held so, and until when.
-    pub(crate) fn take<'k>(&'k self, view: &mut View<'k>, held: &mut Vec<Held<'k>>) {
+    pub(crate) fn take<'k>(&'k self, snapshot: &mut Snapshot<'k>, held: &mut Vec<Held<'k>>) {
         let spec = &self.request.spec;
         let tenant = spec.tenant.as_str();
-        let institution = view.bundle.tenants.get(tenant).map_or("", |tenant| tenant.spec.institution.as_str());
-        let end = end_of_start(view.state, self.begins, spec.duration);
-        for Candidate { placement, class, agreement, .. } in &self.start.found {
+        let institution = snapshot.bundle.tenants.get(tenant).map_or("", |tenant| tenant.spec.institution.as_str());
+        let end = end_of_start(snapshot.state, self.begins, spec.duration);
+        for FeasiblePlacement { placement, class, agreement, .. } in &self.start.found {
             let agreement = agreement.as_deref();
-            view.take(tenant, class, agreement, placement);
+            snapshot.take(tenant, class, agreement, placement);
             let (donor, class, gpus_milli) = (placement.donor.as_str(), class.as_str(), placement.milli());
             held.push(Held {
                 end,

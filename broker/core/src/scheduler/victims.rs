@@ -1,6 +1,6 @@
 //! Which of several leases, so that no more is taken back than needed.
 
-use crate::feasibility::reclaim::preemption::priority;
+use crate::feasibility::reclaim_checks::preemption::priority;
 use crate::model::id::LeaseId;
 use crate::model::lease::Lease;
 use crate::state::State;

@@ -1,8 +1,10 @@
 //! Nodes of eight GPUs as they are sold, and a federation in which one cluster has them.
 
-use comity_core::command::{LeaseOutcome, PlaceRequests, ProposedPlacement, ReleaseLease, ReportLease};
+use comity_core::command::{LeaseOutcome, PlaceRequests, ReleaseLease, ReportLease};
 use comity_core::demand::{Numa, NvLink, RequestSpec, Share, Topology};
+use comity_core::explain;
 use comity_core::inventory::{Node, NodeWiring, NumaAmounts, Offer, Sharing};
+use comity_core::proposal::ProposedPlacement;
 use comity_core::refusal::Code;
 use comity_core::{Command, LeaseId, ReplyBody, RequestId, scheduler};
 
@@ -92,7 +94,7 @@ pub(crate) fn devices(federation: &Federation, lease: LeaseId) -> Vec<u32> {
 
 /// Code, reason and remedy of `north`, which does not serve this.
 pub(crate) fn obstacle(federation: &Federation, spec: &RequestSpec) -> (String, String, String) {
-    let explanation = scheduler::explain(&federation.state, spec);
+    let explanation = explain::explain(&federation.state, spec);
     let verdict = explanation.donors.into_iter().find(|verdict| verdict.donor == cluster("north")).unwrap();
     let obstacle = verdict.obstacle.unwrap();
     (obstacle.code, obstacle.reason, obstacle.unblock)

@@ -7,10 +7,12 @@ use comity_core::command::{
 };
 use comity_core::demand::{Delivery, Share};
 use comity_core::envelope::Step;
+use comity_core::feasibility;
 use comity_core::inventory::Sharing;
 use comity_core::keys::Side;
-use comity_core::log::{Idempotency, LOG_FORMAT};
+use comity_core::log::LOG_FORMAT;
 use comity_core::network::ClusterNetwork;
+use comity_core::reply::Idempotency;
 use comity_core::{
     Actor, ClusterId, Command, LeaseId, LogEnvelope, Millis, PeeringId, RequestId, State, Timestamp, scheduler,
     snapshot,
@@ -188,7 +190,7 @@ fn command_for(state: &State, event: &Event) -> Command {
             Command::AdvertiseOffer(AdvertiseOffer { cluster: name, offer })
         }
         Event::Reclaim => Command::ReclaimLeases(ReclaimLeases {
-            spare: scheduler::spared(state),
+            spare: feasibility::spared(state),
             reclaims: CLUSTERS
                 .iter()
                 .flat_map(|name| scheduler::reclaims_at(state, &cluster(name), state.log_time))

@@ -1,13 +1,16 @@
 //! Devices, nodes and donors that fail: what they hit is being reclaimed or ends, by severity, and goes on elsewhere.
 
-use comity_core::command::{Expire, LeaseOutcome, MarkClusters, ProposedReclaim, ReclaimLeases, ReviseOffer};
+use comity_core::command::{Expire, LeaseOutcome, MarkClusters, ReclaimLeases, ReviseOffer};
 use comity_core::demand::{NvLink, RequestSpec, Share, Topology};
+use comity_core::explain;
+use comity_core::feasibility::spared;
 use comity_core::health::{FIRST_QUARANTINE, FORGOTTEN_AFTER, GONE_AFTER, LONGEST_QUARANTINE};
 use comity_core::inventory::{Device, Fault, FaultClass, Offer, Sharing};
 use comity_core::lease::{EndReason, LeaseState};
+use comity_core::proposal::ProposedReclaim;
 use comity_core::reclaim::ReclaimReason;
 use comity_core::request::RequestState;
-use comity_core::scheduler::{self, Reclaimer, reclaims_at, spared};
+use comity_core::scheduler::{self, Reclaimer, reclaims_at};
 use comity_core::{Command, LeaseId, Millis, ReplyBody, RequestId, State, Timestamp, snapshot};
 
 use super::boxes::obstacle;
@@ -210,7 +213,7 @@ fn nvlink_that_failed_hits_only_who_asked_for_it() {
         assert_eq!(story.found(), expected);
         // Two are free: for who does not ask that they are joined.
         let fits =
-            |spec| scheduler::explain(story.state(), &spec).donors.into_iter().find(|d| d.donor == cluster("north"));
+            |spec| explain::explain(story.state(), &spec).donors.into_iter().find(|d| d.donor == cluster("north"));
         assert!(fits(two()).unwrap().obstacle.is_none());
         if hit {
             let obstacle = fits(wanted).unwrap().obstacle.unwrap();
@@ -280,7 +283,7 @@ fn what_is_not_well_is_no_reason_where_the_reserve_is_one_anyhow() {
     assert_eq!(obstacle(&story.it, &six).0, "no-capacity");
     // Two of those that are well would leave three.
     let two = RequestSpec { gpus: spec(2, Share::Whole, "big").gpus, ..six.clone() };
-    assert!(scheduler::explain(story.state(), &two).donors.iter().any(|donor| donor.obstacle.is_none()));
+    assert!(explain::explain(story.state(), &two).donors.iter().any(|donor| donor.obstacle.is_none()));
     let (code, reason, _) = obstacle(&story.it, &RequestSpec { gpus: spec(3, Share::Whole, "big").gpus, ..six });
     assert_eq!(
         (code.as_str(), reason.as_str()),
@@ -308,7 +311,7 @@ fn a_device_that_fails_again_and_again_is_kept_out_twice_as_long_each_time() {
         // All of the node but that device.
         let all = RequestSpec { allow_donors: vec![cluster("north")], ..spec(6, Share::Whole, "big") };
         let obstacle =
-            scheduler::explain(story.state(), &all).donors.into_iter().find_map(|donor| donor.obstacle).unwrap();
+            explain::explain(story.state(), &all).donors.into_iter().find_map(|donor| donor.obstacle).unwrap();
         assert_eq!(obstacle.code, "quarantined");
         let date = until(&story).unwrap().to_minute();
         assert!(
@@ -317,12 +320,12 @@ fn a_device_that_fails_again_and_again_is_kept_out_twice_as_long_each_time() {
             obstacle.reason
         );
         assert!(obstacle.unblock.contains(&date), "{}", obstacle.unblock);
-        let (earliest, _) = scheduler::quote(story.state(), &all).earliest.unwrap();
+        let (earliest, _) = explain::quote(story.state(), &all).earliest.unwrap();
         assert!(earliest <= until(&story).unwrap(), "it comes back by itself: {earliest:?}");
         assert_eq!(story.state().occupancy().lent_milli(&cluster("north")), 2_000);
         story.pass(kept_out);
         assert_eq!(until(&story), None);
-        assert!(!scheduler::quote(story.state(), &all).placements.is_empty());
+        assert!(!explain::quote(story.state(), &all).placements.is_empty());
         for _ in 0..3 {
             story.offers(ill);
             story.offers(well);
@@ -365,7 +368,7 @@ fn what_is_remembered_of_failures_is_in_snapshots_and_revisions_count_as_offers_
     assert_eq!(read.clusters[&cluster("north")].health, offered.state().clusters[&cluster("north")].health);
     assert_eq!(read.next_due(), offered.state().next_due());
     let seven = RequestSpec { allow_donors: vec![cluster("north")], ..spec(6, Share::Whole, "big") };
-    assert!(scheduler::quote(&read, &seven).placements.is_empty());
+    assert!(explain::quote(&read, &seven).placements.is_empty());
 }
 
 #[test]

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use comity_core::command::{Aim, ProposedPlacement};
 use comity_core::demand::{RequestSpec, Topology};
+use comity_core::explain;
 use comity_core::inventory::{Node, NodeWiring, RdmaFunctions};
+use comity_core::proposal::{Aim, ProposedPlacement};
 use comity_core::{LeaseId, scheduler};
 use proptest::prelude::*;
 
@@ -134,7 +135,7 @@ proptest! {
             match step {
                 Step::Ask { gpus, gbits } => {
                     let spec = RequestSpec { allow_donors: vec![cluster("north")], ..over_nodes(gpus, gbits) };
-                    let quote = scheduler::quote(&federation.state, &spec);
+                    let quote = explain::quote(&federation.state, &spec);
                     let request = federation.submit(spec);
                     let placed = federation.place();
                     let lease = placed.iter().find(|id| federation.state.leases[id].request == request).copied();

@@ -1,6 +1,7 @@
 //! Members of gangs, a campus of 64 GPUs, and gangs of all kinds at once.
 
 use comity_core::demand::{GpuDemand, Members, Numa, NvLink, RequestSpec, Share, Topology};
+use comity_core::explain;
 use comity_core::inventory::{Device, Node, Sharing};
 use comity_core::{RequestId, scheduler};
 use proptest::prelude::*;
@@ -186,7 +187,7 @@ proptest! {
         // Nothing is lent any more: who waits still fits nowhere even so, and is told why.
         for id in waiting {
             let spec = &federation.state.requests[&id].spec;
-            let explanation = scheduler::explain(&federation.state, spec);
+            let explanation = explain::explain(&federation.state, spec);
             prop_assert!(explanation.donors.iter().all(|verdict| verdict.obstacle.is_some()), "{:?}", spec);
             let at = cluster("north");
             prop_assert!(federation.state.occupancy().lent_milli(&at) == 0);

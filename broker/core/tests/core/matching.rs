@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use comity_core::command::{
-    AdvertiseOffer, LeaseOutcome, MarkClusters, PlaceRequests, ProposedPlacement, ReleaseLease, RenewLease,
-};
+use comity_core::command::{AdvertiseOffer, LeaseOutcome, MarkClusters, PlaceRequests, ReleaseLease, RenewLease};
 use comity_core::demand::{Delivery, RequestSpec, Share, Topology};
+use comity_core::explain;
+use comity_core::feasibility;
 use comity_core::inventory::{Device, Offer, Sharing};
+use comity_core::proposal::ProposedPlacement;
 use comity_core::refusal::Code;
 use comity_core::scheduler::{self, Plan, Planner};
 use comity_core::{Command, Millis, ReplyBody};
@@ -49,7 +50,7 @@ fn gangs_spread_over_nodes_unless_they_must_not() {
     let request = federation.submit(together);
     assert!(federation.place().is_empty());
     let spec = &federation.state.requests[&request].spec;
-    let explanation = scheduler::explain(&federation.state, spec);
+    let explanation = explain::explain(&federation.state, spec);
     let codes: Vec<_> = explanation.donors.iter().map(|d| d.obstacle.as_ref().unwrap().code.as_str()).collect();
     assert_eq!(codes, ["no-such-devices", "no-such-devices"]);
 }
@@ -97,7 +98,7 @@ fn each_donor_says_what_is_in_the_way_and_what_would_help() {
     let mut wanted = spec(1, Share::Whole, "small");
     wanted.duration = Millis::from_hours(1);
     let request = federation.submit(wanted);
-    let explanation = scheduler::explain(&federation.state, &federation.state.requests[&request].spec);
+    let explanation = explain::explain(&federation.state, &federation.state.requests[&request].spec);
     let by_donor: Vec<_> = explanation
         .donors
         .iter()
@@ -136,7 +137,7 @@ fn a_forged_or_stale_placement_is_refused() {
     }));
     forgeries.push(forge(&|p| p.placement.nodes.iter_mut().next().unwrap().1.cpu_milli = 0));
     for forged in &forgeries {
-        let refusal = scheduler::check(&federation.state, request, &forged.placement).unwrap_err();
+        let refusal = feasibility::check(&federation.state, request, &forged.placement).unwrap_err();
         assert_eq!(refusal.code, Code::NoCapacity, "{forged:?}");
     }
     // The offer shrinks after the plan was made: apply looks again.
@@ -159,7 +160,7 @@ fn a_selector_is_served_by_one_class_at_a_time() {
     let lease = federation.place()[0];
     assert_eq!(federation.state.leases[&lease].class.as_str(), "big");
     wanted.gpus.devices = comity_core::demand::DeviceChoice::Selector("device.nonsense == 1".into());
-    let refusal = scheduler::check_request(&federation.state, &wanted).unwrap_err();
+    let refusal = feasibility::check_request(&federation.state, &wanted).unwrap_err();
     assert_eq!((refusal.code, refusal.field.as_str()), (Code::InvalidField, "spec.gpus.selector"));
 }
 
@@ -177,7 +178,7 @@ fn a_virtual_node_comes_from_a_donor_whose_terms_and_agent_have_it() {
     let mut federation = Federation::ready();
     // South would be left with less, and its agent could; its terms do not allow it.
     let request = federation.submit(by_virtual_node(4));
-    let explanation = scheduler::explain(&federation.state, &federation.state.requests[&request].spec);
+    let explanation = explain::explain(&federation.state, &federation.state.requests[&request].spec);
     let south = explanation.donors.iter().find(|d| d.donor == cluster("south")).unwrap().obstacle.as_ref().unwrap();
     assert_eq!(south.code, "no-delivery");
     assert!(south.unblock.contains("add `virtual-node` to `delivery` of Cluster south"), "{south:?}");
@@ -194,7 +195,7 @@ fn a_virtual_node_comes_from_a_donor_whose_terms_and_agent_have_it() {
 fn a_donor_whose_agent_cannot_deliver_now_says_so_and_is_not_chosen() {
     let mut federation = Federation::ready();
     federation.offer("north", by_namespace_only(2));
-    let quote = scheduler::quote(&federation.state, &by_virtual_node(1));
+    let quote = explain::quote(&federation.state, &by_virtual_node(1));
     assert!(quote.placements.is_empty());
     let north = quote.explanation.donors[0].obstacle.as_ref().unwrap();
     assert_eq!((quote.explanation.donors[0].donor.as_str(), north.code.as_str()), ("north", "delivery-not-offered"));
@@ -216,7 +217,7 @@ fn apply_asks_again_whether_the_delivery_is_offered() {
     let planned = scheduler::plan(&federation.state, 1).placements.remove(0);
     // Between the plan and its commit the donor's Liqo falls ill.
     federation.offer("north", by_namespace_only(2));
-    let refusal = scheduler::check(&federation.state, request, &planned.placement).unwrap_err();
+    let refusal = feasibility::check(&federation.state, request, &planned.placement).unwrap_err();
     assert_eq!(refusal.code, Code::NoCapacity);
     let reply = federation.ok(Command::PlaceRequests(PlaceRequests { placements: vec![planned] })).reply.unwrap();
     match reply {
@@ -228,7 +229,7 @@ fn apply_asks_again_whether_the_delivery_is_offered() {
     federation.offer("north", offer(3, &[("n1", 8, device(81_559, Sharing::Exclusive))]));
     let mut forged = scheduler::plan(&federation.state, 1).placements.remove(0).placement;
     forged.donor = cluster("south");
-    assert_eq!(scheduler::check(&federation.state, request, &forged).unwrap_err().code, Code::PolicyDenied);
+    assert_eq!(feasibility::check(&federation.state, request, &forged).unwrap_err().code, Code::PolicyDenied);
 }
 
 #[test]
@@ -341,7 +342,7 @@ fn a_share_is_had_where_it_takes_least_above_what_is_asked() {
                 topology: Topology { same_node: true, ..Topology::default() },
                 ..spec(count, Share::Milli(50), "big")
             };
-            let quote = scheduler::quote(&federation.state, &asked);
+            let quote = explain::quote(&federation.state, &asked);
             assert_eq!(quote.placements[0].milli(), 50 * u64::from(count), "{quote:?}");
             // Where that is full, the dearer way serves.
             federation.submit(spec(1, Share::Whole, "big"));

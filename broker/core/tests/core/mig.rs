@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comity_core::command::{AdvertiseOffer, LeaseOutcome, PlaceRequests, ProposedPlacement, ReleaseLease};
+use comity_core::command::{AdvertiseOffer, LeaseOutcome, PlaceRequests, ReleaseLease};
 use comity_core::demand::Share;
+use comity_core::explain;
+use comity_core::feasibility;
 use comity_core::inventory::{Device, MigInstance, MigLayout, Sharing};
 use comity_core::mig::{Board, InUse, Slots};
 use comity_core::placement::DeviceShare;
+use comity_core::proposal::ProposedPlacement;
 use comity_core::scheduler;
 use comity_core::{Command, LeaseId, ReplyBody, RequestId};
 use litemap::LiteMap;
@@ -192,7 +195,7 @@ fn apply_believes_no_slots_that_are_not_free() {
     federation.place();
     let request = submit(&mut federation, 1, "2g.20gb");
     let good = scheduler::plan(&federation.state, 1).placements.remove(0);
-    assert!(scheduler::check(&federation.state, request, &good.placement).is_ok());
+    assert!(feasibility::check(&federation.state, request, &good.placement).is_ok());
     let with = |at: &str, share: DeviceShare| {
         let mut forged = good.placement.clone();
         let mut part = forged.nodes.values().next().unwrap().clone();
@@ -201,7 +204,7 @@ fn apply_believes_no_slots_that_are_not_free() {
         forged
     };
     let share = |slots| DeviceShare { milli: 250, units: 1, slots };
-    assert!(scheduler::check(&federation.state, request, &with("s2", share(Slots::span(4, 2)))).is_ok());
+    assert!(feasibility::check(&federation.state, request, &with("s2", share(Slots::span(4, 2)))).is_ok());
     let mut forgeries = vec![
         with("s1", share(Slots::NONE)),
         with("s1", share(Slots::span(0, 2))),
@@ -217,7 +220,7 @@ fn apply_believes_no_slots_that_are_not_free() {
     other_name.profile = Some("1g.10gb".into());
     forgeries.push(other_name);
     for forged in &forgeries {
-        assert!(scheduler::check(&federation.state, request, forged).is_err(), "{forged:?}");
+        assert!(feasibility::check(&federation.state, request, forged).is_err(), "{forged:?}");
     }
     // The same place proposed for two requests in one command is given once.
     let second = submit(&mut federation, 1, "2g.20gb");
@@ -234,7 +237,7 @@ fn words(federation: &Federation, name: &str) -> (String, String) {
 }
 
 fn words_for(code: &str, federation: &Federation, name: &str) -> (String, String) {
-    let explanation = scheduler::explain(&federation.state, &spec(1, profile(name), "big"));
+    let explanation = explain::explain(&federation.state, &spec(1, profile(name), "big"));
     let south = explanation.donors.into_iter().find(|verdict| verdict.donor == cluster("south")).unwrap();
     let obstacle = south.obstacle.unwrap();
     assert_eq!(obstacle.code, code, "{obstacle:?}");
@@ -262,7 +265,7 @@ fn the_reason_says_which_start_is_nearest_and_what_holds_it() {
     assert_eq!(remedy, "wait until that instance is given back");
     // It is exact: once that one is back there is a start.
     end(&mut federation, small);
-    assert!(!scheduler::quote(&federation.state, &spec(1, profile("3g.40gb"), "big")).placements.is_empty());
+    assert!(!explain::quote(&federation.state, &spec(1, profile("3g.40gb"), "big")).placements.is_empty());
 
     let (reason, remedy) = words(&federation, "7g.80gb");
     let held = "slots 0-7 of device 0 of node s1, taken by 2g.20gb at 0 of local work and 2g.20gb at 2 of local work";
@@ -398,12 +401,12 @@ fn limits_on_a_request_count_what_instances_take() {
     federation.offer("north", offer(2, &[("m1", 2, cut)]));
     federation.offer("south", offer(2, &[]));
     let of = |count| spec(count, Share::MigProfile("1g.10gb".into()), "big");
-    assert!(scheduler::explain(&federation.state, &of(7)).summary.contains("fits on north"));
-    let too_many = scheduler::explain(&federation.state, &of(9)).donors;
+    assert!(explain::explain(&federation.state, &of(7)).summary.contains("fits on north"));
+    let too_many = explain::explain(&federation.state, &of(9)).donors;
     let said = too_many.iter().find_map(|donor| Some(donor.obstacle.as_ref()?.reason.clone())).unwrap();
     assert!(said.contains("allows 1 GPUs in one request, not 1.125"), "{said}");
     let memory = spec(4, Share::MemoryMib(4_096), "big");
-    assert!(scheduler::explain(&federation.state, &memory).summary.contains("fits on north"));
+    assert!(explain::explain(&federation.state, &memory).summary.contains("fits on north"));
     // The federation's own limit of 64, too.
     assert!(of(65).check().is_ok());
     federation.submit(of(65));

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use comity_core::command::{Expire, LeaseOutcome, PlaceRequests, ReleaseLease, check_submission};
 use comity_core::demand::{RequestSpec, Share};
+use comity_core::explain;
+use comity_core::feasibility;
 use comity_core::inventory::Sharing;
 use comity_core::refusal::Code;
 use comity_core::request::RequestState;
@@ -126,9 +128,9 @@ fn a_request_that_names_no_class_is_of_the_default_one() {
     let mut federation = Federation::with_rivals();
     let plain = federation.submit(of("team", 1));
     assert_eq!(federation.state.requests[&plain].spec.priority.as_ref().map(PriorityName::as_str), Some("normal"));
-    let refused = scheduler::check_request(&federation.state, &at_priority("urgent", of("team", 1))).unwrap_err();
+    let refused = feasibility::check_request(&federation.state, &at_priority("urgent", of("team", 1))).unwrap_err();
     assert_eq!((refused.code, refused.field.as_str()), (Code::PolicyDenied, "spec.priority"));
-    let unknown = scheduler::check_request(&federation.state, &at_priority("loud", of("team", 1))).unwrap_err();
+    let unknown = feasibility::check_request(&federation.state, &at_priority("loud", of("team", 1))).unwrap_err();
     assert_eq!((unknown.code, unknown.value.as_str()), (Code::NotFound, "loud"));
     // A class that is gone counts nothing; what waits stays and moves.
     federation.submit(at_priority("urgent", of("rivals", 20)));
@@ -237,7 +239,7 @@ fn a_waiting_request_knows_its_place_its_share_and_when_it_could_start() {
     let first = federation.submit(of("team", 2));
     let second = federation.submit(of("team", 12));
     let rival = federation.submit(of("rivals", 2));
-    let waiting = |id| scheduler::explain_waiting(&federation.state, id).unwrap();
+    let waiting = |id| explain::explain_waiting(&federation.state, id).unwrap();
     let places = [first, second, rival].map(|id| waiting(id).standing.unwrap().place);
     assert_eq!(places, [2, 3, 1], "the rivals hold less, and stay below the team with two more");
 
@@ -250,10 +252,10 @@ fn a_waiting_request_knows_its_place_its_share_and_when_it_could_start() {
     assert_eq!(standing.earliest, Some((ends[1], vec![cluster("north")])), "12 at north need both of its leases gone");
     assert_eq!(waiting(first).standing.unwrap().earliest, Some((ends[0], vec![cluster("north")])));
     assert_eq!(standing.reserved, None, "nobody has waited long");
-    let quote = scheduler::quote(&federation.state, &of("rivals", 4));
+    let quote = explain::quote(&federation.state, &of("rivals", 4));
     assert_eq!((quote.placements, quote.earliest), (Vec::new(), Some((ends[0], vec![cluster("north")]))));
     let too_many = federation.submit(of("team", 17));
-    assert_eq!(scheduler::explain_waiting(&federation.state, too_many).unwrap().standing.unwrap().earliest, None);
+    assert_eq!(explain::explain_waiting(&federation.state, too_many).unwrap().standing.unwrap().earliest, None);
 
     // After an hour the first of the order is reserved for, and the others hear of it.
     federation.ok(Command::Expire(Expire {}));
@@ -264,11 +266,11 @@ fn a_waiting_request_knows_its_place_its_share_and_when_it_could_start() {
     });
     federation.now += HOUR;
     federation.submit(of("team", 1));
-    let told = scheduler::explain_waiting(&federation.state, rival).unwrap();
+    let told = explain::explain_waiting(&federation.state, rival).unwrap();
     assert!(told.explanation.summary.ends_with("is reserved for it"), "{}", told.explanation.summary);
-    let others = scheduler::explain_waiting(&federation.state, first).unwrap().standing.unwrap();
+    let others = explain::explain_waiting(&federation.state, first).unwrap().standing.unwrap();
     assert_eq!(others.reserved.map(|reserved| reserved.request), Some(rival));
-    assert!(scheduler::explain_waiting(&federation.state, RequestId(1)).is_none(), "it does not wait");
+    assert!(explain::explain_waiting(&federation.state, RequestId(1)).is_none(), "it does not wait");
 }
 
 #[test]
@@ -284,7 +286,7 @@ fn windows_open_and_close_by_log_time() {
     let late = federation.submit(window(HOUR, 2 * HOUR, 1));
     let never = federation.submit(window(HOUR, 2 * HOUR, 21));
     assert!(federation.place_with(&mut planner).is_empty(), "neither window is open");
-    let early = comity_core::command::ProposedPlacement {
+    let early = comity_core::proposal::ProposedPlacement {
         request: late,
         placement: {
             let twin = federation.submit(spec(1, Share::Whole, "big"));
@@ -293,10 +295,10 @@ fn windows_open_and_close_by_log_time() {
             plan.placements[0].placement.clone()
         },
         more: Vec::new(),
-        aim: comity_core::command::Aim::Serve,
+        aim: comity_core::proposal::Aim::Serve,
         overdue: false,
     };
-    let refusal = scheduler::check(&federation.state, late, &early.placement).unwrap_err();
+    let refusal = feasibility::check(&federation.state, late, &early.placement).unwrap_err();
     assert_eq!(refusal.code, Code::WrongState, "apply asks again");
 
     federation.run_until(now + HOUR - 1, &mut planner);

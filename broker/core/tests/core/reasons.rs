@@ -2,6 +2,7 @@
 
 use comity_core::command::SubmitRequest;
 use comity_core::demand::{Members, NvLink, RequestSpec, Share, Topology};
+use comity_core::explain;
 use comity_core::{Command, Millis, Timestamp, scheduler};
 
 use super::boxes::{GIB, aligned, asking, federation, hgx_h100, l40s, nvlink, obstacle, placed};
@@ -118,7 +119,7 @@ fn what_wishes_leave_together_is_said_where_it_is_less_than_what_each_leaves() {
     assert_eq!(code, "wiring-together");
     assert!(reason.contains("room for 6 of 7 shares even when idle"), "{reason}");
     assert!(remedy.contains("at most 6") && !remedy.contains("wait"), "{remedy}");
-    assert_eq!(scheduler::quote(&federation.state, &wanted(6)).placements.len(), 1, "the remedy helps");
+    assert_eq!(explain::quote(&federation.state, &wanted(6)).placements.len(), 1, "the remedy helps");
 }
 
 #[test]
@@ -128,7 +129,7 @@ fn the_earliest_start_is_within_the_window_that_is_asked_for() {
     let earliest = |federation: &Federation, after: u64| {
         let opens = Timestamp(federation.state.log_time.0 + after);
         let wanted = RequestSpec { not_before: Some(opens), ..spec(1, Share::Whole, "big") };
-        let start = scheduler::quote(&federation.state, &wanted).earliest.unwrap();
+        let start = explain::quote(&federation.state, &wanted).earliest.unwrap();
         (start.0, opens)
     };
     let (at, opens) = earliest(&federation, 2 * HOUR);
@@ -144,7 +145,7 @@ fn the_earliest_start_is_within_the_window_that_is_asked_for() {
     // The same of a request that waits.
     let wanted = RequestSpec { not_before: Some(opens), ..spec(1, Share::Whole, "big") };
     let id = federation.submit(wanted);
-    let standing = scheduler::explain_waiting(&federation.state, id).unwrap().standing.unwrap();
+    let standing = explain::explain_waiting(&federation.state, id).unwrap().standing.unwrap();
     assert_eq!(standing.earliest.unwrap().0, opens);
 }
 
@@ -169,7 +170,7 @@ fn who_must_not_delay_a_reservation_is_told_so_and_starts_after_it() {
     assert_eq!(reserved.request, gang);
     // There is room for four now, and whoever stays that long would delay it.
     let long = RequestSpec { duration: Millis(12 * HOUR), ..spec(4, Share::Whole, "big") };
-    let quote = scheduler::quote(&federation.state, &long);
+    let quote = explain::quote(&federation.state, &long);
     assert!(quote.placements.is_empty(), "{quote:?}");
     let summary = &quote.explanation.summary;
     assert!(summary.contains("fits on north; it must not delay") && summary.ends_with("reserved"), "{summary}");
@@ -177,10 +178,10 @@ fn who_must_not_delay_a_reservation_is_told_so_and_starts_after_it() {
     assert!(at >= reserved.at, "{at:?} is before what is reserved");
     // A request that waits hears the same.
     let id = federation.submit(long);
-    let standing = scheduler::explain_waiting(&federation.state, id).unwrap().standing.unwrap();
+    let standing = explain::explain_waiting(&federation.state, id).unwrap().standing.unwrap();
     assert_eq!(standing.earliest.unwrap().0, at);
     // Who is gone before may pass.
     let short = RequestSpec { duration: Millis(60_000), ..spec(4, Share::Whole, "big") };
-    let quote = scheduler::quote(&federation.state, &short);
+    let quote = explain::quote(&federation.state, &short);
     assert_eq!(quote.earliest.unwrap().0, federation.state.log_time);
 }

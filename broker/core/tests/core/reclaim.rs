@@ -1,15 +1,19 @@
 //! Leases that are being reclaimed: with notice, no more than needed, and moved where there is a place.
 
 use comity_core::command::{
-    CancelRequest, CheckpointLease, Expire, LeaseOutcome, MarkClusters, PlaceRequests, ProposedReclaim, ReclaimLeases,
+    CancelRequest, CheckpointLease, Expire, LeaseOutcome, MarkClusters, PlaceRequests, ReclaimLeases,
 };
+use comity_core::demand::Preemptible;
 use comity_core::demand::{RequestSpec, Share};
+use comity_core::explain;
+use comity_core::feasibility::spared;
 use comity_core::inventory::{Offer, Sharing};
 use comity_core::lease::{EndReason, LeaseState};
-use comity_core::reclaim::{Preemptible, ReclaimReason};
+use comity_core::proposal::ProposedReclaim;
+use comity_core::reclaim::ReclaimReason;
 use comity_core::refusal::Code;
 use comity_core::request::RequestState;
-use comity_core::scheduler::{self, Planner, reclaims_at, spared};
+use comity_core::scheduler::{self, Planner, reclaims_at};
 use comity_core::{Command, LeaseId, Millis, PriorityName, ReplyBody, RequestId, TenantId};
 use proptest::prelude::*;
 
@@ -195,13 +199,13 @@ fn a_lease_that_is_reclaimed_moves_and_its_request_keeps_its_id() {
 fn why_what_is_reclaimed_has_no_other_place_is_said() {
     let mut federation = Federation::ready();
     let (request, lease) = federation.with_work_at_south();
-    assert_eq!(scheduler::explain_sought(&federation.state, request), None);
+    assert_eq!(explain::explain_pending(&federation.state, request), None);
     federation.offer("north", Offer { generation: 4, ..used(4, &[("n1", 8, 6), ("n2", 8, 7)]) });
     federation.offer("south", used(2, &[("s1", 4, 1)]));
     let proposed = federation.needs("south");
     federation.reclaim(proposed);
     assert!(federation.place().is_empty());
-    let sought = scheduler::explain_sought(&federation.state, request).unwrap();
+    let sought = explain::explain_pending(&federation.state, request).unwrap();
     let deadline = federation.state.leases[&lease].reclaim.as_ref().unwrap().deadline.to_minute();
     let begins = format!("another place is sought for {lease} until {deadline}: not placed: ");
     assert!(sought.summary.starts_with(&begins), "{}", sought.summary);
@@ -210,9 +214,9 @@ fn why_what_is_reclaimed_has_no_other_place_is_said() {
     assert!(reason.contains("room for 3 of 4 shares"), "{reason}");
     // One more is free: it moves, and nothing is sought any more.
     federation.offer("north", Offer { generation: 5, ..used(5, &[("n1", 8, 6), ("n2", 8, 6)]) });
-    assert!(scheduler::explain_sought(&federation.state, request).unwrap().summary.ends_with("fits on north"));
+    assert!(explain::explain_pending(&federation.state, request).unwrap().summary.ends_with("fits on north"));
     assert_eq!(federation.place().len(), 1);
-    assert_eq!(scheduler::explain_sought(&federation.state, request), None);
+    assert_eq!(explain::explain_pending(&federation.state, request), None);
 }
 
 #[test]

@@ -1,12 +1,15 @@
 //! What people are told of leases that are being reclaimed for a request: what the plan does, before and after it does
 //! it.
 
-use comity_core::command::{CancelRequest, Expire, LeaseOutcome, PlaceRequests, ProposedReclaim};
+use comity_core::command::{CancelRequest, Expire, LeaseOutcome, PlaceRequests};
 use comity_core::demand::{RequestSpec, Share};
+use comity_core::explain;
+use comity_core::explain::{Quote, Reclaims, Waiting};
 use comity_core::inventory::Sharing;
 use comity_core::lease::LeaseState;
+use comity_core::proposal::ProposedReclaim;
 use comity_core::request::RequestState;
-use comity_core::scheduler::{self, Quote, Reclaims, Waiting};
+use comity_core::scheduler;
 use comity_core::{Command, LeaseId, Millis, RequestId, Timestamp};
 use proptest::prelude::*;
 
@@ -14,7 +17,7 @@ use super::federation::{Federation, cluster, device, offer, spec};
 use super::reclaim::{GRACE, MINUTE, at, urgent, yielding};
 
 fn told(federation: &Federation, request: RequestId) -> Waiting {
-    scheduler::explain_waiting(&federation.state, request).unwrap()
+    explain::explain_waiting(&federation.state, request).unwrap()
 }
 
 /// What is being reclaimed for `request` by the next plan.
@@ -46,7 +49,7 @@ fn full() -> (Federation, LeaseId, LeaseId) {
 fn a_quote_says_which_leases_yield_after_which_notice_and_when_it_starts_then() {
     let (mut federation, first, second) = full();
     let now = federation.state.log_time;
-    let quote: Quote = scheduler::quote(&federation.state, &urgent(4));
+    let quote: Quote = explain::quote(&federation.state, &urgent(4));
     let reclaims = quote.reclaims.unwrap();
     assert_eq!((&reclaims.donor, reclaims.given, reclaims.move_aside), (&cluster("south"), false, false));
     assert_eq!(leases_of(Some(&reclaims)), [first, second]);
@@ -63,7 +66,7 @@ fn a_quote_says_which_leases_yield_after_which_notice_and_when_it_starts_then() 
     let told_so = "it starts by room that is made at south: 2 leases of priority normal (4 GPUs) would be reclaimed to yield to it, \
                    with 20 min of notice; gone by ";
     assert!(summary.contains(told_so), "{summary}");
-    let unblock = |quote: &scheduler::Explanation, donor: &str| {
+    let unblock = |quote: &explain::Explanation, donor: &str| {
         let verdict = quote.donors.iter().find(|verdict| verdict.donor == cluster(donor)).unwrap();
         verdict.obstacle.as_ref().unwrap().unblock.clone()
     };
@@ -71,12 +74,12 @@ fn a_quote_says_which_leases_yield_after_which_notice_and_when_it_starts_then() 
     assert!(!unblock(&quote.explanation, "north").contains("reclaimed"));
 
     // Who may not preempt hears nothing of it, and neither does who asks for later.
-    let plain = scheduler::quote(&federation.state, &spec(4, Share::Whole, "big"));
+    let plain = explain::quote(&federation.state, &spec(4, Share::Whole, "big"));
     assert!(plain.reclaims.is_none() && plain.earliest.unwrap().0 > end, "it waits for their terms");
     let later = RequestSpec { not_before: Some(Timestamp(now.0 + MINUTE)), ..urgent(4) };
-    assert_eq!(scheduler::quote(&federation.state, &later).reclaims, None);
+    assert_eq!(explain::quote(&federation.state, &later).reclaims, None);
     // Nobody yields who does not say so.
-    assert_eq!(scheduler::quote(&federation.state, &at("north", urgent(1))).reclaims, None);
+    assert_eq!(explain::quote(&federation.state, &at("north", urgent(1))).reclaims, None);
 
     // The same is told of the one that waits, before and after notice is given.
     let request = federation.submit(urgent(4));
@@ -101,7 +104,7 @@ fn a_quote_says_which_leases_yield_after_which_notice_and_when_it_starts_then() 
     assert!(unblock(&waiting.explanation, "south").contains("are being reclaimed for it"));
 
     // What they leave is its own: others that ask for less wait until it ends.
-    let behind = scheduler::quote(&federation.state, &at("south", spec(1, Share::Whole, "big")));
+    let behind = explain::quote(&federation.state, &at("south", spec(1, Share::Whole, "big")));
     let (starts, _) = behind.earliest.unwrap();
     assert!(
         starts.0 >= deadline(&federation, first).0 + 30 * MINUTE,
@@ -131,13 +134,13 @@ fn a_quote_takes_its_turn_before_lower_priorities() {
     federation.stop(first);
     // Two are free at south, and wanted by somebody of a lower priority.
     let low = federation.submit(at("south", spec(2, Share::Whole, "big")));
-    let quote = scheduler::quote(&federation.state, &urgent(2));
+    let quote = explain::quote(&federation.state, &urgent(2));
     assert_eq!(quote.placements.len(), 1, "{quote:?}");
     assert_eq!(quote.reclaims, None);
-    let same = scheduler::quote(&federation.state, &at("south", spec(2, Share::Whole, "big")));
+    let same = explain::quote(&federation.state, &at("south", spec(2, Share::Whole, "big")));
     assert!(same.placements.is_empty(), "{low} is served before it: {same:?}");
     // Three need the place of one lease beside what is free.
-    let quote = scheduler::quote(&federation.state, &urgent(3));
+    let quote = explain::quote(&federation.state, &urgent(3));
     assert_eq!(leases_of(quote.reclaims.as_ref()), [second]);
 }
 
@@ -193,7 +196,7 @@ proptest! {
         }
         let wanted = asked(count, preempts);
         let checked = comity_core::command::check_submission(&federation.state, &wanted, federation.state.log_time).unwrap();
-        let quote = scheduler::quote(&federation.state, &checked);
+        let quote = explain::quote(&federation.state, &checked);
         // No time passes.
         federation.now -= 1;
         let request = federation.submit(wanted);
@@ -220,7 +223,7 @@ proptest! {
     #[test]
     fn a_request_starts_when_its_quote_says(running in running(), count in 1_u32..=6, preempts: bool) {
         let mut federation = with_running(&running);
-        let quote = scheduler::quote(&federation.state, &asked(count, preempts));
+        let quote = explain::quote(&federation.state, &asked(count, preempts));
         let Some((earliest, donors)) = quote.earliest else { return Ok(()) };
         federation.now -= 1;
         let request = federation.submit(asked(count, preempts));

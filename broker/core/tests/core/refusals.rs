@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use comity_core::command::{AdvertiseOffer, ApplyPolicy, SubmitRequest};
 use comity_core::demand::{RequestSpec, Share};
 use comity_core::inventory::Sharing;
-use comity_core::log::{Idempotency, LOG_FORMAT};
+use comity_core::log::LOG_FORMAT;
 use comity_core::refusal::Code;
+use comity_core::reply::Idempotency;
 use comity_core::{Actor, Command, LogEnvelope, Millis, Timestamp};
 use comity_policy::{BundleSource, SourceFile};
 

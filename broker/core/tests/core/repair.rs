@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use comity_core::command::{
-    CheckpointLease, LeaseOutcome, PlaceRequests, ProposedReclaim, ReclaimLeases, ReleaseLease,
-};
+use comity_core::command::{CheckpointLease, LeaseOutcome, PlaceRequests, ReclaimLeases, ReleaseLease};
+use comity_core::demand::Preemptible;
 use comity_core::demand::{RequestSpec, Share, Topology};
+use comity_core::explain;
+use comity_core::feasibility::spared;
 use comity_core::inventory::Sharing;
 use comity_core::lease::{EndReason, LeaseState};
-use comity_core::reclaim::{Preemptible, ReclaimReason};
+use comity_core::proposal::ProposedReclaim;
+use comity_core::reclaim::ReclaimReason;
 use comity_core::request::RequestState;
-use comity_core::scheduler::{self, Planner, spared};
+use comity_core::scheduler::{self, Planner};
 use comity_core::{Command, LeaseId, Millis, NodeId, PriorityName, ReplyBody, RequestId};
 use proptest::prelude::*;
 
@@ -120,7 +122,7 @@ fn a_lease_moves_aside_once_it_has_another_place_and_not_before() {
     let request = federation.submit(on_one_node(4));
     federation.place();
     assert!(federation.repairs().is_empty(), "it has not waited for long");
-    let summary = scheduler::explain_waiting(&federation.state, request).unwrap().explanation.summary;
+    let summary = explain::explain_waiting(&federation.state, request).unwrap().explanation.summary;
     assert!(summary.contains("it would fit on north after moving lease-"), "{summary}");
     federation.now += HOUR;
     federation.ok(Command::Expire(comity_core::command::Expire {}));

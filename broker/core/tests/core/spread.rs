@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use comity_core::command::{
-    Aim, CancelRequest, LeaseOutcome, PlaceRequests, ProposedPlacement, ReleaseLease, RenewLease,
-};
+use comity_core::command::{CancelRequest, LeaseOutcome, PlaceRequests, ReleaseLease, RenewLease};
 use comity_core::demand::{Members, RequestSpec, Share};
+use comity_core::explain;
 use comity_core::inventory::Sharing;
 use comity_core::lease::{EndReason, LeaseState};
+use comity_core::proposal::{Aim, ProposedPlacement};
 use comity_core::request::RequestState;
 use comity_core::{Command, LeaseId, Millis, ReplyBody, RequestId, scheduler};
 use proptest::prelude::*;
@@ -112,7 +112,7 @@ fn what_one_request_may_have_counts_all_its_leases() {
     // More than that waits for ever, and says why.
     let many = federation.submit(gang(1, 13, 13));
     assert!(federation.place().is_empty());
-    let said = scheduler::explain(&federation.state, &gang(1, 13, 13)).summary;
+    let said = explain::explain(&federation.state, &gang(1, 13, 13)).summary;
     assert!(said.contains("room for 8 of the 13 members") && said.contains("quota `eight` allows 8 GPUs"), "{said}");
     federation.ok(Command::CancelRequest(CancelRequest { request: many }));
     // As many as are allowed, at one donor or several, and no more join.
@@ -154,7 +154,7 @@ fn members_that_were_missing_join_while_the_gang_runs_and_end_with_it() {
     assert!(federation.place().is_empty(), "it does not run yet");
     let first = federation.leases_of(home)[0];
     federation.run(first);
-    let sought = scheduler::explain_sought(&federation.state, home).unwrap();
+    let sought = explain::explain_pending(&federation.state, home).unwrap();
     assert_eq!(sought.summary, "2 more of its members would join: fits on north");
     assert!(sought.donors.iter().any(|donor| donor.donor == cluster("south") && donor.obstacle.is_some()));
     let joined = federation.place();
@@ -208,7 +208,7 @@ fn no_part_of_a_gang_is_placed_alone_and_each_donor_has_its_say() {
     }
     assert_eq!(federation.state.live_leases().count(), 0);
     // What one donor does not lend counts for its part alone.
-    let quote = scheduler::quote(&federation.state, &gang(4, 3, 3));
+    let quote = explain::quote(&federation.state, &gang(4, 3, 3));
     assert!(quote.placements.is_empty(), "{request} comes first and leaves too little");
     federation.with_terms(
         "name: south}\nspec: {institution: lenders,",
@@ -216,7 +216,7 @@ fn no_part_of_a_gang_is_placed_alone_and_each_donor_has_its_say() {
     );
     assert_eq!(federation.place().len(), 2);
     assert_eq!(federation.lies_at(request), [at("north", 8), at("south", 4)]);
-    let explanation = scheduler::explain(&federation.state, &gang(4, 2, 2));
+    let explanation = explain::explain(&federation.state, &gang(4, 2, 2));
     assert!(explanation.summary.starts_with("not placed"), "{}", explanation.summary);
 }
 
@@ -228,20 +228,20 @@ fn people_are_told_what_several_donors_have_together_and_from_when_on() {
     let (_, first) = federation.running(RequestSpec { allow_donors: vec![cluster("north")], ..hour(1) });
     let (_, second) = federation.running(RequestSpec { allow_donors: vec![cluster("south")], ..hour(2) });
     let asked = gang(4, 3, 4);
-    let summary = scheduler::explain(&federation.state, &asked).summary;
+    let summary = explain::explain(&federation.state, &asked).summary;
     assert!(summary.contains("not placed"), "{summary}");
-    let quote = scheduler::quote(&federation.state, &asked);
+    let quote = explain::quote(&federation.state, &asked);
     let end = federation.state.leases[&second].expires_at.unwrap();
     assert_eq!(quote.earliest, Some((end, vec![cluster("north"), cluster("south")])), "only with both gone");
     federation.ok(Command::ReleaseLease(ReleaseLease { lease: first }));
     federation.stop(first);
-    let summary = scheduler::explain(&federation.state, &asked).summary;
+    let summary = explain::explain(&federation.state, &asked).summary;
     assert!(summary.contains("room for 2 of the 3 members"), "{summary}");
     federation.ok(Command::ReleaseLease(ReleaseLease { lease: second }));
     federation.stop(second);
-    let summary = scheduler::explain(&federation.state, &asked).summary;
+    let summary = explain::explain(&federation.state, &asked).summary;
     assert!(summary.contains("together: 2 at north, 2 at south"), "{summary}");
-    let quote = scheduler::quote(&federation.state, &asked);
+    let quote = explain::quote(&federation.state, &asked);
     assert_eq!(quote.placements.iter().map(comity_core::placement::Placement::milli).sum::<u64>(), 16_000);
 }
 
@@ -346,7 +346,7 @@ proptest! {
         }
         for (id, request) in &federation.state.requests {
             if !request.state.is_final() {
-                let summary = scheduler::explain(&federation.state, &request.spec).summary;
+                let summary = explain::explain(&federation.state, &request.spec).summary;
                 prop_assert!(summary.starts_with("not placed"), "{} waits: {}", id, summary);
             }
         }

@@ -1,10 +1,11 @@
 //! NVLink, NUMA and RDMA on nodes as they are sold.
 
 use comity_core::Command;
-use comity_core::command::{Aim, PlaceRequests, ProposedPlacement};
+use comity_core::command::PlaceRequests;
 use comity_core::demand::{Members, NvLink, RequestSpec, Topology};
 use comity_core::inventory::{Node, NodeWiring, NumaAmounts};
 use comity_core::placement::NodePlacement;
+use comity_core::proposal::{Aim, ProposedPlacement};
 use comity_core::scheduler;
 
 use super::boxes::{

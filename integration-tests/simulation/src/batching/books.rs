@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use comity_core::command::ProposedReclaim;
 use comity_core::lease::LeaseState;
+use comity_core::proposal::ProposedReclaim;
 use comity_core::reclaim::ReclaimReason;
 use comity_core::{ClusterId, LeaseId, RequestId, State};
 

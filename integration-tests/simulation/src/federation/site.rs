@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use comity_core::packing::{Mix, NodeState, Pool, Shape, Task};
+use comity_core::packing::{Mix, NodeState, Shape, StateIndex, Task};
 
 /// What one task took.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,14 +28,14 @@ struct Free {
 /// Nodes by number, packed.
 #[derive(Debug)]
 pub(super) struct Site {
-    pool: Pool,
+    pool: StateIndex,
     nodes: Vec<Free>,
 }
 
 impl Site {
     /// Idle nodes, on which work like `mix` is expected.
     pub(super) fn new(shapes: &[&Shape], mix: &Mix) -> Self {
-        let mut pool = Pool::default();
+        let mut pool = StateIndex::default();
         pool.expect(mix.clone());
         let mut nodes = Vec::with_capacity(shapes.len());
         for (number, shape) in (0..).zip(shapes) {

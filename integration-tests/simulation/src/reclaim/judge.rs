@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comity_core::command::ProposedReclaim;
 use comity_core::demand::RequestSpec;
 use comity_core::lease::{Lease, LeaseState};
+use comity_core::proposal::ProposedReclaim;
 use comity_core::reclaim::ReclaimReason;
 use comity_core::{ClusterId, LeaseId, NodeId, RequestId, State};
 

@@ -1,7 +1,7 @@
 //! What is asked for, drawn by a seed.
 
+use comity_core::demand::Preemptible;
 use comity_core::demand::{RequestSpec, Topology};
-use comity_core::reclaim::Preemptible;
 use comity_core::{Millis, PriorityName, Refusal, TenantId};
 
 use super::MINUTE;

@@ -139,7 +139,10 @@ impl Keeper {
                 }
             }),
             Help::Restart => {
-                tracing::warn!(node = self.name, "the donor answers, the virtual-kubelet does not: it is started again");
+                tracing::warn!(
+                    node = self.name,
+                    "the donor answers, the virtual-kubelet does not: it is started again"
+                );
                 pulse.restarted = true;
                 self.restart_kubelet(donor).await
             }

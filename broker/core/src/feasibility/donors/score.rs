@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use crate::feasibility::donors::gravity::distance;
 use crate::feasibility::donors::link::Link;
 use crate::feasibility::donors::promise::{Member, Promise};
-use crate::feasibility::snapshot::View;
-use crate::feasibility::verdict::Candidate;
+use crate::feasibility::snapshot::Snapshot;
+use crate::feasibility::verdict::FeasiblePlacement;
 use crate::model::demand::RequestSpec;
 use crate::model::id::ClusterId;
 use crate::model::request::Request;
@@ -77,29 +77,34 @@ impl Score {
 /// What no placement has more of.
 const MOST_SHARES: Reverse<u64> = Reverse(u64::MAX);
 
-pub(crate) fn score(view: &View<'_>, spec: &RequestSpec, request: Option<&Request>, candidate: &Candidate) -> Score {
+pub(crate) fn score(
+    snapshot: &Snapshot<'_>,
+    spec: &RequestSpec,
+    request: Option<&Request>,
+    candidate: &FeasiblePlacement,
+) -> Score {
     let placement = &candidate.placement;
     let waste = candidate.waste_milli.div_euclid(ALIKE_MILLI);
     let shares = Reverse(placement.units());
     let nodes = u64::try_from(placement.nodes.len()).unwrap_or(u64::MAX);
     let nodes = if spec.topology.spread_nodes { spec.most_shares().saturating_sub(nodes) } else { nodes };
-    let line = Link::of(view.state.peering_between(&spec.origin, &placement.donor));
-    let lent_milli = view.lent_milli(&placement.donor);
-    Score { shares, nodes, waste, lent_milli, ..of_donor(view.state, spec, request, (&placement.donor, line)) }
+    let line = Link::of(snapshot.state.peering_between(&spec.origin, &placement.donor));
+    let lent_milli = snapshot.lent_milli(&placement.donor);
+    Score { shares, nodes, waste, lent_milli, ..of_donor(snapshot.state, spec, request, (&placement.donor, line)) }
 }
 
 /// The score of a donor at its best: with every share on one node, or each on one of its own if they are to be spread,
 /// leaving no less idle than what it promises.
 pub(crate) fn at_best(
-    view: &View<'_>,
+    snapshot: &Snapshot<'_>,
     spec: &RequestSpec,
     request: Option<&Request>,
     Promise { member, idle_milli, lent_milli }: &Promise<'_>,
 ) -> Score {
-    let line = view.lines_from(&spec.origin, |lines| lines.get(member.at).copied()).unwrap_or_default();
-    let lent_milli = lent_milli.unwrap_or_else(|| view.lent_milli(member.donor));
-    debug_assert_eq!(lent_milli, view.lent_milli(member.donor), "{}", member.donor);
-    Score { waste: tenths(*idle_milli), lent_milli, ..of_donor(view.state, spec, request, (member.donor, line)) }
+    let line = snapshot.lines_from(&spec.origin, |lines| lines.get(member.at).copied()).unwrap_or_default();
+    let lent_milli = lent_milli.unwrap_or_else(|| snapshot.lent_milli(member.donor));
+    debug_assert_eq!(lent_milli, snapshot.lent_milli(member.donor), "{}", member.donor);
+    Score { waste: tenths(*idle_milli), lent_milli, ..of_donor(snapshot.state, spec, request, (member.donor, line)) }
 }
 
 /// The score of a donor that has every share in the best place, leaves nothing idle, and lends nothing yet.

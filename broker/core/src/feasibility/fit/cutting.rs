@@ -2,7 +2,7 @@
 //!
 //! Age decides who is served, this decides where. Of all places, those come first after which the requests that wait
 //! behind still fit, as many as fit with this one at all, the older before the younger; of these the one that loses
-//! least [worth](Worth) under the work that is expected; then one where such an instance exists, and devices in use
+//! least [worth](StateValues) under the work that is expected; then one where such an instance exists, and devices in use
 //! before idle ones. What it asks of those behind is a preference: policy, CPU and memory are theirs to meet when their
 //! turn comes.
 
@@ -13,32 +13,32 @@ use litemap::LiteMap;
 
 use crate::feasibility::fit::device::room;
 use crate::feasibility::fit::mig_device::{Cut, cut, in_use};
-use crate::feasibility::fit::{Counted, Wanted, serves};
+use crate::feasibility::fit::{ResourceKind, Wanted, serves};
 use crate::feasibility::obstacle::permitted;
-use crate::feasibility::snapshot::{Ask, View};
+use crate::feasibility::snapshot::{PolicyQuery, Snapshot};
 use crate::model::demand::{DeviceChoice, RequestSpec};
 use crate::model::id::{ClassName, ClusterId, NodeId};
 use crate::model::inventory::{Device, Node};
 use crate::model::limits::WHOLE_MILLI;
-use crate::model::mig::{Asked, Board, InUse, MAX_SHAPES, Slots, Weights, Worth, fit_together};
+use crate::model::mig::{Board, InUse, InstanceCounts, MAX_SHAPES, Slots, StateValues, Weights, fit_together};
 use crate::model::placement::{DeviceShare, NodePlacement};
 use crate::model::work::WorkType;
 use crate::state::occupancy::NodeOccupancy;
 
 /// Requests that wait behind one and are kept a place for.
-pub(crate) const MAX_AHEAD: usize = 32;
+pub(crate) const MAX_LOOKAHEAD: usize = 32;
 /// Instances that are kept a place for, and that one may ask for where places are kept: bounds the time of a choice.
 const MAX_INSTANCES: u32 = 64;
 
 /// What states of devices are worth under the work that is expected; kept from one plan to the next.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Worths {
+pub(crate) struct MigValues {
     expected: BTreeMap<WorkType, u64>,
     weights: BTreeMap<(ClassName, Board), Weights>,
-    worth: Worth,
+    worth: StateValues,
 }
 
-impl Worths {
+impl MigValues {
     /// Expects other work from now on.
     pub(crate) fn expect(&mut self, expected: &BTreeMap<WorkType, u64>) {
         self.expected = expected.clone();
@@ -60,7 +60,7 @@ impl Worths {
                 *asked = asked.saturating_add(count.saturating_mul(u64::from(work.gpus.count)));
             }
         }
-        let weights = Worth::weights(board, &counts);
+        let weights = StateValues::weights(board, &counts);
         self.weights.insert(key, weights);
         weights
     }
@@ -82,7 +82,7 @@ struct Together {
     /// States of devices; of many alike as many as could matter.
     states: Vec<InUse>,
     /// Instances of those that wait behind.
-    ahead: Asked,
+    lookahead: InstanceCounts,
     /// Number of the shape that is asked for, and how many more of them.
     own: usize,
     left: u32,
@@ -123,26 +123,26 @@ struct Place<'a> {
 
 /// Cuts at one donor, for one request.
 pub(crate) struct Cutting<'c, 'v> {
-    view: &'c View<'v>,
+    snapshot: &'c Snapshot<'v>,
     donor: &'c ClusterId,
     wanted: &'c Wanted<'c>,
-    counted: &'c Counted,
-    worths: &'c mut Worths,
+    counted: &'c ResourceKind,
+    mig_values: &'c mut MigValues,
     boards: BTreeMap<Board, Together>,
 }
 
 impl<'c, 'v> Cutting<'c, 'v> {
     /// `None` if no device of the donor that is wanted is cut as leases need it.
     pub(crate) fn begin(
-        view: &'c View<'v>,
+        snapshot: &'c Snapshot<'v>,
         donor: &'c ClusterId,
         wanted: &'c Wanted<'c>,
-        counted: &'c Counted,
-        worths: &'c mut Worths,
+        counted: &'c ResourceKind,
+        mig_values: &'c mut MigValues,
     ) -> Option<Self> {
         let mut states: BTreeMap<Board, (&Device, BTreeMap<InUse, u32>)> = BTreeMap::new();
-        for (id, node, classes) in view.nodes(donor).filter(|(_, node, _)| node.schedulable) {
-            let lent = view.occupancy(donor, id);
+        for (id, node, classes) in snapshot.nodes(donor).filter(|(_, node, _)| node.schedulable) {
+            let lent = snapshot.occupancy(donor, id);
             for (index, (device, class)) in (0_u32..).zip(node.devices.iter().zip(classes)) {
                 if !serves(device, class.as_ref(), wanted, counted) {
                     continue;
@@ -159,15 +159,15 @@ impl<'c, 'v> Cutting<'c, 'v> {
         }
         let boards = states
             .into_iter()
-            .map(|(board, (device, states))| (board, Together::of(view, donor, wanted, (board, device), states)));
+            .map(|(board, (device, states))| (board, Together::of(snapshot, donor, wanted, (board, device), states)));
         let boards = boards.collect();
-        Some(Self { view, donor, wanted, counted, worths, boards })
+        Some(Self { snapshot, donor, wanted, counted, mig_values, boards })
     }
 
     /// Lays `units` shares on a node that has room for them.
     pub(crate) fn lay_out(&mut self, (id, node): (&NodeId, &Node), units: u32) -> LaidOut {
-        let classes = self.view.state.device_classes(self.donor, id);
-        let mut lent = self.view.occupancy(self.donor, id).cloned().unwrap_or_default();
+        let classes = self.snapshot.state.device_classes(self.donor, id);
+        let mut lent = self.snapshot.occupancy(self.donor, id).cloned().unwrap_or_default();
         let mut laid = LaidOut { devices: LiteMap::new(), cost: Cost::default(), resources: 0, waste_milli: 0 };
         for _ in 0..units {
             let Some(place) = self.best(node, classes, &lent) else { break };
@@ -178,7 +178,8 @@ impl<'c, 'v> Cutting<'c, 'v> {
                     InUse { slots: before.slots.with(place.share.slots), media: before.media || cut.shape.media };
                 together.take(before, after);
                 // What is lost beyond the instance itself.
-                let parts = u128::from(WHOLE_MILLI) * place.cost.worth / (u128::from(cut.board.slots()) * Worth::SLOT);
+                let parts =
+                    u128::from(WHOLE_MILLI) * place.cost.worth / (u128::from(cut.board.slots()) * StateValues::SLOT);
                 laid.waste_milli +=
                     i64::try_from(parts).unwrap_or(i64::MAX).saturating_sub(i64::from(place.share.milli));
             }
@@ -240,8 +241,8 @@ impl<'c, 'v> Cutting<'c, 'v> {
 
     /// What tells a node from another as far as cutting goes: the states of its devices.
     pub(crate) fn signature(&self, (id, node): (&NodeId, &Node)) -> Vec<Option<(Board, InUse, bool)>> {
-        let classes = self.view.state.device_classes(self.donor, id);
-        let lent = self.view.occupancy(self.donor, id);
+        let classes = self.snapshot.state.device_classes(self.donor, id);
+        let lent = self.snapshot.occupancy(self.donor, id);
         let device = |(index, (device, class)): (u32, (&Device, &Option<ClassName>))| {
             let cut = serves(device, class.as_ref(), self.wanted, self.counted)
                 .then(|| cut(device, &self.wanted.gpus.share))
@@ -259,11 +260,11 @@ impl<'c, 'v> Cutting<'c, 'v> {
             return Cost::default();
         }
         let after = before.with(cut.shape, start);
-        let weights = self.worths.weights(self.wanted.class, device, cut.board);
-        let worth = |worths: &mut Worths, state| worths.worth.of(cut.board, &weights, state);
+        let weights = self.mig_values.weights(self.wanted.class, device, cut.board);
+        let worth = |mig_values: &mut MigValues, state| mig_values.worth.of(cut.board, &weights, state);
         Cost {
             crowds: self.boards.get(&cut.board).is_some_and(|together| together.crowded(cut.board, before, after)),
-            worth: worth(self.worths, before).saturating_sub(worth(self.worths, after)),
+            worth: worth(self.mig_values, before).saturating_sub(worth(self.mig_values, after)),
             made: u32::from(!cut.exists(start)),
             broken: u32::from(before == InUse::default()),
         }
@@ -284,7 +285,7 @@ impl Cost {
 impl Together {
     /// Of those that wait behind, keeps a place for each that fits besides the request itself and all that are older.
     fn of(
-        view: &View<'_>,
+        snapshot: &Snapshot<'_>,
         donor: &ClusterId,
         wanted: &Wanted<'_>,
         (board, device): (Board, &Device),
@@ -292,7 +293,7 @@ impl Together {
     ) -> Self {
         let (own, left) = (cut(device, &wanted.gpus.share).map_or(MAX_SHAPES, |cut| cut.at), wanted.gpus.count);
         let (mut instances, mut behind) = (left, Vec::new());
-        for spec in view.ahead.iter().filter(|spec| may_come(view, donor, wanted.class, device, spec)) {
+        for spec in snapshot.lookahead.iter().filter(|spec| may_come(snapshot, donor, wanted.class, device, spec)) {
             let Some(cut) = cut(device, &spec.gpus.share) else { continue };
             instances = instances.saturating_add(spec.gpus.count);
             if instances > MAX_INSTANCES {
@@ -305,17 +306,17 @@ impl Together {
             std::iter::repeat_n(state, most.min(usize::try_from(count).unwrap_or(usize::MAX)))
         };
         let states = states.into_iter().flat_map(alike).collect();
-        let mut together = Self { states, ahead: [0; MAX_SHAPES], own, left };
+        let mut together = Self { states, lookahead: [0; MAX_SHAPES], own, left };
         if behind.is_empty() || !together.fits(board, left) {
             return together;
         }
         for (at, count) in behind {
-            let before = together.ahead;
-            if let Some(asked) = together.ahead.get_mut(at) {
+            let before = together.lookahead;
+            if let Some(asked) = together.lookahead.get_mut(at) {
                 *asked += count;
             }
             if !together.fits(board, left) {
-                together.ahead = before;
+                together.lookahead = before;
             }
         }
         together
@@ -323,7 +324,7 @@ impl Together {
 
     /// Whether `own` instances of the request and all that are kept a place for fit.
     fn fits(&self, board: Board, own: u32) -> bool {
-        let mut asked = self.ahead;
+        let mut asked = self.lookahead;
         if let Some(asked) = asked.get_mut(self.own) {
             *asked += own;
         }
@@ -340,7 +341,7 @@ impl Together {
 
     /// Whether the rest of the request and those behind do not all fit once `before` has become `after`.
     fn crowded(&self, board: Board, before: InUse, after: InUse) -> bool {
-        if self.ahead == [0; MAX_SHAPES] {
+        if self.lookahead == [0; MAX_SHAPES] {
             return false;
         }
         let mut next = self.clone();
@@ -350,8 +351,14 @@ impl Together {
 }
 
 /// Whether a request that waits could come to devices like this one, as far as it says itself and policy allows now.
-fn may_come(view: &View<'_>, donor: &ClusterId, class: &ClassName, device: &Device, spec: &RequestSpec) -> bool {
-    let ask = Ask {
+fn may_come(
+    snapshot: &Snapshot<'_>,
+    donor: &ClusterId,
+    class: &ClassName,
+    device: &Device,
+    spec: &RequestSpec,
+) -> bool {
+    let ask = PolicyQuery {
         tenant: spec.tenant.as_str(),
         origin: &spec.origin,
         class,
@@ -363,5 +370,5 @@ fn may_come(view: &View<'_>, donor: &ClusterId, class: &ClassName, device: &Devi
         && (spec.allow_donors.is_empty() || spec.allow_donors.contains(donor))
         && !spec.deny_donors.contains(donor)
         && chooses(&spec.gpus.devices, class, device)
-        && permitted(view.may_borrow(donor, ask)).is_ok()
+        && permitted(snapshot.may_borrow(donor, ask)).is_ok()
 }

@@ -11,7 +11,7 @@ use crate::state::occupancy::NodeOccupancy;
 
 /// A node with room for the demand.
 #[derive(Clone, Copy)]
-pub(crate) struct Candidate<'a> {
+pub(crate) struct NodeRoom<'a> {
     pub(crate) id: &'a NodeId,
     pub(crate) node: &'a Node,
     pub(crate) lent: Option<&'a NodeOccupancy>,
@@ -22,7 +22,7 @@ pub(crate) struct Candidate<'a> {
 /// Nodes to use with the shares that each gives, and the network over which they do RDMA if that is asked for and they
 /// are several.
 pub(crate) struct Chosen<'a> {
-    pub(crate) nodes: Vec<(Candidate<'a>, u32)>,
+    pub(crate) nodes: Vec<(NodeRoom<'a>, u32)>,
     pub(crate) network: Option<&'a str>,
 }
 
@@ -30,12 +30,12 @@ pub(crate) struct Chosen<'a> {
 /// exactly, and with RDMA asked for, several only of one network. To be spread, on as many as can be, `piece` shares at
 /// a time. `None` if `count` shares do not fit so.
 pub(crate) fn choose<'a>(
-    candidates: &[Candidate<'a>],
+    candidates: &[NodeRoom<'a>],
     count: u32,
     piece: u32,
     topology: Topology,
 ) -> Option<Chosen<'a>> {
-    let fits = |candidate: &&Candidate<'_>| {
+    let fits = |candidate: &&NodeRoom<'_>| {
         if topology.whole_node { candidate.units == count } else { candidate.units >= count }
     };
     let spreads = topology.spread_nodes && count > piece;
@@ -67,11 +67,11 @@ pub(crate) fn choose<'a>(
 }
 
 fn choose_several(
-    mut candidates: Vec<Candidate<'_>>,
+    mut candidates: Vec<NodeRoom<'_>>,
     count: u32,
     piece: u32,
     topology: Topology,
-) -> Option<Vec<(Candidate<'_>, u32)>> {
+) -> Option<Vec<(NodeRoom<'_>, u32)>> {
     if topology.spread_nodes {
         return spread(candidates, count, piece);
     }
@@ -93,14 +93,14 @@ fn choose_several(
 
 /// Deals `count` shares out, `piece` at a time: one round over as many nodes as are needed, those that are left with
 /// least first, then further rounds over those that have room.
-fn spread(mut candidates: Vec<Candidate<'_>>, count: u32, piece: u32) -> Option<Vec<(Candidate<'_>, u32)>> {
+fn spread(mut candidates: Vec<NodeRoom<'_>>, count: u32, piece: u32) -> Option<Vec<(NodeRoom<'_>, u32)>> {
     candidates.retain(|candidate| candidate.units >= piece);
     let pieces = usize::try_from(count / piece.max(1)).ok()?;
     candidates.sort_by_key(|candidate| (candidate.units, candidate.id));
     if pieces <= candidates.len() {
         candidates.truncate(pieces);
     }
-    let mut dealt: Vec<(Candidate<'_>, u32)> = candidates.into_iter().map(|candidate| (candidate, 0)).collect();
+    let mut dealt: Vec<(NodeRoom<'_>, u32)> = candidates.into_iter().map(|candidate| (candidate, 0)).collect();
     let mut left = count;
     while left > 0 {
         let before = left;

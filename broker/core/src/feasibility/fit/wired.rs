@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use litemap::LiteMap;
 
 use crate::feasibility::fit::device::{DeviceRoom, room};
-use crate::feasibility::fit::{Counted, Wanted, free_cpu_and_memory, serves};
+use crate::feasibility::fit::{ResourceKind, Wanted, free_cpu_and_memory, serves};
 use crate::model::demand::{Numa, NvLink};
 use crate::model::id::ClassName;
 use crate::model::inventory::{Device, Node, NumaAmounts, Sharing};
@@ -95,13 +95,13 @@ impl<'a> Wired<'a> {
         (node, classes): (&'a Node, &[Option<ClassName>]),
         lent: Option<&NodeOccupancy>,
         wanted: &Wanted<'_>,
-        way: &Counted,
+        kind: &ResourceKind,
         as_it_is: bool,
     ) -> Self {
         let lent = lent.filter(|_| as_it_is);
         let aligned = wanted.topology.numa == Numa::Aligned;
         let seat = |(index, (device, class)): (u32, (&'a Device, &Option<ClassName>))| {
-            if !serves(device, class.as_ref(), wanted, way) {
+            if !serves(device, class.as_ref(), wanted, kind) {
                 return None;
             }
             let share = &wanted.gpus.share;

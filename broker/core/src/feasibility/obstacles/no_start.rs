@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::feasibility::fit::Wanted;
 use crate::feasibility::fit::mig_device::{Cut, cut, in_use};
-use crate::feasibility::snapshot::View;
+use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::Share;
 use crate::model::id::{ClassName, ClusterId, NodeId};
 use crate::model::inventory::{Device, Sharing};
@@ -30,12 +30,12 @@ struct Nearest {
 
 /// Reason and remedy, if slots are what is short: none of the devices that have such instances has a start that is
 /// free. Only for who asks for a profile, and where none is lent by number: others can be served in other ways too.
-pub(crate) fn no_start(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Option<(String, String)> {
+pub(crate) fn no_start(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Option<(String, String)> {
     let Share::MigProfile(asked) = &wanted.gpus.share else { return None };
-    let lent = lent(view, donor);
+    let lent = lent(snapshot, donor);
     let (mut devices, mut closed, mut profile) = (0_u32, 0_u32, String::new());
     let mut nearest: Option<Nearest> = None;
-    for (id, node, classes) in view.nodes(donor).filter(|(_, node, _)| node.schedulable) {
+    for (id, node, classes) in snapshot.nodes(donor).filter(|(_, node, _)| node.schedulable) {
         for (index, (device, class)) in (0_u32..).zip(node.devices.iter().zip(classes)) {
             if matches!(&device.sharing, Sharing::Mig { instances, layout: None } if instances.contains_key(asked)) {
                 return None;
@@ -43,10 +43,10 @@ pub(crate) fn no_start(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) 
             let Some(cut) = asked_for(device, class.as_ref(), wanted) else { continue };
             devices += 1;
             profile = crate::feasibility::fit::mig_device::profile(device, &wanted.gpus.share)?;
-            if !cut.starts(index, view.occupancy(donor, id)).is_empty() {
+            if !cut.starts(index, snapshot.occupancy(donor, id)).is_empty() {
                 return None;
             }
-            if in_use(device, index, view.occupancy(donor, id)).is_none() {
+            if in_use(device, index, snapshot.occupancy(donor, id)).is_none() {
                 closed += 1;
                 continue;
             }
@@ -95,9 +95,9 @@ fn starts<'c>(cut: &'c Cut<'_>) -> impl Iterator<Item = u8> + 'c {
 /// Profile and part of each lease, by node and device.
 type Lent<'a> = BTreeMap<(&'a NodeId, u32), Vec<(&'a str, &'a crate::model::placement::DeviceShare)>>;
 
-fn lent<'a>(view: &View<'a>, donor: &ClusterId) -> Lent<'a> {
+fn lent<'a>(snapshot: &Snapshot<'a>, donor: &ClusterId) -> Lent<'a> {
     let mut lent: Lent<'a> = BTreeMap::new();
-    for (_, lease) in view.state.leases_of(donor).filter(|(_, lease)| lease.occupies()) {
+    for (_, lease) in snapshot.state.leases_of(donor).filter(|(_, lease)| lease.occupies()) {
         let placement = &lease.placement;
         let Some(profile) = placement.profile.as_deref().filter(|_| placement.donor == *donor) else { continue };
         for (id, part) in &placement.nodes {

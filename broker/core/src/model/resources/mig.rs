@@ -8,22 +8,22 @@
 //! - [`Slots`]: a set of slots of one device
 //! - [`Board`], [`Shape`]: tables, and names
 //! - [`InUse`]: what of one device is taken
-//! - [`Worth`]: how much of the work that is expected a device in some state still serves
+//! - [`StateValues`]: how much of the work that is expected a device in some state still serves
 //! - [`fit_together`]: whether several instances fit on several devices
 //!
 //! Source: NVIDIA MIG User Guide, "Supported MIG Profiles"; `nvidia-smi mig -lgip` and `-lgipp`.
 
 pub(crate) mod board;
+pub(crate) mod fit_together;
 pub(crate) mod in_use;
 pub(crate) mod slots;
-pub(crate) mod together;
-pub(crate) mod worth;
+pub(crate) mod state_values;
 
 pub use board::{Board, MAX_SHAPES, Shape};
+pub use fit_together::{InstanceCounts, fit_together};
 pub use in_use::InUse;
 pub use slots::Slots;
-pub use together::{Asked, fit_together};
-pub use worth::{Weights, Worth};
+pub use state_values::{StateValues, Weights};
 
 /// States that a device can be in: all that instances in use can leave behind.
 #[cfg(test)]

@@ -1,15 +1,15 @@
-//! In which order spots came to have nodes: what lanes take in when they are asked.
+//! In which order groups came to have nodes: what rankings take in when they are asked.
 
 use crate::scheduler::packing::node_state::NodeState;
 use crate::scheduler::packing::task::{Task, WHOLE};
 
-/// A spot that came to have a node, with enough of its state to pass over it where a task does not fit.
+/// A group that came to have a node, with enough of its state to pass over it where a task does not fit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
-    /// Nodes of one site in one state.
-    pub(crate) spot: u32,
+    /// Nodes of one donor in one state.
+    pub(crate) group: u32,
     pub(crate) state: u32,
-    pub(crate) site: u32,
+    pub(crate) donor: u32,
     pub(crate) shape: u32,
     /// Digest of the state: equal costs are told apart by it.
     pub(crate) tie: u32,
@@ -24,11 +24,11 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    pub(crate) fn new((spot, state): (u32, u32), (site, shape): (u32, u32), free: &NodeState, digest: u64) -> Self {
+    pub(crate) fn new((group, state): (u32, u32), (donor, shape): (u32, u32), free: &NodeState, digest: u64) -> Self {
         Self {
-            spot,
+            group,
             state,
-            site,
+            donor,
             shape,
             tie: u32::try_from(digest >> 32).unwrap_or(u32::MAX),
             cpu_milli: u32::try_from(free.cpu_milli).unwrap_or(u32::MAX),
@@ -64,7 +64,7 @@ impl Log {
         u32::try_from(self.entries.len() - 1).unwrap_or(u32::MAX)
     }
 
-    /// The spot of the entry at `place` has no node any more.
+    /// The group of the entry at `place` has no node any more.
     pub(crate) fn end(&mut self, place: u32) {
         self.entries[place as usize].live = false;
         self.live -= 1;
@@ -80,7 +80,7 @@ impl Log {
         self.entries.len()
     }
 
-    /// Takes out what is past if that is most of it. `moved` is told each spot whose entry has another place then; what
+    /// Takes out what is past if that is most of it. `moved` is told each group whose entry has another place then; what
     /// is returned is, for each place before, how many of the entries ahead of it are left.
     pub(crate) fn shorten(&mut self, mut moved: impl FnMut(u32, u32)) -> Option<Vec<u32>> {
         if self.entries.len() <= 4 * self.live + 64 {
@@ -90,7 +90,7 @@ impl Log {
         self.entries.retain(|entry| {
             ahead.push(left);
             if entry.live {
-                moved(entry.spot, left);
+                moved(entry.group, left);
                 left += 1;
             }
             entry.live

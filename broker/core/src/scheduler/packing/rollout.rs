@@ -4,24 +4,24 @@ use crate::scheduler::packing::node_state::NodeState;
 use crate::scheduler::packing::refusals::Refusals;
 use crate::scheduler::packing::task::{Task, WHOLE};
 
-/// Futures that are played for each state.
-pub(crate) const FUTURES: usize = 64;
+/// Rollouts that are played for each state.
+pub(crate) const ROLLOUTS: usize = 64;
 /// Tasks offered in each.
-const TASKS_PER_FUTURE: usize = 30;
+const TASKS_PER_ROLLOUT: usize = 30;
 
-/// Fixed futures of one shape of node: the same for all its states, so that states differ by what they are and not by
+/// Fixed rollouts of one shape of node: the same for all its states, so that states differ by what they are and not by
 /// luck.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Futures {
+pub(crate) struct Rollouts {
     tasks: Vec<Offered>,
-    /// Whether it is nothing to refuse any of them: then a future is over once nothing more fits.
+    /// Whether it is nothing to refuse any of them: then a rollout is over once nothing more fits.
     free_to_refuse: bool,
     /// CPU and memory without which none of them fits.
     least_cpu_milli: u32,
     least_memory_mib: u32,
 }
 
-/// A task of a future, small: those of a shape fit in the first cache. Amounts above 2^32 count as that.
+/// A task of a rollout, small: those of a shape fit in the first cache. Amounts above 2^32 count as that.
 #[derive(Clone, Copy, Debug)]
 struct Offered {
     cpu_milli: u32,
@@ -32,14 +32,14 @@ struct Offered {
     milli: u16,
 }
 
-impl Futures {
-    /// Draws futures from weighted types: evenly over the cumulated weights, then shuffled by a fixed generator.
+impl Rollouts {
+    /// Draws rollouts from weighted types: evenly over the cumulated weights, then shuffled by a fixed generator.
     pub(crate) fn draw(types: &[(&Task, u64)], refusals: &Refusals) -> Self {
         let total: u128 = types.iter().map(|(_, weight)| u128::from(*weight)).sum();
         if total == 0 {
             return Self::default();
         }
-        let draws = FUTURES * TASKS_PER_FUTURE;
+        let draws = ROLLOUTS * TASKS_PER_ROLLOUT;
         let (mut tasks, mut index, mut below) = (Vec::with_capacity(draws), 0, u128::from(types[0].1));
         for draw in 0..draws as u128 {
             let at = (2 * draw + 1) * total / (2 * draws as u128);
@@ -65,20 +65,20 @@ impl Futures {
         }
     }
 
-    /// Thousandths of devices that stay idle and that refused work without devices was worth, summed over all futures.
+    /// Thousandths of devices that stay idle and that refused work without devices was worth, summed over all rollouts.
     pub(crate) fn idle_after(&self, state: &NodeState, scratch: &mut Vec<u16>) -> i64 {
         if self.tasks.is_empty() {
-            return i64::try_from(state.device_milli() * FUTURES as u64).unwrap_or(i64::MAX);
+            return i64::try_from(state.device_milli() * ROLLOUTS as u64).unwrap_or(i64::MAX);
         }
-        self.tasks.chunks(TASKS_PER_FUTURE).map(|future| self.idle_in(future, state, scratch)).sum()
+        self.tasks.chunks(TASKS_PER_ROLLOUT).map(|rollout| self.idle_in(rollout, state, scratch)).sum()
     }
 
-    /// Plays one future: what does not fit is passed over, a share takes the fullest device that holds it.
-    fn idle_in(&self, future: &[Offered], state: &NodeState, free: &mut Vec<u16>) -> i64 {
+    /// Plays one rollout: what does not fit is passed over, a share takes the fullest device that holds it.
+    fn idle_in(&self, rollout: &[Offered], state: &NodeState, free: &mut Vec<u16>) -> i64 {
         free.clear();
         free.extend_from_slice(&state.devices);
         let (mut cpu, mut memory, mut refused) = (small(state.cpu_milli), small(state.memory_mib), 0);
-        for task in future {
+        for task in rollout {
             if task.cpu_milli > cpu || task.memory_mib > memory {
                 refused += i64::from(task.refusal);
                 continue;
@@ -119,7 +119,7 @@ fn small(amount: u64) -> u32 {
     u32::try_from(amount).unwrap_or(u32::MAX)
 }
 
-/// Fisher and Yates, with splitmix64 from a fixed seed: every broker plays the same futures.
+/// Fisher and Yates, with splitmix64 from a fixed seed: every broker plays the same rollouts.
 fn shuffle<T>(items: &mut [T]) {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = move || {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::cost::{Costs, KnownOfTask};
-use super::rollout::FUTURES;
+use super::rollout::ROLLOUTS;
 use super::scarcity::ONE;
-use super::{Mix, NodeState, Pool, Shape, Task};
+use super::{Mix, NodeState, Shape, StateIndex, Task};
 
 /// A small generator for cases: the same cases each time.
 struct Cases(u64);
@@ -41,19 +41,19 @@ fn mix() -> Mix {
     mix
 }
 
-fn pool(nodes: impl Iterator<Item = u32>) -> Pool {
-    let mut pool = Pool::default();
+fn index(nodes: impl Iterator<Item = u32>) -> StateIndex {
+    let mut index = StateIndex::default();
     for node in nodes {
         let shape = &SHAPES[node as usize % SHAPES.len()];
-        pool.set(0, node, shape, shape.idle());
+        index.set(0, node, shape, shape.idle());
     }
-    pool.expect(mix());
-    pool
+    index.expect(mix());
+    index
 }
 
 /// What the documentation of `packing` says, node by node, with nothing remembered.
 fn by_scan(nodes: &BTreeMap<u32, NodeState>, task: &Task) -> Option<(i64, u32, u16)> {
-    let mut alone = pool(nodes.keys().copied());
+    let mut alone = index(nodes.keys().copied());
     let (shapes, totals, mut states) = alone.parts();
     let mut costs = Costs::new(&mix(), shapes.values(), &totals);
     let numbers: BTreeMap<u32, u32> =
@@ -74,15 +74,22 @@ fn by_scan(nodes: &BTreeMap<u32, NodeState>, task: &Task) -> Option<(i64, u32, u
             continue;
         }
         let state = states.intern((number, free.clone()));
-        let mut ways = Vec::new();
-        costs.ways(&mut states, (task, &mut KnownOfTask::default()), (state, None), |way| ways.push(way));
-        for way in ways {
-            let price = scarcity[number as usize] * task.device_milli() * FUTURES as u64 / ONE;
-            let lost: i64 =
-                costs.slots.get(way.loss).iter().zip(prices).map(|(slots, price)| i64::from(*slots) * price).sum();
+        let mut assignments = Vec::new();
+        costs.assignments(&mut states, (task, &mut KnownOfTask::default()), (state, None), |assignment| {
+            assignments.push(assignment)
+        });
+        for assignment in assignments {
+            let price = scarcity[number as usize] * task.device_milli() * ROLLOUTS as u64 / ONE;
+            let lost: i64 = costs
+                .slots
+                .get(assignment.loss)
+                .iter()
+                .zip(prices)
+                .map(|(slots, price)| i64::from(*slots) * price)
+                .sum();
             let tie = free.digest_with(shapes.digest(number)) >> 32;
-            let cost = i64::from(way.cost) + i64::try_from(price).unwrap() + lost;
-            let found = (cost, tie, *node, way.level);
+            let cost = i64::from(assignment.cost) + i64::try_from(price).unwrap() + lost;
+            let found = (cost, tie, *node, assignment.level);
             if best.is_none_or(|best| found < best) {
                 best = Some(found);
             }
@@ -94,29 +101,29 @@ fn by_scan(nodes: &BTreeMap<u32, NodeState>, task: &Task) -> Option<(i64, u32, u
 /// What a choice costs, its node, and the level.
 type Chosen = (i64, u32, u16);
 
-fn choose(pool: &mut Pool, task: &Task) -> Option<Chosen> {
-    let asked = pool.ask(task);
-    let choice = pool.choose(0, asked)?;
-    Some((choice.cost, pool.first_node(choice)?, choice.level))
+fn choose(index: &mut StateIndex, task: &Task) -> Option<Chosen> {
+    let asked = index.ask(task);
+    let choice = index.choose(0, asked)?;
+    Some((choice.cost, index.first_node(choice)?, choice.level))
 }
 
 /// Places and frees at random; the choices made.
-fn live(pool: &mut Pool, steps: u64, mut look: impl FnMut(&Pool, &Task, Option<Chosen>)) {
+fn live(index: &mut StateIndex, steps: u64, mut look: impl FnMut(&StateIndex, &Task, Option<Chosen>)) {
     let (tasks, mut cases, mut running) = (kinds_of_task(), Cases(7), Vec::new());
     for _ in 0..steps {
         if cases.below(4) == 0 && !running.is_empty() {
             let (node, before): (u32, NodeState) = running.swap_remove(cases.below(running.len() as u64) as usize);
             // The node is as it was before some task came: states come back that were left.
-            pool.update(0, node, before);
+            index.update(0, node, before);
             running.retain(|(other, _)| *other != node);
             continue;
         }
         let task = &tasks[cases.below(tasks.len() as u64) as usize];
-        let choice = choose(pool, task);
-        look(pool, task, choice);
+        let choice = choose(index, task);
+        look(index, task, choice);
         let Some((_, node, level)) = choice else { continue };
-        let before = pool.free(0, node).unwrap().clone();
-        pool.update(0, node, before.after(task, level).unwrap());
+        let before = index.free(0, node).unwrap().clone();
+        index.update(0, node, before.after(task, level).unwrap());
         running.push((node, before));
     }
 }
@@ -124,8 +131,8 @@ fn live(pool: &mut Pool, steps: u64, mut look: impl FnMut(&Pool, &Task, Option<C
 #[test]
 fn the_index_chooses_what_a_scan_of_all_nodes_would() {
     let (mut placed, mut refused) = (0, 0);
-    live(&mut pool(0..13), 150, |pool, task, choice| {
-        let nodes = (0..13).map(|node| (node, pool.free(0, node).unwrap().clone())).collect();
+    live(&mut index(0..13), 150, |index, task, choice| {
+        let nodes = (0..13).map(|node| (node, index.free(0, node).unwrap().clone())).collect();
         assert_eq!(choice, by_scan(&nodes, task), "{task:?}");
         *(if choice.is_some() { &mut placed } else { &mut refused }) += 1;
     });
@@ -134,107 +141,107 @@ fn the_index_chooses_what_a_scan_of_all_nodes_would() {
 
 #[test]
 fn what_a_pool_went_through_does_not_show() {
-    let mut pool = pool(0..13);
-    live(&mut pool, 400, |_, _, _| {});
-    let free: Vec<NodeState> = (0..13).map(|node| pool.free(0, node).unwrap().clone()).collect();
-    let mut fresh = self::pool((0..13).rev());
+    let mut index = index(0..13);
+    live(&mut index, 400, |_, _, _| {});
+    let free: Vec<NodeState> = (0..13).map(|node| index.free(0, node).unwrap().clone()).collect();
+    let mut fresh = self::index((0..13).rev());
     for (node, free) in (0..).zip(free) {
         fresh.update(0, node, free);
     }
     for task in kinds_of_task() {
-        assert_eq!(choose(&mut pool, &task), choose(&mut fresh, &task), "{task:?}");
+        assert_eq!(choose(&mut index, &task), choose(&mut fresh, &task), "{task:?}");
     }
-    pool.forget();
+    index.forget();
     for task in kinds_of_task() {
-        assert_eq!(choose(&mut pool, &task), choose(&mut fresh, &task), "{task:?}, after states were forgotten");
+        assert_eq!(choose(&mut index, &task), choose(&mut fresh, &task), "{task:?}, after states were forgotten");
     }
 }
 
 #[test]
 fn a_share_fills_what_is_broken_into() {
-    let mut pool = pool(0..8);
+    let mut index = index(0..8);
     let share = task(4, 1, 500);
-    let (_, first, level) = choose(&mut pool, &share).unwrap();
-    let free = pool.free(0, first).unwrap().after(&share, level).unwrap();
-    pool.update(0, first, free);
-    let (_, second, level) = choose(&mut pool, &share).unwrap();
+    let (_, first, level) = choose(&mut index, &share).unwrap();
+    let free = index.free(0, first).unwrap().after(&share, level).unwrap();
+    index.update(0, first, free);
+    let (_, second, level) = choose(&mut index, &share).unwrap();
     assert_eq!((second, level), (first, 500));
 }
 
 #[test]
 fn a_node_that_is_gone_is_not_chosen() {
-    let mut pool = pool(0..4);
+    let mut index = index(0..4);
     let gang = task(120, 8, 1_000);
-    assert_eq!(choose(&mut pool, &gang).map(|(_, node, _)| node), Some(3));
-    pool.remove(0, 3);
-    let asked = pool.ask(&gang);
-    assert_eq!(pool.choose(0, asked), None);
-    assert_eq!(pool.free(0, 3), None);
+    assert_eq!(choose(&mut index, &gang).map(|(_, node, _)| node), Some(3));
+    index.remove(0, 3);
+    let asked = index.ask(&gang);
+    assert_eq!(index.choose(0, asked), None);
+    assert_eq!(index.free(0, 3), None);
 }
 
 #[test]
 fn each_site_has_a_choice_of_its_own_and_none_is_better_than_was_said() {
-    let mut pool = Pool::default();
+    let mut index = StateIndex::default();
     for node in 0..12 {
         let shape = &SHAPES[node as usize % SHAPES.len()];
-        pool.set(node % 3, node / 3, shape, shape.idle());
+        index.set(node % 3, node / 3, shape, shape.idle());
     }
-    pool.expect(mix());
+    index.expect(mix());
     let (tasks, mut cases, mut told_apart) = (kinds_of_task(), Cases(11), 0);
     for _ in 0..120 {
         let task = &tasks[cases.below(tasks.len() as u64) as usize];
-        let asked = pool.ask(task);
-        let least: Vec<Option<i64>> = (0..3).map(|site| pool.idle_milli_at_least(site, asked)).collect();
-        let choices: Vec<_> = (0..3).map(|site| pool.choose(site, asked)).collect();
+        let asked = index.ask(task);
+        let least: Vec<Option<i64>> = (0..3).map(|donor| index.idle_milli_at_least(donor, asked)).collect();
+        let choices: Vec<_> = (0..3).map(|donor| index.choose(donor, asked)).collect();
         for (least, choice) in least.iter().zip(&choices) {
             assert!(choice.is_none_or(|choice| least.unwrap() <= choice.idle_milli()), "{task:?}");
         }
-        let cheapest = choices.iter().zip(0..).filter_map(|(choice, site)| Some((choice.as_ref()?.cost, site))).min();
+        let cheapest = choices.iter().zip(0..).filter_map(|(choice, donor)| Some((choice.as_ref()?.cost, donor))).min();
         told_apart += usize::from(choices.iter().flatten().any(|choice| Some(choice.cost) != cheapest.map(|it| it.0)));
-        let Some((_, site)) = cheapest else { continue };
-        let choice = choices[site as usize].unwrap();
-        let node = pool.first_node(choice).unwrap();
-        let free = pool.free(site, node).unwrap().after(task, choice.level).unwrap();
-        pool.update(site, node, free);
+        let Some((_, donor)) = cheapest else { continue };
+        let choice = choices[donor as usize].unwrap();
+        let node = index.first_node(choice).unwrap();
+        let free = index.free(donor, node).unwrap().after(task, choice.level).unwrap();
+        index.update(donor, node, free);
     }
     assert!(told_apart > 10, "sites hardly ever differ: the cases say too little");
-    pool.clear(1);
+    index.clear(1);
     for task in &tasks {
-        let asked = pool.ask(task);
-        assert_eq!(pool.choose(1, asked), None);
+        let asked = index.ask(task);
+        assert_eq!(index.choose(1, asked), None);
     }
-    assert_eq!(pool.free(1, 0), None);
+    assert_eq!(index.free(1, 0), None);
 }
 
 #[test]
 fn a_node_more_among_many_changes_nothing_of_what_states_are_worth() {
-    let mut pool = pool(0..64);
+    let mut index = index(0..64);
     let share = task(4, 1, 500);
-    let asked = pool.ask(&share);
-    let before = pool.choose(0, asked).unwrap().cost;
-    pool.set(0, 64, &SHAPES[0], SHAPES[0].idle());
-    let asked = pool.ask(&share);
-    let after = pool.choose(0, asked).unwrap().cost;
+    let asked = index.ask(&share);
+    let before = index.choose(0, asked).unwrap().cost;
+    index.set(0, 64, &SHAPES[0], SHAPES[0].idle());
+    let asked = index.ask(&share);
+    let after = index.choose(0, asked).unwrap().cost;
     // Prices follow what is free, costs do not.
     assert!(before.abs_diff(after) < 100, "{before} {after}");
 }
 
 #[test]
 fn without_history_tasks_are_placed_nevertheless() {
-    let mut pool = Pool::default();
-    pool.set(0, 7, &SHAPES[0], SHAPES[0].idle());
-    assert_eq!(choose(&mut pool, &task(4, 1, 500)).map(|(_, node, _)| node), Some(7));
+    let mut index = StateIndex::default();
+    index.set(0, 7, &SHAPES[0], SHAPES[0].idle());
+    assert_eq!(choose(&mut index, &task(4, 1, 500)).map(|(_, node, _)| node), Some(7));
 }
 
 /// 10 nodes with eight devices, of which two alone have the CPU for the largest gang.
-fn few_large_nodes(history: Mix) -> Pool {
-    let mut pool = Pool::default();
+fn few_large_nodes(history: Mix) -> StateIndex {
+    let mut index = StateIndex::default();
     for node in 0..10 {
         let shape = &SHAPES[if node < 2 { 3 } else { 0 }];
-        pool.set(0, node, shape, shape.idle());
+        index.set(0, node, shape, shape.idle());
     }
-    pool.expect(history);
-    pool
+    index.expect(history);
+    index
 }
 
 #[test]
@@ -243,16 +250,16 @@ fn work_that_fits_anywhere_leaves_nodes_alone_that_some_gang_needs() {
     [(task(12, 1, 1_000), 100), (task(8, 0, 0), 20), (task(4, 1, 500), 30)]
         .into_iter()
         .for_each(|(task, weight)| history.add(task, weight));
-    let mut pool = few_large_nodes(history);
+    let mut index = few_large_nodes(history);
     // No history tells of such a gang, and seven in ten devices are taken.
     for (task, times) in [(task(8, 0, 0), 8), (task(4, 1, 500), 16), (task(12, 1, 1_000), 48)] {
         for _ in 0..times {
-            let (_, node, level) = choose(&mut pool, &task).unwrap();
-            let free = pool.free(0, node).unwrap().after(&task, level).unwrap();
-            pool.update(0, node, free);
+            let (_, node, level) = choose(&mut index, &task).unwrap();
+            let free = index.free(0, node).unwrap().after(&task, level).unwrap();
+            index.update(0, node, free);
         }
     }
     let largest = Task { memory_mib: 480 * 1_024, ..task(120, 8, 1_000) };
-    let asked = pool.ask(&largest);
-    assert!(pool.choose(0, asked).is_some(), "{:?} and {:?} are free", pool.free(0, 0), pool.free(0, 1));
+    let asked = index.ask(&largest);
+    assert!(index.choose(0, asked).is_some(), "{:?} and {:?} are free", index.free(0, 0), index.free(0, 1));
 }

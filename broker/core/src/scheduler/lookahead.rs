@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::feasibility::fit::cutting::MAX_AHEAD;
+use crate::feasibility::fit::cutting::MAX_LOOKAHEAD;
 use crate::model::demand::{RequestSpec, Share};
 use crate::model::id::RequestId;
 use crate::model::request::Request;
@@ -11,12 +11,12 @@ use crate::state::State;
 
 /// Waiting requests that MIG instances may serve, the oldest first; those that were served are left out. They are
 /// looked for when the first such request is served.
-pub(crate) struct Ahead<'a> {
+pub(crate) struct Lookahead<'a> {
     near: VecDeque<(RequestId, &'a RequestSpec)>,
     rest: Box<dyn Iterator<Item = (RequestId, &'a RequestSpec)> + 'a>,
 }
 
-impl<'a> Ahead<'a> {
+impl<'a> Lookahead<'a> {
     /// Of all that wait, and one that is looked at as if it did.
     pub(crate) fn new(state: &'a State, hypothetical: Option<&'a Hypothetical<'a>>) -> Self {
         let waiting = state.derived.queue.by_age.iter();
@@ -31,7 +31,7 @@ impl<'a> Ahead<'a> {
         if !may_be_slices(&request.spec) {
             return Vec::new();
         }
-        self.near.extend(self.rest.by_ref().take(MAX_AHEAD - self.near.len()));
+        self.near.extend(self.rest.by_ref().take(MAX_LOOKAHEAD - self.near.len()));
         if let Some(at) = self.near.iter().position(|(near, _)| *near == id) {
             self.near.remove(at);
             self.near.extend(self.rest.next());

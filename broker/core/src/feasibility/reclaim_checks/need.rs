@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::feasibility::reclaim::pool::pooled;
+use crate::feasibility::reclaim_checks::pool::pooled;
 use crate::model::id::{ClusterId, LeaseId, NodeId};
 use crate::model::inventory::{Device, Node};
 use crate::model::lease::Lease;
@@ -110,8 +110,8 @@ impl Need {
 /// Leases whose room local work gets once they are gone: those that end or are being reclaimed, but for what another
 /// request waits for.
 pub(crate) fn gone_for_local_work(state: &State, donor: &ClusterId) -> BTreeSet<LeaseId> {
-    let goes = |lease: &Lease| crate::feasibility::reclaim::preemption::for_whom(state, lease).is_none();
-    crate::feasibility::reclaim::preemption::going(state, donor)
+    let goes = |lease: &Lease| crate::feasibility::reclaim_checks::preemption::for_whom(state, lease).is_none();
+    crate::feasibility::reclaim_checks::preemption::going(state, donor)
         .filter(|(_, lease)| goes(lease))
         .map(|(id, _)| id)
         .collect()

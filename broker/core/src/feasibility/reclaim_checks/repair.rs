@@ -10,12 +10,12 @@
 use crate::feasibility::donors::best::best;
 use crate::feasibility::donors::promise::promising_nothing;
 use crate::feasibility::donors::spread::Found;
-use crate::feasibility::fit::cutting::Worths;
+use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::{Wanted, fit};
-use crate::feasibility::reclaim::preemption::{for_whom, going, priority};
+use crate::feasibility::reclaim_checks::preemption::{for_whom, going, priority};
 use crate::feasibility::release::fits_when_gone;
-use crate::feasibility::snapshot::View;
-use crate::feasibility::verdict::Candidate;
+use crate::feasibility::snapshot::Snapshot;
+use crate::feasibility::verdict::FeasiblePlacement;
 use crate::model::demand::RequestSpec;
 use crate::model::id::{ClusterId, LeaseId, RequestId};
 use crate::model::lease::{Lease, LeaseState};
@@ -30,41 +30,41 @@ pub(crate) const NO_MOVE_BEFORE: Millis = Millis::from_hours(1);
 
 /// Where a request fits once others have moved, and where each of these goes.
 pub(crate) struct Places<'a> {
-    pub(crate) own: Candidate,
+    pub(crate) own: FeasiblePlacement,
     pub(crate) others: Vec<(&'a Request, Found)>,
 }
 
 /// Whether request `by` waits for so long that others move for it, and these may, and let it in.
-pub(crate) fn is_right(view: &View<'_>, by: RequestId, donor: &ClusterId, moves: &[(LeaseId, &Lease)]) -> bool {
-    let state = view.state;
+pub(crate) fn is_right(snapshot: &Snapshot<'_>, by: RequestId, donor: &ClusterId, moves: &[(LeaseId, &Lease)]) -> bool {
+    let state = snapshot.state;
     let Some(request) = state.requests.get(&by).filter(|request| request.waits()) else { return false };
     let waited = state.log_time.since(request.waits_since()) >= state.settings().reserve_after;
     let busy = going(state, donor).any(|(_, lease)| for_whom(state, lease).is_some());
-    let value = value(view, &request.spec);
+    let value = value(snapshot, &request.spec);
     waited
         && !busy
         && request.spec.allows(donor)
         && moves.len() <= MAX_MOVES
         && moves.iter().all(|(_, lease)| may_move(state, lease, value))
-        && is_free_in_sum(view, &request.spec, donor)
-        && lets_in(view, &request.spec, donor, moves).is_some()
+        && is_free_in_sum(snapshot, &request.spec, donor)
+        && lets_in(snapshot, &request.spec, donor, moves).is_some()
 }
 
 /// Whether `lease`, which is being reclaimed for `by`, still is in the way of it and has a place to go.
 pub(crate) fn is_still_right(state: &State, by: RequestId, (id, lease): (LeaseId, &Lease)) -> bool {
     let request = state.requests.get(&by).filter(|request| request.waits() && request.room_at.is_some());
-    let (Some(request), Some(view)) = (request, View::new(state)) else { return false };
+    let (Some(request), Some(snapshot)) = (request, Snapshot::new(state)) else { return false };
     let donor = &lease.placement.donor;
     let gone = |with: bool| going(state, donor).filter(move |(other, _)| with || *other != id).map(|(_, lease)| lease);
-    let Some(candidate) = fits_when_gone(&view, &request.spec, donor, gone(true)) else { return false };
-    if fits_when_gone(&view, &request.spec, donor, gone(false)).is_some() {
+    let Some(candidate) = fits_when_gone(&snapshot, &request.spec, donor, gone(true)) else { return false };
+    if fits_when_gone(&snapshot, &request.spec, donor, gone(false)).is_some() {
         return false;
     }
-    lease.moved_to.is_some() || moves_beside(&view, &request.spec, &candidate, &[(id, lease)]).is_some()
+    lease.moved_to.is_some() || moves_beside(&snapshot, &request.spec, &candidate, &[(id, lease)]).is_some()
 }
 
-pub(crate) fn value(view: &View<'_>, spec: &RequestSpec) -> u32 {
-    view.bundle.priority_value(spec.priority.as_ref().map(crate::PriorityName::as_str))
+pub(crate) fn value(snapshot: &Snapshot<'_>, spec: &RequestSpec) -> u32 {
+    snapshot.bundle.priority_value(spec.priority.as_ref().map(crate::PriorityName::as_str))
 }
 
 /// Whether a lease may be asked to move for a request of priority `value`.
@@ -82,64 +82,65 @@ pub(crate) fn may_move(state: &State, lease: &Lease, value: u32) -> bool {
 }
 
 /// Whether what a donor lends not is as much as is asked for.
-pub(crate) fn is_free_in_sum(view: &View<'_>, spec: &RequestSpec, donor: &ClusterId) -> bool {
-    let holds = view.state.derived.capacities.get(donor).map_or(0, |holds| holds.gpu_milli);
-    holds.saturating_sub(view.lent_milli(donor)) >= spec.least_milli()
+pub(crate) fn is_free_in_sum(snapshot: &Snapshot<'_>, spec: &RequestSpec, donor: &ClusterId) -> bool {
+    let holds = snapshot.state.derived.capacities.get(donor).map_or(0, |holds| holds.gpu_milli);
+    holds.saturating_sub(snapshot.lent_milli(donor)) >= spec.least_milli()
 }
 
 /// Where `spec` fits once these are gone, and what ends anyhow.
 pub(crate) fn without(
-    view: &View<'_>,
+    snapshot: &Snapshot<'_>,
     spec: &RequestSpec,
     donor: &ClusterId,
     moves: &[(LeaseId, &Lease)],
-) -> Option<Candidate> {
-    let gone = going(view.state, donor).map(|(_, lease)| lease).chain(moves.iter().map(|(_, lease)| *lease));
-    fits_when_gone(view, spec, donor, gone)
+) -> Option<FeasiblePlacement> {
+    let gone = going(snapshot.state, donor).map(|(_, lease)| lease).chain(moves.iter().map(|(_, lease)| *lease));
+    fits_when_gone(snapshot, spec, donor, gone)
 }
 
 /// Where all go if `spec` fits without these leases, with each of them needed for it, and each has a place beside it.
 pub(crate) fn lets_in<'a>(
-    view: &View<'a>,
+    snapshot: &Snapshot<'a>,
     spec: &RequestSpec,
     donor: &ClusterId,
     moves: &[(LeaseId, &Lease)],
 ) -> Option<Places<'a>> {
-    let own = without(view, spec, donor, moves)?;
+    let own = without(snapshot, spec, donor, moves)?;
     let needed = |(id, _): &(LeaseId, &Lease)| {
         let rest: Vec<(LeaseId, &Lease)> = moves.iter().filter(|(other, _)| other != id).copied().collect();
-        without(view, spec, donor, &rest).is_none()
+        without(snapshot, spec, donor, &rest).is_none()
     };
     if moves.len() > 1 && !moves.iter().all(needed) {
         return None;
     }
-    let others = moves_beside(view, spec, &own, moves)?;
+    let others = moves_beside(snapshot, spec, &own, moves)?;
     Some(Places { own, others })
 }
 
 /// The new place of each of these, found while it still holds its old one, and `candidate` is taken; `None` if one has
 /// none.
 fn moves_beside<'a>(
-    view: &View<'a>,
+    snapshot: &Snapshot<'a>,
     spec: &RequestSpec,
-    candidate: &Candidate,
+    candidate: &FeasiblePlacement,
     moves: &[(LeaseId, &Lease)],
 ) -> Option<Vec<(&'a Request, Found)>> {
-    let mut view = view.clone();
+    let mut snapshot = snapshot.clone();
     let (class, agreement) = (&candidate.class, candidate.agreement.as_deref());
-    view.take(spec.tenant.as_str(), class, agreement, &candidate.placement);
-    let mut worths = Worths::default();
+    snapshot.take(spec.tenant.as_str(), class, agreement, &candidate.placement);
+    let mut mig_values = MigValues::default();
     let place = |(_, lease): &(LeaseId, &Lease)| {
-        let request = view.state.requests.get(&lease.request)?;
-        view.without(lease);
+        let request = snapshot.state.requests.get(&lease.request)?;
+        snapshot.without(lease);
         // Who failed it before may fail it again: it would be reclaimed for nothing, over and over.
         let mut spec = gang::elsewhere(&request.spec);
         spec.deny_donors.extend(request.failed_donors.iter().cloned());
-        let mut fitter =
-            |view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>| fit(view, donor, wanted, &mut worths);
-        let found = best(&view, &spec, Some(request), promising_nothing(view.state, &spec), &mut fitter)?;
+        let mut fitter = |snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>| {
+            fit(snapshot, donor, wanted, &mut mig_values)
+        };
+        let found = best(&snapshot, &spec, Some(request), promising_nothing(snapshot.state, &spec), &mut fitter)?;
         for part in &found {
-            view.take(spec.tenant.as_str(), &part.class, part.agreement.as_deref(), &part.placement);
+            snapshot.take(spec.tenant.as_str(), &part.class, part.agreement.as_deref(), &part.placement);
         }
         Some((request, found))
     };

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use comity_policy::compile_selector;
 
 use crate::feasibility::fit::device::room;
-use crate::feasibility::fit::{Counted, Wanted};
+use crate::feasibility::fit::{ResourceKind, Wanted};
 use crate::model::demand::{DeviceChoice, GpuDemand, Share, Topology};
 use crate::model::id::ClassName;
 use crate::model::inventory::{Device, Node, Sharing};
 use crate::model::limits::WHOLE_MILLI;
-use crate::scheduler::packing::{Mix, Pool, Task};
-use crate::scheduler::packs::expected::Expected;
+use crate::scheduler::packing::{Mix, StateIndex, Task};
+use crate::scheduler::placement_index::expected::Expected;
 
 /// Demands of which it is remembered what they are as tasks.
 const MAX_ANSWERS: usize = 4_096;
@@ -27,8 +27,8 @@ const NO_DEVICES: u32 = u32::MAX;
 
 /// All donors' nodes that packing looks at, each donor as a site of one pool.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Fleet {
-    pub(crate) pool: Pool,
+pub(crate) struct AllNodes {
+    pub(crate) states: StateIndex,
     /// By number.
     kinds: Vec<Kind>,
     /// Kinds that there were when the pool was told last what to expect.
@@ -38,7 +38,7 @@ pub(crate) struct Fleet {
     /// The one that was given last: one decision asks again and again, and so do those that want the same.
     last: Option<(GpuDemand, Answer)>,
     /// Sites that were given out, and those of them that came back.
-    sites: u32,
+    donors: u32,
     left: Vec<u32>,
 }
 
@@ -79,19 +79,19 @@ impl Served {
     }
 }
 
-impl Fleet {
+impl AllNodes {
     /// A site for one donor more.
-    pub(crate) fn open_site(&mut self) -> u32 {
+    pub(crate) fn add_donor(&mut self) -> u32 {
         self.left.pop().unwrap_or_else(|| {
-            self.sites += 1;
-            self.sites - 1
+            self.donors += 1;
+            self.donors - 1
         })
     }
 
     /// The donor of a site is gone.
-    pub(crate) fn close_site(&mut self, site: u32) {
-        self.pool.clear(site);
-        self.left.push(site);
+    pub(crate) fn remove_donor(&mut self, number: u32) {
+        self.states.clear(number);
+        self.left.push(number);
     }
 
     /// Whether more is remembered of past devices than is worth it.
@@ -151,7 +151,7 @@ impl Fleet {
             let whole = u16::try_from(WHOLE_MILLI).unwrap_or(u16::MAX);
             mix.add(Task { cpu_milli: 0, memory_mib: 0, devices: 1, milli: whole, kinds: vec![kind] }, 1);
         }
-        self.pool.expect(mix);
+        self.states.expect(mix);
     }
 
     /// What is wanted as tasks; `None` if packing cannot say it. The answer is remembered: a selector is asked about
@@ -202,7 +202,7 @@ impl Fleet {
         for (number, kind) in (0..).zip(&self.kinds) {
             if let Some(room) = serves(kind).then(|| room(&kind.device, 0, None, &gpus.share)).flatten() {
                 let served = Served {
-                    resource_name: Counted::of(&kind.device, &gpus.share).resource,
+                    resource_name: ResourceKind::of(&kind.device, &gpus.share).resource,
                     milli_each: u16::try_from(room.milli_each).ok()?,
                     resources_each: room.resources_each,
                 };

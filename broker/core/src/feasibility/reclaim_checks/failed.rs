@@ -1,6 +1,6 @@
 //! Leases whose place has failed, or whose donor is silent for so long that its work counts as lost.
 
-use crate::feasibility::reclaim::pool::pooled;
+use crate::feasibility::reclaim_checks::pool::pooled;
 use crate::model::demand::NvLink;
 use crate::model::health::{GONE_AFTER, NodeHealth};
 use crate::model::id::{ClusterId, LeaseId, NodeId};

@@ -12,7 +12,7 @@ use crate::model::mig::in_use::InUse;
 use crate::model::mig::slots::Slots;
 
 /// How many instances of each shape are asked for, by the shape's number.
-pub type Asked = [u32; MAX_SHAPES];
+pub type InstanceCounts = [u32; MAX_SHAPES];
 
 /// Ways to place instances with the media extension that are tried before it is taken that there is none.
 const MAX_TRIES: u32 = 1_024;
@@ -20,7 +20,7 @@ const MAX_TRIES: u32 = 1_024;
 /// Whether all that is asked for fits on `devices` of `board` besides what is in use there. Exact, but for requests for
 /// so many instances with the media extension that there are more than a thousand ways to place those.
 #[must_use]
-pub fn fit_together(board: Board, devices: &[InUse], asked: &Asked) -> bool {
+pub fn fit_together(board: Board, devices: &[InUse], asked: &InstanceCounts) -> bool {
     let wanted =
         board.shapes().iter().zip(asked).fold(0_u64, |sum, (shape, &count)| {
             sum.saturating_add(u64::from(count).saturating_mul(u64::from(shape.size)))
@@ -31,7 +31,7 @@ pub fn fit_together(board: Board, devices: &[InUse], asked: &Asked) -> bool {
 }
 
 /// Places one instance with the media extension wherever it may be, until there is none left; then the others.
-fn place_media(board: Board, devices: &mut [InUse], asked: &mut Asked, tries: &mut u32) -> bool {
+fn place_media(board: Board, devices: &mut [InUse], asked: &mut InstanceCounts, tries: &mut u32) -> bool {
     let next = board.shapes().iter().enumerate().find(|(at, shape)| shape.media && asked[*at] > 0);
     let Some((at, shape)) = next else {
         *tries = tries.saturating_sub(1);
@@ -60,7 +60,7 @@ fn place_media(board: Board, devices: &mut [InUse], asked: &mut Asked, tries: &m
 }
 
 /// Shapes without the media extension, the largest first, each at the first of its starts that is free on any device.
-fn place_others(board: Board, devices: &[InUse], asked: &Asked) -> bool {
+fn place_others(board: Board, devices: &[InUse], asked: &InstanceCounts) -> bool {
     let mut used: Vec<Slots> = devices.iter().map(|device| device.slots).collect();
     for (shape, &count) in board.shapes().iter().zip(asked).filter(|(shape, _)| !shape.media) {
         let mut left = count;
@@ -91,7 +91,7 @@ mod tests {
     }
 
     /// All that can be placed on `devices`, found by placing everything everywhere.
-    fn exhaustive(board: Board, devices: &[InUse]) -> BTreeSet<Asked> {
+    fn exhaustive(board: Board, devices: &[InUse]) -> BTreeSet<InstanceCounts> {
         let mut all = BTreeSet::from([[0; MAX_SHAPES]]);
         for &device in devices {
             let mut with_this = BTreeSet::new();
@@ -103,13 +103,13 @@ mod tests {
         all
     }
 
-    fn of_one(board: Board, device: InUse) -> BTreeSet<Asked> {
+    fn of_one(board: Board, device: InUse) -> BTreeSet<InstanceCounts> {
         let (mut all, mut open) = (BTreeSet::new(), BTreeSet::from([(device, [0; MAX_SHAPES])]));
         while let Some((device, placed)) = open.pop_first() {
             all.insert(placed);
             for (at, shape) in board.shapes().iter().enumerate() {
                 for start in device.starts(shape) {
-                    let mut more: Asked = placed;
+                    let mut more: InstanceCounts = placed;
                     more[at] += 1;
                     open.insert((device.with(shape, start), more));
                 }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     /// Everything that could be asked for of so many slots, whether or not it fits.
-    fn asked_of(board: Board, slots: u32) -> Vec<Asked> {
+    fn asked_of(board: Board, slots: u32) -> Vec<InstanceCounts> {
         let mut all = vec![[0; MAX_SHAPES]];
         for (at, shape) in board.shapes().iter().enumerate() {
             let mut more = Vec::new();

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::feasibility::fit::cutting::Worths;
+use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::{Fit, Wanted, fit};
 use crate::feasibility::obstacle::{Obstacle, check_reserve, obstacle};
-use crate::feasibility::snapshot::View;
+use crate::feasibility::snapshot::Snapshot;
 use crate::model::health::NodeHealth;
 use crate::model::id::{ClusterId, NodeId};
 use crate::model::inventory::Node;
@@ -16,13 +16,13 @@ use crate::state::usable::{Usable, broken_cliques};
 const NAMED: usize = 3;
 
 /// The obstacle, if the request would fit at `donor` were all of it well. `now` shares of `least` fit as it is.
-pub(crate) fn unwell(
-    view: &View<'_>,
+pub(crate) fn unhealthy(
+    snapshot: &Snapshot<'_>,
     donor: &ClusterId,
     wanted: &Wanted<'_>,
     (now, least): (u64, u64),
 ) -> Option<Obstacle> {
-    let cluster = view.state.clusters.get(donor)?;
+    let cluster = snapshot.state.clusters.get(donor)?;
     let mut healed: BTreeMap<NodeId, Node> = BTreeMap::new();
     let mut parts: Vec<(String, Option<Timestamp>)> = Vec::new();
     for (id, node) in &cluster.offer.as_ref()?.nodes {
@@ -36,8 +36,8 @@ pub(crate) fn unwell(
         return None;
     }
     let instead: Usable = BTreeMap::from([(donor.clone(), healed)]);
-    let well = view.clone().where_usable(&instead);
-    let Fit::Fits { placement, .. } = fit(&well, donor, wanted, &mut Worths::default()) else { return None };
+    let well = snapshot.clone().where_usable(&instead);
+    let Fit::Fits { placement, .. } = fit(&well, donor, wanted, &mut MigValues::default()) else { return None };
     // What would be free then may still be what the donor keeps for itself.
     check_reserve(&well, donor, &placement).ok()?;
     let rest = parts.len().saturating_sub(NAMED);

@@ -8,11 +8,11 @@
 
 use std::cmp::Reverse;
 
-use crate::feasibility::demand_key::Asked;
+use crate::feasibility::demand_key::DemandKey;
 use crate::model::amounts::Amounts;
 use crate::model::id::RequestId;
 use crate::model::request::Request;
-use crate::scheduler::ahead::may_be_slices;
+use crate::scheduler::lookahead::may_be_slices;
 use crate::scheduler::order::Order;
 use crate::scheduler::plan::Plan;
 use crate::scheduler::planning::Planning;
@@ -20,12 +20,12 @@ use crate::scheduler::planning::Planning;
 impl<'a> Planning<'a, '_> {
     /// Places the next `limit` of those that wait; false, and nothing is changed, if they do not all fit, or if
     /// something is placed or kept free already.
-    pub(crate) fn place_next_together(&mut self, plan: &mut Plan, limit: usize) -> bool {
+    pub(crate) fn place_head_batch(&mut self, plan: &mut Plan, limit: usize) -> bool {
         if self.reserved.is_some() || self.hypothetical.is_some() || !plan.placements.is_empty() {
             return false;
         }
-        let Some(turn) = self.next_of_queue(limit) else { return false };
-        let seen = self.view.clone();
+        let Some(turn) = self.queue_head(limit) else { return false };
+        let seen = self.snapshot.clone();
         for (id, request) in turn {
             let Some(found) = self.best(request) else {
                 self.undo(plan, seen);
@@ -39,9 +39,9 @@ impl<'a> Planning<'a, '_> {
 
     /// Those whose turn it is, the largest first and the same ones together; `None` where what one gets may be more or
     /// less than it asks for: then whose turn is next depends on it.
-    fn next_of_queue(&self, limit: usize) -> Option<Vec<(RequestId, &'a Request)>> {
-        let mut order = Order::new(self.view.state, self.view.bundle, None);
-        let mut turn = Vec::with_capacity(limit.min(self.view.state.queued_len()));
+    fn queue_head(&self, limit: usize) -> Option<Vec<(RequestId, &'a Request)>> {
+        let mut order = Order::new(self.snapshot.state, self.snapshot.bundle, None);
+        let mut turn = Vec::with_capacity(limit.min(self.snapshot.state.queued_len()));
         while turn.len() < limit {
             let Some((id, request)) = order.next() else { break };
             if request.spec.members.is_some() || may_be_slices(&request.spec) {
@@ -52,16 +52,16 @@ impl<'a> Planning<'a, '_> {
             turn.push((Reverse((amounts.gpu_milli, amounts.cpu_milli, amounts.memory_mib)), id, request));
         }
         turn.sort_unstable_by(|(size, id, request), (other, other_id, other_request)| {
-            let asked = || Asked::of(&request.spec).cmp(&Asked::of(&other_request.spec));
+            let asked = || DemandKey::of(&request.spec).cmp(&DemandKey::of(&other_request.spec));
             size.cmp(other).then_with(asked).then_with(|| id.cmp(other_id))
         });
         Some(turn.into_iter().map(|(_, id, request)| (id, request)).collect())
     }
 
     /// As it was when nothing was placed.
-    fn undo(&mut self, plan: &mut Plan, seen: crate::feasibility::snapshot::View<'a>) {
+    fn undo(&mut self, plan: &mut Plan, seen: crate::feasibility::snapshot::Snapshot<'a>) {
         plan.placements.clear();
-        self.view = seen;
+        self.snapshot = seen;
         for placed in std::mem::take(&mut self.placed) {
             self.look_again(&placed.candidate);
         }

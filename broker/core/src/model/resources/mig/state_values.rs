@@ -24,11 +24,11 @@ const MAX_KNOWN: usize = 8_192;
 /// good as the worth that is left, so it is chosen to lose least. Every shape has some weight: of two places, one of
 /// which is good for all that the other is good for and for more, the other is never chosen.
 #[derive(Clone, Debug, Default)]
-pub struct Worth {
+pub struct StateValues {
     known: BTreeMap<(Board, Weights, InUse), u128>,
 }
 
-impl Worth {
+impl StateValues {
     /// What one slot that is sure to be filled is worth.
     pub const SLOT: u128 = PARTS.pow(MOST) * DIVISIBLE;
 
@@ -59,24 +59,24 @@ impl Worth {
     /// What a device in this state is worth; [`Self::SLOT`] is the unit.
     pub fn of(&mut self, board: Board, weights: &Weights, in_use: InUse) -> u128 {
         let key = (board, *weights, in_use);
-        if let Some(worth) = self.known.get(&key) {
-            return *worth;
+        if let Some(value) = self.known.get(&key) {
+            return *value;
         }
         if self.known.len() >= MAX_KNOWN {
             self.known.clear();
         }
-        let worth = worth(board, weights, in_use);
-        self.known.insert(key, worth);
-        worth
+        let value = value(board, weights, in_use);
+        self.known.insert(key, value);
+        value
     }
 }
 
 /// Sums over everything that fits together: how likely it is to arrive, in whatever order, and how many slots its last
 /// arrival fills, on average over the orders.
-fn worth(board: Board, weights: &Weights, in_use: InUse) -> u128 {
+fn value(board: Board, weights: &Weights, in_use: InUse) -> u128 {
     let mut fits = BTreeSet::new();
     gather(board, in_use, (0, 0), [0; MAX_SHAPES], &mut fits);
-    let mut worth = 0;
+    let mut value = 0;
     for placed in &fits {
         let (mut many, mut slots, mut ways) = (0_u32, 0, 1_u128);
         for ((shape, &count), &weight) in board.shapes().iter().zip(placed).zip(weights) {
@@ -89,10 +89,10 @@ fn worth(board: Board, weights: &Weights, in_use: InUse) -> u128 {
             ways *= u128::from(weight).pow(u32::from(count));
         }
         if let Some(last) = (DIVISIBLE * slots).checked_div(u128::from(many)) {
-            worth += ways * PARTS.pow(MOST.saturating_sub(many)) * last;
+            value += ways * PARTS.pow(MOST.saturating_sub(many)) * last;
         }
     }
-    worth
+    value
 }
 
 /// All that can be placed from shape and start number `from` on, by shape.
@@ -131,7 +131,7 @@ mod tests {
         let [eight, four] = boards();
         for counts in [[0; MAX_SHAPES], [1, 1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, u64::MAX, 1], [5, 0, 0, 3, 0, 0, 0]] {
             for (board, shapes) in [(eight, 7), (four, 5)] {
-                let weights = Worth::weights(board, &counts);
+                let weights = StateValues::weights(board, &counts);
                 assert_eq!(weights.iter().map(|&weight| u128::from(weight)).sum::<u128>(), PARTS, "{counts:?}");
                 assert!(weights[..shapes].iter().all(|&weight| weight > 0), "{weights:?}");
                 assert!(weights[shapes..].iter().all(|&weight| weight == 0), "{weights:?}");
@@ -143,14 +143,14 @@ mod tests {
     fn worth_is_what_arrivals_are_expected_to_fill() {
         let [eight, _] = boards();
         // Only 1g is asked for, but for one part in 1,024 of each other shape: nearly seven of them fit.
-        let weights = Worth::weights(eight, &[0, 0, 0, 0, 0, 1, 0]);
-        let worth = |in_use| Worth::default().of(eight, &weights, in_use);
-        let idle = worth(InUse::default());
-        assert!(idle > 6 * Worth::SLOT && idle < 7 * Worth::SLOT, "{}", idle / (Worth::SLOT / 1_000));
+        let weights = StateValues::weights(eight, &[0, 0, 0, 0, 0, 1, 0]);
+        let value = |in_use| StateValues::default().of(eight, &weights, in_use);
+        let idle = value(InUse::default());
+        assert!(idle > 6 * StateValues::SLOT && idle < 7 * StateValues::SLOT, "{}", idle / (StateValues::SLOT / 1_000));
         // A device whose first half is taken holds three, and one with the last slot alone none of anything.
-        let half = worth(InUse { slots: Slots::span(0, 4), media: false });
-        assert!(half > 2 * Worth::SLOT && half < 3 * Worth::SLOT, "{}", half / (Worth::SLOT / 1_000));
-        assert_eq!(worth(InUse { slots: Slots::span(0, 7), media: false }), 0);
+        let half = value(InUse { slots: Slots::span(0, 4), media: false });
+        assert!(half > 2 * StateValues::SLOT && half < 3 * StateValues::SLOT, "{}", half / (StateValues::SLOT / 1_000));
+        assert_eq!(value(InUse { slots: Slots::span(0, 7), media: false }), 0);
     }
 
     /// For every state and shape: all that fits after the place that is chosen, compared with all that fits after
@@ -159,7 +159,7 @@ mod tests {
     fn no_place_is_chosen_over_one_that_is_good_for_all_of_it_and_for_more() {
         for board in boards() {
             for counts in [[0; MAX_SHAPES], [0, 0, 0, 9, 0, 1, 0], [1, 0, 0, 0, 0, 90, 9]] {
-                let (weights, mut worth) = (Worth::weights(board, &counts), Worth::default());
+                let (weights, mut value) = (StateValues::weights(board, &counts), StateValues::default());
                 for state in states(board) {
                     for shape in board.shapes() {
                         let places: Vec<InUse> = state.starts(shape).map(|start| state.with(shape, start)).collect();
@@ -168,7 +168,7 @@ mod tests {
                             gather(board, in_use, (0, 0), [0; MAX_SHAPES], &mut all);
                             all
                         };
-                        let Some(best) = places.iter().max_by_key(|place| worth.of(board, &weights, **place)) else {
+                        let Some(best) = places.iter().max_by_key(|place| value.of(board, &weights, **place)) else {
                             continue;
                         };
                         let best = after(*best);

@@ -4,7 +4,7 @@ use litemap::LiteMap;
 
 use crate::feasibility::fit::free_cpu_and_memory;
 use crate::feasibility::fit::wired::is_of_a_whole_clique;
-use crate::feasibility::snapshot::View;
+use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::GpuDemand;
 use crate::model::id::{ClusterId, NodeId};
 use crate::model::inventory::{Device, Node, Sharing};
@@ -12,7 +12,7 @@ use crate::model::limits::WHOLE_MILLI;
 use crate::model::mig::Slots;
 use crate::model::placement::{DeviceShare, NodePlacement, Placement};
 use crate::scheduler::packing::{NodeState, Task};
-use crate::scheduler::packs::fleet::Served;
+use crate::scheduler::placement_index::all_nodes::Served;
 use crate::state::occupancy::NodeOccupancy;
 
 /// What is free on a node.
@@ -36,15 +36,15 @@ fn free_of(device: &Device, index: u32, lent: Option<&NodeOccupancy>) -> u16 {
 /// The placement of a task on a node: a share on the first device with `level` free, several on the first that are
 /// whole.
 pub(crate) fn lay_out(
-    view: &View<'_>,
+    snapshot: &Snapshot<'_>,
     donor: &ClusterId,
     (id, node): (&NodeId, &Node),
     level: u16,
     (task, served): (&Task, &Served),
     gpus: &GpuDemand,
 ) -> Option<Placement> {
-    let offer = view.state.clusters.get(donor)?.offer.as_ref()?;
-    let lent = view.occupancy(donor, id);
+    let offer = snapshot.state.clusters.get(donor)?.offer.as_ref()?;
+    let lent = snapshot.occupancy(donor, id);
     let level = if task.devices > 1 { task.milli } else { level };
     let share = DeviceShare { milli: u32::from(served.milli_each), units: 1, slots: Slots::NONE };
     let mut free: Vec<(u32, &Device)> =

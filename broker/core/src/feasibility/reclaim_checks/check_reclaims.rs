@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::feasibility::reclaim::failed::{failing, may_fail};
-use crate::feasibility::reclaim::need::{Need, gone_for_local_work};
-use crate::feasibility::reclaim::preemption::{for_whom, going, may_be_preempted, preempts_as};
-use crate::feasibility::reclaim::terms::withdrawn;
-use crate::feasibility::reclaim::{limit, repair};
+use crate::feasibility::reclaim_checks::failed::{failing, may_fail};
+use crate::feasibility::reclaim_checks::need::{Need, gone_for_local_work};
+use crate::feasibility::reclaim_checks::preemption::{for_whom, going, may_be_preempted, preempts_as};
+use crate::feasibility::reclaim_checks::terms::withdrawn;
+use crate::feasibility::reclaim_checks::{limit, repair};
 use crate::feasibility::release::fits_when_gone;
-use crate::feasibility::snapshot::View;
+use crate::feasibility::snapshot::Snapshot;
 use crate::model::id::{ClusterId, LeaseId, RequestId};
 use crate::model::lease::{Lease, LeaseState};
 use crate::model::proposal::ProposedReclaim;
@@ -52,8 +52,8 @@ pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Resul
             }
             ReclaimReason::Repair { by } => {
                 let asked = proposals.iter().filter(|other| other.reason == proposed.reason).count();
-                let view = View::new(state);
-                asked == set.len() && view.is_some_and(|view| repair::is_right(&view, *by, donor, &set))
+                let snapshot = Snapshot::new(state);
+                asked == set.len() && snapshot.is_some_and(|snapshot| repair::is_right(&snapshot, *by, donor, &set))
             }
         };
         if holds { Ok(()) } else { Err(not_needed(proposed)) }
@@ -121,7 +121,7 @@ fn relieves(
 /// Whether request `by` fits at `donor` once the set is gone, and would not if `lease` stayed.
 fn makes_room(state: &State, by: RequestId, donor: &ClusterId, set: &[(LeaseId, &Lease)], lease: LeaseId) -> bool {
     let Some(request) = state.requests.get(&by).filter(|request| request.waits()) else { return false };
-    let (Some(value), Some(view)) = (preempts_as(state, request), View::new(state)) else { return false };
+    let (Some(value), Some(snapshot)) = (preempts_as(state, request), Snapshot::new(state)) else { return false };
     let busy = going(state, donor).any(|(_, lease)| for_whom(state, lease).is_some());
     if busy || set.iter().any(|(_, lease)| !may_be_preempted(state, lease, value)) {
         return false;
@@ -129,7 +129,7 @@ fn makes_room(state: &State, by: RequestId, donor: &ClusterId, set: &[(LeaseId, 
     let fits = |without: Option<LeaseId>| {
         let set = set.iter().filter(|(id, _)| Some(*id) != without).map(|(_, lease)| *lease);
         let gone = going(state, donor).map(|(_, lease)| lease).chain(set);
-        fits_when_gone(&view, &request.spec, donor, gone).is_some()
+        fits_when_gone(&snapshot, &request.spec, donor, gone).is_some()
     };
     fits(None) && !fits(Some(lease))
 }
@@ -157,10 +157,10 @@ pub fn is_still_needed(state: &State, id: LeaseId) -> bool {
         }
         ReclaimReason::Preempted { by } => {
             let request = state.requests.get(by).filter(|request| request.waits() && request.room_at.is_some());
-            let (Some(request), Some(view)) = (request, View::new(state)) else { return false };
+            let (Some(request), Some(snapshot)) = (request, Snapshot::new(state)) else { return false };
             let fits = |without: Option<LeaseId>| {
                 let gone = going(state, donor).filter(|(other, _)| Some(*other) != without).map(|(_, lease)| lease);
-                fits_when_gone(&view, &request.spec, donor, gone).is_some()
+                fits_when_gone(&snapshot, &request.spec, donor, gone).is_some()
             };
             fits(None) && !fits(Some(id))
         }

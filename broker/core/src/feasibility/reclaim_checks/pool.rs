@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::feasibility::obstacle::{Obstacle, obstacle};
-use crate::feasibility::snapshot::View;
+use crate::feasibility::snapshot::Snapshot;
 use crate::model::id::ClusterId;
 use crate::model::inventory::{Device, Node, Sharing};
 use crate::model::limits::WHOLE_MILLI;
@@ -23,10 +23,10 @@ pub(crate) fn pooled(one: &Device, other: &Device) -> bool {
 
 /// Whether what is free of a node's devices is free indeed. Where local use is counted on a device that a lease holds,
 /// it is another one of its pool that local work has: such a lease would be reclaimed as soon as it is placed.
-pub(crate) fn check_pools(view: &View<'_>, placement: &Placement) -> Result<(), Box<Obstacle>> {
+pub(crate) fn check_pools(snapshot: &Snapshot<'_>, placement: &Placement) -> Result<(), Box<Obstacle>> {
     let donor = &placement.donor;
     for (id, part) in &placement.nodes {
-        let (Some(node), Some(lent)) = (view.node(donor, id), view.occupancy(donor, id)) else { continue };
+        let (Some(node), Some(lent)) = (snapshot.node(donor, id), snapshot.occupancy(donor, id)) else { continue };
         let held = |index: u32, device: &Device| {
             lent.devices.get(&index).copied().unwrap_or(0).saturating_add(device.local_use_milli)
         };
@@ -56,10 +56,10 @@ pub(crate) fn check_pools(view: &View<'_>, placement: &Placement) -> Result<(), 
 
 /// A donor's nodes as they may be used, without the devices that [`check_pools`] would not let anybody have: of each
 /// pool as much of what is counted as free is left out as local work and leases are both counted on.
-pub(crate) fn really_free(view: &View<'_>, donor: &ClusterId) -> Usable {
-    let mut nodes = view.state.derived.usable.get(donor).cloned().unwrap_or_default();
-    for (id, node, _) in view.nodes(donor) {
-        if let Some(less) = view.occupancy(donor, id).and_then(|lent| less_of(node, lent)) {
+pub(crate) fn really_free(snapshot: &Snapshot<'_>, donor: &ClusterId) -> Usable {
+    let mut nodes = snapshot.state.derived.usable.get(donor).cloned().unwrap_or_default();
+    for (id, node, _) in snapshot.nodes(donor) {
+        if let Some(less) = snapshot.occupancy(donor, id).and_then(|lent| less_of(node, lent)) {
             nodes.insert(id.clone(), less);
         }
     }

@@ -50,7 +50,7 @@ pub(crate) struct Gangs {
 }
 
 /// Gangs of one sort in the mix: weight, CPU and memory of each type.
-type Asked = Vec<(u128, u64, u64)>;
+type TaskId = Vec<(u128, u64, u64)>;
 
 impl Gangs {
     /// Of a mix that is known from so many tasks.
@@ -147,8 +147,8 @@ impl Sort {
 /// Gangs of the mix by how many devices they ask for and where they could run. For each shape there is one that hardly
 /// comes: so much is unknown of it as of all that was never seen, and it finds no place any more once every node is
 /// broken into.
-fn by_sort(mix: &[TypeInMix<'_>], shapes: &[Shape]) -> BTreeMap<(u16, Vec<bool>), Asked> {
-    let mut by_sort: BTreeMap<(u16, Vec<bool>), Asked> = BTreeMap::new();
+fn by_sort(mix: &[TypeInMix<'_>], shapes: &[Shape]) -> BTreeMap<(u16, Vec<bool>), TaskId> {
+    let mut by_sort: BTreeMap<(u16, Vec<bool>), TaskId> = BTreeMap::new();
     for of in mix.iter().filter(|of| of.task.devices > 1) {
         let asked = (u128::from(of.weight) << WEIGHT_BITS, of.task.cpu_milli, of.task.memory_mib);
         by_sort.entry((of.task.devices, of.shapes.clone())).or_default().push(asked);

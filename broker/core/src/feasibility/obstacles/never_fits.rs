@@ -1,10 +1,10 @@
 //! What a donor could not give even if nothing of it were in use, for reasons other than how things are joined. Waiting
 //! is no use then, so these reasons come before those that speak of waiting.
 
-use crate::feasibility::fit::cutting::Worths;
+use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::{Fit, Wanted, fit, idle_units};
 use crate::feasibility::obstacle::{Obstacle, obstacle};
-use crate::feasibility::snapshot::View;
+use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::{GpuDemand, Topology};
 use crate::model::id::ClusterId;
 
@@ -13,21 +13,21 @@ const TRIED: u32 = 4_096;
 const CODE: &str = "no-such-devices";
 
 /// The reason, if there is one. `least` shares are needed.
-pub(crate) fn never(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, least: u64) -> Option<Obstacle> {
-    fills_no_whole_nodes(view, donor, wanted)
-        .or_else(|| no_node_holds_a_member(view, donor, wanted, least))
-        .or_else(|| no_cpu_or_memory(view, donor, wanted, least))
+pub(crate) fn never(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>, least: u64) -> Option<Obstacle> {
+    fills_no_whole_nodes(snapshot, donor, wanted)
+        .or_else(|| no_node_holds_a_member(snapshot, donor, wanted, least))
+        .or_else(|| no_cpu_or_memory(snapshot, donor, wanted, least))
 }
 
 /// Of whole nodes, only certain numbers can be had.
-fn fills_no_whole_nodes(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Option<Obstacle> {
+fn fills_no_whole_nodes(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Option<Obstacle> {
     let asked = wanted.topology;
-    let by_terms = !asked.whole_node && wanted.under_terms(view, donor).topology.whole_node;
+    let by_terms = !asked.whole_node && wanted.under_terms(snapshot, donor).topology.whole_node;
     if !asked.whole_node && !by_terms {
         return None;
     }
     let topology = Topology { whole_node: true, ..asked.without_wiring() };
-    let mut sizes = idle_units(view, donor, &Wanted { topology, members: None, ..*wanted });
+    let mut sizes = idle_units(snapshot, donor, &Wanted { topology, members: None, ..*wanted });
     sizes.sort_unstable_by(|a, b| b.cmp(a));
     let fills = |count: u32| fills(&sizes, count, asked.same_node);
     let (count, members) = (wanted.gpus.count, wanted.members);
@@ -69,14 +69,19 @@ fn fills(sizes: &[u32], count: u32, same_node: bool) -> bool {
 }
 
 /// A member lies on one node, and none is so large.
-fn no_node_holds_a_member(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, least: u64) -> Option<Obstacle> {
+fn no_node_holds_a_member(
+    snapshot: &Snapshot<'_>,
+    donor: &ClusterId,
+    wanted: &Wanted<'_>,
+    least: u64,
+) -> Option<Obstacle> {
     wanted.members?;
     let plain = Wanted { topology: wanted.topology.without_wiring(), ..*wanted };
-    if ever(view, donor, &plain, (0, 0)) >= least {
+    if ever(snapshot, donor, &plain, (0, 0)) >= least {
         return None;
     }
     let topology = Topology { same_node: true, spread_nodes: false, ..plain.topology };
-    let most = ever(view, donor, &Wanted { topology, members: None, ..*wanted }, (0, 0));
+    let most = ever(snapshot, donor, &Wanted { topology, members: None, ..*wanted }, (0, 0));
     let count = wanted.gpus.count;
     if most == 0 || most >= u64::from(count) {
         return None;
@@ -92,16 +97,17 @@ fn no_node_holds_a_member(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_
 }
 
 /// There are devices enough, and too little CPU or memory beside them.
-fn no_cpu_or_memory(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, least: u64) -> Option<Obstacle> {
+fn no_cpu_or_memory(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>, least: u64) -> Option<Obstacle> {
     let plain = Wanted { topology: wanted.topology.without_wiring(), ..*wanted };
     let (cpu, memory) = (wanted.gpus.cpu_milli_per_gpu, wanted.gpus.memory_mib_per_gpu);
-    let most = ever(view, donor, &plain, (cpu, memory));
-    if most >= least || ever(view, donor, &plain, (0, 0)) < least {
+    let most = ever(snapshot, donor, &plain, (cpu, memory));
+    if most >= least || ever(snapshot, donor, &plain, (0, 0)) < least {
         return None;
     }
-    let lacks_cpu = ever(view, donor, &plain, (cpu, 0)) < least;
-    let lacks_memory = ever(view, donor, &plain, (0, memory)) < least;
-    let nodes = view.nodes(donor).filter(|(_, _, classes)| classes.iter().flatten().any(|class| class == wanted.class));
+    let lacks_cpu = ever(snapshot, donor, &plain, (cpu, 0)) < least;
+    let lacks_memory = ever(snapshot, donor, &plain, (0, memory)) < least;
+    let nodes =
+        snapshot.nodes(donor).filter(|(_, _, classes)| classes.iter().flatten().any(|class| class == wanted.class));
     let (most_cpu, most_memory) =
         nodes.fold((0, 0), |(cpu, memory), (_, node, _)| (node.cpu_milli.max(cpu), node.memory_mib.max(memory)));
     let (asked, has, less) = match (lacks_cpu, lacks_memory) {
@@ -127,9 +133,9 @@ fn no_cpu_or_memory(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, lea
 
 /// Shares that there would be room for if nothing were in use, with so much CPU and memory each; more than enough if it
 /// fits now.
-fn ever(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, (cpu, memory): (u64, u64)) -> u64 {
+fn ever(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>, (cpu, memory): (u64, u64)) -> u64 {
     let gpus = GpuDemand { cpu_milli_per_gpu: cpu, memory_mib_per_gpu: memory, ..wanted.gpus.clone() };
-    match fit(view, donor, &Wanted { gpus: &gpus, ..*wanted }, &mut Worths::default()) {
+    match fit(snapshot, donor, &Wanted { gpus: &gpus, ..*wanted }, &mut MigValues::default()) {
         Fit::Fits { .. } => u64::MAX,
         Fit::Lacks { ever, .. } => ever,
     }

@@ -3,25 +3,29 @@
 use std::collections::BTreeSet;
 
 use crate::feasibility::fit::device::room;
-use crate::feasibility::fit::{Counted, Wanted};
-use crate::feasibility::snapshot::View;
+use crate::feasibility::fit::{ResourceKind, Wanted};
+use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::Share;
 use crate::model::id::ClusterId;
 
 /// The ways in which shares of the donor's devices of that class are counted.
-pub(crate) fn ways(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> BTreeSet<Counted> {
-    let devices = view.nodes(donor).flat_map(|(_, node, classes)| node.devices.iter().zip(classes));
+pub(crate) fn resource_kinds(
+    snapshot: &Snapshot<'_>,
+    donor: &ClusterId,
+    wanted: &Wanted<'_>,
+) -> BTreeSet<ResourceKind> {
+    let devices = snapshot.nodes(donor).flat_map(|(_, node, classes)| node.devices.iter().zip(classes));
     let of_class = devices.filter(|(_, class)| class.as_ref() == Some(wanted.class));
-    of_class.map(|(device, _)| Counted::of(device, &wanted.gpus.share)).collect()
+    of_class.map(|(device, _)| ResourceKind::of(device, &wanted.gpus.share)).collect()
 }
 
 /// Thousandths that one share takes of the donor's devices of that class, where a fraction is asked for.
-pub(crate) fn sizes(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> BTreeSet<u32> {
+pub(crate) fn sizes(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> BTreeSet<u32> {
     let share = &wanted.gpus.share;
     if !matches!(share, Share::Milli(_)) {
         return BTreeSet::new();
     }
-    let devices = view.nodes(donor).flat_map(|(_, node, classes)| node.devices.iter().zip(classes));
+    let devices = snapshot.nodes(donor).flat_map(|(_, node, classes)| node.devices.iter().zip(classes));
     let of_class = devices.filter(|(_, class)| class.as_ref() == Some(wanted.class));
     of_class.filter_map(|(device, _)| room(device, 0, None, share)).map(|room| room.milli_each).collect()
 }

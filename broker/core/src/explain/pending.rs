@@ -3,7 +3,7 @@
 
 use crate::explain::answer::Explanation;
 use crate::explain::explanation::explain_donors;
-use crate::feasibility::snapshot::View;
+use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::RequestSpec;
 use crate::model::id::{LeaseId, RequestId};
 use crate::model::request::Request;
@@ -12,36 +12,36 @@ use crate::state::gang::{held_milli, joining, missing, replacing};
 
 /// Donors' answers to what is sought for a request that does not wait; `None` if nothing is, or no policy is in force.
 #[must_use]
-pub fn explain_sought(state: &State, id: RequestId) -> Option<Explanation> {
+pub fn explain_pending(state: &State, id: RequestId) -> Option<Explanation> {
     let request = state.requests.get(&id)?;
-    let mut view = View::new(state)?;
-    view.explains = true;
-    another_place(&view, request).or_else(|| more_members(&view, request))
+    let mut snapshot = Snapshot::new(state)?;
+    snapshot.explains = true;
+    another_place(&snapshot, request).or_else(|| more_members(&snapshot, request))
 }
 
 /// For the lease that ends first of those that are being reclaimed and have no other place yet.
-fn another_place(view: &View<'_>, request: &Request) -> Option<Explanation> {
-    let state = view.state;
+fn another_place(snapshot: &Snapshot<'_>, request: &Request) -> Option<Explanation> {
+    let state = snapshot.state;
     let last = request.chains(state).filter_map(|chain| chain.last().copied());
     let sought = last.filter(|id| request.may_replace(state, *id));
     let due = |id: LeaseId| state.leases.get(&id).and_then(|lease| Some((lease.due()?, id)));
     let (until, id) = sought.filter_map(due).min()?;
     // As the planner looks: what is replaced counts against limits only once.
-    let mut view = view.clone();
-    view.without_chain(&request.chain_of(state, id));
+    let mut snapshot = snapshot.clone();
+    snapshot.without_chain(&request.chain_of(state, id));
     let spec = replacing(state, request, id).into_iter().next()?;
-    let found = explain_donors(&view, &spec);
+    let found = explain_donors(&snapshot, &spec);
     let summary = format!("another place is sought for {id} until {}: {}", until.to_minute(), found.summary);
     Some(Explanation { summary, ..found })
 }
 
 /// For members that a gang would have beside those that run.
-fn more_members(view: &View<'_>, request: &Request) -> Option<Explanation> {
-    let state = view.state;
+fn more_members(snapshot: &Snapshot<'_>, request: &Request) -> Option<Explanation> {
+    let state = snapshot.state;
     let spec = RequestSpec { spread_donors: false, ..joining(state, request)? };
-    let mut view = view.clone();
-    view.beside_milli = held_milli(state, request);
-    let found = explain_donors(&view, &spec);
+    let mut snapshot = snapshot.clone();
+    snapshot.beside_milli = held_milli(state, request);
+    let found = explain_donors(&snapshot, &spec);
     let many = missing(state, request);
     let summary = format!("{many} more of its members would join: {}", found.summary);
     Some(Explanation { summary, ..found })

@@ -4,19 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::collections::interner::{Digest, Interner, digest_of};
 use crate::feasibility::fit::Wanted;
-use crate::feasibility::snapshot::View;
+use crate::feasibility::snapshot::Snapshot;
 use crate::model::id::{ClassName, ClusterId, NodeId};
 use crate::model::inventory::Node;
 use crate::scheduler::packing::Shape;
-use crate::scheduler::packs::fleet::Fleet;
-use crate::scheduler::packs::lay_out::free;
+use crate::scheduler::placement_index::all_nodes::AllNodes;
+use crate::scheduler::placement_index::lay_out::free;
 use crate::state::occupancy::NodeOccupancy;
 
-/// One donor's nodes. Those with devices of several kinds, or with MIG instances, are left to [`fit`](crate::scheduler::packs::fit).
+/// One donor's nodes. Those with devices of several kinds, or with MIG instances, are left to [`fit`](crate::scheduler::placement_index::fit).
 #[derive(Clone, Debug)]
-pub(crate) struct Pack {
+pub(crate) struct DonorIndex {
     /// Of the pool.
-    pub(crate) site: u32,
+    pub(crate) number: u32,
     /// Of the offer.
     generation: Option<u64>,
     /// Thousandths that it lends, as far as it is brought up to date.
@@ -47,11 +47,11 @@ struct Note {
     lent: Option<u64>,
 }
 
-impl Pack {
+impl DonorIndex {
     /// A pack that knows no node yet.
-    pub(crate) fn at(site: u32) -> Self {
+    pub(crate) fn at(number: u32) -> Self {
         Self {
-            site,
+            number,
             generation: None,
             lent_milli: 0,
             names: Interner::default(),
@@ -65,10 +65,10 @@ impl Pack {
 
     /// Brings nodes up to date that changed since the last time: those of which something was lent or given back, or
     /// that the donor offers otherwise.
-    pub(crate) fn catch_up(&mut self, view: &View<'_>, donor: &ClusterId, fleet: &mut Fleet) {
-        let Some(offer) = view.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref()) else { return };
-        let changes = view.changes(donor);
-        self.lent_milli = view.lent_milli(donor);
+    pub(crate) fn catch_up(&mut self, snapshot: &Snapshot<'_>, donor: &ClusterId, all_nodes: &mut AllNodes) {
+        let Some(offer) = snapshot.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref()) else { return };
+        let changes = snapshot.changes(donor);
+        self.lent_milli = snapshot.lent_milli(donor);
         let before = self.generation.replace(offer.generation);
         let recent = before.and_then(|before| Some((before == offer.generation, changes.since(self.seen)?)));
         self.seen = changes.count();
@@ -81,25 +81,25 @@ impl Pack {
             });
             (same_offer, known.all(|known| known.is_some()))
         });
-        let Some((same_offer, true)) = all_known else { return self.start_over(view, donor, fleet) };
+        let Some((same_offer, true)) = all_known else { return self.start_over(snapshot, donor, all_nodes) };
         notes.sort_unstable();
         for of_node in notes.chunk_by(|one, other| one.node == other.node) {
             let number = of_node[0].node;
             match (came_to_be(of_node), same_offer) {
                 (true, _) => {}
-                (false, true) => self.update(view, donor, fleet, number),
-                (false, false) => self.take_node(view, donor, fleet, number),
+                (false, true) => self.update(snapshot, donor, all_nodes, number),
+                (false, false) => self.take_node(snapshot, donor, all_nodes, number),
             }
         }
     }
 
     /// Takes all nodes as the offer has them now: by their names they have their numbers, and who is as good as another
     /// is taken by number.
-    fn start_over(&mut self, view: &View<'_>, donor: &ClusterId, fleet: &mut Fleet) {
-        let offer = view.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref());
+    fn start_over(&mut self, snapshot: &Snapshot<'_>, donor: &ClusterId, all_nodes: &mut AllNodes) {
+        let offer = snapshot.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref());
         let nodes = offer.map(|offer| &offer.nodes);
         if !nodes.is_some_and(|nodes| nodes.keys().eq(self.names.values())) {
-            fleet.pool.clear(self.site);
+            all_nodes.states.clear(self.number);
             self.names = Interner::default();
             nodes.into_iter().flat_map(|nodes| nodes.keys()).for_each(|id| _ = self.names.intern_ref(id));
             self.shapes = vec![None; self.names.len()];
@@ -107,23 +107,23 @@ impl Pack {
             self.classes_elsewhere.clear();
         }
         for number in 0..u32::try_from(self.names.len()).unwrap_or(u32::MAX) {
-            self.take_node(view, donor, fleet, number);
+            self.take_node(snapshot, donor, all_nodes, number);
         }
     }
 
     /// Takes a node as the offer has it now; costs stay known unless it came, went or became another.
-    fn take_node(&mut self, view: &View<'_>, donor: &ClusterId, fleet: &mut Fleet, number: u32) {
+    fn take_node(&mut self, snapshot: &Snapshot<'_>, donor: &ClusterId, all_nodes: &mut AllNodes, number: u32) {
         for class in self.elsewhere.remove(&number).into_iter().flatten() {
             if let Some(count) = self.classes_elsewhere.get_mut(&class) {
                 *count = count.saturating_sub(1);
             }
         }
         let id = self.name(number);
-        let node = self.node(view, donor, number).map(|(_, node)| node);
-        let classes = view.state.device_classes(donor, id);
-        let Some((node, kind)) = node.and_then(|node| Some((node, fleet.kind_of(node, classes)?))) else {
+        let node = self.node(snapshot, donor, number).map(|(_, node)| node);
+        let classes = snapshot.state.device_classes(donor, id);
+        let Some((node, kind)) = node.and_then(|node| Some((node, all_nodes.kind_of(node, classes)?))) else {
             if self.shapes[number as usize].take().is_some() {
-                fleet.pool.remove(self.site, number);
+                all_nodes.states.remove(self.number, number);
             }
             if node.is_some() {
                 let classes: BTreeSet<ClassName> = classes.iter().flatten().cloned().collect();
@@ -136,21 +136,21 @@ impl Pack {
         };
         let devices = u16::try_from(node.devices.len()).unwrap_or(u16::MAX);
         let shape = Shape { cpu_milli: node.cpu_milli, memory_mib: node.memory_mib, devices, kind };
-        let free = free(node, view.occupancy(donor, id));
+        let free = free(node, snapshot.occupancy(donor, id));
         if self.shapes[number as usize].as_ref() == Some(&shape) {
-            fleet.pool.update(self.site, number, free);
+            all_nodes.states.update(self.number, number, free);
         } else {
-            fleet.pool.set(self.site, number, &shape, free);
+            all_nodes.states.set(self.number, number, &shape, free);
             self.shapes[number as usize] = Some(shape);
         }
     }
 
-    /// Counts in what `view` has taken of a node.
-    pub(crate) fn take(&mut self, view: &View<'_>, donor: &ClusterId, fleet: &mut Fleet, id: &NodeId) {
-        let known = view.number_looked_at(donor, id);
+    /// Counts in what `snapshot` has taken of a node.
+    pub(crate) fn take(&mut self, snapshot: &Snapshot<'_>, donor: &ClusterId, all_nodes: &mut AllNodes, id: &NodeId) {
+        let known = snapshot.number_looked_at(donor, id);
         let Some(number) = known.or_else(|| self.names.number_of(id)) else { return };
-        self.update(view, donor, fleet, number);
-        let lent = view.occupancy(donor, id).map(NodeOccupancy::fingerprint);
+        self.update(snapshot, donor, all_nodes, number);
+        let lent = snapshot.occupancy(donor, id).map(NodeOccupancy::fingerprint);
         self.taken.push(Note { node: number, is: false, at: self.taken.len(), lent });
     }
 
@@ -160,14 +160,19 @@ impl Pack {
     }
 
     /// A node by its number here, with its name.
-    pub(crate) fn node<'v>(&self, view: &View<'v>, donor: &ClusterId, number: u32) -> Option<(&'v NodeId, &'v Node)> {
-        let offer = view.state.clusters.get(donor)?.offer.as_ref()?;
+    pub(crate) fn node<'v>(
+        &self,
+        snapshot: &Snapshot<'v>,
+        donor: &ClusterId,
+        number: u32,
+    ) -> Option<(&'v NodeId, &'v Node)> {
+        let offer = snapshot.state.clusters.get(donor)?.offer.as_ref()?;
         // All nodes of the offer are known here. Where no more are known, they have the same numbers.
         if offer.nodes.len() == self.names.len() {
-            return view.node_numbered(donor, number);
+            return snapshot.node_numbered(donor, number);
         }
         let (id, _) = offer.nodes.get_indexed(offer.nodes.find_index(self.name(number)).ok()?)?;
-        Some((id, view.node(donor, id)?))
+        Some((id, snapshot.node(donor, id)?))
     }
 
     /// Whether nothing but the pool could serve: then what does not fit there fits nowhere.
@@ -180,9 +185,9 @@ impl Pack {
         !self.classes_elsewhere.is_empty() && self.classes_elsewhere.get(class).is_some_and(|count| *count > 0)
     }
 
-    fn update(&self, view: &View<'_>, donor: &ClusterId, fleet: &mut Fleet, number: u32) {
-        let Some((id, node)) = self.node(view, donor, number) else { return };
-        fleet.pool.update(self.site, number, free(node, view.occupancy(donor, id)));
+    fn update(&self, snapshot: &Snapshot<'_>, donor: &ClusterId, all_nodes: &mut AllNodes, number: u32) {
+        let Some((id, node)) = self.node(snapshot, donor, number) else { return };
+        all_nodes.states.update(self.number, number, free(node, snapshot.occupancy(donor, id)));
     }
 }
 

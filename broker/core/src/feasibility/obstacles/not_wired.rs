@@ -1,11 +1,11 @@
 //! Which wish about how things are joined is in the way at a donor, and what would change that. Each is tried alone, in
 //! a fixed order: devices, CPU and memory, networks.
 
-use crate::feasibility::fit::cutting::Worths;
+use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::wired::clique;
 use crate::feasibility::fit::{Fit, Wanted, fit};
 use crate::feasibility::obstacle::{Obstacle, obstacle};
-use crate::feasibility::snapshot::View;
+use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::{Numa, NvLink, Topology};
 use crate::model::id::{ClassName, ClusterId};
 use crate::model::inventory::{Device, Node};
@@ -13,12 +13,17 @@ use crate::model::placement::Placement;
 
 /// The first wish that does not come true at a donor that could serve the same request without wishes now; or, where
 /// that has to wait anyway, the first for which waiting is no use. `None` if there is none. `least` shares are needed.
-pub(crate) fn in_the_way(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, least: u64) -> Option<Obstacle> {
+pub(crate) fn in_the_way(
+    snapshot: &Snapshot<'_>,
+    donor: &ClusterId,
+    wanted: &Wanted<'_>,
+    least: u64,
+) -> Option<Obstacle> {
     if !wanted.topology.asks_for_wiring() {
         return None;
     }
     let plain = wanted.topology.without_wiring();
-    let waits = match ask(view, donor, wanted, plain) {
+    let waits = match ask(snapshot, donor, wanted, plain) {
         Ok(_) => false,
         Err((_, ever)) if ever >= least => true,
         Err(_) => return None,
@@ -28,10 +33,10 @@ pub(crate) fn in_the_way(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>
         Topology { numa: wanted.topology.numa, ..plain },
         Topology { rdma_gbits: wanted.topology.rdma_gbits, ..plain },
     ];
-    let fails = |wish| ask(view, donor, wanted, wish).err().filter(|(_, ever)| !waits || *ever < least);
+    let fails = |wish| ask(snapshot, donor, wanted, wish).err().filter(|(_, ever)| !waits || *ever < least);
     let failed = wishes.into_iter().find_map(|wish| fails(wish).map(|lacks| (wish, lacks)));
     // What each wish alone leaves room for may be more than all of them do.
-    let together = ask(view, donor, wanted, wanted.topology).err().map_or(least, |(_, ever)| ever);
+    let together = ask(snapshot, donor, wanted, wanted.topology).err().map_or(least, |(_, ever)| ever);
     let Some((wish, (now, ever))) = failed else {
         let reason =
             format!("{donor} can grant each of NVLink, NUMA and RDMA as asked for, but not all of them together");
@@ -50,7 +55,7 @@ pub(crate) fn in_the_way(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>
                 .zip(classes)
                 .any(|(device, class)| class.as_ref() == Some(wanted.class) && knows(node, device))
         };
-        view.nodes(donor).any(of_class)
+        snapshot.nodes(donor).any(of_class)
     };
     let class = wanted.class;
     let wait = |instead: &str| {
@@ -68,7 +73,7 @@ pub(crate) fn in_the_way(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>
         (_, true) => format!(", and, with all that is asked for together, for {together} when idle"),
     };
     Some(if wish.nvlink == NvLink::Required {
-        let whole = wanted.under_terms(view, donor).topology.whole_node && !wanted.topology.whole_node;
+        let whole = wanted.under_terms(snapshot, donor).topology.whole_node && !wanted.topology.whole_node;
         let (reason, unblock) = if !known(|_, device| clique(device).is_some()) {
             (
                 format!("{donor} does not say that NVLink joins any of its devices of class {class}"),
@@ -130,8 +135,13 @@ pub(crate) fn in_the_way(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>
 }
 
 /// Shares that fit now and ever, if it does not.
-fn ask(view: &View<'_>, donor: &ClusterId, wanted: &Wanted<'_>, topology: Topology) -> Result<Placement, (u64, u64)> {
-    match fit(view, donor, &Wanted { topology, ..*wanted }, &mut Worths::default()) {
+fn ask(
+    snapshot: &Snapshot<'_>,
+    donor: &ClusterId,
+    wanted: &Wanted<'_>,
+    topology: Topology,
+) -> Result<Placement, (u64, u64)> {
+    match fit(snapshot, donor, &Wanted { topology, ..*wanted }, &mut MigValues::default()) {
         Fit::Fits { placement, .. } => Ok(placement),
         Fit::Lacks { now, ever } => Err((now, ever)),
     }
