@@ -58,7 +58,7 @@ fn by_scan(nodes: &BTreeMap<u32, NodeState>, task: &Task) -> Option<(i64, u32, u
     let mut costs = Costs::new(&mix(), shapes.values(), &totals);
     let numbers: BTreeMap<u32, u32> =
         (nodes.keys()).map(|node| (*node, shapes.intern(SHAPES[*node as usize % SHAPES.len()].clone()))).collect();
-    let (mut free_milli, mut slots) = (vec![0; shapes.len()], [0; super::slots::SORTS]);
+    let (mut free_milli, mut slots) = (vec![0; shapes.len()], [0; super::gang_slots::SORTS]);
     for (node, free) in nodes {
         free_milli[numbers[node] as usize] += free.device_milli();
         for (sum, more) in slots.iter_mut().zip(costs.gangs.slots(numbers[node], free)) {
