@@ -72,7 +72,7 @@ fn bad_input_has_its_exit_code_and_a_remedy() {
         (
             submit(&["--gpus", "-1"]),
             2,
-            "'-1' for '--gpus <AMOUNT>': \"-1\" is not an amount of GPUs; ask for whole GPUs (3)",
+            "'-1' for '--gpus <AMOUNT>': \"-1\" is not an amount of GPUs; give whole GPUs (3)",
         ),
         (submit(&["--gpus", "-250m"]), 2, "'-250m' for '--gpus <AMOUNT>'"),
         (submit(&["--cpu-per-gpu", "-1"]), 2, "'--cpu-per-gpu <CPU>': \"-1\" is not an amount of CPU; write CPU as 8"),

@@ -6,8 +6,8 @@ use comity_proto::v1::federation_service_client::FederationServiceClient;
 
 use crate::failure::Failure;
 use crate::session::{Session, all_pages, call, idempotency_key};
-use crate::shapes::{Cluster, Invitation, List};
 use crate::units::{format_duration, parse_duration_ms};
+use crate::views::{Cluster, Invitation, List};
 
 const INVITE_EXAMPLES: &str = "\
 Examples:

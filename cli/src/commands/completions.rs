@@ -1,6 +1,6 @@
 //! `comity completions`.
 
-use clap::{Args, CommandFactory as _};
+use clap::Args;
 use clap_complete::Shell;
 
 use crate::failure::Failure;
@@ -27,9 +27,9 @@ impl CompletionsArgs {
     ///
     /// # Errors
     /// [`Failure`] where standard output cannot be written.
-    pub fn run(&self) -> Result<(), Failure> {
+    pub fn run(&self, comity: &mut clap::Command) -> Result<(), Failure> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut crate::args::Args::command(), "comity", &mut script);
+        clap_complete::generate(self.shell, comity, "comity", &mut script);
         write_stdout(&String::from_utf8_lossy(&script))
     }
 }

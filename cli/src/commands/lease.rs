@@ -14,8 +14,8 @@ pub(crate) use secret::kube_client;
 
 use crate::failure::Failure;
 use crate::session::{Session, all_pages, call, idempotency_key};
-use crate::shapes::{Lease, List};
 use crate::units::parse_duration_ms;
+use crate::views::{Lease, List};
 
 const LIST_EXAMPLES: &str = "\
 Examples:

@@ -6,7 +6,7 @@ use comity_proto::v1::offer_service_client::OfferServiceClient;
 
 use crate::failure::Failure;
 use crate::session::{Session, all_pages, call};
-use crate::shapes::{List, Node, Offer, OfferDetail};
+use crate::views::{List, Node, Offer, OfferDetail};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -6,7 +6,7 @@ use comity_proto::v1::peering_service_client::PeeringServiceClient;
 
 use crate::failure::Failure;
 use crate::session::{Session, all_pages, call};
-use crate::shapes::{List, Peering};
+use crate::views::{List, Peering};
 
 const LIST_EXAMPLES: &str = "\
 Examples:

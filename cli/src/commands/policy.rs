@@ -11,7 +11,7 @@ mod git;
 
 use crate::failure::Failure;
 use crate::session::{Session, call, idempotency_key};
-use crate::shapes::{PolicyApplied, PolicyChecked, PolicyProblem, PolicyShown};
+use crate::views::{PolicyApplied, PolicyChecked, PolicyProblem, PolicyShown};
 
 const CHECK_EXAMPLES: &str = "\
 Examples:

@@ -4,10 +4,10 @@ use clap::Args;
 use comity_proto::v1;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 
-use super::request::SpecArgs;
+use super::request::{SpecArgs, read_spec};
 use crate::failure::Failure;
 use crate::session::{Session, call};
-use crate::shapes::Quote;
+use crate::views::Quote;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,7 +29,7 @@ impl QuoteArgs {
     /// # Errors
     /// [`Failure`].
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
-        let spec = self.spec.read()?;
+        let spec = read_spec(&self.spec)?;
         let mut client = RequestServiceClient::new(session.channel()?);
         let response = call(client.quote_request(v1::QuoteRequestRequest { spec: Some(spec) })).await?;
         session.print(&Quote::from(response))

@@ -10,7 +10,7 @@ use comity_runtime::{BrokerEndpoints, ClientTls, connect};
 
 use crate::failure::Failure;
 use crate::session::Session;
-use crate::shapes::{RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};
+use crate::views::{RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};
 
 /// A broker that is up answers at once; one that is down should not hold up the others.
 const LIMIT: Duration = Duration::from_secs(5);

@@ -7,20 +7,22 @@ use comity_proto::v1;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 
 mod follow;
+mod read_spec;
 mod spec_args;
 mod spec_file;
 mod submit;
 mod wiring_args;
 
 pub use follow::{Change, Followed, Follower};
+pub use read_spec::read_spec;
 pub use spec_args::SpecArgs;
 pub use submit::SubmitArgs;
 
 use crate::failure::Failure;
 use crate::output::Format;
 use crate::session::{Session, all_pages, call, idempotency_key};
-use crate::shapes::{Explanation, LeaseState, List, Request};
 use crate::units::parse_duration_ms;
+use crate::views::{Explanation, LeaseState, List, Request};
 
 const LIST_EXAMPLES: &str = "\
 Examples:

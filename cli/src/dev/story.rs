@@ -17,7 +17,7 @@ use crate::commands::lease::{fetch_kubeconfig, kube_client};
 use crate::commands::request::{Change, Follower};
 use crate::failure::Failure;
 use crate::session::{Session, call, idempotency_key};
-use crate::shapes::{Lease, LeaseState};
+use crate::views::{Lease, LeaseState};
 
 /// How many GPUs are asked for.
 pub(super) const GPUS: u32 = 3;

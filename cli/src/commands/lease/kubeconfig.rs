@@ -11,7 +11,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::{Answer, write_stdout};
 use crate::session::Session;
-use crate::shapes::{Delivery, LeaseState};
+use crate::views::{Delivery, LeaseState};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -9,7 +9,7 @@ use kube::{Api, Client, Config};
 
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::shapes::Lease;
+use crate::views::Lease;
 
 /// Key of the Secret's data that holds the kubeconfig.
 const DATA_KEY: &str = "kubeconfig";

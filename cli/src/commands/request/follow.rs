@@ -14,7 +14,7 @@ use tonic::Status;
 use crate::exit::Exit;
 use crate::failure::{Failure, error_detail};
 use crate::output::Answer;
-use crate::shapes::{Lease, LeaseState, Request};
+use crate::views::{Lease, LeaseState, Request};
 
 /// Broken streams in a row, without an event between, before it is given up.
 const MAX_RETRIES: u32 = 30;

@@ -7,12 +7,11 @@ use clap::{Args, ValueEnum};
 use comity_proto::v1;
 use serde::Deserialize;
 
-use super::spec_file;
 use super::wiring_args::{NumaArg, NvLinkArg};
 use crate::failure::Failure;
 use crate::units::{
     DataAmount, GpuAmount, MemberRange, parse_cpu_milli, parse_data, parse_duration_ms, parse_gbits, parse_gpus,
-    parse_members, parse_memory_mib, parse_moment_ms,
+    parse_members, parse_memory_mib, parse_time_ms,
 };
 
 const HEADING: &str = "What is asked for";
@@ -127,10 +126,10 @@ pub struct SpecArgs {
     #[arg(long, value_name = "CLASS", value_parser = NonEmptyStringValueParser::new(), help_heading = HEADING)]
     pub priority: Option<String>,
     /// Does not start before this: 2026-11-23T08:00Z, or 2h from now
-    #[arg(long, value_name = "TIME", value_parser = parse_moment_ms, allow_hyphen_values = true, help_heading = HEADING)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time_ms, allow_hyphen_values = true, help_heading = HEADING)]
     pub start_after: Option<u64>,
     /// Fails unless it has a donor by this: 2026-11-23T08:00Z, or 2h from now
-    #[arg(long, value_name = "TIME", value_parser = parse_moment_ms, allow_hyphen_values = true, help_heading = HEADING)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time_ms, allow_hyphen_values = true, help_heading = HEADING)]
     pub start_by: Option<u64>,
     /// A request of higher priority may take its place, with notice; it then moves to another donor, or waits again
     #[arg(long, help_heading = HEADING)]
@@ -146,24 +145,8 @@ pub struct SpecArgs {
 }
 
 impl SpecArgs {
-    /// The request as the API takes it.
-    ///
-    /// # Errors
-    /// [`Failure`] that names the flag, or file, line and column.
-    pub fn read(&self) -> Result<v1::RequestSpec, Failure> {
-        match &self.file {
-            Some(file) => spec_file::read(file)?.spec(),
-            None if self.class.is_none() && self.selector.is_none() => {
-                Err(Failure::usage("neither a class nor a selector says which GPUs")
-                    .field("class", "")
-                    .remedy("give --class NAME, or --selector CEL"))
-            }
-            None => self.spec(),
-        }
-    }
-
     /// The request that the flags (or a file's fields) describe.
-    pub(super) fn spec(&self) -> Result<v1::RequestSpec, Failure> {
+    pub(super) fn to_message(&self) -> Result<v1::RequestSpec, Failure> {
         let amount = self.gpus.unwrap_or(GpuAmount { count: 1, milli: None });
         let delivery = self.delivery.unwrap_or_default();
         if delivery == DeliveryArg::VirtualNode && self.namespace.as_deref().is_none_or(str::is_empty) {
@@ -271,7 +254,7 @@ mod tests {
             data: parse_data("imagenet-1k=150Gi").into_iter().collect(),
             ..SpecArgs::default()
         };
-        let spec = args.spec().expect("it is good");
+        let spec = args.to_message().expect("it is good");
         let topology = spec.topology.expect("set");
         assert_eq!((topology.nvlink(), topology.numa()), (v1::NvLink::Required, v1::Numa::Aligned));
         assert!(spec.spread_donors);
@@ -285,32 +268,23 @@ mod tests {
     }
 
     #[test]
-    fn a_class_or_a_selector_is_needed_and_both_are_named() {
-        let failure = SpecArgs::default().read().expect_err("neither is there");
-        assert_eq!(failure.exit.number(), 2);
-        assert!(failure.remedy.contains("--class") && failure.remedy.contains("--selector"), "{failure:?}");
-        let args = SpecArgs { selector: Some("device.memoryMiB > 1".to_owned()), ..SpecArgs::default() };
-        assert!(args.read().is_ok());
-    }
-
-    #[test]
     fn a_virtual_node_needs_a_namespace_to_serve() {
         let args = SpecArgs { delivery: Some(DeliveryArg::VirtualNode), ..SpecArgs::default() };
-        let failure = args.spec().expect_err("none is named");
+        let failure = args.to_message().expect_err("none is named");
         assert_eq!((failure.exit.number(), failure.field.as_str()), (2, "namespace"));
         assert!(failure.remedy.contains("--namespace lab"), "{failure:?}");
-        let spec = SpecArgs { namespace: Some("lab".to_owned()), ..args }.spec().expect("good");
+        let spec = SpecArgs { namespace: Some("lab".to_owned()), ..args }.to_message().expect("good");
         assert_eq!((spec.delivery(), spec.target_namespace.as_str()), (v1::Delivery::VirtualNode, "lab"));
     }
 
     #[test]
     fn shares_are_whole_mig_or_memory_but_not_two_at_once() {
         let mig = SpecArgs { mig: Some("1g.10gb".to_owned()), gpus: amount("2"), ..SpecArgs::default() };
-        let gpus = mig.spec().expect("good").gpus.expect("set");
+        let gpus = mig.to_message().expect("good").gpus.expect("set");
         assert_eq!(gpus.share.and_then(|s| s.kind), Some(v1::share::Kind::MigProfile("1g.10gb".to_owned())));
         assert_eq!(gpus.count, 2);
         let both = SpecArgs { gpu_memory: Some(10_240), gpus: amount("0.5"), ..SpecArgs::default() };
-        let failure = both.spec().expect_err("both");
+        let failure = both.to_message().expect_err("both");
         assert_eq!((failure.exit.number(), failure.field.as_str(), failure.value.as_str()), (2, "gpus", "500m"));
     }
 
@@ -319,7 +293,7 @@ mod tests {
         let refused = |change: &dyn Fn(&mut SpecArgs)| {
             let mut args = SpecArgs { origin: Some("here".to_owned()), ..SpecArgs::default() };
             change(&mut args);
-            let failure = args.spec().expect_err("refused");
+            let failure = args.to_message().expect_err("refused");
             (failure.exit, failure.field, failure.value)
         };
         let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();

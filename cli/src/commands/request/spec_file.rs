@@ -11,7 +11,7 @@ use super::wiring_args::{NumaArg, NvLinkArg};
 use crate::failure::Failure;
 use crate::units::{
     DataAmount, GpuAmount, MemberRange, parse_cpu_milli, parse_duration_ms, parse_gpus, parse_members,
-    parse_memory_mib, parse_moment_ms,
+    parse_memory_mib, parse_time_ms,
 };
 
 /// Largest file that is read; a request is a page at most.
@@ -19,6 +19,37 @@ const MAX_BYTES: u64 = 64 << 10;
 
 /// Characters of a wrong line that are shown.
 const SHOWN_CHARS: usize = 80;
+
+/// A whole file, as the help shows it.
+pub(super) const FILE_EXAMPLE: &str = "  tenant: poly-ml
+  origin: polytech-campus
+  gpus:
+    class: midrange        # or selector: device.memoryMiB >= 40000
+    amount: 0.25           # or 3, or 4x0.25; or mig: 1g.10gb, or memory: 10Gi
+    cpuPerGpu: 8
+    memoryPerGpu: 64Gi
+  topology:
+    sameNode: true         # or wholeNode: true
+    nvlink: preferred      # or required: NVLink joins the GPUs on each node
+    numa: aligned          # CPU and memory from the NUMA node of each GPU
+    rdmaGbits: 0           # of each node, where the GPUs lie on several
+    spreadNodes: false     # true: on as many nodes as have room (not with sameNode or wholeNode)
+  members: 2-4             # a gang: each with `gpus` on one node; 2 or nothing, and as many of 4 as fit
+  spreadDonors: false      # true: members may lie on several donors (needs members)
+  data:                    # what the work reads: a donor that holds it, or can have it soon, comes first
+  - {dataset: imagenet-1k, size: 150Gi}
+  duration: 2h
+  donors: []               # only these; notDonors: not these
+  delivery: namespace    # or virtual-node: pods of `namespace` run on the donor, unchanged
+  namespace: comity-leases
+  purpose: fine-tuning for the spring course
+  priority: urgent       # a PriorityClass of the policy
+  startAfter: 30m        # from now, or a time as 2026-11-23T08:00Z
+  startBy: 8h            # with no donor by then, it fails
+  preemptible:           # a request of higher priority may take its place
+    grace: 10m           # notice that its work needs
+    checkpoint: true     # its work says when it is saved
+";
 
 /// The file.
 #[derive(Debug, Deserialize)]
@@ -126,7 +157,7 @@ fn members<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<MemberRa
 }
 
 fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    parsed(deserializer, parse_moment_ms)
+    parsed(deserializer, parse_time_ms)
 }
 
 /// Reads a file, or standard input for `-`.
@@ -247,7 +278,6 @@ fn is_a_number(ty: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::submit::FILE_EXAMPLE;
     use super::*;
 
     #[test]
@@ -258,7 +288,7 @@ mod tests {
             (args.cpu_per_gpu, args.memory_per_gpu, args.duration),
             (Some(8_000), Some(65_536), Some(7_200_000))
         );
-        assert!(args.same_node && args.spec().is_ok());
+        assert!(args.same_node && args.to_message().is_ok());
         assert_eq!((args.nvlink, args.numa), (Some(NvLinkArg::Preferred), Some(NumaArg::Aligned)));
         assert_eq!(args.members.map(|members| (members.min, members.desired)), Some((2, 4)));
         assert_eq!(args.data, [DataAmount { dataset: "imagenet-1k".to_owned(), mib: 153_600 }]);
@@ -266,7 +296,7 @@ mod tests {
         assert_eq!((args.preemptible, args.grace, args.checkpoint), (true, Some(600_000), true));
         assert!(args.start_by.is_some_and(|start_by| args.start_after.is_some_and(|after| after < start_by)));
         let by_node = FILE_EXAMPLE.replace("delivery: namespace ", "delivery: virtual-node ");
-        let spec = parse("request.yaml", &by_node).and_then(|args| args.spec()).expect("good");
+        let spec = parse("request.yaml", &by_node).and_then(|args| args.to_message()).expect("good");
         assert_eq!(spec.delivery(), comity_proto::v1::Delivery::VirtualNode);
     }
 
@@ -306,7 +336,7 @@ mod tests {
             ("tenant: t\norigin: o\ngpus: {class: c}\npreemptible: {grcae: 1m}\n", "f:4:", "grcae"),
             ("tenant: t\norigin: o\ngpus: {class: c}\ndelivery: node\n", "f:4:", "virtual-node"),
             ("tenant: t\norigin: o\ngpus: {class: c}\nstartBy: friday\n", "f:4:", "2026-11-23T08:00Z"),
-            ("tenant: t\norigin: o\ngpus: {class: c}\nmembers: 8-2\n", "f:4:", "ends before"),
+            ("tenant: t\norigin: o\ngpus: {class: c}\nmembers: 8-2\n", "f:4:", "swapped"),
             ("tenant: t\norigin: o\ngpus: {class: c}\ntopology: {nvlink: yes}\n", "f:4:", "preferred"),
             ("tenant: t\norigin: o\ngpus: {class: c}\ndata: [{dataset: a, size: 3 rows}]\n", "f:4:", "size"),
             ("tenant: [a]\norigin: o\ngpus: {class: c}\n", "f:1:", "tenant"),

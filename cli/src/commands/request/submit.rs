@@ -7,43 +7,14 @@ use comity_proto::v1;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 
 use super::follow::Follower;
+use super::read_spec::read_spec;
 use super::spec_args::SpecArgs;
+use super::spec_file::FILE_EXAMPLE;
 use crate::failure::Failure;
 use crate::output::{Format, write_stdout};
 use crate::session::{Session, call, idempotency_key};
-use crate::shapes::Request;
 use crate::units::parse_duration_ms;
-
-/// A whole file, as the help shows it.
-pub(super) const FILE_EXAMPLE: &str = "  tenant: poly-ml
-  origin: polytech-campus
-  gpus:
-    class: midrange        # or selector: device.memoryMiB >= 40000
-    amount: 0.25           # or 3, or 4x0.25; or mig: 1g.10gb, or memory: 10Gi
-    cpuPerGpu: 8
-    memoryPerGpu: 64Gi
-  topology:
-    sameNode: true         # or wholeNode: true
-    nvlink: preferred      # or required: NVLink joins the GPUs on each node
-    numa: aligned          # CPU and memory from the NUMA node of each GPU
-    rdmaGbits: 0           # of each node, where the GPUs lie on several
-    spreadNodes: false     # true: on as many nodes as have room (not with sameNode or wholeNode)
-  members: 2-4             # a gang: each with `gpus` on one node; 2 or nothing, and as many of 4 as fit
-  spreadDonors: false      # true: members may lie on several donors (needs members)
-  data:                    # what the work reads: a donor that holds it, or can have it soon, comes first
-  - {dataset: imagenet-1k, size: 150Gi}
-  duration: 2h
-  donors: []               # only these; notDonors: not these
-  delivery: namespace    # or virtual-node: pods of `namespace` run on the donor, unchanged
-  namespace: comity-leases
-  purpose: fine-tuning for the spring course
-  priority: urgent       # a PriorityClass of the policy
-  startAfter: 30m        # from now, or a time as 2026-11-23T08:00Z
-  startBy: 8h            # with no donor by then, it fails
-  preemptible:           # a request of higher priority may take its place
-    grace: 10m           # notice that its work needs
-    checkpoint: true     # its work says when it is saved
-";
+use crate::views::Request;
 
 fn examples() -> String {
     format!(
@@ -93,7 +64,7 @@ pub struct SubmitArgs {
 
 impl SubmitArgs {
     pub(super) async fn run(&self, session: &Session) -> Result<(), Failure> {
-        let spec = self.spec.read()?;
+        let spec = read_spec(&self.spec)?;
         let channel = session.channel()?;
         let mut client = RequestServiceClient::new(channel.clone());
         let key = idempotency_key(self.idempotency_key.as_deref());
@@ -107,7 +78,7 @@ impl SubmitArgs {
         eprintln!("{id} submitted");
         let follower = Follower::new(channel, &id);
         let tell = |change: &super::follow::Change| {
-            eprint!("{}", Format::Table.render_event(change, crate::session::now_ms())?);
+            eprint!("{}", Format::Table.render_event(change, crate::clock::now_ms())?);
             Ok(())
         };
         let followed = follower.until_active(Some(Duration::from_millis(self.timeout)), tell).await?;

@@ -3,12 +3,12 @@
 use comity_proto::v1;
 use serde::Serialize;
 
-use super::reclaims::Reclaims;
+use super::absent::{non_empty, non_zero};
 use super::placement::Placement;
-use super::request::Request;
-use super::{text, time};
+use super::reclaimed_leases::Reclaims;
+use super::request_view::Request;
 use crate::output::{Answer, columns, fields};
-use crate::units::age;
+use crate::units::{age, format_milli};
 
 /// One donor's answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -33,9 +33,9 @@ impl From<v1::DonorVerdict> for DonorVerdict {
         Self {
             donor: verdict.donor,
             fits: verdict.fits,
-            code: text(verdict.code),
-            reason: text(verdict.reason),
-            unblock: text(verdict.unblock),
+            code: non_empty(verdict.code),
+            reason: non_empty(verdict.reason),
+            unblock: non_empty(verdict.unblock),
             by: verdict.by,
         }
     }
@@ -112,11 +112,11 @@ impl From<v1::QueueStanding> for Standing {
             waiting: standing.waiting,
             share_ppm: standing.share_ppm,
             entitled_ppm: standing.entitled_ppm,
-            reserved_for: text(standing.reserved_for),
-            reserved_from_ms: time(standing.reserved_from_ms),
-            reserved_donor: text(standing.reserved_donor),
-            earliest_ms: time(standing.earliest_ms),
-            earliest_donor: text(standing.earliest_donor),
+            reserved_for: non_empty(standing.reserved_for),
+            reserved_from_ms: non_zero(standing.reserved_from_ms),
+            reserved_donor: non_empty(standing.reserved_donor),
+            earliest_ms: non_zero(standing.earliest_ms),
+            earliest_donor: non_empty(standing.earliest_donor),
             too_late: standing.too_late,
         }
     }
@@ -136,10 +136,7 @@ impl Standing {
             ("Place", place),
             ("Share", format!("{} of {} entitled", percent(self.share_ppm), percent(self.entitled_ppm))),
             ("Reserved", reserved.unwrap_or_default()),
-            (
-                "Earliest",
-                earliest((self.earliest_ms, self.earliest_donor.as_deref()), self.too_late, reclaims, now_ms),
-            ),
+            ("Earliest", earliest((self.earliest_ms, self.earliest_donor.as_deref()), self.too_late, reclaims, now_ms)),
         ]
     }
 }
@@ -223,8 +220,8 @@ impl From<v1::QuoteRequestResponse> for Quote {
             price_milli_credits: response.placement.is_some().then_some(response.price_milli_credits),
             placement: response.placement.map(Placement::from),
             more_placements: response.more_placements.into_iter().map(Placement::from).collect(),
-            earliest_ms: time(response.earliest_ms),
-            earliest_donor: text(response.earliest_donor),
+            earliest_ms: non_zero(response.earliest_ms),
+            earliest_donor: non_empty(response.earliest_donor),
             too_late: response.too_late,
             reclaims: response.reclaims.map(Reclaims::from),
             donors: response.donors.into_iter().map(DonorVerdict::from).collect(),
@@ -239,7 +236,7 @@ impl Answer for Quote {
         let placements = if placements.is_empty() { "nowhere now".to_owned() } else { placements.join("; ") };
         let start = (self.earliest_ms, self.earliest_donor.as_deref());
         let earliest = earliest(start, self.too_late, self.reclaims.as_ref(), now_ms);
-        let price = self.price_milli_credits.map(|price| format!("{} credits", super::gpus(price)));
+        let price = self.price_milli_credits.map(|price| format!("{} credits", format_milli(price)));
         let mut head = vec![
             ("Summary", self.summary.clone()),
             ("Placement", placements),

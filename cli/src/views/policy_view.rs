@@ -3,7 +3,7 @@
 use comity_proto::v1;
 use serde::Serialize;
 
-use super::{text, time};
+use super::absent::{non_empty, non_zero};
 use crate::output::{Answer, columns, fields};
 use crate::units::age;
 
@@ -167,9 +167,9 @@ impl PolicyShown {
         let bundle = response.bundle.unwrap_or_default();
         Self {
             hash: response.hash,
-            commit: text(bundle.commit),
-            applied_at_ms: time(response.applied_at_ms),
-            applied_by: text(response.applied_by),
+            commit: non_empty(bundle.commit),
+            applied_at_ms: non_zero(response.applied_at_ms),
+            applied_by: non_empty(response.applied_by),
             files: bundle.files.into_iter().map(|file| PolicyFile { path: file.path, text: file.text }).collect(),
             with_text,
         }

@@ -3,12 +3,12 @@
 use comity_proto::v1;
 use serde::Serialize;
 
+use super::absent::{non_empty, non_zero};
 use super::delivery::{Delivery, VirtualNode};
 use super::list::Row;
 use super::placement::Placement;
 use super::reclaim::Reclaim;
 use super::spec::Gpus;
-use super::{text, time};
 use crate::output::{Answer, fields};
 use crate::units::{age, format_duration};
 
@@ -158,25 +158,25 @@ impl From<v1::Lease> for Lease {
             donor: lease.placement.as_ref().map(|placement| placement.donor.clone()),
             placement: lease.placement.map(Placement::from),
             gpus: lease.gpus.into(),
-            peering: text(lease.peering),
+            peering: non_empty(lease.peering),
             state,
             end_reason,
-            message: text(lease.message),
+            message: non_empty(lease.message),
             donor_ready: lease.donor_ready,
             origin_ready: lease.origin_ready,
-            donor_namespace: text(lease.donor_namespace),
-            target_namespace: text(lease.target_namespace),
-            secret_name: text(lease.secret_name),
+            donor_namespace: non_empty(lease.donor_namespace),
+            target_namespace: non_empty(lease.target_namespace),
+            secret_name: non_empty(lease.secret_name),
             term_ms: lease.term_ms,
-            placed_at_ms: time(lease.placed_at_ms),
-            hold_until_ms: time(lease.hold_until_ms),
-            active_at_ms: time(lease.active_at_ms),
-            expires_at_ms: time(lease.expires_at_ms),
-            ended_at_ms: time(lease.ended_at_ms),
+            placed_at_ms: non_zero(lease.placed_at_ms),
+            hold_until_ms: non_zero(lease.hold_until_ms),
+            active_at_ms: non_zero(lease.active_at_ms),
+            expires_at_ms: non_zero(lease.expires_at_ms),
+            ended_at_ms: non_zero(lease.ended_at_ms),
             reclaim: lease.reclaim.map(Reclaim::from),
-            checkpointed_at_ms: time(lease.checkpointed_at_ms),
-            moved_from: text(lease.moved_from),
-            moved_to: text(lease.moved_to),
+            checkpointed_at_ms: non_zero(lease.checkpointed_at_ms),
+            moved_from: non_empty(lease.moved_from),
+            moved_to: non_empty(lease.moved_to),
             fencing_token: lease.fencing_token,
             revision: lease.revision,
         }

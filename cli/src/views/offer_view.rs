@@ -3,12 +3,12 @@
 use comity_proto::v1;
 use serde::Serialize;
 
+use super::absent::non_empty;
 use super::delivery::Delivery;
 use super::device::{Device, Node};
 use super::list::Row;
-use super::{cpu, gpus, memory, text};
 use crate::output::{Answer, columns};
-use crate::units::age;
+use crate::units::{age, format_cpu, format_memory, format_milli};
 
 /// What one cluster lends, summed up.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -107,7 +107,7 @@ pub struct ClassSummary {
 impl From<v1::OfferSummary> for Offer {
     fn from(offer: v1::OfferSummary) -> Self {
         let class = |class: v1::ClassSummary| ClassSummary {
-            class: text(class.class),
+            class: non_empty(class.class),
             devices: class.devices,
             free_milli: class.free_milli,
             lent_milli: class.lent_milli,
@@ -161,7 +161,7 @@ impl Row for Offer {
             let mut row = head.to_vec();
             row.push(class.class.clone().unwrap_or_else(|| "(none)".to_owned()));
             row.push(class.devices.to_string());
-            row.extend([class.free_milli, class.lent_milli, class.local_milli].map(gpus));
+            row.extend([class.free_milli, class.lent_milli, class.local_milli].map(format_milli));
             row.push(class.unhealthy.to_string());
             row
         };
@@ -209,13 +209,13 @@ impl Answer for OfferDetail {
                     node.id.clone(),
                     device.index.to_string(),
                     device.product_name.clone(),
-                    memory(device.memory_mib),
+                    format_memory(device.memory_mib),
                     device.cuda_compute_capability.clone(),
                     device.sharing.clone(),
                     state(node, device, now_ms),
-                    gpus(u64::from(device.local_use_milli)),
-                    cpu(node.cpu_milli),
-                    memory(node.memory_mib),
+                    format_milli(u64::from(device.local_use_milli)),
+                    format_cpu(node.cpu_milli),
+                    format_memory(node.memory_mib),
                 ]);
             }
         }

@@ -3,9 +3,9 @@
 use comity_proto::v1;
 use serde::Serialize;
 
+use super::absent::{is_zero, non_empty};
 use super::delivery::Delivery;
-use super::text;
-use crate::units::format_duration;
+use crate::units::{format_duration, format_memory, format_milli};
 
 /// How much of each device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -64,8 +64,8 @@ impl From<Option<v1::GpuDemand>> for Gpus {
     fn from(gpus: Option<v1::GpuDemand>) -> Self {
         let gpus = gpus.unwrap_or_default();
         Self {
-            class: text(gpus.class),
-            selector: text(gpus.selector),
+            class: non_empty(gpus.class),
+            selector: non_empty(gpus.selector),
             share: gpus.share.into(),
             count: gpus.count,
             cpu_milli_per_gpu: gpus.cpu_milli_per_gpu,
@@ -88,10 +88,10 @@ impl Gpus {
         let count = self.count;
         match &self.share {
             Share::Whole => count.to_string(),
-            Share::Milli { milli } if count == 1 => super::gpus(u64::from(*milli)),
-            Share::Milli { milli } => format!("{count}x{}", super::gpus(u64::from(*milli))),
+            Share::Milli { milli } if count == 1 => format_milli(u64::from(*milli)),
+            Share::Milli { milli } => format!("{count}x{}", format_milli(u64::from(*milli))),
             Share::Mig { profile } => format!("{count}x{profile}"),
-            Share::Memory { memory_mib } => format!("{count}x{}", super::memory(*memory_mib)),
+            Share::Memory { memory_mib } => format!("{count}x{}", format_memory(*memory_mib)),
         }
     }
 }
@@ -135,11 +135,6 @@ pub struct Members {
     pub min: u32,
     /// More start as far as they fit, up to so many.
     pub desired: u32,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
-pub(super) fn is_zero(number: &u32) -> bool {
-    *number == 0
 }
 
 impl From<v1::Topology> for Topology {
@@ -256,9 +251,9 @@ impl From<Option<v1::RequestSpec>> for RequestSpec {
             allow_donors: spec.allow_donors,
             deny_donors: spec.deny_donors,
             delivery,
-            target_namespace: text(spec.target_namespace),
-            purpose: text(spec.purpose),
-            priority: text(spec.priority),
+            target_namespace: non_empty(spec.target_namespace),
+            purpose: non_empty(spec.purpose),
+            priority: non_empty(spec.priority),
             not_before_ms: spec.not_before_ms,
             start_by_ms: spec.start_by_ms,
             preemptible: spec.preemptible.map(|it| Preemptible { grace_ms: it.grace_ms, checkpoint: it.checkpoint }),

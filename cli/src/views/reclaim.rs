@@ -3,7 +3,7 @@
 use comity_proto::v1;
 use serde::Serialize;
 
-use super::{text, time};
+use super::absent::{non_empty, non_zero};
 use crate::units::age;
 
 /// Why and until when a lease is being reclaimed.
@@ -39,11 +39,11 @@ impl From<v1::Reclaim> for Reclaim {
         };
         Self {
             reason,
-            policy_code: text(reclaim.policy_code),
-            by_request: text(reclaim.by_request),
-            failed: text(reclaim.failed),
-            since_ms: time(reclaim.since_ms),
-            deadline_ms: time(reclaim.deadline_ms),
+            policy_code: non_empty(reclaim.policy_code),
+            by_request: non_empty(reclaim.by_request),
+            failed: non_empty(reclaim.failed),
+            since_ms: non_zero(reclaim.since_ms),
+            deadline_ms: non_zero(reclaim.deadline_ms),
         }
     }
 }

@@ -3,8 +3,8 @@
 use comity_proto::v1;
 use serde::Serialize;
 
+use super::absent::{non_empty, non_zero};
 use super::list::Row;
-use super::{text, time};
 use crate::output::{Answer, fields};
 use crate::units::age;
 
@@ -58,11 +58,11 @@ impl From<v1::Peering> for Peering {
             state,
             epoch: peering.epoch,
             leases: peering.leases,
-            rtt_us: time(peering.rtt_us),
-            deadline_ms: time(peering.deadline_ms),
-            retry_at_ms: time(peering.retry_at_ms),
-            idle_since_ms: time(peering.idle_since_ms),
-            message: text(peering.message),
+            rtt_us: non_zero(peering.rtt_us),
+            deadline_ms: non_zero(peering.deadline_ms),
+            retry_at_ms: non_zero(peering.retry_at_ms),
+            idle_since_ms: non_zero(peering.idle_since_ms),
+            message: non_empty(peering.message),
             revision: peering.revision,
         }
     }

@@ -3,12 +3,12 @@
 use comity_proto::v1;
 use serde::Serialize;
 
+use super::absent::{non_empty, non_zero};
 use super::delivery::Delivery;
 use super::list::Row;
 use super::spec::{DataNeed, Preemptible, RequestSpec};
-use super::{text, time};
 use crate::output::{Answer, fields};
-use crate::units::{age, format_duration};
+use crate::units::{age, format_cpu, format_duration, format_memory};
 
 /// Where a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -90,15 +90,15 @@ impl From<v1::Request> for Request {
             v1::RequestState::Failed => RequestState::Failed,
         };
         Self {
-            id: text(request.id),
+            id: non_empty(request.id),
             spec: request.spec.into(),
             state,
-            lease: text(request.lease),
+            lease: non_empty(request.lease),
             leases: request.leases,
-            submitted_at_ms: time(request.submitted_at_ms),
-            submitted_by: text(request.submitted_by),
+            submitted_at_ms: non_zero(request.submitted_at_ms),
+            submitted_by: non_empty(request.submitted_by),
             attempts: request.attempts,
-            message: text(request.message),
+            message: non_empty(request.message),
             revision: request.revision,
         }
     }
@@ -178,7 +178,7 @@ impl Answer for Request {
             if cpu == 0 && memory == 0 {
                 String::new()
             } else {
-                format!("{} CPU, {} memory", super::cpu(cpu), super::memory(memory))
+                format!("{} CPU, {} memory", format_cpu(cpu), format_memory(memory))
             }
         };
         fields(&[
@@ -219,7 +219,7 @@ impl Answer for Request {
 
 /// `150Gi of imagenet-1k, 2Gi of weights`.
 fn data(needs: &[DataNeed]) -> String {
-    let each = needs.iter().map(|need| format!("{} of {}", super::memory(need.mib), need.dataset));
+    let each = needs.iter().map(|need| format!("{} of {}", format_memory(need.mib), need.dataset));
     each.collect::<Vec<_>>().join(", ")
 }
 

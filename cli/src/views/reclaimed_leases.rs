@@ -3,8 +3,8 @@
 use comity_proto::v1;
 use serde::Serialize;
 
-use super::{gpus, text, time};
-use crate::units::{age, format_duration};
+use super::absent::{non_empty, non_zero};
+use crate::units::{age, format_duration, format_milli};
 
 /// Those at one donor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -45,19 +45,19 @@ pub struct ReclaimedLease {
 impl From<v1::Reclaims> for Reclaims {
     fn from(reclaims: v1::Reclaims) -> Self {
         let lease = |lease: v1::ReclaimedLease| ReclaimedLease {
-            lease: text(lease.lease),
-            tenant: text(lease.tenant),
-            priority: text(lease.priority),
+            lease: non_empty(lease.lease),
+            tenant: non_empty(lease.tenant),
+            priority: non_empty(lease.priority),
             gpus_milli: lease.gpus_milli,
             notice_ms: lease.notice_ms,
-            until_ms: time(lease.until_ms),
+            until_ms: non_zero(lease.until_ms),
         };
         Self {
             donor: reclaims.donor,
             given: reclaims.given,
             move_aside: reclaims.move_aside,
             gpus_milli: reclaims.gpus_milli,
-            until_ms: time(reclaims.until_ms),
+            until_ms: non_zero(reclaims.until_ms),
             leases: reclaims.leases.into_iter().map(lease).collect(),
         }
     }
@@ -82,7 +82,12 @@ impl Reclaims {
             None => "ended, and not cleared yet".to_owned(),
         };
         let which: Vec<String> = self.leases.iter().map(ReclaimedLease::summary).collect();
-        format!("{many} at {} ({} GPUs) {how}, {until}: {}", self.donor, gpus(self.gpus_milli), which.join(", "))
+        format!(
+            "{many} at {} ({} GPUs) {how}, {until}: {}",
+            self.donor,
+            format_milli(self.gpus_milli),
+            which.join(", ")
+        )
     }
 }
 
@@ -91,7 +96,7 @@ impl ReclaimedLease {
         let name = self.lease.as_deref().unwrap_or("a lease");
         let tenant = self.tenant.as_ref().map_or_else(String::new, |tenant| format!(" of {tenant}"));
         let priority = self.priority.as_ref().map_or_else(String::new, |class| format!(", {class}"));
-        format!("{name}{tenant} ({} GPUs{priority})", gpus(self.gpus_milli))
+        format!("{name}{tenant} ({} GPUs{priority})", format_milli(self.gpus_milli))
     }
 }
 

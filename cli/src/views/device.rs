@@ -3,7 +3,7 @@
 use comity_proto::v1;
 use serde::Serialize;
 
-use super::text;
+use super::absent::non_empty;
 use super::wiring::{NumaAmounts, RdmaBandwidth};
 
 /// One node.
@@ -113,7 +113,7 @@ impl From<v1::Device> for Device {
             architecture: device.architecture,
             memory_mib: device.memory_mib,
             cuda_compute_capability: device.cuda_compute_capability,
-            driver_version: text(device.driver_version),
+            driver_version: non_empty(device.driver_version),
             sharing: sharing(device.sharing.and_then(|sharing| sharing.mode)),
             healthy: device.healthy,
             quarantined_until_ms: None,
@@ -121,7 +121,7 @@ impl From<v1::Device> for Device {
             local_use_milli: device.local_use_milli,
             resource_name: device.resource_name,
             numa_node: device.numa_node,
-            nvlink_clique: text(device.nvlink_clique),
+            nvlink_clique: non_empty(device.nvlink_clique),
         }
     }
 }
