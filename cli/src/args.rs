@@ -13,8 +13,8 @@ const LONG_ABOUT: &str = "\
 Lend and borrow GPUs between Kubernetes clusters.
 
 A platform team submits a request for GPUs. The broker checks it against policy, finds a donor, and relays the \
-handshake between the two clusters. The lease is a namespace on the donor with exactly the requested GPUs; you reach it \
-through an encrypted tunnel, with its own kubeconfig.";
+handshake between the two clusters. The lease is a namespace on the donor with exactly the requested GPUs; you \
+reach it through an encrypted tunnel, with its own kubeconfig.";
 
 const EXAMPLES: &str = "\
 Examples:

@@ -220,8 +220,8 @@ mod tests {
         assert_eq!(
             failure.json(),
             concat!(
-                r#"{"error":{"code":"policy-denied","reason":"no quota is left","field":"spec.gpus.count","value":"9","#,
-                r#""remedy":"ask for 8","exitCode":1}}"#
+                r#"{"error":{"code":"policy-denied","reason":"no quota is left","field":"spec.gpus.count","#,
+                r#""value":"9","remedy":"ask for 8","exitCode":1}}"#
             )
         );
     }

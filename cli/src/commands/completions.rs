@@ -1,4 +1,4 @@
-//! `comity completions`.
+//! `comity completions`: completion scripts for shells.
 
 use clap::Args;
 use clap_complete::Shell;
@@ -17,16 +17,16 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CompletionsArgs {
-    /// Shell
+    /// Shell to complete for
     #[arg(value_enum)]
     shell: Shell,
 }
 
 impl CompletionsArgs {
-    /// Runs it.
+    /// Prints the completion script for `comity`, the whole command line.
     ///
     /// # Errors
-    /// [`Failure`] where standard output cannot be written.
+    /// [`Failure`] if standard output cannot be written.
     pub fn run(&self, comity: &mut clap::Command) -> Result<(), Failure> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, comity, "comity", &mut script);

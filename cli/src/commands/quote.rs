@@ -1,4 +1,4 @@
-//! `comity quote`.
+//! `comity quote`: placement, start time and price of a request, without submitting it.
 
 use clap::Args;
 use comity_proto::v1;
@@ -24,10 +24,10 @@ pub struct QuoteArgs {
 }
 
 impl QuoteArgs {
-    /// Runs it.
+    /// Runs the command.
     ///
     /// # Errors
-    /// [`Failure`].
+    /// [`Failure`] of the call, or if standard output cannot be written.
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
         let spec = read_spec(&self.spec)?;
         let mut client = RequestServiceClient::new(session.channel()?);

@@ -12,13 +12,13 @@ use crate::units::{age, format_milli};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cluster {
-    /// Id.
+    /// Cluster id.
     pub id: String,
     /// Institution that owns it.
     pub institution: String,
-    /// Whether its agent is heard.
+    /// Whether its agent is connected.
     pub connected: bool,
-    /// Since when it is, or is not.
+    /// When `connected` last changed.
     pub since_ms: Option<u64>,
     /// When it joined.
     pub joined_at_ms: Option<u64>,
@@ -32,9 +32,9 @@ pub struct Cluster {
     pub offer_generation: u64,
     /// Public identity key.
     pub identity_key: String,
-    /// When its newest certificate ends.
+    /// When its newest certificate expires.
     pub certificate_not_after_ms: Option<u64>,
-    /// Revision that last changed it.
+    /// Revision of its last change.
     pub revision: u64,
 }
 
@@ -101,16 +101,16 @@ impl Answer for Cluster {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Invitation {
-    /// Who may join with it.
+    /// Cluster that may join with it.
     pub cluster: String,
-    /// The token: a secret, good for one use.
+    /// The token: a secret, valid for one use.
     pub token: String,
-    /// When it ends.
+    /// When it expires.
     pub expires_at_ms: u64,
 }
 
 impl Answer for Invitation {
-    /// The bare token, so that it can be piped; what to do with it is told on standard error.
+    /// The bare token, so that it can be piped.
     fn table(&self, _now_ms: u64) -> String {
         format!("{}\n", self.token)
     }

@@ -1,4 +1,4 @@
-//! The request that the command line describes, by its flags or by a file.
+//! Builds the request from the flags, or from a file.
 
 use comity_proto::v1;
 
@@ -6,7 +6,7 @@ use super::spec_args::SpecArgs;
 use super::spec_file;
 use crate::failure::Failure;
 
-/// The request as the API takes it.
+/// The request as an API message.
 ///
 /// # Errors
 /// [`Failure`] that names the flag, or file, line and column.
