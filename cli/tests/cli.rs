@@ -178,7 +178,8 @@ fn policy_is_checked_without_a_broker() {
 fn warnings_of_a_policy_are_listed_and_fail_where_they_are_denied() {
     let dir = tempfile::tempdir().unwrap();
     let policy = "apiVersion: policy.comity.dev/v1\nkind: Federation\nmetadata: {name: test}\nspec:\n  \
-                  trustDomain: test.example\n  maintainers: [\"spiffe://test.example/user/admin\"]\n  defaults: {reclaimGrace: 9d}\n";
+                  trustDomain: test.example\n  maintainers: [\"spiffe://test.example/user/admin\"]\n  \
+                  defaults: {reclaimGrace: 9d}\n";
     std::fs::write(dir.path().join("all.yaml"), policy).unwrap();
     let dir = dir.path().display().to_string();
     let found = run(&["policy", "check", &dir]);

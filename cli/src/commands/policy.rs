@@ -202,14 +202,11 @@ fn check_outcome(checked: &PolicyChecked) -> Result<(), Failure> {
         return Err(bad_bundle(checked.problems.len()));
     }
     let found = checked.warnings.len();
-    Err(Failure::refused(
-        "policy-warnings",
-        format!("the bundle has warnings, which --deny-warnings refuses: {found} found"),
-    )
-    .remedy("fix the warnings listed, or leave out --deny-warnings"))
+    Err(Failure::refused("policy-warnings", format!("--deny-warnings refuses the bundle; warnings found: {found}"))
+        .remedy("fix the warnings listed, or leave out --deny-warnings"))
 }
 
 fn bad_bundle(problems: usize) -> Failure {
-    Failure::refused("bad-policy", format!("the bundle is invalid: {problems} problems found"))
+    Failure::refused("bad-policy", format!("the bundle is invalid; problems found: {problems}"))
         .remedy("fix the problems listed; nothing was applied")
 }

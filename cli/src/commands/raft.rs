@@ -71,8 +71,8 @@ Examples:
   comity raft rebase-time
   comity raft rebase-time --yes
 
-First set the brokers' clocks, preferably with NTP. Log time follows the median of their wall clocks by at most 36 s per
-hour. This command moves it there at once, together with every lease, notice and deadline, so that each keeps its
+First set the brokers' clocks, preferably with NTP. Log time moves towards the median of their wall clocks by at most 36 s
+per hour. This command moves it there at once, together with every lease, notice and deadline, so that each keeps its
 remaining time. Start windows of requests and dates of agreements stay. Only a maintainer of the federation may call it.
 ";
 

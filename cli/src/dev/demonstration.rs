@@ -31,7 +31,7 @@ const REOPEN_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
 /// A lease in use.
-pub(super) struct InUse {
+pub(super) struct LeaseInUse {
     /// The lease.
     pub(super) lease: Lease,
     /// Kubeconfig of its namespace.
@@ -43,7 +43,7 @@ pub(super) async fn until_used(
     federation: &Federation,
     clusters: Option<&KubernetesClusters>,
     timeline: &mut Timeline,
-) -> Result<InUse, Failure> {
+) -> Result<LeaseInUse, Failure> {
     let alice = federation.session(&federation.alice);
     let (lease, limit) = match kept_lease(&alice).await? {
         Some(lease) => {
@@ -61,7 +61,7 @@ pub(super) async fn until_used(
         }
     };
     timeline.complete(Step::Used, &detail);
-    Ok(InUse { lease, kubeconfig })
+    Ok(LeaseInUse { lease, kubeconfig })
 }
 
 async fn use_lease(
@@ -171,7 +171,7 @@ async fn with_explanation(
 pub(super) async fn release(
     federation: &Federation,
     clusters: Option<&KubernetesClusters>,
-    used: &InUse,
+    used: &LeaseInUse,
     timeline: &mut Timeline,
 ) -> Result<(), Failure> {
     let alice = federation.session(&federation.alice);
@@ -180,7 +180,7 @@ pub(super) async fn release(
     let request = v1::ReleaseLeaseRequest { lease: id.clone(), idempotency_key: idempotency_key(None) };
     call(client.release_lease(request)).await?;
     let began = Instant::now();
-    let late = |what: &str| Failure::unavailable(format!("{id} {what} {CLEAN_LIMIT:?} after its release"));
+    let late = |state: &str| Failure::unavailable(format!("{id} {state} {CLEAN_LIMIT:?} after its release"));
     loop {
         let request = v1::GetLeaseRequest { lease: id.clone(), consistency: alice.consistency() };
         let lease = Lease::from(call(client.get_lease(request)).await?.lease.unwrap_or_default());

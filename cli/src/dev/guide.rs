@@ -2,7 +2,7 @@
 
 use comity_runtime::atomic_file::{self, PRIVATE};
 
-use super::demonstration::InUse;
+use super::demonstration::LeaseInUse;
 use super::federation::Federation;
 use super::inventories::{DONOR, NAMES, ORIGIN};
 use super::kubernetes_clusters::KubernetesClusters;
@@ -14,7 +14,7 @@ use crate::output::{Format, write_stdout};
 pub(super) fn show(
     federation: &Federation,
     clusters: Option<&KubernetesClusters>,
-    used: &InUse,
+    used: &LeaseInUse,
     timeline: &Timeline,
 ) -> Result<(), Failure> {
     if timeline.format() != Format::Table {

@@ -22,7 +22,7 @@ pub struct Explanation {
     /// A verdict per donor.
     pub donors: Vec<DonorVerdict>,
     /// Its position in the queue; none unless it waits.
-    pub standing: Option<Standing>,
+    pub standing: Option<QueueStanding>,
     /// Leases that are being reclaimed for it, or would be next.
     pub reclaims: Option<Reclaims>,
     /// Revision of the state that this describes.
@@ -32,7 +32,7 @@ pub struct Explanation {
 /// The position of a waiting request in the queue.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Standing {
+pub struct QueueStanding {
     /// Position in the queue, from 1; 0 before its start window opens.
     pub place: u32,
     /// Requests that wait.
@@ -55,7 +55,7 @@ pub struct Standing {
     pub too_late: bool,
 }
 
-impl From<v1::QueueStanding> for Standing {
+impl From<v1::QueueStanding> for QueueStanding {
     fn from(standing: v1::QueueStanding) -> Self {
         Self {
             place: standing.place,
@@ -72,7 +72,7 @@ impl From<v1::QueueStanding> for Standing {
     }
 }
 
-impl Standing {
+impl QueueStanding {
     fn fields(&self, reclaims: Option<&Reclaims>, now_ms: u64) -> [(&'static str, String); 4] {
         let earliest = EarliestStart {
             at_ms: self.earliest_ms,
@@ -107,7 +107,7 @@ impl From<v1::ExplainRequestResponse> for Explanation {
             request: response.request.unwrap_or_default().into(),
             summary: response.summary,
             donors: response.donors.into_iter().map(DonorVerdict::from).collect(),
-            standing: response.standing.map(Standing::from),
+            standing: response.standing.map(QueueStanding::from),
             reclaims: response.reclaims.map(Reclaims::from),
             revision: response.revision,
         }
