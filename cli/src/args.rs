@@ -20,7 +20,7 @@ const EXAMPLES: &str = "\
 Examples:
   comity dev                                  try a whole federation on this machine
   comity offers                               list the GPUs that clusters lend
-  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 --duration 2h --wait
+  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 --wait
   comity lease list
   comity lease kubeconfig lease-1 --output-file gpus.kubeconfig
 ";

@@ -37,11 +37,11 @@ Examples:
   comity dev --once                        demonstrate one lease, print each step's time, exit
   comity dev --once -o json                print the same as one JSON object
   comity dev --state ~/comity-dev          keep the state for the next start
-  comity dev --kubernetes                  use two real Kubernetes control planes instead of the echo API
+  comity dev --kubernetes                  use two real Kubernetes control planes
   comity dev --kubernetes --kubeconfig origin.kubeconfig --kubeconfig donor.kubeconfig
 
-Needs no root and no installation; --kubernetes gets the Kubernetes programs as the tests do (see the README).
-Ctrl-C stops everything and leaves nothing behind; a second Ctrl-C stops at once.
+Needs no root and no installation; --kubernetes gets the Kubernetes programs as the tests do (see
+the README). Ctrl-C stops everything and leaves nothing behind; a second Ctrl-C stops at once.
 ";
 
 /// `comity dev`.

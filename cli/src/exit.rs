@@ -52,9 +52,7 @@ impl Exit {
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Ok => "done",
-            Self::Refused => {
-                "refused: by policy, state or capacity; a check found problems; or a request ended without a lease"
-            }
+            Self::Refused => "refused by policy, state or capacity; a check failed; or a request ended without a lease",
             Self::Usage => "the command line, a request file or a field in it is invalid",
             Self::NotFound => "the named object does not exist",
             Self::Permission => "not permitted, or no valid certificate",

@@ -14,8 +14,8 @@ Examples:
   comity cluster invite physics-farm
   comity cluster invite physics-farm --ttl 24h > join.token
 
-The token is a secret. It works once and is shown once. Give it to the cluster's agent, which joins with it. The policy
-must list the cluster in its institution's document.
+The token is a secret. It works once and is shown once. Give it to the cluster's agent, which
+joins with it. The policy must list the cluster in its institution's document.
 ";
 const LIST_EXAMPLES: &str = "\
 Examples:

@@ -12,7 +12,8 @@ const EXAMPLES: &str = "\
 Examples:
   comity offers                  list every offer by GPU class
   comity offers ncc-main         show the cluster's nodes and devices
-  comity offers -o json | jq '[.items[].classes[] | select(.class == \"frontier\").freeMilli] | add / 1000'
+  comity offers -o json \\
+      | jq '[.items[].classes[] | select(.class == \"frontier\").freeMilli] | add / 1000'
 ";
 
 /// `comity offers`.

@@ -19,16 +19,16 @@ Examples:
   comity policy check policy/ -o json | jq -r '.problems[] | \"\\(.file):\\(.line): \\(.message)\"'
   comity policy check policy/ --deny-warnings
 
-Needs no broker. Shows all problems of all files, and warnings about valid policy that is surely a mistake, such as a
-tenant that no cluster lends to.
+Needs no broker. Shows all problems of all files, and warnings about valid policy that is surely a
+mistake, such as a tenant that no cluster lends to.
 ";
 const APPLY_EXAMPLES: &str = "\
 Examples:
   comity policy apply policy/
   comity policy apply policy/ --commit 4f5e6d7
 
-The directory is one bundle, applied as a whole or not at all. In a Git work tree without changes, the broker records
-the commit with it.
+The directory is one bundle, applied as a whole or not at all. In a Git work tree without changes,
+the broker records the commit with it.
 ";
 const SHOW_EXAMPLES: &str = "\
 Examples:

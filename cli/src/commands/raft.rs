@@ -33,31 +33,33 @@ Examples:
   comity raft add-learner 4 --raft-address d.example.org:7444 --client-address d.example.org:7443
   comity raft promote 4
 
-The new broker must run and be reachable. It receives the log and does not vote until promoted. Repeating the call is
-safe. Only a maintainer of the federation may change members.
+The new broker must run and be reachable. It receives the log and does not vote until promoted.
+Repeating the call is safe. Only a maintainer of the federation may change members.
 ";
 
 const PROMOTE_EXAMPLES: &str = "\
 Examples:
   comity raft promote 4
 
-Waits until the broker has the log. A broker that lost its disk needs no promotion: it rejoins as a learner and votes
-again once it has caught up.
+Waits until the broker has the log. A broker that lost its disk needs no promotion: it rejoins as
+a learner and votes again once it has caught up.
 ";
 
 const REMOVE_EXAMPLES: &str = "\
 Examples:
   comity raft remove 2
 
-Refused if the other voters that answer are not a majority. Numbers are never reused: create the successor under a new
-number with `comity-broker add-identity`. A leader transfers its leadership before it is removed.
+Refused if the other voters that answer are not a majority. Numbers are never reused: create the
+successor under a new number with `comity-broker add-identity`. A leader transfers its leadership
+before it is removed.
 ";
 
 const REPLACE_EXAMPLES: &str = "\
 Examples:
   comity raft replace 2 --by 4 --raft-address d.example.org:7444 --client-address d.example.org:7443
 
-Adds the new broker, promotes it, then removes the old one. If interrupted, call it again to continue.
+Adds the new broker, promotes it, then removes the old one. If interrupted, call it again to
+continue.
 ";
 
 const TRANSFER_EXAMPLES: &str = "\
@@ -71,9 +73,10 @@ Examples:
   comity raft rebase-time
   comity raft rebase-time --yes
 
-First set the brokers' clocks, preferably with NTP. Log time moves towards the median of their wall clocks by at most 36 s
-per hour. This command moves it there at once, together with every lease, notice and deadline, so that each keeps its
-remaining time. Start windows of requests and dates of agreements stay. Only a maintainer of the federation may call it.
+First set the brokers' clocks, preferably with NTP. Log time moves towards the median of their
+wall clocks by at most 36 s per hour. This command moves it there at once, together with every
+lease, notice and deadline, so that each keeps its remaining time. Start windows of requests and
+dates of agreements stay. Only a maintainer of the federation may call it.
 ";
 
 /// `comity raft`.

@@ -46,7 +46,7 @@ Its lease, if any, ends too: the donor stops everything that runs there and gets
 ";
 const EXPLAIN_EXAMPLES: &str = "\
 Examples:
-  comity request explain req-42                   show for each donor why not, and what would unblock it
+  comity request explain req-42        show for each donor why not, and what would unblock it
 ";
 
 /// `comity request`.

@@ -15,13 +15,14 @@ use crate::views::{Delivery, LeaseState};
 
 const EXAMPLES: &str = "\
 Examples:
-  comity lease kubeconfig lease-7 --agent /var/lib/comity-agent/agent.sock --output-file gpus.kubeconfig
-  comity lease kubeconfig lease-7 --kubeconfig ~/.kube/config > gpus.kubeconfig
+  comity lease kubeconfig lease-7 --agent /var/lib/comity-agent/agent.sock > gpus.kubeconfig
+  comity lease kubeconfig lease-7 --kubeconfig ~/.kube/config --output-file gpus.kubeconfig
   kubectl --kubeconfig gpus.kubeconfig get resourcequota
 
---agent asks your cluster's agent on this machine. --kubeconfig reads the Secret that the agent wrote to your cluster.
-The kubeconfig holds a token: keep it secret. It works wherever the agent's loopback port is reachable. A lease with
-delivery virtual-node has no kubeconfig: start its pods on your own cluster.
+--agent asks your cluster's agent on this machine. --kubeconfig reads the Secret that the agent
+wrote to your cluster. The kubeconfig holds a token: keep it secret. It works wherever the agent's
+loopback port is reachable. A lease with delivery virtual-node has no kubeconfig: start its pods
+on your own cluster.
 ";
 
 /// `comity lease kubeconfig`.

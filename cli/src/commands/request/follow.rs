@@ -149,7 +149,7 @@ impl Follower {
         backoff: &mut Backoff,
         report: &mut impl FnMut(&Change) -> Result<(), Failure>,
     ) -> Result<Result<Followed, Status>, Failure> {
-        let watch = v1::WatchRequest { from_revision: self.resume.from_revision(), request: self.request_id.clone() };
+        let watch = v1::WatchRequest { from_revision: self.resume.revision(), request: self.request_id.clone() };
         let mut client = WatchServiceClient::new(self.channel.clone());
         let mut events = match client.watch(watch).await {
             Ok(response) => response.into_inner(),
@@ -222,7 +222,7 @@ struct Resume {
 
 impl Resume {
     /// Revision to resume after; 0 for a new snapshot.
-    fn from_revision(&self) -> u64 {
+    fn revision(&self) -> u64 {
         if self.has_snapshot { self.complete } else { 0 }
     }
 
@@ -263,14 +263,14 @@ mod tests {
     fn a_stream_resumes_after_the_last_complete_revision() {
         let mut resume = Resume::default();
         resume.saw(9);
-        assert_eq!(resume.from_revision(), 0, "a snapshot that was cut off is read again");
+        assert_eq!(resume.revision(), 0, "a snapshot that was cut off is read again");
         resume.synced(9);
-        assert_eq!(resume.from_revision(), 9);
+        assert_eq!(resume.revision(), 9);
         resume.saw(11);
-        assert_eq!(resume.from_revision(), 9, "more events of revision 11 may follow");
+        assert_eq!(resume.revision(), 9, "more events of revision 11 may follow");
         resume.saw(11);
         resume.saw(14);
-        assert_eq!(resume.from_revision(), 11);
+        assert_eq!(resume.revision(), 11);
     }
 
     fn event(revision: u64, object: v1::watch_event::Object) -> v1::WatchEvent {

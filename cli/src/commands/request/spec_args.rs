@@ -142,7 +142,8 @@ pub struct SpecArgs {
     #[arg(long, value_name = "DURATION", requires = "preemptible", value_parser = parse_duration_ms,
         allow_hyphen_values = true, help_heading = HEADING)]
     pub grace: Option<u64>,
-    /// With --preemptible: the work reports when it is saved, with 'comity lease checkpointed', to end early or migrate
+    /// With --preemptible: the work reports each save with 'comity lease checkpointed', so that only later progress is
+    /// lost
     #[arg(long, requires = "preemptible", help_heading = HEADING)]
     pub checkpoint: bool,
 }

@@ -33,22 +33,22 @@ pub(super) const FILE_EXAMPLE: &str = "  tenant: poly-ml
     nvlink: preferred      # or required: NVLink between the GPUs of each node
     numa: aligned          # CPU and memory from the NUMA node of each GPU
     rdmaGbits: 0           # per node, if the GPUs are on several nodes
-    spreadNodes: false     # true: over as many nodes as have room (excludes sameNode and wholeNode)
+    spreadNodes: false     # true: over as many nodes as have room; excludes sameNode, wholeNode
   members: 2-4             # a gang, each member with `gpus` on one node: at least 2, at most 4
   spreadDonors: false      # true: members may be on several donors (needs members)
-  data:                    # datasets that the work reads; prefers donors that hold them or get them soon
+  data:                    # read by the work; prefers donors that hold it or can get it soon
   - {dataset: imagenet-1k, size: 150Gi}
   duration: 2h
   donors: []               # allow only these; notDonors excludes donors
-  delivery: namespace    # or virtual-node: pods of `namespace` run on the donor, unchanged
+  delivery: namespace      # or virtual-node: pods of `namespace` run on the donor, unchanged
   namespace: comity-leases
   purpose: fine-tuning for the spring course
-  priority: urgent       # a PriorityClass of the policy
-  startAfter: 30m        # from now, or a time such as 2026-11-23T08:00Z
-  startBy: 8h            # latest start, after which the request fails
-  preemptible:           # requests of higher priority may preempt it
-    grace: 10m           # notice that the work needs
-    checkpoint: true     # the work reports when it is saved
+  priority: urgent         # a PriorityClass of the policy
+  startAfter: 30m          # from now, or a time such as 2026-11-23T08:00Z
+  startBy: 8h              # latest start, after which the request fails
+  preemptible:             # requests of higher priority may preempt it
+    grace: 10m             # notice that the work needs
+    checkpoint: true       # the work reports when it is saved
 ";
 
 /// The fields of the file.

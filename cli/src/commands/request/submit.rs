@@ -20,9 +20,12 @@ fn examples() -> String {
     format!(
         "\
 Examples:
-  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 --duration 2h --wait
-  comity request submit --tenant poly-ml --origin polytech-campus --class midrange --gpus 0.25 --dry-run
-  comity request submit --tenant poly-ml --origin polytech-campus --class midrange --mig 1g.10gb --gpus 2
+  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 \\
+      --duration 2h --wait
+  comity request submit --tenant poly-ml --origin polytech-campus --class midrange --gpus 0.25 \\
+      --dry-run
+  comity request submit --tenant poly-ml --origin polytech-campus --class midrange --gpus 2 \\
+      --mig 1g.10gb
   comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 2 \\
       --delivery virtual-node --namespace lab
   comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 8 \\
@@ -35,12 +38,14 @@ Examples:
   comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 8 \\
       --start-after 2026-11-23T18:00Z --start-by 12h
 
-By default the lease is a namespace on the donor: get its kubeconfig with 'comity lease kubeconfig'. With --delivery
-virtual-node it is a node in your cluster: 'comity lease show' shows what pods of that namespace need to run there.
+By default the lease is a namespace on the donor: get its kubeconfig with 'comity lease
+kubeconfig'. With --delivery virtual-node it is a node in your cluster: 'comity lease show' shows
+what pods of that namespace need to run there.
 
 A request file has the same fields as the flags:
 {FILE_EXAMPLE}
-With --wait, standard error shows the progress (placed, connecting, active) and standard output the lease.
+With --wait, standard error shows the progress (placed, connecting, active), standard output the
+lease.
 "
     )
 }
