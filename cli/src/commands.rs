@@ -1,4 +1,4 @@
-//! The commands, one noun a file: its arguments, its calls, what it prints.
+//! The commands, one file per noun: arguments, calls to the broker, output.
 
 pub mod cluster;
 pub mod completions;

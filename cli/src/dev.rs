@@ -1,20 +1,20 @@
-//! `comity dev`: a whole federation on one machine, in this process.
+//! `comity dev`: a whole federation in this process.
 //!
-//! Three brokers and four agents, over real mTLS, Raft, policy, handshake, sealed credentials and tunnels. What is not
-//! real says so: on clusters without Kubernetes the donor serves a small echo API in place of a kube-apiserver.
-//! With `--kubernetes` the API servers are real too.
+//! Three brokers and four agents with real mTLS, Raft, policy, handshakes, sealed credentials and tunnels. Without
+//! `--kubernetes`, the donor serves a small echo API in place of a kube-apiserver; with it, the API servers are real.
 
 mod brokers;
+mod demonstration;
 mod echo_workload;
 mod federation;
 mod guide;
 mod home;
 mod institutions;
 mod interrupt;
+mod inventories;
 mod kubernetes_clusters;
 mod member;
 mod pod_workload;
-mod story;
 mod timeline;
 
 use std::path::PathBuf;
@@ -33,90 +33,93 @@ use timeline::Timeline;
 
 const EXAMPLES: &str = "\
 Examples:
-  comity dev                               starts, shows one lease, and runs until Ctrl-C
-  comity dev --once                        the whole story, then exits; the time of each step
-  comity dev --once -o json                the same as one JSON object
-  comity dev --state ~/comity-dev          keeps its state for the next start
-  comity dev --kubernetes                  two real Kubernetes control planes in place of the echo API
+  comity dev                               start, demonstrate one lease, run until Ctrl-C
+  comity dev --once                        demonstrate one lease, print each step's time, exit
+  comity dev --once -o json                print the same as one JSON object
+  comity dev --state ~/comity-dev          keep the state for the next start
+  comity dev --kubernetes                  use two real Kubernetes control planes
   comity dev --kubernetes --kubeconfig origin.kubeconfig --kubeconfig donor.kubeconfig
 
-Needs no root and nothing to install; --kubernetes gets the Kubernetes programs as the tests do (see the README).
-Ctrl-C ends everything that it started and leaves nothing behind; a second Ctrl-C ends at once.
+Needs no root and no installation; --kubernetes gets the Kubernetes programs as the tests do (see
+the README). Ctrl-C stops everything and leaves nothing behind; a second Ctrl-C stops at once.
 ";
 
 /// `comity dev`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DevArgs {
-    /// Run the whole story (submit, placed, connected, used, released), then exit
+    /// Demonstrate one lease from submission to release, then exit
     #[arg(long)]
     once: bool,
-    /// Keep the state in this directory for the next start [default: a temporary one, removed at the end]
+    /// Keep the state in this directory for the next start [default: a temporary directory]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     /// Use real Kubernetes control planes
     #[arg(long)]
     kubernetes: bool,
-    /// With --kubernetes: use clusters that exist, the origin first, then one to three donors
+    /// With --kubernetes: use existing clusters, first the origin, then one to three donors (repeatable)
     #[arg(long, value_name = "FILE", requires = "kubernetes")]
     kubeconfig: Vec<PathBuf>,
 }
 
 impl DevArgs {
-    /// Runs it.
+    /// Runs the federation and the demonstration.
     ///
     /// # Errors
-    /// [`Failure`]: a step did not succeed, or the state directory cannot be used.
+    /// [`Failure`]: a step failed, or the state directory cannot be used.
     pub(crate) async fn run(&self, session: &Session) -> Result<(), Failure> {
-        if self.kubeconfig.len() == 1 || self.kubeconfig.len() > member::NAMES.len() {
-            return Err(Failure::usage(format!("{} kubeconfigs are given", self.kubeconfig.len()))
-                .field("--kubeconfig", self.kubeconfig.len())
-                .remedy("give the origin's first, then those of one to three donors"));
+        if self.kubeconfig.len() == 1 || self.kubeconfig.len() > inventories::NAMES.len() {
+            return Err(Failure::usage(format!(
+                "{} kubeconfigs are given, but 2 to 4 are needed",
+                self.kubeconfig.len()
+            ))
+            .field("--kubeconfig", self.kubeconfig.len())
+            .remedy("give the origin's first, then those of one to three donors"));
         }
         let home = Home::open(self.state.as_deref())?;
-        let interrupt = Interrupt::listen(home.path_to_remove())?;
+        let interrupt = Interrupt::listen(home.temporary_path())?;
         let mut timeline = Timeline::new(session.format);
-        let told = self.tell(&home, &mut timeline, &interrupt).await;
+        let outcome = self.run_in(&home, &mut timeline, &interrupt).await;
         home.close()?;
-        if session.format != Format::Table && (self.once || told.is_err()) {
-            write_stdout(&timeline.outcome(told.as_ref().err())?)?;
+        if session.format != Format::Table && (self.once || outcome.is_err()) {
+            write_stdout(&timeline.outcome(outcome.as_ref().err())?)?;
         }
-        told
+        outcome
     }
 
-    async fn tell(&self, home: &Home, timeline: &mut Timeline, interrupt: &Interrupt) -> Result<(), Failure> {
+    async fn run_in(&self, home: &Home, timeline: &mut Timeline, interrupt: &Interrupt) -> Result<(), Failure> {
         let clusters = if self.kubernetes {
-            Some(interrupt.or(KubernetesClusters::start(home, &self.kubeconfig, timeline)).await?)
+            Some(interrupt.run_until(KubernetesClusters::start(home, &self.kubeconfig, timeline)).await?)
         } else {
             None
         };
-        let told = self.with_clusters(home, clusters.as_ref(), timeline, interrupt).await;
+        let outcome = self.run_with_clusters(home, clusters.as_ref(), timeline, interrupt).await;
         if let Some(clusters) = clusters {
             clusters.stop().await?;
         }
-        told
+        outcome
     }
 
-    async fn with_clusters(
+    async fn run_with_clusters(
         &self,
         home: &Home,
         clusters: Option<&KubernetesClusters>,
         timeline: &mut Timeline,
         interrupt: &Interrupt,
     ) -> Result<(), Failure> {
-        let federation = interrupt.or(Federation::start(home, clusters, timeline)).await?;
-        let told = async {
-            let lease = interrupt.or(story::until_used(&federation, clusters, timeline)).await?;
+        let federation = interrupt.run_until(Federation::start(home, clusters, timeline)).await?;
+        let outcome = async {
+            let lease = interrupt.run_until(demonstration::until_used(&federation, clusters, timeline)).await?;
             if self.once {
-                return interrupt.or(story::release(&federation, clusters, &lease, timeline)).await;
+                return interrupt.run_until(demonstration::release(&federation, clusters, &lease, timeline)).await;
             }
             guide::show(&federation, clusters, &lease, timeline)?;
             interrupt.triggered().await;
-            timeline.note("stopping; Ctrl-C once more to stop at once");
+            timeline.note("stopping; press Ctrl-C again to stop at once");
             Ok(())
         }
         .await;
         federation.stop().await;
-        told
+        outcome
     }
 }

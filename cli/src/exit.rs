@@ -1,19 +1,19 @@
-//! What the exit code of `comity` says. One table: `comity --help` prints it and scripts rely on it.
+//! The exit codes of `comity`. `comity --help` prints them; scripts rely on them.
 
 use std::process::ExitCode;
 
 /// How a run of `comity` ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exit {
-    /// Done.
+    /// The command succeeded.
     Ok,
-    /// The broker or a check said no: policy, state, capacity; or the request ended without a lease.
+    /// The broker or a check refused: policy, state, capacity; or the request ended without a lease.
     Refused,
-    /// The command line, a request file or a field in it is wrong.
+    /// The command line, a request file or a field in it is invalid.
     Usage,
-    /// What was named does not exist.
+    /// The named object does not exist.
     NotFound,
-    /// The caller may not do this, or showed no certificate.
+    /// The caller lacks permission or a valid certificate.
     Permission,
     /// No broker (or agent, or cluster) answered in time.
     Unavailable,
@@ -22,7 +22,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// All of them, in the order in which they are documented.
+    /// All exit codes, in the order of the documentation.
     pub const ALL: [Self; 7] = [
         Self::Ok,
         Self::Refused,
@@ -33,7 +33,7 @@ impl Exit {
         Self::Configuration,
     ];
 
-    /// The number that the shell sees.
+    /// The process's exit code.
     #[must_use]
     pub const fn number(self) -> u8 {
         match self {
@@ -47,18 +47,16 @@ impl Exit {
         }
     }
 
-    /// What it means, for people.
+    /// The meaning, as `comity --help` prints it.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Ok => "done",
-            Self::Refused => {
-                "refused: policy, state or capacity say no, a check found problems, or a request ended without a lease"
-            }
-            Self::Usage => "the command line, a request file or a field in it is wrong",
-            Self::NotFound => "what was named does not exist",
+            Self::Refused => "refused by policy, state or capacity; a check failed; or a request ended without a lease",
+            Self::Usage => "the command line, a request file or a field in it is invalid",
+            Self::NotFound => "the named object does not exist",
             Self::Permission => "not permitted, or no valid certificate",
-            Self::Unavailable => "no broker, agent or cluster answered in time; trying again may help",
+            Self::Unavailable => "no broker, agent or cluster answered in time; a retry may help",
             Self::Configuration => "bad configuration: identity, broker addresses or kubeconfig",
         }
     }
@@ -70,7 +68,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// The table for `comity --help`.
+/// The list of exit codes for `comity --help`.
 #[must_use]
 pub fn help() -> String {
     let mut text = String::from("Exit codes:\n");

@@ -1,4 +1,4 @@
-//! Why a command did not do what it was asked for, as people and scripts are told.
+//! Why a command failed, rendered for people and for scripts.
 
 use comity_proto::{ERROR_DETAIL_METADATA, v1};
 use comity_runtime::tls::{ConnectError, DialError};
@@ -9,20 +9,20 @@ use tonic::{Code, Status};
 use crate::exit::Exit;
 use crate::wire_names;
 
-/// Longest value of an error that is shown, in characters.
+/// A failure shows at most this much of a value.
 const SHOWN_VALUE_CHARS: usize = 200;
 
-/// A command failed. Never holds a secret.
+/// Why a command failed. Never holds a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Failure {
-    /// What the shell is told.
+    /// Exit code.
     pub exit: Exit,
-    /// Stable code, as in "policy-denied".
+    /// Stable code for scripts, such as "policy-denied".
     pub code: String,
-    /// One sentence.
+    /// One sentence for people.
     pub reason: String,
-    /// The field or flag at fault; may be empty.
+    /// The invalid field or flag; may be empty.
     pub field: String,
     /// Its value; may be empty.
     pub value: String,
@@ -33,13 +33,13 @@ pub struct Failure {
 /// The object that `-o json` and `-o yaml` print on standard error.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Shape<'a> {
-    error: ErrorShape<'a>,
+struct ErrorObject<'a> {
+    error: ErrorFields<'a>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ErrorShape<'a> {
+struct ErrorFields<'a> {
     code: &'a str,
     reason: &'a str,
     field: &'a str,
@@ -49,7 +49,7 @@ struct ErrorShape<'a> {
 }
 
 impl Failure {
-    /// A failure with its stable code.
+    /// A failure without field, value or remedy.
     pub fn new(exit: Exit, code: &str, reason: impl Into<String>) -> Self {
         Self {
             exit,
@@ -61,7 +61,7 @@ impl Failure {
         }
     }
 
-    /// The command line or a request file is wrong.
+    /// The command line or a request file is invalid.
     pub fn usage(reason: impl Into<String>) -> Self {
         Self::new(Exit::Usage, "usage", reason)
     }
@@ -76,12 +76,12 @@ impl Failure {
         Self::new(Exit::Unavailable, "unavailable", reason)
     }
 
-    /// Something is not as it should be.
+    /// The broker, a check or the state of an object says no.
     pub fn refused(code: &str, reason: impl Into<String>) -> Self {
         Self::new(Exit::Refused, code, reason)
     }
 
-    /// Names the field or flag at fault and its value.
+    /// Adds the invalid field or flag and its value.
     #[must_use]
     pub fn field(mut self, field: &str, value: impl ToString) -> Self {
         field.clone_into(&mut self.field);
@@ -89,17 +89,17 @@ impl Failure {
         self
     }
 
-    /// Says what to do.
+    /// Adds what the caller can do about it.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = remedy.into();
         self
     }
 
-    /// For people: fields of a request are called as the flags that fill them.
+    /// For people, with the flag in place of each wire field.
     #[must_use]
     pub fn text(&self) -> String {
-        let shown = |text: &str| wire_names::shown(&self.field, text);
+        let shown = |text: &str| wire_names::with_flags(&self.field, text);
         let mut text = format!("error: {}\n", shown(&self.reason));
         if !self.field.is_empty() {
             let value = if self.value.is_empty() { String::new() } else { format!(" = {:?}", shown(&self.value)) };
@@ -114,8 +114,8 @@ impl Failure {
     /// For scripts: one JSON object.
     #[must_use]
     pub fn json(&self) -> String {
-        let shape = Shape {
-            error: ErrorShape {
+        let object = ErrorObject {
+            error: ErrorFields {
                 code: &self.code,
                 reason: &self.reason,
                 field: &self.field,
@@ -124,7 +124,7 @@ impl Failure {
                 exit_code: self.exit.number(),
             },
         };
-        serde_json::to_string(&shape).expect("strings and numbers always serialise")
+        serde_json::to_string(&object).expect("strings and numbers always serialise")
     }
 }
 
@@ -144,21 +144,21 @@ impl From<Status> for Failure {
     }
 }
 
-/// The detail that the broker put beside its refusal.
+/// The detail that the broker attached to its refusal, if any.
 #[must_use]
 pub fn error_detail(status: &Status) -> Option<v1::ErrorDetail> {
     let bytes = status.metadata().get_bin(ERROR_DETAIL_METADATA)?.to_bytes().ok()?;
     v1::ErrorDetail::decode(bytes).ok().filter(|detail| !detail.reason.is_empty())
 }
 
-/// A broker answered, and one side refused the other's certificate: another federation's, most often. Nothing is gained
-/// by trying again.
+/// Whether one side refused the other's certificate, most often because it is of another federation. Retrying cannot
+/// help.
 fn certificate_refused(status: &Status) -> bool {
     let refused = |error: &DialError| matches!(error, DialError::Certificate(_) | DialError::SomebodyElse(_));
     ConnectError::behind(status).is_some_and(|unreached| unreached.tried().iter().any(|(_, error)| refused(error)))
 }
 
-/// A failure of the way to the broker, or of a broker that says no more than a gRPC code.
+/// The failure of a call that never reached a broker, or whose broker attached no detail.
 fn without_detail(status: &Status) -> Failure {
     if certificate_refused(status) {
         return Failure::new(Exit::Permission, "certificate-refused", status.message())
@@ -168,18 +168,18 @@ fn without_detail(status: &Status) -> Failure {
         Code::Unavailable => {
             ("unavailable", "check the addresses in --broker (COMITY_BROKER) and that a broker runs there")
         }
-        Code::DeadlineExceeded => ("timeout", "try again; if it lasts, ask the brokers with 'comity raft status'"),
+        Code::DeadlineExceeded => ("timeout", "try again; if it persists, run 'comity raft status'"),
         Code::Unauthenticated => {
             ("unauthenticated", "give a directory with a valid certificate: --identity (COMITY_IDENTITY)")
         }
-        Code::Unimplemented => ("unimplemented", "the broker is older than this comity: compare with 'comity version'"),
-        _ => ("broker-error", "look at the broker's log"),
+        Code::Unimplemented => ("unimplemented", "the broker is older than this client; compare with 'comity version'"),
+        _ => ("broker-error", "see the broker's log"),
     };
     let reason = if status.message().is_empty() { status.code().description() } else { status.message() };
     Failure::new(exit_of(status.code(), code), code, reason).remedy(remedy)
 }
 
-/// The stable code decides where it says more than the gRPC code: "policy says no" is no missing permission.
+/// The stable code wins where it says more than the gRPC code: a denial by policy is not a missing permission.
 fn exit_of(grpc: Code, code: &str) -> Exit {
     match (code, grpc) {
         ("policy-denied", _) => Exit::Refused,
@@ -219,7 +219,10 @@ mod tests {
         assert_eq!(failure.text(), "error: no quota is left\nfield: --gpus = \"9\"\nremedy: ask for 8\n");
         assert_eq!(
             failure.json(),
-            r#"{"error":{"code":"policy-denied","reason":"no quota is left","field":"spec.gpus.count","value":"9","remedy":"ask for 8","exitCode":1}}"#
+            concat!(
+                r#"{"error":{"code":"policy-denied","reason":"no quota is left","field":"spec.gpus.count","#,
+                r#""value":"9","remedy":"ask for 8","exitCode":1}}"#
+            )
         );
     }
 

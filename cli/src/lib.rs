@@ -1,39 +1,42 @@
-//! `comity`, the command for people: it asks brokers, shows what they say, and can run a whole federation on one
+//! `comity`, the command-line client: it calls brokers, prints their answers, and can run a whole federation on one
 //! machine.
 //!
 //! ```text
 //!   args ─▶ Session (brokers, identity, format) ─▶ commands/<noun> ─ gRPC ─▶ broker
 //!                                                       │
-//!                        shapes (JSON, YAML, tables) ◀──┘──▶ Failure ─▶ exit code
-//!   dev: three brokers and four agents in this process, and the story of one lease
+//!                        views (JSON, YAML, tables) ◀──┘──▶ Failure ─▶ exit code
+//!   dev: three brokers and four agents in this process, and a demonstration of one lease
 //! ```
 //!
-//! What this crate never does: decide anything about policy or placement (brokers do; `policy check` asks the same
-//! crate that they use), print a secret that was not asked for, or leave anything behind.
+//! This crate never decides about policy or placement (brokers do; `policy check` calls the crate that they use), never
+//! prints a secret unasked, and leaves nothing behind.
 
 pub mod args;
+pub mod clock;
 pub mod commands;
 pub mod dev;
 pub mod exit;
 pub mod failure;
+pub mod global_args;
 pub mod output;
 pub mod session;
-pub mod shapes;
 pub mod units;
 mod usage;
+pub mod views;
 mod wire_names;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use comity_runtime::TelemetryConfig;
 use tracing::Instrument as _;
 
-pub use args::{Args, Command, GlobalArgs};
+pub use args::{Args, Command};
 pub use exit::Exit;
 pub use failure::Failure;
+pub use global_args::GlobalArgs;
 
-/// Parses the command line, runs the command, and tells how it ended.
+/// Parses the command line, runs the command, and prints any failure on standard error.
 pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
@@ -54,7 +57,7 @@ async fn run(args: &Args) -> Result<(), Failure> {
     let _telemetry =
         comity_runtime::telemetry::init(&telemetry(args)).map_err(|error| Failure::configuration(error.to_string()))?;
     let session = session::Session::new(&args.global);
-    // One trace from here through the broker to the agents.
+    // This span starts the trace that brokers and agents continue.
     dispatch(&args.command, &session).instrument(tracing::info_span!("comity")).await
 }
 
@@ -69,14 +72,14 @@ async fn dispatch(command: &Command, session: &session::Session) -> Result<(), F
         Command::Peering(command) => command.run(session).await,
         Command::Policy(command) => command.run(session).await,
         Command::Raft(command) => command.run(session).await,
-        Command::Completions(command) => command.run(),
+        Command::Completions(command) => command.run(&mut Args::command()),
         Command::Version(command) => command.run(session).await,
     }
 }
 
 fn telemetry(args: &Args) -> TelemetryConfig {
     let mut config = TelemetryConfig::from_environment("comity");
-    // A person wants answers, not logs; RUST_LOG has the last word for whoever looks for a fault.
+    // People want answers, not logs. RUST_LOG overrides this for debugging.
     let filter = match args.global.verbose {
         0 => "off",
         1 => "info",

@@ -1,4 +1,4 @@
-//! `comity`, the command for people.
+//! The `comity` binary.
 
 use std::process::ExitCode;
 

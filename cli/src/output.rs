@@ -1,4 +1,4 @@
-//! Answers on standard output: tables for people, JSON and YAML for scripts.
+//! Renders answers and prints them on standard output: tables for people, JSON and YAML for scripts.
 
 use std::io::{self, Write as _};
 
@@ -9,26 +9,26 @@ use serde::Serialize;
 use crate::exit::Exit;
 use crate::failure::Failure;
 
-/// How answers look.
+/// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// For people. May change with every release.
+    /// For people; may change with every release
     #[default]
     Table,
-    /// For scripts. Fields are only added.
+    /// For scripts; releases only add fields
     Json,
-    /// The same fields as JSON.
+    /// The same fields as JSON
     Yaml,
 }
 
-/// Something that can be printed in every format: its `Serialize` is the shape for scripts.
+/// A value that every format can print: `Serialize` gives JSON and YAML.
 pub trait Answer: Serialize {
-    /// For people; `now_ms` is the time that ages are counted from. Ends with a line break unless empty.
+    /// The text for people; ages count from `now_ms`. Ends with a line break unless empty.
     fn table(&self, now_ms: u64) -> String;
 }
 
 impl Format {
-    /// The text of an answer.
+    /// Renders the only answer of a command.
     ///
     /// # Errors
     /// [`Failure`] if it cannot be serialised.
@@ -45,7 +45,7 @@ impl Format {
         }
     }
 
-    /// The text of one of many answers that follow each other: a JSON object a line, or a YAML document.
+    /// Renders one answer of a sequence: a JSON object on one line, or a YAML document.
     ///
     /// # Errors
     /// [`Failure`] if it cannot be serialised.
@@ -63,10 +63,10 @@ impl Format {
     }
 }
 
-/// Writes to standard output. A reader that went away (`| head`) is no error.
+/// Writes to standard output. A closed pipe (`| head`) is not an error.
 ///
 /// # Errors
-/// [`Failure`] where standard output cannot be written.
+/// [`Failure`] if standard output cannot be written.
 pub fn write_stdout(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -77,7 +77,7 @@ pub fn write_stdout(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// A table with a head line, or `none` in words.
+/// A table with a line of heads; the text `none` if there are no rows.
 #[must_use]
 pub fn columns(heads: &[&str], rows: Vec<Vec<String>>, none: &str) -> String {
     if rows.is_empty() {
@@ -89,10 +89,10 @@ pub fn columns(heads: &[&str], rows: Vec<Vec<String>>, none: &str) -> String {
     for row in rows {
         table.add_row(row);
     }
-    trimmed(&table)
+    trimmed_lines(&table)
 }
 
-/// One thing, a field a line; fields without a value are left out.
+/// One object, a field per line; omits fields with an empty value.
 #[must_use]
 pub fn fields(rows: &[(&str, String)]) -> String {
     let mut table = Table::new();
@@ -100,11 +100,11 @@ pub fn fields(rows: &[(&str, String)]) -> String {
     for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
         table.add_row([format!("{name}:"), value.clone()]);
     }
-    trimmed(&table)
+    trimmed_lines(&table)
 }
 
-/// Blank cells at the end of a line would only make it wrap; the margin at its start says nothing.
-fn trimmed(table: &Table) -> String {
+/// Drops the left margin and trailing blanks, which would only make lines wrap.
+fn trimmed_lines(table: &Table) -> String {
     let text = table.to_string();
     text.lines().map(|line| format!("{}\n", line.strip_prefix(' ').unwrap_or(line).trim_end())).collect()
 }

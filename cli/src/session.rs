@@ -1,4 +1,4 @@
-//! What a command works with: the brokers, who the caller is, and how answers look.
+//! What commands need to call brokers and print answers: broker addresses, the caller's identity, the output format.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -11,31 +11,30 @@ use comity_runtime::{
 };
 use tonic::{Response, Status};
 
-use crate::args::GlobalArgs;
+use crate::clock::now_ms;
 use crate::failure::Failure;
+use crate::global_args::GlobalArgs;
 use crate::output::{Answer, Format, write_stdout};
 
-/// One call, from connecting to the answer; a leader change is over long before.
+/// Limit of one call, connecting included; a change of the leader takes far less.
 const CALL_LIMIT: Duration = Duration::from_secs(20);
-/// Items of one page of a list; the most that the API gives.
+/// Items per page of a list: the API's maximum.
 const PAGE_SIZE: u32 = 500;
-/// Pages that are followed: 100,000 items are more than anybody reads.
+/// Pages that one list command reads: 100,000 items.
 const MAX_PAGES: usize = 200;
 
-/// Everything a command needs to know of its surroundings.
+/// Broker addresses, identity and output settings of one run.
 #[derive(Debug)]
 pub struct Session {
     brokers: Option<String>,
     identity: Option<PathBuf>,
-    /// How answers look.
+    /// Output format.
     pub format: Format,
     stale: bool,
-    /// Whether progress is told on standard error.
-    pub verbose: bool,
 }
 
 impl Session {
-    /// From the command line and the environment; nothing is opened yet.
+    /// A session from the command line and the environment. Opens no file and no connection.
     #[must_use]
     pub fn new(args: &GlobalArgs) -> Self {
         Self {
@@ -43,23 +42,16 @@ impl Session {
             identity: args.identity.clone().or_else(default_identity),
             format: args.output,
             stale: args.stale,
-            verbose: args.verbose > 0,
         }
     }
 
-    /// For a federation in this process.
+    /// A session with a federation in this process.
     #[must_use]
-    pub fn to(brokers: &BrokerEndpoints, identity: &Path, format: Format) -> Self {
-        Self {
-            brokers: Some(brokers.to_string()),
-            identity: Some(identity.to_owned()),
-            format,
-            stale: false,
-            verbose: false,
-        }
+    pub fn for_federation(brokers: &BrokerEndpoints, identity: &Path, format: Format) -> Self {
+        Self { brokers: Some(brokers.to_string()), identity: Some(identity.to_owned()), format, stale: false }
     }
 
-    /// Whether any broker is named.
+    /// Whether the caller named a broker.
     #[must_use]
     pub fn names_broker(&self) -> bool {
         self.brokers.as_deref().is_some_and(|text| !text.trim().is_empty())
@@ -68,12 +60,12 @@ impl Session {
     /// The brokers' addresses.
     ///
     /// # Errors
-    /// [`Failure`] where none or bad ones are given.
+    /// [`Failure`] if none is given or one is malformed.
     pub fn endpoints(&self) -> Result<BrokerEndpoints, Failure> {
         let text = self.brokers.as_deref().unwrap_or_default();
         if text.trim().is_empty() {
-            return Err(Failure::configuration("no broker is named")
-                .remedy("give --broker HOST:PORT or set COMITY_BROKER; 'comity dev' starts a federation to try"));
+            return Err(Failure::configuration("no broker address is given")
+                .remedy("give --broker HOST:PORT or set COMITY_BROKER; 'comity dev' starts a local federation"));
         }
         text.parse().map_err(|error: comity_runtime::tls::EndpointError| {
             Failure::configuration(error.to_string()).field("--broker (COMITY_BROKER)", text)
@@ -83,79 +75,79 @@ impl Session {
     /// TLS with the caller's certificate.
     ///
     /// # Errors
-    /// [`Failure`] where there is no usable identity.
+    /// [`Failure`] if the identity is missing, unreadable or expired.
     pub fn tls(&self) -> Result<ClientTls, Failure> {
         let path = self.identity.clone().ok_or_else(|| {
-            Failure::configuration("there is no home directory to look for an identity in")
+            Failure::configuration("no identity directory is given, and neither HOME nor XDG_CONFIG_HOME is set")
                 .remedy("give --identity DIR or set COMITY_IDENTITY")
         })?;
         let dir = IdentityDir::new(&path);
         if !dir.exists() {
-            return Err(Failure::configuration("no identity (key.pem, cert.pem, ca.pem) is there")
+            return Err(Failure::configuration("the identity directory does not hold key.pem, cert.pem and ca.pem")
                 .field("--identity (COMITY_IDENTITY)", path.display())
-                .remedy("ask a maintainer of the federation for a certificate, and name its directory"));
+                .remedy("ask a maintainer of the federation for a certificate, and give its directory"));
         }
         let (source, roots) = dir.open().map_err(|error| {
             Failure::configuration(error.to_string())
                 .field("--identity (COMITY_IDENTITY)", path.display())
-                .remedy("restore the three files that belong together, or ask for a new certificate")
+                .remedy("restore the three matching files, or ask a maintainer for a new certificate")
         })?;
         if source.current().not_after() < SystemClock::new().now() {
-            return Err(Failure::configuration(format!("the certificate of {} has ended", source.current().id()))
+            return Err(Failure::configuration(format!("the certificate of {} has expired", source.current().id()))
                 .field("--identity (COMITY_IDENTITY)", path.display())
                 .remedy("ask a maintainer of the federation for a new certificate"));
         }
         Ok(ClientTls::new(roots, source.subscribe()))
     }
 
-    /// A channel to whichever broker answers.
+    /// A channel to whichever broker answers; it connects at the first call.
     ///
     /// # Errors
-    /// [`Failure`] where addresses or identity cannot be used. Connects at the first call only.
+    /// [`Failure`] if the addresses or the identity cannot be used.
     pub fn channel(&self) -> Result<BrokerChannel, Failure> {
         Ok(connect(&self.endpoints()?, &self.tls()?))
     }
 
-    /// How fresh reads must be.
+    /// The `v1::Consistency` of reads: stale with `--stale`, else linearizable.
     #[must_use]
     pub fn consistency(&self) -> i32 {
         let consistency = if self.stale { v1::Consistency::Stale } else { v1::Consistency::Linearizable };
         consistency.into()
     }
 
-    /// Prints an answer.
+    /// Prints the only answer of a command.
     ///
     /// # Errors
-    /// [`Failure`] where standard output cannot be written.
+    /// [`Failure`] if standard output cannot be written.
     pub fn print(&self, answer: &impl Answer) -> Result<(), Failure> {
         write_stdout(&self.format.render(answer, now_ms())?)
     }
 
-    /// Prints one of many answers.
+    /// Prints one answer of a command that prints several.
     ///
     /// # Errors
-    /// [`Failure`] where standard output cannot be written.
+    /// [`Failure`] if standard output cannot be written.
     pub fn print_event(&self, answer: &impl Answer) -> Result<(), Failure> {
         write_stdout(&self.format.render_event(answer, now_ms())?)
     }
 }
 
-/// One call with its limit.
+/// Awaits one call for at most [`CALL_LIMIT`].
 ///
 /// # Errors
-/// [`Failure`]: what the broker said, or that none answered in time.
+/// [`Failure`]: the broker refused, or none answered in time.
 pub async fn call<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Failure> {
     match tokio::time::timeout(CALL_LIMIT, call).await {
         Ok(answer) => Ok(answer?.into_inner()),
         Err(_) => Err(Failure::unavailable(format!("no broker answered within {} s", CALL_LIMIT.as_secs()))
-            .remedy("try again; if it lasts, ask the brokers with 'comity raft status'")),
+            .remedy("try again; if it persists, run 'comity raft status'")),
     }
 }
 
-/// All pages of a list: `page` makes one call.
+/// Reads all pages of a list, one `page` call each; returns the items and the revision of the last page.
 ///
 /// # Errors
-/// [`Failure`] of the first call that fails, or where the list is longer than is ever read.
+/// [`Failure`] of the first call that fails, or if the list has more than [`MAX_PAGES`] pages.
 pub async fn all_pages<T, F>(mut page: impl FnMut(v1::PageRequest) -> F) -> Result<(Vec<T>, u64), Failure>
 where
     F: Future<Output = Result<(Vec<T>, Option<v1::PageInfo>), Failure>>,
@@ -171,19 +163,13 @@ where
         token = info.next_token;
     }
     Err(Failure::refused("too-much", format!("the list has more than {MAX_PAGES} pages of {PAGE_SIZE}"))
-        .remedy("ask for less, as with --tenant or --cluster"))
+        .remedy("narrow the list, for example with --tenant or --cluster"))
 }
 
-/// The idempotency key of one command: given, or random. The same key may be sent again after a failure.
+/// The idempotency key of one command: the given one, or a random one.
 #[must_use]
 pub fn idempotency_key(given: Option<&str>) -> String {
     given.map_or_else(|| format!("cli-{}", SystemEntropy.unique_hex()), str::to_owned)
-}
-
-/// The wall clock in milliseconds since 1970.
-#[must_use]
-pub fn now_ms() -> u64 {
-    SystemClock::new().unix_ms()
 }
 
 fn default_identity() -> Option<PathBuf> {

@@ -1,4 +1,4 @@
-//! Amounts as people write them, read without floating point: what is typed is what is asked for.
+//! Parses and formats amounts as people write them, exactly: without floating point.
 
 mod amount;
 mod data;
@@ -7,8 +7,9 @@ mod gpus;
 mod members;
 mod time;
 
-pub use amount::{parse_cpu_milli, parse_gbits, parse_memory_mib};
+pub use amount::{format_cpu, format_memory, parse_cpu_milli, parse_gbits, parse_memory_mib};
 pub use data::{DataAmount, parse_data};
+pub use decimal::format_milli;
 pub use gpus::{GpuAmount, parse_gpus};
 pub use members::{MemberRange, parse_members};
-pub use time::{age, format_duration, parse_duration_ms, parse_moment_ms};
+pub use time::{age, format_duration, parse_duration_ms, parse_time_ms};

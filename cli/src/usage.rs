@@ -1,4 +1,4 @@
-//! A command line that cannot be read, told in the format that it asks for.
+//! Reports a command line that clap rejects, in the format that it requests.
 
 use std::ffi::OsString;
 
@@ -7,20 +7,20 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::failure::Failure;
 use crate::output::Format;
 
-/// Tells what is wrong, or shows the help or the version that was asked for; the exit code for it.
+/// Prints the error, the help or the version; returns the exit code.
 pub(crate) fn report(error: &clap::Error, args: impl Iterator<Item = OsString>) -> std::process::ExitCode {
-    let asked_for = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    if asked_for || format(args) == Format::Table {
-        // Nobody is left to tell where neither output can be written.
+    let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    if is_answer || requested_format(args) == Format::Table {
+        // If the output cannot be written, there is nobody to tell.
         let _ = error.print();
     } else {
-        eprintln!("{}", failure(error).json());
+        eprintln!("{}", usage_failure(error).json());
     }
-    if asked_for { crate::Exit::Ok.into() } else { crate::Exit::Usage.into() }
+    if is_answer { crate::Exit::Ok.into() } else { crate::Exit::Usage.into() }
 }
 
-/// The format that the command line asks for, as far as it can be read: the last one counts, as with clap.
-fn format(args: impl Iterator<Item = OsString>) -> Format {
+/// The last valid `--output` of the command line, as clap would take it.
+fn requested_format(args: impl Iterator<Item = OsString>) -> Format {
     let mut format = Format::Table;
     let mut value_follows = false;
     for arg in args {
@@ -41,8 +41,8 @@ fn format(args: impl Iterator<Item = OsString>) -> Format {
     format
 }
 
-/// The same error as scripts are told all others.
-fn failure(error: &clap::Error) -> Failure {
+/// The error in the form of all other failures.
+fn usage_failure(error: &clap::Error) -> Failure {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return Failure::usage("a command is missing").remedy("'comity --help' lists the commands");
     }
@@ -51,7 +51,8 @@ fn failure(error: &clap::Error) -> Failure {
     let reason = paragraphs.next().unwrap_or_default();
     let reason = reason.strip_prefix("error: ").unwrap_or(reason).split_whitespace().collect::<Vec<_>>().join(" ");
     let tips = paragraphs.filter_map(|part| part.trim().strip_prefix("tip: ")).collect::<Vec<_>>();
-    let remedy = tips.into_iter().chain(["'--help' after the command shows its flags"]).collect::<Vec<_>>().join("; ");
+    let remedy =
+        tips.into_iter().chain(["run the command with '--help' to see its flags"]).collect::<Vec<_>>().join("; ");
     Failure::usage(reason)
         .field(&context(error, ContextKind::InvalidArg), context(error, ContextKind::InvalidValue))
         .remedy(remedy)
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     fn format_of(line: &str) -> Format {
-        format(line.split(' ').map(OsString::from))
+        requested_format(line.split(' ').map(OsString::from))
     }
 
     #[test]
@@ -92,9 +93,9 @@ mod tests {
     fn field_value_and_what_is_allowed_are_named() {
         let line = "comity request submit --tenant t --origin o --class c --gpus -1";
         let error = crate::Args::try_parse_from(line.split(' ')).expect_err("no GPUs below zero");
-        let failure = failure(&error);
+        let failure = usage_failure(&error);
         assert_eq!((failure.field.as_str(), failure.value.as_str()), ("--gpus <AMOUNT>", "-1"));
-        assert!(failure.reason.contains("ask for whole GPUs (3)"), "{failure:?}");
+        assert!(failure.reason.contains("give whole GPUs (3)"), "{failure:?}");
         assert_eq!(failure.exit, crate::Exit::Usage);
     }
 }

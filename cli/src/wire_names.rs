@@ -1,9 +1,9 @@
-//! What refusals call fields of a request, as people who type flags know them: names and units. Scripts (`-o json`) get
-//! the broker's own words.
+//! Rewrites the wire fields in a broker's refusal as flags and their units, for people. Scripts (`-o json`) get the
+//! broker's text unchanged.
 
 use crate::units::format_duration;
 
-/// Fields, and the flags that fill them; a field comes before those that its name begins with.
+/// Each field and its flag. A field must precede every field whose name is its prefix.
 const FLAGS: &[(&str, &str)] = &[
     ("spec.preemptible.checkpoint", "--checkpoint"),
     ("spec.preemptible.grace_ms", "--grace"),
@@ -39,29 +39,31 @@ const FLAGS: &[(&str, &str)] = &[
     ("spec.tenant", "--tenant"),
     ("spec.origin", "--origin"),
 ];
-/// Smaller numbers are no times of this century.
+/// Start of the year 2000: smaller numbers are not taken for times.
 const FIRST_TIME_MS: u64 = 946_684_800_000;
 
-/// A text of a refusal about `field`, with flags and units that they take.
-pub(crate) fn shown(field: &str, text: &str) -> String {
-    let mut shown = in_units(field, text);
+/// Rewrites `text`, part of a refusal about `field`, with flags in place of fields and the flag's units.
+pub(crate) fn with_flags(field: &str, text: &str) -> String {
+    let mut text = in_units(field, text);
     for (wire, flag) in FLAGS {
-        shown = shown.replace(wire, flag);
+        text = text.replace(wire, flag);
     }
-    shown
+    text
 }
 
-/// Numbers as the field's flag takes them.
+/// Rewrites each number in the unit that the field's flag takes.
 fn in_units(field: &str, text: &str) -> String {
     match field {
         "spec.duration_ms" | "duration_ms" | "spec.preemptible.grace_ms" => {
-            numbers(text, |ms| if ms < 1_000 { ms.to_string() } else { format_duration(ms) })
+            map_numbers(text, |ms| if ms < 1_000 { ms.to_string() } else { format_duration(ms) })
         }
         "spec.not_before_ms" | "spec.start_by_ms" => {
-            numbers(&text.replace("in milliseconds since 1970 ", ""), |ms| moment(ms).unwrap_or_else(|| ms.to_string()))
+            map_numbers(&text.replace("in milliseconds since 1970 ", ""), |ms| {
+                moment(ms).unwrap_or_else(|| ms.to_string())
+            })
         }
-        "spec.gpus.share.memory_mib" | "spec.gpus.memory_mib_per_gpu" => numbers(text, |mib| format!("{mib}Mi")),
-        "spec.gpus.cpu_milli_per_gpu" => numbers(text, |milli| format!("{milli}m")),
+        "spec.gpus.share.memory_mib" | "spec.gpus.memory_mib_per_gpu" => map_numbers(text, |mib| format!("{mib}Mi")),
+        "spec.gpus.cpu_milli_per_gpu" => map_numbers(text, |milli| format!("{milli}m")),
         _ => text.to_owned(),
     }
 }
@@ -71,8 +73,8 @@ fn moment(ms: u64) -> Option<String> {
     Some(jiff::Timestamp::from_millisecond(ms).ok()?.round(jiff::Unit::Second).ok()?.to_string())
 }
 
-/// Changes each whole number that stands alone in the text.
-fn numbers(text: &str, change: impl Fn(u64) -> String) -> String {
+/// Applies `change` to each whole number that is a word of its own.
+fn map_numbers(text: &str, change: impl Fn(u64) -> String) -> String {
     let is_word = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let (mut out, mut word) = (String::new(), String::new());
     for letter in text.chars().chain(Some('\0')) {
@@ -108,7 +110,8 @@ mod tests {
             ),
             (
                 "duration_ms",
-                "duration_ms \"8640000000\" is out of range; use 10000 to 7776000000, or leave it out for the present term",
+                "duration_ms \"8640000000\" is out of range; use 10000 to 7776000000, or leave it out for the \
+                 present term",
                 "--duration \"100d\" is out of range; use 10s to 90d, or leave it out for the present term",
             ),
             (
@@ -124,7 +127,7 @@ mod tests {
             ),
             ("lease", "no lease \"lease-99\"", "no lease \"lease-99\""),
         ] {
-            assert_eq!(shown(field, text), expected);
+            assert_eq!(with_flags(field, text), expected);
         }
     }
 }

@@ -72,7 +72,7 @@ fn bad_input_has_its_exit_code_and_a_remedy() {
         (
             submit(&["--gpus", "-1"]),
             2,
-            "'-1' for '--gpus <AMOUNT>': \"-1\" is not an amount of GPUs; ask for whole GPUs (3)",
+            "'-1' for '--gpus <AMOUNT>': \"-1\" is not an amount of GPUs; give whole GPUs (3)",
         ),
         (submit(&["--gpus", "-250m"]), 2, "'-250m' for '--gpus <AMOUNT>'"),
         (submit(&["--cpu-per-gpu", "-1"]), 2, "'--cpu-per-gpu <CPU>': \"-1\" is not an amount of CPU; write CPU as 8"),
@@ -86,7 +86,7 @@ fn bad_input_has_its_exit_code_and_a_remedy() {
         (run(&["raft", "add-learner", "-1", "--raft-address", "a:1", "--client-address", "a:2"]), 2, "'<NUMBER>'"),
         (run(&["raft", "add-learner", "4"]), 2, "--raft-address"),
         (submit(&["--delivery", "node"]), 2, "[possible values: namespace, virtual-node]"),
-        (submit(&["--delivery", "virtual-node"]), 2, "remedy: name the namespace on the origin"),
+        (submit(&["--delivery", "virtual-node"]), 2, "remedy: give a namespace on the origin"),
         (submit(&["--gpu-memory", "10"]), 2, "64Gi"),
         (submit(&["--duration", "2"]), 2, "1h30m"),
         (submit(&["--file", "request.yaml"]), 2, "--file"),
@@ -96,7 +96,7 @@ fn bad_input_has_its_exit_code_and_a_remedy() {
         (run(&["lease", "list"]), 64, "COMITY_BROKER"),
         (run(&["--broker", "nowhere", "lease", "list"]), 64, "it has no port"),
         (run(&["--broker", "127.0.0.1:1", "--identity", &nowhere, "lease", "list"]), 64, "COMITY_IDENTITY"),
-        (run(&["lease", "kubeconfig", "lease-1", "--agent", "/nonexistent.sock"]), 5, "remedy: name the socket"),
+        (run(&["lease", "kubeconfig", "lease-1", "--agent", "/nonexistent.sock"]), 5, "remedy: give the socket"),
         (run(&["lease", "kubeconfig", "../x", "--agent", "/nonexistent.sock"]), 2, "lease-7"),
         (run(&["policy", "check", "/nonexistent"]), 2, "/nonexistent"),
         (run(&["dev", "--kubeconfig", "a"]), 2, "--kubernetes"),
@@ -177,8 +177,9 @@ fn policy_is_checked_without_a_broker() {
 #[test]
 fn warnings_of_a_policy_are_listed_and_fail_where_they_are_denied() {
     let dir = tempfile::tempdir().unwrap();
-    let policy = "apiVersion: policy.comity.dev/v1\nkind: Federation\nmetadata: {name: test}\nspec:\n  trustDomain: test.example\n  \
-                  maintainers: [\"spiffe://test.example/user/admin\"]\n  defaults: {reclaimGrace: 9d}\n";
+    let policy = "apiVersion: policy.comity.dev/v1\nkind: Federation\nmetadata: {name: test}\nspec:\n  \
+                  trustDomain: test.example\n  maintainers: [\"spiffe://test.example/user/admin\"]\n  \
+                  defaults: {reclaimGrace: 9d}\n";
     std::fs::write(dir.path().join("all.yaml"), policy).unwrap();
     let dir = dir.path().display().to_string();
     let found = run(&["policy", "check", &dir]);
@@ -245,7 +246,7 @@ fn is_empty(dir: &Path) -> bool {
 }
 
 #[test]
-fn dev_once_tells_the_whole_story_and_leaves_nothing() {
+fn dev_once_demonstrates_a_lease_and_leaves_nothing() {
     let temp = tempfile::tempdir().unwrap();
     let output = dev(temp.path()).args(["--once", "-o", "json"]).output().unwrap();
     let text = stdout(&output);
@@ -391,7 +392,7 @@ fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
     assert!(cancelled.status.success() && stderr(&cancelled).is_empty(), "{}", stderr(&cancelled));
     // By the time it is looked up, the lease may be over.
     let said = stderr(&as_alice(&["request", "cancel", "req-2"]));
-    let ends = said.starts_with("lease-2 ends with it: what runs there is stopped");
+    let ends = said.starts_with("lease-2 ends with it: ");
     assert!(ends || said.starts_with("lease-2 has ended with it"), "{said}");
 
     let shown = stdout(&as_alice(&["lease", "show", "lease-1"]));
@@ -476,6 +477,6 @@ fn a_kept_federation_goes_on_where_it_was() {
     let first = start();
     assert!(first.contains("request-submitted"), "{first}");
     let second = start();
-    assert!(second.contains("lease-1 of the run before is still active"), "{second}");
+    assert!(second.contains("lease-1 of the previous run is still active"), "{second}");
     assert_eq!(exported(&first, "COMITY_BROKER"), exported(&second, "COMITY_BROKER"));
 }

@@ -1,4 +1,4 @@
-//! `comity cluster`.
+//! `comity cluster`: member clusters.
 
 use clap::{Args, Subcommand};
 use comity_proto::v1;
@@ -6,16 +6,16 @@ use comity_proto::v1::federation_service_client::FederationServiceClient;
 
 use crate::failure::Failure;
 use crate::session::{Session, all_pages, call, idempotency_key};
-use crate::shapes::{Cluster, Invitation, List};
 use crate::units::{format_duration, parse_duration_ms};
+use crate::views::{Cluster, Invitation, List};
 
 const INVITE_EXAMPLES: &str = "\
 Examples:
   comity cluster invite physics-farm
   comity cluster invite physics-farm --ttl 24h > join.token
 
-The token is a secret, good for one use, and shown once. Give it to the agent of that cluster; the agent joins with it.
-Policy must name the cluster in its institution's list.
+The token is a secret. It works once and is shown once. Give it to the cluster's agent, which
+joins with it. The policy must list the cluster in its institution's document.
 ";
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -32,45 +32,46 @@ Examples:
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:\n  comity cluster list\n  comity cluster invite physics-farm\n")]
 pub enum ClusterCommand {
-    /// Makes a single-use join token for a cluster that policy names
+    /// Create a single-use join token for a cluster that the policy names
     #[command(after_help = INVITE_EXAMPLES)]
-    Invite(InviteArgs),
-    /// Lists member clusters
+    Invite(ClusterInviteArgs),
+    /// List member clusters
     #[command(after_help = LIST_EXAMPLES)]
     List,
-    /// Shows one member cluster
+    /// Show one member cluster
     #[command(after_help = SHOW_EXAMPLES)]
-    Show(ShowArgs),
+    Show(ClusterShowArgs),
 }
 
 /// `comity cluster invite`.
 #[derive(Debug, Args)]
-pub struct InviteArgs {
-    /// Cluster that may join
+pub struct ClusterInviteArgs {
+    /// Cluster that may join with the token
     cluster: String,
-    /// How long the token is good: 1m to 7d
-    #[arg(long, default_value = "1h", value_parser = parse_duration_ms, allow_hyphen_values = true, value_name = "DURATION")]
+    /// Lifetime of the token: 1m to 7d
+    #[arg(long, default_value = "1h", value_parser = parse_duration_ms, allow_hyphen_values = true,
+        value_name = "DURATION")]
     ttl: u64,
-    /// The cluster is a member already: whoever joins with the token takes its agent's place, with a new identity
+    /// Replace the agent of a member: the agent that joins with the token gets a new identity
     #[arg(long)]
     replace: bool,
-    /// Repeats an earlier call without making a second token
+    /// Key that makes a repeated call safe: the same key creates no second token [default: random]
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
 }
 
 /// `comity cluster show`.
 #[derive(Debug, Args)]
-pub struct ShowArgs {
-    /// Cluster
+pub struct ClusterShowArgs {
+    /// Cluster, as in ncc-main
     cluster: String,
 }
 
 impl ClusterCommand {
-    /// Runs it.
+    /// Runs the subcommand.
     ///
     /// # Errors
-    /// [`Failure`].
+    /// [`Failure`] of the call, or if standard output cannot be written.
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
         let mut client = FederationServiceClient::new(session.channel()?);
         match self {
@@ -82,7 +83,7 @@ impl ClusterCommand {
                     idempotency_key: idempotency_key(args.idempotency_key.as_deref()),
                 };
                 let response = call(client.invite_cluster(request)).await?;
-                eprintln!("good for one use, until {} from now:", format_duration(args.ttl));
+                eprintln!("single-use token, expires in {}:", format_duration(args.ttl));
                 session.print(&Invitation {
                     cluster: args.cluster.clone(),
                     token: response.token,

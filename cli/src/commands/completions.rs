@@ -1,6 +1,6 @@
-//! `comity completions`.
+//! `comity completions`: completion scripts for shells.
 
-use clap::{Args, CommandFactory as _};
+use clap::Args;
 use clap_complete::Shell;
 
 use crate::failure::Failure;
@@ -17,19 +17,19 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CompletionsArgs {
-    /// Shell
+    /// Shell to complete for
     #[arg(value_enum)]
     shell: Shell,
 }
 
 impl CompletionsArgs {
-    /// Runs it.
+    /// Prints the completion script for `comity`, the whole command line.
     ///
     /// # Errors
-    /// [`Failure`] where standard output cannot be written.
-    pub fn run(&self) -> Result<(), Failure> {
+    /// [`Failure`] if standard output cannot be written.
+    pub fn run(&self, comity: &mut clap::Command) -> Result<(), Failure> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut crate::args::Args::command(), "comity", &mut script);
+        clap_complete::generate(self.shell, comity, "comity", &mut script);
         write_stdout(&String::from_utf8_lossy(&script))
     }
 }

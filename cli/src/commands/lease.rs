@@ -1,4 +1,4 @@
-//! `comity lease`.
+//! `comity lease`: leases and their kubeconfigs.
 
 use clap::{Args, Subcommand};
 use comity_proto::v1;
@@ -14,8 +14,8 @@ pub(crate) use secret::kube_client;
 
 use crate::failure::Failure;
 use crate::session::{Session, all_pages, call, idempotency_key};
-use crate::shapes::{Lease, List};
 use crate::units::parse_duration_ms;
+use crate::views::{Lease, List};
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -29,18 +29,18 @@ Examples:
 ";
 const RELEASE_EXAMPLES: &str = "\
 Examples:
-  comity lease release lease-7         everything in its namespace on the donor goes
+  comity lease release lease-7         also deletes everything in its namespace on the donor
 ";
 const RENEW_EXAMPLES: &str = "\
 Examples:
-  comity lease renew lease-7                    a fresh term of the same length, from now
+  comity lease renew lease-7                    start a new term of the same length
   comity lease renew lease-7 --duration 8h
 ";
 
 const CHECKPOINTED_EXAMPLES: &str = "\
 Examples:
-  comity lease show lease-7            says whether it is being reclaimed, and until when
-  comity lease checkpointed lease-7    nothing would be lost now: it may end, and moves if there is a place
+  comity lease show lease-7            see whether it is being reclaimed, and its deadline
+  comity lease checkpointed lease-7    work is saved: the lease may end now, or migrate
 ";
 
 /// `comity lease`.
@@ -49,52 +49,52 @@ Examples:
     after_help = "Examples:\n  comity lease list\n  comity lease kubeconfig lease-7 --output-file gpus.kubeconfig\n"
 )]
 pub enum LeaseCommand {
-    /// Lists leases
+    /// List leases
     #[command(after_help = LIST_EXAMPLES)]
-    List(ListArgs),
-    /// Shows one lease
+    List(LeaseListArgs),
+    /// Show one lease
     #[command(after_help = SHOW_EXAMPLES)]
-    Show(ShowArgs),
-    /// Gives a lease back
+    Show(LeaseShowArgs),
+    /// Release a lease before it expires
     #[command(after_help = RELEASE_EXAMPLES)]
-    Release(ReleaseArgs),
-    /// Starts a fresh term from now
+    Release(LeaseReleaseArgs),
+    /// Start a new term now
     #[command(after_help = RENEW_EXAMPLES)]
-    Renew(RenewArgs),
-    /// Says that the work of a lease is saved; one that is being reclaimed ends with that
+    Renew(LeaseRenewArgs),
+    /// Report that the work of a lease is saved; a lease that is being reclaimed then ends
     #[command(after_help = CHECKPOINTED_EXAMPLES)]
     Checkpointed(CheckpointedArgs),
-    /// Gets the kubeconfig that opens the lease's namespace on the donor
+    /// Get the kubeconfig for the lease's namespace on the donor
     Kubeconfig(KubeconfigArgs),
 }
 
 /// `comity lease list`.
 #[derive(Debug, Args)]
-pub struct ListArgs {
-    /// Only this tenant's
+pub struct LeaseListArgs {
+    /// Only leases of this tenant
     #[arg(long)]
     tenant: Option<String>,
-    /// Only those with this origin or donor
+    /// Only leases with this origin or donor
     #[arg(long)]
     cluster: Option<String>,
-    /// Also those that ended
+    /// Include ended leases
     #[arg(long)]
     all: bool,
 }
 
 /// `comity lease show`.
 #[derive(Debug, Args)]
-pub struct ShowArgs {
+pub struct LeaseShowArgs {
     /// Lease, as in lease-7
     lease: String,
 }
 
 /// `comity lease release`.
 #[derive(Debug, Args)]
-pub struct ReleaseArgs {
+pub struct LeaseReleaseArgs {
     /// Lease, as in lease-7
     lease: String,
-    /// Repeats an earlier call without a second effect
+    /// Key that makes a repeated call safe: the same key has no second effect [default: random]
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
 }
@@ -104,34 +104,34 @@ pub struct ReleaseArgs {
 pub struct CheckpointedArgs {
     /// Lease, as in lease-7
     lease: String,
-    /// Repeats an earlier call without a second effect
+    /// Key that makes a repeated call safe: the same key has no second effect [default: random]
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
 }
 
 /// `comity lease renew`.
 #[derive(Debug, Args)]
-pub struct RenewArgs {
+pub struct LeaseRenewArgs {
     /// Lease, as in lease-7
     lease: String,
     /// Length of the new term [default: as before]
     #[arg(long, value_parser = parse_duration_ms, allow_hyphen_values = true)]
     duration: Option<u64>,
-    /// Repeats an earlier call without a second effect
+    /// Key that makes a repeated call safe: the same key has no second effect [default: random]
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
 }
 
 impl LeaseCommand {
-    /// Runs it.
+    /// Runs the subcommand.
     ///
     /// # Errors
-    /// [`Failure`].
+    /// [`Failure`] of the call, or if standard output cannot be written.
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
         let lease = match self {
             Self::List(args) => return args.run(session).await,
             Self::Kubeconfig(args) => return args.run(session).await,
-            Self::Show(args) => get(session, &args.lease).await?,
+            Self::Show(args) => get_lease(session, &args.lease).await?,
             Self::Release(args) => {
                 let request = v1::ReleaseLeaseRequest {
                     lease: args.lease.clone(),
@@ -162,7 +162,7 @@ impl LeaseCommand {
     }
 }
 
-impl ListArgs {
+impl LeaseListArgs {
     async fn run(&self, session: &Session) -> Result<(), Failure> {
         let client = LeaseServiceClient::new(session.channel()?);
         let (items, revision) = all_pages(|page| {
@@ -184,11 +184,11 @@ impl ListArgs {
     }
 }
 
-/// One lease.
+/// Gets one lease from the brokers.
 ///
 /// # Errors
-/// [`Failure`].
-pub(crate) async fn get(session: &Session, lease: &str) -> Result<Lease, Failure> {
+/// [`Failure`] of the call.
+pub(crate) async fn get_lease(session: &Session, lease: &str) -> Result<Lease, Failure> {
     let mut client = LeaseServiceClient::new(session.channel()?);
     let request = v1::GetLeaseRequest { lease: lease.to_owned(), consistency: session.consistency() };
     Ok(call(client.get_lease(request)).await?.lease.unwrap_or_default().into())

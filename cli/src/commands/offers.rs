@@ -1,4 +1,4 @@
-//! `comity offers`.
+//! `comity offers`: the capacity that clusters lend.
 
 use clap::Args;
 use comity_proto::v1;
@@ -6,28 +6,29 @@ use comity_proto::v1::offer_service_client::OfferServiceClient;
 
 use crate::failure::Failure;
 use crate::session::{Session, all_pages, call};
-use crate::shapes::{List, Node, Offer, OfferDetail};
+use crate::views::{List, Node, Offer, OfferDetail};
 
 const EXAMPLES: &str = "\
 Examples:
-  comity offers                  what every cluster lends, by GPU class
-  comity offers ncc-main         its nodes and devices
-  comity offers -o json | jq '[.items[].classes[] | select(.class == \"frontier\").freeMilli] | add / 1000'
+  comity offers                  list every offer by GPU class
+  comity offers ncc-main         show the cluster's nodes and devices
+  comity offers -o json \\
+      | jq '[.items[].classes[] | select(.class == \"frontier\").freeMilli] | add / 1000'
 ";
 
 /// `comity offers`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct OffersArgs {
-    /// Only this cluster, with its nodes and devices
+    /// Cluster whose nodes and devices to show [default: a summary of all clusters]
     cluster: Option<String>,
 }
 
 impl OffersArgs {
-    /// Runs it.
+    /// Runs the command.
     ///
     /// # Errors
-    /// [`Failure`].
+    /// [`Failure`] of the call, or if standard output cannot be written.
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
         let mut client = OfferServiceClient::new(session.channel()?);
         let consistency = session.consistency();

@@ -1,4 +1,4 @@
-//! `comity peering`.
+//! `comity peering`: trust and network between two clusters.
 
 use clap::{Args, Subcommand};
 use comity_proto::v1;
@@ -6,7 +6,7 @@ use comity_proto::v1::peering_service_client::PeeringServiceClient;
 
 use crate::failure::Failure;
 use crate::session::{Session, all_pages, call};
-use crate::shapes::{List, Peering};
+use crate::views::{List, Peering};
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -22,34 +22,34 @@ Examples:
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:\n  comity peering list\n  comity peering show peer-1\n")]
 pub enum PeeringCommand {
-    /// Lists peerings
+    /// List peerings
     #[command(after_help = LIST_EXAMPLES)]
-    List(ListArgs),
-    /// Shows one peering
+    List(PeeringListArgs),
+    /// Show one peering
     #[command(after_help = SHOW_EXAMPLES)]
-    Show(ShowArgs),
+    Show(PeeringShowArgs),
 }
 
 /// `comity peering list`.
 #[derive(Debug, Args)]
-pub struct ListArgs {
-    /// Also those that are closed
+pub struct PeeringListArgs {
+    /// Include closed peerings
     #[arg(long)]
     all: bool,
 }
 
 /// `comity peering show`.
 #[derive(Debug, Args)]
-pub struct ShowArgs {
+pub struct PeeringShowArgs {
     /// Peering, as in peer-1
     peering: String,
 }
 
 impl PeeringCommand {
-    /// Runs it.
+    /// Runs the subcommand.
     ///
     /// # Errors
-    /// [`Failure`].
+    /// [`Failure`] of the call, or if standard output cannot be written.
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
         let mut client = PeeringServiceClient::new(session.channel()?);
         let consistency = session.consistency();

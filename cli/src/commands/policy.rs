@@ -1,4 +1,4 @@
-//! `comity policy`.
+//! `comity policy`: check, apply and show policy bundles.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ mod git;
 
 use crate::failure::Failure;
 use crate::session::{Session, call, idempotency_key};
-use crate::shapes::{PolicyApplied, PolicyChecked, PolicyProblem, PolicyShown};
+use crate::views::{FileDetail, PolicyApplied, PolicyChecked, PolicyProblem, PolicyShown};
 
 const CHECK_EXAMPLES: &str = "\
 Examples:
@@ -19,16 +19,16 @@ Examples:
   comity policy check policy/ -o json | jq -r '.problems[] | \"\\(.file):\\(.line): \\(.message)\"'
   comity policy check policy/ --deny-warnings
 
-Needs no broker. All problems of all files are shown, not just the first; and warnings of what may be applied and is surely not
-meant, such as a tenant that nobody lends to.
+Needs no broker. Shows all problems of all files, and warnings about valid policy that is surely a
+mistake, such as a tenant that no cluster lends to.
 ";
 const APPLY_EXAMPLES: &str = "\
 Examples:
   comity policy apply policy/
   comity policy apply policy/ --commit 4f5e6d7
 
-The directory is one bundle: it is applied as a whole, or not at all. In a Git work tree without changes the commit is
-recorded with it.
+The directory is one bundle, applied as a whole or not at all. In a Git work tree without changes,
+the broker records the commit with it.
 ";
 const SHOW_EXAMPLES: &str = "\
 Examples:
@@ -41,90 +41,104 @@ Examples:
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:\n  comity policy check policy/\n  comity policy apply policy/\n")]
 pub enum PolicyCommand {
-    /// Checks a directory of policy documents, without a broker
+    /// Check a directory of policy documents, without a broker
     #[command(after_help = CHECK_EXAMPLES)]
-    Check(CheckArgs),
-    /// Applies a directory of policy documents
+    Check(PolicyCheckArgs),
+    /// Apply a directory of policy documents
     #[command(after_help = APPLY_EXAMPLES)]
-    Apply(ApplyArgs),
-    /// Shows the bundle in force
+    Apply(PolicyApplyArgs),
+    /// Show the bundle in force
     #[command(after_help = SHOW_EXAMPLES)]
-    Show(ShowArgs),
+    Show(PolicyShowArgs),
 }
 
 /// `comity policy check`.
 #[derive(Debug, Args)]
-pub struct CheckArgs {
+pub struct PolicyCheckArgs {
     /// Directory with the documents
     dir: PathBuf,
-    /// Fails if there are warnings
+    /// Fail if there are warnings
     #[arg(long)]
     deny_warnings: bool,
 }
 
 /// `comity policy apply`.
 #[derive(Debug, Args)]
-pub struct ApplyArgs {
+pub struct PolicyApplyArgs {
     /// Directory with the documents
     dir: PathBuf,
-    /// Git commit to record [default: that of a work tree without changes]
+    /// Git commit to record [default: the directory's, in a work tree without changes]
     #[arg(long, value_name = "SHA")]
     commit: Option<String>,
-    /// Repeats an earlier call without a second effect
+    /// Key that makes a repeated call safe: the same key has no second effect [default: random]
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
 }
 
 /// `comity policy show`.
 #[derive(Debug, Args)]
-pub struct ShowArgs {
-    /// With the text of all files
+pub struct PolicyShowArgs {
+    /// Show the text of all files
     #[arg(long)]
     text: bool,
 }
 
 impl PolicyCommand {
-    /// Runs it.
+    /// Runs the subcommand.
     ///
     /// # Errors
-    /// [`Failure`].
+    /// [`Failure`] of the call, or if standard output cannot be written.
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
         match self {
             Self::Check(args) => {
                 let scan = scan_directory(&args.dir).map_err(|error| unreadable(&args.dir, &error))?;
-                let checked = check(scan, args.deny_warnings);
+                let checked = check(scan, args.warnings());
                 session.print(&checked)?;
-                checked_well(&checked)
+                check_outcome(&checked)
             }
             Self::Apply(args) => args.run(session).await,
             Self::Show(args) => {
                 let mut client = PolicyServiceClient::new(session.channel()?);
                 let request = v1::GetPolicyRequest { consistency: session.consistency() };
-                session.print(&PolicyShown::new(call(client.get_policy(request)).await?, args.text))
+                let detail = if args.text { FileDetail::Text } else { FileDetail::Paths };
+                session.print(&PolicyShown::new(call(client.get_policy(request)).await?, detail))
             }
         }
     }
 }
 
-impl ApplyArgs {
+/// Whether warnings fail a check.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Warnings {
+    Allowed,
+    Denied,
+}
+
+impl PolicyCheckArgs {
+    const fn warnings(&self) -> Warnings {
+        if self.deny_warnings { Warnings::Denied } else { Warnings::Allowed }
+    }
+}
+
+impl PolicyApplyArgs {
     async fn run(&self, session: &Session) -> Result<(), Failure> {
-        let files = read(&self.dir)?;
+        let files = read_directory(&self.dir).map_err(|error| unreadable(&self.dir, &error))?;
         let commit = match &self.commit {
             Some(commit) => Some(commit.clone()),
-            None => git::commit_of(&self.dir).await,
+            None => git::clean_commit(&self.dir).await,
         };
         let mut client = PolicyServiceClient::new(session.channel()?);
         let key = idempotency_key(self.idempotency_key.as_deref());
         let applied = apply(&mut client, files, commit, key).await?;
         session.print(&applied)?;
-        verdict(applied.ok, applied.problems.len())
+        if applied.ok { Ok(()) } else { Err(bad_bundle(applied.problems.len())) }
     }
 }
 
-/// Applies a bundle.
+/// Applies a bundle; the answer lists its problems.
 ///
 /// # Errors
-/// [`Failure`]; problems of the bundle are in the answer.
+/// [`Failure`] of the call.
 pub(crate) async fn apply(
     client: &mut PolicyServiceClient<comity_runtime::BrokerChannel>,
     files: Vec<SourceFile>,
@@ -144,23 +158,20 @@ pub(crate) async fn apply(
     })
 }
 
-fn read(dir: &Path) -> Result<Vec<SourceFile>, Failure> {
-    read_directory(dir).map_err(|error| unreadable(dir, &error))
-}
-
 fn unreadable(dir: &Path, error: &ReadError) -> Failure {
     Failure::usage(error.to_string())
         .field("DIR", dir.display())
-        .remedy("name the directory that has the Federation document")
+        .remedy("give the directory that has the Federation document")
 }
 
-fn check(scan: Scan, deny_warnings: bool) -> PolicyChecked {
+/// Compiles the scanned files and reports all problems, or the warnings if there are none.
+fn check(scan: Scan, on_warnings: Warnings) -> PolicyChecked {
     let (count, mut problems) = (scan.files.len(), scan.problems);
     match comity_policy::Bundle::compile(&BundleSource { files: scan.files, commit: None }) {
         Ok(bundle) if problems.is_empty() => {
             let warnings: Vec<PolicyProblem> = bundle.warnings().iter().map(PolicyProblem::from).collect();
             return PolicyChecked {
-                ok: !deny_warnings || warnings.is_empty(),
+                ok: on_warnings == Warnings::Allowed || warnings.is_empty(),
                 problems: Vec::new(),
                 warnings,
                 hash: Some(bundle.hash.clone()),
@@ -182,22 +193,20 @@ fn check(scan: Scan, deny_warnings: bool) -> PolicyChecked {
     }
 }
 
-fn checked_well(checked: &PolicyChecked) -> Result<(), Failure> {
-    if !checked.ok && checked.problems.is_empty() {
-        let found = checked.warnings.len();
-        return Err(Failure::refused(
-            "policy-warnings",
-            format!("the bundle has warnings, and they are denied: {found} found"),
-        )
-        .remedy("mend what is listed, or leave out --deny-warnings"));
-    }
-    verdict(checked.ok, checked.problems.len())
-}
-
-fn verdict(ok: bool, problems: usize) -> Result<(), Failure> {
-    if ok {
+/// The result of `policy check`: a failure unless the bundle is accepted.
+fn check_outcome(checked: &PolicyChecked) -> Result<(), Failure> {
+    if checked.ok {
         return Ok(());
     }
-    Err(Failure::refused("bad-policy", format!("the bundle is not good: {problems} found"))
-        .remedy("mend what is listed; nothing was applied"))
+    if !checked.problems.is_empty() {
+        return Err(bad_bundle(checked.problems.len()));
+    }
+    let found = checked.warnings.len();
+    Err(Failure::refused("policy-warnings", format!("--deny-warnings refuses the bundle; warnings found: {found}"))
+        .remedy("fix the warnings listed, or leave out --deny-warnings"))
+}
+
+fn bad_bundle(problems: usize) -> Failure {
+    Failure::refused("bad-policy", format!("the bundle is invalid; problems found: {problems}"))
+        .remedy("fix the problems listed; nothing was applied")
 }

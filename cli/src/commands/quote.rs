@@ -1,13 +1,13 @@
-//! `comity quote`.
+//! `comity quote`: placement, start time and price of a request, without submitting it.
 
 use clap::Args;
 use comity_proto::v1;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 
-use super::request::SpecArgs;
+use super::request::{SpecArgs, read_spec};
 use crate::failure::Failure;
 use crate::session::{Session, call};
-use crate::shapes::Quote;
+use crate::views::Quote;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,12 +24,12 @@ pub struct QuoteArgs {
 }
 
 impl QuoteArgs {
-    /// Runs it.
+    /// Runs the command.
     ///
     /// # Errors
-    /// [`Failure`].
+    /// [`Failure`] of the call, or if standard output cannot be written.
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
-        let spec = self.spec.read()?;
+        let spec = read_spec(&self.spec)?;
         let mut client = RequestServiceClient::new(session.channel()?);
         let response = call(client.quote_request(v1::QuoteRequestRequest { spec: Some(spec) })).await?;
         session.print(&Quote::from(response))

@@ -1,4 +1,4 @@
-//! `comity raft`.
+//! `comity raft`: status, members, leader and log time of the broker group.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use comity_runtime::{BrokerEndpoints, ClientTls, connect};
 
 use crate::failure::Failure;
 use crate::session::Session;
-use crate::shapes::{RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};
+use crate::views::{RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};
 
-/// A broker that is up answers at once; one that is down should not hold up the others.
-const LIMIT: Duration = Duration::from_secs(5);
+/// Limit of a status call: a broker that is down must not delay the others' answers.
+const STATUS_LIMIT: Duration = Duration::from_secs(5);
 
 const STATUS_EXAMPLES: &str = "\
 Examples:
   comity raft status
   comity raft status --broker a.example.org:7443,b.example.org:7443,c.example.org:7443
 
-Each broker named is asked by itself. Brokers at the same applied index have the same state hash.
+Calls each broker separately. Brokers at the same applied index have the same state hash.
 ";
 
-/// A new member gets the whole log or a snapshot first; the brokers themselves give up after two minutes.
+/// Limit of a membership change: a new member first gets the log or a snapshot, and brokers give up after two minutes.
 const CHANGE_LIMIT: Duration = Duration::from_secs(150);
-/// Every lease is changed at once.
+/// Limit of a rebase, which changes every lease in one step.
 const REBASE_LIMIT: Duration = Duration::from_secs(30);
 
 const ADD_LEARNER_EXAMPLES: &str = "\
@@ -33,36 +33,38 @@ Examples:
   comity raft add-learner 4 --raft-address d.example.org:7444 --client-address d.example.org:7443
   comity raft promote 4
 
-The new broker must be running and reachable. It gets the log, and does not vote before it is promoted. Repeating the call
-does nothing. Only a maintainer of the federation may change members.
+The new broker must run and be reachable. It receives the log and does not vote until promoted.
+Repeating the call is safe. Only a maintainer of the federation may change members.
 ";
 
 const PROMOTE_EXAMPLES: &str = "\
 Examples:
   comity raft promote 4
 
-Waits until the broker has the log. A broker that lost its disk needs none of this: it comes back as a learner by itself,
-and votes again once it has caught up.
+Waits until the broker has the log. A broker that lost its disk needs no promotion: it rejoins as
+a learner and votes again once it has caught up.
 ";
 
 const REMOVE_EXAMPLES: &str = "\
 Examples:
   comity raft remove 2
 
-Refused where the other voters that answer would be no majority. Its number is never used again: make its successor with
-`comity-broker add-identity` under a new one. A leader that is removed hands over first.
+Refused if the other voters that answer are not a majority. Numbers are never reused: create the
+successor under a new number with `comity-broker add-identity`. A leader transfers its leadership
+before it is removed.
 ";
 
 const REPLACE_EXAMPLES: &str = "\
 Examples:
   comity raft replace 2 --by 4 --raft-address d.example.org:7444 --client-address d.example.org:7443
 
-Adds the new broker, promotes it, then removes the old one. Broken off, it may be called again and goes on.
+Adds the new broker, promotes it, then removes the old one. If interrupted, call it again to
+continue.
 ";
 
 const TRANSFER_EXAMPLES: &str = "\
 Examples:
-  comity raft transfer-leader        # to the voter whose log is furthest
+  comity raft transfer-leader        # to the voter with the longest log
   comity raft transfer-leader 3
 ";
 
@@ -71,34 +73,35 @@ Examples:
   comity raft rebase-time
   comity raft rebase-time --yes
 
-First set the brokers' clocks right, best with NTP. Log time follows the median of their wall clocks by itself, by 36 s an
-hour at most. This moves it there at once, with every lease, notice and deadline, so that each has as much time left as before.
-Start windows of requests and dates of agreements stay. Only a maintainer of the federation may do it.
+First set the brokers' clocks, preferably with NTP. Log time moves towards the median of their
+wall clocks by at most 36 s per hour. This command moves it there at once, together with every
+lease, notice and deadline, so that each keeps its remaining time. Start windows of requests and
+dates of agreements stay. Only a maintainer of the federation may call it.
 ";
 
 /// `comity raft`.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:\n  comity raft status\n  comity raft transfer-leader 2\n")]
 pub enum RaftCommand {
-    /// How each broker sees the group: leader, term, log, state
+    /// Show the group as each broker sees it: leader, term, log, state
     #[command(after_help = STATUS_EXAMPLES)]
     Status,
-    /// Adds a broker that gets the log and does not vote yet
+    /// Add a broker that receives the log and does not vote yet
     #[command(after_help = ADD_LEARNER_EXAMPLES)]
     AddLearner(AddLearnerArgs),
-    /// Lets a learner vote, once it has caught up
+    /// Let a learner vote once it has caught up
     #[command(after_help = PROMOTE_EXAMPLES)]
-    Promote(OneBroker),
-    /// Takes a broker out of the group for good
+    Promote(BrokerArgs),
+    /// Remove a broker from the group for good
     #[command(after_help = REMOVE_EXAMPLES)]
-    Remove(OneBroker),
-    /// Puts a new broker in the place of another
+    Remove(BrokerArgs),
+    /// Replace a broker with a new one
     #[command(after_help = REPLACE_EXAMPLES)]
     Replace(ReplaceArgs),
-    /// Has another voter lead
+    /// Transfer leadership to another voter
     #[command(after_help = TRANSFER_EXAMPLES)]
     TransferLeader(TransferArgs),
-    /// Says how far log time is off the brokers' clocks, and moves it there
+    /// Show how far log time is off the brokers' clocks, and move it there with --yes
     #[command(after_help = REBASE_TIME_EXAMPLES)]
     RebaseTime(RebaseTimeArgs),
 }
@@ -106,7 +109,7 @@ pub enum RaftCommand {
 /// `comity raft rebase-time`.
 #[derive(Debug, Args)]
 pub struct RebaseTimeArgs {
-    /// Moves it; without this it only says what would move
+    /// Move log time [default: dry run]
     #[arg(long)]
     yes: bool,
 }
@@ -118,159 +121,172 @@ impl RebaseTimeArgs {
         match tokio::time::timeout(REBASE_LIMIT, client.rebase_time(request)).await {
             Ok(answer) => session.print(&RebasedTime::from(answer?.into_inner())),
             Err(_) => Err(Failure::unavailable(format!("no answer within {} s", REBASE_LIMIT.as_secs()))
-                .remedy("see with 'comity raft rebase-time' how far log time is off; the call may be repeated")),
+                .remedy("run 'comity raft rebase-time' to see how far log time is off; repeating the call is safe")),
         }
     }
 }
 
-/// A new broker.
+/// `comity raft add-learner`.
 #[derive(Debug, Args)]
 pub struct AddLearnerArgs {
     /// Number of the new broker, as in its configuration
     #[arg(value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
     id: u64,
     #[command(flatten)]
-    at: Addresses,
+    addresses: BrokerAddressArgs,
 }
 
-/// Where a broker is.
+/// Addresses of a broker.
 #[derive(Debug, Args)]
-pub struct Addresses {
-    /// Where the other brokers reach its Raft endpoint
+pub struct BrokerAddressArgs {
+    /// Address of its Raft endpoint for the other brokers
     #[arg(long, value_name = "HOST:PORT")]
     raft_address: String,
-    /// Where clients and agents reach it
+    /// Address for clients and agents
     #[arg(long, value_name = "HOST:PORT")]
     client_address: String,
 }
 
-/// A member of the group.
+/// `comity raft promote` and `comity raft remove`.
 #[derive(Debug, Args)]
-pub struct OneBroker {
+pub struct BrokerArgs {
     /// Number of the broker, as `comity raft status` shows it
     #[arg(value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
     id: u64,
 }
 
-/// One broker for another.
+/// `comity raft replace`.
 #[derive(Debug, Args)]
 pub struct ReplaceArgs {
-    /// Number of the broker that goes
+    /// Number of the broker to remove
     #[arg(value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
     id: u64,
-    /// Number of the broker that comes, as in its configuration
+    /// Number of the new broker, as in its configuration
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     by: u64,
     #[command(flatten)]
-    at: Addresses,
+    addresses: BrokerAddressArgs,
 }
 
-/// The next leader.
+/// `comity raft transfer-leader`.
 #[derive(Debug, Args)]
 pub struct TransferArgs {
-    /// Number of the voter that is to lead; the one whose log is furthest where none is named
+    /// Number of the next leader [default: the voter with the longest log]
     #[arg(value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
     id: Option<u64>,
 }
 
-fn add_learner(id: u64, at: &Addresses) -> Change {
-    let (raft_address, client_address) = (at.raft_address.clone(), at.client_address.clone());
+fn add_learner(id: u64, addresses: &BrokerAddressArgs) -> Change {
+    let (raft_address, client_address) = (addresses.raft_address.clone(), addresses.client_address.clone());
     Change::AddLearner(v1::AddLearner { id, raft_address, client_address })
 }
 
-/// Carries out one change, and gives the members after it.
-async fn change(session: &Session, change: Change) -> Result<Vec<v1::RaftMember>, Failure> {
+/// Makes one membership change and returns the members after it.
+async fn change_members(session: &Session, change: Change) -> Result<Vec<v1::RaftMember>, Failure> {
     let mut client = RaftServiceClient::new(session.channel()?);
     let request = v1::ChangeMembersRequest { change: Some(change) };
     match tokio::time::timeout(CHANGE_LIMIT, client.change_members(request)).await {
         Ok(answer) => Ok(answer?.into_inner().members),
         Err(_) => Err(Failure::unavailable(format!("no answer within {} s", CHANGE_LIMIT.as_secs()))
-            .remedy("see with 'comity raft status' what became of it; the call may be repeated")),
+            .remedy("run 'comity raft status' to see the result; repeating the call is safe")),
     }
 }
 
 impl ReplaceArgs {
     async fn run(&self, session: &Session) -> Result<Vec<v1::RaftMember>, Failure> {
         if self.id == self.by {
-            return Err(Failure::configuration(format!("broker {} cannot take its own place", self.id))
+            return Err(Failure::configuration(format!("broker {} cannot replace itself", self.id))
                 .field("--by", self.by.to_string())
-                .remedy("give the new broker a new number; numbers are never used again"));
+                .remedy("give the new broker a new number; numbers are never reused"));
         }
-        change(session, add_learner(self.by, &self.at)).await?;
+        change_members(session, add_learner(self.by, &self.addresses)).await?;
         eprintln!("broker {} has the log", self.by);
-        change(session, Change::Promote(v1::Promote { id: self.by })).await?;
+        change_members(session, Change::Promote(v1::Promote { id: self.by })).await?;
         eprintln!("broker {} votes", self.by);
-        change(session, Change::Remove(v1::Remove { id: self.id })).await
+        change_members(session, Change::Remove(v1::Remove { id: self.id })).await
     }
 }
 
-type Answered = (RaftBroker, Option<v1::GetRaftStatusResponse>, Option<Failure>);
+/// One broker's answer to a status call.
+struct StatusAnswer {
+    address: String,
+    result: Result<v1::GetRaftStatusResponse, Failure>,
+}
 
 impl RaftCommand {
-    /// Runs it.
+    /// Runs the subcommand.
     ///
     /// # Errors
-    /// [`Failure`] where no broker answers.
+    /// [`Failure`] if no broker answers, or the change is refused.
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
         match self {
-            Self::AddLearner(args) => session.print(&members(change(session, add_learner(args.id, &args.at)).await?)),
-            Self::Promote(OneBroker { id }) => {
-                session.print(&members(change(session, Change::Promote(v1::Promote { id: *id })).await?))
+            Self::AddLearner(args) => {
+                session.print(&members_view(change_members(session, add_learner(args.id, &args.addresses)).await?))
             }
-            Self::Remove(OneBroker { id }) => {
-                session.print(&members(change(session, Change::Remove(v1::Remove { id: *id })).await?))
+            Self::Promote(BrokerArgs { id }) => {
+                session.print(&members_view(change_members(session, Change::Promote(v1::Promote { id: *id })).await?))
             }
-            Self::Replace(args) => session.print(&members(args.run(session).await?)),
+            Self::Remove(BrokerArgs { id }) => {
+                session.print(&members_view(change_members(session, Change::Remove(v1::Remove { id: *id })).await?))
+            }
+            Self::Replace(args) => session.print(&members_view(args.run(session).await?)),
             Self::TransferLeader(TransferArgs { id }) => {
                 let transfer = v1::TransferLeader { id: id.unwrap_or(0) };
-                session.print(&members(change(session, Change::TransferLeader(transfer)).await?))
+                session.print(&members_view(change_members(session, Change::TransferLeader(transfer)).await?))
             }
             Self::RebaseTime(args) => args.run(session).await,
-            Self::Status => {
-                let tls = session.tls()?;
-                let endpoints = session.endpoints()?;
-                let asked = endpoints.addresses().iter().map(|address| ask(address, &tls));
-                let answers: Vec<Answered> = futures::future::join_all(asked).await;
-                if let [(_, None, Some(failure)), rest @ ..] = &answers[..]
-                    && rest.iter().all(|(_, status, _)| status.is_none())
-                {
-                    return Err(failure.clone());
-                }
-                // The leader alone knows how far each member is.
-                let best = answers.iter().filter_map(|(_, status, _)| status.as_ref()).max_by_key(|s| s.id == s.leader);
-                let members = best.map(|status| status.members.clone()).unwrap_or_default();
-                session.print(&RaftStatus {
-                    brokers: answers.into_iter().map(|(broker, _, _)| broker).collect(),
-                    members: members.into_iter().map(RaftMember::from).collect(),
-                })
-            }
+            Self::Status => print_status(session).await,
         }
     }
 }
 
-fn members(members: Vec<v1::RaftMember>) -> RaftMembers {
+async fn print_status(session: &Session) -> Result<(), Failure> {
+    let tls = session.tls()?;
+    let endpoints = session.endpoints()?;
+    let calls = endpoints.addresses().iter().map(|address| ask(address, &tls));
+    let answers: Vec<StatusAnswer> = futures::future::join_all(calls).await;
+    if let [StatusAnswer { result: Err(failure), .. }, rest @ ..] = &answers[..]
+        && rest.iter().all(|answer| answer.result.is_err())
+    {
+        return Err(failure.clone());
+    }
+    // Only the leader knows the log index of each member.
+    let statuses = answers.iter().filter_map(|answer| answer.result.as_ref().ok());
+    let best = statuses.max_by_key(|status| status.id == status.leader);
+    let members = best.map(|status| status.members.clone()).unwrap_or_default();
+    let broker = |answer: StatusAnswer| match answer.result {
+        Ok(status) => RaftBroker::answered(answer.address, &status),
+        Err(failure) => RaftBroker::silent(answer.address, failure.reason),
+    };
+    session.print(&RaftStatus {
+        brokers: answers.into_iter().map(broker).collect(),
+        members: members.into_iter().map(RaftMember::from).collect(),
+    })
+}
+
+fn members_view(members: Vec<v1::RaftMember>) -> RaftMembers {
     RaftMembers { members: members.into_iter().map(RaftMember::from).collect() }
 }
 
-async fn ask(address: &str, tls: &ClientTls) -> Answered {
-    let status = match BrokerEndpoints::new([address]) {
-        Ok(endpoint) => status(&endpoint, tls).await,
+async fn ask(address: &str, tls: &ClientTls) -> StatusAnswer {
+    let result = match BrokerEndpoints::new([address]) {
+        Ok(endpoint) => broker_status(&endpoint, tls).await,
         Err(error) => Err(Failure::configuration(error.to_string())),
     };
-    match status {
-        Ok(status) => (RaftBroker::answered(address.to_owned(), &status), Some(status), None),
-        Err(failure) => (RaftBroker::silent(address.to_owned(), failure.reason.clone()), None, Some(failure)),
-    }
+    StatusAnswer { address: address.to_owned(), result }
 }
 
-/// How one broker sees its group.
+/// The group as one broker sees it.
 ///
 /// # Errors
-/// [`Failure`].
-pub(crate) async fn status(endpoint: &BrokerEndpoints, tls: &ClientTls) -> Result<v1::GetRaftStatusResponse, Failure> {
+/// [`Failure`] if it does not answer in time.
+pub(crate) async fn broker_status(
+    endpoint: &BrokerEndpoints,
+    tls: &ClientTls,
+) -> Result<v1::GetRaftStatusResponse, Failure> {
     let mut client = RaftServiceClient::new(connect(endpoint, tls));
-    match tokio::time::timeout(LIMIT, client.get_raft_status(v1::GetRaftStatusRequest {})).await {
+    match tokio::time::timeout(STATUS_LIMIT, client.get_raft_status(v1::GetRaftStatusRequest {})).await {
         Ok(answer) => Ok(answer?.into_inner()),
-        Err(_) => Err(Failure::unavailable(format!("no answer within {} s", LIMIT.as_secs()))),
+        Err(_) => Err(Failure::unavailable(format!("no answer within {} s", STATUS_LIMIT.as_secs()))),
     }
 }

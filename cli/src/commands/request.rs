@@ -1,4 +1,4 @@
-//! `comity request`.
+//! `comity request`: submit, follow, cancel and explain requests for GPUs.
 
 use std::time::Duration;
 
@@ -7,20 +7,22 @@ use comity_proto::v1;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 
 mod follow;
+mod read_spec;
 mod spec_args;
 mod spec_file;
 mod submit;
 mod wiring_args;
 
 pub use follow::{Change, Followed, Follower};
+pub use read_spec::read_spec;
 pub use spec_args::SpecArgs;
 pub use submit::SubmitArgs;
 
 use crate::failure::Failure;
 use crate::output::Format;
 use crate::session::{Session, all_pages, call, idempotency_key};
-use crate::shapes::{Explanation, LeaseState, List, Request};
 use crate::units::parse_duration_ms;
+use crate::views::{Explanation, LeaseState, List, Request};
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -33,89 +35,91 @@ Examples:
 ";
 const WATCH_EXAMPLES: &str = "\
 Examples:
-  comity request watch req-42                     until its lease is active, or it ends
-  comity request watch req-42 -o json             one object a line for each change
+  comity request watch req-42                     follow it until its lease is active or it ends
+  comity request watch req-42 -o json             print each change as one JSON object per line
 ";
 const CANCEL_EXAMPLES: &str = "\
 Examples:
   comity request cancel req-42
 
-A lease that the request has ends with it: everything that runs there is stopped, and its GPUs go back to the donor.
+Its lease, if any, ends too: the donor stops everything that runs there and gets its GPUs back.
 ";
 const EXPLAIN_EXAMPLES: &str = "\
 Examples:
-  comity request explain req-42                   for each donor: why not, and what would unblock it
+  comity request explain req-42        show for each donor why not, and what would unblock it
 ";
 
 /// `comity request`.
 #[derive(Debug, Subcommand)]
-#[command(
-    after_help = "Examples:\n  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 --wait\n  comity request explain req-42\n"
-)]
-#[expect(clippy::large_enum_variant, reason = "there is one per process, parsed from the command line")]
+#[command(after_help = "\
+Examples:
+  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 --wait
+  comity request explain req-42
+")]
+#[expect(clippy::large_enum_variant, reason = "a process parses one")]
 pub enum RequestCommand {
-    /// Submits a request for GPUs
+    /// Submit a request for GPUs
     Submit(SubmitArgs),
-    /// Lists requests
+    /// List requests
     #[command(after_help = LIST_EXAMPLES)]
-    List(ListArgs),
-    /// Shows one request
+    List(RequestListArgs),
+    /// Show one request
     #[command(after_help = SHOW_EXAMPLES)]
-    Show(IdArgs),
-    /// Follows a request until its lease is active or it ends
+    Show(RequestIdArgs),
+    /// Follow a request until its lease is active or it ends
     #[command(after_help = WATCH_EXAMPLES)]
-    Watch(WatchArgs),
-    /// Takes a request back; its lease, if it has one, ends
+    Watch(RequestWatchArgs),
+    /// Cancel a request and its lease, if any
     #[command(after_help = CANCEL_EXAMPLES)]
-    Cancel(CancelArgs),
-    /// Says for each donor why a request is not placed there, and what would unblock it
+    Cancel(RequestCancelArgs),
+    /// Show for each donor why a request is not placed there, and what would unblock it
     #[command(after_help = EXPLAIN_EXAMPLES)]
-    Explain(IdArgs),
+    Explain(RequestIdArgs),
 }
 
-/// Lists.
+/// `comity request list`.
 #[derive(Debug, Args)]
-pub struct ListArgs {
-    /// Only this tenant's
+pub struct RequestListArgs {
+    /// Only requests of this tenant
     #[arg(long)]
     tenant: Option<String>,
-    /// Also those that ended
+    /// Include ended requests
     #[arg(long)]
     all: bool,
 }
 
-/// Names a request.
+/// `comity request show` and `comity request explain`.
 #[derive(Debug, Args)]
-pub struct IdArgs {
+pub struct RequestIdArgs {
     /// Request, as in req-42
     request: String,
 }
 
 /// `comity request watch`.
 #[derive(Debug, Args)]
-pub struct WatchArgs {
+pub struct RequestWatchArgs {
     /// Request, as in req-42
     request: String,
-    /// Give up after this time (exit code 5); the request goes on
+    /// Stop watching after this time (exit code 5); the request continues
     #[arg(long, value_parser = parse_duration_ms, allow_hyphen_values = true, value_name = "DURATION")]
     timeout: Option<u64>,
 }
 
 /// `comity request cancel`.
 #[derive(Debug, Args)]
-pub struct CancelArgs {
+pub struct RequestCancelArgs {
     /// Request, as in req-42
     request: String,
-    /// Repeats an earlier call without a second effect
+    /// Key that makes a repeated call safe: the same key has no second effect [default: random]
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
 }
 
 impl RequestCommand {
-    /// Runs it.
+    /// Runs the subcommand.
     ///
     /// # Errors
-    /// [`Failure`].
+    /// [`Failure`] of the call, or if standard output cannot be written.
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
         match self {
             Self::Submit(args) => args.run(session).await,
@@ -143,7 +147,7 @@ impl RequestCommand {
     }
 }
 
-impl CancelArgs {
+impl RequestCancelArgs {
     async fn run(&self, session: &Session) -> Result<(), Failure> {
         let mut client = RequestServiceClient::new(session.channel()?);
         let request = v1::CancelRequestRequest {
@@ -154,21 +158,21 @@ impl CancelArgs {
         let request = Request::from(response.request.unwrap_or_default());
         session.print(&request)?;
         let (Some(lease), Format::Table) = (&request.lease, session.format) else { return Ok(()) };
-        // The request is cancelled, whether its lease can be looked up or not.
-        if let Ok(lease) = super::lease::get(session, lease).await
+        // A failed look-up must not fail the cancellation, which succeeded.
+        if let Ok(lease) = super::lease::get_lease(session, lease).await
             && lease.end_reason == Some("cancelled")
         {
             let donor = lease.donor.as_deref().unwrap_or("the donor");
             match lease.state {
                 LeaseState::Ended => eprintln!("{} has ended with it: {donor} has its GPUs back", lease.id),
-                _ => eprintln!("{} ends with it: what runs there is stopped, and {donor} gets its GPUs back", lease.id),
+                _ => eprintln!("{} ends with it: {donor} stops what runs there and gets its GPUs back", lease.id),
             }
         }
         Ok(())
     }
 }
 
-impl ListArgs {
+impl RequestListArgs {
     async fn run(&self, session: &Session) -> Result<(), Failure> {
         let client = RequestServiceClient::new(session.channel()?);
         let (items, revision) = all_pages(|page| {

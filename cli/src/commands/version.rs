@@ -1,4 +1,4 @@
-//! `comity version`.
+//! `comity version`: versions of this client and of the broker.
 
 use clap::Args;
 use comity_proto::v1;
@@ -11,7 +11,7 @@ use crate::session::{Session, call};
 
 const EXAMPLES: &str = "\
 Examples:
-  comity version                 of this command, and of the broker if one is named
+  comity version                 versions of this client and, if one is given, of the broker
   comity version --client
 ";
 
@@ -19,12 +19,12 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct VersionArgs {
-    /// Only of this command: asks no broker
+    /// Only the client's version; call no broker
     #[arg(long)]
     client: bool,
 }
 
-/// Versions.
+/// The answer.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Versions {
@@ -46,10 +46,10 @@ impl Answer for Versions {
 }
 
 impl VersionArgs {
-    /// Runs it.
+    /// Runs the command.
     ///
     /// # Errors
-    /// [`Failure`] where a broker is named and does not answer.
+    /// [`Failure`] if a broker is given and does not answer.
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
         let client = env!("CARGO_PKG_VERSION");
         let mut versions = Versions { client, broker: None, trust_domain: None, ca_sha256: None };

@@ -1,4 +1,4 @@
-//! The whole federation: brokers, policy, members.
+//! Starts and stops the whole federation: brokers, policy, member clusters.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -12,8 +12,9 @@ use comity_runtime::BrokerEndpoints;
 use super::brokers::{self, Brokers};
 use super::home::Home;
 use super::institutions::Institutions;
+use super::inventories::NAMES;
 use super::kubernetes_clusters::KubernetesClusters;
-use super::member::{Member, NAMES};
+use super::member::Member;
 use super::timeline::{Step, Timeline};
 use crate::commands::{policy, raft};
 use crate::exit::Exit;
@@ -21,9 +22,9 @@ use crate::failure::Failure;
 use crate::output::Format;
 use crate::session::{Session, call, idempotency_key};
 
-/// Until a leader is elected; takes a second at most on a machine that is not overloaded.
+/// Limit until a leader is elected; takes at most a second unless the machine is overloaded.
 const ELECTION_LIMIT: Duration = Duration::from_secs(20);
-/// Until every cluster is connected and has advertised its devices.
+/// Limit until every cluster is connected and has an offer.
 const JOIN_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
@@ -31,16 +32,16 @@ const POLL: Duration = Duration::from_millis(10);
 pub(super) struct Federation {
     brokers: Brokers,
     agents: Vec<Agent>,
-    /// Certificate of alice, who submits for poly-ml.
+    /// Identity directory of alice, who submits requests for the tenant poly-ml.
     pub(super) alice: PathBuf,
-    /// Certificate of ingrid, who maintains the federation.
+    /// Identity directory of ingrid, a maintainer of the federation.
     pub(super) maintainer: PathBuf,
-    /// Where everything lies.
+    /// Directory of all state.
     pub(super) home: PathBuf,
 }
 
 impl Federation {
-    /// Starts everything, or takes down again what was started.
+    /// Starts everything; stops what was started if a step fails.
     pub(super) async fn start(
         home: &Home,
         clusters: Option<&KubernetesClusters>,
@@ -55,7 +56,7 @@ impl Federation {
             maintainer: brokers::maintainer_dir(home),
             home: home.path().to_owned(),
         };
-        match federation.fill(home, &institutions, clusters, timeline).await {
+        match federation.start_members(home, &institutions, clusters, timeline).await {
             Ok(()) => Ok(federation),
             Err(failure) => {
                 federation.stop().await;
@@ -64,36 +65,37 @@ impl Federation {
         }
     }
 
-    async fn fill(
+    /// Waits for a leader, applies the example policy and starts the member clusters.
+    async fn start_members(
         &mut self,
         home: &Home,
         institutions: &Institutions,
         clusters: Option<&KubernetesClusters>,
         timeline: &mut Timeline,
     ) -> Result<(), Failure> {
-        self.alice = brokers::user(home, "alice")?;
+        self.alice = brokers::issue_user(home, "alice")?;
         let maintainer = self.session(&self.maintainer);
-        let leader = self.elected(&maintainer).await?;
+        let leader = self.wait_for_leader(&maintainer).await?;
         let mut client = PolicyServiceClient::new(maintainer.channel()?);
         let applied = policy::apply(&mut client, institutions.files.clone(), None, idempotency_key(None)).await?;
         if !applied.ok {
             return Err(Failure::refused(
                 "bad-policy",
-                format!("the broker refuses the example policy: {:?}", applied.problems),
+                format!("the broker rejects the example policy: {:?}", applied.problems),
             ));
         }
         let documents = applied.documents;
         let detail = format!("three brokers, broker {leader} leads; policy of {documents} documents is in force");
-        timeline.done(Step::BrokersReady, &detail);
+        timeline.complete(Step::BrokersReady, &detail);
 
         let names = clusters.map_or(&NAMES[..], KubernetesClusters::names);
         let joining = names.iter().map(|name| {
             let kubeconfig = clusters.and_then(|clusters| clusters.kubeconfig(name));
             let member = Member::new(home, name, kubeconfig, institutions);
             let maintainer = &maintainer;
-            async move { joined(member?, maintainer).await }
+            async move { join(member?, maintainer).await }
         });
-        // All of them are waited for, so that none is left running when another fails.
+        // Wait for all agents, so that a failure of one leaves no other running.
         let mut problem = None;
         for agent in futures::future::join_all(joining).await {
             match agent {
@@ -104,32 +106,32 @@ impl Federation {
         if let Some(failure) = problem {
             return Err(failure);
         }
-        let devices = self.advertised(&maintainer, names).await?;
+        let devices = self.wait_for_offers(&maintainer, names).await?;
         let note = if clusters.is_some() {
             "real Kubernetes API servers"
         } else {
             "an echo API stands in for their API servers"
         };
-        timeline.done(Step::ClustersJoined, &format!("{}; {devices} GPUs in all; {note}", names.join(", ")));
+        timeline.complete(Step::ClustersJoined, &format!("{}; {devices} GPUs in all; {note}", names.join(", ")));
         Ok(())
     }
 
-    /// A session of a user of this federation.
+    /// A session with the caller's certificate in `identity`.
     pub(super) fn session(&self, identity: &std::path::Path) -> Session {
-        Session::to(&self.brokers.endpoints, identity, Format::Table)
+        Session::for_federation(&self.brokers.endpoints, identity, Format::Table)
     }
 
-    /// Where the brokers are.
+    /// Addresses of the brokers.
     pub(super) const fn endpoints(&self) -> &BrokerEndpoints {
         &self.brokers.endpoints
     }
 
-    /// The socket of a cluster's agent.
+    /// Socket of the local API of a cluster's agent.
     pub(super) fn agent_socket(&self, cluster: &str) -> Option<PathBuf> {
         self.agents.iter().find(|agent| agent.cluster() == cluster).map(|agent| agent.socket().to_owned())
     }
 
-    /// "host:port" of a cluster's API server, or of the echo API in its place.
+    /// "host:port" of a cluster's API server, or of the echo API that replaces it.
     pub(super) fn api_address(&self, cluster: &str) -> Option<String> {
         let target = self.agents.iter().find(|agent| agent.cluster() == cluster)?.api_target();
         let (host, port) = target.address();
@@ -142,37 +144,38 @@ impl Federation {
         self.brokers.stop().await;
     }
 
-    async fn elected(&self, session: &Session) -> Result<u64, Failure> {
+    /// Waits until the brokers have a leader; returns its number.
+    async fn wait_for_leader(&self, session: &Session) -> Result<u64, Failure> {
         let tls = session.tls()?;
         let began = Instant::now();
         loop {
-            let last = match raft::status(self.endpoints(), &tls).await {
+            let problem = match raft::broker_status(self.endpoints(), &tls).await {
                 Ok(status) if status.leader != 0 => return Ok(status.leader),
                 Ok(_) => "no leader is known".to_owned(),
                 Err(failure) => failure.reason,
             };
             if began.elapsed() > ELECTION_LIMIT {
                 return Err(Failure::unavailable(format!(
-                    "the brokers have no leader after {ELECTION_LIMIT:?}: {last}"
+                    "the brokers have no leader after {ELECTION_LIMIT:?}: {problem}"
                 )));
             }
             tokio::time::sleep(POLL).await;
         }
     }
 
-    /// Waits until the brokers hear every cluster and know its devices; how many devices there are.
-    async fn advertised(&self, session: &Session, names: &[&str]) -> Result<u32, Failure> {
+    /// Waits until every cluster is connected and has an offer; returns the number of devices.
+    async fn wait_for_offers(&self, session: &Session, names: &[&str]) -> Result<u32, Failure> {
         let mut client = FederationServiceClient::new(session.channel()?);
         let began = Instant::now();
         loop {
             let request = v1::ListClustersRequest { page: None, consistency: session.consistency() };
             let clusters = call(client.list_clusters(request)).await?.clusters;
-            let there = |name: &str| clusters.iter().any(|c| c.id == name && c.connected && c.offer_generation > 0);
-            if names.iter().all(|name| there(name)) {
+            let has_offer = |name: &str| clusters.iter().any(|c| c.id == name && c.connected && c.offer_generation > 0);
+            if names.iter().all(|name| has_offer(name)) {
                 return Ok(clusters.iter().map(|cluster| cluster.devices).sum());
             }
             if began.elapsed() > JOIN_LIMIT {
-                let missing: Vec<_> = names.iter().filter(|name| !there(name)).copied().collect();
+                let missing: Vec<_> = names.iter().filter(|name| !has_offer(name)).copied().collect();
                 return Err(Failure::unavailable(format!(
                     "not connected after {JOIN_LIMIT:?}: {}",
                     missing.join(", ")
@@ -184,18 +187,18 @@ impl Federation {
 }
 
 /// Invites a member, unless it joined in an earlier run, and starts its agent.
-async fn joined(mut member: Member, maintainer: &Session) -> Result<Agent, Failure> {
+async fn join(mut member: Member, maintainer: &Session) -> Result<Agent, Failure> {
     if !member.has_joined() {
         let mut client = FederationServiceClient::new(maintainer.channel()?);
         let request = v1::InviteClusterRequest {
             cluster: member.cluster().to_owned(),
             ttl_ms: 0,
             idempotency_key: idempotency_key(None),
-            // The run before may have ended between the two halves of joining.
+            // An earlier run may have stopped in the middle of joining.
             replace: true,
         };
         let invited = call(client.invite_cluster(request)).await?;
-        member.invite(&invited.token)?;
+        member.set_join_token(&invited.token)?;
     }
     let cluster = member.cluster();
     let agent = member.start().await?;

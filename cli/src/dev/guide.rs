@@ -1,20 +1,20 @@
-//! How to go on, once everything runs.
+//! Prints commands to try while the federation runs.
 
 use comity_runtime::atomic_file::{self, PRIVATE};
 
+use super::demonstration::LeaseInUse;
 use super::federation::Federation;
+use super::inventories::{DONOR, NAMES, ORIGIN};
 use super::kubernetes_clusters::KubernetesClusters;
-use super::member::{DONOR, NAMES, ORIGIN};
-use super::story::InUse;
 use super::timeline::Timeline;
 use crate::failure::Failure;
 use crate::output::{Format, write_stdout};
 
-/// Tells people what to type, and scripts the times until here.
+/// Prints the commands for people, or the steps so far for scripts.
 pub(super) fn show(
     federation: &Federation,
     clusters: Option<&KubernetesClusters>,
-    used: &InUse,
+    used: &LeaseInUse,
     timeline: &Timeline,
 ) -> Result<(), Failure> {
     if timeline.format() != Format::Table {
@@ -53,7 +53,8 @@ As ingrid, who maintains the federation:
     text.push_str(&match clusters {
         None => format!(
             "
-These clusters have no Kubernetes: {DONOR} serves a small echo API in its place. For real API servers: comity dev --kubernetes
+These clusters have no Kubernetes: {DONOR} serves a small echo API instead.
+For real API servers, run: comity dev --kubernetes
 "
         ),
         Some(clusters) => {
@@ -63,7 +64,7 @@ These clusters have no Kubernetes: {DONOR} serves a small echo API in its place.
                 .collect();
             format!(
                 "
-Kubeconfigs with every right:
+Administrators' kubeconfigs:
 {paths}
   kubectl --kubeconfig {tenant} get resourcequota,pods               as the tenant, through the tunnel
   kubectl --kubeconfig {donor} get namespaces -l comity.dev/lease    as the donor's administrator
@@ -73,6 +74,6 @@ Kubeconfigs with every right:
             )
         }
     });
-    timeline.say(&text);
+    timeline.print(&text);
     Ok(())
 }

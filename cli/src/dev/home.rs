@@ -1,6 +1,6 @@
-//! The directory in which everything of a federation lies: a temporary one, or one that is kept.
+//! The state directory of the federation, temporary or kept.
 //!
-//! A lock tells a directory in use from one that a killed process left: the next start removes those.
+//! A lock distinguishes a directory in use from one that a killed process left; the next start removes the latter.
 
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
@@ -13,12 +13,12 @@ use crate::failure::Failure;
 
 const PREFIX: &str = "comity-dev-";
 const LOCK: &str = "lock";
-/// Directories of earlier runs that are looked at in one start.
-const MAX_SWEPT: usize = 1_000;
+/// Directory entries that one start examines for leftovers.
+const MAX_ENTRIES: usize = 1_000;
 const REMOVE_TRIES: u32 = 20;
 const REMOVE_PAUSE: Duration = Duration::from_millis(50);
 
-/// The directory, locked.
+/// The locked state directory.
 #[derive(Debug)]
 pub(super) struct Home {
     path: PathBuf,
@@ -27,56 +27,55 @@ pub(super) struct Home {
 }
 
 impl Home {
-    /// Opens the directory that is kept, or makes a temporary one.
+    /// Opens the kept directory, or creates a temporary one.
     pub(super) fn open(kept: Option<&Path>) -> Result<Self, Failure> {
         let path = match kept {
-            Some(path) => std::path::absolute(path).map_err(|error| bad(path, &error))?,
+            Some(path) => std::path::absolute(path).map_err(|error| unusable(path, &error))?,
             None => {
-                sweep(&std::env::temp_dir());
-                // Unix sockets live below, and their paths may not be long.
+                remove_leftovers(&std::env::temp_dir());
+                // Keep the name short: paths of Unix sockets below it are limited in length.
                 let name = format!("{PREFIX}{}", &SystemEntropy.unique_hex()[..8]);
                 std::env::temp_dir().join(name)
             }
         };
-        atomic_file::create_private_dir(&path).map_err(|error| bad(&path, &error))?;
-        let lock = File::create(path.join(LOCK)).map_err(|error| bad(&path, &error))?;
+        atomic_file::create_private_dir(&path).map_err(|error| unusable(&path, &error))?;
+        let lock = File::create(path.join(LOCK)).map_err(|error| unusable(&path, &error))?;
         match lock.try_lock() {
             Ok(()) => Ok(Self { path, kept: kept.is_some(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => {
-                Err(bad(&path, &"another 'comity dev' uses it").remedy("stop that one, or name another directory"))
-            }
-            Err(TryLockError::Error(error)) => Err(bad(&path, &error)),
+            Err(TryLockError::WouldBlock) => Err(unusable(&path, &"another 'comity dev' uses it")
+                .remedy("stop the other one, or give another directory")),
+            Err(TryLockError::Error(error)) => Err(unusable(&path, &error)),
         }
     }
 
-    /// The directory.
+    /// Path of the directory.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A directory in it.
+    /// Path of an entry in it.
     pub(super) fn dir(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// What must go even if this process ends at once.
-    pub(super) fn path_to_remove(&self) -> Option<PathBuf> {
+    /// The directory, if it is temporary and must be removed even when the process exits at once.
+    pub(super) fn temporary_path(&self) -> Option<PathBuf> {
         (!self.kept).then(|| self.path.clone())
     }
 
-    /// Removes the directory unless it is kept.
+    /// Removes the directory if it is temporary.
     pub(super) fn close(self) -> Result<(), Failure> {
         if self.kept {
             return Ok(());
         }
-        // After an interruption some task may still write a last file while the others are being removed.
+        // After an interrupt, a task may still write a file during the removal: try again.
         let mut tries = 1;
         loop {
             match fs::remove_dir_all(&self.path) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
                 Err(_) if tries < REMOVE_TRIES => std::thread::sleep(REMOVE_PAUSE),
-                Err(error) => return Err(bad(&self.path, &error)),
+                Err(error) => return Err(unusable(&self.path, &error)),
             }
             tries += 1;
         }
@@ -86,22 +85,22 @@ impl Home {
 impl Drop for Home {
     fn drop(&mut self) {
         if !self.kept {
-            // After `close` there is nothing left; after a panic nobody can be told.
+            // Nothing is left after `close`; after a panic there is nobody to report an error to.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
 }
 
-fn bad(path: &Path, error: &dyn std::fmt::Display) -> Failure {
+fn unusable(path: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::configuration(format!("cannot use the state directory {}: {error}", path.display()))
         .field("--state", path.display())
 }
 
-/// Removes what runs left that were killed.
-fn sweep(temp: &Path) {
-    let entries = fs::read_dir(temp).into_iter().flatten().flatten().take(MAX_SWEPT);
+/// Removes the directories of killed runs.
+fn remove_leftovers(temp: &Path) {
+    let entries = fs::read_dir(temp).into_iter().flatten().flatten().take(MAX_ENTRIES);
     for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX)) {
-        // Without a lock file it is not ours, or is being made at this moment.
+        // Without a lock file, it is not ours or is just being created.
         let lock = File::open(entry.path().join(LOCK)).ok();
         if lock.is_some_and(|lock| lock.try_lock().is_ok()) {
             let _ = fs::remove_dir_all(entry.path());
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_temporary_directory_goes_and_so_do_those_of_killed_runs() {
+    fn temporary_directories_of_this_and_of_killed_runs_are_removed() {
         let home = Home::open(None).expect("opened");
         let path = home.path().to_owned();
         assert!(path.join(LOCK).exists());
@@ -135,7 +134,7 @@ mod tests {
         fs::create_dir(&left).expect("made");
         File::create(left.join(LOCK)).expect("made");
         fs::create_dir(temp.path().join("comity-dev-foreign")).expect("made");
-        sweep(temp.path());
+        remove_leftovers(temp.path());
         assert!(!left.exists() && temp.path().join("comity-dev-foreign").exists());
         home.close().expect("closed");
         assert!(!path.exists());

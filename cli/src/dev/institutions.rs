@@ -1,4 +1,4 @@
-//! The example policy, with signing keys that this machine holds: the real institutions' keys are theirs alone.
+//! The example policy with institutions' signing keys that this machine generates.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use comity_runtime::{IdentityKey, IdentityPublicKey, SystemEntropy, atomic_file}
 
 use crate::failure::Failure;
 
-/// `policy/examples`, in this binary: an installed `comity` needs no checkout.
+/// Embeds files of `policy/examples`, so that an installed `comity` needs no checkout.
 macro_rules! examples {
     ($($path:literal),* $(,)?) => {
         [$(($path, include_str!(concat!("../../../policy/examples/", $path)))),*]
@@ -36,7 +36,7 @@ const EXAMPLES: [(&str, &str); 17] = examples![
 ];
 const KEY_PREFIX: &str = "ed25519:";
 
-/// The policy in force, and the keys behind it.
+/// The policy to apply, and the institutions' keys.
 #[derive(Debug)]
 pub(super) struct Institutions {
     /// All policy files.
@@ -50,10 +50,10 @@ pub(super) struct Institutions {
 }
 
 impl Institutions {
-    /// Reads or makes the institutions' keys in a directory, and puts them into the example policy.
+    /// Loads or generates the institutions' keys in a directory, and puts them into the example policy.
     pub(super) fn open(dir: &Path) -> Result<Self, Failure> {
         let bad = |error: &dyn std::fmt::Display| {
-            Failure::configuration(format!("cannot make the institutions' keys: {error}"))
+            Failure::configuration(format!("cannot load or generate the institutions' keys: {error}"))
                 .field("--state", dir.display())
         };
         atomic_file::create_private_dir(dir).map_err(|error| bad(&error))?;
@@ -69,7 +69,7 @@ impl Institutions {
             let owner = bundle.institutions.iter().find(|(_, document)| document.origin.file == file.path);
             let key = owner.and_then(|(name, _)| keys.get(name));
             if let Some(key) = key {
-                file.text = with_key(&file.text, &key.public());
+                file.text = with_signing_key(&file.text, &key.public());
             }
         }
         compile(&BundleSource { files: files.clone(), commit: None })?;
@@ -90,7 +90,7 @@ impl Institutions {
         Some((owner, self.keys.get(owner)?))
     }
 
-    /// Public keys by institution: what an administrator pins in an agent's configuration.
+    /// Public keys by institution, as an administrator pins them in an agent's configuration.
     pub(super) fn public_keys(&self) -> BTreeMap<String, Vec<IdentityPublicKey>> {
         self.keys.iter().map(|(name, key)| (name.clone(), vec![key.public()])).collect()
     }
@@ -104,13 +104,13 @@ fn compile(source: &BundleSource) -> Result<Bundle, Failure> {
     Bundle::compile(source).map_err(|problems| {
         Failure::refused(
             "bad-policy",
-            format!("the example policy is not good\n{}", comity_policy::render_problems(&problems)),
+            format!("the example policy is invalid\n{}", comity_policy::render_problems(&problems)),
         )
     })
 }
 
-/// Puts a key in place of the first signing key of a document, and leaves the others out.
-fn with_key(text: &str, key: &IdentityPublicKey) -> String {
+/// Replaces the signing keys of an institution's document with one key.
+fn with_signing_key(text: &str, key: &IdentityPublicKey) -> String {
     let mut replaced = false;
     let mut lines = String::new();
     for line in text.lines() {
@@ -154,7 +154,7 @@ mod tests {
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../policy/examples");
         let (there, here) = (comity_policy::read_directory(&examples).expect("read"), example_files());
         let paths = |files: &[SourceFile]| files.iter().map(|file| file.path.clone()).collect::<Vec<_>>();
-        assert_eq!(paths(&here), paths(&there), "name them in EXAMPLES");
+        assert_eq!(paths(&here), paths(&there), "list them in EXAMPLES");
         assert_eq!(here, there);
     }
 }

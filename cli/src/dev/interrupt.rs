@@ -1,4 +1,4 @@
-//! Ctrl-C: once to stop, twice to stop at once. Either way nothing is left behind.
+//! Handles Ctrl-C: once to stop in order, twice to stop at once. Both remove the temporary directory.
 
 use std::path::PathBuf;
 
@@ -7,17 +7,17 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;
 
-/// What a shell reports for SIGINT.
-const INTERRUPTED: i32 = 130;
+/// Exit code of a process that SIGINT ends, by convention of shells.
+const INTERRUPTED_EXIT_CODE: i32 = 130;
 
-/// Whether to stop.
+/// Tells when to stop.
 #[derive(Clone, Debug)]
 pub(super) struct Interrupt(Shutdown);
 
 impl Interrupt {
-    /// Listens to SIGINT and SIGTERM from now on. The second one removes `remove` and ends the process.
+    /// Listens for SIGINT and SIGTERM. The second signal removes the directory `remove` and exits the process.
     pub(super) fn listen(remove: Option<PathBuf>) -> Result<Self, Failure> {
-        let failed = |error: std::io::Error| Failure::unavailable(format!("cannot listen to signals: {error}"));
+        let failed = |error: std::io::Error| Failure::unavailable(format!("cannot listen for signals: {error}"));
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
         let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
         let shutdown = Shutdown::new();
@@ -32,7 +32,7 @@ impl Interrupt {
                     if let Some(path) = &remove {
                         let _ = std::fs::remove_dir_all(path);
                     }
-                    std::process::exit(INTERRUPTED);
+                    std::process::exit(INTERRUPTED_EXIT_CODE);
                 }
                 trigger.trigger();
             }
@@ -40,15 +40,18 @@ impl Interrupt {
         Ok(Self(shutdown))
     }
 
-    /// The work's outcome, unless it is time to stop before.
-    pub(super) async fn or<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    /// Runs `work` until it ends or the first signal arrives.
+    ///
+    /// # Errors
+    /// [`Failure`] of the work, or `interrupted`.
+    pub(super) async fn run_until<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         tokio::select! {
             outcome = work => outcome,
-            () = self.triggered() => Err(Failure::refused("interrupted", "interrupted before the story was over")),
+            () = self.triggered() => Err(Failure::refused("interrupted", "interrupted before the demonstration ended")),
         }
     }
 
-    /// Ends when it is time to stop.
+    /// Waits for the first signal.
     pub(super) async fn triggered(&self) {
         self.0.triggered().await;
     }

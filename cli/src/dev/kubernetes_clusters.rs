@@ -1,4 +1,4 @@
-//! Real Kubernetes clusters for `--kubernetes`: two control planes that are started here, or clusters that exist.
+//! Kubernetes clusters for `--kubernetes`: two control planes started here, or existing clusters.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,19 +9,19 @@ use kube::Api;
 use kube::config::Kubeconfig;
 
 use super::home::Home;
-use super::member::{DONOR, NAMES};
+use super::inventories::{DONOR, NAMES};
 use super::timeline::Timeline;
 use crate::commands::lease::kube_client;
 use crate::failure::Failure;
 
-/// The donor's nodes are simulated: pods are scheduled and accounted there, and no container exists.
+/// Simulated nodes of the donor: Kubernetes schedules and counts pods there, but runs no containers.
 const DONOR_NODES: [&str; 2] = ["gpu-1", "gpu-2"];
-const GPUS_A_NODE: u32 = 8;
-/// Until the namespace controller has removed everything in it.
-const GONE_LIMIT: Duration = Duration::from_secs(60);
+const GPUS_PER_NODE: u32 = 8;
+/// Limit until the namespace controller has removed a namespace.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 
-/// Clusters, the origin first.
+/// The clusters, the origin first.
 #[derive(Debug)]
 pub(super) struct KubernetesClusters {
     kubeconfigs: Vec<PathBuf>,
@@ -36,30 +36,30 @@ fn failed(error: &dyn std::error::Error) -> Failure {
         source = error.source();
     }
     Failure::unavailable(format!("no Kubernetes control plane: {text}"))
-        .remedy("see 'Kubernetes programs' in the README, or name clusters that exist with --kubeconfig")
+        .remedy("see 'Kubernetes programs' in the README, or use existing clusters with --kubeconfig")
 }
 
 impl KubernetesClusters {
-    /// Uses the clusters of `kubeconfigs`; starts two where none are given.
+    /// Uses the clusters of `kubeconfigs`, or starts two if none are given.
     pub(super) async fn start(home: &Home, kubeconfigs: &[PathBuf], timeline: &Timeline) -> Result<Self, Failure> {
         if !kubeconfigs.is_empty() {
             return Ok(Self { kubeconfigs: kubeconfigs.to_vec(), started: Vec::new() });
         }
-        timeline.note("starting two Kubernetes control planes (the first time their programs are fetched or built)");
+        timeline.note("starting two Kubernetes control planes (the first run downloads or builds their programs)");
         let binaries = Binaries::ensure(Needs::ControlPlane).await.map_err(|error| failed(&error))?;
         let config = |name: &str, nodes| ControlPlaneConfig {
             nodes,
-            keep_state: home.path_to_remove().is_none(),
+            keep_state: home.temporary_path().is_none(),
             ..ControlPlaneConfig::new(name, home.dir("kubernetes").join(name))
         };
-        let donor_nodes = DONOR_NODES.map(|name| SimulatedNode::h100(name, GPUS_A_NODE)).to_vec();
+        let donor_nodes = DONOR_NODES.map(|name| SimulatedNode::h100(name, GPUS_PER_NODE)).to_vec();
         let began = Instant::now();
         let (origin, donor) = tokio::try_join!(
             ControlPlane::start(&binaries, config(NAMES[0], Vec::new())),
             ControlPlane::start(&binaries, config(DONOR, donor_nodes)),
         )
         .map_err(|error| failed(&error))?;
-        timeline.note(&format!("control planes are ready after {} ms", began.elapsed().as_millis()));
+        timeline.note(&format!("control planes ready after {} ms", began.elapsed().as_millis()));
         let started = vec![origin, donor];
         Ok(Self { kubeconfigs: started.iter().map(ControlPlane::admin_kubeconfig_path).collect(), started })
     }
@@ -75,29 +75,29 @@ impl KubernetesClusters {
         self.kubeconfigs.get(index).map(PathBuf::as_path)
     }
 
-    fn donor(&self) -> Result<Kubeconfig, Failure> {
-        let path = self.kubeconfig(DONOR).ok_or_else(|| Failure::usage("there is no donor"))?;
+    fn donor_kubeconfig(&self) -> Result<Kubeconfig, Failure> {
+        let path = self.kubeconfig(DONOR).ok_or_else(|| Failure::usage("no donor kubeconfig is given"))?;
         Kubeconfig::read_from(path)
             .map_err(|error| Failure::configuration(error.to_string()).field("--kubeconfig", path.display()))
     }
 
-    /// Waits until a namespace is gone from the donor.
-    pub(super) async fn namespace_is_gone(&self, namespace: &str) -> Result<(), Failure> {
-        let namespaces: Api<Namespace> = Api::all(kube_client(self.donor()?).await?);
+    /// Waits until the donor has removed a namespace.
+    pub(super) async fn wait_for_namespace_removal(&self, namespace: &str) -> Result<(), Failure> {
+        let namespaces: Api<Namespace> = Api::all(kube_client(self.donor_kubeconfig()?).await?);
         let began = Instant::now();
         loop {
             let found = namespaces.get_opt(namespace).await.map_err(|error| failed(&error))?;
             if found.is_none() {
                 return Ok(());
             }
-            if began.elapsed() > GONE_LIMIT {
+            if began.elapsed() > REMOVAL_LIMIT {
                 return Err(Failure::refused("left-behind", format!("{DONOR} still has the namespace {namespace}")));
             }
             tokio::time::sleep(POLL).await;
         }
     }
 
-    /// Stops what was started here.
+    /// Stops the control planes that this process started.
     pub(super) async fn stop(self) -> Result<(), Failure> {
         let mut problem = None;
         for cluster in self.started {

@@ -1,4 +1,4 @@
-//! The member clusters: what each has, and its agent.
+//! A member cluster: its agent's configuration, joining and start.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -12,76 +12,10 @@ use comity_runtime::{ClusterName, IdentityKey, IdentityPublicKey, SystemEntropy}
 
 use super::home::Home;
 use super::institutions::Institutions;
+use super::inventories::inventory;
 use crate::failure::Failure;
 
-/// The clusters: the origin of the story, its donor, and two more.
-pub(super) const NAMES: [&str; 4] = [ORIGIN, DONOR, "physics-farm", "startup-pc"];
-/// Who asks.
-pub(super) const ORIGIN: &str = "polytech-campus";
-/// Who has what is asked for.
-pub(super) const DONOR: &str = "ncc-main";
-
-/// What the machines have, in the format of the agent's inventory file.
-fn inventory(cluster: &str) -> Option<&'static str> {
-    Some(match cluster {
-        ORIGIN => {
-            "nodes:
-- name: lab-1
-  cpu: '32'
-  memory: 128Gi
-  localUse: {gpus: 2}
-  gpus:
-  - {count: 4, product: NVIDIA-RTX-4000-Ada, memoryMiB: 20475, architecture: Ada Lovelace, computeCapability: '8.9', driverVersion: 550.127.05}
-"
-        }
-        DONOR => {
-            "nodes:
-- name: h100-1
-  cpu: '192'
-  memory: 2048Gi
-  gpus:
-  - {count: 8, product: NVIDIA-H100-80GB-HBM3, memoryMiB: 81559, architecture: Hopper, computeCapability: '9.0', driverVersion: 550.127.05}
-- name: h100-2
-  cpu: '192'
-  memory: 2048Gi
-  gpus:
-  - {count: 8, product: NVIDIA-H100-80GB-HBM3, memoryMiB: 81559, architecture: Hopper, computeCapability: '9.0', driverVersion: 550.127.05}
-- name: a100-1
-  cpu: '128'
-  memory: 1024Gi
-  localUse: {gpus: 2, cpu: '32', memory: 256Gi}
-  gpus:
-  - {count: 8, product: NVIDIA-A100-SXM4-40GB, memoryMiB: 40960, architecture: Ampere, computeCapability: '8.0', driverVersion: 550.127.05}
-"
-        }
-        "physics-farm" => {
-            "nodes:
-- name: farm-1
-  cpu: '64'
-  memory: 512Gi
-  gpus:
-  - {count: 8, product: NVIDIA-L40S, memoryMiB: 46068, architecture: Ada Lovelace, computeCapability: '8.9', driverVersion: 550.127.05}
-- name: farm-2
-  cpu: '64'
-  memory: 512Gi
-  gpus:
-  - {count: 8, product: NVIDIA-L40S, memoryMiB: 46068, architecture: Ada Lovelace, computeCapability: '8.9', driverVersion: 550.127.05}
-"
-        }
-        "startup-pc" => {
-            "nodes:
-- name: pc
-  cpu: '16'
-  memory: 64Gi
-  gpus:
-  - {count: 1, product: NVIDIA-GeForce-RTX-4090, memoryMiB: 24564, architecture: Ada Lovelace, computeCapability: '8.9', driverVersion: 560.35.03}
-"
-        }
-        _ => return None,
-    })
-}
-
-/// A member whose agent is to be started.
+/// A member cluster whose agent is not started yet.
 #[derive(Debug)]
 pub(super) struct Member {
     cluster: &'static str,
@@ -90,14 +24,14 @@ pub(super) struct Member {
 }
 
 fn failed(cluster: &str, error: &dyn std::fmt::Display) -> Failure {
-    Failure::refused("agent-failed", format!("the agent of {cluster} does not start: {error}"))
+    Failure::refused("agent-failed", format!("the agent of {cluster} failed to start: {error}"))
 }
 
-/// Where the fabric listens. Its address is in the signed keys of each peering, so a cluster that comes back must come
-/// back there: a home that is kept keeps the port that was free the first time.
+/// Listen address of the fabric. The signed keys of each peering contain it, so a kept home keeps the port of its first
+/// run; a temporary one takes any port.
 fn fabric_address(home: &Home, state: &Path) -> Result<SocketAddr, Box<dyn std::error::Error>> {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    if home.path_to_remove().is_some() {
+    if home.temporary_path().is_some() {
         return Ok(any);
     }
     let file = state.join("fabric-address");
@@ -120,8 +54,8 @@ impl Member {
         let failed = |error: &dyn std::fmt::Display| failed(cluster, error);
         let state = home.dir("agents").join(cluster);
         atomic_file::create_private_dir(&state).map_err(|error| failed(&error))?;
-        let (owner, institution) = institutions.owner(cluster).ok_or_else(|| failed(&"policy names no owner"))?;
-        // What an administrator does once by hand: the institution's key vouches for the agent's.
+        let (owner, institution) = institutions.owner(cluster).ok_or_else(|| failed(&"the policy names no owner"))?;
+        // Vouch for the agent's key with the institution's, as an administrator does once by hand.
         let key = IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), &SystemEntropy)
             .map_err(|error| failed(&error))?;
         let name = ClusterName::new(cluster).map_err(|error| failed(&error))?;
@@ -155,7 +89,7 @@ impl Member {
         Ok(Self { cluster, state, config })
     }
 
-    /// Its id.
+    /// Cluster id.
     pub(super) const fn cluster(&self) -> &'static str {
         self.cluster
     }
@@ -165,15 +99,15 @@ impl Member {
         comity_runtime::IdentityDir::new(self.state.join("identity")).exists()
     }
 
-    /// Gives it its join token.
-    pub(super) fn invite(&mut self, token: &str) -> Result<(), Failure> {
+    /// Stores the join token for the agent.
+    pub(super) fn set_join_token(&mut self, token: &str) -> Result<(), Failure> {
         let file = self.state.join("join.token");
         atomic_file::write(&file, token.as_bytes(), PRIVATE).map_err(|error| failed(self.cluster, &error))?;
         self.config.join_token_file = Some(file);
         Ok(())
     }
 
-    /// Starts its agent, which joins first where it has not; the token is of no use afterwards and goes.
+    /// Starts the agent, which joins first if it has not, and deletes the used token.
     pub(super) async fn start(self) -> Result<Agent, Failure> {
         let token = self.config.join_token_file.clone();
         let agent = Agent::start(self.config).await.map_err(|error| failed(self.cluster, &error))?;

@@ -1,4 +1,4 @@
-//! What the tenant does on a donor with Kubernetes: it runs a pod, through the tunnel, with the leased kubeconfig.
+//! The tenant's workload on a donor with Kubernetes: it runs a pod through the tunnel, with the leased kubeconfig.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,16 +13,16 @@ use crate::failure::Failure;
 
 const GPU: &str = "nvidia.com/gpu";
 const QUOTA_KEY: &str = "requests.nvidia.com/gpu";
-/// Until the scheduler has placed the pod.
+/// Limit until the Kubernetes scheduler has placed the pod.
 const SCHEDULED_LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
 
-fn failed(what: &str, error: &dyn std::fmt::Display) -> Failure {
-    Failure::refused("not-usable", format!("the lease cannot be used: {what}: {error}"))
+fn failed(step: &str, error: &dyn std::fmt::Display) -> Failure {
+    Failure::refused("not-usable", format!("the lease cannot be used: {step}: {error}"))
 }
 
-/// A pod as Pod Security `restricted` wants it.
-fn pod(name: &str, gpus: u32) -> Result<Pod, Failure> {
+/// A pod that passes Pod Security level `restricted`.
+fn restricted_pod(name: &str, gpus: u32) -> Result<Pod, Failure> {
     serde_json::from_value(json!({
         "apiVersion": "v1",
         "kind": "Pod",
@@ -44,23 +44,23 @@ fn pod(name: &str, gpus: u32) -> Result<Pod, Failure> {
     .map_err(|error| failed("pod", &error))
 }
 
-/// Runs a pod that takes all GPUs, checks the quota, and that one GPU more is refused. What was seen, for people.
+/// Runs a pod on all GPUs and checks that the quota refuses one GPU more; returns a summary for people.
 pub(super) async fn run(client: &Client, namespace: &str, gpus: u32) -> Result<String, Failure> {
     let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), namespace);
     let hard = hard_limit(&quotas).await?;
     if hard != gpus.to_string() {
-        return Err(failed("quota", &format!("it is {hard} and not {gpus} GPUs")));
+        return Err(failed("quota", &format!("it is {hard} instead of {gpus} GPUs")));
     }
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let name = "comity-dev";
-    match pods.create(&PostParams::default(), &pod(name, gpus)?).await {
+    match pods.create(&PostParams::default(), &restricted_pod(name, gpus)?).await {
         Ok(_) => {}
-        // A run before left it, with --state.
+        // An earlier run with --state left it.
         Err(kube::Error::Api(status)) if status.code == 409 => {}
         Err(error) => return Err(failed("pod", &error)),
     }
-    let node = scheduled(&pods, name).await?;
-    let one_more = match pods.create(&PostParams::default(), &pod("comity-dev-one-more", 1)?).await {
+    let node = node_of(&pods, name).await?;
+    let one_more = match pods.create(&PostParams::default(), &restricted_pod("comity-dev-one-more", 1)?).await {
         Err(kube::Error::Api(status)) if status.code == 403 && status.message.contains("exceeded quota") => {
             status.message
         }
@@ -72,7 +72,8 @@ pub(super) async fn run(client: &Client, namespace: &str, gpus: u32) -> Result<S
     };
     let why = one_more.split("exceeded quota").nth(1).unwrap_or_default();
     Ok(format!(
-        "pod {name} with {gpus} GPUs is on {node}; {QUOTA_KEY} of {namespace} is {hard}; one more is refused: exceeded quota{why}"
+        "pod {name} with {gpus} GPUs is on {node}; {QUOTA_KEY} of {namespace} is {hard}; one more is refused: exceeded \
+         quota{why}"
     ))
 }
 
@@ -81,10 +82,11 @@ async fn hard_limit(quotas: &Api<ResourceQuota>) -> Result<String, Failure> {
     let list = quotas.list(&ListParams::default().limit(10)).await.map_err(|error| failed("quota", &error))?;
     let hard = |quota: ResourceQuota| -> Option<BTreeMap<String, Quantity>> { quota.spec?.hard };
     let found = list.items.into_iter().filter_map(hard).find_map(|mut hard| hard.remove(QUOTA_KEY));
-    found.map(|quantity| quantity.0).ok_or_else(|| failed("quota", &format!("none names {QUOTA_KEY}")))
+    found.map(|quantity| quantity.0).ok_or_else(|| failed("quota", &format!("no quota has {QUOTA_KEY}")))
 }
 
-async fn scheduled(pods: &Api<Pod>, name: &str) -> Result<String, Failure> {
+/// Waits until the pod has a node; returns the node.
+async fn node_of(pods: &Api<Pod>, name: &str) -> Result<String, Failure> {
     let began = Instant::now();
     loop {
         let pod = pods.get(name).await.map_err(|error| failed("pod", &error))?;
@@ -98,16 +100,16 @@ async fn scheduled(pods: &Api<Pod>, name: &str) -> Result<String, Failure> {
     }
 }
 
-/// Whether the API server refuses what the token asks, and how; `None` while it does not. It may know a deleted token
-/// for ten seconds more (`TokenSuccessCacheTTL`), in which nothing is bound to it any more.
-pub(super) async fn refused(client: &Client, namespace: &str) -> Option<String> {
+/// How the API server refuses the token; `None` while it accepts it. The server may accept a deleted token for 10 s
+/// more (`TokenSuccessCacheTTL`), but no role is bound to it then.
+pub(super) async fn token_refusal(client: &Client, namespace: &str) -> Option<String> {
     let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), namespace);
     match quotas.list(&ListParams::default().limit(1)).await {
         Err(kube::Error::Api(status)) if status.code == 401 => {
             Some(format!("the token is refused by the donor (401), namespace {namespace} is gone"))
         }
         Err(kube::Error::Api(status)) if status.code == 403 => Some(format!(
-            "the donor refuses what the token asks (403; within 10 s it forgets it), namespace {namespace} is gone"
+            "the token has no rights on the donor (403; its cache keeps it for 10 s), namespace {namespace} is gone"
         )),
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! What happened when.
+//! Records the steps of the demonstration and their times.
 
 use std::io::Write as _;
 use std::time::Instant;
@@ -8,23 +8,23 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::output::Format;
 
-/// The steps of the story, in their order.
+/// The steps of the demonstration, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Step {
-    /// Three brokers have a leader and the policy is in force.
+    /// The brokers have a leader and the policy is in force.
     BrokersReady,
-    /// Every cluster joined with its token and advertises its devices.
+    /// Every cluster has joined and has an offer.
     ClustersJoined,
     /// The tenant submitted its request.
     RequestSubmitted,
-    /// A donor was matched.
+    /// The scheduler placed the request on a donor.
     Placed,
-    /// The clusters shook hands and the origin reached the donor's API.
+    /// The handshake is complete and the origin reached the donor's API.
     Connected,
     /// The tenant used the lease through the tunnel.
     Used,
-    /// Both sides are clean and the token is refused.
+    /// Both sides removed the lease and the donor refuses its token.
     Released,
 }
 
@@ -42,35 +42,35 @@ impl Step {
     }
 }
 
-/// A step that was done.
+/// A completed step.
 #[derive(Clone, Debug, Serialize)]
-struct Done {
+struct CompletedStep {
     name: Step,
-    /// Since the step before, in milliseconds.
+    /// Milliseconds since the previous step.
     ms: u64,
 }
 
-/// What `--once -o json` prints.
+/// The answer of `--once -o json`.
 #[derive(Serialize)]
 struct Outcome<'a> {
     ok: bool,
     total_ms: u64,
-    steps: &'a [Done],
+    steps: &'a [CompletedStep],
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
-/// Tells people each step as it is done, and keeps the times for scripts.
+/// Prints each completed step for people, and keeps the times for scripts.
 #[derive(Debug)]
 pub(super) struct Timeline {
     format: Format,
     began: Instant,
     last_ms: u64,
-    steps: Vec<Done>,
+    steps: Vec<CompletedStep>,
 }
 
 impl Timeline {
-    /// Begins now.
+    /// A timeline that begins now.
     pub(super) fn new(format: Format) -> Self {
         Self { format, began: Instant::now(), last_ms: 0, steps: Vec::new() }
     }
@@ -79,34 +79,34 @@ impl Timeline {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// A step is done; `detail` says for people what that means.
-    pub(super) fn done(&mut self, step: Step, detail: &str) {
+    /// Records a completed step, with a detail for people.
+    pub(super) fn complete(&mut self, step: Step, detail: &str) {
         let now = self.elapsed_ms();
         let ms = now - self.last_ms;
         self.last_ms = now;
-        self.steps.push(Done { name: step, ms });
-        self.say(&format!("{ms:>6} ms  {:<18} {detail}", step.as_str()));
+        self.steps.push(CompletedStep { name: step, ms });
+        self.print(&format!("{ms:>6} ms  {:<18} {detail}", step.as_str()));
     }
 
-    /// Something to know, between the steps.
+    /// Prints a note between two steps, for people.
     pub(super) fn note(&self, text: &str) {
-        self.say(&format!("           {text}"));
+        self.print(&format!("           {text}"));
     }
 
-    /// People read standard output; for scripts it holds one object only, so that this goes nowhere.
-    pub(super) fn say(&self, line: &str) {
+    /// Prints a line for people; nothing for scripts, whose standard output is one object.
+    pub(super) fn print(&self, line: &str) {
         if self.format == Format::Table {
-            // Whoever closed the pipe does not want to read on; the story goes on all the same.
+            // Ignore a closed pipe: the demonstration continues.
             let _ = writeln!(std::io::stdout().lock(), "{line}");
         }
     }
 
-    /// How answers look.
+    /// Output format.
     pub(super) const fn format(&self) -> Format {
         self.format
     }
 
-    /// One object for scripts.
+    /// The steps and any failure as one object for scripts.
     pub(super) fn outcome(&self, failure: Option<&Failure>) -> Result<String, Failure> {
         let error = failure.map(|failure| failure.reason.clone());
         let outcome = Outcome { ok: failure.is_none(), total_ms: self.elapsed_ms(), steps: &self.steps, error };
@@ -127,8 +127,8 @@ mod tests {
     #[test]
     fn the_outcome_is_one_object() {
         let mut timeline = Timeline::new(Format::Json);
-        timeline.done(Step::BrokersReady, "");
-        timeline.done(Step::ClustersJoined, "");
+        timeline.complete(Step::BrokersReady, "");
+        timeline.complete(Step::ClustersJoined, "");
         let value: serde_json::Value = serde_json::from_str(&timeline.outcome(None).expect("made")).expect("an object");
         assert_eq!(value["ok"], true);
         assert!(value["total_ms"].is_u64() && value.get("error").is_none());

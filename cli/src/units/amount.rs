@@ -1,18 +1,18 @@
-//! CPU and memory, written as in Kubernetes.
+//! CPU, memory and bandwidth, written as in Kubernetes.
 
-use super::decimal::parse_scaled;
+use super::decimal::{format_milli, parse_scaled};
 
 const MEMORY_REMEDY: &str = "write memory as 64Gi, 512Mi or 80G";
 const CPU_REMEDY: &str = "write CPU as 8, 0.5 or 500m";
 const MIB: u64 = 1 << 20;
-/// Decimal places of an amount of memory that are read.
+/// Decimal places of an amount of memory.
 const PLACES: u32 = 3;
 const SCALE: u64 = 1_000;
 
-/// Reads memory as MiB: binary units (`Mi`, `Gi`, `Ti`) and decimal ones (`M`, `G`, `T`) that come out as whole MiB.
+/// Parses memory as MiB, rounded up; takes binary units (`Mi`, `Gi`, `Ti`) and decimal ones (`M`, `G`, `T`).
 ///
 /// # Errors
-/// One sentence with the value and what to write.
+/// One sentence with the value and the remedy.
 pub fn parse_memory_mib(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let units = [
@@ -34,26 +34,25 @@ pub fn parse_memory_mib(text: &str) -> Result<u64, String> {
         parse_scaled(number, PLACES).ok_or_else(|| format!("{text:?} is not an amount of memory; {MEMORY_REMEDY}"))?;
     let bytes = u128::from(scaled) * u128::from(unit) / u128::from(SCALE);
     if bytes == 0 {
-        return Err(format!("{text:?} is nothing; {MEMORY_REMEDY}"));
+        return Err(format!("{text:?} is zero; {MEMORY_REMEDY}"));
     }
-    // 80G is no whole number of MiB; nobody who writes it means the odd bytes, so it is rounded up: never less than
-    // asked.
+    // 80G is not a whole number of MiB: round up, so that a lease never has less than requested.
     u64::try_from(bytes.div_ceil(u128::from(MIB))).map_err(|_| format!("{text:?} is too much memory; {MEMORY_REMEDY}"))
 }
 
-/// Reads Gbit/s of a network.
+/// Parses the bandwidth of a network in Gbit/s.
 ///
 /// # Errors
-/// One sentence with the value and what to write.
+/// One sentence with the value and the remedy.
 pub fn parse_gbits(text: &str) -> Result<u32, String> {
     let text = text.trim();
-    text.parse().map_err(|_| format!("{text:?} is no whole number of Gbit/s; write it as 200 or 400"))
+    text.parse().map_err(|_| format!("{text:?} is not a whole number of Gbit/s; write it as 200 or 400"))
 }
 
-/// Reads CPU as thousandths of a core.
+/// Parses CPU as thousandths of a core.
 ///
 /// # Errors
-/// One sentence with the value and what to write.
+/// One sentence with the value and the remedy.
 pub fn parse_cpu_milli(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let parsed = match text.strip_suffix('m') {
@@ -63,9 +62,31 @@ pub fn parse_cpu_milli(text: &str) -> Result<u64, String> {
     parsed.ok_or_else(|| format!("{text:?} is not an amount of CPU; {CPU_REMEDY}"))
 }
 
+/// Memory in MiB, for people: `64Gi`, `512Mi`; `-` for none.
+#[must_use]
+pub fn format_memory(mib: u64) -> String {
+    match mib {
+        0 => "-".to_owned(),
+        mib if mib % 1_024 == 0 => format!("{}Gi", mib / 1_024),
+        mib => format!("{mib}Mi"),
+    }
+}
+
+/// CPU in thousandths of a core, for people: `8`, `0.5`; `-` for none.
+#[must_use]
+pub fn format_cpu(milli: u64) -> String {
+    if milli == 0 { "-".to_owned() } else { format_milli(milli) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn amounts_read_well() {
+        assert_eq!([0, 512, 65_536].map(format_memory), ["-", "512Mi", "64Gi"]);
+        assert_eq!([0, 500, 8_000].map(format_cpu), ["-", "0.5", "8"]);
+    }
 
     #[test]
     fn bandwidth_is_a_whole_number() {

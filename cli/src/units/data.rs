@@ -1,27 +1,27 @@
-//! Datasets with how much of them is read.
+//! Datasets and how much of each the work reads.
 
-use super::parse_memory_mib;
+use super::amount::parse_memory_mib;
 
-/// A dataset that work reads, and how much of it.
+/// A dataset and how much of it the work reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataAmount {
-    /// Its name.
+    /// Name of the dataset.
     pub dataset: String,
-    /// In MiB.
+    /// Amount read, in MiB.
     pub mib: u64,
 }
 
-/// Reads `NAME=SIZE`.
+/// Parses `NAME=SIZE`.
 ///
 /// # Errors
-/// What is wrong and what to write.
+/// One sentence with the value and the remedy.
 pub fn parse_data(text: &str) -> Result<DataAmount, String> {
-    let remedy = "write the name of a dataset and how much of it is read, as in imagenet-1k=150Gi";
+    let remedy = "write NAME=SIZE, the dataset and how much of it the work reads, as in imagenet-1k=150Gi";
     let Some((dataset, size)) = text.trim().rsplit_once('=') else {
-        return Err(format!("{text:?} does not say how much of the dataset is read; {remedy}"));
+        return Err(format!("{text:?} has no size; {remedy}"));
     };
     if dataset.is_empty() {
-        return Err(format!("{text:?} names no dataset; {remedy}"));
+        return Err(format!("{text:?} has no dataset name; {remedy}"));
     }
     let mib = parse_memory_mib(size).map_err(|error| format!("{error}, as in imagenet-1k=150Gi"))?;
     Ok(DataAmount { dataset: dataset.to_owned(), mib })

@@ -1,10 +1,9 @@
 //! Decimal numbers as scaled integers.
 
-/// Longest number that is read, in characters; every amount that makes sense is shorter.
+/// Longest number accepted; every sensible amount is shorter.
 const MAX_CHARS: usize = 24;
 
-/// Reads `12`, `0.25`, `.5` as a number of 10^-`places`; `None` if it is no such number, has more places, or is too
-/// large.
+/// Parses `12`, `0.25` or `.5` as a multiple of 10^-`places`; `None` if it is malformed, has more places or overflows.
 pub(super) fn parse_scaled(text: &str, places: u32) -> Option<u64> {
     if text.len() > MAX_CHARS {
         return None;
@@ -21,9 +20,21 @@ pub(super) fn parse_scaled(text: &str, places: u32) -> Option<u64> {
     number(whole)?.checked_mul(10_u64.checked_pow(places)?)?.checked_add(fraction)
 }
 
+/// A number of thousandths, for people: `3`, `0.25`.
+#[must_use]
+pub fn format_milli(milli: u64) -> String {
+    let (whole, part) = (milli / 1_000, milli % 1_000);
+    if part == 0 { whole.to_string() } else { format!("{whole}.{}", format!("{part:03}").trim_end_matches('0')) }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::parse_scaled;
+    use super::*;
+
+    #[test]
+    fn thousandths_read_well() {
+        assert_eq!([0, 250, 1_000, 1_500, 3_050].map(format_milli), ["0", "0.25", "1", "1.5", "3.05"]);
+    }
 
     #[test]
     fn reads_exactly_or_not_at_all() {

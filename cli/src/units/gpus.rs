@@ -1,25 +1,25 @@
-//! How many GPUs, or how much of one.
+//! Amounts of GPUs: whole ones or equal shares.
 
 use super::decimal::parse_scaled;
 
-const REMEDY: &str = "ask for whole GPUs (3), a part of one (0.05 to 1), or several equal parts (4x0.25)";
+const REMEDY: &str = "give whole GPUs (3), a part of one (0.05 to 1), or several equal parts (4x0.25)";
 const WHOLE_MILLI: u64 = 1_000;
-/// 1/20 of a GPU: the smallest share that the API takes.
+/// 1/20 of a GPU, the API's smallest share.
 const MIN_MILLI: u64 = 50;
 
 /// An amount of GPUs: equal shares, each whole or a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuAmount {
-    /// How many shares.
+    /// Number of shares.
     pub count: u32,
-    /// Thousandths of a GPU each; `None`: whole devices.
+    /// Thousandths of a GPU per share; `None`: whole devices.
     pub milli: Option<u32>,
 }
 
-/// Reads `3`, `0.25`, `250m` or `4x0.25`.
+/// Parses `3`, `0.25`, `250m` or `4x0.25`.
 ///
 /// # Errors
-/// One sentence with the value and what to write. `2.5` is an error: nobody can tell how it should be cut.
+/// One sentence with the value and the remedy. `2.5` is an error, because it does not say how to split the shares.
 pub fn parse_gpus(text: &str) -> Result<GpuAmount, String> {
     let text = text.trim();
     let fail = |why: &str| format!("{text:?} {why}; {REMEDY}");
@@ -43,7 +43,7 @@ pub fn parse_gpus(text: &str) -> Result<GpuAmount, String> {
             Err(fail(&format!("is neither whole GPUs ({below} or {above}) nor a part of one")))
         }
         Some(times) if is_backwards(times, milli) => {
-            Err(format!("{text:?} is the wrong way round; for {each} shares of {times} write {each}x{times}"))
+            Err(format!("{text:?} has the number last; for {each} shares of {times} write {each}x{times}"))
         }
         Some(_) if milli > WHOLE_MILLI => Err(fail("has shares of more than one GPU each")),
         _ if milli < MIN_MILLI => Err(fail("is less than 1/20 of a GPU")),
@@ -57,7 +57,7 @@ pub fn parse_gpus(text: &str) -> Result<GpuAmount, String> {
     }
 }
 
-/// Whether it is `0.25x4` for `4x0.25`.
+/// Whether share and number are swapped, as in `0.25x4` for `4x0.25`.
 fn is_backwards(times: &str, milli: u64) -> bool {
     let part = match times.strip_suffix('m') {
         Some(milli) => parse_scaled(milli, 0),
@@ -94,7 +94,8 @@ mod tests {
         let error = parse_gpus("2.5").expect_err("2.5");
         assert_eq!(
             error,
-            "\"2.5\" is neither whole GPUs (2 or 3) nor a part of one; ask for whole GPUs (3), a part of one (0.05 to 1), or several equal parts (4x0.25)"
+            "\"2.5\" is neither whole GPUs (2 or 3) nor a part of one; give whole GPUs (3), a part of one (0.05 to 1), \
+             or several equal parts (4x0.25)"
         );
     }
 

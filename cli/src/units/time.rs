@@ -1,4 +1,4 @@
-//! Durations and ages.
+//! Durations, points in time and ages.
 
 const REMEDY: &str = "write a duration as 30m, 2h, 1h30m or 3d";
 const SECOND: u64 = 1_000;
@@ -6,10 +6,10 @@ const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 
-/// Reads `2h`, `1h30m`, `90s`, `3d` as milliseconds; units go from large to small, each once.
+/// Parses `2h`, `1h30m`, `90s` or `3d` as milliseconds; units go from large to small, each at most once.
 ///
 /// # Errors
-/// One sentence with the value and what to write.
+/// One sentence with the value and the remedy.
 pub fn parse_duration_ms(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let fail = || format!("{text:?} is not a duration; {REMEDY}");
@@ -36,22 +36,23 @@ pub fn parse_duration_ms(text: &str) -> Result<u64, String> {
     if total == 0 { Err(fail()) } else { Ok(total) }
 }
 
-/// Reads a moment as milliseconds since 1970: `2026-11-23T08:00Z` with any offset, or, from now on, a duration as `2h`.
+/// Parses a point in time as milliseconds since 1970: `2026-11-23T08:00Z` with any UTC offset, or a duration from now
+/// such as `2h`.
 ///
 /// # Errors
-/// One sentence with the value and what to write.
-pub fn parse_moment_ms(text: &str) -> Result<u64, String> {
+/// One sentence with the value and the remedy.
+pub fn parse_time_ms(text: &str) -> Result<u64, String> {
     let text = text.trim();
-    if let Ok(ahead) = parse_duration_ms(text) {
-        return Ok(crate::session::now_ms().saturating_add(ahead));
+    if let Ok(from_now) = parse_duration_ms(text) {
+        return Ok(crate::clock::now_ms().saturating_add(from_now));
     }
     let moment: Option<jiff::Timestamp> = text.parse().ok();
     moment.and_then(|moment| u64::try_from(moment.as_millisecond()).ok()).filter(|ms| *ms > 0).ok_or_else(|| {
-        format!("{text:?} is not a moment; write a time as 2026-11-23T08:00Z or 2026-11-23T09:00+01:00, or 2h from now")
+        format!("{text:?} is not a time; write 2026-11-23T08:00Z, 2026-11-23T09:00+01:00, or 2h for 2 hours from now")
     })
 }
 
-/// A duration for people: its two largest units, as in `1h30m`.
+/// A duration for people: its largest unit and, unless zero, the next one, as in `1h30m`.
 #[must_use]
 pub fn format_duration(ms: u64) -> String {
     let units = [(DAY, "d"), (HOUR, "h"), (MINUTE, "m"), (SECOND, "s")];
@@ -63,7 +64,7 @@ pub fn format_duration(ms: u64) -> String {
             text.push_str(&format!("{}{name}", rest / unit));
             shown += 1;
         } else if shown == 1 {
-            // `1d5m` would read as precise to the minute; the unit below the first is shown or nothing.
+            // Never `1d5m`: it would read as precise to the minute.
             shown = 2;
         }
         rest %= unit;
@@ -71,7 +72,7 @@ pub fn format_duration(ms: u64) -> String {
     if text.is_empty() { format!("{ms}ms") } else { text }
 }
 
-/// How long ago, or how far ahead, a time is, for people: `5m ago`, `in 2h`; `-` for no time (0).
+/// A time relative to now, for people: `5m ago`, `in 2h`; `-` for no time (0).
 #[must_use]
 pub fn age(at_ms: u64, now_ms: u64) -> String {
     let seconds = |ms: u64| format_duration(ms - ms % SECOND);
@@ -103,13 +104,13 @@ mod tests {
     #[test]
     fn moments_are_times_or_times_from_now() {
         for text in ["2026-11-23T08:00Z", "2026-11-23T09:00:00+01:00", " 2026-11-23T08:00:00Z "] {
-            assert_eq!(parse_moment_ms(text), Ok(1_795_420_800_000), "{text}");
+            assert_eq!(parse_time_ms(text), Ok(1_795_420_800_000), "{text}");
         }
-        let before = crate::session::now_ms();
-        let moment = parse_moment_ms("1h30m").expect("good");
-        assert!((before + 90 * MINUTE..=crate::session::now_ms() + 90 * MINUTE).contains(&moment));
+        let before = crate::clock::now_ms();
+        let moment = parse_time_ms("1h30m").expect("good");
+        assert!((before + 90 * MINUTE..=crate::clock::now_ms() + 90 * MINUTE).contains(&moment));
         for bad in ["", "tomorrow", "2026-11-23", "2026-11-23T08:00", "2026-13-01T00:00Z", "1969-01-01T00:00Z", "-2h"] {
-            assert!(parse_moment_ms(bad).expect_err(bad).contains("from now"), "{bad}");
+            assert!(parse_time_ms(bad).expect_err(bad).contains("from now"), "{bad}");
         }
     }
 

@@ -11,17 +11,18 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::{Answer, write_stdout};
 use crate::session::Session;
-use crate::shapes::{Delivery, LeaseState};
+use crate::views::{Delivery, LeaseState};
 
 const EXAMPLES: &str = "\
 Examples:
-  comity lease kubeconfig lease-7 --agent /var/lib/comity-agent/agent.sock --output-file gpus.kubeconfig
-  comity lease kubeconfig lease-7 --kubeconfig ~/.kube/config > gpus.kubeconfig
+  comity lease kubeconfig lease-7 --agent /var/lib/comity-agent/agent.sock > gpus.kubeconfig
+  comity lease kubeconfig lease-7 --kubeconfig ~/.kube/config --output-file gpus.kubeconfig
   kubectl --kubeconfig gpus.kubeconfig get resourcequota
 
---agent asks the agent of your cluster on this machine. --kubeconfig reads the Secret that the agent wrote on your
-cluster. The kubeconfig holds a token: keep it to yourself. It works where the agent's loopback port can be reached. A lease
-with delivery virtual-node has none: its pods are started on your own cluster.
+--agent asks your cluster's agent on this machine. --kubeconfig reads the Secret that the agent
+wrote to your cluster. The kubeconfig holds a token: keep it secret. It works wherever the agent's
+loopback port is reachable. A lease with delivery virtual-node has no kubeconfig: start its pods
+on your own cluster.
 ";
 
 /// `comity lease kubeconfig`.
@@ -33,15 +34,15 @@ pub struct KubeconfigArgs {
     /// Unix socket of the origin's agent on this machine
     #[arg(long, value_name = "SOCKET", env = "COMITY_AGENT", required_unless_present = "kubeconfig")]
     agent: Option<PathBuf>,
-    /// Kubeconfig of the origin, to read the Secret there
+    /// Kubeconfig of the origin, to read the Secret from it
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Write to this file, readable by you only, in place of standard output
+    /// Write to this file, readable only by you, instead of standard output
     #[arg(long, value_name = "FILE")]
     output_file: Option<PathBuf>,
 }
 
-/// What scripts are told once a file is written.
+/// The answer after a file was written.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Written {
@@ -59,17 +60,17 @@ impl KubeconfigArgs {
     pub(super) async fn run(&self, session: &Session) -> Result<(), Failure> {
         let kubeconfig = match (&self.agent, &self.kubeconfig) {
             (_, Some(origin)) => {
-                let lease = super::get(session, &self.lease).await?;
+                let lease = super::get_lease(session, &self.lease).await?;
                 if lease.delivery == Delivery::VirtualNode {
-                    let reason = format!("{} is a virtual node in {}, and has no kubeconfig", lease.id, lease.origin);
+                    let reason = format!("{} is a virtual node in {} and has no kubeconfig", lease.id, lease.origin);
                     return Err(Failure::new(Exit::Refused, "wrong-state", reason)
-                        .remedy(format!("'comity lease show {}' says what its pods need", lease.id)));
+                        .remedy(format!("'comity lease show {}' shows what its pods need", lease.id)));
                 }
                 if !matches!(lease.state, LeaseState::Active | LeaseState::Suspect | LeaseState::Reclaiming) {
                     return Err(Failure::new(
                         Exit::Refused,
                         "wrong-state",
-                        format!("{} is {}, and only an active lease has a kubeconfig", lease.id, lease.state.as_str()),
+                        format!("{} is {}; only an active lease has a kubeconfig", lease.id, lease.state.as_str()),
                     )
                     .remedy(format!("see 'comity lease show {}'", lease.id)));
                 }
@@ -77,7 +78,7 @@ impl KubeconfigArgs {
             }
             (Some(socket), None) => local_api::fetch_kubeconfig(socket, &self.lease).await?,
             (None, None) => {
-                return Err(Failure::usage("neither an agent nor a kubeconfig of the origin is named")
+                return Err(Failure::usage("neither an agent nor a kubeconfig of the origin is given")
                     .remedy("give --agent SOCKET (COMITY_AGENT) or --kubeconfig FILE"));
             }
         };

@@ -1,4 +1,4 @@
-//! The agent's local API: HTTP over a unix socket that only the agent's user can open.
+//! Client of the agent's local API: HTTP over a Unix socket that only the agent's user can open.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,22 +12,22 @@ use tokio::net::UnixStream;
 use crate::exit::Exit;
 use crate::failure::Failure;
 
-/// Longest answer that is read; a kubeconfig is a few KiB.
+/// Longest answer accepted; a kubeconfig is a few KiB.
 const MAX_ANSWER_BYTES: usize = 256 << 10;
-/// The agent answers from memory.
+/// Limit of one call; the agent answers from memory.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The kubeconfig of a lease.
+/// Gets the kubeconfig of a lease from the agent that listens on `socket`.
 ///
 /// # Errors
-/// [`Failure`]: no agent there, or it has none for this lease.
+/// [`Failure`]: no agent listens there, or it has no kubeconfig for this lease.
 pub(crate) async fn fetch_kubeconfig(socket: &Path, lease: &str) -> Result<SecretString, Failure> {
-    // It becomes part of a path: nothing but a lease's id may.
+    // It becomes part of a path, so accept nothing but a lease's id.
     let number = lease
         .strip_prefix("lease-")
         .filter(|number| !number.is_empty() && number.len() <= 20 && number.bytes().all(|b| b.is_ascii_digit()));
     if number.is_none() {
-        return Err(Failure::usage("this is no lease").field("LEASE", lease).remedy("name it as in lease-7"));
+        return Err(Failure::usage("this is not a lease id").field("LEASE", lease).remedy("give it as in lease-7"));
     }
     let path = format!("/v1/leases/{lease}/kubeconfig");
     let (status, body) = tokio::time::timeout(LIMIT, get(socket, &path)).await.unwrap_or_else(|_| {
@@ -39,18 +39,18 @@ pub(crate) async fn fetch_kubeconfig(socket: &Path, lease: &str) -> Result<Secre
         404 => Err(Failure::new(
             Exit::NotFound,
             "not-found",
-            format!("this agent has no kubeconfig for {lease}: {}", sentence(&text)),
+            format!("this agent has no kubeconfig for {lease}: {}", reason_in(&text)),
         )
-        .remedy("ask the agent of the lease's origin, once the lease is active: 'comity lease show' names it")),
-        code => Err(Failure::refused("agent-refused", format!("the agent answered {code}: {}", sentence(&text)))),
+        .remedy("ask the agent of the lease's origin once the lease is active; 'comity lease show' names the origin")),
+        code => Err(Failure::refused("agent-refused", format!("the agent answered {code}: {}", reason_in(&text)))),
     }
 }
 
 async fn get(socket: &Path, path: &str) -> Result<(http::StatusCode, Bytes), Failure> {
     let unreachable = |error: &dyn std::fmt::Display| {
-        Failure::unavailable(format!("cannot ask the agent: {error}"))
+        Failure::unavailable(format!("cannot reach the agent: {error}"))
             .field("--agent (COMITY_AGENT)", socket.display())
-            .remedy("name the socket in the state directory of the origin's agent, as the user that runs it")
+            .remedy("give the socket in the state directory of the origin's agent, and run as the agent's user")
     };
     let stream = UnixStream::connect(socket).await.map_err(|error| unreachable(&error))?;
     let (mut sender, connection) =
@@ -68,12 +68,14 @@ async fn get(socket: &Path, path: &str) -> Result<(http::StatusCode, Bytes), Fai
     Ok((status, body.to_bytes()))
 }
 
-/// The first line of an answer; JSON errors of the agent say it in `error` or `reason`.
-fn sentence(text: &str) -> String {
+/// The reason in an answer: `reason` or `error` of a JSON object, else the first line.
+fn reason_in(text: &str) -> String {
     let json: Option<serde_json::Value> = serde_json::from_str(text).ok();
-    let said =
-        json.as_ref().and_then(|json| json.get("reason").or_else(|| json.get("error"))).and_then(|said| said.as_str());
-    said.unwrap_or_else(|| text.lines().next().unwrap_or_default()).chars().take(300).collect()
+    let reason = json
+        .as_ref()
+        .and_then(|json| json.get("reason").or_else(|| json.get("error")))
+        .and_then(|reason| reason.as_str());
+    reason.unwrap_or_else(|| text.lines().next().unwrap_or_default()).chars().take(300).collect()
 }
 
 #[cfg(test)]
@@ -83,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers one request on a socket, and gives the request's first line back.
+    /// Answers one request on a socket; returns the result and the request's first line.
     async fn answered(answer: &'static str) -> (Result<SecretString, Failure>, String) {
         let dir = tempfile::tempdir().expect("made");
         let socket = dir.path().join("local.sock");
@@ -100,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_kubeconfig_is_what_the_agent_says() {
+    async fn the_kubeconfig_is_the_agents_answer() {
         let (result, line) = answered("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nkind").await;
         assert_eq!(line, "GET /v1/leases/lease-7/kubeconfig HTTP/1.1");
         assert_eq!(result.expect("got").expose(), "kind");

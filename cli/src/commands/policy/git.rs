@@ -1,17 +1,17 @@
-//! Which commit a directory is.
+//! The Git commit of a policy directory.
 
 use std::path::Path;
 
 use tokio::process::Command;
 
-/// The commit of a work tree, if the directory is in one and has no changes that the commit does not have.
-pub(super) async fn commit_of(dir: &Path) -> Option<String> {
+/// The checked-out commit, if the directory is in a work tree and has no uncommitted changes.
+pub(super) async fn clean_commit(dir: &Path) -> Option<String> {
     let dir = if dir.is_file() { dir.parent()? } else { dir };
     let commit = git(dir, &["rev-parse", "--verify", "--quiet", "HEAD"]).await?;
     let commit = commit.trim();
     let changes = git(dir, &["status", "--porcelain", "--", "."]).await?;
     if !changes.is_empty() {
-        eprintln!("note: {} has changes that are not committed: no commit is recorded", dir.display());
+        eprintln!("note: {} has uncommitted changes: no commit is recorded", dir.display());
         return None;
     }
     let hex = commit.bytes().all(|b| b.is_ascii_hexdigit());
@@ -35,14 +35,14 @@ mod tests {
     #[tokio::test]
     async fn only_a_clean_work_tree_has_a_commit() {
         let dir = tempfile::tempdir().expect("made");
-        assert_eq!(commit_of(dir.path()).await, None);
+        assert_eq!(clean_commit(dir.path()).await, None);
         run(dir.path(), &["init", "-q"]).await;
-        assert_eq!(commit_of(dir.path()).await, None);
+        assert_eq!(clean_commit(dir.path()).await, None);
         std::fs::write(dir.path().join("a.yaml"), "a: 1\n").expect("written");
         run(dir.path(), &["add", "."]).await;
         run(dir.path(), &["commit", "-q", "-m", "a"]).await;
-        assert_eq!(commit_of(dir.path()).await.map(|commit| commit.len()), Some(40));
+        assert_eq!(clean_commit(dir.path()).await.map(|commit| commit.len()), Some(40));
         std::fs::write(dir.path().join("a.yaml"), "a: 2\n").expect("written");
-        assert_eq!(commit_of(dir.path()).await, None);
+        assert_eq!(clean_commit(dir.path()).await, None);
     }
 }

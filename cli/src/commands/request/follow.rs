@@ -1,4 +1,4 @@
-//! Follows one request and its lease through the watch stream, over broken streams and changes of the leader.
+//! Follows one request and its leases on the watch stream; reconnects when the stream breaks or the leader changes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,20 +14,20 @@ use tonic::Status;
 use crate::exit::Exit;
 use crate::failure::{Failure, error_detail};
 use crate::output::Answer;
-use crate::shapes::{Lease, LeaseState, Request};
+use crate::views::{Lease, LeaseState, Request};
 
-/// Broken streams in a row, without an event between, before it is given up.
+/// Consecutive streams without an event before giving up.
 const MAX_RETRIES: u32 = 30;
 const RETRY_BASE: Duration = Duration::from_millis(50);
 const RETRY_CAP: Duration = Duration::from_secs(2);
 
-/// A change of the request or of its lease.
+/// A change of the request or of one of its leases.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "kind", content = "object")]
 pub enum Change {
     /// The request changed.
     Request(Box<Request>),
-    /// Its lease changed.
+    /// A lease of the request changed.
     Lease(Box<Lease>),
 }
 
@@ -44,19 +44,19 @@ impl Answer for Change {
     }
 }
 
-/// How it ended.
+/// The request and its leases when following ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Followed {
-    /// The request as it was last seen.
+    /// The request's last state.
     pub request: Request,
-    /// Its lease, if there is one; of a gang the first of them.
+    /// Its lease, if any; for a gang, the first one.
     pub lease: Option<Lease>,
     /// The other leases of a gang over several donors.
-    pub more: Vec<Lease>,
+    pub other_leases: Vec<Lease>,
 }
 
 impl Followed {
-    /// An error unless the lease is active.
+    /// Fails unless the lease is active.
     ///
     /// # Errors
     /// [`Failure`] with exit code 1: the request ended.
@@ -80,13 +80,13 @@ pub struct Follower {
     channel: BrokerChannel,
     request_id: String,
     request: Option<Request>,
-    /// One an attempt, of which there are few.
+    /// Leases by id: one per placement attempt and donor.
     leases: BTreeMap<String, Lease>,
     resume: Resume,
 }
 
 impl Follower {
-    /// A follower; nothing is called yet.
+    /// A follower; makes no call yet.
     #[must_use]
     pub fn new(channel: BrokerChannel, request: &str) -> Self {
         Self {
@@ -98,56 +98,58 @@ impl Follower {
         }
     }
 
-    /// Follows until the lease is active or the request ended; each change is told once.
+    /// Follows until the lease is active or the request ends; reports each change once.
     ///
     /// # Errors
-    /// [`Failure`]: time is up (exit code 5), no such request, not permitted, or no broker for too long.
+    /// [`Failure`]: `limit` passed (exit code 5), no such request, not permitted, or no broker for too long.
     pub async fn until_active(
         mut self,
         limit: Option<Duration>,
-        mut tell: impl FnMut(&Change) -> Result<(), Failure>,
+        mut report: impl FnMut(&Change) -> Result<(), Failure>,
     ) -> Result<Followed, Failure> {
         let id = self.request_id.clone();
         let work = async {
-            // The watch of a request that does not exist would wait for ever in silence.
+            // Watching a request that does not exist would wait forever.
             let mut requests = RequestServiceClient::new(self.channel.clone());
             let get = v1::GetRequestRequest { request: id.clone(), consistency: v1::Consistency::Linearizable.into() };
             crate::session::call(requests.get_request(get)).await?;
-            self.run(&mut tell).await
+            self.run(&mut report).await
         };
         let Some(limit) = limit else { return work.await };
         match tokio::time::timeout(limit, work).await {
             Ok(done) => done,
             Err(_) => {
                 Err(Failure::new(Exit::Unavailable, "timeout", format!("{id} has no active lease after {limit:?}"))
-                    .remedy(format!("it goes on: 'comity request watch {id}', or 'comity request explain {id}'")))
+                    .remedy(format!(
+                        "the request continues; see 'comity request watch {id}' or 'comity request explain {id}'"
+                    )))
             }
         }
     }
 
-    async fn run(&mut self, tell: &mut impl FnMut(&Change) -> Result<(), Failure>) -> Result<Followed, Failure> {
+    async fn run(&mut self, report: &mut impl FnMut(&Change) -> Result<(), Failure>) -> Result<Followed, Failure> {
         let mut backoff = Backoff::new(RETRY_BASE, RETRY_CAP);
         loop {
-            let broken = match self.stream(&mut backoff, tell).await? {
+            let status = match self.follow_stream(&mut backoff, report).await? {
                 Ok(followed) => return Ok(followed),
                 Err(status) => status,
             };
-            if is_resync(&broken) {
+            if is_resync(&status) {
                 self.resume = Resume::default();
-            } else if !is_passing(&broken) || backoff.attempts() >= MAX_RETRIES {
-                return Err(broken.into());
+            } else if !is_transient(&status) || backoff.attempts() >= MAX_RETRIES {
+                return Err(status.into());
             }
             tokio::time::sleep(backoff.next_delay(&SystemEntropy)).await;
         }
     }
 
-    /// One stream, to the end that was waited for (`Ok`) or to its own (`Err`).
-    async fn stream(
+    /// Reads one stream until following ends (`Ok`) or the stream breaks (`Err`).
+    async fn follow_stream(
         &mut self,
         backoff: &mut Backoff,
-        tell: &mut impl FnMut(&Change) -> Result<(), Failure>,
+        report: &mut impl FnMut(&Change) -> Result<(), Failure>,
     ) -> Result<Result<Followed, Status>, Failure> {
-        let watch = v1::WatchRequest { from_revision: self.resume.from(), request: self.request_id.clone() };
+        let watch = v1::WatchRequest { from_revision: self.resume.revision(), request: self.request_id.clone() };
         let mut client = WatchServiceClient::new(self.channel.clone());
         let mut events = match client.watch(watch).await {
             Ok(response) => response.into_inner(),
@@ -160,8 +162,8 @@ impl Follower {
                 None => return Ok(Err(Status::unavailable("the broker ended the stream"))),
             };
             backoff.reset();
-            if let Some(change) = self.take(event) {
-                tell(&change)?;
+            if let Some(change) = self.apply(event) {
+                report(&change)?;
             }
             if let Some(followed) = self.finished() {
                 return Ok(Ok(followed));
@@ -169,11 +171,14 @@ impl Follower {
         }
     }
 
-    /// Takes an event in; the change, unless it was seen before.
-    fn take(&mut self, event: v1::WatchEvent) -> Option<Change> {
+    /// Applies an event; returns the change unless it was seen before.
+    fn apply(&mut self, event: v1::WatchEvent) -> Option<Change> {
         use v1::watch_event::Object;
         let object = event.object?;
-        self.resume.saw(event.revision, matches!(object, Object::Synced(_)));
+        match object {
+            Object::Synced(_) => self.resume.synced(event.revision),
+            _ => self.resume.saw(event.revision),
+        }
         match object {
             Object::Request(request) if request.id == self.request_id => {
                 let request = Request::from(request);
@@ -194,37 +199,44 @@ impl Follower {
 
     fn finished(&self) -> Option<Followed> {
         let request = self.request.clone()?;
-        // The lease of an earlier attempt is not this request's.
+        // Ignore the lease of an earlier attempt.
         let lease = request.lease.as_ref().and_then(|id| self.leases.get(id)).cloned();
-        // Of a gang all leases, so that its members can begin.
+        // A gang starts when all of its leases are active.
         let active = |id: &String| self.leases.get(id).is_some_and(|lease| lease.state == LeaseState::Active);
         let all = request.leases.iter().all(active);
         let others = request.leases.iter().filter(|id| request.lease.as_ref() != Some(*id));
-        let more = others.filter_map(|id| self.leases.get(id)).cloned().collect();
-        let followed = Followed { request, lease, more };
+        let other_leases = others.filter_map(|id| self.leases.get(id)).cloned().collect();
+        let followed = Followed { request, lease, other_leases };
         (followed.request.state.is_final() || all && followed.is_active()).then_some(followed)
     }
 }
 
-/// Where a stream goes on. Several events may share a revision, so only a revision that a later one followed is known
-/// to be whole; and a snapshot is whole with its `synced` only.
+/// The revision from which to resume the stream. Events may share a revision, so a revision is complete only once a
+/// later one arrives; the initial snapshot is complete with its `synced` event.
 #[derive(Debug, Default)]
 struct Resume {
-    synced: bool,
-    whole: u64,
+    has_snapshot: bool,
+    complete: u64,
     newest: u64,
 }
 
 impl Resume {
-    fn from(&self) -> u64 {
-        if self.synced { self.whole } else { 0 }
+    /// Revision to resume after; 0 for a new snapshot.
+    fn revision(&self) -> u64 {
+        if self.has_snapshot { self.complete } else { 0 }
     }
 
-    fn saw(&mut self, revision: u64, synced: bool) {
-        if synced {
-            (self.synced, self.whole) = (true, revision);
-        } else if self.synced && revision > self.newest {
-            self.whole = self.whole.max(self.newest);
+    /// Records the end of a snapshot.
+    fn synced(&mut self, revision: u64) {
+        self.has_snapshot = true;
+        self.complete = revision;
+        self.newest = self.newest.max(revision);
+    }
+
+    /// Records an event.
+    fn saw(&mut self, revision: u64) {
+        if self.has_snapshot && revision > self.newest {
+            self.complete = self.complete.max(self.newest);
         }
         self.newest = self.newest.max(revision);
     }
@@ -234,8 +246,8 @@ fn is_resync(status: &Status) -> bool {
     error_detail(status).is_some_and(|detail| detail.code == "resync-required")
 }
 
-/// Whether another try may go better.
-fn is_passing(status: &Status) -> bool {
+/// Whether a retry may succeed.
+fn is_transient(status: &Status) -> bool {
     use tonic::Code;
     matches!(
         status.code(),
@@ -248,17 +260,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_goes_on_after_the_last_whole_revision() {
+    fn a_stream_resumes_after_the_last_complete_revision() {
         let mut resume = Resume::default();
-        resume.saw(9, false);
-        assert_eq!(resume.from(), 0, "a snapshot that was cut off is read again");
-        resume.saw(9, true);
-        assert_eq!(resume.from(), 9);
-        resume.saw(11, false);
-        assert_eq!(resume.from(), 9, "more events of revision 11 may follow");
-        resume.saw(11, false);
-        resume.saw(14, false);
-        assert_eq!(resume.from(), 11);
+        resume.saw(9);
+        assert_eq!(resume.revision(), 0, "a snapshot that was cut off is read again");
+        resume.synced(9);
+        assert_eq!(resume.revision(), 9);
+        resume.saw(11);
+        assert_eq!(resume.revision(), 9, "more events of revision 11 may follow");
+        resume.saw(11);
+        resume.saw(14);
+        assert_eq!(resume.revision(), 11);
     }
 
     fn event(revision: u64, object: v1::watch_event::Object) -> v1::WatchEvent {
@@ -291,11 +303,11 @@ mod tests {
     #[tokio::test]
     async fn the_active_lease_of_an_earlier_attempt_does_not_count() {
         let mut follower = follower();
-        assert!(follower.take(request(20, v1::RequestState::Matched, "lease-2")).is_some());
-        assert!(follower.take(lease(21, "lease-1", v1::LeaseState::Active)).is_some());
+        assert!(follower.apply(request(20, v1::RequestState::Matched, "lease-2")).is_some());
+        assert!(follower.apply(lease(21, "lease-1", v1::LeaseState::Active)).is_some());
         assert_eq!(follower.finished(), None);
-        assert!(follower.take(lease(15, "lease-2", v1::LeaseState::Active)).is_some());
-        assert!(follower.take(lease(15, "lease-2", v1::LeaseState::Active)).is_none(), "each change is told once");
+        assert!(follower.apply(lease(15, "lease-2", v1::LeaseState::Active)).is_some());
+        assert!(follower.apply(lease(15, "lease-2", v1::LeaseState::Active)).is_none(), "each change is reported once");
         assert!(follower.finished().expect("active").into_result().is_ok());
     }
 
@@ -306,19 +318,20 @@ mod tests {
         if let Some(v1::watch_event::Object::Request(request)) = &mut gang.object {
             request.leases = vec!["lease-2".to_owned(), "lease-3".to_owned()];
         }
-        follower.take(gang);
-        follower.take(lease(21, "lease-2", v1::LeaseState::Active));
+        follower.apply(gang);
+        follower.apply(lease(21, "lease-2", v1::LeaseState::Active));
         assert_eq!(follower.finished(), None);
-        follower.take(lease(22, "lease-3", v1::LeaseState::Active));
+        follower.apply(lease(22, "lease-3", v1::LeaseState::Active));
         let followed = follower.finished().expect("all are active");
-        let ids: Vec<&str> = followed.lease.iter().chain(&followed.more).map(|lease| lease.id.as_str()).collect();
-        assert_eq!(ids, ["lease-2", "lease-3"], "whoever waits is told of all of them");
+        let ids: Vec<&str> =
+            followed.lease.iter().chain(&followed.other_leases).map(|lease| lease.id.as_str()).collect();
+        assert_eq!(ids, ["lease-2", "lease-3"], "all leases are reported");
     }
 
     #[tokio::test]
     async fn a_request_that_ended_is_an_error() {
         let mut follower = follower();
-        follower.take(request(3, v1::RequestState::Failed, "lease-1"));
+        follower.apply(request(3, v1::RequestState::Failed, "lease-1"));
         let failure = follower.finished().expect("failed").into_result().expect_err("failed");
         assert_eq!((failure.exit, failure.code.as_str()), (Exit::Refused, "request-ended"));
     }

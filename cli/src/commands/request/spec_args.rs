@@ -1,4 +1,4 @@
-//! What is asked for, by flags or from a file.
+//! The flags that describe a request.
 
 use std::path::PathBuf;
 
@@ -7,24 +7,23 @@ use clap::{Args, ValueEnum};
 use comity_proto::v1;
 use serde::Deserialize;
 
-use super::spec_file;
 use super::wiring_args::{NumaArg, NvLinkArg};
 use crate::failure::Failure;
 use crate::units::{
     DataAmount, GpuAmount, MemberRange, parse_cpu_milli, parse_data, parse_duration_ms, parse_gbits, parse_gpus,
-    parse_members, parse_memory_mib, parse_moment_ms,
+    parse_members, parse_memory_mib, parse_time_ms,
 };
 
-const HEADING: &str = "What is asked for";
+const HEADING: &str = "Request";
 
-/// How a lease reaches the origin.
+/// How a lease is delivered to the origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeliveryArg {
-    /// A namespace on the donor, and a kubeconfig for it on your cluster
+    /// A namespace on the donor, with a kubeconfig for it on your cluster
     #[default]
     Namespace,
-    /// A node in your cluster (through Liqo): its pods run on the donor, unchanged
+    /// A virtual node in your cluster (through Liqo) whose pods run on the donor, unchanged
     VirtualNode,
 }
 
@@ -37,139 +36,127 @@ impl From<DeliveryArg> for v1::Delivery {
     }
 }
 
-/// Flags that describe a request; or a file that does.
+/// The flags that describe a request, or the file that does.
 #[derive(Clone, Debug, Default, Args)]
 pub struct SpecArgs {
-    /// Reads the request from a YAML file; '-' reads standard input. Not together with the flags below
+    /// Read the request from a YAML file, or from standard input with '-'; excludes the flags below
     #[arg(short, long, value_name = "FILE", conflicts_with_all = [
-        "tenant", "origin", "class", "selector", "gpus", "mig", "gpu_memory", "cpu_per_gpu", "memory_per_gpu", "duration",
-        "same_node", "whole_node", "nvlink", "numa", "rdma_gbits", "spread_nodes", "members", "spread_donors", "data", "donor", "not_donor",
-        "delivery", "namespace", "purpose",
-        "priority", "start_after", "start_by", "preemptible", "grace", "checkpoint",
+        "tenant", "origin", "class", "selector", "gpus", "mig", "gpu_memory", "cpu_per_gpu", "memory_per_gpu",
+        "duration", "same_node", "whole_node", "nvlink", "numa", "rdma_gbits", "spread_nodes", "members",
+        "spread_donors", "data", "donor", "not_donor", "delivery", "namespace", "purpose", "priority", "start_after",
+        "start_by", "preemptible", "grace", "checkpoint",
     ])]
     pub file: Option<PathBuf>,
-    /// Team that asks and is accounted for it
+    /// Tenant that is accounted for the lease
     #[arg(long, help_heading = HEADING, required_unless_present = "file")]
     pub tenant: Option<String>,
-    /// Your cluster: where the kubeconfig or the virtual node is delivered
+    /// Your cluster, which gets the kubeconfig or the virtual node
     #[arg(long, value_name = "CLUSTER", help_heading = HEADING, required_unless_present = "file")]
     pub origin: Option<String>,
-    /// GPU class, as in frontier; this or --selector
+    /// GPU class, as in frontier; either this or --selector is required
     #[arg(long, value_parser = NonEmptyStringValueParser::new(), help_heading = HEADING, conflicts_with = "selector")]
     pub class: Option<String>,
-    /// CEL over device attributes, in place of a class
+    /// CEL expression over device attributes, instead of a class
     #[arg(long, value_name = "CEL", value_parser = NonEmptyStringValueParser::new(), help_heading = HEADING)]
     pub selector: Option<String>,
     /// Whole GPUs (3), a part of one (0.25), or several equal parts (4x0.25) [default: 1]
     #[arg(long, value_name = "AMOUNT", value_parser = parse_gpus, allow_hyphen_values = true, help_heading = HEADING)]
     pub gpus: Option<GpuAmount>,
-    /// MIG profile of each share, by the name that it has on the donor's boards, as in 1g.10gb; --gpus says how many
+    /// MIG profile of each share, named as on the donor's boards, as in 1g.10gb; --gpus gives the number of shares
     #[arg(long, value_name = "PROFILE", help_heading = HEADING, conflicts_with = "gpu_memory")]
     pub mig: Option<String>,
-    /// Device memory of each share, as in 10Gi; the device may be shared, or a MIG instance; --gpus says how many
-    #[arg(long, value_name = "MEMORY", value_parser = parse_memory_mib, allow_hyphen_values = true, help_heading = HEADING)]
+    /// Device memory of each share, as in 10Gi, on a shared device or a MIG instance; --gpus gives the number of shares
+    #[arg(long, value_name = "MEMORY", value_parser = parse_memory_mib, allow_hyphen_values = true,
+        help_heading = HEADING)]
     pub gpu_memory: Option<u64>,
-    /// CPU for each share, as in 8 or 500m
+    /// CPU per share, as in 8 or 500m
     #[arg(long, value_name = "CPU", value_parser = parse_cpu_milli, allow_hyphen_values = true, help_heading = HEADING)]
     pub cpu_per_gpu: Option<u64>,
-    /// Main memory for each share, as in 64Gi
-    #[arg(long, value_name = "MEMORY", value_parser = parse_memory_mib, allow_hyphen_values = true, help_heading = HEADING)]
+    /// Main memory per share, as in 64Gi
+    #[arg(long, value_name = "MEMORY", value_parser = parse_memory_mib, allow_hyphen_values = true,
+        help_heading = HEADING)]
     pub memory_per_gpu: Option<u64>,
     /// Length of the lease, as in 2h [default: the federation's]
     #[arg(long, value_parser = parse_duration_ms, allow_hyphen_values = true, help_heading = HEADING)]
     pub duration: Option<u64>,
-    /// All GPUs on one node
+    /// Place all GPUs on one node
     #[arg(long, help_heading = HEADING)]
     pub same_node: bool,
-    /// Only nodes whose GPUs are taken whole
+    /// Take whole nodes only
     #[arg(long, help_heading = HEADING)]
     pub whole_node: bool,
-    /// Whether NVLink joins the GPUs on each node [default: none]
+    /// NVLink between the GPUs of each node [default: none]
     #[arg(long, value_enum, value_name = "WISH", help_heading = HEADING)]
     pub nvlink: Option<NvLinkArg>,
-    /// Where CPU and memory of each share come from [default: none]
+    /// Source of each share's CPU and memory [default: none]
     #[arg(long, value_enum, value_name = "WISH", help_heading = HEADING)]
     pub numa: Option<NumaArg>,
-    /// Gbit/s for RDMA that each node gives, on one network, where the GPUs lie on several nodes [default: 0]
+    /// RDMA bandwidth per node in Gbit/s, on one network, if the GPUs are on several nodes [default: 0]
     #[arg(long, value_name = "GBITS", value_parser = parse_gbits, allow_hyphen_values = true, help_heading = HEADING)]
     pub rdma_gbits: Option<u32>,
-    /// On as many nodes of the donor as have room, evenly, so that one that fails takes little; else on as few as can
-    /// be
+    /// Spread evenly over as many nodes of the donor as have room, to limit the loss if one fails [default: use as few
+    /// nodes as possible]
     #[arg(long, conflicts_with_all = ["same_node", "whole_node"], help_heading = HEADING)]
     pub spread_nodes: bool,
-    /// Members of a gang, each with --gpus on one node: 4, or 2-8 to start with 2 and have as many of 8 as fit
-    #[arg(long, value_name = "NUMBER", value_parser = parse_members, allow_hyphen_values = true, help_heading = HEADING)]
+    /// Members of a gang, each with --gpus on one node: 4, or 2-8 to start with at least 2 and grow to at most 8
+    #[arg(long, value_name = "NUMBER", value_parser = parse_members, allow_hyphen_values = true,
+        help_heading = HEADING)]
     pub members: Option<MemberRange>,
-    /// With --members: where no donor has room for as many as must start, they may lie on several; one lease for each
+    /// With --members: use several donors, with one lease each, if no single donor has room for the minimum
     #[arg(long, help_heading = HEADING)]
     pub spread_donors: bool,
-    /// A dataset that the work reads, and how much of it, as in imagenet-1k=150Gi (may be repeated): a donor that holds
-    /// it, or can have it soon, comes first
-    #[arg(long, value_name = "NAME=SIZE", value_parser = parse_data, allow_hyphen_values = true, help_heading = HEADING)]
+    /// Dataset that the work reads, and how much of it, as in imagenet-1k=150Gi; prefers donors that hold it or can get
+    /// it soon (repeatable)
+    #[arg(long, value_name = "NAME=SIZE", value_parser = parse_data, allow_hyphen_values = true,
+        help_heading = HEADING)]
     pub data: Vec<DataAmount>,
-    /// Only this donor (may be repeated)
+    /// Allow only this donor (repeatable)
     #[arg(long, value_name = "CLUSTER", help_heading = HEADING)]
     pub donor: Vec<String>,
-    /// Not this donor (may be repeated)
+    /// Exclude this donor (repeatable)
     #[arg(long, value_name = "CLUSTER", help_heading = HEADING)]
     pub not_donor: Vec<String>,
-    /// How the GPUs reach you [default: namespace]
+    /// How the lease is delivered [default: namespace]
     #[arg(long, value_enum, value_name = "HOW", help_heading = HEADING)]
     pub delivery: Option<DeliveryArg>,
-    /// Namespace on your cluster: for the kubeconfig Secret [default: comity-leases], or, with --delivery virtual-node,
-    /// whose pods may run on the node (must be given)
+    /// Namespace on your cluster for the kubeconfig Secret [default: comity-leases]; with --delivery virtual-node, the
+    /// namespace whose pods may run on the node (required)
     #[arg(long, help_heading = HEADING)]
     pub namespace: Option<String>,
-    /// What it is for, in your words
+    /// Purpose of the request, in your words
     #[arg(long, value_name = "TEXT", help_heading = HEADING)]
     pub purpose: Option<String>,
     /// Priority class [default: the federation's]
     #[arg(long, value_name = "CLASS", value_parser = NonEmptyStringValueParser::new(), help_heading = HEADING)]
     pub priority: Option<String>,
-    /// Does not start before this: 2026-11-23T08:00Z, or 2h from now
-    #[arg(long, value_name = "TIME", value_parser = parse_moment_ms, allow_hyphen_values = true, help_heading = HEADING)]
+    /// Earliest start: 2026-11-23T08:00Z, or 2h for 2 hours from now
+    #[arg(long, value_name = "TIME", value_parser = parse_time_ms, allow_hyphen_values = true, help_heading = HEADING)]
     pub start_after: Option<u64>,
-    /// Fails unless it has a donor by this: 2026-11-23T08:00Z, or 2h from now
-    #[arg(long, value_name = "TIME", value_parser = parse_moment_ms, allow_hyphen_values = true, help_heading = HEADING)]
+    /// Latest start, after which the request fails: 2026-11-23T08:00Z, or 2h for 2 hours from now
+    #[arg(long, value_name = "TIME", value_parser = parse_time_ms, allow_hyphen_values = true, help_heading = HEADING)]
     pub start_by: Option<u64>,
-    /// A request of higher priority may take its place, with notice; it then moves to another donor, or waits again
+    /// Let requests of higher priority preempt it, with notice; it then migrates to another donor or waits again
     #[arg(long, help_heading = HEADING)]
     pub preemptible: bool,
-    /// With --preemptible: notice that the work needs to save itself [default: the donor's]
-    #[arg(long, value_name = "DURATION", requires = "preemptible", value_parser = parse_duration_ms, allow_hyphen_values = true,
-        help_heading = HEADING)]
+    /// With --preemptible: notice that the work needs before it ends [default: the donor's]
+    #[arg(long, value_name = "DURATION", requires = "preemptible", value_parser = parse_duration_ms,
+        allow_hyphen_values = true, help_heading = HEADING)]
     pub grace: Option<u64>,
-    /// With --preemptible: the work says when it is saved (`comity lease checkpointed`), so that only what came later
-    /// is lost
+    /// With --preemptible: the work reports each save with 'comity lease checkpointed', so that only later progress is
+    /// lost
     #[arg(long, requires = "preemptible", help_heading = HEADING)]
     pub checkpoint: bool,
 }
 
 impl SpecArgs {
-    /// The request as the API takes it.
-    ///
-    /// # Errors
-    /// [`Failure`] that names the flag, or file, line and column.
-    pub fn read(&self) -> Result<v1::RequestSpec, Failure> {
-        match &self.file {
-            Some(file) => spec_file::read(file)?.spec(),
-            None if self.class.is_none() && self.selector.is_none() => {
-                Err(Failure::usage("neither a class nor a selector says which GPUs")
-                    .field("class", "")
-                    .remedy("give --class NAME, or --selector CEL"))
-            }
-            None => self.spec(),
-        }
-    }
-
-    /// The request that the flags (or a file's fields) describe.
-    pub(super) fn spec(&self) -> Result<v1::RequestSpec, Failure> {
+    /// The request as an API message.
+    pub(super) fn to_message(&self) -> Result<v1::RequestSpec, Failure> {
         let amount = self.gpus.unwrap_or(GpuAmount { count: 1, milli: None });
         let delivery = self.delivery.unwrap_or_default();
         if delivery == DeliveryArg::VirtualNode && self.namespace.as_deref().is_none_or(str::is_empty) {
-            return Err(Failure::usage("a virtual node serves the pods of one namespace, and none is named")
+            return Err(Failure::usage("a virtual node needs the namespace whose pods may run on it")
                 .field("namespace", "")
-                .remedy("name the namespace on the origin whose pods may run on it, as in --namespace lab"));
+                .remedy("give a namespace on the origin, as in --namespace lab"));
         }
         self.check_donors()?;
         Ok(v1::RequestSpec {
@@ -211,34 +198,32 @@ impl SpecArgs {
 
     fn check_donors(&self) -> Result<(), Failure> {
         if let Some(both) = self.donor.iter().find(|donor| self.not_donor.contains(donor)) {
-            return Err(Failure::usage(format!("{both} is to be the donor, and not to be it"))
+            return Err(Failure::usage(format!("{both} is both allowed and excluded as a donor"))
                 .field("not-donor", both)
-                .remedy("leave it out of one of the two"));
+                .remedy("leave out one of --donor and --not-donor"));
         }
         match self.donor.iter().find(|donor| Some(donor.as_str()) == self.origin.as_deref()) {
-            Some(origin) => Err(Failure::usage(format!("{origin} is the origin, which lends itself nothing"))
+            Some(origin) => Err(Failure::usage(format!("{origin} is the origin, which cannot be its own donor"))
                 .field("donor", origin)
-                .remedy("name other clusters, or none for any")),
+                .remedy("give other clusters, or none to allow any")),
             None => Ok(()),
         }
     }
 
     fn share(&self, amount: GpuAmount) -> Result<v1::share::Kind, Failure> {
         use v1::share::Kind;
-        let whole_number = |with: &str| {
-            Failure::usage(format!(
-                "{with} says how much of each GPU, so that a part of a GPU beside it makes no sense"
-            ))
-            .field("gpus", format!("{}m", amount.milli.unwrap_or(0)))
-            .remedy("give a whole number of shares")
+        let not_whole = |with: &str| {
+            Failure::usage(format!("{with} sets the size of each share, so the number of shares must be whole"))
+                .field("gpus", format!("{}m", amount.milli.unwrap_or(0)))
+                .remedy("give a whole number of shares, as in --gpus 2")
         };
         match (amount.milli, &self.mig, self.gpu_memory) {
-            (Some(_), Some(_), _) => Err(whole_number("a MIG profile")),
-            (Some(_), _, Some(_)) => Err(whole_number("GPU memory")),
+            (Some(_), Some(_), _) => Err(not_whole("a MIG profile")),
+            (Some(_), _, Some(_)) => Err(not_whole("GPU memory")),
             (_, Some(profile), _) if comity_policy::is_mig_profile(profile) => Ok(Kind::MigProfile(profile.clone())),
             (_, Some(profile), _) => Err(Failure::usage(format!("{profile:?} is not the name of a MIG profile"))
                 .field("mig", profile)
-                .remedy("use a name as nvidia-smi mig -lgip shows it, such as 1g.10gb or 1g.10gb+me")),
+                .remedy("use a name that nvidia-smi mig -lgip shows, such as 1g.10gb or 1g.10gb+me")),
             (_, _, Some(memory)) => Ok(Kind::MemoryMib(memory)),
             (Some(milli), None, None) => Ok(Kind::Milli(milli)),
             (None, None, None) => Ok(Kind::Whole(v1::share::Whole {})),
@@ -271,7 +256,7 @@ mod tests {
             data: parse_data("imagenet-1k=150Gi").into_iter().collect(),
             ..SpecArgs::default()
         };
-        let spec = args.spec().expect("it is good");
+        let spec = args.to_message().expect("it is good");
         let topology = spec.topology.expect("set");
         assert_eq!((topology.nvlink(), topology.numa()), (v1::NvLink::Required, v1::Numa::Aligned));
         assert!(spec.spread_donors);
@@ -285,32 +270,23 @@ mod tests {
     }
 
     #[test]
-    fn a_class_or_a_selector_is_needed_and_both_are_named() {
-        let failure = SpecArgs::default().read().expect_err("neither is there");
-        assert_eq!(failure.exit.number(), 2);
-        assert!(failure.remedy.contains("--class") && failure.remedy.contains("--selector"), "{failure:?}");
-        let args = SpecArgs { selector: Some("device.memoryMiB > 1".to_owned()), ..SpecArgs::default() };
-        assert!(args.read().is_ok());
-    }
-
-    #[test]
     fn a_virtual_node_needs_a_namespace_to_serve() {
         let args = SpecArgs { delivery: Some(DeliveryArg::VirtualNode), ..SpecArgs::default() };
-        let failure = args.spec().expect_err("none is named");
+        let failure = args.to_message().expect_err("none is named");
         assert_eq!((failure.exit.number(), failure.field.as_str()), (2, "namespace"));
         assert!(failure.remedy.contains("--namespace lab"), "{failure:?}");
-        let spec = SpecArgs { namespace: Some("lab".to_owned()), ..args }.spec().expect("good");
+        let spec = SpecArgs { namespace: Some("lab".to_owned()), ..args }.to_message().expect("good");
         assert_eq!((spec.delivery(), spec.target_namespace.as_str()), (v1::Delivery::VirtualNode, "lab"));
     }
 
     #[test]
     fn shares_are_whole_mig_or_memory_but_not_two_at_once() {
         let mig = SpecArgs { mig: Some("1g.10gb".to_owned()), gpus: amount("2"), ..SpecArgs::default() };
-        let gpus = mig.spec().expect("good").gpus.expect("set");
+        let gpus = mig.to_message().expect("good").gpus.expect("set");
         assert_eq!(gpus.share.and_then(|s| s.kind), Some(v1::share::Kind::MigProfile("1g.10gb".to_owned())));
         assert_eq!(gpus.count, 2);
         let both = SpecArgs { gpu_memory: Some(10_240), gpus: amount("0.5"), ..SpecArgs::default() };
-        let failure = both.spec().expect_err("both");
+        let failure = both.to_message().expect_err("both");
         assert_eq!((failure.exit.number(), failure.field.as_str(), failure.value.as_str()), (2, "gpus", "500m"));
     }
 
@@ -319,7 +295,7 @@ mod tests {
         let refused = |change: &dyn Fn(&mut SpecArgs)| {
             let mut args = SpecArgs { origin: Some("here".to_owned()), ..SpecArgs::default() };
             change(&mut args);
-            let failure = args.spec().expect_err("refused");
+            let failure = args.to_message().expect_err("refused");
             (failure.exit, failure.field, failure.value)
         };
         let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();

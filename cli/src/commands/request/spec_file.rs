@@ -1,4 +1,4 @@
-//! A request in a YAML file: the same fields as the flags, strictly read.
+//! Reads a request from a YAML file, which has the same fields as the flags and no unknown ones.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -11,30 +11,61 @@ use super::wiring_args::{NumaArg, NvLinkArg};
 use crate::failure::Failure;
 use crate::units::{
     DataAmount, GpuAmount, MemberRange, parse_cpu_milli, parse_duration_ms, parse_gpus, parse_members,
-    parse_memory_mib, parse_moment_ms,
+    parse_memory_mib, parse_time_ms,
 };
 
-/// Largest file that is read; a request is a page at most.
+/// Largest file accepted; a request is at most a page.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Characters of a wrong line that are shown.
+/// An error shows at most this much of a line.
 const SHOWN_CHARS: usize = 80;
 
-/// The file.
+/// A complete request file, as the help shows it.
+pub(super) const FILE_EXAMPLE: &str = "  tenant: poly-ml
+  origin: polytech-campus
+  gpus:
+    class: midrange        # or selector: device.memoryMiB >= 40000
+    amount: 0.25           # or 3, or 4x0.25; or mig: 1g.10gb, or memory: 10Gi
+    cpuPerGpu: 8
+    memoryPerGpu: 64Gi
+  topology:
+    sameNode: true         # or wholeNode: true
+    nvlink: preferred      # or required: NVLink between the GPUs of each node
+    numa: aligned          # CPU and memory from the NUMA node of each GPU
+    rdmaGbits: 0           # per node, if the GPUs are on several nodes
+    spreadNodes: false     # true: over as many nodes as have room; excludes sameNode, wholeNode
+  members: 2-4             # a gang, each member with `gpus` on one node: at least 2, at most 4
+  spreadDonors: false      # true: members may be on several donors (needs members)
+  data:                    # read by the work; prefers donors that hold it or can get it soon
+  - {dataset: imagenet-1k, size: 150Gi}
+  duration: 2h
+  donors: []               # allow only these; notDonors excludes donors
+  delivery: namespace      # or virtual-node: pods of `namespace` run on the donor, unchanged
+  namespace: comity-leases
+  purpose: fine-tuning for the spring course
+  priority: urgent         # a PriorityClass of the policy
+  startAfter: 30m          # from now, or a time such as 2026-11-23T08:00Z
+  startBy: 8h              # latest start, after which the request fails
+  preemptible:             # requests of higher priority may preempt it
+    grace: 10m             # notice that the work needs
+    checkpoint: true       # the work reports when it is saved
+";
+
+/// The fields of the file.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct SpecFile {
     tenant: String,
     origin: String,
-    gpus: Gpus,
+    gpus: FileGpus,
     #[serde(default)]
-    topology: Topology,
+    topology: FileTopology,
     #[serde(default, deserialize_with = "members")]
     members: Option<MemberRange>,
     #[serde(default)]
     spread_donors: bool,
     #[serde(default)]
-    data: Vec<Data>,
+    data: Vec<FileData>,
     #[serde(default, deserialize_with = "duration")]
     duration: Option<u64>,
     #[serde(default)]
@@ -46,16 +77,16 @@ struct SpecFile {
     namespace: Option<String>,
     purpose: Option<String>,
     priority: Option<String>,
-    #[serde(default, deserialize_with = "moment")]
+    #[serde(default, deserialize_with = "time")]
     start_after: Option<u64>,
-    #[serde(default, deserialize_with = "moment")]
+    #[serde(default, deserialize_with = "time")]
     start_by: Option<u64>,
-    preemptible: Option<Preemptible>,
+    preemptible: Option<FilePreemptible>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct Preemptible {
+struct FilePreemptible {
     #[serde(deserialize_with = "duration")]
     grace: Option<u64>,
     checkpoint: bool,
@@ -63,7 +94,7 @@ struct Preemptible {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Gpus {
+struct FileGpus {
     class: Option<String>,
     selector: Option<String>,
     #[serde(default, deserialize_with = "amount")]
@@ -79,7 +110,7 @@ struct Gpus {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct Topology {
+struct FileTopology {
     same_node: bool,
     whole_node: bool,
     nvlink: Option<NvLinkArg>,
@@ -90,14 +121,14 @@ struct Topology {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Data {
+struct FileData {
     dataset: String,
     #[serde(deserialize_with = "memory")]
     size: Option<u64>,
 }
 
-/// Reads a number or a text as text: `3` and `0.25` need no quotes, and never pass through floating point.
-fn parsed<'de, D: Deserializer<'de>, T>(
+/// Parses a scalar as text, so that `3` and `0.25` need no quotes and never become floating point.
+fn parse_scalar<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     parse: impl FnOnce(&str) -> Result<T, String>,
 ) -> Result<Option<T>, D::Error> {
@@ -106,27 +137,27 @@ fn parsed<'de, D: Deserializer<'de>, T>(
 }
 
 fn amount<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<GpuAmount>, D::Error> {
-    parsed(deserializer, parse_gpus)
+    parse_scalar(deserializer, parse_gpus)
 }
 
 fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    parsed(deserializer, parse_memory_mib)
+    parse_scalar(deserializer, parse_memory_mib)
 }
 
 fn cpu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    parsed(deserializer, parse_cpu_milli)
+    parse_scalar(deserializer, parse_cpu_milli)
 }
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    parsed(deserializer, parse_duration_ms)
+    parse_scalar(deserializer, parse_duration_ms)
 }
 
 fn members<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<MemberRange>, D::Error> {
-    parsed(deserializer, parse_members)
+    parse_scalar(deserializer, parse_members)
 }
 
-fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    parsed(deserializer, parse_moment_ms)
+fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    parse_scalar(deserializer, parse_time_ms)
 }
 
 /// Reads a file, or standard input for `-`.
@@ -135,13 +166,13 @@ fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::
 /// [`Failure`] with file, line and column.
 pub(super) fn read(path: &Path) -> Result<SpecArgs, Failure> {
     let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
-    let text = text(path).map_err(|error| {
+    let text = read_text(path).map_err(|error| {
         Failure::usage(format!("cannot read the request from {name}: {error}")).field("--file", path.display())
     })?;
     parse(&name, &text)
 }
 
-fn text(path: &Path) -> io::Result<String> {
+fn read_text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     if path == Path::new("-") {
         io::stdin().take(MAX_BYTES + 1).read_to_string(&mut text)?;
@@ -149,7 +180,7 @@ fn text(path: &Path) -> io::Result<String> {
         File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
     }
     if text.len() as u64 > MAX_BYTES {
-        return Err(io::Error::other(format!("it has more than {MAX_BYTES} bytes")));
+        return Err(io::Error::other(format!("it is larger than {MAX_BYTES} bytes")));
     }
     Ok(text)
 }
@@ -157,9 +188,9 @@ fn text(path: &Path) -> io::Result<String> {
 fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
     let file: SpecFile = serde_saphyr::from_str(text).map_err(|error| {
         let place = error.location().map(|at| format!(":{}:{}", at.line(), at.column())).unwrap_or_default();
-        let problem = problem(text, error.without_snippet());
-        Failure::usage(format!("{name}{place}: the request file is not right: {problem}"))
-            .remedy("'comity request submit --help' shows a whole file")
+        let problem = problem_text(text, error.without_snippet());
+        Failure::usage(format!("{name}{place}: invalid request file: {problem}"))
+            .remedy("'comity request submit --help' shows a complete file")
     })?;
     let gpus = file.gpus;
     let devices = match (&gpus.class, &gpus.selector) {
@@ -215,50 +246,47 @@ fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
     })
 }
 
-/// What is wrong, and the line that is: the parser's own words are for those who call it.
-fn problem(text: &str, error: &serde_saphyr::Error) -> String {
+/// The problem in words for people, since the parser's are for programmers, and the line at fault.
+fn problem_text(text: &str, error: &serde_saphyr::Error) -> String {
     use serde_saphyr::Error;
-    let what = match error {
-        Error::Unexpected { expected: "mapping start", .. } => {
-            "fields are expected here, as in {grace: 10m}".to_owned()
-        }
-        Error::Unexpected { expected: "sequence start", .. } => "a list is expected here, as in [a, b]".to_owned(),
-        Error::InvalidScalar { ty, .. } if is_a_number(ty) => "a whole number is expected here".to_owned(),
-        Error::InvalidScalar { .. } => "a value of another kind is expected here".to_owned(),
-        Error::MultipleDocuments { .. } => "it holds several documents; one file is one request".to_owned(),
+    let problem = match error {
+        Error::Unexpected { expected: "mapping start", .. } => "expected fields, as in {grace: 10m}".to_owned(),
+        Error::Unexpected { expected: "sequence start", .. } => "expected a list, as in [a, b]".to_owned(),
+        Error::InvalidScalar { ty, .. } if is_integer_type(ty) => "expected a whole number".to_owned(),
+        Error::InvalidScalar { .. } => "expected a value of another type".to_owned(),
+        Error::MultipleDocuments { .. } => "the file holds several documents; one file is one request".to_owned(),
         Error::DuplicateMappingKey { key, .. } => {
-            format!("{} is there twice", key.as_ref().map_or_else(|| "a field".to_owned(), ToString::to_string))
+            format!("{} is given twice", key.as_ref().map_or_else(|| "a field".to_owned(), ToString::to_string))
         }
         other => other.render_with_formatter(&serde_saphyr::UserMessageFormatter),
     };
-    let what = what.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+    let problem = problem.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
     let line = error.location().and_then(|at| usize::try_from(at.line()).ok());
     let line = line.and_then(|line| text.lines().nth(line.checked_sub(1)?)).map(str::trim);
     match line.filter(|line| !line.is_empty()) {
-        Some(line) => format!("{what}: {:?}", line.chars().take(SHOWN_CHARS).collect::<String>()),
-        None => what,
+        Some(line) => format!("{problem}: {:?}", line.chars().take(SHOWN_CHARS).collect::<String>()),
+        None => problem,
     }
 }
 
-/// Whether Rust's name of a type is that of a whole number.
-fn is_a_number(ty: &str) -> bool {
+/// Whether a Rust type name is an integer's.
+fn is_integer_type(ty: &str) -> bool {
     ty.strip_prefix(['u', 'i']).is_some_and(|bits| bits.parse::<u32>().is_ok())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::submit::FILE_EXAMPLE;
     use super::*;
 
     #[test]
-    fn the_example_of_the_help_is_read() {
+    fn the_example_in_the_help_parses() {
         let args = parse("request.yaml", FILE_EXAMPLE).expect("the example is good");
         assert_eq!(args.gpus, Some(GpuAmount { count: 1, milli: Some(250) }));
         assert_eq!(
             (args.cpu_per_gpu, args.memory_per_gpu, args.duration),
             (Some(8_000), Some(65_536), Some(7_200_000))
         );
-        assert!(args.same_node && args.spec().is_ok());
+        assert!(args.same_node && args.to_message().is_ok());
         assert_eq!((args.nvlink, args.numa), (Some(NvLinkArg::Preferred), Some(NumaArg::Aligned)));
         assert_eq!(args.members.map(|members| (members.min, members.desired)), Some((2, 4)));
         assert_eq!(args.data, [DataAmount { dataset: "imagenet-1k".to_owned(), mib: 153_600 }]);
@@ -266,12 +294,12 @@ mod tests {
         assert_eq!((args.preemptible, args.grace, args.checkpoint), (true, Some(600_000), true));
         assert!(args.start_by.is_some_and(|start_by| args.start_after.is_some_and(|after| after < start_by)));
         let by_node = FILE_EXAMPLE.replace("delivery: namespace ", "delivery: virtual-node ");
-        let spec = parse("request.yaml", &by_node).and_then(|args| args.spec()).expect("good");
+        let spec = parse("request.yaml", &by_node).and_then(|args| args.to_message()).expect("good");
         assert_eq!(spec.delivery(), comity_proto::v1::Delivery::VirtualNode);
     }
 
     #[test]
-    fn numbers_and_texts_are_amounts() {
+    fn numbers_and_strings_are_amounts() {
         for (written, milli) in [("3", None), ("\"3\"", None), ("0.5", Some(500)), ("500m", Some(500))] {
             let text = format!("tenant: t\norigin: o\ngpus: {{class: c, amount: {written}}}\n");
             assert_eq!(parse("f", &text).expect(written).gpus.and_then(|gpus| gpus.milli), milli);
@@ -279,14 +307,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_in_words_for_people() {
+    fn problems_are_described_in_plain_words() {
         let good = "tenant: t\norigin: o\ngpus: {class: c}\n";
         for (more, word) in [
-            ("preemptible: true\n", "fields are expected here, as in {grace: 10m}"),
-            ("donors: one\n", "a list is expected here"),
-            ("topology: {rdmaGbits: many}\n", "a whole number is expected here"),
+            ("preemptible: true\n", "expected fields, as in {grace: 10m}"),
+            ("donors: one\n", "expected a list"),
+            ("topology: {rdmaGbits: many}\n", "expected a whole number"),
             ("topology: {sameNode: 3}\n", "sameNode: 3"),
-            ("tenant: u\n", "tenant is there twice"),
+            ("tenant: u\n", "tenant is given twice"),
             ("---\ntenant: u\n", "one file is one request"),
         ] {
             let failure = parse("f", &format!("{good}{more}")).expect_err(more);
@@ -298,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_line_and_column() {
+    fn problems_have_line_and_column() {
         for (text, place, word) in [
             ("tenant: t\norigin: o\ngpus:\n  class: c\n  amuont: 3\n", "f:5:3", "amuont"),
             ("tenant: t\norigin: o\ngpus: {class: c, amount: 2.5}\n", "f:3:", "neither whole GPUs"),
@@ -306,7 +334,7 @@ mod tests {
             ("tenant: t\norigin: o\ngpus: {class: c}\npreemptible: {grcae: 1m}\n", "f:4:", "grcae"),
             ("tenant: t\norigin: o\ngpus: {class: c}\ndelivery: node\n", "f:4:", "virtual-node"),
             ("tenant: t\norigin: o\ngpus: {class: c}\nstartBy: friday\n", "f:4:", "2026-11-23T08:00Z"),
-            ("tenant: t\norigin: o\ngpus: {class: c}\nmembers: 8-2\n", "f:4:", "ends before"),
+            ("tenant: t\norigin: o\ngpus: {class: c}\nmembers: 8-2\n", "f:4:", "swapped"),
             ("tenant: t\norigin: o\ngpus: {class: c}\ntopology: {nvlink: yes}\n", "f:4:", "preferred"),
             ("tenant: t\norigin: o\ngpus: {class: c}\ndata: [{dataset: a, size: 3 rows}]\n", "f:4:", "size"),
             ("tenant: [a]\norigin: o\ngpus: {class: c}\n", "f:1:", "tenant"),

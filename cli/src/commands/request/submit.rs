@@ -1,4 +1,4 @@
-//! `comity request submit`.
+//! `comity request submit`: submits a request and optionally waits for its lease.
 
 use std::time::Duration;
 
@@ -7,64 +7,45 @@ use comity_proto::v1;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 
 use super::follow::Follower;
+use super::read_spec::read_spec;
 use super::spec_args::SpecArgs;
+use super::spec_file::FILE_EXAMPLE;
 use crate::failure::Failure;
 use crate::output::{Format, write_stdout};
 use crate::session::{Session, call, idempotency_key};
-use crate::shapes::Request;
 use crate::units::parse_duration_ms;
-
-/// A whole file, as the help shows it.
-pub(super) const FILE_EXAMPLE: &str = "  tenant: poly-ml
-  origin: polytech-campus
-  gpus:
-    class: midrange        # or selector: device.memoryMiB >= 40000
-    amount: 0.25           # or 3, or 4x0.25; or mig: 1g.10gb, or memory: 10Gi
-    cpuPerGpu: 8
-    memoryPerGpu: 64Gi
-  topology:
-    sameNode: true         # or wholeNode: true
-    nvlink: preferred      # or required: NVLink joins the GPUs on each node
-    numa: aligned          # CPU and memory from the NUMA node of each GPU
-    rdmaGbits: 0           # of each node, where the GPUs lie on several
-    spreadNodes: false     # true: on as many nodes as have room (not with sameNode or wholeNode)
-  members: 2-4             # a gang: each with `gpus` on one node; 2 or nothing, and as many of 4 as fit
-  spreadDonors: false      # true: members may lie on several donors (needs members)
-  data:                    # what the work reads: a donor that holds it, or can have it soon, comes first
-  - {dataset: imagenet-1k, size: 150Gi}
-  duration: 2h
-  donors: []               # only these; notDonors: not these
-  delivery: namespace    # or virtual-node: pods of `namespace` run on the donor, unchanged
-  namespace: comity-leases
-  purpose: fine-tuning for the spring course
-  priority: urgent       # a PriorityClass of the policy
-  startAfter: 30m        # from now, or a time as 2026-11-23T08:00Z
-  startBy: 8h            # with no donor by then, it fails
-  preemptible:           # a request of higher priority may take its place
-    grace: 10m           # notice that its work needs
-    checkpoint: true     # its work says when it is saved
-";
+use crate::views::Request;
 
 fn examples() -> String {
     format!(
         "\
 Examples:
-  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 --duration 2h --wait
-  comity request submit --tenant poly-ml --origin polytech-campus --class midrange --gpus 0.25 --dry-run
-  comity request submit --tenant poly-ml --origin polytech-campus --class midrange --mig 1g.10gb --gpus 2
-  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 2 --delivery virtual-node --namespace lab
-  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 8 --members 2-4 --nvlink required --rdma-gbits 400
-  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 1 --members 6-12 --spread-donors
-  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 4 --spread-nodes --data laion=40Ti
+  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 \\
+      --duration 2h --wait
+  comity request submit --tenant poly-ml --origin polytech-campus --class midrange --gpus 0.25 \\
+      --dry-run
+  comity request submit --tenant poly-ml --origin polytech-campus --class midrange --gpus 2 \\
+      --mig 1g.10gb
+  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 2 \\
+      --delivery virtual-node --namespace lab
+  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 8 \\
+      --members 2-4 --nvlink required --rdma-gbits 400
+  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 1 \\
+      --members 6-12 --spread-donors
+  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 4 \\
+      --spread-nodes --data laion=40Ti
   comity request submit -f request.yaml --wait --timeout 5m -o json
-  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 8 --start-after 2026-11-23T18:00Z --start-by 12h
+  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 8 \\
+      --start-after 2026-11-23T18:00Z --start-by 12h
 
-By default the lease is a namespace on the donor: 'comity lease kubeconfig' opens it. With --delivery virtual-node it is a
-node in your cluster: 'comity lease show' says what pods of that namespace need to run there.
+By default the lease is a namespace on the donor: get its kubeconfig with 'comity lease
+kubeconfig'. With --delivery virtual-node it is a node in your cluster: 'comity lease show' shows
+what pods of that namespace need to run there.
 
 A request file has the same fields as the flags:
 {FILE_EXAMPLE}
-With --wait, standard error tells how it goes on (placed, connecting, active), and standard output has the lease in the end.
+With --wait, standard error shows the progress (placed, connecting, active), standard output the
+lease.
 "
     )
 }
@@ -75,47 +56,47 @@ With --wait, standard error tells how it goes on (placed, connecting, active), a
 pub struct SubmitArgs {
     #[command(flatten)]
     spec: SpecArgs,
-    /// Check and answer, submit nothing
+    /// Validate the request, but do not submit it
     #[arg(long, conflicts_with = "wait")]
     dry_run: bool,
-    /// Wait until the lease is active, or the request ends
+    /// Wait until the lease is active or the request ends
     #[arg(long)]
     wait: bool,
-    /// With --wait: give up after this time (exit code 5); the request goes on
+    /// With --wait: stop waiting after this time (exit code 5); the request continues
     #[arg(long, requires = "wait", default_value = "10m", value_parser = parse_duration_ms, allow_hyphen_values = true,
         value_name = "DURATION")]
     timeout: u64,
-    /// Repeats an earlier call: the same key and request give the same request, not a second one [default: random].
-    /// Write times as dates then: 40s from now is another request at each call
+    /// Key that makes a repeated call safe: the same key and request submit no second request [default: random]. Give
+    /// start times as dates then, because 40s from now differs in each call
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
 }
 
 impl SubmitArgs {
     pub(super) async fn run(&self, session: &Session) -> Result<(), Failure> {
-        let spec = self.spec.read()?;
+        let spec = read_spec(&self.spec)?;
         let channel = session.channel()?;
         let mut client = RequestServiceClient::new(channel.clone());
         let key = idempotency_key(self.idempotency_key.as_deref());
         let request =
             v1::SubmitRequestRequest { spec: Some(spec), idempotency_key: key.clone(), dry_run: self.dry_run };
-        let submitted = call(client.submit_request(request)).await.map_err(|failure| with_key(failure, &key))?;
+        let submitted = call(client.submit_request(request)).await.map_err(|failure| with_retry_key(failure, &key))?;
         let request = Request::from(submitted.request.unwrap_or_default());
         let (true, Some(id)) = (self.wait, request.id.clone()) else {
             return session.print(&request);
         };
         eprintln!("{id} submitted");
         let follower = Follower::new(channel, &id);
-        let tell = |change: &super::follow::Change| {
-            eprint!("{}", Format::Table.render_event(change, crate::session::now_ms())?);
+        let report = |change: &super::follow::Change| {
+            eprint!("{}", Format::Table.render_event(change, crate::clock::now_ms())?);
             Ok(())
         };
-        let followed = follower.until_active(Some(Duration::from_millis(self.timeout)), tell).await?;
+        let followed = follower.until_active(Some(Duration::from_millis(self.timeout)), report).await?;
         match &followed.lease {
-            // Of a gang over several donors one after another, each as if it were alone.
-            Some(lease) if !followed.more.is_empty() => {
+            // A gang over several donors: print its leases one after another.
+            Some(lease) if !followed.other_leases.is_empty() => {
                 session.print_event(lease)?;
-                for lease in &followed.more {
+                for lease in &followed.other_leases {
                     if session.format == Format::Table {
                         write_stdout("\n")?;
                     }
@@ -129,10 +110,10 @@ impl SubmitArgs {
     }
 }
 
-/// After a failure on the way nobody knows whether the request was submitted; the key makes a second try safe.
-fn with_key(failure: Failure, key: &str) -> Failure {
+/// Adds the idempotency key to the remedy if the broker may have the request, so that a retry is safe.
+fn with_retry_key(failure: Failure, key: &str) -> Failure {
     if failure.exit == crate::exit::Exit::Unavailable {
-        let remedy = format!("{}; to try again safely, add --idempotency-key {key}", failure.remedy);
+        let remedy = format!("{}; to retry safely, add --idempotency-key {key}", failure.remedy);
         return failure.remedy(remedy);
     }
     failure

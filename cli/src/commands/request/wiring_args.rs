@@ -1,30 +1,30 @@
-//! How GPUs, CPU and networks are joined, by flags or fields.
+//! Values of `--nvlink` and `--numa`, and of the same fields in a request file.
 
 use clap::ValueEnum;
 use comity_proto::v1;
 use serde::Deserialize;
 
-/// Whether NVLink joins the GPUs.
+/// NVLink between the GPUs of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NvLinkArg {
-    /// As it comes
+    /// No requirement
     #[default]
     None,
-    /// Where a donor has such GPUs free
+    /// Prefer GPUs that NVLink connects
     Preferred,
-    /// Or the request waits
+    /// Wait for GPUs that NVLink connects
     Required,
 }
 
-/// Where CPU and memory come from.
+/// Source of CPU and memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NumaArg {
-    /// From anywhere on the node
+    /// Anywhere on the node
     #[default]
     None,
-    /// From the NUMA node of each GPU
+    /// The NUMA node of each GPU
     Aligned,
 }
 

@@ -3,22 +3,22 @@
 use comity_proto::v1;
 use serde::Serialize;
 
+use super::absent::non_zero;
 use super::list::Row;
-use super::{gpus, time};
 use crate::output::{Answer, fields};
-use crate::units::age;
+use crate::units::{age, format_milli};
 
 /// A member cluster.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cluster {
-    /// Id.
+    /// Cluster id.
     pub id: String,
     /// Institution that owns it.
     pub institution: String,
-    /// Whether its agent is heard.
+    /// Whether its agent is connected.
     pub connected: bool,
-    /// Since when it is, or is not.
+    /// When `connected` last changed.
     pub since_ms: Option<u64>,
     /// When it joined.
     pub joined_at_ms: Option<u64>,
@@ -32,9 +32,9 @@ pub struct Cluster {
     pub offer_generation: u64,
     /// Public identity key.
     pub identity_key: String,
-    /// When its newest certificate ends.
+    /// When its newest certificate expires.
     pub certificate_not_after_ms: Option<u64>,
-    /// Revision that last changed it.
+    /// Revision of its last change.
     pub revision: u64,
 }
 
@@ -44,14 +44,14 @@ impl From<v1::Cluster> for Cluster {
             id: cluster.id,
             institution: cluster.institution,
             connected: cluster.connected,
-            since_ms: time(cluster.since_ms),
-            joined_at_ms: time(cluster.joined_at_ms),
+            since_ms: non_zero(cluster.since_ms),
+            joined_at_ms: non_zero(cluster.joined_at_ms),
             devices: cluster.devices,
             lent_milli: cluster.lent_milli,
             borrowed_milli: cluster.borrowed_milli,
             offer_generation: cluster.offer_generation,
             identity_key: cluster.identity_key,
-            certificate_not_after_ms: time(cluster.certificate_not_after_ms),
+            certificate_not_after_ms: non_zero(cluster.certificate_not_after_ms),
             revision: cluster.revision,
         }
     }
@@ -74,8 +74,8 @@ impl Row for Cluster {
             self.state().to_owned(),
             age(self.since_ms.unwrap_or(0), now_ms),
             self.devices.to_string(),
-            gpus(self.lent_milli),
-            gpus(self.borrowed_milli),
+            format_milli(self.lent_milli),
+            format_milli(self.borrowed_milli),
         ]]
     }
 }
@@ -88,8 +88,8 @@ impl Answer for Cluster {
             ("State", format!("{}, {}", self.state(), age(self.since_ms.unwrap_or(0), now_ms))),
             ("Joined", age(self.joined_at_ms.unwrap_or(0), now_ms)),
             ("Devices", self.devices.to_string()),
-            ("Lent", gpus(self.lent_milli)),
-            ("Borrowed", gpus(self.borrowed_milli)),
+            ("Lent", format_milli(self.lent_milli)),
+            ("Borrowed", format_milli(self.borrowed_milli)),
             ("Offer", format!("generation {}", self.offer_generation)),
             ("Identity key", self.identity_key.clone()),
             ("Certificate ends", age(self.certificate_not_after_ms.unwrap_or(0), now_ms)),
@@ -101,16 +101,16 @@ impl Answer for Cluster {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Invitation {
-    /// Who may join with it.
+    /// Cluster that may join with it.
     pub cluster: String,
-    /// The token: a secret, good for one use.
+    /// The token: a secret, valid for one use.
     pub token: String,
-    /// When it ends.
+    /// When it expires.
     pub expires_at_ms: u64,
 }
 
 impl Answer for Invitation {
-    /// The bare token, so that it can be piped; what to do with it is told on standard error.
+    /// The bare token, so that it can be piped.
     fn table(&self, _now_ms: u64) -> String {
         format!("{}\n", self.token)
     }

@@ -1,31 +1,31 @@
-//! What a request asks for.
+//! The requested GPUs and the conditions of a request.
 
 use comity_proto::v1;
 use serde::Serialize;
 
+use super::absent::{is_zero, non_empty};
 use super::delivery::Delivery;
-use super::text;
-use crate::units::format_duration;
+use crate::units::{format_duration, format_memory, format_milli};
 
-/// How much of each device.
+/// Requested part of each device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Share {
-    /// All of it.
+    /// The whole device.
     Whole,
-    /// Thousandths.
+    /// A part of the device's compute.
     Milli {
-        /// 50 to 1000.
+        /// Thousandths of the device, 50 to 1000.
         milli: u32,
     },
-    /// A MIG profile.
+    /// A MIG instance.
     Mig {
-        /// As reported, as in "1g.10gb".
+        /// MIG profile, such as "1g.10gb".
         profile: String,
     },
-    /// Device memory.
+    /// A part of the device's memory.
     Memory {
-        /// In MiB.
+        /// Memory in MiB.
         memory_mib: u64,
     },
 }
@@ -42,21 +42,21 @@ impl From<Option<v1::Share>> for Share {
     }
 }
 
-/// Which GPUs.
+/// Requested GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Gpus {
     /// GPU class.
     pub class: Option<String>,
-    /// CEL over `device`, in place of a class.
+    /// CEL expression over `device`, in place of a class.
     pub selector: Option<String>,
-    /// How much of each device.
+    /// Part of each device.
     pub share: Share,
-    /// How many such shares.
+    /// Number of shares.
     pub count: u32,
-    /// CPU per share.
+    /// CPU per share, in thousandths of a core.
     pub cpu_milli_per_gpu: u64,
-    /// Memory per share.
+    /// Memory per share, in MiB.
     pub memory_mib_per_gpu: u64,
 }
 
@@ -64,8 +64,8 @@ impl From<Option<v1::GpuDemand>> for Gpus {
     fn from(gpus: Option<v1::GpuDemand>) -> Self {
         let gpus = gpus.unwrap_or_default();
         Self {
-            class: text(gpus.class),
-            selector: text(gpus.selector),
+            class: non_empty(gpus.class),
+            selector: non_empty(gpus.selector),
             share: gpus.share.into(),
             count: gpus.count,
             cpu_milli_per_gpu: gpus.cpu_milli_per_gpu,
@@ -77,53 +77,54 @@ impl From<Option<v1::GpuDemand>> for Gpus {
 impl Gpus {
     /// For people: `3 frontier`, `4x0.25 midrange`, `2x1g.10gb teaching`.
     pub(crate) fn summary(&self) -> String {
-        format!("{} {}", self.amount(), self.kind())
+        format!("{} {}", self.amount_text(), self.class_text())
     }
 
-    fn kind(&self) -> &str {
+    /// The class, or a stand-in for a selector.
+    fn class_text(&self) -> &str {
         self.class.as_deref().unwrap_or("(selector)")
     }
 
-    fn amount(&self) -> String {
+    fn amount_text(&self) -> String {
         let count = self.count;
         match &self.share {
             Share::Whole => count.to_string(),
-            Share::Milli { milli } if count == 1 => super::gpus(u64::from(*milli)),
-            Share::Milli { milli } => format!("{count}x{}", super::gpus(u64::from(*milli))),
+            Share::Milli { milli } if count == 1 => format_milli(u64::from(*milli)),
+            Share::Milli { milli } => format!("{count}x{}", format_milli(u64::from(*milli))),
             Share::Mig { profile } => format!("{count}x{profile}"),
-            Share::Memory { memory_mib } => format!("{count}x{}", super::memory(*memory_mib)),
+            Share::Memory { memory_mib } => format!("{count}x{}", format_memory(*memory_mib)),
         }
     }
 }
 
-/// How the shares lie together.
+/// How the shares are placed relative to each other.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Topology {
-    /// All on one node.
+    /// Place all shares on one node.
     pub same_node: bool,
-    /// Whole nodes only.
+    /// Take whole nodes only.
     pub whole_node: bool,
-    /// `preferred` or `required`: whether NVLink joins the GPUs.
+    /// `preferred` or `required`: NVLink between the GPUs of a node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nvlink: Option<&'static str>,
-    /// `aligned`: CPU and memory of the NUMA node of each GPU.
+    /// `aligned`: CPU and memory from the NUMA node of each GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa: Option<&'static str>,
-    /// Gbit/s for RDMA of each node, where there are several.
+    /// RDMA bandwidth per node in Gbit/s, if there are several nodes.
     #[serde(skip_serializing_if = "is_zero")]
     pub rdma_gbits: u32,
-    /// On as many nodes as have room.
+    /// Spread over as many nodes as have room.
     pub spread_nodes: bool,
 }
 
-/// Data that work reads.
+/// A dataset that the work reads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DataNeed {
     /// Name of the dataset.
     pub dataset: String,
-    /// How much of it.
+    /// Amount read, in MiB.
     pub mib: u64,
 }
 
@@ -131,15 +132,10 @@ pub struct DataNeed {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Members {
-    /// So many start together.
+    /// Members that must start together.
     pub min: u32,
-    /// More start as far as they fit, up to so many.
+    /// Upper bound; members above `min` start as they fit.
     pub desired: u32,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
-pub(super) fn is_zero(number: &u32) -> bool {
-    *number == 0
 }
 
 impl From<v1::Topology> for Topology {
@@ -162,59 +158,59 @@ impl From<v1::Topology> for Topology {
     }
 }
 
-/// What is asked for.
+/// Requested GPUs and conditions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RequestSpec {
-    /// Tenant.
+    /// Tenant that is accounted for the lease.
     pub tenant: String,
-    /// Cluster the workload comes from.
+    /// Cluster that the workload comes from.
     pub origin: String,
-    /// Which GPUs.
+    /// Requested GPUs; for a gang, of each member.
     pub gpus: Gpus,
-    /// How they lie together.
+    /// How they are placed relative to each other.
     pub topology: Topology,
-    /// As how many members, each with `gpus`.
+    /// Members of a gang, each with `gpus`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub members: Option<Members>,
-    /// Whether they may lie on several donors.
+    /// Whether members may be on several donors.
     pub spread_donors: bool,
-    /// What its work reads.
+    /// Datasets that the work reads.
     pub data: Vec<DataNeed>,
-    /// Length of the lease; 0: the federation's default.
+    /// Length of the lease in milliseconds; 0 for the federation's default.
     pub duration_ms: u64,
-    /// Donors that may serve it; empty: any.
+    /// Donors that may serve it; empty for any.
     pub allow_donors: Vec<String>,
-    /// Donors that must not.
+    /// Donors that must not serve it.
     pub deny_donors: Vec<String>,
-    /// How the lease reaches the origin.
+    /// How the lease is delivered to the origin.
     pub delivery: Delivery,
-    /// Namespace on the origin: for the kubeconfig Secret, or whose pods may run on the virtual node.
+    /// Namespace on the origin for the kubeconfig Secret, or whose pods may run on the virtual node.
     pub target_namespace: Option<String>,
-    /// Free text.
+    /// Purpose in the caller's words.
     pub purpose: Option<String>,
     /// Priority class.
     pub priority: Option<String>,
-    /// Not tried before this; 0: at once.
+    /// Opening of the start window; 0 for immediately.
     pub not_before_ms: u64,
-    /// Fails if not placed by this; 0: waits.
+    /// Close of the start window, when it fails unless placed; 0 for never.
     pub start_by_ms: u64,
-    /// Whether it may be preempted, and how.
+    /// Conditions of preemption; none if it must not be preempted.
     pub preemptible: Option<Preemptible>,
 }
 
-/// That a request may be preempted.
+/// Conditions of preemption.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Preemptible {
-    /// Notice that it needs.
+    /// Notice that it needs, in milliseconds; 0 for the donor's.
     pub grace_ms: u64,
-    /// Whether its work says when it has saved itself.
+    /// Whether its work reports when it is saved.
     pub checkpoint: bool,
 }
 
 impl Preemptible {
-    /// For people: `yes, with 10m of notice; it says when its work is saved`.
+    /// For people: `yes, with 10m of notice; its work says when it is saved`.
     pub(crate) fn summary(self) -> String {
         let notice = match self.grace_ms {
             0 => "the donor's notice".to_owned(),
@@ -226,16 +222,16 @@ impl Preemptible {
 }
 
 impl RequestSpec {
-    /// For people: `3 frontier`, and of a gang `13x1 midrange`, `2-4x8 frontier` or `4x(2x0.5) midrange`.
+    /// For people: `3 frontier`; for a gang `13x1 midrange`, `2-4x8 frontier` or `4x(2x0.5) midrange`.
     pub(crate) fn gpus_summary(&self) -> String {
         let Some(members) = self.members else { return self.gpus.summary() };
-        let many = match members {
+        let count = match members {
             Members { min, desired } if min == desired => min.to_string(),
             Members { min, desired } => format!("{min}-{desired}"),
         };
-        let each = self.gpus.amount();
+        let each = self.gpus.amount_text();
         let each = if each.contains('x') { format!("({each})") } else { each };
-        format!("{many}x{each} {}", self.gpus.kind())
+        format!("{count}x{each} {}", self.gpus.class_text())
     }
 }
 
@@ -256,9 +252,9 @@ impl From<Option<v1::RequestSpec>> for RequestSpec {
             allow_donors: spec.allow_donors,
             deny_donors: spec.deny_donors,
             delivery,
-            target_namespace: text(spec.target_namespace),
-            purpose: text(spec.purpose),
-            priority: text(spec.priority),
+            target_namespace: non_empty(spec.target_namespace),
+            purpose: non_empty(spec.purpose),
+            priority: non_empty(spec.priority),
             not_before_ms: spec.not_before_ms,
             start_by_ms: spec.start_by_ms,
             preemptible: spec.preemptible.map(|it| Preemptible { grace_ms: it.grace_ms, checkpoint: it.checkpoint }),
@@ -271,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gang_is_told_by_its_members() {
+    fn a_gang_is_shown_by_its_members() {
         let of = |members: Option<(u32, u32)>, count, milli: Option<u32>| {
             let kind = milli.map_or(v1::share::Kind::Whole(v1::share::Whole {}), v1::share::Kind::Milli);
             let gpus = v1::GpuDemand {

@@ -1,30 +1,30 @@
-//! Leases that are being reclaimed so that a request has room.
+//! Leases that are, or would be, reclaimed to make room for a request.
 
 use comity_proto::v1;
 use serde::Serialize;
 
-use super::{gpus, text, time};
-use crate::units::{age, format_duration};
+use super::absent::{non_empty, non_zero};
+use crate::units::{age, format_duration, format_milli};
 
-/// Those at one donor.
+/// All leases of one donor that are, or would be, reclaimed for a request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reclaims {
-    /// Where.
+    /// Donor cluster.
     pub donor: String,
-    /// Whether notice was given; else it would be next.
+    /// Whether notice was given; false while it is only planned.
     pub given: bool,
-    /// Whether they move aside to another place that they have, rather than yield to a higher priority.
+    /// Whether the leases migrate elsewhere, rather than yield to a higher priority.
     pub move_aside: bool,
-    /// What they take in all, in thousandths of GPUs.
+    /// Thousandths of GPUs that they use in total.
     pub gpus_milli: u64,
-    /// When the last of them ends at the latest; none if all have ended and the donor has yet to clear them.
+    /// When the last one ends at the latest; none if all have ended and the donor still cleans up.
     pub until_ms: Option<u64>,
-    /// Which ones.
+    /// The leases.
     pub leases: Vec<ReclaimedLease>,
 }
 
-/// One of them.
+/// One lease that is, or would be, reclaimed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReclaimedLease {
@@ -34,9 +34,9 @@ pub struct ReclaimedLease {
     pub tenant: Option<String>,
     /// Priority class of its request.
     pub priority: Option<String>,
-    /// What it takes, in thousandths of GPUs.
+    /// Thousandths of GPUs that it uses.
     pub gpus_milli: u64,
-    /// The notice that it was given, or would be.
+    /// Its notice, in milliseconds.
     pub notice_ms: u64,
     /// When it ends at the latest.
     pub until_ms: Option<u64>,
@@ -45,30 +45,30 @@ pub struct ReclaimedLease {
 impl From<v1::Reclaims> for Reclaims {
     fn from(reclaims: v1::Reclaims) -> Self {
         let lease = |lease: v1::ReclaimedLease| ReclaimedLease {
-            lease: text(lease.lease),
-            tenant: text(lease.tenant),
-            priority: text(lease.priority),
+            lease: non_empty(lease.lease),
+            tenant: non_empty(lease.tenant),
+            priority: non_empty(lease.priority),
             gpus_milli: lease.gpus_milli,
             notice_ms: lease.notice_ms,
-            until_ms: time(lease.until_ms),
+            until_ms: non_zero(lease.until_ms),
         };
         Self {
             donor: reclaims.donor,
             given: reclaims.given,
             move_aside: reclaims.move_aside,
             gpus_milli: reclaims.gpus_milli,
-            until_ms: time(reclaims.until_ms),
+            until_ms: non_zero(reclaims.until_ms),
             leases: reclaims.leases.into_iter().map(lease).collect(),
         }
     }
 }
 
 impl Reclaims {
-    /// In one line: how many, where, after which notice, until when; and which ones, as far as they may be seen.
+    /// One line for people: number, donor, notice, deadline, and the leases as far as the caller may see them.
     pub(super) fn summary(&self, now_ms: u64) -> String {
-        let many = match self.leases.len() {
+        let count = match self.leases.len() {
             1 => "1 lease".to_owned(),
-            many => format!("{many} leases"),
+            count => format!("{count} leases"),
         };
         let notice = self.leases.iter().map(|lease| lease.notice_ms).max().unwrap_or(0);
         let how = match (self.given, self.move_aside) {
@@ -79,10 +79,15 @@ impl Reclaims {
         };
         let until = match self.until_ms {
             Some(until) => format!("gone {} at the latest", age(until, now_ms)),
-            None => "ended, and not cleared yet".to_owned(),
+            None => "ended, cleanup pending".to_owned(),
         };
-        let which: Vec<String> = self.leases.iter().map(ReclaimedLease::summary).collect();
-        format!("{many} at {} ({} GPUs) {how}, {until}: {}", self.donor, gpus(self.gpus_milli), which.join(", "))
+        let leases: Vec<String> = self.leases.iter().map(ReclaimedLease::summary).collect();
+        format!(
+            "{count} at {} ({} GPUs) {how}, {until}: {}",
+            self.donor,
+            format_milli(self.gpus_milli),
+            leases.join(", ")
+        )
     }
 }
 
@@ -91,7 +96,7 @@ impl ReclaimedLease {
         let name = self.lease.as_deref().unwrap_or("a lease");
         let tenant = self.tenant.as_ref().map_or_else(String::new, |tenant| format!(" of {tenant}"));
         let priority = self.priority.as_ref().map_or_else(String::new, |class| format!(", {class}"));
-        format!("{name}{tenant} ({} GPUs{priority})", gpus(self.gpus_milli))
+        format!("{name}{tenant} ({} GPUs{priority})", format_milli(self.gpus_milli))
     }
 }
 
@@ -100,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_reclaimed_is_told_in_words_and_whose_only_where_it_may_be_seen() {
+    fn the_summary_names_only_leases_that_the_caller_may_see() {
         let hidden = v1::ReclaimedLease {
             priority: "low".to_owned(),
             gpus_milli: 500,
@@ -116,16 +121,16 @@ mod tests {
             leases: vec![seen, hidden],
             ..v1::Reclaims::default()
         };
-        let told = Reclaims::from(next.clone());
+        let reclaims = Reclaims::from(next.clone());
         assert_eq!(
-            told.summary(0),
+            reclaims.summary(0),
             "2 leases at north (1 GPUs) would be reclaimed with 5m of notice, gone in 5m at the latest: \
              lease-7 of vision (0.5 GPUs, low), a lease (0.5 GPUs, low)"
         );
-        let json = serde_json::to_value(&told).expect("it is plain data");
+        let json = serde_json::to_value(&reclaims).expect("plain data serialises");
         assert_eq!((&json["leases"][0]["lease"], &json["untilMs"]), (&"lease-7".into(), &300_000.into()));
         assert!(json["leases"][1]["lease"].is_null(), "{json}");
         let ended = Reclaims::from(v1::Reclaims { given: true, until_ms: 0, ..next });
-        assert!(ended.summary(0).contains("reclaimed, ended, and not cleared yet"), "{}", ended.summary(0));
+        assert!(ended.summary(0).contains("reclaimed, ended, cleanup pending"), "{}", ended.summary(0));
     }
 }

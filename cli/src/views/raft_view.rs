@@ -1,4 +1,4 @@
-//! The broker group.
+//! The broker group: status, members, log time.
 
 use comity_proto::v1;
 use serde::Serialize;
@@ -6,104 +6,104 @@ use serde::Serialize;
 use crate::output::{Answer, columns, fields};
 use crate::units::format_duration;
 
-/// How each broker sees the group.
+/// The group as each broker sees it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RaftStatus {
-    /// Each broker that was asked.
+    /// An entry per broker asked.
     pub brokers: Vec<RaftBroker>,
-    /// Members, as the leader (or whoever answered) has them.
+    /// Members according to the leader, else to another broker that answered.
     pub members: Vec<RaftMember>,
 }
 
-/// The group after a change.
+/// Members of the group after a change.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RaftMembers {
-    /// Members.
+    /// All members.
     pub members: Vec<RaftMember>,
 }
 
-/// One broker.
+/// One broker's view of itself and the group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RaftBroker {
-    /// Address it was asked at.
+    /// Address that was called.
     pub address: String,
-    /// Why it did not answer.
+    /// Why it did not answer; none if it did.
     pub error: Option<String>,
-    /// Number.
+    /// Number of the broker.
     pub id: u64,
     /// `leader`, `follower`, `learner`, `candidate`; empty if it did not answer.
     pub role: String,
-    /// Leader that it knows; 0 if none.
+    /// Leader known to it; 0 if none.
     pub leader: u64,
-    /// Term.
+    /// Raft term.
     pub term: u64,
     /// Last log index on disk.
     pub last_log_index: u64,
-    /// Last index applied.
+    /// Last applied log index.
     pub applied_index: u64,
-    /// Index of the last snapshot.
+    /// Last log index in its newest snapshot.
     pub snapshot_index: u64,
     /// Revision of the state.
     pub revision: u64,
     /// SHA-256 of the state; equal on brokers at the same applied index.
     pub state_sha256: String,
-    /// Invariants that the state breaks; none as long as all is well.
+    /// Invariants that its state violates.
     pub violations: Vec<String>,
-    /// Envelopes that wait for their receivers.
+    /// Envelopes not delivered yet.
     pub envelopes: u64,
-    /// Name of the group; empty before it belongs to one.
+    /// Name of its group; empty if it belongs to none.
     pub group: String,
-    /// The life of its disk.
+    /// Incarnation: changes when the broker loses its disk.
     pub incarnation: String,
     /// Whether it votes and may lead.
     pub may_vote: bool,
     /// Log time when it answered, in milliseconds since 1970.
     pub log_time_ms: u64,
-    /// Its wall clock minus the median of a majority's; null where it reaches no majority.
+    /// Its wall clock minus the median of a majority's clocks; null without a majority.
     pub clock_offset_ms: Option<i64>,
     /// Log time minus that median.
     pub log_time_offset_ms: Option<i64>,
 }
 
-/// How far log time moves, or was moved.
+/// Result of rebasing log time, or of its dry run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RebasedTime {
     /// Log time before, in milliseconds since 1970.
     pub log_time_ms: u64,
-    /// By how much.
+    /// Change of log time.
     pub by_ms: i64,
-    /// Leases that have not ended, whose ends move as well.
+    /// Leases not ended yet; their ends move with log time.
     pub leases: u64,
-    /// Waiting requests with a start window, which does not move.
+    /// Waiting requests with a start window; the window does not move.
     pub start_windows: u64,
-    /// Whether it was done.
+    /// False after a dry run.
     pub done: bool,
 }
 
-/// One member.
+/// One member of the group.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RaftMember {
-    /// Number.
+    /// Number of the broker.
     pub id: u64,
-    /// Raft endpoint.
+    /// Address of its Raft endpoint.
     pub raft_address: String,
-    /// gRPC endpoint.
+    /// Address of its gRPC endpoint.
     pub client_address: String,
     /// Whether it votes.
     pub voter: bool,
-    /// Last log index known to be on it; only the leader knows.
+    /// Last log index known to be on its disk; only the leader knows it.
     pub matched_index: u64,
-    /// The life of its disk that the group admitted.
+    /// Incarnation that the group admitted.
     pub incarnation: String,
 }
 
 impl RaftBroker {
-    /// A broker that answered.
+    /// The entry of a broker that answered.
     #[must_use]
     pub fn answered(address: String, status: &v1::GetRaftStatusResponse) -> Self {
         Self {
@@ -129,7 +129,7 @@ impl RaftBroker {
         }
     }
 
-    /// A broker that did not.
+    /// The entry of a broker that did not answer.
     #[must_use]
     pub fn silent(address: String, error: String) -> Self {
         Self { address, error: Some(error), ..Self::default() }
@@ -168,7 +168,7 @@ impl Answer for RaftStatus {
                 broker.applied_index.to_string(),
                 broker.revision.to_string(),
                 broker.state_sha256.chars().take(12).collect(),
-                broker.clock_offset_ms.map_or_else(|| "?".to_owned(), offset),
+                broker.clock_offset_ms.map_or_else(|| "?".to_owned(), offset_text),
             ],
         };
         let heads =
@@ -185,8 +185,8 @@ impl Answer for RaftStatus {
     }
 }
 
-/// How far a clock is ahead or behind: milliseconds while it is right, then as people say it.
-fn offset(ms: i64) -> String {
+/// A clock's offset for people: `-12 ms` below a second, else `+2h`.
+fn offset_text(ms: i64) -> String {
     let sign = if ms < 0 { '-' } else { '+' };
     match ms.unsigned_abs() {
         small @ 0..1_000 => format!("{sign}{small} ms"),
@@ -212,15 +212,15 @@ impl Answer for RebasedTime {
             let time = i64::try_from(ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
             time.map_or_else(|| format!("{ms} ms"), |time| time.to_string())
         };
-        let said = fields(&[
+        let summary = fields(&[
             ("Log time", time(self.log_time_ms)),
             ("Brokers' clocks", time(self.log_time_ms.saturating_add_signed(self.by_ms))),
-            (if self.done { "Moved by" } else { "Would move by" }, offset(self.by_ms)),
+            (if self.done { "Moved by" } else { "Would move by" }, offset_text(self.by_ms)),
             ("Leases that move with it", self.leases.to_string()),
             ("Start windows that stay", self.start_windows.to_string()),
         ]);
-        let remedy = if self.done { "" } else { "\nNothing was moved; add --yes to do it.\n" };
-        format!("{said}{remedy}")
+        let remedy = if self.done { "" } else { "\nDry run: nothing was moved. Add --yes to move log time.\n" };
+        format!("{summary}{remedy}")
     }
 }
 
@@ -250,9 +250,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_far_a_clock_is_off_is_said_in_both_directions() {
-        let said = [0, -12, 999, 7_200_000, -5_400_000].map(offset);
-        assert_eq!(said, ["+0 ms", "-12 ms", "+999 ms", "+2h", "-1h30m"]);
+    fn clock_offsets_have_a_sign() {
+        let shown = [0, -12, 999, 7_200_000, -5_400_000].map(offset_text);
+        assert_eq!(shown, ["+0 ms", "-12 ms", "+999 ms", "+2h", "-1h30m"]);
     }
 
     #[test]
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rebase_that_was_not_asked_to_be_done_says_how() {
+    fn a_dry_run_of_a_rebase_says_how_to_do_it() {
         let answer = v1::RebaseTimeResponse { log_time_ms: 1_795_372_800_000, by_ms: -3_600_000, ..Default::default() };
         let table = RebasedTime::from(answer).table(0);
         assert!(table.contains("2026-11-22T18:40:00Z") && table.contains("2026-11-22T17:40:00Z"), "{table}");

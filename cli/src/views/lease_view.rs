@@ -3,39 +3,39 @@
 use comity_proto::v1;
 use serde::Serialize;
 
+use super::absent::{non_empty, non_zero};
 use super::delivery::{Delivery, VirtualNode};
 use super::list::Row;
 use super::placement::Placement;
 use super::reclaim::Reclaim;
 use super::spec::Gpus;
-use super::{text, time};
 use crate::output::{Answer, fields};
 use crate::units::{age, format_duration};
 
-/// Where a lease stands.
+/// State of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LeaseState {
     /// A state that this version of `comity` does not know.
     Unknown,
-    /// Capacity is held.
+    /// The donor holds its capacity.
     Placed,
-    /// The clusters shake hands.
+    /// The two clusters run their handshake.
     Connecting,
     /// The origin holds a working credential.
     Active,
     /// One side is silent.
     Suspect,
-    /// Reclaimed: in force until its deadline.
+    /// It is being reclaimed, and stays in force until its deadline.
     Reclaiming,
-    /// Both sides take it down.
+    /// Both sides are removing it.
     Ending,
-    /// Both sides are clean.
+    /// Both sides have removed it.
     Ended,
 }
 
 impl LeaseState {
-    /// As in JSON.
+    /// The JSON value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -65,18 +65,18 @@ pub struct Lease {
     pub origin: String,
     /// Donor.
     pub donor: Option<String>,
-    /// Where it is.
+    /// Donor's nodes and devices.
     pub placement: Option<Placement>,
-    /// What was asked for.
+    /// Requested GPUs.
     pub gpus: Gpus,
-    /// Peering it runs over.
+    /// Peering that carries its traffic.
     pub peering: Option<String>,
-    /// Where it stands.
+    /// Current state.
     pub state: LeaseState,
     /// Why it ends: `released`, `expired`, `cancelled`, `hold-expired`, `donor-failed`, `origin-failed`,
     /// `reclaimed`, `preempted`, `not-needed`, `part-failed`, `device-lost`, `node-lost`, `donor-lost`.
     pub end_reason: Option<&'static str>,
-    /// What is waited for, or what went wrong.
+    /// What it waits for, or its last error.
     pub message: Option<String>,
     /// Whether the donor's side is prepared.
     pub donor_ready: bool,
@@ -84,37 +84,37 @@ pub struct Lease {
     pub origin_ready: bool,
     /// Namespace on the donor.
     pub donor_namespace: Option<String>,
-    /// How it reaches the origin.
+    /// How it is delivered to the origin.
     pub delivery: Delivery,
-    /// Namespace on the origin: that holds the Secret, or whose pods may run on the virtual node.
+    /// Namespace on the origin that holds the Secret, or whose pods may run on the virtual node.
     pub target_namespace: Option<String>,
-    /// The Secret with the kubeconfig, or the file where the origin is a plain host; none for a virtual node.
+    /// Secret with the kubeconfig, or a file path if the origin has no Kubernetes; none for a virtual node.
     pub secret_name: Option<String>,
     /// What a pod needs to run on the virtual node, until the lease ends.
     pub virtual_node: Option<VirtualNode>,
-    /// Length of one term.
+    /// Length of one term, in milliseconds.
     pub term_ms: u64,
     /// When it was placed.
     pub placed_at_ms: Option<u64>,
-    /// When the hold ends if it is not active by then.
+    /// Deadline to become active; the donor then frees its capacity.
     pub hold_until_ms: Option<u64>,
     /// When it became active.
     pub active_at_ms: Option<u64>,
-    /// When it ends unless renewed.
+    /// When it expires unless renewed.
     pub expires_at_ms: Option<u64>,
-    /// When both sides were clean.
+    /// When both sides had removed it.
     pub ended_at_ms: Option<u64>,
-    /// Why and until when it is being reclaimed.
+    /// Why and until when it is being reclaimed, if it is.
     pub reclaim: Option<Reclaim>,
-    /// When its work was last said to be saved.
+    /// Last report that its work is saved.
     pub checkpointed_at_ms: Option<u64>,
-    /// The lease of the same request that it replaces.
+    /// Lease of the same request that it replaces (migration).
     pub moved_from: Option<String>,
-    /// The lease of the same request that replaces it.
+    /// Lease of the same request that replaces it (migration).
     pub moved_to: Option<String>,
     /// Fencing token.
     pub fencing_token: u64,
-    /// Revision that last changed it.
+    /// Revision of its last change.
     pub revision: u64,
 }
 
@@ -149,7 +149,7 @@ impl From<v1::Lease> for Lease {
         let delivery = lease.delivery().into();
         let by_node = delivery == Delivery::VirtualNode && !matches!(state, LeaseState::Ending | LeaseState::Ended);
         Self {
-            virtual_node: by_node.then(|| VirtualNode::of(&lease.id, &lease.target_namespace)),
+            virtual_node: by_node.then(|| VirtualNode::new(&lease.id, &lease.target_namespace)),
             delivery,
             id: lease.id,
             request: lease.request,
@@ -158,25 +158,25 @@ impl From<v1::Lease> for Lease {
             donor: lease.placement.as_ref().map(|placement| placement.donor.clone()),
             placement: lease.placement.map(Placement::from),
             gpus: lease.gpus.into(),
-            peering: text(lease.peering),
+            peering: non_empty(lease.peering),
             state,
             end_reason,
-            message: text(lease.message),
+            message: non_empty(lease.message),
             donor_ready: lease.donor_ready,
             origin_ready: lease.origin_ready,
-            donor_namespace: text(lease.donor_namespace),
-            target_namespace: text(lease.target_namespace),
-            secret_name: text(lease.secret_name),
+            donor_namespace: non_empty(lease.donor_namespace),
+            target_namespace: non_empty(lease.target_namespace),
+            secret_name: non_empty(lease.secret_name),
             term_ms: lease.term_ms,
-            placed_at_ms: time(lease.placed_at_ms),
-            hold_until_ms: time(lease.hold_until_ms),
-            active_at_ms: time(lease.active_at_ms),
-            expires_at_ms: time(lease.expires_at_ms),
-            ended_at_ms: time(lease.ended_at_ms),
+            placed_at_ms: non_zero(lease.placed_at_ms),
+            hold_until_ms: non_zero(lease.hold_until_ms),
+            active_at_ms: non_zero(lease.active_at_ms),
+            expires_at_ms: non_zero(lease.expires_at_ms),
+            ended_at_ms: non_zero(lease.ended_at_ms),
             reclaim: lease.reclaim.map(Reclaim::from),
-            checkpointed_at_ms: time(lease.checkpointed_at_ms),
-            moved_from: text(lease.moved_from),
-            moved_to: text(lease.moved_to),
+            checkpointed_at_ms: non_zero(lease.checkpointed_at_ms),
+            moved_from: non_empty(lease.moved_from),
+            moved_to: non_empty(lease.moved_to),
             fencing_token: lease.fencing_token,
             revision: lease.revision,
         }
@@ -184,20 +184,20 @@ impl From<v1::Lease> for Lease {
 }
 
 impl Lease {
-    fn standing(&self) -> String {
+    fn state_text(&self) -> String {
         match self.end_reason {
             Some(reason) => format!("{} ({reason})", self.state.as_str()),
             None => self.state.as_str().to_owned(),
         }
     }
 
-    /// When it ends unless renewed; a lease that ends or has ended expires no more.
-    fn expires(&self) -> Option<u64> {
+    /// When it expires unless renewed; none once it ends.
+    fn expiry_ms(&self) -> Option<u64> {
         self.expires_at_ms.filter(|_| !matches!(self.state, LeaseState::Ending | LeaseState::Ended))
     }
 
-    /// Where the kubeconfig is: a Secret, or a file where the origin's agent runs without Kubernetes.
-    fn kubeconfig(&self) -> Option<String> {
+    /// Place of the kubeconfig: a Secret, or a file if the origin's agent runs without Kubernetes.
+    fn kubeconfig_text(&self) -> Option<String> {
         let name = self.secret_name.as_ref().filter(|_| self.delivery != Delivery::VirtualNode)?;
         Some(match &self.target_namespace {
             _ if name.starts_with('/') => format!("file {name} on {}", self.origin),
@@ -221,8 +221,8 @@ impl Row for Lease {
             self.donor.clone().unwrap_or_else(|| "-".to_owned()),
             self.gpus.summary(),
             self.delivery.as_str().to_owned(),
-            self.standing(),
-            age(self.expires().unwrap_or(0), now_ms),
+            self.state_text(),
+            age(self.expiry_ms().unwrap_or(0), now_ms),
             self.message.clone().unwrap_or_default(),
         ]]
     }
@@ -234,11 +234,11 @@ impl Answer for Lease {
         let node = self.virtual_node.as_ref();
         let donor = self.donor.as_deref().unwrap_or("-");
         let pods =
-            node.map(|node| format!("those of {} on {} may run on {donor}; they need", node.namespace, self.origin));
+            node.map(|node| format!("pods of {} on {} may run on {donor}; they need", node.namespace, self.origin));
         let at = |time: Option<u64>| time.map(|at| age(at, now_ms)).unwrap_or_default();
         fields(&[
             ("Lease", self.id.clone()),
-            ("State", self.standing()),
+            ("State", self.state_text()),
             ("Message", self.message.clone().unwrap_or_default()),
             ("Reclaimed", self.reclaim.as_ref().map(|reclaim| reclaim.summary(now_ms)).unwrap_or_default()),
             ("Moves to", self.moved_to.clone().unwrap_or_default()),
@@ -254,14 +254,14 @@ impl Answer for Lease {
             ("Peering", self.peering.clone().unwrap_or_default()),
             ("Namespace", self.donor_namespace.clone().unwrap_or_default()),
             ("Delivery", self.delivery.as_str().to_owned()),
-            ("Kubeconfig", self.kubeconfig().unwrap_or_default()),
+            ("Kubeconfig", self.kubeconfig_text().unwrap_or_default()),
             ("Pods", pods.unwrap_or_default()),
             ("  nodeSelector", node.map(VirtualNode::selector_text).unwrap_or_default()),
             ("  tolerations", node.map(VirtualNode::tolerations_text).unwrap_or_default()),
             ("Term", format_duration(self.term_ms)),
             ("Placed", at(self.placed_at_ms)),
             ("Active", at(self.active_at_ms)),
-            ("Expires", at(self.expires())),
+            ("Expires", at(self.expiry_ms())),
             ("Ended", at(self.ended_at_ms)),
             ("Fencing token", self.fencing_token.to_string()),
         ])
@@ -308,7 +308,7 @@ mod tests {
         let shown = lease(by_node);
         let table = shown.table(0);
         for line in [
-            "those of lab on campus may run on centre",
+            "pods of lab on campus may run on centre",
             "comity.dev/lease: lease-7",
             "comity.dev/lease=lease-7:NoSchedule, virtual-node.liqo.io/not-allowed:NoExecute",
         ] {
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_expires_no_more() {
+    fn an_ended_lease_shows_no_expiry() {
         for state in [v1::LeaseState::Ending, v1::LeaseState::Ended] {
             let ended = lease(|lease| lease.state = state.into());
             assert!(!ended.table(0).contains("Expires"), "{}", ended.table(0));

@@ -1,4 +1,4 @@
-//! How a lease reaches the origin, and what a pod needs to run on a virtual node.
+//! How a lease is delivered to the origin, and what a pod needs to run on a virtual node.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use comity_agent::delivery::LEASE_LABEL;
 use comity_proto::v1;
 use serde::Serialize;
 
-/// Taint of every virtual node of Liqo.
+/// Taint of every Liqo virtual node.
 const LIQO_TAINT: &str = "virtual-node.liqo.io/not-allowed";
 
-/// How a lease reaches the origin.
+/// How a lease is delivered to the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Delivery {
@@ -22,7 +22,7 @@ pub enum Delivery {
 }
 
 impl Delivery {
-    /// As in JSON.
+    /// The JSON value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -43,19 +43,19 @@ impl From<v1::Delivery> for Delivery {
     }
 }
 
-/// What a pod needs to run on a lease's virtual node, as a pod's spec has it.
+/// What a pod's spec needs to run on a lease's virtual node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualNode {
     /// Namespace on the origin whose pods may run there.
     pub namespace: String,
-    /// `nodeSelector` that chooses the node.
+    /// `nodeSelector` of the node.
     pub node_selector: BTreeMap<&'static str, String>,
-    /// `tolerations` that let them on it.
+    /// `tolerations` of its taints.
     pub tolerations: Vec<Toleration>,
 }
 
-/// One toleration.
+/// A Kubernetes toleration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Toleration {
@@ -63,15 +63,16 @@ pub struct Toleration {
     pub key: &'static str,
     /// `Equal` or `Exists`.
     pub operator: &'static str,
-    /// Its value, with `Equal`.
+    /// Value of the taint, for `Equal`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// Its effect.
+    /// Effect of the taint.
     pub effect: &'static str,
 }
 
 impl VirtualNode {
-    pub(super) fn of(lease: &str, namespace: &str) -> Self {
+    /// What pods of `namespace` on the origin need for this lease's node.
+    pub(super) fn new(lease: &str, namespace: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),
             node_selector: BTreeMap::from([(LEASE_LABEL, lease.to_owned())]),

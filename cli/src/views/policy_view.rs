@@ -1,17 +1,17 @@
-//! Policy bundles.
+//! Policy bundles: checked, applied, in force.
 
 use comity_proto::v1;
 use serde::Serialize;
 
-use super::{text, time};
+use super::absent::{non_empty, non_zero};
 use crate::output::{Answer, columns, fields};
 use crate::units::age;
 
-/// One thing wrong with a bundle.
+/// One problem or warning of a bundle.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyProblem {
-    /// File.
+    /// Path within the bundle.
     pub file: String,
     /// Line, from 1; 0 for the bundle as a whole.
     pub line: u32,
@@ -19,11 +19,11 @@ pub struct PolicyProblem {
     pub column: u32,
     /// Stable code.
     pub code: String,
-    /// What is wrong.
+    /// Description.
     pub message: String,
-    /// What to do.
+    /// Remedy.
     pub remedy: String,
-    /// For a terminal, with the lines at fault.
+    /// Rendering for a terminal, with the lines at fault.
     #[serde(skip)]
     pub rendered: String,
 }
@@ -56,21 +56,21 @@ impl From<&comity_policy::Problem> for PolicyProblem {
     }
 }
 
-/// A bundle was checked.
+/// Result of checking a bundle.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyChecked {
-    /// Whether it is good: without problems, and without warnings where those are denied.
+    /// Whether it has no problems and, with `--deny-warnings`, no warnings.
     pub ok: bool,
     /// All problems.
     pub problems: Vec<PolicyProblem>,
-    /// What compiles and is surely not meant; none while there are problems.
+    /// Valid policy that is surely a mistake; empty while there are problems.
     pub warnings: Vec<PolicyProblem>,
-    /// SHA-256 of its content.
+    /// SHA-256 of its content; none while there are problems.
     pub hash: Option<String>,
-    /// Documents in it.
+    /// Number of documents; none while there are problems.
     pub documents: Option<u32>,
-    /// Files in it.
+    /// Number of files.
     pub files: usize,
 }
 
@@ -92,7 +92,7 @@ impl Answer for PolicyChecked {
     }
 }
 
-/// All problems, or warnings, as rustc would show them, with a count at the end.
+/// Renders problems or warnings as rustc would, and their number; `word` is `problem` or `warning`.
 fn problems_text(problems: &[PolicyProblem], word: &str) -> String {
     let mut text: String = problems.iter().map(|problem| format!("{}\n\n", problem.rendered.trim_end())).collect();
     let files: std::collections::BTreeSet<_> = problems.iter().map(|problem| &problem.file).collect();
@@ -101,21 +101,21 @@ fn problems_text(problems: &[PolicyProblem], word: &str) -> String {
     text
 }
 
-/// A bundle was applied, or not.
+/// Result of applying a bundle.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyApplied {
-    /// Whether this bundle is in force now.
+    /// Whether the bundle is in force now.
     pub ok: bool,
-    /// False if it was in force already.
+    /// False if it was already in force.
     pub changed: bool,
-    /// All problems; if there is one, nothing was applied.
+    /// All problems; with any, nothing was applied.
     pub problems: Vec<PolicyProblem>,
-    /// Hash of the bundle in force.
+    /// SHA-256 of the bundle in force.
     pub hash: Option<String>,
-    /// Documents in it.
+    /// Number of documents.
     pub documents: u32,
-    /// Git commit that was recorded with it.
+    /// Git commit recorded with it.
     pub commit: Option<String>,
 }
 
@@ -124,10 +124,10 @@ impl Answer for PolicyApplied {
         if !self.ok {
             return problems_text(&self.problems, "problem");
         }
-        let what = if self.changed { "applied" } else { "in force already" };
+        let outcome = if self.changed { "applied" } else { "already in force" };
         let commit = self.commit.as_ref().map(|commit| format!(", commit {commit}")).unwrap_or_default();
         let hash = self.hash.as_deref().unwrap_or_default();
-        format!("{what}: {} documents, hash {hash}{commit}\n", self.documents)
+        format!("{outcome}: {} documents, hash {hash}{commit}\n", self.documents)
     }
 }
 
@@ -135,43 +135,52 @@ impl Answer for PolicyApplied {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyShown {
-    /// Hash.
+    /// SHA-256 of its content.
     pub hash: String,
-    /// Git commit.
+    /// Git commit recorded with it.
     pub commit: Option<String>,
     /// When it was applied.
     pub applied_at_ms: Option<u64>,
     /// Who applied it.
     pub applied_by: Option<String>,
-    /// Files.
+    /// Files of the bundle.
     pub files: Vec<PolicyFile>,
-    /// Whether people see the files' text too.
+    /// What the table shows of the files; JSON and YAML always have their text.
     #[serde(skip)]
-    pub with_text: bool,
+    pub detail: FileDetail,
 }
 
-/// One file.
+/// What the table of a bundle shows of its files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileDetail {
+    /// Paths and line counts.
+    Paths,
+    /// The text.
+    Text,
+}
+
+/// One file of a bundle.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyFile {
     /// Path within the bundle.
     pub path: String,
-    /// Content.
+    /// Content of the file.
     pub text: String,
 }
 
 impl PolicyShown {
     /// From the broker's answer.
     #[must_use]
-    pub fn new(response: v1::GetPolicyResponse, with_text: bool) -> Self {
+    pub fn new(response: v1::GetPolicyResponse, detail: FileDetail) -> Self {
         let bundle = response.bundle.unwrap_or_default();
         Self {
             hash: response.hash,
-            commit: text(bundle.commit),
-            applied_at_ms: time(response.applied_at_ms),
-            applied_by: text(response.applied_by),
+            commit: non_empty(bundle.commit),
+            applied_at_ms: non_zero(response.applied_at_ms),
+            applied_by: non_empty(response.applied_by),
             files: bundle.files.into_iter().map(|file| PolicyFile { path: file.path, text: file.text }).collect(),
-            with_text,
+            detail,
         }
     }
 }
@@ -184,7 +193,7 @@ impl Answer for PolicyShown {
             ("Applied", age(self.applied_at_ms.unwrap_or(0), now_ms)),
             ("By", self.applied_by.clone().unwrap_or_default()),
         ]);
-        if self.with_text {
+        if self.detail == FileDetail::Text {
             let texts: String = self.files.iter().map(|file| format!("\n# {}\n{}", file.path, file.text)).collect();
             return head + &texts;
         }

@@ -1,37 +1,37 @@
-//! Requests.
+//! Requests and their states.
 
 use comity_proto::v1;
 use serde::Serialize;
 
+use super::absent::{non_empty, non_zero};
 use super::delivery::Delivery;
 use super::list::Row;
 use super::spec::{DataNeed, Preemptible, RequestSpec};
-use super::{text, time};
 use crate::output::{Answer, fields};
-use crate::units::{age, format_duration};
+use crate::units::{age, format_cpu, format_duration, format_memory};
 
-/// Where a request stands.
+/// State of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RequestState {
     /// A state that this version of `comity` does not know.
     Unknown,
-    /// Good, and not submitted: what a dry run answers.
+    /// Valid but not submitted: the answer to a dry run.
     NotSubmitted,
-    /// Waits for a donor.
+    /// It waits for a donor.
     Queued,
-    /// A lease exists.
+    /// It has a lease.
     Matched,
     /// Its lease ended as planned.
     Completed,
-    /// Taken back.
+    /// The caller cancelled it.
     Cancelled,
-    /// Could not be served.
+    /// It could not be served.
     Failed,
 }
 
 impl RequestState {
-    /// As in JSON.
+    /// The JSON value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ impl RequestState {
         }
     }
 
-    /// Whether nothing more will happen to it.
+    /// Whether it will never change again.
     #[must_use]
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Completed | Self::Cancelled | Self::Failed)
@@ -58,23 +58,23 @@ impl RequestState {
 pub struct Request {
     /// "req-N"; none for a dry run.
     pub id: Option<String>,
-    /// What is asked for.
+    /// Requested GPUs and conditions.
     pub spec: RequestSpec,
-    /// Where it stands.
+    /// Current state.
     pub state: RequestState,
     /// Its current or last lease.
     pub lease: Option<String>,
-    /// All leases that it has now: of a gang there may be several.
+    /// All leases that it has now; a gang may have several.
     pub leases: Vec<String>,
     /// When it was submitted.
     pub submitted_at_ms: Option<u64>,
     /// Who submitted it.
     pub submitted_by: Option<String>,
-    /// Placements tried.
+    /// Number of placements tried.
     pub attempts: u32,
-    /// Why it is in its state.
+    /// Reason for its state.
     pub message: Option<String>,
-    /// Revision that last changed it.
+    /// Revision of its last change.
     pub revision: u64,
 }
 
@@ -90,15 +90,15 @@ impl From<v1::Request> for Request {
             v1::RequestState::Failed => RequestState::Failed,
         };
         Self {
-            id: text(request.id),
+            id: non_empty(request.id),
             spec: request.spec.into(),
             state,
-            lease: text(request.lease),
+            lease: non_empty(request.lease),
             leases: request.leases,
-            submitted_at_ms: time(request.submitted_at_ms),
-            submitted_by: text(request.submitted_by),
+            submitted_at_ms: non_zero(request.submitted_at_ms),
+            submitted_by: non_empty(request.submitted_by),
             attempts: request.attempts,
-            message: text(request.message),
+            message: non_empty(request.message),
             revision: request.revision,
         }
     }
@@ -116,7 +116,7 @@ impl Row for Request {
             self.spec.origin.clone(),
             self.spec.gpus_summary(),
             self.spec.delivery.as_str().to_owned(),
-            duration(self.spec.duration_ms),
+            duration_text(self.spec.duration_ms),
             self.state.as_str().to_owned(),
             self.leases_text().unwrap_or_else(|| "-".to_owned()),
             age(self.submitted_at_ms.unwrap_or(0), now_ms),
@@ -131,22 +131,22 @@ impl Request {
         if self.leases.len() > 1 { Some(self.leases.join(", ")) } else { self.lease.clone() }
     }
 
-    /// Where it stands, and of a dry run who says more.
+    /// Its state; for a dry run also the command that tells more.
     fn state_text(&self) -> String {
         match self.state {
             RequestState::NotSubmitted => {
-                "not-submitted ('comity quote' with the same flags says where and when it would start)".to_owned()
+                "not-submitted ('comity quote' with the same flags shows where and when it would start)".to_owned()
             }
             state => state.as_str().to_owned(),
         }
     }
 
-    /// How the workload will get there, in words.
+    /// Its delivery with an explanation.
     fn delivery_text(&self) -> String {
         let how = match self.spec.delivery {
-            Delivery::VirtualNode => "pods of the namespace below run on a node of the donor in your cluster",
-            Delivery::Namespace => "a kubeconfig for a namespace on the donor, in a Secret of the namespace below",
-            Delivery::Unknown => "this comity is older than the broker",
+            Delivery::VirtualNode => "pods of the namespace below run on a virtual node in your cluster",
+            Delivery::Namespace => "a kubeconfig for a namespace on the donor, in a Secret in the namespace below",
+            Delivery::Unknown => "this client is older than the broker",
         };
         format!("{} ({how})", self.spec.delivery.as_str())
     }
@@ -159,13 +159,13 @@ impl Answer for Request {
         let together = match (spec.topology.same_node, spec.topology.whole_node, spec.spread_donors) {
             (false, false, false) if spec.topology.spread_nodes => "as many nodes of one donor as have room",
             (false, false, true) if spec.topology.spread_nodes => {
-                "as many nodes as have room, of several donors where one has not enough"
+                "as many nodes as have room, of several donors if one has too few"
             }
             (_, true, false) => "whole nodes",
-            (_, true, true) => "whole nodes, of several donors where one has not enough",
+            (_, true, true) => "whole nodes, of several donors if one has too few",
             (true, false, _) => "one node",
             (false, false, false) => "any nodes of one donor",
-            (false, false, true) => "any nodes, of several donors where one has not enough",
+            (false, false, true) => "any nodes, of several donors if one has too few",
         };
         let members = spec.members.map_or_else(String::new, |members| {
             if members.min == members.desired {
@@ -178,7 +178,7 @@ impl Answer for Request {
             if cpu == 0 && memory == 0 {
                 String::new()
             } else {
-                format!("{} CPU, {} memory", super::cpu(cpu), super::memory(memory))
+                format!("{} CPU, {} memory", format_cpu(cpu), format_memory(memory))
             }
         };
         fields(&[
@@ -195,15 +195,12 @@ impl Answer for Request {
             ("Together", together.to_owned()),
             ("NVLink", spec.topology.nvlink.unwrap_or_default().to_owned()),
             ("NUMA", spec.topology.numa.unwrap_or_default().to_owned()),
-            (
-                "RDMA",
-                if rdma == 0 { String::new() } else { format!("{rdma} Gbit/s of each node, where they are several") },
-            ),
-            ("Data", data(&spec.data)),
-            ("Duration", duration(spec.duration_ms)),
+            ("RDMA", if rdma == 0 { String::new() } else { format!("{rdma} Gbit/s per node, if there are several") }),
+            ("Data", data_text(&spec.data)),
+            ("Duration", duration_text(spec.duration_ms)),
             ("Priority", spec.priority.clone().unwrap_or_default()),
-            ("Start after", moment(spec.not_before_ms, now_ms)),
-            ("Start by", moment(spec.start_by_ms, now_ms)),
+            ("Start after", start_text(spec.not_before_ms, now_ms)),
+            ("Start by", start_text(spec.start_by_ms, now_ms)),
             ("Preemptible", spec.preemptible.map(Preemptible::summary).unwrap_or_default()),
             ("Donors", spec.allow_donors.join(", ")),
             ("Not donors", spec.deny_donors.join(", ")),
@@ -217,16 +214,16 @@ impl Answer for Request {
     }
 }
 
-/// `150Gi of imagenet-1k, 2Gi of weights`.
-fn data(needs: &[DataNeed]) -> String {
-    let each = needs.iter().map(|need| format!("{} of {}", super::memory(need.mib), need.dataset));
+/// For people: `150Gi of imagenet-1k, 2Gi of weights`.
+fn data_text(needs: &[DataNeed]) -> String {
+    let each = needs.iter().map(|need| format!("{} of {}", format_memory(need.mib), need.dataset));
     each.collect::<Vec<_>>().join(", ")
 }
 
-fn moment(ms: u64, now_ms: u64) -> String {
+fn start_text(ms: u64, now_ms: u64) -> String {
     if ms == 0 { String::new() } else { age(ms, now_ms) }
 }
 
-fn duration(ms: u64) -> String {
+fn duration_text(ms: u64) -> String {
     if ms == 0 { "default".to_owned() } else { format_duration(ms) }
 }

@@ -1,59 +1,59 @@
-//! Offers.
+//! Offers: the capacity that clusters lend.
 
 use comity_proto::v1;
 use serde::Serialize;
 
+use super::absent::non_empty;
 use super::delivery::Delivery;
 use super::device::{Device, Node};
 use super::list::Row;
-use super::{cpu, gpus, memory, text};
 use crate::output::{Answer, columns};
-use crate::units::age;
+use crate::units::{age, format_cpu, format_memory, format_milli};
 
-/// What one cluster lends, summed up.
+/// Summary of one cluster's offer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Offer {
-    /// Cluster.
+    /// Cluster id.
     pub cluster: String,
-    /// Institution.
+    /// Institution that owns it.
     pub institution: String,
-    /// Whether its agent is heard; an unheard offer is not matched.
+    /// Whether its agent is connected; the scheduler skips offers of silent agents.
     pub connected: bool,
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: u32,
-    /// How it can deliver leases now.
+    /// Deliveries that it supports now.
     pub deliveries: Vec<Delivery>,
-    /// What data it holds; none: nothing is known of it.
+    /// Data that it holds; none if unknown.
     pub data: Option<DataSite>,
-    /// By class.
+    /// A summary per GPU class.
     pub classes: Vec<ClassSummary>,
-    /// Generation.
+    /// Generation of the offer.
     pub generation: u64,
 }
 
-/// What data a cluster holds, and how quickly it hands them on.
+/// Datasets of a cluster and its bandwidth to other clusters.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DataSite {
-    /// Datasets by name.
+    /// Names of the datasets.
     pub datasets: Vec<String>,
-    /// Mbit/s to other clusters; 0: nobody says.
+    /// Mbit/s to other clusters; 0 if unknown.
     pub egress_mbits: u64,
-    /// Mbit/s to some of them.
+    /// Mbit/s to particular clusters.
     pub egress_to: Vec<Egress>,
-    /// Mbit/s that were seen to arrive from other clusters lately.
+    /// Mbit/s measured from other clusters recently.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub measured_from: Vec<Egress>,
 }
 
-/// What the line to, or from, one cluster carries.
+/// Bandwidth to or from one cluster.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Egress {
     /// The other cluster.
     pub cluster: String,
-    /// Mbit/s.
+    /// Bandwidth in Mbit/s.
     pub mbits: u64,
 }
 
@@ -62,7 +62,7 @@ impl DataSite {
     fn summary(&self) -> String {
         let lines = self.egress_to.iter().map(|line| format!(", {} to {}", line.mbits, line.cluster));
         let others = match self.egress_mbits {
-            0 => "nobody says how many Mbit/s to others".to_owned(),
+            0 => "unknown Mbit/s to others".to_owned(),
             mbits => format!("{mbits} Mbit/s to others"),
         };
         let datasets = if self.datasets.is_empty() { "none".to_owned() } else { self.datasets.join(", ") };
@@ -90,24 +90,24 @@ impl From<v1::DataSite> for DataSite {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClassSummary {
-    /// Class; none for devices of no class.
+    /// Class name; none for devices without a class.
     pub class: Option<String>,
-    /// Devices.
+    /// Number of devices.
     pub devices: u32,
-    /// Thousandths that could be lent now.
+    /// Thousandths of GPUs that could be lent now.
     pub free_milli: u64,
-    /// Thousandths that are lent.
+    /// Thousandths of GPUs that are lent.
     pub lent_milli: u64,
-    /// Thousandths that local work takes.
+    /// Thousandths of GPUs that local work uses.
     pub local_milli: u64,
-    /// Devices that are kept out: they or their nodes are not healthy, or failed too often.
+    /// Devices excluded because they or their nodes are unhealthy or in quarantine.
     pub unhealthy: u32,
 }
 
 impl From<v1::OfferSummary> for Offer {
     fn from(offer: v1::OfferSummary) -> Self {
         let class = |class: v1::ClassSummary| ClassSummary {
-            class: text(class.class),
+            class: non_empty(class.class),
             devices: class.devices,
             free_milli: class.free_milli,
             lent_milli: class.lent_milli,
@@ -141,7 +141,7 @@ impl Row for Offer {
         "local",
         "unwell",
     ];
-    const NONE: &'static str = "no cluster offers anything yet";
+    const NONE: &'static str = "no cluster has an offer yet";
 
     fn rows(&self, _now_ms: u64) -> Vec<Vec<String>> {
         let state = if self.connected { "connected" } else { "silent" };
@@ -161,7 +161,7 @@ impl Row for Offer {
             let mut row = head.to_vec();
             row.push(class.class.clone().unwrap_or_else(|| "(none)".to_owned()));
             row.push(class.devices.to_string());
-            row.extend([class.free_milli, class.lent_milli, class.local_milli].map(gpus));
+            row.extend([class.free_milli, class.lent_milli, class.local_milli].map(format_milli));
             row.push(class.unhealthy.to_string());
             row
         };
@@ -169,8 +169,8 @@ impl Row for Offer {
     }
 }
 
-/// Whether something may be placed on a device, or why not.
-fn state(node: &Node, device: &Device, now_ms: u64) -> String {
+/// Whether a device can take new work, or why not.
+fn device_state(node: &Node, device: &Device, now_ms: u64) -> String {
     match (&device.fault, device.quarantined_until_ms) {
         _ if !node.ready => "not ready".to_owned(),
         _ if !node.schedulable => "cordoned".to_owned(),
@@ -186,10 +186,10 @@ fn state(node: &Node, device: &Device, now_ms: u64) -> String {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OfferDetail {
-    /// Summed up.
+    /// Summary of the offer.
     #[serde(flatten)]
     pub summary: Offer,
-    /// Node by node; `null` where the caller may see the sums only.
+    /// The nodes; `null` if the caller may see only the summary.
     pub node_details: Option<Vec<Node>>,
 }
 
@@ -199,8 +199,8 @@ impl Answer for OfferDetail {
         let data = self.summary.data.as_ref().map_or_else(String::new, |data| format!("\nData: {}.\n", data.summary()));
         let summary = summary + &data;
         let Some(nodes) = &self.node_details else {
-            let who = "the operators of its institution and the maintainers of the federation";
-            return format!("{summary}\nNodes and devices are shown to {who} only.\n");
+            let who = "operators of its institution and maintainers of the federation";
+            return format!("{summary}\nOnly {who} may see its nodes and devices.\n");
         };
         let mut rows = Vec::new();
         for node in nodes {
@@ -209,13 +209,13 @@ impl Answer for OfferDetail {
                     node.id.clone(),
                     device.index.to_string(),
                     device.product_name.clone(),
-                    memory(device.memory_mib),
+                    format_memory(device.memory_mib),
                     device.cuda_compute_capability.clone(),
                     device.sharing.clone(),
-                    state(node, device, now_ms),
-                    gpus(u64::from(device.local_use_milli)),
-                    cpu(node.cpu_milli),
-                    memory(node.memory_mib),
+                    device_state(node, device, now_ms),
+                    format_milli(u64::from(device.local_use_milli)),
+                    format_cpu(node.cpu_milli),
+                    format_memory(node.memory_mib),
                 ]);
             }
         }
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_quarantined_is_not_called_healthy() {
+    fn a_quarantined_device_is_not_healthy() {
         let device = |index| v1::Device { index, healthy: true, ..v1::Device::default() };
         let node = v1::Node {
             id: "n1".to_owned(),
@@ -241,7 +241,7 @@ mod tests {
         let of = |device| [v1::Quarantine { node: "n1".to_owned(), device, until_ms: 600_000 }];
         let states = |quarantines: &[v1::Quarantine]| {
             let node = Node::from(node.clone()).with_quarantines(quarantines);
-            node.devices.iter().map(|device| state(&node, device, 0)).collect::<Vec<_>>()
+            node.devices.iter().map(|device| device_state(&node, device, 0)).collect::<Vec<_>>()
         };
         assert_eq!(states(&[]), ["healthy", "healthy"]);
         assert_eq!(states(&of(Some(1))), ["healthy", "quarantined, ends in 10m"]);

@@ -3,73 +3,73 @@
 use comity_proto::v1;
 use serde::Serialize;
 
-use super::text;
+use super::absent::non_empty;
 use super::wiring::{NumaAmounts, RdmaBandwidth};
 
-/// One node.
+/// One node of an offer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Node {
     /// Salted hash of its name.
     pub id: String,
-    /// Whether something new may be placed there.
+    /// Whether new work may be placed on it: false while cordoned.
     pub schedulable: bool,
-    /// Whether it answers.
+    /// Whether Kubernetes reports it as ready.
     pub ready: bool,
     /// Allocatable CPU in thousandths of a core.
     pub cpu_milli: u64,
-    /// Allocatable memory.
+    /// Allocatable memory in MiB.
     pub memory_mib: u64,
-    /// CPU that local work requests.
+    /// CPU that local work requests, in thousandths of a core.
     pub local_cpu_milli: u64,
-    /// Memory that local work requests.
+    /// Memory that local work requests, in MiB.
     pub local_memory_mib: u64,
-    /// What each NUMA node has, where it is known.
+    /// CPU and memory of each NUMA node, if known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub numa: Vec<NumaAmounts>,
-    /// Bandwidth for RDMA, by network.
+    /// RDMA bandwidth by network.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rdma: Vec<RdmaBandwidth>,
-    /// Devices.
+    /// GPUs of the node.
     pub devices: Vec<Device>,
 }
 
-/// One device.
+/// One GPU of a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Device {
     /// Index on its node.
     pub index: u32,
-    /// Model.
+    /// Model name.
     pub product_name: String,
-    /// Architecture.
+    /// GPU architecture, such as Hopper.
     pub architecture: String,
-    /// Memory.
+    /// Device memory in MiB.
     pub memory_mib: u64,
     /// CUDA compute capability.
     pub cuda_compute_capability: String,
-    /// Driver.
+    /// Driver version.
     pub driver_version: Option<String>,
-    /// How it may be shared: `exclusive`, `time-slicing:4`, `mps:8`, `mig:1g.10gb*7`, `fractional`. Where the slots of
-    /// MIG instances are known, they are listed by the first one: `mig:1g.10gb@0,3g.40gb@4`, with `repartition` at the
-    /// end where others are made as leases need them.
+    /// Sharing mode: `exclusive`, `time-slicing:4`, `mps:8`, `mig:1g.10gb*7` or `fractional`. If the memory slots of
+    /// MIG instances are known, each instance shows its first slot, as in `mig:1g.10gb@0,3g.40gb@4`; a final
+    /// `repartition` says that the donor creates other instances on demand.
     pub sharing: String,
-    /// Whether it may be given out.
+    /// Whether it may be lent.
     pub healthy: bool,
-    /// Until when it, or its node, is kept out because it failed too often.
+    /// End of the quarantine that it, or its node, is in after repeated failures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quarantined_until_ms: Option<u64>,
-    /// What is wrong with it, as in "lost: XID 79".
+    /// Its fault, such as "lost: XID 79".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
-    /// Thousandths that local work takes.
+    /// Thousandths of it that local work uses.
     pub local_use_milli: u32,
     /// Kubernetes resource name.
     pub resource_name: String,
-    /// NUMA node that it is nearest to, where it is known.
+    /// Nearest NUMA node, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
-    /// Clique of devices of its node that NVLink joins.
+    /// Group of devices of its node that NVLink connects.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nvlink_clique: Option<String>,
 }
@@ -92,12 +92,12 @@ impl From<v1::Node> for Node {
 }
 
 impl Node {
-    /// With what is kept out of it.
+    /// Marks the devices that are in quarantine.
     #[must_use]
     pub fn with_quarantines(mut self, quarantines: &[v1::Quarantine]) -> Self {
         for quarantine in quarantines.iter().filter(|quarantine| quarantine.node == self.id) {
-            let hit = |device: &&mut Device| quarantine.device.is_none_or(|index| index == device.index);
-            for device in self.devices.iter_mut().filter(hit) {
+            let affected = |device: &&mut Device| quarantine.device.is_none_or(|index| index == device.index);
+            for device in self.devices.iter_mut().filter(affected) {
                 device.quarantined_until_ms = device.quarantined_until_ms.max(Some(quarantine.until_ms));
             }
         }
@@ -113,20 +113,20 @@ impl From<v1::Device> for Device {
             architecture: device.architecture,
             memory_mib: device.memory_mib,
             cuda_compute_capability: device.cuda_compute_capability,
-            driver_version: text(device.driver_version),
-            sharing: sharing(device.sharing.and_then(|sharing| sharing.mode)),
+            driver_version: non_empty(device.driver_version),
+            sharing: sharing_text(device.sharing.and_then(|sharing| sharing.mode)),
             healthy: device.healthy,
             quarantined_until_ms: None,
-            fault: device.fault.as_ref().map(fault),
+            fault: device.fault.as_ref().map(fault_text),
             local_use_milli: device.local_use_milli,
             resource_name: device.resource_name,
             numa_node: device.numa_node,
-            nvlink_clique: text(device.nvlink_clique),
+            nvlink_clique: non_empty(device.nvlink_clique),
         }
     }
 }
 
-fn fault(fault: &v1::DeviceFault) -> String {
+fn fault_text(fault: &v1::DeviceFault) -> String {
     let class = match fault.class() {
         v1::FaultClass::Application => "application",
         v1::FaultClass::Link => "link",
@@ -136,7 +136,7 @@ fn fault(fault: &v1::DeviceFault) -> String {
     if fault.message.is_empty() { class.to_owned() } else { format!("{class}: {}", fault.message) }
 }
 
-fn sharing(mode: Option<v1::sharing::Mode>) -> String {
+fn sharing_text(mode: Option<v1::sharing::Mode>) -> String {
     use v1::sharing::Mode;
     match mode {
         None | Some(Mode::Exclusive(_)) => "exclusive".to_owned(),
@@ -160,15 +160,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mig_is_told_by_number_or_by_first_slots() {
+    fn mig_instances_show_their_number_or_their_first_slots() {
         use v1::sharing::{Mig, MigInstance, MigInstances, MigLayout, Mode};
         let instances = vec![MigInstances { profile: "1g.10gb".to_owned(), count: 7 }];
-        assert_eq!(sharing(Some(Mode::Mig(Mig { instances, layout: None }))), "mig:1g.10gb*7");
+        assert_eq!(sharing_text(Some(Mode::Mig(Mig { instances, layout: None }))), "mig:1g.10gb*7");
         let of = |instances: &[(&str, u32)], repartition| {
             let instance =
                 |&(profile, start): &(&str, u32)| MigInstance { profile: profile.to_owned(), start, local: false };
             let layout = MigLayout { instances: instances.iter().map(instance).collect(), repartition };
-            sharing(Some(Mode::Mig(Mig { instances: Vec::new(), layout: Some(layout) })))
+            sharing_text(Some(Mode::Mig(Mig { instances: Vec::new(), layout: Some(layout) })))
         };
         assert_eq!(of(&[("1g.10gb", 0), ("3g.40gb", 4)], false), "mig:1g.10gb@0,3g.40gb@4");
         assert_eq!(of(&[("3g.40gb", 4)], true), "mig:3g.40gb@4,repartition");

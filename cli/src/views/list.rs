@@ -1,17 +1,17 @@
-//! Lists of things.
+//! Lists of objects, read page by page.
 
 use serde::Serialize;
 
 use crate::output::{Answer, columns};
 
-/// A thing that has a line in a table.
+/// An object with one or more rows in a table.
 pub trait Row: Serialize {
-    /// Heads of the columns.
+    /// Column heads.
     const HEADS: &'static [&'static str];
-    /// What is said in place of an empty table.
+    /// Text in place of an empty table.
     const NONE: &'static str;
 
-    /// The thing's lines (most have one).
+    /// The object's rows; most objects have one.
     fn rows(&self, now_ms: u64) -> Vec<Vec<String>>;
 }
 
@@ -19,9 +19,9 @@ pub trait Row: Serialize {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct List<T> {
-    /// The things.
+    /// Objects of all pages.
     pub items: Vec<T>,
-    /// Revision that the last page was read at.
+    /// Revision of the last page.
     pub revision: u64,
 }
 

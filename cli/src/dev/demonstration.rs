@@ -1,4 +1,4 @@
-//! The story of one lease, as a tenant lives it.
+//! Demonstrates one lease: a tenant submits a request, uses the lease and releases it.
 
 use std::time::{Duration, Instant};
 
@@ -9,59 +9,59 @@ use comity_runtime::{BrokerChannel, SecretString};
 use kube::config::Kubeconfig;
 
 use super::federation::Federation;
+use super::inventories::{DONOR, ORIGIN};
 use super::kubernetes_clusters::KubernetesClusters;
-use super::member::{DONOR, ORIGIN};
 use super::timeline::{Step, Timeline};
 use super::{echo_workload, pod_workload};
 use crate::commands::lease::{fetch_kubeconfig, kube_client};
 use crate::commands::request::{Change, Follower};
 use crate::failure::Failure;
 use crate::session::{Session, call, idempotency_key};
-use crate::shapes::{Lease, LeaseState};
+use crate::views::{Lease, LeaseState};
 
-/// How many GPUs are asked for.
+/// GPUs of the demonstrated lease.
 pub(super) const GPUS: u32 = 3;
 const TENANT: &str = "poly-ml";
-/// From submitting to an active lease; on real clusters the quota controller alone may take seconds.
+/// Limit from submission to an active lease; on real clusters the quota controller alone may take seconds.
 const ACTIVE_LIMIT: Duration = Duration::from_secs(60);
-/// Until both sides are clean. An API server remembers a token for up to 10 s.
+/// Limit from release until both sides have removed the lease; an API server caches a token for up to 10 s.
 const CLEAN_LIMIT: Duration = Duration::from_secs(60);
-/// After a restart of both agents: until the tunnel of a lease that runs stands again.
+/// Limit after a restart of both agents until the tunnel of a running lease works again.
 const REOPEN_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
 /// A lease in use.
-pub(super) struct InUse {
+pub(super) struct LeaseInUse {
     /// The lease.
     pub(super) lease: Lease,
-    /// Opens its namespace.
+    /// Kubeconfig of its namespace.
     pub(super) kubeconfig: SecretString,
 }
 
-/// From submitting a request to using its lease. A lease that an earlier run left is used again.
+/// Submits a request and uses its lease; uses the active lease of an earlier run if there is one.
 pub(super) async fn until_used(
     federation: &Federation,
     clusters: Option<&KubernetesClusters>,
     timeline: &mut Timeline,
-) -> Result<InUse, Failure> {
+) -> Result<LeaseInUse, Failure> {
     let alice = federation.session(&federation.alice);
-    let (lease, patience) = match kept_lease(&alice).await? {
+    let (lease, limit) = match kept_lease(&alice).await? {
         Some(lease) => {
-            timeline.note(&format!("{} of the run before is still active; its tunnel comes up again", lease.id));
+            timeline.note(&format!("{} of the previous run is still active; reopening its tunnel", lease.id));
             (lease, REOPEN_LIMIT)
         }
-        // An active lease works at once: the origin has tried it.
+        // A new lease works at once: the origin probes it before it becomes active.
         None => (submit(&alice, timeline).await?, Duration::ZERO),
     };
     let began = Instant::now();
     let (kubeconfig, detail) = loop {
         match use_lease(federation, clusters, &lease).await {
-            Err(_) if began.elapsed() < patience => tokio::time::sleep(POLL).await,
+            Err(_) if began.elapsed() < limit => tokio::time::sleep(POLL).await,
             outcome => break outcome?,
         }
     };
-    timeline.done(Step::Used, &detail);
-    Ok(InUse { lease, kubeconfig })
+    timeline.complete(Step::Used, &detail);
+    Ok(LeaseInUse { lease, kubeconfig })
 }
 
 async fn use_lease(
@@ -73,7 +73,7 @@ async fn use_lease(
         .agent_socket(ORIGIN)
         .ok_or_else(|| Failure::refused("internal", format!("there is no agent of {ORIGIN}")))?;
     let kubeconfig = fetch_kubeconfig(&socket, &lease.id).await?;
-    let client = kube_client(parse(&kubeconfig)?).await?;
+    let client = kube_client(parse_kubeconfig(&kubeconfig)?).await?;
     let namespace = lease.donor_namespace.as_deref().unwrap_or_default();
     let detail = match clusters {
         Some(_) => pod_workload::run(&client, namespace, GPUS).await?,
@@ -82,6 +82,7 @@ async fn use_lease(
     Ok((kubeconfig, detail))
 }
 
+/// The active lease of an earlier run with `--state`.
 async fn kept_lease(alice: &Session) -> Result<Option<Lease>, Failure> {
     let mut client = LeaseServiceClient::new(alice.channel()?);
     let request = v1::ListLeasesRequest {
@@ -119,8 +120,8 @@ async fn submit(alice: &Session, timeline: &mut Timeline) -> Result<Lease, Failu
     let mut client = RequestServiceClient::new(channel.clone());
     let submit = v1::SubmitRequestRequest { spec: Some(spec), idempotency_key: idempotency_key(None), dry_run: false };
     let request = call(client.submit_request(submit)).await?.request.unwrap_or_default();
-    let detail = format!("{}: alice of {TENANT} asks for {GPUS} frontier GPUs for {ORIGIN}", request.id);
-    timeline.done(Step::RequestSubmitted, &detail);
+    let detail = format!("{}: alice of {TENANT} requests {GPUS} frontier GPUs for {ORIGIN}", request.id);
+    timeline.complete(Step::RequestSubmitted, &detail);
 
     let mut placed = false;
     let follower = Follower::new(channel, &request.id);
@@ -129,28 +130,32 @@ async fn submit(alice: &Session, timeline: &mut Timeline) -> Result<Lease, Failu
             if let (Change::Lease(lease), false) = (change, placed) {
                 placed = true;
                 let placement = lease.placement.as_ref().map(|placement| placement.summary()).unwrap_or_default();
-                timeline.done(Step::Placed, &format!("{}: {placement}", lease.id));
+                timeline.complete(Step::Placed, &format!("{}: {placement}", lease.id));
             }
             Ok(())
         })
         .await;
     let followed = match followed {
-        Err(failure) if !placed => return Err(explained(&mut client, &request.id, failure).await),
+        Err(failure) if !placed => return Err(with_explanation(&mut client, &request.id, failure).await),
         followed => followed?,
     };
     let lease = followed.lease.clone();
     followed.into_result()?;
-    let lease = lease.ok_or_else(|| Failure::refused("internal", "an active request without a lease"))?;
+    let lease = lease.ok_or_else(|| Failure::refused("internal", "the request is active but has no lease"))?;
     let peering = lease.peering.as_deref().unwrap_or_default();
-    timeline.done(
+    timeline.complete(
         Step::Connected,
-        &format!("{peering}: keys exchanged, tunnel up, credential sealed to {ORIGIN} and opened"),
+        &format!("{peering}: keys exchanged, tunnel up, credential sealed for {ORIGIN} and opened"),
     );
     Ok(lease)
 }
 
-/// Adds to a failure what the brokers say to a request that waits.
-async fn explained(client: &mut RequestServiceClient<BrokerChannel>, request: &str, failure: Failure) -> Failure {
+/// Adds to a failure why the request waits, according to the brokers.
+async fn with_explanation(
+    client: &mut RequestServiceClient<BrokerChannel>,
+    request: &str,
+    failure: Failure,
+) -> Failure {
     let explain = v1::ExplainRequestRequest { request: request.to_owned() };
     match call(client.explain_request(explain)).await {
         Ok(why) => {
@@ -162,11 +167,11 @@ async fn explained(client: &mut RequestServiceClient<BrokerChannel>, request: &s
     }
 }
 
-/// Gives the lease back, and checks that nothing of it works any more.
+/// Releases the lease and checks that its token and namespace are gone.
 pub(super) async fn release(
     federation: &Federation,
     clusters: Option<&KubernetesClusters>,
-    used: &InUse,
+    used: &LeaseInUse,
     timeline: &mut Timeline,
 ) -> Result<(), Failure> {
     let alice = federation.session(&federation.alice);
@@ -175,7 +180,7 @@ pub(super) async fn release(
     let request = v1::ReleaseLeaseRequest { lease: id.clone(), idempotency_key: idempotency_key(None) };
     call(client.release_lease(request)).await?;
     let began = Instant::now();
-    let late = |what: &str| Failure::unavailable(format!("{id} {what} {CLEAN_LIMIT:?} after its release"));
+    let late = |state: &str| Failure::unavailable(format!("{id} {state} {CLEAN_LIMIT:?} after its release"));
     loop {
         let request = v1::GetLeaseRequest { lease: id.clone(), consistency: alice.consistency() };
         let lease = Lease::from(call(client.get_lease(request)).await?.lease.unwrap_or_default());
@@ -188,35 +193,34 @@ pub(super) async fn release(
         tokio::time::sleep(POLL).await;
     }
     let namespace = used.lease.donor_namespace.clone().unwrap_or_default();
-    // The agent closes the tunnel's port with the last lease; past the tunnel it shows whether the token itself is
-    // void.
+    // The agent closes the tunnel's port after the last lease, so call the donor directly to test the token itself.
     let donor = federation
         .api_address(DONOR)
         .ok_or_else(|| Failure::refused("internal", format!("there is no agent of {DONOR}")))?;
-    let mut kubeconfig = parse(&used.kubeconfig)?;
+    let mut kubeconfig = parse_kubeconfig(&used.kubeconfig)?;
     for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
         cluster.server = Some(format!("https://{donor}"));
     }
     let tenant = kube_client(kubeconfig).await?;
-    let refused = loop {
+    let refusal = loop {
         let answer = match clusters {
-            Some(_) => pod_workload::refused(&tenant, &namespace).await,
-            None => echo_workload::refused(&tenant, &namespace).await,
+            Some(_) => pod_workload::token_refusal(&tenant, &namespace).await,
+            None => echo_workload::token_refusal(&tenant, &namespace).await,
         };
         match answer {
             Some(how) => break how,
-            None if began.elapsed() > CLEAN_LIMIT => return Err(late("is still served")),
+            None if began.elapsed() > CLEAN_LIMIT => return Err(late("still works")),
             None => tokio::time::sleep(POLL).await,
         }
     };
     if let Some(clusters) = clusters {
-        clusters.namespace_is_gone(&namespace).await?;
+        clusters.wait_for_namespace_removal(&namespace).await?;
     }
-    timeline.done(Step::Released, &format!("both sides are clean; {refused}"));
+    timeline.complete(Step::Released, &format!("removed on both sides; {refusal}"));
     Ok(())
 }
 
-fn parse(kubeconfig: &SecretString) -> Result<Kubeconfig, Failure> {
+fn parse_kubeconfig(kubeconfig: &SecretString) -> Result<Kubeconfig, Failure> {
     Kubeconfig::from_yaml(kubeconfig.expose())
         .map_err(|error| Failure::refused("bad-kubeconfig", format!("the leased kubeconfig cannot be read: {error}")))
 }

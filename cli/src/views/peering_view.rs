@@ -1,14 +1,14 @@
-//! Peerings.
+//! Peerings: trust and network between two clusters.
 
 use comity_proto::v1;
 use serde::Serialize;
 
+use super::absent::{non_empty, non_zero};
 use super::list::Row;
-use super::{text, time};
 use crate::output::{Answer, fields};
 use crate::units::age;
 
-/// The trust and network relation between two clusters.
+/// The trust and network relation of an origin and a donor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Peering {
@@ -20,21 +20,21 @@ pub struct Peering {
     pub donor: String,
     /// `proposed`, `keys`, `authenticating`, `establishing`, `established`, `draining`, `closed`, `failed`.
     pub state: &'static str,
-    /// Handshakes so far.
+    /// Number of handshakes so far.
     pub epoch: u32,
-    /// Leases that run over it.
+    /// Leases that use it.
     pub leases: Vec<String>,
-    /// Round-trip time.
+    /// Round-trip time in microseconds.
     pub rtt_us: Option<u64>,
-    /// When the current step must be done.
+    /// Deadline of the current handshake step.
     pub deadline_ms: Option<u64>,
-    /// When a failed handshake is tried again.
+    /// Next attempt after a failed handshake.
     pub retry_at_ms: Option<u64>,
-    /// Since when no lease runs over it.
+    /// Since when no lease uses it.
     pub idle_since_ms: Option<u64>,
     /// Why it failed.
     pub message: Option<String>,
-    /// Revision that last changed it.
+    /// Revision of its last change.
     pub revision: u64,
 }
 
@@ -58,17 +58,17 @@ impl From<v1::Peering> for Peering {
             state,
             epoch: peering.epoch,
             leases: peering.leases,
-            rtt_us: time(peering.rtt_us),
-            deadline_ms: time(peering.deadline_ms),
-            retry_at_ms: time(peering.retry_at_ms),
-            idle_since_ms: time(peering.idle_since_ms),
-            message: text(peering.message),
+            rtt_us: non_zero(peering.rtt_us),
+            deadline_ms: non_zero(peering.deadline_ms),
+            retry_at_ms: non_zero(peering.retry_at_ms),
+            idle_since_ms: non_zero(peering.idle_since_ms),
+            message: non_empty(peering.message),
             revision: peering.revision,
         }
     }
 }
 
-fn rtt(us: Option<u64>) -> String {
+fn rtt_text(us: Option<u64>) -> String {
     us.map_or_else(|| "-".to_owned(), |us| format!("{}.{:03} ms", us / 1_000, us % 1_000))
 }
 
@@ -85,7 +85,7 @@ impl Row for Peering {
             self.state.to_owned(),
             self.epoch.to_string(),
             self.leases.len().to_string(),
-            rtt(self.rtt_us),
+            rtt_text(self.rtt_us),
             self.message.clone().unwrap_or_default(),
         ]]
     }
@@ -102,7 +102,7 @@ impl Answer for Peering {
             ("Donor", self.donor.clone()),
             ("Epoch", self.epoch.to_string()),
             ("Leases", self.leases.join(", ")),
-            ("Round trip", rtt(self.rtt_us)),
+            ("Round trip", rtt_text(self.rtt_us)),
             ("Step deadline", at(self.deadline_ms)),
             ("Retry", at(self.retry_at_ms)),
             ("Idle since", at(self.idle_since_ms)),

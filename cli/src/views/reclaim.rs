@@ -1,9 +1,9 @@
-//! Leases that are being reclaimed.
+//! The reclaim of one lease.
 
 use comity_proto::v1;
 use serde::Serialize;
 
-use super::{text, time};
+use super::absent::{non_empty, non_zero};
 use crate::units::age;
 
 /// Why and until when a lease is being reclaimed.
@@ -13,15 +13,15 @@ pub struct Reclaim {
     /// `local-need`, `policy-changed`, `preempted`, `repair`, `device-failed`, `node-failed`, `donor-silent`; `unknown`
     /// if this version of `comity` does not know it.
     pub reason: &'static str,
-    /// The code of policy's denial.
+    /// Code of the policy denial, for `policy-changed`.
     pub policy_code: Option<String>,
-    /// The request that needs the place.
+    /// Request that preempts the lease.
     pub by_request: Option<String>,
-    /// What failed, in words.
+    /// Description of the failed device, node or donor.
     pub failed: Option<String>,
     /// When notice was given.
     pub since_ms: Option<u64>,
-    /// When it ends, unless its work is saved before or the reason goes away.
+    /// When the lease ends, unless its work is saved before or the reason goes away.
     pub deadline_ms: Option<u64>,
 }
 
@@ -39,17 +39,17 @@ impl From<v1::Reclaim> for Reclaim {
         };
         Self {
             reason,
-            policy_code: text(reclaim.policy_code),
-            by_request: text(reclaim.by_request),
-            failed: text(reclaim.failed),
-            since_ms: time(reclaim.since_ms),
-            deadline_ms: time(reclaim.deadline_ms),
+            policy_code: non_empty(reclaim.policy_code),
+            by_request: non_empty(reclaim.by_request),
+            failed: non_empty(reclaim.failed),
+            since_ms: non_zero(reclaim.since_ms),
+            deadline_ms: non_zero(reclaim.deadline_ms),
         }
     }
 }
 
 impl Reclaim {
-    /// For people: `preempted (req-9), ends in 4m`.
+    /// For people: `preempted (req-9), deadline in 4m`.
     pub(crate) fn summary(&self, now_ms: u64) -> String {
         let detail = self.policy_code.as_ref().or(self.by_request.as_ref()).or(self.failed.as_ref());
         let detail = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();

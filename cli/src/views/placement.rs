@@ -1,60 +1,60 @@
-//! Placements.
+//! Placements: the nodes and devices of a lease.
 
 use comity_proto::v1;
 use serde::Serialize;
 
 use super::wiring::{NumaAmounts, RdmaBandwidth};
 
-/// Where a request fits.
+/// Nodes and devices of one donor that serve a request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Placement {
-    /// Donor.
+    /// Donor cluster.
     pub donor: String,
-    /// Nodes.
+    /// Part on each node.
     pub nodes: Vec<NodePlacement>,
-    /// Generation of the offer it was made from.
+    /// Generation of the offer that it is based on.
     pub offer_generation: u64,
     /// Kubernetes resource name.
     pub resource_name: String,
-    /// How many of that resource.
+    /// Number of that resource.
     pub resource_count: u64,
-    /// MIG profile of each share; empty for shares of another kind.
+    /// MIG profile of each share; empty for other kinds of share.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub mig_profile: String,
 }
 
-/// The part on one node.
+/// Part of a placement on one node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodePlacement {
-    /// Node.
+    /// Node id.
     pub node: String,
-    /// Devices.
+    /// Part of each device.
     pub devices: Vec<DeviceShare>,
-    /// CPU taken.
+    /// CPU in thousandths of a core.
     pub cpu_milli: u64,
-    /// Memory taken.
+    /// Memory in MiB.
     pub memory_mib: u64,
-    /// What of that each NUMA node gives, where it is asked for.
+    /// CPU and memory by NUMA node, if the request wants alignment.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub numa: Vec<NumaAmounts>,
-    /// Bandwidth taken for RDMA.
+    /// RDMA bandwidth by network.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rdma: Vec<RdmaBandwidth>,
 }
 
-/// The part of one device.
+/// Part of one device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceShare {
-    /// Device.
+    /// Index of the device on its node.
     pub device: u32,
-    /// Thousandths taken.
+    /// Thousandths of the device.
     pub milli: u32,
-    /// Shares of the request.
+    /// Number of the request's shares on it.
     pub units: u32,
-    /// First memory slots of the MIG instances that the shares are, where the donor says which there are.
+    /// First memory slot of each share's MIG instance, if the donor reports its instances.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mig_starts: Vec<u32>,
 }
@@ -87,8 +87,8 @@ impl From<v1::Placement> for Placement {
 }
 
 impl Placement {
-    /// For people: `3 nvidia.com/gpu on ncc-main: 41f0…c2 (0, 1, 2)`; MIG instances with their first slots, as in `0 at
-    /// 4`.
+    /// For people: `3 nvidia.com/gpu on ncc-main: 41f0…c2 (0, 1, 2)`; `0 at 4` is a MIG instance of device 0 whose
+    /// first slot is 4.
     pub(crate) fn summary(&self) -> String {
         let node = |node: &NodePlacement| {
             let device = |share: &DeviceShare| {
@@ -105,10 +105,9 @@ impl Placement {
         format!("{} {} on {}: {}", self.resource_count, self.resource_name, self.donor, nodes.join(", "))
     }
 
-    /// For people: `150 Gbit/s of ib-fabric, by 3 nvidia.com/ib_vf, on each node`; empty where nothing is taken for
-    /// RDMA.
+    /// For people: `150 Gbit/s of ib-fabric, by 3 nvidia.com/ib_vf, on each node`; empty without RDMA.
     pub(crate) fn rdma_summary(&self) -> String {
-        let mut told: Vec<(String, Vec<&str>)> = Vec::new();
+        let mut nodes_by_text: Vec<(String, Vec<&str>)> = Vec::new();
         for node in &self.nodes {
             for rdma in &node.rdma {
                 let by = match rdma.functions {
@@ -116,9 +115,9 @@ impl Placement {
                     functions => format!(", by {functions} {},", rdma.resource),
                 };
                 let text = format!("{} Gbit/s of {}{by}", rdma.gbits, rdma.network);
-                match told.iter_mut().find(|(known, _)| *known == text) {
+                match nodes_by_text.iter_mut().find(|(known, _)| *known == text) {
                     Some((_, nodes)) => nodes.push(&node.node),
-                    None => told.push((text, vec![&node.node])),
+                    None => nodes_by_text.push((text, vec![&node.node])),
                 }
             }
         }
@@ -128,7 +127,7 @@ impl Placement {
             }
             format!("{text} on {}", nodes.join(", "))
         };
-        told.iter().map(on).collect::<Vec<_>>().join("; ")
+        nodes_by_text.iter().map(on).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -137,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_are_told_with_the_functions_that_carry_them() {
+    fn networks_are_shown_with_their_virtual_functions() {
         let node = |name: &str, gbits, functions| v1::NodePlacement {
             node: name.to_owned(),
             rdma: vec![v1::RdmaBandwidth {
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_of_mig_are_told_with_their_first_slots() {
+    fn mig_instances_are_shown_with_their_first_slots() {
         let share = |device, mig_starts: &[u32]| v1::DeviceShare {
             device,
             milli: 500,
@@ -178,13 +177,13 @@ mod tests {
         };
         let cut = of(vec![share(0, &[0, 4]), share(2, &[4])], "3g.40gb");
         assert_eq!(cut.summary(), "3 nvidia.com/mig-3g.40gb on lab: n1 (0 at 0+4, 2 at 4)");
-        let json = serde_json::to_value(&cut).expect("it is plain data");
+        let json = serde_json::to_value(&cut).expect("plain data serialises");
         assert_eq!(
             (&json["migProfile"], &json["nodes"][0]["devices"][0]["migStarts"]),
             (&"3g.40gb".into(), &vec![0, 4].into())
         );
-        // Other placements look as they did.
-        let json = serde_json::to_value(of(vec![share(0, &[])], "")).expect("it is plain data");
+        // Other placements have no such keys.
+        let json = serde_json::to_value(of(vec![share(0, &[])], "")).expect("plain data serialises");
         assert!(
             json.get("migProfile").is_none() && json["nodes"][0]["devices"][0].get("migStarts").is_none(),
             "{json}"

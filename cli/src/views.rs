@@ -1,0 +1,42 @@
+//! Views of the broker's answers: stable JSON and YAML for scripts, tables for people.
+//!
+//! Keys are camelCase, ids are strings, times are milliseconds since 1970, absent values are `null`. Files named
+//! `*_view` hold whole answers; the others hold parts of answers.
+
+mod absent;
+mod cluster_view;
+mod delivery;
+mod device;
+mod donor_verdict;
+mod earliest_start;
+mod explanation_view;
+mod lease_view;
+mod list;
+mod offer_view;
+mod peering_view;
+mod placement;
+mod policy_view;
+mod quote_view;
+mod raft_view;
+mod reclaim;
+mod reclaimed_leases;
+mod request_view;
+mod spec;
+mod wiring;
+
+pub use cluster_view::{Cluster, Invitation};
+pub use delivery::{Delivery, VirtualNode};
+pub use device::{Device, Node};
+pub use donor_verdict::DonorVerdict;
+pub use explanation_view::{Explanation, QueueStanding};
+pub use lease_view::{Lease, LeaseState};
+pub use list::{List, Row};
+pub use offer_view::{ClassSummary, DataSite, Egress, Offer, OfferDetail};
+pub use peering_view::Peering;
+pub use placement::{DeviceShare, NodePlacement, Placement};
+pub use policy_view::{FileDetail, PolicyApplied, PolicyChecked, PolicyFile, PolicyProblem, PolicyShown};
+pub use quote_view::Quote;
+pub use raft_view::{RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};
+pub use request_view::{Request, RequestState};
+pub use spec::{DataNeed, Gpus, Members, RequestSpec, Share, Topology};
+pub use wiring::{NumaAmounts, RdmaBandwidth};
