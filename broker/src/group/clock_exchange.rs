@@ -223,6 +223,11 @@ impl Inner {
         decide(&mut keeper, &Moment { now, wall_ms, voters: &voters, shift_ms, log_time_ms: log_time.0 })
     }
 
+    /// How far the wall clock of a voter besides this broker is off, in milliseconds, if that is too far to lead.
+    pub(super) fn wrong_clock_of(&self, voter: u64) -> Option<i64> {
+        self.at_this_moment(|keeper, at| keeper.wrong(at, voter))
+    }
+
     /// Takes note of whether this broker leads, and lets it stamp entries as soon as it may. One that lost its majority
     /// begins again once it is back, so that the outage counts.
     async fn follow_leadership(&self) {

@@ -30,6 +30,8 @@ pub(crate) struct SurvivingCopy {
     pub(crate) committed: Option<u64>,
     /// Its group.
     pub(crate) group: Option<GroupId>,
+    /// Groups that one was recovered from.
+    replaces: Vec<GroupId>,
 }
 
 /// Reads the copy in `data`, of broker `id`; blocks. A torn end is cut off there, so give it a directory of its own.
@@ -60,7 +62,8 @@ pub(crate) fn read(data: &Path, id: u64) -> Result<SurvivingCopy, StorageError> 
     let last = last.ok_or_else(|| {
         StorageError::Internal(format!("{} holds no entry; there is nothing to recover", data.display()))
     })?;
-    Ok(SurvivingCopy { state, last, committed, group: marker.and_then(|marker| marker.group) })
+    let replaces = marker.as_ref().map(|marker| marker.replaces.clone()).unwrap_or_default();
+    Ok(SurvivingCopy { state, last, committed, group: marker.and_then(|marker| marker.group), replaces })
 }
 
 /// Makes the data directory of a new group in `data`, which must not be there: broker `id` alone votes in it, and it
@@ -71,7 +74,7 @@ pub(crate) fn found_on(
     id: u64,
     address: MemberAddress,
 ) -> Result<GroupId, StorageError> {
-    let SurvivingCopy { mut state, last, .. } = copy;
+    let SurvivingCopy { mut state, last, group: old, replaces, .. } = copy;
     let internal = |error: std::io::Error| StorageError::Internal(error.to_string());
     state.apply(&LogEnvelope {
         format: LOG_FORMAT,
@@ -83,7 +86,8 @@ pub(crate) fn found_on(
     });
     comity_runtime::atomic_file::create_private_dir(data)?;
     let group = GroupId::draw();
-    let marker = Marker::fresh(id, Some(group.clone()));
+    let mut marker = Marker::fresh(id, Some(group.clone()));
+    marker.replaces = replaces.into_iter().chain(old).collect();
     let node = MemberNode { address, incarnation: marker.incarnation() };
     let membership = Membership::new(vec![BTreeSet::from([id])], BTreeMap::from([(id, node)]))
         .map_err(|error| StorageError::Internal(error.to_string()))?;
