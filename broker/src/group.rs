@@ -73,6 +73,7 @@ pub use read::Consistency;
 pub use standing::Halt;
 pub use status::{GroupStatus, MemberStatus, Role};
 
+pub(crate) use clock_exchange::date_and_time;
 pub(crate) use contact::Contact;
 pub(crate) use heard::MAX_CLUSTERS_PER_REPORT;
 pub(crate) use hello::{removed, replaced_by};

@@ -59,7 +59,9 @@ pub(crate) use replica::Replica;
 pub(crate) use snapshot_dir::{IncomingSnapshot, SnapshotDir};
 pub use snapshot_file::SnapshotHandle;
 pub use state_machine::StateMachine;
-pub(crate) use surviving_copy::{SurvivingCopy, found_on, read as read_copy};
+#[cfg(test)]
+pub(crate) use surviving_copy::read as read_copy;
+pub(crate) use surviving_copy::{SurvivingCopy, found_on, read_beside};
 
 /// The sentence about a fault of the disk that stopped consensus, which passes on only its text.
 pub(crate) fn fault_in(data: &Path, reason: &str) -> Option<String> {
@@ -105,7 +107,15 @@ fn open_blocking(data: &Path, id: u64, observer: Arc<dyn ApplyObserver>) -> Resu
     observer.restored(&state);
     let replica = Arc::new(Replica::new(state, last_applied, membership, observer));
     let state_machine = StateMachine::new(Arc::clone(&replica), snapshots.clone());
-    Ok(Disk { identity, peer_starts: PeerStarts::open(data), is_blank: log.is_blank(), log, state_machine, replica, snapshots })
+    Ok(Disk {
+        identity,
+        peer_starts: PeerStarts::open(data),
+        is_blank: log.is_blank(),
+        log,
+        state_machine,
+        replica,
+        snapshots,
+    })
 }
 
 /// The log, and whose it is.

@@ -512,7 +512,7 @@ fn reading(sent: Duration, received: Duration, answer: &ExchangeClocksResponse) 
 }
 
 /// A wall clock as people read it.
-fn date_and_time(unix_ms: u64) -> String {
+pub(crate) fn date_and_time(unix_ms: u64) -> String {
     let time = i64::try_from(unix_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     time.map_or_else(|| format!("{unix_ms} ms"), |time| time.to_string())
 }

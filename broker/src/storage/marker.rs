@@ -40,7 +40,16 @@ impl Marker {
     /// Of a disk that begins a new life.
     pub(super) fn fresh(broker: u64, group: Option<GroupId>) -> Self {
         let product = PRODUCT.to_owned();
-        Self { product, format: FORMAT, broker, incarnation: Incarnation::draw(), group, lost: None, starts: Vec::new(), replaces: Vec::new() }
+        Self {
+            product,
+            format: FORMAT,
+            broker,
+            incarnation: Incarnation::draw(),
+            group,
+            lost: None,
+            starts: Vec::new(),
+            replaces: Vec::new(),
+        }
     }
 
     pub(super) fn incarnation(&self) -> Incarnation {

@@ -43,12 +43,7 @@ impl PeerStarts {
 
     /// Whether `peer` remembers the last start that this broker knows of it; if so, its newest one is noted, on disk before
     /// this returns. `starts` are its last ones, the newest last. Another incarnation has a memory of its own.
-    pub(crate) fn meet(
-        &self,
-        peer: u64,
-        incarnation: &Incarnation,
-        starts: &[StartId],
-    ) -> Result<bool, StorageError> {
+    pub(crate) fn meet(&self, peer: u64, incarnation: &Incarnation, starts: &[StartId]) -> Result<bool, StorageError> {
         let Some(newest) = starts.last() else { return Ok(true) };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let before = known.get(&peer).filter(|it| it.incarnation == *incarnation);

@@ -1,7 +1,8 @@
 //! A data directory that is read by itself, without a group, and the new one that is made of it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use comity_core::command::RecoverGroup;
 use comity_core::log::{Actor, LOG_FORMAT};
@@ -66,6 +67,37 @@ pub(crate) fn read(data: &Path, id: u64) -> Result<SurvivingCopy, StorageError> 
     Ok(SurvivingCopy { state, last, committed, group: marker.and_then(|marker| marker.group), replaces })
 }
 
+/// Reads a copy of `group_dir`, which stays as it is; blocks.
+pub(crate) fn read_beside(group_dir: &Path, id: u64) -> Result<SurvivingCopy, StorageError> {
+    let work = Work(group_dir.with_file_name(format!("group.reading-{}", std::process::id())));
+    copy_dir(group_dir, &work.0)?;
+    read(&work.0, id)
+}
+
+/// A directory that goes with this.
+struct Work(PathBuf);
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn copy_dir(from: &Path, to: &Path) -> Result<(), StorageError> {
+    let fail = |error: std::io::Error| StorageError::Internal(format!("cannot copy {}: {error}", from.display()));
+    comity_runtime::atomic_file::create_private_dir(to)?;
+    for entry in fs::read_dir(from).map_err(fail)? {
+        let entry = entry.map_err(fail)?;
+        let target = to.join(entry.file_name());
+        if entry.file_type().map_err(fail)?.is_dir() {
+            copy_dir(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target).map_err(fail)?;
+        }
+    }
+    Ok(())
+}
+
 /// Makes the data directory of a new group in `data`, which must not be there: broker `id` alone votes in it, and it
 /// begins with the copy's state. Blocks.
 pub(crate) fn found_on(
@@ -103,6 +135,11 @@ pub(crate) fn found_on(
 }
 
 impl SurvivingCopy {
+    /// Whether its group was itself recovered from a copy.
+    pub(crate) fn is_recovered(&self) -> bool {
+        !self.replaces.is_empty()
+    }
+
     /// The last entry.
     pub(crate) fn end(&self) -> Place {
         Place { term: self.last.leader_id.term, index: self.last.index }

@@ -20,7 +20,8 @@ Examples:
   comity raft status
   comity raft status --broker a.example.org:7443,b.example.org:7443,c.example.org:7443
 
-Each broker named is asked by itself. Brokers at the same applied index have the same state hash.
+Each broker named is asked by itself. Brokers at the same applied index have the same state hash. The exit code is 0 if one
+leader serves, and another one if none does, if brokers belong to two groups, or if an invariant is broken.
 ";
 
 /// A new member gets the whole log or a snapshot first; the brokers themselves give up after two minutes.
@@ -57,7 +58,7 @@ const REPLACE_EXAMPLES: &str = "\
 Examples:
   comity raft replace 2 --by 4 --raft-address d.example.org:7444 --client-address d.example.org:7443
 
-Adds the new broker, promotes it, then removes the old one. Broken off, it may be called again and goes on.
+Adds the new broker, promotes it, then removes the old one. If it is broken off after the new broker votes, add --continue.
 ";
 
 const TRANSFER_EXAMPLES: &str = "\
@@ -163,6 +164,9 @@ pub struct ReplaceArgs {
     by: u64,
     #[command(flatten)]
     at: Addresses,
+    /// Finishes a replacement that was broken off: the new broker votes already
+    #[arg(long = "continue")]
+    continues: bool,
 }
 
 /// The next leader.
@@ -196,12 +200,34 @@ impl ReplaceArgs {
                 .field("--by", self.by.to_string())
                 .remedy("give the new broker a new number; numbers are never used again"));
         }
+        let status = RaftServiceClient::new(session.channel()?).get_raft_status(v1::GetRaftStatusRequest {}).await?;
+        let votes = status.into_inner().members.iter().any(|member| member.id == self.by && member.voter);
+        if votes && !self.continues {
+            return Err(Failure::configuration(format!("broker {} votes already; --by names a new broker", self.by))
+                .field("--by", self.by.to_string())
+                .remedy(format!(
+                    "to finish a replacement that was broken off, add --continue; to take broker {} out alone, run \
+                     'comity raft remove {}'",
+                    self.id, self.id
+                )));
+        }
         change(session, add_learner(self.by, &self.at)).await?;
         eprintln!("broker {} has the log", self.by);
         change(session, Change::Promote(v1::Promote { id: self.by })).await?;
         eprintln!("broker {} votes", self.by);
-        change(session, Change::Remove(v1::Remove { id: self.id })).await
+        remove(session, self.id).await
     }
+}
+
+/// Removes a broker, and says what the group survives from then on.
+async fn remove(session: &Session, id: u64) -> Result<Vec<v1::RaftMember>, Failure> {
+    let members = change(session, Change::Remove(v1::Remove { id })).await?;
+    let voters = members.iter().filter(|member| member.voter && member.id != id).count();
+    match voters.saturating_sub(1) / 2 {
+        0 => eprintln!("{voters} vote now: the group stops when one of them fails; add brokers until three vote"),
+        failures => eprintln!("{voters} vote now: the group survives the failure of {failures}"),
+    }
+    Ok(members)
 }
 
 type Answered = (RaftBroker, Option<v1::GetRaftStatusResponse>, Option<Failure>);
@@ -217,9 +243,7 @@ impl RaftCommand {
             Self::Promote(OneBroker { id }) => {
                 session.print(&members(change(session, Change::Promote(v1::Promote { id: *id })).await?))
             }
-            Self::Remove(OneBroker { id }) => {
-                session.print(&members(change(session, Change::Remove(v1::Remove { id: *id })).await?))
-            }
+            Self::Remove(OneBroker { id }) => session.print(&members(remove(session, *id).await?)),
             Self::Replace(args) => session.print(&members(args.run(session).await?)),
             Self::TransferLeader(TransferArgs { id }) => {
                 let transfer = v1::TransferLeader { id: id.unwrap_or(0) };
@@ -239,9 +263,13 @@ impl RaftCommand {
                 // The leader alone knows how far each member is.
                 let best = answers.iter().filter_map(|(_, status, _)| status.as_ref()).max_by_key(|s| s.id == s.leader);
                 let members = best.map(|status| status.members.clone()).unwrap_or_default();
-                session.print(&RaftStatus {
+                let status = RaftStatus {
                     brokers: answers.into_iter().map(|(broker, _, _)| broker).collect(),
                     members: members.into_iter().map(RaftMember::from).collect(),
+                };
+                session.print(&status)?;
+                status.health().map_err(|reason| {
+                    Failure::unavailable(reason).remedy("see 'When brokers are lost' in the book (docs/disaster.md)")
                 })
             }
         }
