@@ -15,7 +15,7 @@ use comity_runtime::telemetry::{self, LogFormat, TelemetryConfig, TelemetryError
 
 use crate::app::{Broker, StartError};
 use crate::config::{Config, ConfigError, Settings, parse_members};
-use crate::group::Halt;
+use crate::group::{Halt, date_and_time};
 use crate::provision::{self, Init, ProvisionError};
 use crate::rebuild::{self, RebuildError};
 use crate::recover::{RecoverError, Recovery};
@@ -269,6 +269,12 @@ async fn rebuild(data: &Path) -> Result<(), Failure> {
     if let Some(aside) = &rebuilt.aside {
         say!("the old log of broker {} is kept in {}", rebuilt.id, aside.display());
     }
+    if let Some((own, leader)) = rebuilt.further {
+        say!(
+            "WARNING: the old log is committed up to entry {own}, and the leader's ends at {leader}: the old one holds what the \
+             group lacks; do not delete it; `comity-broker recover` can make a group of it"
+        );
+    }
     let members: Vec<String> = rebuilt.members.keys().map(ToString::to_string).collect();
     say!("broker {} leads; members are {}", rebuilt.leader, members.join(", "));
     say!("next: comity-broker run --data {}", data.display());
@@ -280,17 +286,25 @@ async fn recover(args: RecoverArgs) -> Result<(), Failure> {
     let recovery = Recovery::read(&args.from, args.force).await?;
     let survey = recovery.survey();
     say!(
-        "copy of broker {}: {} log entries, the last of {}; {} leases in force, {} requests waiting",
+        "copy of broker {}: the log ends at entry {} of term {}, made at {}; {} leases in force, {} requests waiting",
         survey.id,
-        survey.last_index.saturating_add(1),
-        survey.log_time.to_minute(),
+        survey.last_index,
+        survey.last_term,
+        date_and_time(survey.log_time.0),
         survey.leases,
         survey.queued
     );
+    say!("of two copies, the one whose term is higher goes further; of one term, the one whose entry is higher");
     if survey.uncertain > 0 {
         say!("its last {} entries may not have been acknowledged to anybody; they are kept", survey.uncertain);
     }
     say!("lost: whatever was acknowledged after that last entry; compare the other copies first");
+    if survey.is_recovered && !args.force {
+        say!(
+            "nothing was changed: this group was itself recovered from a copy; to abandon it for another, give --force"
+        );
+        return Ok(());
+    }
     if !args.yes {
         say!("nothing was changed; to make a new group of this copy, give --yes");
         return Ok(());
@@ -323,6 +337,13 @@ fn init(args: InitArgs) -> Result<(), Failure> {
         init.data.display(),
         init.admin_out.display()
     );
+    let others = init.settings.members.keys().filter(|id| **id != init.settings.id);
+    for id in others {
+        say!(
+            "next: comity-broker add-identity --data {} --id {id} --out DIR, and carry DIR to the machine of broker {id}",
+            init.data.display()
+        );
+    }
     say!("next: comity-broker run --data {}", init.data.display());
     Ok(())
 }

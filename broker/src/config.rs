@@ -55,7 +55,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    fn value(field: &'static str, value: impl ToString, reason: impl Into<String>) -> Self {
+    pub(crate) fn value(field: &'static str, value: impl ToString, reason: impl Into<String>) -> Self {
         Self::Value { field, value: value.to_string(), reason: reason.into() }
     }
 }
@@ -115,6 +115,11 @@ impl Settings {
             let reason = format!("want an odd number of founding members up to {MAX_MEMBERS}, best 1 or 3");
             return Err(ConfigError::value("members", self.members.len(), reason));
         }
+        if !self.members.contains_key(&self.id) {
+            let members: Vec<String> = self.members.keys().map(ToString::to_string).collect();
+            let reason = format!("the founding members are {}; name this broker among them", members.join(", "));
+            return Err(ConfigError::value("id", self.id, reason));
+        }
         Ok(())
     }
 
@@ -128,7 +133,13 @@ impl Settings {
             let reason = format!("want 1 to {MAX_MEMBERS} members");
             return Err(ConfigError::value("members", self.members.len(), reason));
         }
+        let mut endpoints = BTreeSet::new();
         for (id, address) in &self.members {
+            for endpoint in [&address.raft, &address.client] {
+                if !endpoints.insert(endpoint) {
+                    return Err(ConfigError::value("members", endpoint, "it is the address of two endpoints"));
+                }
+            }
             if *id == 0 {
                 return Err(ConfigError::value("members", id, "brokers are numbered from 1"));
             }

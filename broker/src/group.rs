@@ -62,7 +62,7 @@ pub use clock_exchange::{ClockStatus, Rebase};
 pub use config::{GroupConfig, Timing};
 pub use error::{GroupError, Unavailable};
 pub use founding::Founded;
-pub use identity::{GroupId, Incarnation};
+pub use identity::{GroupId, Incarnation, StartId};
 pub use leadership::{Leadership, Tenure};
 pub use log_clock::MAX_SLEW;
 pub use member::{MemberAddress, MemberNode};
@@ -73,8 +73,10 @@ pub use read::Consistency;
 pub use standing::Halt;
 pub use status::{GroupStatus, MemberStatus, Role};
 
+pub(crate) use clock_exchange::date_and_time;
 pub(crate) use contact::Contact;
 pub(crate) use heard::MAX_CLUSTERS_PER_REPORT;
+pub(crate) use hello::{removed, replaced_by};
 pub(crate) use serve_peer::{ForwardReply, ForwardRequest};
 pub(crate) use standing::Standing;
 
@@ -160,7 +162,7 @@ impl Group {
     pub async fn start(config: GroupConfig, deps: GroupDeps) -> Result<Self, GroupError> {
         let raft_config = Arc::new(config.raft_config()?);
         let disk = storage::open(&config.data, config.id, deps.observer).await?;
-        let standing = Standing::new(disk.identity, disk.is_blank);
+        let standing = Standing::new(disk.identity, Some(disk.peer_starts), disk.is_blank);
         let peers = Peers::new(config.id, config.trust_domain.clone(), deps.tls, standing.clone());
         let raft = Raft::new(config.id, raft_config, peers.clone(), disk.log.clone(), disk.state_machine)
             .await

@@ -62,7 +62,11 @@ pub struct Init {
 /// [`ProvisionError`]; what exists is never overwritten.
 pub fn init(init: &Init) -> Result<(), ProvisionError> {
     init.settings.check_founding()?;
-    free(&identity_dir(&init.data))?;
+    if init.admin_out == init.data {
+        let reason = "it is the broker's data directory; give the admin's files another one";
+        return Err(ConfigError::value("admin-out", init.admin_out.display(), reason).into());
+    }
+    empty(&init.data)?;
     free_identity(&init.admin_out)?;
     if CertificateAuthority::exists(&ca_dir(&init.data)) {
         return Err(ProvisionError::Exists { path: ca_dir(&init.data) });
@@ -167,6 +171,16 @@ fn save_identity(
 
 fn free(path: &Path) -> Result<(), ProvisionError> {
     if path.exists() { Err(ProvisionError::Exists { path: path.to_owned() }) } else { Ok(()) }
+}
+
+/// A directory that holds nothing, or does not exist yet; a fresh file system has "lost+found".
+fn empty(path: &Path) -> Result<(), ProvisionError> {
+    let mut entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    if entries.any(|entry| entry.file_name() != "lost+found") {
+        Err(ProvisionError::Exists { path: path.to_owned() })
+    } else {
+        Ok(())
+    }
 }
 
 fn free_identity(path: &Path) -> Result<(), ProvisionError> {

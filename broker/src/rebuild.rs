@@ -17,6 +17,7 @@ use crate::config::{ConfigError, Settings, ca_dir};
 use crate::group::hello::address_of;
 use crate::group::{Incarnation, MemberAddress, Standing};
 use crate::provision::{ProvisionError, ensure_identity};
+use crate::storage;
 use crate::transport::Peers;
 
 /// For one answer.
@@ -77,6 +78,8 @@ pub struct Rebuilt {
     pub aside: Option<PathBuf>,
     /// The members, as the leader has them.
     pub members: BTreeMap<u64, MemberAddress>,
+    /// Where the old log is committed further than the leader's log goes: both ends.
+    pub further: Option<(u64, u64)>,
 }
 
 /// Asks the members whose addresses are in `settings`; what each answered, or why it did not.
@@ -149,10 +152,16 @@ pub async fn rebuild(data: &Path) -> Result<Rebuilt, RebuildError> {
     if let (false, Some(own)) = (members.contains_key(&settings.id), settings.members.get(&settings.id)) {
         members.insert(settings.id, own.clone());
     }
+    let leader_last = answer.leader_last_index;
+    let (old, id) = (group_dir.clone(), settings.id);
+    // A log that cannot be read is the usual reason to be here.
+    let read = tokio::task::spawn_blocking(move || storage::read_beside(&old, id).ok()).await.ok().flatten();
+    let committed = read.and_then(|copy| copy.committed);
+    let further = committed.filter(|own| *own > leader_last).map(|own| (own, leader_last));
     ensure_identity(&ca, settings.id, data)?;
     let aside = set_aside(&group_dir)?;
     Settings { members: members.clone(), ..settings.clone() }.save(data)?;
-    Ok(Rebuilt { id: settings.id, leader, aside, members })
+    Ok(Rebuilt { id: settings.id, leader, aside, members, further })
 }
 
 /// Refuses while a process has the log open.

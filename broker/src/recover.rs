@@ -51,6 +51,10 @@ pub struct Survey {
     pub id: u64,
     /// Its last log entry.
     pub last_index: u64,
+    /// The term in which that was made.
+    pub last_term: u64,
+    /// Whether its group was itself recovered from a copy.
+    pub is_recovered: bool,
     /// Entries at the end of its log that it does not know to be committed. They are kept.
     pub uncertain: u64,
     /// When its last entry was made.
@@ -81,15 +85,6 @@ pub struct Recovery {
     address: MemberAddress,
 }
 
-/// A copy of the copy, to be read: opening a log may cut off its torn end, and the original is to stay as it is.
-struct Work(PathBuf);
-
-impl Drop for Work {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 impl Recovery {
     /// Reads the copy in the data directory `from`.
     ///
@@ -106,10 +101,8 @@ impl Recovery {
                 return Err(RecoverError::GroupLives { leader });
             }
         }
-        let work = Work(from.join(format!("group.reading-{}", std::process::id())));
-        copy_dir(&group_dir, &work.0)?;
         let id = settings.id;
-        let read = tokio::task::spawn_blocking(move || storage::read_copy(&work.0, id)).await;
+        let read = tokio::task::spawn_blocking(move || storage::read_beside(&group_dir, id)).await;
         let copy = read.map_err(|error| StorageError::Internal(error.to_string())).flatten()?;
         let recorded = copy
             .state
@@ -131,6 +124,8 @@ impl Recovery {
         Survey {
             id: self.settings.id,
             last_index: end.index,
+            last_term: end.term,
+            is_recovered: self.copy.is_recovered(),
             uncertain: end.index.saturating_sub(self.copy.committed.unwrap_or(0)),
             log_time: state.log_time,
             leases: state.live_leases().count(),
@@ -163,19 +158,4 @@ impl Recovery {
         fs::rename(&fresh, &group_dir).map_err(|source| RecoverError::Copy { path: fresh, source })?;
         Ok(Recovered { group, aside })
     }
-}
-
-fn copy_dir(from: &Path, to: &Path) -> Result<(), RecoverError> {
-    let fail = |source| RecoverError::Copy { path: from.to_owned(), source };
-    comity_runtime::atomic_file::create_private_dir(to).map_err(StorageError::from)?;
-    for entry in fs::read_dir(from).map_err(fail)? {
-        let entry = entry.map_err(fail)?;
-        let target = to.join(entry.file_name());
-        if entry.file_type().map_err(fail)?.is_dir() {
-            copy_dir(&entry.path(), &target)?;
-        } else {
-            fs::copy(entry.path(), target).map_err(fail)?;
-        }
-    }
-    Ok(())
 }

@@ -3,6 +3,7 @@
 //! ```text
 //!   <data>/format      the directory's broker, incarnation and group
 //!   <data>/log/        vote and log entries in checksummed chunks (raft-log)
+//!   <data>/peers       the last start of each peer that this broker heard of
 //!   <data>/reached     how far the log is known to have reached
 //!   <data>/snapshots/  the last two snapshots, each with a checksum
 //!   <data>/lost-N/     what was left of an earlier life
@@ -20,6 +21,7 @@ mod error;
 mod log_store;
 mod lost;
 mod marker;
+mod peer_starts;
 mod reached;
 mod replica;
 mod snapshot_dir;
@@ -51,12 +53,15 @@ pub(crate) use disk_watch::DiskWatch;
 pub use error::StorageError;
 pub(crate) use log_store::LogStore;
 pub(crate) use marker::DiskIdentity;
+pub(crate) use peer_starts::PeerStarts;
 pub(crate) use reached::Place;
 pub(crate) use replica::Replica;
 pub(crate) use snapshot_dir::{IncomingSnapshot, SnapshotDir};
 pub use snapshot_file::SnapshotHandle;
 pub use state_machine::StateMachine;
-pub(crate) use surviving_copy::{SurvivingCopy, found_on, read as read_copy};
+#[cfg(test)]
+pub(crate) use surviving_copy::read as read_copy;
+pub(crate) use surviving_copy::{SurvivingCopy, found_on, read_beside};
 
 /// The sentence about a fault of the disk that stopped consensus, which passes on only its text.
 pub(crate) fn fault_in(data: &Path, reason: &str) -> Option<String> {
@@ -67,6 +72,7 @@ pub(crate) fn fault_in(data: &Path, reason: &str) -> Option<String> {
 /// An opened data directory.
 pub(crate) struct Disk {
     pub(crate) identity: DiskIdentity,
+    pub(crate) peer_starts: PeerStarts,
     /// Whether its log was empty: in this life it has acknowledged nothing yet.
     pub(crate) is_blank: bool,
     pub(crate) log: LogStore,
@@ -101,13 +107,22 @@ fn open_blocking(data: &Path, id: u64, observer: Arc<dyn ApplyObserver>) -> Resu
     observer.restored(&state);
     let replica = Arc::new(Replica::new(state, last_applied, membership, observer));
     let state_machine = StateMachine::new(Arc::clone(&replica), snapshots.clone());
-    Ok(Disk { identity, is_blank: log.is_blank(), log, state_machine, replica, snapshots })
+    Ok(Disk {
+        identity,
+        peer_starts: PeerStarts::open(data),
+        is_blank: log.is_blank(),
+        log,
+        state_machine,
+        replica,
+        snapshots,
+    })
 }
 
 /// The log, and whose it is.
 fn open_log(data: &Path, id: u64) -> Result<(DiskIdentity, LogStore), StorageError> {
     let marker = Marker::read(data, id)?;
     let group = marker.as_ref().and_then(|marker| marker.group.clone());
+    let replaces = marker.as_ref().map(|marker| marker.replaces.clone()).unwrap_or_default();
     let mut loss = lost::without_opening(data, marker.as_ref());
     if loss.is_none() {
         let reached = Reached::open(data);
@@ -117,12 +132,10 @@ fn open_log(data: &Path, id: u64) -> Result<(DiskIdentity, LogStore), StorageErr
             _ => lost::by_the_end(data, log.last_place(), reached.get()),
         };
         match (&loss, marker) {
-            (None, Some(marker)) => return Ok((DiskIdentity::new(data, marker), log)),
+            (None, Some(marker)) => return Ok((identity(data, marker)?, log)),
             // New, or not marked yet: a start that was broken off.
             (None, None) => {
-                let marker = Marker::fresh(id, None);
-                marker.write(data)?;
-                return Ok((DiskIdentity::new(data, marker), log));
+                return Ok((identity(data, Marker::fresh(id, None))?, log));
             }
             (Some(_), _) => log.close(),
         }
@@ -134,7 +147,14 @@ fn open_log(data: &Path, id: u64) -> Result<(DiskIdentity, LogStore), StorageErr
         "this broker lost its log; it asks its group for everything, and votes again once it has caught up"
     );
     let log = LogStore::open(&data.join("log"), Reached::open(data))?;
-    let marker = Marker::fresh(id, group);
+    let mut fresh = Marker::fresh(id, group);
+    fresh.replaces = replaces;
+    Ok((identity(data, fresh)?, log))
+}
+
+/// Notes on disk that the broker starts.
+fn identity(data: &Path, mut marker: Marker) -> Result<DiskIdentity, StorageError> {
+    marker.begin_start();
     marker.write(data)?;
-    Ok((DiskIdentity::new(data, marker), log))
+    Ok(DiskIdentity::new(data, marker))
 }

@@ -224,6 +224,11 @@ impl Inner {
         decide(&mut keeper, &Moment { now, wall_ms, voters: &voters, shift_ms, log_time_ms: log_time.0 })
     }
 
+    /// How far the wall clock of a voter besides this broker is off, in milliseconds, if that is too far to lead.
+    pub(super) fn wrong_clock_of(&self, voter: u64) -> Option<i64> {
+        self.at_this_moment(|keeper, at| keeper.wrong(at, voter))
+    }
+
     /// Takes note of whether this broker leads, and lets it stamp entries as soon as it may. One that lost its majority
     /// begins again once it is back, so that the outage counts.
     async fn follow_leadership(&self) {
@@ -508,7 +513,7 @@ fn reading(sent: Duration, received: Duration, answer: &ExchangeClocksResponse) 
 }
 
 /// A wall clock as people read it.
-fn date_and_time(unix_ms: u64) -> String {
+pub(crate) fn date_and_time(unix_ms: u64) -> String {
     let time = i64::try_from(unix_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     time.map_or_else(|| format!("{unix_ms} ms"), |time| time.to_string())
 }

@@ -21,7 +21,7 @@ use tonic::Status;
 use tracing::{debug, info};
 
 use super::election_gate::Reason;
-use super::identity::{GroupId, Incarnation};
+use super::identity::{GroupId, Incarnation, StartId};
 use super::standing::Halt;
 use super::{Group, Inner, Leadership, MemberAddress, admission};
 use crate::storage::Place;
@@ -139,6 +139,7 @@ impl Inner {
             last_term: last.map_or(0, |last| last.term),
             last_index: last.map_or(0, |last| last.index),
             only_asks: false,
+            starts: self.standing.starts().iter().map(|start| start.as_str().to_owned()).collect(),
         };
         let asked = known.iter().map(|(id, address)| {
             let hello = hello.clone();
@@ -170,12 +171,13 @@ impl Inner {
         let (me, last) = (self.config.id, self.last_place());
         match answer.verdict() {
             Verdict::Removed => {
-                return Answer::Halt(Halt::Stopped(format!(
-                    "broker {me} was removed from its group; its number is never used again: make a broker with a new \
-                     number by `comity-broker add-identity`, and add it by `comity raft add-learner`"
-                )));
+                return Answer::Halt(removed(me));
             }
-            Verdict::OtherGroup => return Answer::Nothing,
+            Verdict::OtherGroup => {
+                let own = self.standing.group();
+                let is_replaced = own.is_some_and(|own| answer.replaces.iter().any(|old| old == own.as_str()));
+                return if is_replaced { Answer::Halt(replaced_by(me, peer)) } else { Answer::Nothing };
+            }
             Verdict::Unspecified | Verdict::Member | Verdict::Unknown | Verdict::Pending => {}
         }
         let acknowledged = (answer.acknowledged_index > 0)
@@ -184,6 +186,12 @@ impl Inner {
             let (had, has) = (answer.acknowledged_index, last.map_or(0, |last| last.index));
             return Answer::Halt(Halt::LogLost(format!(
                 "broker {me} had acknowledged log entry {had} to broker {peer}, but its log ends at entry {has}"
+            )));
+        }
+        if answer.knows_later_start {
+            return Answer::Halt(Halt::LogLost(format!(
+                "broker {me} runs on an older copy of its data: broker {peer} knows a later start of it, which the copy \
+                 lacks with whatever was acknowledged since"
             )));
         }
         let leads_to = (answer.leader_last_index > 0)
@@ -212,7 +220,7 @@ impl Inner {
 
 impl Group {
     /// Tells a peer what this broker knows of it and of the group. The leader admits one that belongs to the group.
-    pub(crate) fn serve_hello(&self, hello: &HelloRequest) -> Result<HelloResponse, Status> {
+    pub(crate) async fn serve_hello(&self, hello: &HelloRequest) -> Result<HelloResponse, Status> {
         let inner = &self.inner;
         let incarnation = Incarnation::from_wire(&hello.incarnation)
             .ok_or_else(|| Status::invalid_argument("incarnation: it is empty; update the broker that calls"))?;
@@ -234,6 +242,13 @@ impl Group {
             }
             None => Verdict::Unknown,
         };
+        let knows_later_start = if hello.only_asks || verdict == Verdict::OtherGroup {
+            false
+        } else {
+            let starts = hello.starts.iter().filter_map(|start| StartId::from_wire(start)).collect();
+            let goes_on = inner.standing.meet(hello.broker, incarnation.clone(), starts).await;
+            !goes_on.map_err(|error| Status::internal(error.to_string()))?
+        };
         let acknowledged = inner.standing.acknowledged_by(hello.broker, &incarnation);
         let leader = match *inner.leadership.borrow() {
             Leadership::Leader { .. } => inner.config.id,
@@ -247,6 +262,8 @@ impl Group {
             incarnation: inner.standing.incarnation().as_str().to_owned(),
             has_log: inner.last_place().is_some(),
             leader,
+            knows_later_start,
+            replaces: inner.standing.replaced().iter().map(|group| group.as_str().to_owned()).collect(),
             acknowledged_term: acknowledged.map_or(0, |place| place.term),
             acknowledged_index: acknowledged.map_or(0, |place| place.index),
             members: membership
@@ -263,6 +280,22 @@ impl Group {
         response.set_verdict(verdict);
         Ok(response)
     }
+}
+
+/// Why a broker that was removed cannot go on.
+pub(crate) fn removed(me: u64) -> Halt {
+    Halt::Stopped(format!(
+        "broker {me} was removed from its group; its number is never used again: make a broker with a new number by \
+         `comity-broker add-identity`, and add it by `comity raft add-learner`"
+    ))
+}
+
+/// Why a broker of a group that another one was recovered from cannot go on.
+pub(crate) fn replaced_by(me: u64, peer: u64) -> Halt {
+    Halt::Stopped(format!(
+        "broker {me} belongs to a group that was replaced: the group of broker {peer} was recovered from a copy of it, and \
+         only one of the two may go on; run `comity-broker rebuild --data DIR` here, or stop the brokers of the other group"
+    ))
 }
 
 /// Where a member is, as another broker told.

@@ -14,6 +14,11 @@ const SHOWN: usize = 8;
 #[serde(transparent)]
 pub struct Incarnation(String);
 
+/// Names one start of a broker's process.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StartId(String);
+
 /// Names a group. A group that was recovered from a copy has another name than the one before, and brokers of the two
 /// do not speak to each other.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -57,4 +62,5 @@ macro_rules! drawn {
 }
 
 drawn!(Incarnation);
+drawn!(StartId);
 drawn!(GroupId);

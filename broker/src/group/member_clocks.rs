@@ -166,6 +166,12 @@ impl MemberClocks {
         let right = |reading: &Reading| !is_off(offset(reading.wall(own.now), reference_ms));
         self.fresh(voters, own).filter(|(_, reading)| right(reading)).map(|(id, _)| id).collect()
     }
+
+    /// How far the wall clock of a voter besides this broker is off, in milliseconds, if it is reached and that is too far.
+    pub(super) fn wrong(&self, voter: u64, voters: &BTreeSet<u64>, own: &Own, reference_ms: u64) -> Option<i64> {
+        let (_, reading) = self.fresh(voters, own).find(|(id, _)| *id == voter)?;
+        Some(offset(reading.wall(own.now), reference_ms)).filter(|offset| is_off(*offset))
+    }
 }
 
 /// How far `ms` is ahead of `of_ms`.

@@ -318,6 +318,13 @@ impl Inner {
                     "broker {to} does not vote, so it cannot lead; promote it first"
                 )));
             }
+            Some(to) if let Some(offset) = self.wrong_clock_of(to) => {
+                return Err(GroupError::Members(format!(
+                    "the clock of broker {to} is {} s off the majority's, so it would hand leadership on at once; set its \
+                     clock first",
+                    offset / 1_000
+                )));
+            }
             Some(to) if !self.is_close_behind(to) => {
                 return Err(GroupError::Members(format!("broker {to} lags behind; try again once it has caught up")));
             }

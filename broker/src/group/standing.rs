@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-use super::identity::{GroupId, Incarnation};
-use crate::storage::{DiskIdentity, Place, StorageError};
+use super::identity::{GroupId, Incarnation, StartId};
+use crate::storage::{DiskIdentity, PeerStarts, Place, StorageError};
 
 /// Why this broker cannot go on. The process ends with the sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +41,7 @@ pub(crate) struct Standing {
 
 struct Inner {
     disk: DiskIdentity,
+    peer_starts: Option<PeerStarts>,
     /// Whether it has looked whether it is admitted.
     looked: AtomicBool,
     admitted: AtomicBool,
@@ -54,10 +55,11 @@ struct Inner {
 
 impl Standing {
     /// Of a disk; one whose log `is_blank` can have lost nothing that it acknowledged in this life.
-    pub(super) fn new(disk: DiskIdentity, is_blank: bool) -> Self {
+    pub(super) fn new(disk: DiskIdentity, peer_starts: Option<PeerStarts>, is_blank: bool) -> Self {
         Self {
             inner: Arc::new(Inner {
                 disk,
+                peer_starts,
                 looked: AtomicBool::new(false),
                 admitted: AtomicBool::new(false),
                 confirmed: AtomicBool::new(is_blank),
@@ -70,7 +72,7 @@ impl Standing {
 
     /// Of a caller that has no disk, and only asks.
     pub(crate) fn of_nothing(id: u64) -> Self {
-        Self::new(DiskIdentity::of_nothing(id), true)
+        Self::new(DiskIdentity::of_nothing(id), None, true)
     }
 
     pub(crate) fn incarnation(&self) -> Incarnation {
@@ -79,6 +81,32 @@ impl Standing {
 
     pub(crate) fn group(&self) -> Option<GroupId> {
         self.inner.disk.group()
+    }
+
+    /// Whether this broker's group was recovered from `other`.
+    pub(crate) fn replaces(&self, other: &GroupId) -> bool {
+        self.inner.disk.replaces().contains(other)
+    }
+
+    /// Groups that this broker's group was recovered from.
+    pub(super) fn replaced(&self) -> Vec<GroupId> {
+        self.inner.disk.replaces()
+    }
+
+    /// The last starts of this broker, the newest last.
+    pub(super) fn starts(&self) -> Vec<StartId> {
+        self.inner.disk.starts()
+    }
+
+    /// Whether `peer` remembers the last start that this broker knows of it; see [`PeerStarts::meet`].
+    pub(super) async fn meet(
+        &self,
+        peer: u64,
+        incarnation: Incarnation,
+        starts: Vec<StartId>,
+    ) -> Result<bool, StorageError> {
+        let Some(known) = self.inner.peer_starts.clone() else { return Ok(true) };
+        blocking(move || known.meet(peer, &incarnation, &starts)).await
     }
 
     /// Makes this broker one of `group`; on disk before it returns.

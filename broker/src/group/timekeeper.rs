@@ -228,6 +228,13 @@ impl Timekeeper {
     pub(super) fn right(&self, at: &Moment<'_>, reference_ms: u64) -> BTreeSet<u64> {
         self.members.right(at.voters, &self.own(at), reference_ms)
     }
+
+    /// How far the wall clock of a voter besides this broker is off, in milliseconds, if that is too far.
+    pub(super) fn wrong(&self, at: &Moment<'_>, voter: u64) -> Option<i64> {
+        let own = self.own(at);
+        let reference = self.members.reference(at.voters, &own, Some(at.log_time_ms))?;
+        self.members.wrong(voter, at.voters, &own, reference)
+    }
 }
 
 #[cfg(test)]

@@ -7,12 +7,15 @@ use comity_runtime::atomic_file;
 use serde::{Deserialize, Serialize};
 
 use super::error::StorageError;
-use crate::group::{GroupId, Incarnation};
+use crate::group::{GroupId, Incarnation, StartId};
 
 /// Version of the layout of the data directory.
 const FORMAT: u64 = 1;
 pub(super) const FILE: &str = "format";
-const MAX_BYTES: u64 = 4_096;
+const MAX_BYTES: u64 = 64 << 10;
+/// Starts that are remembered. A peer that was down for more of them takes the next for that of an old copy, and this broker
+/// catches up as after a loss.
+const MAX_STARTS: usize = 256;
 const PRODUCT: &str = "comity-broker";
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -25,17 +28,39 @@ pub(super) struct Marker {
     pub(super) group: Option<GroupId>,
     /// Why the log beside it may not be used any more.
     pub(super) lost: Option<String>,
+    /// The last starts of the broker in this life, the newest last.
+    #[serde(default)]
+    starts: Vec<StartId>,
+    /// Groups that this one was recovered from.
+    #[serde(default)]
+    pub(super) replaces: Vec<GroupId>,
 }
 
 impl Marker {
     /// Of a disk that begins a new life.
     pub(super) fn fresh(broker: u64, group: Option<GroupId>) -> Self {
         let product = PRODUCT.to_owned();
-        Self { product, format: FORMAT, broker, incarnation: Incarnation::draw(), group, lost: None }
+        Self {
+            product,
+            format: FORMAT,
+            broker,
+            incarnation: Incarnation::draw(),
+            group,
+            lost: None,
+            starts: Vec::new(),
+            replaces: Vec::new(),
+        }
     }
 
     pub(super) fn incarnation(&self) -> Incarnation {
         self.incarnation.clone()
+    }
+
+    /// One more start of the process begins.
+    pub(super) fn begin_start(&mut self) {
+        self.starts.push(StartId::draw());
+        let surplus = self.starts.len().saturating_sub(MAX_STARTS);
+        self.starts.drain(..surplus);
     }
 
     /// Reads and checks it; `None` where there is none yet.
@@ -96,6 +121,16 @@ impl DiskIdentity {
         self.marker().group.clone()
     }
 
+    /// The last starts of the broker in this life, the newest last.
+    pub(crate) fn starts(&self) -> Vec<StartId> {
+        self.marker().starts.clone()
+    }
+
+    /// Groups that its group was recovered from.
+    pub(crate) fn replaces(&self) -> Vec<GroupId> {
+        self.marker().replaces.clone()
+    }
+
     /// Makes this disk one of `group`.
     pub(crate) fn adopt(&self, group: GroupId) -> Result<(), StorageError> {
         self.change(|marker| marker.group = Some(group))
@@ -141,6 +176,19 @@ mod tests {
         disk.adopt(group.clone()).unwrap();
         let read = Marker::read(dir.path(), 1).unwrap().unwrap();
         assert_eq!((read.incarnation, read.group), (incarnation, Some(group)));
+    }
+
+    #[test]
+    fn the_last_starts_are_remembered() {
+        let mut marker = Marker::fresh(1, None);
+        (0..MAX_STARTS + 3).for_each(|_| marker.begin_start());
+        let newest = marker.starts.last().cloned();
+        assert_eq!(marker.starts.len(), MAX_STARTS);
+        marker.begin_start();
+        assert_eq!(marker.starts.iter().rev().nth(1).cloned(), newest);
+        let dir = tempfile::tempdir().unwrap();
+        marker.write(dir.path()).unwrap();
+        assert_eq!(Marker::read(dir.path(), 1).unwrap().unwrap().starts, marker.starts);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! A data directory that is read by itself, without a group, and the new one that is made of it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use comity_core::command::RecoverGroup;
 use comity_core::log::LOG_FORMAT;
@@ -31,6 +32,8 @@ pub(crate) struct SurvivingCopy {
     pub(crate) committed: Option<u64>,
     /// Its group.
     pub(crate) group: Option<GroupId>,
+    /// Groups that one was recovered from.
+    replaces: Vec<GroupId>,
 }
 
 /// Reads the copy in `data`, of broker `id`; blocks. A torn end is cut off there, so give it a directory of its own.
@@ -61,7 +64,39 @@ pub(crate) fn read(data: &Path, id: u64) -> Result<SurvivingCopy, StorageError> 
     let last = last.ok_or_else(|| {
         StorageError::Internal(format!("{} holds no entry; there is nothing to recover", data.display()))
     })?;
-    Ok(SurvivingCopy { state, last, committed, group: marker.and_then(|marker| marker.group) })
+    let replaces = marker.as_ref().map(|marker| marker.replaces.clone()).unwrap_or_default();
+    Ok(SurvivingCopy { state, last, committed, group: marker.and_then(|marker| marker.group), replaces })
+}
+
+/// Reads a copy of `group_dir`, which stays as it is; blocks.
+pub(crate) fn read_beside(group_dir: &Path, id: u64) -> Result<SurvivingCopy, StorageError> {
+    let work = Work(group_dir.with_file_name(format!("group.reading-{}", std::process::id())));
+    copy_dir(group_dir, &work.0)?;
+    read(&work.0, id)
+}
+
+/// A directory that goes with this.
+struct Work(PathBuf);
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn copy_dir(from: &Path, to: &Path) -> Result<(), StorageError> {
+    let fail = |error: std::io::Error| StorageError::Internal(format!("cannot copy {}: {error}", from.display()));
+    comity_runtime::atomic_file::create_private_dir(to)?;
+    for entry in fs::read_dir(from).map_err(fail)? {
+        let entry = entry.map_err(fail)?;
+        let target = to.join(entry.file_name());
+        if entry.file_type().map_err(fail)?.is_dir() {
+            copy_dir(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target).map_err(fail)?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes the data directory of a new group in `data`, which must not be there: broker `id` alone votes in it, and it
@@ -72,7 +107,7 @@ pub(crate) fn found_on(
     id: u64,
     address: MemberAddress,
 ) -> Result<GroupId, StorageError> {
-    let SurvivingCopy { mut state, last, .. } = copy;
+    let SurvivingCopy { mut state, last, group: old, replaces, .. } = copy;
     let internal = |error: std::io::Error| StorageError::Internal(error.to_string());
     state.apply(&LogEnvelope {
         format: LOG_FORMAT,
@@ -84,7 +119,8 @@ pub(crate) fn found_on(
     });
     comity_runtime::atomic_file::create_private_dir(data)?;
     let group = GroupId::draw();
-    let marker = Marker::fresh(id, Some(group.clone()));
+    let mut marker = Marker::fresh(id, Some(group.clone()));
+    marker.replaces = replaces.into_iter().chain(old).collect();
     let node = MemberNode { address, incarnation: marker.incarnation() };
     let membership = Membership::new(vec![BTreeSet::from([id])], BTreeMap::from([(id, node)]))
         .map_err(|error| StorageError::Internal(error.to_string()))?;
@@ -100,6 +136,11 @@ pub(crate) fn found_on(
 }
 
 impl SurvivingCopy {
+    /// Whether its group was itself recovered from a copy.
+    pub(crate) fn is_recovered(&self) -> bool {
+        !self.replaces.is_empty()
+    }
+
     /// The last entry.
     pub(crate) fn end(&self) -> Place {
         Place { term: self.last.leader_id.term, index: self.last.index }

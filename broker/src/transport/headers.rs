@@ -8,6 +8,37 @@ use crate::group::{GroupId, Incarnation, Standing};
 
 const GROUP: &str = "comity-group";
 const TO: &str = "comity-to";
+const OUTCAST: &str = "comity-outcast";
+
+/// Why a caller has no part in the group any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcast {
+    /// It was removed.
+    Removed,
+    /// Its group was replaced: this broker's group was recovered from a copy of it.
+    Replaced,
+}
+
+impl Outcast {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Removed => "removed",
+            Self::Replaced => "replaced",
+        }
+    }
+
+    /// What a peer's refusal says.
+    pub(super) fn of(status: &Status) -> Option<Self> {
+        let text = status.metadata().get(OUTCAST)?.to_str().ok()?;
+        [Self::Removed, Self::Replaced].into_iter().find(|outcast| outcast.as_str() == text)
+    }
+}
+
+/// A refusal that also tells the caller that it has no part in the group any more.
+pub(super) fn outcast(mut status: Status, why: Outcast) -> Status {
+    status.metadata_mut().insert(OUTCAST, MetadataValue::from_static(why.as_str()));
+    status
+}
 
 /// Whether a broker that is in no group becomes one of the caller's: a leader's messages reach it only in the life that
 /// the leader admitted.
@@ -37,6 +68,11 @@ pub(super) fn put(metadata: &mut MetadataMap, group: Option<&GroupId>, to: &Inca
 /// of the leader that admitted it.
 pub(super) async fn check(metadata: &MetadataMap, standing: &Standing, adopts: Adopts) -> Result<(), Status> {
     let text = |key: &str| metadata.get(key).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+    let theirs = GroupId::from_wire(&text(GROUP));
+    if theirs.as_ref().is_some_and(|theirs| standing.replaces(theirs)) {
+        let text = "this broker's group was recovered from a copy of the caller's, and only one of them may go on";
+        return Err(outcast(Status::failed_precondition(text), Outcast::Replaced));
+    }
     let to = text(TO);
     if to != standing.incarnation().as_str() {
         let own = standing.incarnation();
@@ -46,7 +82,6 @@ pub(super) async fn check(metadata: &MetadataMap, standing: &Standing, adopts: A
             to.get(..8).unwrap_or("none")
         )));
     }
-    let theirs = GroupId::from_wire(&text(GROUP));
     match (standing.group(), theirs) {
         (Some(own), Some(theirs)) if own == theirs => Ok(()),
         (None, Some(theirs)) if adopts == Adopts::Yes => {

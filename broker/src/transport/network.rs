@@ -103,6 +103,7 @@ impl PeerNetwork {
     }
 
     fn failed(&self, method: Method, timeout: Duration, status: &Status) -> RPCError<TypeConfig> {
+        self.peers.heed(self.target, status);
         let reason = format!("broker {} at {}: {}", self.target, self.node.address.raft, describe(status));
         let action = match method {
             Method::Append => RPCTypes::AppendEntries,

@@ -16,11 +16,11 @@ use openraft::raft::{VoteRequest, VoteResponse};
 use tonic::{Request, Status, Streaming};
 
 use super::frame::{self, VoteMessage};
-use super::headers;
+use super::headers::{self, Outcast};
 use super::network::PeerNetwork;
 use super::reach::Reach;
 use crate::group::raft_types::TypeConfig;
-use crate::group::{ForwardReply, ForwardRequest};
+use crate::group::{ForwardReply, ForwardRequest, removed, replaced_by};
 use crate::group::{GroupId, MemberAddress, MemberNode, Standing};
 
 pub(super) type Client = RaftTransportClient<BrokerChannel>;
@@ -105,6 +105,21 @@ impl Peers {
         }
     }
 
+    /// Stops this broker where a peer refuses it because it has no part in the group any more.
+    pub(super) fn heed(&self, peer: u64, status: &Status) {
+        let halt = match Outcast::of(status) {
+            Some(Outcast::Removed) => removed(self.inner.id),
+            Some(Outcast::Replaced) => replaced_by(self.inner.id, peer),
+            None => return,
+        };
+        self.inner.standing.halt(halt);
+    }
+
+    fn failed(&self, peer: u64, status: &Status) -> CallError {
+        self.heed(peer, status);
+        failed(peer, status)
+    }
+
     /// Where a peer is dialled.
     pub(crate) fn place(&self, peer: u64, address: &MemberAddress) -> String {
         #[cfg(test)]
@@ -166,7 +181,7 @@ impl Peers {
         let mut client = self.client(peer, address, Lane::Forward)?;
         within(timeout, |request| client.hello(request), Request::new(hello))
             .await
-            .map_err(|status| failed(peer, &status))
+            .map_err(|status| self.failed(peer, &status))
     }
 
     /// A message to a member.
@@ -187,15 +202,15 @@ impl Peers {
         let mut client = self.client(leader, &node.address, Lane::Forward)?;
         let frame = frame::encode(message).map_err(|status| not_sent(leader, &status))?;
         let reply = within(timeout, |request| client.propose(request), self.to(node, frame)).await;
-        let reply = reply.map_err(|status| failed(leader, &status))?;
-        frame::decode(&reply.payload).map_err(|status| failed(leader, &status))
+        let reply = reply.map_err(|status| self.failed(leader, &status))?;
+        frame::decode(&reply.payload).map_err(|status| self.failed(leader, &status))
     }
 
     /// Asks the leader up to which index a read must wait.
     pub(crate) async fn read_index(&self, leader: u64, node: &MemberNode, timeout: Duration) -> Result<u64, CallError> {
         let mut client = self.client(leader, &node.address, Lane::Forward)?;
         let reply = within(timeout, |request| client.read_index(request), self.to(node, ReadIndexRequest {})).await;
-        Ok(reply.map_err(|status| failed(leader, &status))?.index)
+        Ok(reply.map_err(|status| self.failed(leader, &status))?.index)
     }
 
     /// Attends a broker: the stream ends with its process, or with the line to it.
@@ -203,7 +218,7 @@ impl Peers {
         let mut client = self.client(broker, &node.address, Lane::Attend)?;
         // No deadline: it is meant to last.
         let reply = client.attend(self.to(node, AttendRequest {})).await;
-        reply.map(tonic::Response::into_inner).map_err(|status| failed(broker, &status))
+        reply.map(tonic::Response::into_inner).map_err(|status| self.failed(broker, &status))
     }
 
     /// Asks a peer whether it would vote for this broker, now that the process of `leader` has ended.
@@ -219,8 +234,8 @@ impl Peers {
         let message = VoteMessage { pre_vote: true, request, leader_gone: Some(leader) };
         let frame = frame::encode(&message).map_err(|status| not_sent(peer, &status))?;
         let reply = within(timeout, |request| client.vote(request), self.to(node, frame)).await;
-        let reply = reply.map_err(|status| failed(peer, &status))?;
-        frame::decode(&reply.payload).map_err(|status| failed(peer, &status))
+        let reply = reply.map_err(|status| self.failed(peer, &status))?;
+        frame::decode(&reply.payload).map_err(|status| self.failed(peer, &status))
     }
 
     /// Takes note of an election that is about to begin, so that its votes say why.
@@ -246,7 +261,7 @@ impl Peers {
         let mut client = self.client(leader, &node.address, Lane::Forward)?;
         let message = ReportSeenRequest { broker: self.inner.id, clusters };
         let reply = within(timeout, |request| client.report_seen(request), self.to(node, message)).await;
-        reply.map(drop).map_err(|status| failed(leader, &status))
+        reply.map(drop).map_err(|status| self.failed(leader, &status))
     }
 }
 
@@ -261,7 +276,7 @@ impl Peers {
         let mut client = self.client(member, &node.address, Lane::Heartbeat)?;
         let message = ExchangeClocksRequest { broker: self.inner.id };
         let reply = within(timeout, |request| client.exchange_clocks(request), self.to(node, message)).await;
-        reply.map_err(|status| failed(member, &status))
+        reply.map_err(|status| self.failed(member, &status))
     }
 }
 

@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::authorise::Caller;
 use super::frame::{self, TransferMessage, VoteMessage};
-use super::headers::{self, Adopts};
+use super::headers::{self, Adopts, Outcast};
 use super::serve_snapshot;
 use super::stream_append::WINDOW;
 use crate::group::{Group, MAX_CLUSTERS_PER_REPORT};
@@ -172,7 +172,7 @@ impl RaftTransport for RaftTransportService {
         // A removed broker is told so.
         let caller = Caller::of(request.extensions(), &inner.config.trust_domain, inner.certificate_time())?;
         caller.is(request.get_ref().broker)?;
-        self.group.serve_hello(request.get_ref()).map(Response::new)
+        self.group.serve_hello(request.get_ref()).await.map(Response::new)
     }
 
     async fn exchange_clocks(
@@ -214,7 +214,8 @@ fn is_member(group: &Group, caller: Caller) -> Result<(), Status> {
     if !group.inner.standing.is_removed(caller.broker()) {
         return Ok(());
     }
-    Err(Status::permission_denied(format!("broker {} was removed from this group", caller.broker())))
+    let text = format!("broker {} was removed from this group", caller.broker());
+    Err(headers::outcast(Status::permission_denied(text), Outcast::Removed))
 }
 
 /// Refuses entries while it is not known whether this broker's log is whole.

@@ -20,7 +20,8 @@ Examples:
   comity raft status
   comity raft status --broker a.example.org:7443,b.example.org:7443,c.example.org:7443
 
-Calls each broker separately. Brokers at the same applied index have the same state hash.
+Calls each broker separately. Brokers at the same applied index have the same state hash. The
+exit code is 0 if one leader serves one group and no invariant is broken.
 ";
 
 /// Limit of a membership change: a new member first gets the log or a snapshot, and brokers give up after two minutes.
@@ -58,8 +59,8 @@ const REPLACE_EXAMPLES: &str = "\
 Examples:
   comity raft replace 2 --by 4 --raft-address d.example.org:7444 --client-address d.example.org:7443
 
-Adds the new broker, promotes it, then removes the old one. If interrupted, call it again to
-continue.
+Adds the new broker, promotes it, then removes the old one. If this is interrupted after the new
+broker votes, repeat it with --continue.
 ";
 
 const TRANSFER_EXAMPLES: &str = "\
@@ -166,6 +167,9 @@ pub struct ReplaceArgs {
     by: u64,
     #[command(flatten)]
     addresses: BrokerAddressArgs,
+    /// Finish an interrupted replacement: the new broker votes already
+    #[arg(long = "continue")]
+    continues: bool,
 }
 
 /// `comity raft transfer-leader`.
@@ -199,12 +203,34 @@ impl ReplaceArgs {
                 .field("--by", self.by.to_string())
                 .remedy("give the new broker a new number; numbers are never reused"));
         }
+        let status = RaftServiceClient::new(session.channel()?).get_raft_status(v1::GetRaftStatusRequest {}).await?;
+        let votes = status.into_inner().members.iter().any(|member| member.id == self.by && member.voter);
+        if votes && !self.continues {
+            return Err(Failure::configuration(format!("broker {} votes already; --by names a new broker", self.by))
+                .field("--by", self.by.to_string())
+                .remedy(format!(
+                    "to finish an interrupted replacement, add --continue; to only remove broker {}, run 'comity raft \
+                     remove {}'",
+                    self.id, self.id
+                )));
+        }
         change_members(session, add_learner(self.by, &self.addresses)).await?;
         eprintln!("broker {} has the log", self.by);
         change_members(session, Change::Promote(v1::Promote { id: self.by })).await?;
         eprintln!("broker {} votes", self.by);
-        change_members(session, Change::Remove(v1::Remove { id: self.id })).await
+        remove(session, self.id).await
     }
+}
+
+/// Removes a broker, and says how many failures the group survives after that.
+async fn remove(session: &Session, id: u64) -> Result<Vec<v1::RaftMember>, Failure> {
+    let members = change_members(session, Change::Remove(v1::Remove { id })).await?;
+    let voters = members.iter().filter(|member| member.voter && member.id != id).count();
+    match voters.saturating_sub(1) / 2 {
+        0 => eprintln!("{voters} vote now: the group stops when one of them fails; add brokers until three vote"),
+        failures => eprintln!("{voters} vote now: the group survives the failure of {failures}"),
+    }
+    Ok(members)
 }
 
 /// One broker's answer to a status call.
@@ -227,7 +253,7 @@ impl RaftCommand {
                 session.print(&members_view(change_members(session, Change::Promote(v1::Promote { id: *id })).await?))
             }
             Self::Remove(BrokerArgs { id }) => {
-                session.print(&members_view(change_members(session, Change::Remove(v1::Remove { id: *id })).await?))
+                session.print(&members_view(remove(session, *id).await?))
             }
             Self::Replace(args) => session.print(&members_view(args.run(session).await?)),
             Self::TransferLeader(TransferArgs { id }) => {
@@ -258,10 +284,13 @@ async fn print_status(session: &Session) -> Result<(), Failure> {
         Ok(status) => RaftBroker::answered(answer.address, &status),
         Err(failure) => RaftBroker::silent(answer.address, failure.reason),
     };
-    session.print(&RaftStatus {
+    let status = RaftStatus {
         brokers: answers.into_iter().map(broker).collect(),
         members: members.into_iter().map(RaftMember::from).collect(),
-    })
+    };
+    session.print(&status)?;
+    let remedy = "see 'When brokers are lost' in the book (docs/disaster.md)";
+    status.health().map_err(|reason| Failure::unavailable(reason).remedy(remedy))
 }
 
 fn members_view(members: Vec<v1::RaftMember>) -> RaftMembers {

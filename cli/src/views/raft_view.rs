@@ -1,5 +1,7 @@
 //! The broker group: status, members, log time.
 
+use std::collections::BTreeSet;
+
 use comity_proto::v1;
 use serde::Serialize;
 
@@ -136,6 +138,34 @@ impl RaftBroker {
     }
 }
 
+impl RaftStatus {
+    /// Whether one leader serves one group, with all invariants in order.
+    ///
+    /// # Errors
+    /// What is wrong, in one sentence.
+    pub fn health(&self) -> Result<(), String> {
+        let answered = || self.brokers.iter().filter(|broker| broker.error.is_none());
+        let groups: BTreeSet<&str> =
+            answered().map(|broker| broker.group.as_str()).filter(|it| !it.is_empty()).collect();
+        if groups.len() > 1 {
+            let of = |group: &&str| {
+                let ids: Vec<String> =
+                    answered().filter(|broker| broker.group == **group).map(|broker| broker.id.to_string()).collect();
+                format!("{} of group {}", ids.join(" and "), group.chars().take(8).collect::<String>())
+            };
+            let all: Vec<String> = groups.iter().map(of).collect();
+            return Err(format!("TWO GROUPS answer, and only one may go on: brokers {}", all.join(", ")));
+        }
+        if let Some(broken) = answered().find_map(|broker| broker.violations.first()) {
+            return Err(format!("an invariant is broken: {broken}"));
+        }
+        let leaders: BTreeSet<u64> =
+            answered().filter(|broker| broker.role == "leader").map(|broker| broker.id).collect();
+        let known: BTreeSet<u64> = answered().map(|broker| broker.leader).filter(|leader| *leader > 0).collect();
+        if leaders.is_empty() && known.is_empty() { Err("no broker leads".to_owned()) } else { Ok(()) }
+    }
+}
+
 impl From<v1::RaftMember> for RaftMember {
     fn from(member: v1::RaftMember) -> Self {
         Self {
@@ -152,10 +182,10 @@ impl From<v1::RaftMember> for RaftMember {
 impl Answer for RaftStatus {
     fn table(&self, _now_ms: u64) -> String {
         let row = |broker: &RaftBroker| match &broker.error {
-            Some(error) => {
+            Some(_) => {
                 let mut row = vec!["-".to_owned(); 10];
                 broker.address.clone_into(&mut row[1]);
-                row[2] = format!("no answer: {error}");
+                "no answer".clone_into(&mut row[2]);
                 row
             }
             None => vec![
@@ -174,6 +204,11 @@ impl Answer for RaftStatus {
         let heads =
             ["broker", "address", "role", "leader", "term", "last log", "applied", "revision", "state", "clock"];
         let brokers = columns(&heads, self.brokers.iter().map(row).collect(), "no brokers");
+        let silent: String = self
+            .brokers
+            .iter()
+            .filter_map(|broker| Some(format!("{}: {}\n", broker.address, broker.error.as_ref()?)))
+            .collect();
         let broken: String = self
             .brokers
             .iter()
@@ -181,7 +216,7 @@ impl Answer for RaftStatus {
                 broker.violations.iter().map(|broken| format!("BROKEN on broker {}: {broken}\n", broker.id))
             })
             .collect();
-        format!("{brokers}\n{broken}{}", members_table(&self.members))
+        format!("{brokers}\n{silent}{broken}{}", members_table(&self.members))
     }
 }
 
@@ -265,6 +300,25 @@ mod tests {
         assert!(table(&status).contains("CLOCK") && table(&status).contains("-2h"), "{}", table(&status));
         let alone = v1::GetRaftStatusResponse { clock_offset_ms: None, ..status };
         assert!(table(&alone).lines().nth(1).is_some_and(|row| row.ends_with('?')), "{}", table(&alone));
+    }
+
+    #[test]
+    fn the_status_fails_without_a_leader_and_with_two_groups() {
+        let broker = |id: u64, leader: u64, group: &str| RaftBroker {
+            id,
+            leader,
+            group: group.to_owned(),
+            role: if id == leader { "leader" } else { "follower" }.to_owned(),
+            ..RaftBroker::default()
+        };
+        let health = |brokers: Vec<RaftBroker>| RaftStatus { brokers, members: Vec::new() }.health();
+        let down = RaftBroker::silent("b:7443".to_owned(), "no answer within 5 s".to_owned());
+        assert_eq!(health(vec![broker(1, 1, "aa"), broker(2, 1, "aa"), down.clone()]), Ok(()));
+        assert_eq!(health(vec![broker(1, 0, "aa"), down]), Err("no broker leads".to_owned()));
+        let split = health(vec![broker(1, 1, "aa"), broker(2, 1, "aa"), broker(3, 3, "bb")]).unwrap_err();
+        assert!(split.contains("TWO GROUPS") && split.contains("1 and 2 of group aa, 3 of group bb"), "{split}");
+        let broken = RaftBroker { violations: vec!["no GPU is lent twice".to_owned()], ..broker(1, 1, "aa") };
+        assert!(health(vec![broken]).unwrap_err().contains("no GPU is lent twice"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use http::Uri;
 use hyper_util::rt::TokioIo;
 use rustls_pki_types::ServerName;
@@ -29,6 +30,8 @@ use crate::identity::TlsIdentity;
 /// How long the server's first bytes are waited for, and how many of them are read ahead.
 const GREETING_WAIT: Duration = Duration::from_secs(1);
 const GREETING_MAX_BYTES: usize = 1024;
+/// How long an address is tried alone: longer than a handshake over a continent takes.
+const HEAD_START: Duration = Duration::from_millis(400);
 
 /// A verified connection to a broker.
 pub type ClientStream = TlsStream<TcpStream>;
@@ -204,27 +207,46 @@ impl Connector {
     }
 
     async fn connect(self) -> Result<GreetedStream, ConnectError> {
-        let mut tried = Vec::new();
         let first = self.next.load(Ordering::Relaxed);
-        for offset in 0..self.addresses.len() {
-            let index = (first + offset) % self.addresses.len();
-            let address = &self.addresses[index];
-            let reached = match dial_with(address, &self.tls, &self.shown, self.timeout).await {
-                Ok(stream) => greeted(stream, &self.shown).await,
-                Err(error) => Err(error),
+        let mut waiting = (0..self.addresses.len()).map(|offset| (first + offset) % self.addresses.len());
+        let mut tried: Vec<(usize, DialError)> = Vec::new();
+        let mut underway = FuturesUnordered::new();
+        underway.extend(waiting.next().map(|index| self.reach(index)));
+        // A broker that hangs takes the connection and says nothing: the next one is tried beside it.
+        loop {
+            let reached = tokio::select! {
+                Some(reached) = underway.next() => reached,
+                () = tokio::time::sleep(HEAD_START), if waiting.len() > 0 => {
+                    underway.extend(waiting.next().map(|index| self.reach(index)));
+                    continue;
+                }
+                else => break,
             };
             match reached {
-                Ok(stream) => {
+                (index, Ok(stream)) => {
                     self.next.store(index + 1, Ordering::Relaxed);
                     return Ok(stream);
                 }
-                Err(error) => {
-                    debug!(%address, %error, "broker not reached");
-                    tried.push((address.clone(), error));
+                (index, Err(error)) => {
+                    debug!(address = %self.addresses[index], %error, "broker not reached");
+                    tried.push((index, error));
+                    underway.extend(waiting.next().map(|index| self.reach(index)));
                 }
             }
         }
+        let count = self.addresses.len();
+        tried.sort_by_key(|(index, _)| (index + count - first % count) % count);
+        let tried = tried.into_iter().map(|(index, error)| (self.addresses[index].clone(), error)).collect();
         Err(ConnectError { tried })
+    }
+
+    async fn reach(&self, index: usize) -> (usize, Result<GreetedStream, DialError>) {
+        let dialled = dial_with(&self.addresses[index], &self.tls, &self.shown, self.timeout).await;
+        let greeted = match dialled {
+            Ok(stream) => greeted(stream, &self.shown).await,
+            Err(error) => Err(error),
+        };
+        (index, greeted)
     }
 }
 

@@ -378,6 +378,19 @@ async fn the_channel_goes_to_the_next_broker_when_one_is_dead() {
 }
 
 #[tokio::test]
+async fn a_broker_that_takes_connections_and_says_nothing_holds_nobody_up() {
+    let federation = Federation::new("dev.test");
+    let agent = federation.source(&federation.cluster("ethz"));
+    let hangs = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let two = Broker::start(&federation, &federation.source(&federation.broker(2)));
+    let list = BrokerEndpoints::new([hangs.local_addr().unwrap(), two.address].map(|a| a.to_string())).unwrap();
+    let channel = connect(&list, &federation.client(&agent));
+    // Less than the three seconds for which the first one alone is waited for.
+    tokio::time::timeout(Duration::from_secs(2), check(&channel)).await.unwrap().unwrap();
+    assert_eq!(two.callers.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn a_call_that_is_sent_elsewhere_is_made_there() {
     let federation = Federation::new("dev.test");
     let agent = federation.source(&federation.cluster("ethz"));

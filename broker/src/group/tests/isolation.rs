@@ -39,6 +39,19 @@ fn term(broker: &Broker) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_was_removed_while_nobody_reached_it_stops_when_it_is_back() {
+    let federation = Federation::new(3);
+    let (brokers, lines, index) = three_with_lines(&federation).await;
+    let (leading, away) = (&brokers[index], &brokers[(index + 1) % 3]);
+    lines.set(away.id, CUT, CUT);
+    leading.group.change_members(MembershipChange::Remove { id: away.id }).await.unwrap();
+    lines.set(away.id, WHOLE, WHOLE);
+    let halt = tokio::time::timeout(SOON, away.group.stopped()).await.unwrap();
+    assert!(matches!(&halt, Halt::Stopped(reason) if reason.contains("was removed from its group")), "{halt:?}");
+    stop_all(brokers, &lines).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_isolated_leader_leads_no_more_and_sends_callers_away() {
     let federation = Federation::new(3);
     let (brokers, lines, index) = three_with_lines(&federation).await;

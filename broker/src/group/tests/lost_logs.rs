@@ -1,6 +1,7 @@
 //! Brokers whose disk lost the log, or the end of it, and groups that were put together wrongly.
 
 use super::*;
+use crate::storage::{found_on, read_copy};
 
 /// How long nothing must happen, where nothing may.
 const QUIET: Duration = Duration::from_secs(3);
@@ -176,6 +177,76 @@ async fn an_older_copy_of_a_disk_is_known_to_the_leader_and_begins_a_new_life() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_older_copy_is_known_to_a_member_that_missed_the_writes() {
+    let federation = Federation::new(3);
+    let mut brokers = federation.three().await;
+    brokers[0].group.change_members(MembershipChange::TransferLeader { to: Some(1) }).await.unwrap();
+    leader(&brokers).await;
+    changed(&brokers[0].group, 1).await;
+    same_everywhere(&brokers).await;
+    // A copy of broker 2, which then starts again while broker 3 is there, and misses nothing.
+    let two = brokers.remove(1);
+    two.crash().await;
+    let older = copy(&federation, 2);
+    brokers.insert(1, federation.start(2).await);
+    all_vote(&brokers).await;
+    same_everywhere(&brokers).await;
+    // Broker 3 misses what brokers 1 and 2 acknowledge; then the two are gone, and broker 2 comes back as its copy.
+    brokers.pop().unwrap().crash().await;
+    for commit in 2..=5 {
+        changed(&brokers[0].group, commit).await;
+    }
+    same_everywhere(&brokers).await;
+    crash_all(brokers).await;
+    restore(&federation, 2, &older);
+
+    let (two, three) = (federation.start(2).await, federation.start(3).await);
+    let halt = tokio::time::timeout(SOON, two.group.stopped()).await.unwrap();
+    assert!(matches!(&halt, Halt::LogLost(reason) if reason.contains("an older copy of its data")), "{halt:?}");
+    two.crash().await;
+    // Begun anew, it waits with broker 3 for the one that has the writes.
+    let two = federation.start(2).await;
+    tokio::time::sleep(QUIET).await;
+    for broker in [&two, &three] {
+        assert!(!broker.group.leadership().borrow().is_leader(), "broker {} leads without the writes", broker.id);
+    }
+    let brokers = vec![federation.start(1).await, two, three];
+    all_vote(&brokers).await;
+    assert_eq!(same_everywhere(&brokers).await.0, 5);
+    crash_all(brokers).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_another_was_recovered_from_ends_where_it_hears_of_it() {
+    let federation = Federation::new(3);
+    let brokers = federation.three().await;
+    changed(&brokers[leader(&brokers).await].group, 1).await;
+    same_everywhere(&brokers).await;
+    crash_all(brokers).await;
+    // Broker 3 becomes a group of its own.
+    let read = copy(&federation, 3);
+    wipe(&federation, 3);
+    let (data, address) = (federation.data(3), federation.address(3));
+    let recovered = move || found_on(read_copy(&read, 3).unwrap(), &data, 3, address).unwrap();
+    tokio::task::spawn_blocking(recovered).await.unwrap();
+
+    // An operator starts the old majority as it was.
+    let old = vec![federation.start(1).await, federation.start(2).await];
+    leader(&old).await;
+    let recovered = federation.start(3).await;
+    let leading = old[leader(&old).await].group.clone();
+    let halt = tokio::time::timeout(SOON, leading.stopped()).await.unwrap();
+    assert!(halt.reason().contains("belongs to a group that was replaced"), "{halt:?}");
+    eventually("the new group to serve", || async { recovered.group.propose(policy(7)).await.ok() }).await;
+    for broker in &old {
+        let halt = tokio::time::timeout(SOON, broker.group.stopped()).await.unwrap();
+        assert!(matches!(halt, Halt::Stopped(_)), "{halt:?}");
+    }
+    crash_all(old).await;
+    recovered.crash().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_broker_whose_log_is_ahead_of_its_group_stops_with_one_sentence() {
     let federation = Federation::new(3);
     let brokers = federation.three().await;
@@ -219,10 +290,10 @@ async fn what_came_while_a_hello_was_underway_is_neither_lost_nor_ahead_of_the_l
         incarnation: follower.group.inner.standing.incarnation().as_str().to_owned(),
         ..Default::default()
     };
-    let early = leader.group.serve_hello(&hello).unwrap();
+    let early = leader.group.serve_hello(&hello).await.unwrap();
     changed(&leader.group, applied.0 + 1).await;
     same_everywhere(&brokers).await;
-    let late = leader.group.serve_hello(&hello).unwrap();
+    let late = leader.group.serve_hello(&hello).await.unwrap();
     let judge = |answer, applied| follower.group.inner.judge(leader.id, answer, applied);
     assert!(matches!(judge(&early, before), hello::Answer::Fine(_)), "entries came while the leader answered");
     assert!(matches!(judge(&late, before), hello::Answer::Fine(_)), "entries were acknowledged before the answer came");
