@@ -397,7 +397,11 @@ mod tests {
         assert!(refused(|s| s.members.clear()).contains("want 1 to 7 members"));
         let mut even = settings.clone();
         even.members.insert(2, even.members[&1].clone());
+        assert!(even.check().unwrap_err().to_string().contains("the address of two endpoints"));
+        even.members.insert(2, MemberAddress { raft: "b:7444".to_owned(), client: "b:7443".to_owned() });
         assert!(even.check_founding().unwrap_err().to_string().contains("odd number"));
+        let other = Settings { id: 9, ..settings.clone() };
+        assert!(other.check_founding().unwrap_err().to_string().contains("name this broker among them"));
         assert!(refused(|s| _ = s.bootstrap_admins.insert("root".into())).contains("\"root\""));
         assert!(refused(|s| _ = s.bootstrap_admins.insert("spiffe://td/cluster/a".into())).contains("not a user"));
         assert!(refused(|s| s.members.get_mut(&1).unwrap().raft = "nowhere".into()).contains("no port"));
