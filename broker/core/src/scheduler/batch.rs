@@ -140,6 +140,6 @@ impl<'a> Planning<'a, '_> {
     /// The nodes of a placement count as they are seen now.
     pub(crate) fn look_again(&mut self, candidate: &FeasiblePlacement) {
         let snapshot = self.reserved.as_ref().map_or(&self.snapshot, |reserved| &reserved.snapshot);
-        self.index.take(snapshot, &candidate.placement);
+        self.index.update_nodes(snapshot, &candidate.placement);
     }
 }

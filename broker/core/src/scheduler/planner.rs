@@ -43,7 +43,7 @@ impl Planner {
     /// A planner to look at one request more than the state holds.
     pub(crate) fn beside(request: &Request) -> Self {
         let mut planner = Self::default();
-        planner.index.count_in(request);
+        planner.index.count_request(request);
         planner
     }
 

@@ -119,7 +119,7 @@ impl<'a> Planning<'a, '_> {
             };
             let all = promising_nothing(self.snapshot.state, spec);
             best(&self.snapshot, spec, request, all, &mut |snapshot, donor, wanted| {
-                if reserved(donor) { index.look(snapshot, donor, wanted) } else { index.fit(snapshot, donor, wanted) }
+                if reserved(donor) { index.fit_by_scan(snapshot, donor, wanted) } else { index.fit(snapshot, donor, wanted) }
             })
         })
     }
@@ -146,7 +146,7 @@ impl<'a> Planning<'a, '_> {
             snapshot.take(spec.tenant.as_str(), &candidate.class, candidate.agreement.as_deref(), &candidate.placement);
         });
         let snapshot = self.reserved.as_ref().map_or(&self.snapshot, |reserved| &reserved.snapshot);
-        self.index.take(snapshot, &candidate.placement);
+        self.index.update_nodes(snapshot, &candidate.placement);
         let placement = candidate.placement.clone();
         let institution = snapshot.bundle.tenants.get(spec.tenant.as_str()).map_or("", |t| t.spec.institution.as_str());
         let end = end_if_placed(snapshot.state, spec.duration);

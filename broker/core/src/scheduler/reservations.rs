@@ -51,7 +51,7 @@ impl<'a> Planning<'a, '_> {
                 .reserved
                 .get_or_insert_with(|| ReservedView { snapshot: self.snapshot.clone(), starts: Vec::new() });
             reserved.snapshot.take(request.spec.tenant.as_str(), class, agreement.as_deref(), placement);
-            self.index.take(&reserved.snapshot, placement);
+            self.index.update_nodes(&reserved.snapshot, placement);
         }
         if let Some(reserved) = &mut self.reserved {
             reserved.starts.push(ReservedStart { request, start, begins });
