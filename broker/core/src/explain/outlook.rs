@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use crate::explain::answer::Explanation;
-use crate::feasibility::reclaim_checks::preemption::{preempts_as, yields_to};
-use crate::feasibility::snapshot::{Held, Snapshot};
+use crate::feasibility::reclaim_checks::preemption::{preempting_priority, yields_to_priority};
+use crate::feasibility::snapshot::{HeldCapacity, Snapshot};
 use crate::model::demand::RequestSpec;
 use crate::model::id::{ClusterId, RequestId};
 use crate::model::lease::Lease;
@@ -14,8 +14,8 @@ use crate::model::request::Request;
 use crate::model::time::Timestamp;
 use crate::scheduler::plan::Plan;
 use crate::scheduler::planning::Planning;
-use crate::scheduler::preempt::{Room, room_later};
-use crate::scheduler::reserve::{earliest, end_of, ends, held_after};
+use crate::scheduler::preempt::{Room, cheapest_room_after};
+use crate::scheduler::reserve::{earliest_start, held_after_reclaims, lease_end, lease_ends};
 use crate::state::notice::notice;
 
 /// When, and at which donors.
@@ -28,14 +28,14 @@ pub(crate) fn beside_kept<'p>(
     run: &'p Planning<'_, '_>,
     plan: &Plan,
     snapshot: &Snapshot<'p>,
-    mut held: Vec<Held<'p>>,
-    (request, makes_room): (&Request, bool),
+    mut held: Vec<HeldCapacity<'p>>,
+    (request, frees_room): (&Request, bool),
 ) -> Option<Outlook> {
     let mut snapshot = snapshot.clone();
     run.reserved_for_others(request).for_each(|kept| kept.take(&mut snapshot, &mut held));
-    let all = held_after(snapshot.state, &plan.reclaims).into_iter().chain(held.iter().cloned()).collect();
+    let all = held_after_reclaims(snapshot.state, &plan.reclaims).into_iter().chain(held.iter().cloned()).collect();
     let found = alone(&snapshot, all, &request.spec);
-    let later = if makes_room { None } else { by_room_later(&snapshot, &held, plan, request) };
+    let later = if frees_room { None } else { by_room_later(&snapshot, &held, plan, request) };
     match (found, later) {
         (Some(found), Some(later)) => Some(if later.0 < found.0 { later } else { found }),
         (found, later) => found.or(later),
@@ -44,13 +44,18 @@ pub(crate) fn beside_kept<'p>(
 
 /// When `request` starts by preemption that is of no use yet: once those have ended that do not yield to it, it gives
 /// notice to the others.
-fn by_room_later<'p>(snapshot: &Snapshot<'p>, held: &[Held<'p>], plan: &Plan, request: &Request) -> Option<Outlook> {
+fn by_room_later<'p>(
+    snapshot: &Snapshot<'p>,
+    held: &[HeldCapacity<'p>],
+    plan: &Plan,
+    request: &Request,
+) -> Option<Outlook> {
     let state = snapshot.state;
-    let value = preempts_as(state, request)?;
-    let leases = ends(state, &plan.reclaims);
+    let value = preempting_priority(state, request)?;
+    let leases = lease_ends(state, &plan.reclaims);
     // Those that yield are in nobody's way.
-    let end_or_yield = |lease: &Lease, end| if yields_to(state, lease, value) { state.log_time } else { end };
-    let yielding = leases.iter().map(|(_, lease, end)| Held {
+    let end_or_yield = |lease: &Lease, end| if yields_to_priority(state, lease, value) { state.log_time } else { end };
+    let yielding = leases.iter().map(|(_, lease, end)| HeldCapacity {
         end: end_or_yield(lease, *end),
         counts: lease.as_use(),
         placement: &lease.placement,
@@ -65,21 +70,25 @@ fn by_room_later<'p>(snapshot: &Snapshot<'p>, held: &[Held<'p>], plan: &Plan, re
     held.iter().filter(|held| held.end <= from).for_each(|held| snapshot.release(held));
     let mut gone = BTreeSet::new();
     for (id, lease, end) in leases.iter().filter(|(.., end)| *end <= from) {
-        snapshot.release(&Held { end: *end, counts: lease.as_use(), placement: &lease.placement });
+        snapshot.release(&HeldCapacity { end: *end, counts: lease.as_use(), placement: &lease.placement });
         gone.insert(*id);
     }
-    let Room { donor, victims, .. } = room_later(&snapshot, request, &BTreeSet::new(), &gone)?;
+    let Room { donor, victims, .. } = cheapest_room_after(&snapshot, request, &BTreeSet::new(), &gone)?;
     // For whom makes no difference to the notice.
     let by = ReclaimReason::Preempted { by: RequestId(0) };
-    let end = |lease: &Lease| from.after(notice(state, lease, &by)).min(end_of(lease, state.log_time));
+    let end = |lease: &Lease| from.after(notice(state, lease, &by)).min(lease_end(lease, state.log_time));
     let start = victims.iter().map(|victim| end(victim.lease)).max()?;
     Some((start, vec![donor.clone()]))
 }
 
 /// The same where nothing is kept for others.
-pub(crate) fn alone<'p>(snapshot: &Snapshot<'p>, mut held: Vec<Held<'p>>, spec: &RequestSpec) -> Option<Outlook> {
+pub(crate) fn alone<'p>(
+    snapshot: &Snapshot<'p>,
+    mut held: Vec<HeldCapacity<'p>>,
+    spec: &RequestSpec,
+) -> Option<Outlook> {
     held.sort_by_key(|held| held.end);
-    earliest(snapshot, &held, spec).map(|start| (start.at, start.donors()))
+    earliest_start(snapshot, &held, spec).map(|start| (start.at, start.donors()))
 }
 
 /// The same as the request may have it: never before its start window opens, and sooner where a quarantine ends before

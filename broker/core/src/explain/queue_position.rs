@@ -13,7 +13,7 @@ use crate::model::time::Timestamp;
 use crate::scheduler::order::Order;
 use crate::scheduler::plan::Plan;
 use crate::scheduler::planner::Planner;
-use crate::scheduler::reserve::{Reserved, held_after};
+use crate::scheduler::reserve::{Reserved, held_after_reclaims};
 use crate::state::State;
 use crate::state::fairness::Shares;
 
@@ -53,7 +53,7 @@ pub(crate) fn standing(state: &State, id: RequestId) -> Option<(QueuePosition, O
     let reclaims = Reclaims::given(state, id).or_else(|| Reclaims::planned(state, &plan, id));
     let reclaims = reclaims.filter(|_| !is_placed);
     let earliest = if is_placed {
-        alone(&snapshot, held_after(state, &plan.reclaims), &request.spec)
+        alone(&snapshot, held_after_reclaims(state, &plan.reclaims), &request.spec)
     } else {
         beside_kept(&run, &plan, &snapshot, Vec::new(), (request, reclaims.is_some()))
     };
@@ -77,7 +77,7 @@ fn place(state: &State, snapshot: &Snapshot<'_>, id: RequestId) -> usize {
         if next == id {
             break;
         }
-        order.placed(request.spec.tenant.as_str(), Amounts::asked(&request.spec));
+        order.count_placement(request.spec.tenant.as_str(), Amounts::asked(&request.spec));
     }
     place
 }

@@ -51,12 +51,12 @@ pub fn quote(state: &State, spec: &RequestSpec) -> Quote {
     let mut plan = Plan::default();
     run.serve(&mut plan, MAX_PLACEMENTS_PER_PLAN);
     // Before its window opens it has no turn, and a plan that is full may not have come to it.
-    let later = if plan.unplaced.contains(&hypothetical.id) || run.placed.iter().any(|placed| placed.is_of(&request)) {
+    let later = if plan.unplaced.contains(&hypothetical.id) || run.placed.iter().any(|placed| placed.serves(&request)) {
         None
     } else {
         run.find(spec, None)
     };
-    let placed = run.placed.iter().filter(|placed| placed.is_of(&request)).map(|placed| &placed.candidate);
+    let placed = run.placed.iter().filter(|placed| placed.serves(&request)).map(|placed| &placed.candidate);
     let found: Vec<&FeasiblePlacement> = placed.chain(later.iter().flatten()).collect();
     if found.is_empty() {
         return waits(&run, &plan, &hypothetical);
@@ -97,7 +97,7 @@ fn waits<'a>(run: &'a Planning<'a, 'a>, plan: &Plan, hypothetical: &Hypothetical
     let (state, request) = (run.snapshot.state, hypothetical.request);
     let reclaims = Reclaims::planned(state, plan, hypothetical.id);
     let mut explanation = explain_beside(state, &request.spec, reclaims.as_ref());
-    let placed = run.placed.iter().map(Placed::held).collect();
+    let placed = run.placed.iter().map(Placed::as_held).collect();
     let earliest = beside_kept(run, plan, &run.snapshot, placed, (request, reclaims.is_some()));
     let earliest = as_asked(&request.spec, &explanation, earliest);
     if reclaims.is_none() {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::explain::answer::Explanation;
 use crate::feasibility::obstacles::never_fits::ones;
-use crate::feasibility::reclaim_checks::preemption::going;
+use crate::feasibility::reclaim_checks::preemption::departing_leases;
 use crate::model::id::{ClusterId, LeaseId, PriorityName, RequestId};
 use crate::model::lease::{Lease, LeaseState};
 use crate::model::reclaim::ReclaimReason;
@@ -48,7 +48,7 @@ impl Reclaims {
     pub(crate) fn given(state: &State, id: RequestId) -> Option<Self> {
         let donor = state.requests.get(&id)?.room_at.as_ref()?;
         let of = |lease: &Lease| lease.reclaim.as_ref().is_some_and(|it| it.reason.for_request() == Some(id));
-        let leases = going(state, donor).filter(|(_, lease)| of(lease));
+        let leases = departing_leases(state, donor).filter(|(_, lease)| of(lease));
         let reason = |lease: &Lease| lease.reclaim.as_ref().map(|it| it.reason.clone());
         let leases: Vec<(LeaseId, &Lease, ReclaimReason)> =
             leases.filter_map(|(id, lease)| Some((id, lease, reason(lease)?))).collect();

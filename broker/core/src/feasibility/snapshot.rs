@@ -57,7 +57,7 @@ struct Looked<'a> {
 
 /// Something that is held until a known end: a lease, or what this run has placed.
 #[derive(Clone)]
-pub(crate) struct Held<'p> {
+pub(crate) struct HeldCapacity<'p> {
     /// When it ends at the latest, unless it is renewed.
     pub(crate) end: Timestamp,
     /// As it counts against limits.
@@ -254,7 +254,7 @@ impl<'a> Snapshot<'a> {
     }
 
     /// Counts what is held out, as if its end had come.
-    pub(crate) fn release(&mut self, held: &Held<'_>) {
+    pub(crate) fn release(&mut self, held: &HeldCapacity<'_>) {
         let (donor, placement) = (&held.placement.donor, held.placement);
         let taken = self.taken.entry(donor.clone()).or_default();
         for (id, part) in &placement.nodes {

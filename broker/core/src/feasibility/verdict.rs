@@ -12,7 +12,7 @@ use crate::feasibility::obstacles::never_fits::never;
 use crate::feasibility::obstacles::no_start::no_start;
 use crate::feasibility::obstacles::not_wired::in_the_way;
 use crate::feasibility::obstacles::unhealthy::unhealthy;
-use crate::feasibility::reclaim_checks::pool::{check_pools, really_free};
+use crate::feasibility::reclaim_checks::pool::{check_pools, without_double_counted};
 use crate::feasibility::snapshot::{PolicyQuery, Snapshot};
 use crate::model::demand::{DeviceChoice, Members, RequestSpec};
 use crate::model::id::{ClassName, ClusterId};
@@ -208,7 +208,7 @@ fn seek(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>, fitter:
     if check_pools(snapshot, placement).is_ok() {
         return (found, true);
     }
-    let free = really_free(snapshot, donor);
+    let free = without_double_counted(snapshot, donor);
     match fit(&snapshot.clone().where_usable(&free), donor, wanted, &mut MigValues::default()) {
         other @ Fit::Fits { .. } => (other, false),
         Fit::Lacks { .. } => (found, false),

@@ -28,7 +28,8 @@ use crate::scheduler::packing::{Task, TaskId};
 
 /// Re-estimate expected work once 1/64 of the sample is new.
 const REESTIMATE_FRACTION: u64 = 64;
-/// Sample size of local work below which nothing is forgotten. Above it, counts are halved each time the state forgets as many requests as it holds, so that both samples cover about the same time.
+/// Sample size of local work below which nothing is forgotten. Above it, counts are halved each time the state forgets
+/// as many requests as it holds, so that both samples cover about the same time.
 const MIN_LOCAL: u64 = 1 << 14;
 /// Upper bound on the sample of local work: beyond it, counts are halved at once.
 const MAX_LOCAL: u64 = 1 << 18;
@@ -87,7 +88,8 @@ impl PlacementIndex {
             offers
         });
         for donor in snapshot.state.clusters.iter().filter(|(_, cluster)| cluster.offer.is_some()).map(|(id, _)| id) {
-            let donor_index = self.donors.entry(donor.clone()).or_insert_with(|| DonorIndex::empty(all_nodes.add_donor()));
+            let donor_index =
+                self.donors.entry(donor.clone()).or_insert_with(|| DonorIndex::empty(all_nodes.add_donor()));
             donor_index.sync(snapshot, donor, all_nodes);
         }
         self.all_nodes.refresh_kinds(&self.expected);
@@ -125,7 +127,8 @@ impl PlacementIndex {
         *self = Self::expecting(std::mem::take(&mut self.known));
     }
 
-    /// For each donor, a lower bound on the thousandths of devices that it leaves idle if it serves `spec`; `None` where only asking the donor tells. Skips donors without room.
+    /// For each donor, a lower bound on the thousandths of devices that it leaves idle if it serves `spec`; `None`
+    /// where only asking the donor tells. Skips donors without room.
     pub(crate) fn promises<'s>(&mut self, snapshot: &Snapshot<'s>, spec: &RequestSpec) -> Vec<Promise<'s>> {
         let state = snapshot.state;
         let class = match &spec.gpus.devices {
@@ -161,7 +164,8 @@ impl PlacementIndex {
                 (least.div_euclid(ALIKE_MILLI), donor_index.lent_milli, least, member, donor_index.number)
             }));
         }
-        // Donors are sorted by their bound. Once one donor meets its bound exactly, the rest keep their bounds without an exact query.
+        // Donors are sorted by their bound. Once one donor meets its bound exactly, the rest keep their bounds without
+        // an exact query.
         open.sort_unstable();
         let mut bound_met = false;
         for (alike, lent, least, member, number) in open {
@@ -191,7 +195,7 @@ impl PlacementIndex {
         };
         let mut best: Option<(i64, i64, i64, Placement)> = None;
         for served in tasks.iter() {
-        let asked = all_nodes.states.ask(&served.task);
+            let asked = all_nodes.states.ask(&served.task);
             let Some(choice) = all_nodes.states.choose(donor_index.number, asked) else { continue };
             // Device parts above the request are wasted too.
             let takes = choice.idle_milli().saturating_add(i64::from(served.share.milli_each));
@@ -222,7 +226,8 @@ impl PlacementIndex {
         fit(snapshot, donor, wanted, &mut self.mig_values)
     }
 
-    /// The node of `donor` on which CPU-only work leaves the least idle. Counts the work in the sample of expected work.
+    /// The node of `donor` on which CPU-only work leaves the least idle. Counts the work in the sample of expected
+    /// work.
     pub(crate) fn advise(
         &mut self,
         snapshot: &Snapshot<'_>,

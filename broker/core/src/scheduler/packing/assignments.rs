@@ -106,7 +106,8 @@ impl Assignments {
         self.least.get(tier as usize).copied().filter(|least| *least != i32::MAX)
     }
 
-    /// The cheapest assignment of a tier, or `best` if that is cheaper. `price` is added to the cost of every assignment, and `lost` to the cost of those with that slot loss.
+    /// The cheapest assignment of a tier, or `best` if that is cheaper. `price` is added to the cost of every
+    /// assignment, and `lost` to the cost of those with that slot loss.
     pub(crate) fn cheapest(
         &mut self,
         tier: u32,
@@ -114,7 +115,7 @@ impl Assignments {
         price: i64,
         lost: impl Fn(u32) -> i64,
         live: &LiveGroups,
-        ) -> Option<PricedAssignment> {
+    ) -> Option<PricedAssignment> {
         let at = tier as usize;
         let Some(tier) = self.tiers.get_mut(at) else { return best };
         let before = tier.held;

@@ -2,7 +2,7 @@
 
 use crate::collections::int_map::Index;
 use crate::collections::interner::Interner;
-use crate::scheduler::packing::gang_slots::{Gangs, GANG_CLASSES, SlotCounts};
+use crate::scheduler::packing::gang_slots::{GANG_CLASSES, Gangs, SlotCounts};
 use crate::scheduler::packing::mix::Mix;
 use crate::scheduler::packing::node_state::{NodeState, Shape};
 use crate::scheduler::packing::offers::{ShapeTotal, split_demand};

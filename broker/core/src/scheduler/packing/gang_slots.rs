@@ -1,6 +1,8 @@
 //! Gang slots: how many more gangs of each class a node can hold. Room for gangs runs out first, and unnoticed.
 //!
-//! The price of the last of `left` slots is the worth of a gang times the chance that demand reaches `left` slots (Littlewood's rule, 1972, for airline seats). For demand with mean `m` and variance `v`, that chance is at most `v / (v + (left − m)²)` where `left > m`, whatever the distribution (Cantelli's inequality).
+//! The price of the last of `left` slots is the worth of a gang times the chance that demand reaches `left` slots
+//! (Littlewood's rule, 1972, for airline seats). For demand with mean `m` and variance `v`, that chance is at most `v /
+//! (v + (left − m)²)` where `left > m`, whatever the distribution (Cantelli's inequality).
 
 use std::collections::BTreeMap;
 
@@ -89,7 +91,8 @@ impl Gangs {
         slots
     }
 
-    /// Price of one slot of each class in thousandths of a device. `free_milli` devices are free and `left` slots remain; `weight` is the worth of one device of a gang.
+    /// Price of one slot of each class in thousandths of a device. `free_milli` devices are free and `left` slots
+    /// remain; `weight` is the worth of one device of a gang.
     pub(crate) fn prices(&self, free_milli: u64, left: &[i64; GANG_CLASSES], weight: i64) -> [i64; GANG_CLASSES] {
         let mut prices = [0; GANG_CLASSES];
         for ((price, left), class) in prices.iter_mut().zip(left).zip(&self.classes) {
@@ -98,10 +101,16 @@ impl Gangs {
         prices
     }
 
-    /// The price of a slot of `class`. A class seen `n` times is expected `n · rate_per_known_task` times. Arrivals vary by the mean (Poisson); the estimate of their rate varies by `(n + 1) · rate_per_known_task²` (the posterior of the rate), times [`UNCERTAINTY_FACTOR`]. One more task of variance keeps the last slot worth something even when hardly any demand is expected.
+    /// The price of a slot of `class`. A class seen `n` times is expected `n · rate_per_known_task` times. Arrivals
+    /// vary by the mean (Poisson); the estimate of their rate varies by `(n + 1) · rate_per_known_task²` (the posterior
+    /// of the rate), times [`UNCERTAINTY_FACTOR`]. One more task of variance keeps the last slot worth something even
+    /// when hardly any demand is expected.
     fn price(&self, class: &GangClass, free_milli: u64, left: u64, weight: i64) -> i64 {
-        let (mean, rate_per_known_task) = (expected(class.rate, free_milli), expected(self.rate_per_known_task, free_milli));
-        let variance = mean * ONE_TASK + (mean * rate_per_known_task + rate_per_known_task * rate_per_known_task) * UNCERTAINTY_FACTOR + ONE_TASK * ONE_TASK;
+        let (mean, rate_per_known_task) =
+            (expected(class.rate, free_milli), expected(self.rate_per_known_task, free_milli));
+        let variance = mean * ONE_TASK
+            + (mean * rate_per_known_task + rate_per_known_task * rate_per_known_task) * UNCERTAINTY_FACTOR
+            + ONE_TASK * ONE_TASK;
         let ahead = (u128::from(left) * ONE_TASK).saturating_sub(mean).min(MAX_EXPECTED);
         let worth = u128::from(class.devices) * u128::try_from(weight).unwrap_or(0);
         i64::try_from(worth * variance / (variance + ahead * ahead)).unwrap_or(i64::MAX)
@@ -130,14 +139,16 @@ impl GangClass {
         shapes.iter().zip(totals).zip(&self.shapes).filter(|(_, open)| **open).map(of_shape).sum()
     }
 
-    /// Slots of this class that one gang of `other` takes: nonzero if it needs at least as much and can run on no other shapes.
+    /// Slots of this class that one gang of `other` takes: nonzero if it needs at least as much and can run on no other
+    /// shapes.
     fn slots_taken_by_one(&self, other: &Self) -> u64 {
         let only_here = other.shapes.iter().zip(&self.shapes).all(|(other, here)| *here || !*other);
         if only_here { self.slots_with(u64::from(other.devices), other.cpu_milli, other.memory_mib) } else { 0 }
     }
 }
 
-/// Gang types of the mix, by number of devices and possible shapes. Each shape adds one whole-node gang of minimal weight, which stands for work never seen: such a gang finds no place once every node is partly taken.
+/// Gang types of the mix, by number of devices and possible shapes. Each shape adds one whole-node gang of minimal
+/// weight, which stands for work never seen: such a gang finds no place once every node is partly taken.
 fn by_class(mix: &[TypeInMix<'_>], shapes: &[Shape]) -> BTreeMap<(u16, Vec<bool>), ClassDemand> {
     let mut by_class: BTreeMap<(u16, Vec<bool>), ClassDemand> = BTreeMap::new();
     for of in mix.iter().filter(|of| of.task.devices > 1) {

@@ -38,7 +38,8 @@ impl Entry {
         }
     }
 
-    /// Whether the group has a node and `task` may fit on it. Amounts saturate at 2^32 − 1, so this may err towards yes.
+    /// Whether the group has a node and `task` may fit on it. Amounts saturate at 2^32 − 1, so this may err towards
+    /// yes.
     pub(crate) fn may_fit(&self, task: &Task) -> bool {
         self.live
             && u64::from(self.cpu_milli) >= task.cpu_milli.min(u64::from(u32::MAX))
@@ -77,7 +78,8 @@ impl Log {
         self.entries.len()
     }
 
-    /// Removes dead entries if most are dead. Calls `moved` with each remaining group and its new place. Returns, for each old place, how many entries before it remain.
+    /// Removes dead entries if most are dead. Calls `moved` with each remaining group and its new place. Returns, for
+    /// each old place, how many entries before it remain.
     pub(crate) fn compact(&mut self, mut moved: impl FnMut(u32, u32)) -> Option<Vec<u32>> {
         if self.entries.len() <= 4 * self.live + 64 {
             return None;
@@ -90,8 +92,8 @@ impl Log {
                 kept += 1;
             }
             entry.live
-            });
-            kept_before.push(kept);
-            Some(kept_before)
+        });
+        kept_before.push(kept);
+        Some(kept_before)
     }
 }

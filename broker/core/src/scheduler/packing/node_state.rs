@@ -109,7 +109,8 @@ impl NodeState {
         fitting.iter().enumerate().filter(|&(i, level)| i == 0 || fitting[i - 1] != *level).map(|(_, &level)| level)
     }
 
-    /// The state after `task` took its part: a share from a device with `level` free, several devices from those with most free. `None` if the task does not fit that way.
+    /// The state after `task` took its part: a share from a device with `level` free, several devices from those with
+    /// most free. `None` if the task does not fit that way.
     #[must_use]
     pub fn after(&self, task: &Task, level: u16) -> Option<Self> {
         let mut next = Self {

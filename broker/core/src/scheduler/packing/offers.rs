@@ -18,7 +18,9 @@ const PRECISION: u128 = 1 << 16;
 /// A shape whose capacity is split already still takes 1/50 of it.
 const LEAST_PART: u128 = 50;
 
-/// For each shape, the weight of each task type. Types with the fewest suitable shapes are split first; each is split over its shapes in proportion to their remaining capacity. Demand is scaled to capacity. CPU-only types are split by CPU.
+/// For each shape, the weight of each task type. Types with the fewest suitable shapes are split first; each is split
+/// over its shapes in proportion to their remaining capacity. Demand is scaled to capacity. CPU-only types are split by
+/// CPU.
 pub(crate) fn split_demand(mix: &[TypeInMix<'_>], totals: &[ShapeTotal]) -> Vec<Vec<u64>> {
     let mut weights = vec![vec![0; mix.len()]; totals.len()];
     let demand: u128 = mix.iter().map(|of| u128::from(of.weight) * u128::from(of.task.device_milli())).sum();
@@ -50,7 +52,8 @@ fn room(total: ShapeTotal, dealt: u128, with_devices: bool) -> u128 {
     capacity.saturating_sub(dealt).max(capacity / LEAST_PART).max(1)
 }
 
-/// Indexes of types, grouped by the shapes that could run them. Groups with the least capacity come first, CPU-only types last.
+/// Indexes of types, grouped by the shapes that could run them. Groups with the least capacity come first, CPU-only
+/// types last.
 fn by_access(mix: &[TypeInMix<'_>], totals: &[ShapeTotal]) -> BTreeMap<(bool, u64, Vec<bool>), Vec<usize>> {
     let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (index, of) in mix.iter().enumerate() {

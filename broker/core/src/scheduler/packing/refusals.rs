@@ -1,6 +1,7 @@
 //! The cost of refusing CPU-only work where CPU runs out before devices do.
 //!
-//! Refused work with devices leaves devices idle, and that idleness is its cost. Refused CPU-only work leaves no device idle. Without a cost of its own, it would be sacrificed for any device.
+//! Refused work with devices leaves devices idle, and that idleness is its cost. Refused CPU-only work leaves no device
+//! idle. Without a cost of its own, it would be sacrificed for any device.
 
 use crate::scheduler::packing::mix::TypeInMix;
 use crate::scheduler::packing::offers::ShapeTotal;
@@ -12,11 +13,13 @@ const CORE_WORTH_PERCENT: u128 = 24;
 const SCARCE_CPU_PERCENT: (u128, u128) = (82, 96);
 /// CPU demand, in percent of capacity, at which refusals start to be inevitable and at which they are certain.
 const SHORT_CPU_PERCENT: (u128, u128) = (96, 100);
-/// Where refusals are certain, the cost of a core grows by this factor divided by the square root of the known tasks. Like a standard error: the fewer tasks are known, the less certain it is that CPU remains where it will be needed.
+/// Where refusals are certain, the cost of a core grows by this factor divided by the square root of the known tasks.
+/// Like a standard error: the fewer tasks are known, the less certain it is that CPU remains where it will be needed.
 const UNCERTAINTY_WEIGHT: u128 = 70;
 /// Lower bound on the known tasks, which bounds the growth of the cost per core.
 const MIN_TASKS_FOR_CERTAINTY: u64 = 400;
-/// Where refusals are certain, this many thousandths of the cost are the same for every task: one large refusal beats several small ones.
+/// Where refusals are certain, this many thousandths of the cost are the same for every task: one large refusal beats
+/// several small ones.
 const FLAT_PART_MILLI: u128 = 50;
 
 /// The cost of refusing a CPU-only task.
@@ -42,7 +45,8 @@ impl Refusals {
         let (scarce, of) = within(SCARCE_CPU_PERCENT);
         let certain = devices * 1_000_000 * CORE_WORTH_PERCENT * scarce / (cpu.max(1) * 100 * of);
         let (short, of) = within(SHORT_CPU_PERCENT);
-        let unsure = certain * UNCERTAINTY_WEIGHT * short / (u128::from(known_tasks.max(MIN_TASKS_FOR_CERTAINTY).isqrt()) * of);
+        let unsure =
+            certain * UNCERTAINTY_WEIGHT * short / (u128::from(known_tasks.max(MIN_TASKS_FOR_CERTAINTY).isqrt()) * of);
         let micro_per_core = certain + unsure;
         let each = micro_per_core * FLAT_PART_MILLI * short / (1_000 * of);
         Self {
@@ -79,7 +83,8 @@ mod tests {
         Task { cpu_milli: cores * 1_000, memory_mib: 1, devices: 0, milli: 0, kinds: Vec::new() }
     }
 
-    /// The cost of refusing tasks of 4 and of 36 cores. A hundred nodes have 64 cores and 8 devices each; CPU demand once all devices are taken is `percent` of capacity.
+    /// The cost of refusing tasks of 4 and of 36 cores. A hundred nodes have 64 cores and 8 devices each; CPU demand
+    /// once all devices are taken is `percent` of capacity.
     fn lost(percent: u64, known_tasks: u64) -> (u64, u64) {
         // 640 cores belong to 80 devices: two CPU-only tasks take 40 of them, tasks with devices the rest.
         let cpu_milli = percent * 80 - 500;

@@ -30,7 +30,8 @@ impl Scarcity {
         Self { parts: parts.collect() }
     }
 
-    /// A class number for each of the `shapes` shapes. Shapes of one class are equally scarce whatever is free; classes are numbered in the order of their first shape.
+    /// A class number for each of the `shapes` shapes. Shapes of one class are equally scarce whatever is free; classes
+    /// are numbered in the order of their first shape.
     pub(crate) fn equal_scarcity_classes(&self, shapes: usize) -> Vec<u32> {
         let mut numbers: BTreeMap<Vec<bool>, u32> = BTreeMap::new();
         let bound = |shape| self.parts.iter().map(|(open, _)| open.contains(&shape)).collect();
@@ -50,7 +51,8 @@ impl Scarcity {
             let free: u64 = open.iter().map(|&shape| free_milli[shape]).sum();
             let pressure = (u128::from(*part) * u128::from(all) / u128::from(free.max(1))) >> 6;
             for &shape in open {
-                scarcity[shape] = scarcity[shape].saturating_add(u64::try_from(pressure).unwrap_or(MAX_SCARCITY)).min(MAX_SCARCITY);
+                scarcity[shape] =
+                    scarcity[shape].saturating_add(u64::try_from(pressure).unwrap_or(MAX_SCARCITY)).min(MAX_SCARCITY);
             }
         }
         scarcity

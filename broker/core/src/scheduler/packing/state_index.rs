@@ -23,7 +23,8 @@ pub use self::choose::TaskId;
 const MAX_STATES: usize = 1 << 21;
 /// Interned task types.
 const MAX_TASKS: usize = 1 << 14;
-/// Assignments and known states over all rankings, 24 bytes each. Beyond that, the rankings unused the longest are dropped.
+/// Assignments and known states over all rankings, 24 bytes each. Beyond that, the rankings unused the longest are
+/// dropped.
 const MAX_RANKING_ITEMS: usize = 1 << 25;
 /// Costs are recomputed once the capacity of a shape changed by more than 1/8.
 const MAX_DRIFT_FRACTION: u64 = 8;
@@ -53,7 +54,8 @@ struct NodeGroup {
     entry: u32,
 }
 
-/// The nodes of all donors by state. State values and scarcity cover all donors together: work that finds no room at one donor goes to another.
+/// The nodes of all donors by state. State values and scarcity cover all donors together: work that finds no room at
+/// one donor goes to another.
 #[derive(Clone, Debug, Default)]
 pub struct StateIndex {
     shapes: Interner<Shape>,
@@ -251,7 +253,7 @@ impl StateIndex {
         }
         let groups = &mut self.groups;
         if let Some(kept_before) = self.log.compact(|group, place| groups[group as usize].entry = place) {
-        self.rankings.iter_mut().flatten().for_each(|ranking| ranking.log_compacted(&kept_before));
+            self.rankings.iter_mut().flatten().for_each(|ranking| ranking.log_compacted(&kept_before));
             self.forget_rankings();
         }
     }

@@ -18,7 +18,8 @@ use crate::scheduler::placement_index::expected::Expected;
 const MAX_TRANSLATIONS: usize = 4_096;
 /// Interned device kinds, including unused ones.
 const MAX_KINDS: usize = 4_096;
-/// With up to this many kinds, each is expected to be requested by name. With more, these guesses would outweigh observed work.
+/// With up to this many kinds, each is expected to be requested by name. With more, these guesses would outweigh
+/// observed work.
 const MAX_NAMED_KINDS: usize = 32;
 /// Weight of one part of expected work, relative to one kind that nobody has requested by name.
 const PART_WEIGHT: u64 = 4;
@@ -148,10 +149,11 @@ impl AllNodes {
                 }
             };
             for served in self.translate_demand(&work.gpus, work.topology, serves).unwrap_or_default() {
-            mix.add(served.task, *weight * PART_WEIGHT);
+                mix.add(served.task, *weight * PART_WEIGHT);
             }
         }
-        // Any kind may yet be requested by name, though less often than observed work (Laplace's rule of succession). This keeps the last devices of a kind from going first where several kinds would do.
+        // Any kind may yet be requested by name, though less often than observed work (Laplace's rule of succession).
+        // This keeps the last devices of a kind from going first where several kinds would do.
         let named = if (2..=MAX_NAMED_KINDS).contains(&self.kinds.len()) { 0..self.kinds.len() } else { 0..0 };
         for kind in named.filter_map(|kind| u32::try_from(kind).ok()) {
             let whole = u16::try_from(WHOLE_MILLI).unwrap_or(u16::MAX);
@@ -163,7 +165,9 @@ impl AllNodes {
     /// The demand as tasks; `None` if packing cannot express it. Cached, so that a selector runs once per kind.
     pub(crate) fn translate(&mut self, wanted: &Wanted<'_>) -> Option<Tasks> {
         let same = |answer: &&Translation| answer.topology == wanted.topology && answer.class == *wanted.class;
-        if let Some((_, last)) = self.last_translation.as_ref().filter(|(gpus, last)| same(&last) && gpus == wanted.gpus) {
+        if let Some((_, last)) =
+            self.last_translation.as_ref().filter(|(gpus, last)| same(&last) && gpus == wanted.gpus)
+        {
             return last.tasks.clone();
         }
         if let Some(answer) = self.translations.get(wanted.gpus).into_iter().flatten().find(same) {

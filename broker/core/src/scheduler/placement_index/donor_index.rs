@@ -12,7 +12,8 @@ use crate::scheduler::placement_index::all_nodes::AllNodes;
 use crate::scheduler::placement_index::lay_out::free;
 use crate::state::occupancy::NodeOccupancy;
 
-/// One donor's nodes. Nodes with several device kinds or with MIG instances stay unindexed; [`fit`](crate::scheduler::placement_index::fit) scans those.
+/// One donor's nodes. Nodes with several device kinds or with MIG instances stay unindexed;
+/// [`fit`](crate::scheduler::placement_index::fit) scans those.
 #[derive(Clone, Debug)]
 pub(crate) struct DonorIndex {
     /// The donor's number in the state index.
@@ -152,7 +153,13 @@ impl DonorIndex {
     }
 
     /// Records that the current plan changed a node to its occupancy in `snapshot`.
-    pub(crate) fn record_planned(&mut self, snapshot: &Snapshot<'_>, donor: &ClusterId, all_nodes: &mut AllNodes, id: &NodeId) {
+    pub(crate) fn record_planned(
+        &mut self,
+        snapshot: &Snapshot<'_>,
+        donor: &ClusterId,
+        all_nodes: &mut AllNodes,
+        id: &NodeId,
+    ) {
         let known = snapshot.number_looked_at(donor, id);
         let Some(number) = known.or_else(|| self.names.number_of(id)) else { return };
         self.refresh_free(snapshot, donor, all_nodes, number);

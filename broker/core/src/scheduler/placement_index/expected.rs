@@ -57,7 +57,8 @@ fn mix_parts(lately: &WorkMix, known: &WorkMix, history_weight: u128) -> BTreeMa
     counts.into_iter().map(|(work, count)| (work.clone(), part(count))).collect()
 }
 
-/// The number of tasks that history counts as: all of it while recent work is like it, and fewer the more they differ. Compares both by work type and by number of devices, since gangs are few, yet matter most to packing.
+/// The number of tasks that history counts as: all of it while recent work is like it, and fewer the more they differ.
+/// Compares both by work type and by number of devices, since gangs are few, yet matter most to packing.
 fn history_weight(lately: &WorkMix, known: &WorkMix) -> u128 {
     let mut by_type: BTreeMap<&WorkType, Counts> = BTreeMap::new();
     let mut by_size: BTreeMap<u32, Counts> = BTreeMap::new();
@@ -73,7 +74,8 @@ fn history_weight(lately: &WorkMix, known: &WorkMix) -> u128 {
     let sizes = by_size.iter().map(|(size, compared)| (compared, (*size).min(MAX_GANG_WEIGHT)));
     let (recent, historical) = (u128::from(lately.all()), u128::from(known.all()));
     let all = Counts { recent, historical };
-    // Chance differences average out over many types. Sizes are few, and rare sizes weigh much: they need more tolerance.
+    // Chance differences average out over many types. Sizes are few, and rare sizes weigh much: they need more
+    // tolerance.
     shrunk_count(types, all, 2).min(shrunk_count(sizes, all, 9))
 }
 
@@ -86,7 +88,12 @@ struct Counts {
 
 /// The number of tasks that a history counts as, given how far the shares of weighted groups differ.
 ///
-/// Two samples of the same work differ by chance. The sum of squares of the weighted differences of their shares is about `spread / recent + spread / historical`, where `spread` is the sum of `weight² · share · (1 − share)`; it rarely exceeds `tolerance` times that. The excess is `bias`: by that much history misleads. When combining a biased estimate with an unbiased one, the least squared error results from weighing each by the inverse of its own error; so history counts as `spread / (spread / historical + bias)` tasks. (This is James–Stein shrinkage towards history, by how well history has predicted recent work.)
+/// Two samples of the same work differ by chance. The sum of squares of the weighted differences of their shares is
+/// about `spread / recent + spread / historical`, where `spread` is the sum of `weight² · share · (1 − share)`; it
+/// rarely exceeds `tolerance` times that. The excess is `bias`: by that much history misleads. When combining a biased
+/// estimate with an unbiased one, the least squared error results from weighing each by the inverse of its own error;
+/// so history counts as `spread / (spread / historical + bias)` tasks. (This is James–Stein shrinkage towards history,
+/// by how well history has predicted recent work.)
 fn shrunk_count<'c>(groups: impl Iterator<Item = (&'c Counts, u32)>, all: Counts, tolerance: u128) -> u128 {
     if all.recent == 0 || all.historical == 0 {
         return all.historical;
@@ -189,6 +196,9 @@ mod tests {
         let (few, more) =
             (Expected::of(&work(0, 4, 10), &WorkMix::default()), Expected::of(&work(0, 4, 20), &WorkMix::default()));
         assert_eq!(few.parts, more.parts);
-        assert!(few.differs_materially_from(&more) && !few.differs_materially_from(&Expected::of(&work(0, 4, 11), &WorkMix::default())));
+        assert!(
+            few.differs_materially_from(&more)
+                && !few.differs_materially_from(&Expected::of(&work(0, 4, 11), &WorkMix::default()))
+        );
     }
 }

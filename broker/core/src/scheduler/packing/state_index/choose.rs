@@ -53,7 +53,8 @@ impl StateIndex {
         choice
     }
 
-    /// A lower bound on [`Choice::idle_milli`] of [`choose`](Self::choose), and cheaper to compute. `None` if there is no place.
+    /// A lower bound on [`Choice::idle_milli`] of [`choose`](Self::choose), and cheaper to compute. `None` if there is
+    /// no place.
     #[must_use]
     pub fn idle_milli_at_least(&self, donor: u32, asked: TaskId) -> Option<i64> {
         let ranking = self.ranking(asked)?;
@@ -122,10 +123,10 @@ fn cheapest_at(
     let first = tiers.of_donor(donor).filter_map(|tier| Some((least_cost(ranking, tier)?, tier))).min()?.1;
     let mut best: Option<PricedAssignment> = None;
     for tier in std::iter::once(first).chain(tiers.of_donor(donor).filter(|tier| *tier != first)) {
-    let Some(least) = least_cost(ranking, tier) else { continue };
-    if best.is_none_or(|best| least <= best.0) {
-    let price = ranking.answers.prices[tier.scarcity_class as usize];
-    best = ranking.assignments.cheapest(tier.tier, best, price, lost, live);
+        let Some(least) = least_cost(ranking, tier) else { continue };
+        if best.is_none_or(|best| least <= best.0) {
+            let price = ranking.answers.prices[tier.scarcity_class as usize];
+            best = ranking.assignments.cheapest(tier.tier, best, price, lost, live);
         }
     }
     best
