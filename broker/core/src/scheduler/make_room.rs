@@ -154,12 +154,12 @@ impl<'a> Planning<'a, '_> {
                 continue;
             }
             let chain = request.chain_of(state, id);
-            self.update_views(|snapshot| snapshot.without_chain(&chain));
+            self.update_views(|snapshot| snapshot.exclude_chain(&chain));
             let places = replacing(state, request, id);
             let found = places.iter().find_map(|spec| self.find(spec, Some(request)));
-            self.update_views(|snapshot| snapshot.with_chain_again(&chain));
+            self.update_views(|snapshot| snapshot.restore_chain(&chain));
             if let Some(found) = found {
-                self.update_views(|snapshot| snapshot.with_replaced(lease));
+                self.update_views(|snapshot| snapshot.mark_replaced(lease));
                 let proposed = self.propose(lease.request, request, found);
                 plan.placements.push(ProposedPlacement { aim: Aim::Replace(id), ..proposed });
             }

@@ -14,8 +14,8 @@ use self::all_nodes::AllNodes;
 use self::donor_index::DonorIndex;
 use self::expected::Expected;
 use self::lay_out::lay_out;
-use crate::feasibility::donors::promise::{Member, Promise, promising_nothing};
-use crate::feasibility::donors::score::ALIKE_MILLI;
+use crate::feasibility::donors::promise::{Member, Promise, unknown_promises};
+use crate::feasibility::donors::score::WASTE_STEP_MILLI;
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::{Fit, Wanted, fit};
 use crate::feasibility::snapshot::Snapshot;
@@ -133,7 +133,7 @@ impl PlacementIndex {
         let state = snapshot.state;
         let class = match &spec.gpus.devices {
             DeviceChoice::Class(class) if spec.members.is_none() => class,
-            _ => return promising_nothing(state, spec),
+            _ => return unknown_promises(state, spec),
         };
         let wanted = Wanted {
             class,
@@ -143,7 +143,7 @@ impl PlacementIndex {
             selector: None,
             most_milli: None,
         };
-        let Some(tasks) = self.all_nodes.translate(&wanted) else { return promising_nothing(state, spec) };
+        let Some(tasks) = self.all_nodes.translate(&wanted) else { return unknown_promises(state, spec) };
         let states = &mut self.all_nodes.states;
         let asked: Vec<TaskId> = tasks.iter().map(|served| states.ask(&served.task)).collect();
         let (mut promises, mut open) = (Vec::with_capacity(self.donors.len()), Vec::with_capacity(self.donors.len()));
@@ -161,7 +161,7 @@ impl PlacementIndex {
             }
             let least = asked.iter().filter_map(|asked| states.idle_milli_at_least(donor_index.number, *asked)).min();
             open.extend(least.map(|least| {
-                (least.div_euclid(ALIKE_MILLI), donor_index.lent_milli, least, member, donor_index.number)
+                (least.div_euclid(WASTE_STEP_MILLI), donor_index.lent_milli, least, member, donor_index.number)
             }));
         }
         // Donors are sorted by their bound. Once one donor meets its bound exactly, the rest keep their bounds without
@@ -176,7 +176,7 @@ impl PlacementIndex {
             }
             let choices = asked.iter().filter_map(|asked| states.choose(number, *asked));
             let Some(idle) = choices.map(|choice| choice.idle_milli()).min() else { continue };
-            bound_met = idle.div_euclid(ALIKE_MILLI) == alike;
+            bound_met = idle.div_euclid(WASTE_STEP_MILLI) == alike;
             promises.push(Promise { member, idle_milli: Some(idle), lent_milli });
         }
         promises

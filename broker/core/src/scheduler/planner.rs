@@ -40,7 +40,7 @@ impl Planner {
     }
 
     /// A planner for the state's requests and one hypothetical request.
-    pub(crate) fn beside(request: &Request) -> Self {
+    pub(crate) fn with_hypothetical(request: &Request) -> Self {
         let mut planner = Self::default();
         planner.index.count_request(request);
         planner

@@ -6,7 +6,7 @@ use comity_policy::LeaseUse;
 
 use crate::feasibility::demand_key::DemandKey;
 use crate::feasibility::donors::best::best;
-use crate::feasibility::donors::promise::promising_nothing;
+use crate::feasibility::donors::promise::unknown_promises;
 use crate::feasibility::donors::spread::Found;
 use crate::feasibility::fit::Wanted;
 use crate::feasibility::snapshot::{HeldCapacity, Snapshot};
@@ -116,7 +116,7 @@ impl<'a> Planning<'a, '_> {
                 let mut parts = reserved.starts.iter().flat_map(|reserved| &reserved.start.found);
                 parts.any(|part| part.placement.donor == *donor)
             };
-            let all = promising_nothing(self.snapshot.state, spec);
+            let all = unknown_promises(self.snapshot.state, spec);
             best(&self.snapshot, spec, request, all, &mut |snapshot, donor, wanted| {
                 if has_reservation(donor) {
                     index.fit_by_scan(snapshot, donor, wanted)

@@ -170,7 +170,7 @@ pub fn is_still_needed(state: &State, id: LeaseId) -> bool {
             };
             fits(None) && !fits(Some(id))
         }
-        ReclaimReason::Repair { by } => repair::repair_still_needed(state, *by, (id, lease)),
+        ReclaimReason::Repair { by } => repair::repair_still_needed(state, *by, id, lease),
     }
 }
 

@@ -30,9 +30,9 @@ fn failure_on_node(state: &State, lease: &Lease, id: &NodeId, part: &NodePlaceme
         let gone = is_gone(state, donor, health);
         return gone.then(|| ReclaimReason::NodeFailed { node: id.clone(), gone: true });
     };
-    let joined = lease.topology.nvlink == NvLink::Required && part.devices.len() > 1;
+    let needs_nvlink = lease.topology.nvlink == NvLink::Required && part.devices.len() > 1;
     let devices =
-        part.devices.keys().filter_map(|index| device_fails(state, donor, (id, node, health), *index, joined));
+        part.devices.keys().filter_map(|index| device_fails(state, donor, id, node, health, *index, needs_nvlink));
     let worst = devices.max_by_key(|(index, class)| (*class, std::cmp::Reverse(*index)));
     if let Some((device, class)) = worst {
         return Some(ReclaimReason::DeviceFailed { node: id.clone(), device, class });
@@ -51,13 +51,15 @@ fn is_gone(state: &State, donor: &ClusterId, health: Option<&NodeHealth>) -> boo
     health.and_then(|health| health.gone_since).is_some_and(long_enough) && missing <= present
 }
 
-/// How one device fails the lease that has it, with `joined` among others that NVLink has to join it to.
+/// The failure of one device of a lease, which needs its NVLink clique if `needs_nvlink`.
 fn device_fails(
     state: &State,
     donor: &ClusterId,
-    (id, node, health): (&NodeId, &Node, Option<&NodeHealth>),
+    id: &NodeId,
+    node: &Node,
+    health: Option<&NodeHealth>,
     index: u32,
-    joined: bool,
+    needs_nvlink: bool,
 ) -> Option<(u32, FaultClass)> {
     let device = node.devices.get(usize::try_from(index).ok()?)?;
     let class = device.fault.as_ref().map(|fault| fault.class);
@@ -65,17 +67,17 @@ fn device_fails(
         return Some((index, class));
     }
     let barred = health.is_some_and(|health| health.bars_named(index));
-    if barred || (!device.healthy && is_short(state, donor, (id, node), index)) {
+    if barred || (!device.healthy && is_short(state, donor, id, node, index)) {
         return Some((index, FaultClass::Degraded));
     }
     let broken = || device.wiring.nvlink.as_deref().is_some_and(|clique| broken_cliques(node).contains(clique));
-    (joined && broken()).then_some((index, FaultClass::Link))
+    (needs_nvlink && broken()).then_some((index, FaultClass::Link))
 }
 
 /// Whether the healthy devices in the pool of device `index` are fewer than the pool has lent. A cluster that reports
 /// an unhealthy device without a reason only counts it: which device it is, and whose, is unknown. As long as enough
 /// healthy devices remain, nothing is reclaimed.
-fn is_short(state: &State, donor: &ClusterId, (id, node): (&NodeId, &Node), index: u32) -> bool {
+fn is_short(state: &State, donor: &ClusterId, id: &NodeId, node: &Node, index: u32) -> bool {
     let Some(device) = usize::try_from(index).ok().and_then(|at| node.devices.get(at)) else { return false };
     let lent = state.occupancy().node(donor, id);
     let (mut has, mut holds) = (0_u64, 0_u64);

@@ -7,7 +7,7 @@
 //! where total free capacity suffices. A donor repairs for one request at a time.
 
 use crate::feasibility::donors::best::best;
-use crate::feasibility::donors::promise::promising_nothing;
+use crate::feasibility::donors::promise::unknown_promises;
 use crate::feasibility::donors::spread::Found;
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::{Wanted, fit};
@@ -55,7 +55,7 @@ pub(crate) fn repair_holds(
 }
 
 /// Whether `lease`, which is being reclaimed for `by`, still is in its way and has a place to go.
-pub(crate) fn repair_still_needed(state: &State, by: RequestId, (id, lease): (LeaseId, &Lease)) -> bool {
+pub(crate) fn repair_still_needed(state: &State, by: RequestId, id: LeaseId, lease: &Lease) -> bool {
     let request = state.requests.get(&by).filter(|request| request.waits() && request.room_at.is_some());
     let (Some(request), Some(snapshot)) = (request, Snapshot::new(state)) else { return false };
     let donor = &lease.placement.donor;
@@ -137,14 +137,14 @@ fn places_for_moved<'a>(
     let mut mig_values = MigValues::default();
     let place = |(_, lease): &(LeaseId, &Lease)| {
         let request = snapshot.state.requests.get(&lease.request)?;
-        snapshot.without(lease);
+        snapshot.exclude(lease);
         // A donor that failed the request may fail it again, and reclaims would repeat for nothing.
         let mut spec = gang::elsewhere(&request.spec);
         spec.deny_donors.extend(request.failed_donors.iter().cloned());
         let mut fitter = |snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>| {
             fit(snapshot, donor, wanted, &mut mig_values)
         };
-        let found = best(&snapshot, &spec, Some(request), promising_nothing(snapshot.state, &spec), &mut fitter)?;
+        let found = best(&snapshot, &spec, Some(request), unknown_promises(snapshot.state, &spec), &mut fitter)?;
         for part in &found {
             snapshot.take(spec.tenant.as_str(), &part.class, part.agreement.as_deref(), &part.placement);
         }

@@ -21,13 +21,17 @@ pub(crate) struct LiveGroups {
 }
 
 impl LiveGroups {
-    /// Groups never set count as dead.
-    pub(crate) fn set(&mut self, group: u32, live: bool) {
-        let (at, bit) = (group as usize / 64, 1 << (group % 64));
+    pub(crate) fn insert(&mut self, group: u32) {
+        let at = group as usize / 64;
         if self.bits.len() <= at {
             self.bits.resize(at + 1, 0);
         }
-        if live { self.bits[at] |= bit } else { self.bits[at] &= !bit }
+        self.bits[at] |= 1 << (group % 64);
+    }
+
+    /// Removes a group that was inserted before.
+    pub(crate) fn remove(&mut self, group: u32) {
+        self.bits[group as usize / 64] &= !(1 << (group % 64));
     }
 
     fn contains(&self, group: u32) -> bool {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::scheduler::packing::mix::TypeInMix;
+use crate::scheduler::packing::task::Task;
 
 /// The capacity of all nodes of one shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,8 +30,8 @@ pub(crate) fn split_demand(mix: &[TypeInMix<'_>], totals: &[ShapeTotal]) -> Vec<
     for (_, types) in by_access(mix, totals) {
         let Some(&first) = types.first() else { continue };
         let open: Vec<usize> = (0..totals.len()).filter(|&shape| mix[first].shapes[shape]).collect();
-        let with_devices = mix[first].task.devices > 0;
-        let room: Vec<u128> = open.iter().map(|&shape| room(totals[shape], dealt[shape], with_devices)).collect();
+        let room: Vec<u128> =
+            open.iter().map(|&shape| remaining(totals[shape], dealt[shape], mix[first].task)).collect();
         let all: u128 = room.iter().sum();
         for &of in &types {
             for (&shape, &part) in open.iter().zip(&room) {
@@ -44,8 +45,9 @@ pub(crate) fn split_demand(mix: &[TypeInMix<'_>], totals: &[ShapeTotal]) -> Vec<
     weights
 }
 
-fn room(total: ShapeTotal, dealt: u128, with_devices: bool) -> u128 {
-    if !with_devices {
+/// Remaining capacity of a shape for tasks like `task`: CPU for CPU-only tasks, else devices.
+fn remaining(total: ShapeTotal, dealt: u128, task: &Task) -> u128 {
+    if task.devices == 0 {
         return u128::from(total.cpu_milli).max(1);
     }
     let capacity = u128::from(total.device_milli);

@@ -212,7 +212,7 @@ impl StateIndex {
             let free = &self.states.get(group.state).1;
             let digest = free.digest_with(self.shapes.digest(shape));
             group.entry = self.log.push(Entry::new(number, group.state, donor, shape, free, digest));
-            self.live.set(number, true);
+            self.live.insert(number);
         }
         let at = group.nodes.partition_point(|other| *other > node);
         group.nodes.insert(at, node);
@@ -230,7 +230,7 @@ impl StateIndex {
         group.nodes.remove(at);
         if group.nodes.is_empty() {
             self.log.mark_dead(group.entry);
-            self.live.set(number, false);
+            self.live.remove(number);
         }
     }
 

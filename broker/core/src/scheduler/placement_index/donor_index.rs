@@ -160,7 +160,7 @@ impl DonorIndex {
         all_nodes: &mut AllNodes,
         id: &NodeId,
     ) {
-        let known = snapshot.number_looked_at(donor, id);
+        let known = snapshot.cached_number(donor, id);
         let Some(number) = known.or_else(|| self.names.number_of(id)) else { return };
         self.refresh_free(snapshot, donor, all_nodes, number);
         let lent = snapshot.occupancy(donor, id).map(NodeOccupancy::fingerprint);

@@ -2,8 +2,9 @@
 
 use litemap::LiteMap;
 
+use crate::feasibility::fit::device::Load;
 use crate::feasibility::fit::free_cpu_and_memory;
-use crate::feasibility::fit::wired::is_of_a_whole_clique;
+use crate::feasibility::fit::wired::in_idle_clique;
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::GpuDemand;
 use crate::model::id::{ClusterId, NodeId};
@@ -20,7 +21,7 @@ pub(crate) fn free(node: &Node, lent: Option<&NodeOccupancy>) -> NodeState {
     if !node.schedulable {
         return NodeState::new(0, 0, std::iter::empty());
     }
-    let (cpu_milli, memory_mib) = free_cpu_and_memory(node, lent, true);
+    let (cpu_milli, memory_mib) = free_cpu_and_memory(node, lent, Load::Current);
     let devices = (0..).zip(&node.devices).map(|(index, device)| free_of(device, index, lent));
     NodeState::new(cpu_milli, memory_mib, devices)
 }
@@ -50,7 +51,7 @@ pub(crate) fn lay_out(
     let mut free: Vec<(u32, &Device)> =
         (0..).zip(&node.devices).filter(|(index, device)| free_of(device, *index, lent) == level).collect();
     if free.len() > usize::from(task.devices) {
-        free.sort_by_cached_key(|(index, device)| (is_of_a_whole_clique(node, lent, device), *index));
+        free.sort_by_cached_key(|(index, device)| (in_idle_clique(node, lent, device), *index));
     }
     let devices: LiteMap<u32, DeviceShare> =
         free.into_iter().take(usize::from(task.devices)).map(|(index, _)| (index, share)).collect();
