@@ -137,7 +137,7 @@ fn explain_spread(snapshot: &Snapshot<'_>, spec: &RequestSpec) -> String {
     format!("not placed: donors together have room for {held} of the {needed} members that must start: {each}{reason}")
 }
 
-/// The policy reason that keeps every donor from serving one more member beside `parts`.
+/// The policy reason that keeps every donor from serving one more member alongside `parts`.
 fn why_no_more(
     snapshot: &Snapshot<'_>,
     spec: &RequestSpec,

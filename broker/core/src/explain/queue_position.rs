@@ -34,8 +34,9 @@ pub struct QueuePosition {
     pub entitled_ppm: u64,
     /// The current reservation, of this request or another.
     pub reserved: Option<Reserved>,
-    /// When and where the request could start as leases end and are reclaimed, beside reservations for others and if no
-    /// other request came first; now, if it fits now; never before its start window opens. `None` if no end makes room.
+    /// When and where the request could start as leases end and are reclaimed, alongside reservations for others and if
+    /// no other request came first; now, if it fits now; never before its start window opens. `None` if no end makes
+    /// room.
     pub earliest: Option<(Timestamp, Vec<ClusterId>)>,
 }
 

@@ -28,7 +28,7 @@ pub struct Quote {
     /// Each donor's answer.
     pub explanation: Explanation,
     /// When and where it could start as leases end and are reclaimed, after the waiting requests that are placed now
-    /// and beside reservations for others; never before its start window opens.
+    /// and alongside reservations for others; never before its start window opens.
     pub earliest: Option<(Timestamp, Vec<ClusterId>)>,
     /// Leases to reclaim for it at once; it would start when these have ended.
     pub reclaims: Option<Reclaims>,

@@ -87,8 +87,8 @@ pub(crate) fn check_proposed(state: &State, proposed: &ProposedPlacement, role: 
     Err(refusal.unwrap_or_else(|| no_capacity(format!("nothing may be placed for {id} now"))))
 }
 
-/// Checks the parts of a gang that starts on several donors: each must hold beside the others, and together they must
-/// suffice.
+/// Checks the parts of a gang that starts on several donors: each must hold alongside the others, and together they
+/// must suffice.
 fn check_parts(
     snapshot: &mut Snapshot<'_>,
     request: &Request,
@@ -250,14 +250,14 @@ fn check_slots(
     share: &DeviceShare,
 ) -> Result<(), &'static str> {
     let Some(cut) = cut(device, wanted) else {
-        return if share.slots.is_empty() { Ok(()) } else { Err("has no slots that are known") };
+        return if share.slots.is_empty() { Ok(()) } else { Err("has no known slots") };
     };
     let free = cut.starts(index, lent);
-    let starts = share.slots.starts(cut.shape.size).ok_or("is not taken in slots that instances have")?;
+    let starts = share.slots.starts(cut.shape.size).ok_or("is not taken in the slots of instances")?;
     if starts.len() != usize::try_from(share.units).unwrap_or(usize::MAX) {
         return Err("is not taken in as many instances as it holds shares");
     }
-    if starts.iter().all(|start| free.contains(start)) { Ok(()) } else { Err("has no free start where it is taken") }
+    if starts.iter().all(|start| free.contains(start)) { Ok(()) } else { Err("is not taken at a free start") }
 }
 
 fn selector_of(source: &str) -> Result<comity_policy::Selector, Refusal> {

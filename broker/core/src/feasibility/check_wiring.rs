@@ -43,14 +43,15 @@ pub(crate) fn check_network(
     let gbits = wanted.topology.rdma_gbits;
     if gbits == 0 || placement.nodes.len() < 2 {
         let none = placement.nodes.values().all(|part| part.rdma_gbits.is_empty() && part.rdma_functions.is_empty());
-        return if none { Ok(()) } else { Err("the placement takes_exactly bandwidth that it needs not".to_owned()) };
+        return if none { Ok(()) } else { Err("the placement takes bandwidth that it does not need".to_owned()) };
     }
     let not_joined = || format!("the placement does not take {gbits} Gbit/s of each node on one network");
     let network = placement.nodes.values().find_map(|part| part.rdma_gbits.keys().next()).ok_or_else(not_joined)?;
     for (id, part) in &placement.nodes {
         let free = |node: &&Node| has_bandwidth(node, snapshot.occupancy(donor, id), network, gbits, Load::Current);
         let node = snapshot.node(donor, id).filter(free);
-        let node = node.ok_or_else(|| format!("node {id} of {donor} has not {gbits} Gbit/s free on {network}"))?;
+        let node =
+            node.ok_or_else(|| format!("node {id} of {donor} does not have {gbits} Gbit/s free on {network}"))?;
         if !takes_exactly(part, node, network, gbits) {
             return Err(not_joined());
         }
@@ -71,7 +72,11 @@ pub(crate) fn check_part(
     }
     if wanted.topology.numa != Numa::Aligned {
         let bound = !part.numa.is_empty();
-        return if bound { Err("takes of certain NUMA nodes what may come from any".to_owned()) } else { Ok(()) };
+        return if bound {
+            Err("takes CPU or memory of particular NUMA nodes without need".to_owned())
+        } else {
+            Ok(())
+        };
     }
     let each = NumaAmounts { cpu_milli: wanted.gpus.cpu_milli_per_gpu, memory_mib: wanted.gpus.memory_mib_per_gpu };
     let mut needed: LiteMap<u32, NumaAmounts> = LiteMap::new();
@@ -99,7 +104,7 @@ fn check_cliques<'d>(
     let mut cliques: BTreeMap<&str, u64> = BTreeMap::new();
     for (index, share) in &part.devices {
         let clique =
-            device(index).and_then(clique).ok_or_else(|| format!("joins device {index} to nothing by NVLink"))?;
+            device(index).and_then(clique).ok_or_else(|| format!("has no NVLink between device {index} and others"))?;
         *cliques.entry(clique).or_default() += u64::from(share.units);
     }
     let piece = if wanted.members.is_some() { u64::from(wanted.gpus.count.max(1)) } else { units_of(part).max(1) };

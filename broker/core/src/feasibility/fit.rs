@@ -159,13 +159,14 @@ pub(crate) fn idle_units(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wa
 impl Fit {
     /// The better of two results: one that fits with less capacity; otherwise the maximum of each count.
     pub(crate) fn or_smaller(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Fits { placement: one, .. }, other @ Self::Fits { .. }) if matches!(&other, Self::Fits { placement, .. } if placement.milli() < one.milli()) => {
-                other
+        match (&self, &other) {
+            (Self::Fits { placement: first, .. }, Self::Fits { placement: second, .. }) => {
+                if second.milli() < first.milli() { other } else { self }
             }
-            (fits @ Self::Fits { .. }, _) | (Self::Lacks { .. }, fits @ Self::Fits { .. }) => fits,
-            (Self::Lacks { now, ever }, Self::Lacks { now: n, ever: e }) => {
-                Self::Lacks { now: now.max(n), ever: ever.max(e) }
+            (Self::Fits { .. }, Self::Lacks { .. }) => self,
+            (Self::Lacks { .. }, Self::Fits { .. }) => other,
+            (Self::Lacks { now, ever }, Self::Lacks { now: other_now, ever: other_ever }) => {
+                Self::Lacks { now: *now.max(other_now), ever: *ever.max(other_ever) }
             }
         }
     }

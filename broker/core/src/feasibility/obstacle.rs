@@ -77,7 +77,7 @@ pub(crate) fn lendable_milli(snapshot: &Snapshot<'_>, donor: &ClusterId) -> u64 
     snapshot.nodes(donor).map(|(_, node, _)| for_leases(node).gpu_milli).sum()
 }
 
-/// Checks that the donor's local reserve stays free beside this placement.
+/// Checks that the donor's local reserve stays free alongside this placement.
 pub(crate) fn check_reserve(
     snapshot: &Snapshot<'_>,
     donor: &ClusterId,

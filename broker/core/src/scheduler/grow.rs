@@ -9,8 +9,8 @@ use crate::state::gang::{held_milli, joining};
 const MAX_GROWING: usize = 16;
 
 impl Planning<'_, '_> {
-    /// Places more members of running gangs, after all waiting requests and beside reservations: those with least come
-    /// first, and a running gang has something already.
+    /// Places more members of running gangs, after all waiting requests and alongside reservations: those with least
+    /// come first, and a running gang has something already.
     pub(crate) fn grow_gangs(&mut self, plan: &mut Plan, limit: usize) {
         let state = self.snapshot.state;
         let after = *self.last_grown;

@@ -96,7 +96,7 @@ fn room_at_donor<'a>(
     }
 }
 
-/// The cheapest of `candidates` whose reclaim, beside the departing leases, makes room at a donor.
+/// The cheapest of `candidates` whose reclaim, alongside the departing leases, makes room at a donor.
 fn cheapest_victims<'a>(
     snapshot: &Snapshot<'a>,
     request: &Request,

@@ -51,7 +51,8 @@ fn fills_no_whole_nodes(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wan
         obstacle(
             "no-nvlink",
             format!(
-                "{donor} lends GPUs that NVLink joins by whole nodes only, and {least} shares fill none of class {class}"
+                "{donor} lends GPUs that NVLink joins by whole nodes only, and {least} shares fill none of class \
+                 {class}"
             ),
             format!("ask for {would}, which fill whole nodes, or only prefer NVLink"),
         )
@@ -101,7 +102,7 @@ fn no_node_holds_a_member(
     ))
 }
 
-/// There are enough devices, but too little CPU or memory beside them.
+/// There are enough devices, but too little CPU or memory alongside them.
 fn no_cpu_or_memory(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>, least: u64) -> Option<Obstacle> {
     let plain = Wanted { topology: wanted.topology.without_wiring(), ..*wanted };
     let (cpu, memory) = (wanted.gpus.cpu_milli_per_gpu, wanted.gpus.memory_mib_per_gpu);
@@ -129,8 +130,8 @@ fn no_cpu_or_memory(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<
     Some(obstacle(
         CODE,
         format!(
-            "{donor} has room for {most} of {least} shares with {asked} each{members} even when idle; the most that one of \
-             its nodes has is {has}"
+            "{donor} has room for {most} of {least} shares with {asked} each{members} even when idle; the most that \
+             one of its nodes has is {has}"
         ),
         format!("ask for less {less} with each{fewer}"),
     ))

@@ -82,8 +82,8 @@ pub(crate) fn wiring_obstacle(
         } else if whole {
             (
                 format!(
-                    "{donor} lends GPUs that NVLink joins by whole nodes only, and has whole nodes for {now} of {least} \
-                     shares free{even_idle}"
+                    "{donor} lends GPUs that NVLink joins by whole nodes only, and has whole nodes for {now} of \
+                     {least} shares free{even_idle}"
                 ),
                 wait("only prefer NVLink"),
             )
@@ -100,7 +100,8 @@ pub(crate) fn wiring_obstacle(
         let (reason, unblock) = if known(knows) {
             (
                 format!(
-                    "{donor} has room for {now} of {least} shares with CPU and memory of their GPU's NUMA node now{even_idle}"
+                    "{donor} has room for {now} of {least} shares with CPU and memory of their GPU's NUMA node \
+                     now{even_idle}"
                 ),
                 wait("ask for less CPU and memory with each, or without alignment"),
             )
@@ -118,8 +119,8 @@ pub(crate) fn wiring_obstacle(
             let whole = if by_functions { ", in whole virtual functions" } else { "" };
             (
                 format!(
-                    "{donor} has room for {now} of {least} shares on one node, or on nodes with {gbits} Gbit/s free on one \
-                     network{whole}{even_idle}"
+                    "{donor} has room for {now} of {least} shares on one node, or on nodes with {gbits} Gbit/s free on \
+                     one network{whole}{even_idle}"
                 ),
                 wait("ask for less bandwidth, or for what fits on one node"),
             )

@@ -18,8 +18,8 @@ use crate::model::reclaim::ReclaimReason;
 use crate::model::refusal::{Code, Refusal};
 use crate::state::State;
 
-/// Checks each proposal beside the others: its lease is in force and not being reclaimed, its reason holds, and without
-/// it the reason would not be satisfied, or less so.
+/// Checks each proposal alongside the others: its lease is in force and not being reclaimed, its reason holds, and
+/// without it the reason would not be satisfied, or less so.
 #[must_use]
 pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Result<(), Refusal>> {
     let mut seen = BTreeSet::new();

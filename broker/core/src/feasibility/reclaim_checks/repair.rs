@@ -2,9 +2,9 @@
 //!
 //! Its cost is bounded. At most [`MAX_REPAIR_MOVES`] leases move for a request. Each is preemptible, saves checkpoints,
 //! has been active for [`MIN_MOVE_INTERVAL`] since it began or last moved, and has no higher priority than the request.
-//! Each has its new place, beside that of the request, before it is reclaimed; it ends only once that place is usable,
-//! and nobody else gets that place until then. A request qualifies once it has waited for `reserve_after`, and only
-//! where total free capacity suffices. A donor repairs for one request at a time.
+//! Each has its new place, alongside that of the request, before it is reclaimed; it ends only once that place is
+//! usable, and nobody else gets that place until then. A request qualifies once it has waited for `reserve_after`, and
+//! only where total free capacity suffices. A donor repairs for one request at a time.
 
 use crate::feasibility::donors::best::best;
 use crate::feasibility::donors::promise::unknown_promises;

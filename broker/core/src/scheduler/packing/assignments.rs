@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::scheduler::packing::cost::LevelCost;
-use crate::scheduler::packing::log::Entry;
+use crate::scheduler::packing::log::LogEntry;
 
 /// A list is pruned of dead assignments once it exceeds twice its size after the last prune by this many.
 const PRUNE_SLACK: usize = 64;
@@ -92,7 +92,7 @@ impl Assignments {
     }
 
     /// Adds an assignment to the group of `entry`.
-    pub(crate) fn push(&mut self, tier: usize, entry: &Entry, assignment: LevelCost) {
+    pub(crate) fn push(&mut self, tier: usize, entry: &LogEntry, assignment: LevelCost) {
         if self.tiers.len() <= tier {
             self.tiers.resize(tier + 1, Tier::default());
             self.least.resize(tier + 1, i32::MAX);

@@ -5,7 +5,7 @@ use crate::scheduler::packing::task::{Task, WHOLE};
 
 /// A group that gained a node, with enough of its state to skip it where a task does not fit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct LogEntry {
     /// Number of a `NodeGroup`: the nodes of one donor in one state.
     pub(crate) group: u32,
     pub(crate) state: u32,
@@ -22,7 +22,7 @@ pub(crate) struct Entry {
     live: bool,
 }
 
-impl Entry {
+impl LogEntry {
     pub(crate) fn new(group: u32, state: u32, donor: u32, shape: u32, free: &NodeState, digest: u64) -> Self {
         Self {
             group,
@@ -52,13 +52,13 @@ impl Entry {
 /// Compacted once most entries are dead.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
-    entries: Vec<Entry>,
+    entries: Vec<LogEntry>,
     live: usize,
 }
 
 impl Log {
     /// Returns the position of the entry.
-    pub(crate) fn push(&mut self, entry: Entry) -> u32 {
+    pub(crate) fn push(&mut self, entry: LogEntry) -> u32 {
         self.live += 1;
         self.entries.push(entry);
         u32::try_from(self.entries.len() - 1).unwrap_or(u32::MAX)
@@ -70,7 +70,7 @@ impl Log {
         self.live -= 1;
     }
 
-    pub(crate) fn entries_from(&self, place: usize) -> &[Entry] {
+    pub(crate) fn entries_from(&self, place: usize) -> &[LogEntry] {
         &self.entries[place..]
     }
 

@@ -3,7 +3,7 @@
 use crate::scheduler::packing::assignments::Assignments;
 use crate::scheduler::packing::choice::Answers;
 use crate::scheduler::packing::cost::{Costs, KnownAssignments, States};
-use crate::scheduler::packing::log::{Entry, Log};
+use crate::scheduler::packing::log::{Log, LogEntry};
 use crate::scheduler::packing::task::Task;
 
 /// Entries whose known assignments are looked up in one batch.
@@ -53,7 +53,7 @@ impl Tiers {
         self.scarcity_classes[shape]
     }
 
-    fn tier_of(&self, entry: &Entry) -> usize {
+    fn tier_of(&self, entry: &LogEntry) -> usize {
         (entry.donor * self.class_count + self.scarcity_classes[entry.shape as usize]) as usize
     }
 }

@@ -10,7 +10,7 @@ use crate::collections::interner::Interner;
 use crate::scheduler::packing::assignments::LiveGroups;
 use crate::scheduler::packing::cost::{Costs, States};
 use crate::scheduler::packing::gang_slots::{GANG_CLASSES, SlotCounts};
-use crate::scheduler::packing::log::{Entry, Log};
+use crate::scheduler::packing::log::{Log, LogEntry};
 use crate::scheduler::packing::mix::Mix;
 use crate::scheduler::packing::node_state::{NodeState, Shape};
 use crate::scheduler::packing::offers::ShapeTotal;
@@ -211,7 +211,7 @@ impl StateIndex {
         if group.nodes.is_empty() {
             let free = &self.states.get(group.state).1;
             let digest = free.digest_with(self.shapes.digest(shape));
-            group.entry = self.log.push(Entry::new(number, group.state, donor, shape, free, digest));
+            group.entry = self.log.push(LogEntry::new(number, group.state, donor, shape, free, digest));
             self.live.insert(number);
         }
         let at = group.nodes.partition_point(|other| *other > node);
