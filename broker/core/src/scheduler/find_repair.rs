@@ -16,7 +16,7 @@ use crate::scheduler::victims::Victim;
 /// Leases of one donor that are tried one by one; those with the least work to lose come first.
 pub(crate) const MAX_ALONE: usize = 64;
 
-/// The first this many of these are also tried in pairs.
+/// Number of those leases that are also tried in pairs.
 pub(crate) const MAX_PAIRED: usize = 12;
 
 /// Leases of one donor that move so that a request fits there.

@@ -1,4 +1,4 @@
-//! The requests behind the current one, whose MIG instances placement should leave room for.
+//! The requests behind the current one: placement leaves room for their MIG instances.
 
 use std::collections::VecDeque;
 

@@ -8,7 +8,7 @@ use crate::model::request::Request;
 use crate::model::time::Timestamp;
 use crate::scheduler::reserve::{Start, end_if_started};
 
-/// The snapshot with all reservations taken: free capacity for requests that outlast them.
+/// The snapshot with all reservations taken: free capacity for requests that run past a reserved start.
 pub(crate) struct ReservedView<'a> {
     pub(crate) snapshot: Snapshot<'a>,
     pub(crate) starts: Vec<ReservedStart<'a>>,

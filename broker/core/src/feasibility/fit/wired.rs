@@ -1,10 +1,9 @@
 //! Fits shares that belong together on one node: devices connected by NVLink, CPU and memory of their NUMA nodes, and
 //! whole members of a gang.
 //!
-//! An aligned lease takes CPU and memory of particular NUMA nodes. Where local work and unaligned leases run is
-//! unknown, so aligned leases must assume that these use the same NUMA node, on every NUMA node. Then an aligned lease
-//! finds its CPUs whatever the others do, and the others only need enough in total, because bound CPUs are reserved for
-//! their owner.
+//! An aligned lease takes CPU and memory of particular NUMA nodes. Nobody knows where local work and unaligned leases
+//! run, so an aligned lease assumes that every NUMA node carries all of their load. Then it finds its CPUs whatever the
+//! others do. The others only need enough in total, because bound CPUs stay with their owner.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -139,7 +139,7 @@ fn frees_room(state: &State, by: RequestId, donor: &ClusterId, set: &[(LeaseId, 
     fits(None) && !fits(Some(lease))
 }
 
-/// Whether the reason for which a lease is being reclaimed still holds, so that it would do harm to let it stay.
+/// Whether the reason of a reclaim in progress still holds, so that sparing the lease would do harm.
 #[must_use]
 pub fn is_still_needed(state: &State, id: LeaseId) -> bool {
     let Some(lease) = state.leases.get(&id).filter(|lease| lease.state == LeaseState::Reclaiming) else {
@@ -150,7 +150,7 @@ pub fn is_still_needed(state: &State, id: LeaseId) -> bool {
     let gone = || freed_for_local_work(state, donor);
     match &reclaim.reason {
         ReclaimReason::LocalNeed => Need::of(state, donor).is_none_or(|need| {
-            // What else is being reclaimed for policy alone counts as gone: it does go.
+            // Leases reclaimed for policy reasons count as gone, because they will leave.
             relieves(&gone(), &[], id, &|gone| need.shortage_milli(gone))
         }),
         ReclaimReason::PolicyChanged { code } if code == limit::CODE => {
@@ -174,8 +174,8 @@ pub fn is_still_needed(state: &State, id: LeaseId) -> bool {
     }
 }
 
-/// Leases that are being reclaimed for a reason that has gone away. Sparing one may make another one needed again:
-/// `apply` asks before each.
+/// Leases being reclaimed for reasons that no longer hold. Sparing one lease may renew the need for another, so `apply`
+/// checks again before each.
 #[must_use]
 pub fn spared(state: &State) -> Vec<LeaseId> {
     state.reclaiming().map(|(id, _)| id).filter(|id| !is_still_needed(state, *id)).collect()

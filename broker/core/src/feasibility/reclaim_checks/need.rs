@@ -81,8 +81,8 @@ impl Need {
         pools
     }
 
-    /// Thousandths of GPUs lent too much once `gone` are gone: local use beyond what leases leave of each pool, plus
-    /// the missing part of the local reserve as far as leases can supply it.
+    /// Thousandths of GPUs lent too much once `gone` are gone: the excess of leases and local use over the capacity of
+    /// each pool, plus the missing part of the local reserve as far as leases can supply it.
     pub(crate) fn shortage_milli(&self, gone: &BTreeSet<LeaseId>) -> u64 {
         let mut lent = vec![0_u64; self.pools.len()];
         for (_, held) in self.held.iter().filter(|(id, _)| !gone.contains(id)) {

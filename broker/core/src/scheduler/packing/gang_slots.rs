@@ -1,8 +1,8 @@
 //! Gang slots: how many more gangs of each class a node can hold. Room for gangs runs out first, and unnoticed.
 //!
 //! The price of the last of `left` slots is the worth of a gang times the chance that demand reaches `left` slots
-//! (Littlewood's rule, 1972, for airline seats). For demand with mean `m` and variance `v`, that chance is at most `v /
-//! (v + (left − m)²)` where `left > m`, whatever the distribution (Cantelli's inequality).
+//! (Littlewood's rule, 1972, for airline seats). Let demand have mean `m` and variance `v`. Where `left > m`, the
+//! chance is at most `v / (v + (left − m)²)`, whatever the distribution (Cantelli's inequality).
 
 use std::collections::BTreeMap;
 
@@ -91,8 +91,8 @@ impl Gangs {
         slots
     }
 
-    /// Price of one slot of each class in thousandths of a device. `free_milli` devices are free and `left` slots
-    /// remain; `weight` is the worth of one device of a gang.
+    /// Price of one slot of each class in thousandths of a device, while `free_milli` thousandths of devices are free
+    /// and `left` slots remain. `weight` is the worth of one device of a gang.
     pub(crate) fn prices(&self, free_milli: u64, left: &[i64; GANG_CLASSES], weight: i64) -> [i64; GANG_CLASSES] {
         let mut prices = [0; GANG_CLASSES];
         for ((price, left), class) in prices.iter_mut().zip(left).zip(&self.classes) {

@@ -20,8 +20,7 @@ pub(crate) struct Rollouts {
     least_memory_mib: u32,
 }
 
-/// A task of a rollout, compact so that the rollouts of a shape fit in the first-level cache. Amounts saturate at 2^32
-/// − 1.
+/// A task of a rollout, compact so that the rollouts of a shape fit in the first-level cache. Amounts saturate.
 #[derive(Clone, Copy, Debug)]
 struct RolloutTask {
     cpu_milli: u32,
