@@ -1,7 +1,7 @@
 //! The scheduler: which donor, which nodes and which devices serve a request.
 //!
-//! Everything here is pure: it reads a [`State`](crate::State) and returns values. [`plan`] proposes placements and
-//! reclaims. [`check`](crate::feasibility::check) verifies them when `apply` receives them, and
+//! Everything here is pure: it reads a [`State`](crate::State) and returns values. [`plan()`] proposes placements and
+//! reclaims. [`check`](fn@crate::feasibility::check) verifies them when `apply` receives them, and
 //! [`explain`](crate::explain) answers people.
 //!
 //! ```text
@@ -11,7 +11,7 @@
 //! offers, policy ─▶ reclaim ─▶ leases to reclaim; reclaimed leases get new places as queued requests do
 //! ```
 //!
-//! [`packing`](crate::scheduler::packing) chooses the node within a donor if it can express the demand: whole devices
+//! [`packing`] chooses the node within a donor if it can express the demand: whole devices
 //! of one node, or part of one device. Other demands (MIG profiles, several shares that may lie on one device, gangs
 //! over several nodes, whole nodes, members, NVLink, NUMA, RDMA) are fitted node by node. Where a MIG device may be
 //! re-cut on demand, `cutting` chooses the slots and looks ahead at the requests behind.

@@ -83,8 +83,8 @@ pub fn explain_waiting(state: &State, id: RequestId) -> Option<Waiting> {
         explanation.summary = format!("its start window has not opened; {}", explanation.summary);
     }
     match standing.as_ref().and_then(|standing| standing.reserved.as_ref()) {
-        Some(own) if own.request == id => {
-            let donors = names(&own.donors);
+        Some(reserved) if reserved.request == id => {
+            let donors = names(&reserved.donors);
             explanation.summary = format!("{}; room at {donors} is reserved for it", explanation.summary);
         }
         Some(other) if explanation.donors.iter().any(|donor| donor.obstacle.is_none()) => {

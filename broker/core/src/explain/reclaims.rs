@@ -46,8 +46,9 @@ impl Reclaims {
     /// Reclaims in progress for the waiting request `id`.
     pub(crate) fn given(state: &State, id: RequestId) -> Option<Self> {
         let donor = state.requests.get(&id)?.room_at.as_ref()?;
-        let of = |lease: &Lease| lease.reclaim.as_ref().is_some_and(|it| it.reason.for_request() == Some(id));
-        let leases = departing_leases(state, donor).filter(|(_, lease)| of(lease));
+        let is_for_request =
+            |lease: &Lease| lease.reclaim.as_ref().is_some_and(|it| it.reason.for_request() == Some(id));
+        let leases = departing_leases(state, donor).filter(|(_, lease)| is_for_request(lease));
         let reason = |lease: &Lease| lease.reclaim.as_ref().map(|it| it.reason.clone());
         let leases: Vec<(LeaseId, &Lease, ReclaimReason)> =
             leases.filter_map(|(id, lease)| Some((id, lease, reason(lease)?))).collect();
@@ -56,8 +57,8 @@ impl Reclaims {
 
     /// Reclaims that `plan` makes for request `id`.
     pub(crate) fn planned(state: &State, plan: &Plan, id: RequestId) -> Option<Self> {
-        let its = plan.reclaims.iter().filter(|reclaim| reclaim.reason.for_request() == Some(id));
-        let leases = its.filter_map(|it| Some((it.lease, state.leases.get(&it.lease)?, it.reason.clone())));
+        let reclaims = plan.reclaims.iter().filter(|reclaim| reclaim.reason.for_request() == Some(id));
+        let leases = reclaims.filter_map(|it| Some((it.lease, state.leases.get(&it.lease)?, it.reason.clone())));
         Self::of(state, false, leases.collect())
     }
 

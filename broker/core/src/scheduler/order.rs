@@ -117,11 +117,11 @@ impl<'a> Order<'a> {
             self.tenant_queues.insert(tenant.as_str(), queue);
         };
         let level = level.map(|(_, level)| level);
-        let own = hypothetical.map(|it| (&it.request.spec.tenant, &it.id));
+        let entry = hypothetical.map(|it| (&it.request.spec.tenant, &it.id));
         for (tenant, queue) in level.into_iter().flatten() {
-            add(tenant, queue.iter(), own.filter(|(own, _)| *own == tenant).map(|(_, id)| id));
+            add(tenant, queue.iter(), entry.filter(|(owner, _)| *owner == tenant).map(|(_, id)| id));
         }
-        if let Some((tenant, id)) = own.filter(|(own, _)| level.is_none_or(|level| !level.contains_key(*own))) {
+        if let Some((tenant, id)) = entry.filter(|(owner, _)| level.is_none_or(|level| !level.contains_key(*owner))) {
             add(tenant, btree_set::Iter::default(), Some(id));
         }
         self.alone = by_institution.len() == 1;

@@ -189,8 +189,8 @@ impl PlacementIndex {
         else {
             return Fit::Lacks { now: 0, ever: 0 };
         };
-        let alone = wanted.members.is_none();
-        let Some(tasks) = alone.then(|| all_nodes.translate(wanted)).flatten() else {
+        let has_members = wanted.members.is_some();
+        let Some(tasks) = (!has_members).then(|| all_nodes.translate(wanted)).flatten() else {
             return fit(snapshot, donor, wanted, mig_values);
         };
         let mut best: Option<(i64, i64, i64, Placement)> = None;

@@ -139,10 +139,10 @@ impl<'a> Planning<'a, '_> {
             // With lookahead, the place of a request depends on when it is placed, so such requests stay out of
             // batches.
             let behind = lookahead.behind(id, request);
-            let alone = !behind.is_empty();
-            batch = batch.filter(|batch| !alone && !batch.is_full());
+            let has_lookahead = !behind.is_empty();
+            batch = batch.filter(|batch| !has_lookahead && !batch.is_full());
             // A batch is pointless once no attempt remains and none will be repacked at the end.
-            if !alone && batch.is_none() && (few || tries < MAX_ADMIT_TRIES) {
+            if !has_lookahead && batch.is_none() && (few || tries < MAX_ADMIT_TRIES) {
                 batch = Some(Batch::begin(self, plan));
             }
             self.set_lookahead(behind);

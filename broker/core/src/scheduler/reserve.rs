@@ -177,12 +177,15 @@ mod tests {
         for all in 0..70 {
             for needed in 0..=all {
                 let mut looked_at = Vec::new();
-                let found = fewest_releases(all, |many| {
-                    looked_at.push(many);
-                    (many >= needed).then_some(many)
+                let found = fewest_releases(all, |releases| {
+                    looked_at.push(releases);
+                    (releases >= needed).then_some(releases)
                 });
                 assert_eq!(found, Some((needed, needed)), "{needed} of {all}");
-                assert!(looked_at[1..].iter().all(|many| *many <= 2 * needed), "{needed} of {all}: {looked_at:?}");
+                assert!(
+                    looked_at[1..].iter().all(|releases| *releases <= 2 * needed),
+                    "{needed} of {all}: {looked_at:?}"
+                );
             }
             assert_eq!(fewest_releases(all, |_| None::<()>), None);
         }

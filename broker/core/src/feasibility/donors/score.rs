@@ -31,7 +31,7 @@ pub(crate) struct Score {
     waste: i64,
     /// An established peering saves the handshake.
     cold: bool,
-    /// [Round trip](round_trip) in doublings.
+    /// [Round trip](crate::feasibility::donors::gravity::round_trip) in doublings.
     round_trip: u32,
     /// Donors that lend less come first.
     lent_milli: u64,

@@ -51,13 +51,14 @@ pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Resul
             | ReclaimReason::NodeFailed { .. }
             | ReclaimReason::DonorSilent) => failure_of(state, lease).as_ref() == Some(reason),
             ReclaimReason::Preempted { by } => {
-                let asked = proposals.iter().filter(|other| other.reason == proposed.reason).count();
-                asked == set.len() && frees_room(state, *by, donor, &set, proposed.lease)
+                let proposed_count = proposals.iter().filter(|other| other.reason == proposed.reason).count();
+                proposed_count == set.len() && frees_room(state, *by, donor, &set, proposed.lease)
             }
             ReclaimReason::Repair { by } => {
-                let asked = proposals.iter().filter(|other| other.reason == proposed.reason).count();
+                let proposed_count = proposals.iter().filter(|other| other.reason == proposed.reason).count();
                 let snapshot = Snapshot::new(state);
-                asked == set.len() && snapshot.is_some_and(|snapshot| repair::repair_holds(&snapshot, *by, donor, &set))
+                proposed_count == set.len()
+                    && snapshot.is_some_and(|snapshot| repair::repair_holds(&snapshot, *by, donor, &set))
             }
         };
         if holds { Ok(()) } else { Err(not_needed(proposed)) }

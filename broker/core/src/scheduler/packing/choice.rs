@@ -5,7 +5,7 @@ use crate::scheduler::packing::rollout::ROLLOUTS;
 /// The place chosen for a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// A group of interchangeable nodes; [`StateIndex::first_node`] picks one.
+    /// A group of interchangeable nodes; [`StateIndex::first_node`](crate::packing::StateIndex::first_node) picks one.
     pub(crate) group: u32,
     /// Free thousandths of the device that supplies a share; several devices are always whole ones.
     pub level: u16,

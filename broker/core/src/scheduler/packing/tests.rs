@@ -53,8 +53,8 @@ fn index(nodes: impl Iterator<Item = u32>) -> StateIndex {
 
 /// The formula in the documentation of `packing`, evaluated node by node without caches.
 fn by_scan(nodes: &BTreeMap<u32, NodeState>, task: &Task) -> Option<(i64, u32, u16)> {
-    let mut alone = index(nodes.keys().copied());
-    let (shapes, totals, mut states) = alone.parts();
+    let mut fresh = index(nodes.keys().copied());
+    let (shapes, totals, mut states) = fresh.parts();
     let mut costs = Costs::new(&mix(), shapes.values(), &totals);
     let numbers: BTreeMap<u32, u32> =
         (nodes.keys()).map(|node| (*node, shapes.intern(SHAPES[*node as usize % SHAPES.len()].clone()))).collect();
