@@ -15,7 +15,7 @@ use litemap::LiteMap;
 
 use crate::feasibility::fit::cutting::{CutLayout, Cutting, MigValues};
 use crate::feasibility::fit::device::{Load, room};
-use crate::feasibility::fit::nodes::{Chosen, NodeRoom, choose_nodes, total_room};
+use crate::feasibility::fit::nodes::{ChosenNodes, NodeRoom, choose_nodes, total_room};
 use crate::feasibility::fit::resource_kinds::{resource_kinds, share_sizes};
 use crate::feasibility::fit::wired::{NodeLayout, WiredNode, in_idle_clique, needs_wired_node};
 use crate::feasibility::snapshot::Snapshot;
@@ -377,7 +377,7 @@ fn lay_out(
     donor: &ClusterId,
     wanted: &Wanted<'_>,
     kind: &ResourceKind,
-    chosen: &Chosen<'_>,
+    chosen: &ChosenNodes<'_>,
 ) -> Option<Placement> {
     let mut nodes = LiteMap::new();
     let mut resource_count = 0_u64;

@@ -21,7 +21,7 @@ pub(crate) struct NodeRoom<'a> {
 }
 
 /// The chosen nodes with the shares each holds. `network` is set if several nodes communicate by RDMA.
-pub(crate) struct Chosen<'a> {
+pub(crate) struct ChosenNodes<'a> {
     pub(crate) nodes: Vec<(NodeRoom<'a>, u32)>,
     pub(crate) network: Option<&'a str>,
 }
@@ -34,13 +34,13 @@ pub(crate) fn choose_nodes<'a>(
     count: u32,
     piece: u32,
     topology: Topology,
-) -> Option<Chosen<'a>> {
+) -> Option<ChosenNodes<'a>> {
     let fits = |candidate: &&NodeRoom<'_>| {
         if topology.whole_node { candidate.units == count } else { candidate.units >= count }
     };
     let spreads = topology.spread_nodes && count > piece;
     let one = || candidates.iter().filter(fits).min_by_key(|candidate| (candidate.units, candidate.id));
-    let on_one = || one().map(|best| Chosen { nodes: vec![(*best, count)], network: None });
+    let on_one = || one().map(|best| ChosenNodes { nodes: vec![(*best, count)], network: None });
     if !spreads && let Some(chosen) = on_one() {
         return Some(chosen);
     }
@@ -49,14 +49,14 @@ pub(crate) fn choose_nodes<'a>(
     }
     if topology.rdma_gbits == 0 {
         let nodes = choose_several_nodes(candidates.to_vec(), count, piece, topology)?;
-        return Some(Chosen { nodes, network: None });
+        return Some(ChosenNodes { nodes, network: None });
     }
     let on = |network: &'a str| {
         let joined = candidates.iter().filter(|candidate| {
             has_bandwidth(candidate.node, candidate.lent, network, topology.rdma_gbits, Load::Current)
         });
         choose_several_nodes(joined.copied().collect(), count, piece, topology)
-            .map(|nodes| Chosen { network: (nodes.len() > 1).then_some(network), nodes })
+            .map(|nodes| ChosenNodes { network: (nodes.len() > 1).then_some(network), nodes })
     };
     let nodes = candidates.iter().map(|candidate| candidate.node);
     let found = networks(nodes).into_iter().filter_map(on);

@@ -10,7 +10,7 @@ use crate::model::id::ClusterId;
 
 /// Alternatives tried above and below a number of shares that fills no whole nodes.
 const MAX_COUNTS_TRIED: u32 = 4_096;
-const CODE: &str = "no-such-devices";
+const NO_SUCH_DEVICES: &str = "no-such-devices";
 
 /// The first such reason; `least` shares are needed.
 pub(crate) fn never_fits(
@@ -58,7 +58,7 @@ fn fills_no_whole_nodes(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wan
         )
     } else {
         obstacle(
-            CODE,
+            NO_SUCH_DEVICES,
             format!("{least} shares fill no whole nodes of {donor} with devices of class {class}"),
             format!("ask for {would}, which do, or for nodes that are not taken whole"),
         )
@@ -93,7 +93,7 @@ fn no_node_holds_a_member(
         return None;
     }
     Some(obstacle(
-        CODE,
+        NO_SUCH_DEVICES,
         format!(
             "a member lies on one node, and no node of {donor} has {count} such shares of class {}; the most is {most}",
             wanted.class
@@ -128,7 +128,7 @@ fn no_cpu_or_memory(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<
     let members = wanted.members.map_or_else(String::new, |_| format!(", in members of {}", wanted.gpus.count));
     let fewer = if most == 0 { String::new() } else { format!(", or for at most {most} shares") };
     Some(obstacle(
-        CODE,
+        NO_SUCH_DEVICES,
         format!(
             "{donor} has room for {most} of {least} shares with {asked} each{members} even when idle; the most that \
              one of its nodes has is {has}"
