@@ -1,4 +1,4 @@
-//! Answers for people: why a request waits, when it could start, and what a new one would get.
+//! Answers for people: why a request waits, when it could start, and what a new request would get.
 
 pub(crate) mod answer;
 pub(crate) mod explanation;

@@ -1,4 +1,4 @@
-//! Whether a demand fits, and whether a proposal still holds.
+//! Decides whether a demand fits, and whether a proposal still holds.
 
 pub(crate) mod check;
 pub(crate) mod check_wiring;

@@ -1,19 +1,20 @@
-//! Matching: which donor, which nodes, which devices, and why not.
+//! The scheduler: which donor, which nodes and which devices serve a request.
 //!
-//! Everything here is pure: it reads a [`State`](crate::State) and returns values. [`plan`] proposes, [`check`] is what
-//! `apply` asks before it believes a proposal, [`explain`] and [`quote`] answer people.
+//! Everything here is pure: it reads a [`State`](crate::State) and returns values. [`plan()`] proposes placements and
+//! reclaims. [`check`](fn@crate::feasibility::check) verifies them when `apply` receives them, and
+//! [`explain`](crate::explain) answers people.
 //!
 //! ```text
-//! queued requests ─▶ order ─▶ for each donor: filter (request, liveness, policy) ─▶ packing, or fit ─▶ score ─▶ best
-//!                                                    what has waited long and fits nowhere ─▶ reserve
-//!                                                    what may preempt and fits nowhere ─▶ reclaim
-//! offers, policy ─▶ reclaim ─▶ leases to reclaim; a new place for what is being reclaimed is found as for what waits
+//! queued requests ─▶ order ─▶ for each donor: filter (request, liveness, policy) ─▶ packing or fit ─▶ score ─▶ best
+//!                             long-waiting requests that fit nowhere ─▶ reserve
+//!                             preempting requests that fit nowhere ─▶ reclaim
+//! offers, policy ─▶ reclaim ─▶ leases to reclaim; reclaimed leases get new places as queued requests do
 //! ```
 //!
-//! Which node of a donor is a matter of [`packing`](crate::scheduler::packing), as far as it can say what is asked for: whole
-//! devices of one node, or part of one. What it cannot say (MIG profiles, several shares that may lie on one device,
-//! gangs over several nodes, nodes taken whole, members, NVLink, NUMA, RDMA) is fitted by looking at each node; where a
-//! MIG device may be cut as leases need it, `cutting` says at which slots, with the requests that wait behind in snapshot.
+//! [`packing`] chooses the node within a donor if it can express the demand: whole devices
+//! of one node, or part of one device. Other demands (MIG profiles, several shares that may lie on one device, gangs
+//! over several nodes, whole nodes, members, NVLink, NUMA, RDMA) are fitted node by node. Where a MIG device may be
+//! re-cut on demand, `cutting` chooses the slots and looks ahead at the requests behind.
 
 pub(crate) mod batch;
 pub(crate) mod find_repair;

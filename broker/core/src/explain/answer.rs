@@ -1,12 +1,12 @@
-//! Answers as people read them.
+//! The explanation of a waiting request.
 
 use crate::feasibility::verdict::DonorVerdict;
 
-/// Why a request is not placed.
+/// Explains why a request is not placed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// Each donor's answer, by id.
     pub donors: Vec<DonorVerdict>,
-    /// One sentence.
+    /// All answers in one sentence.
     pub summary: String,
 }

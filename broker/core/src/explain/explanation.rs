@@ -1,10 +1,10 @@
-//! An answer for people: why a request waits.
+//! Explains why a request waits.
 
 use std::collections::BTreeSet;
 
 use crate::explain::answer::Explanation;
-use crate::explain::outlook::as_asked;
-use crate::explain::queue_position::{QueuePosition, standing};
+use crate::explain::outlook::adjusted_outlook;
+use crate::explain::queue_position::{QueuePosition, queue_position};
 use crate::explain::reclaims::Reclaims;
 use crate::feasibility::donors::promise::donors;
 use crate::feasibility::donors::spread::{gather, members_in};
@@ -25,7 +25,7 @@ pub fn explain(state: &State, spec: &RequestSpec) -> Explanation {
     explain_beside(state, spec, None)
 }
 
-/// The same where these are being reclaimed for it.
+/// Like [`explain`], where `reclaims` make room for the request.
 pub(crate) fn explain_beside(state: &State, spec: &RequestSpec, reclaims: Option<&Reclaims>) -> Explanation {
     let Some(mut snapshot) = Snapshot::new(state) else {
         return Explanation {
@@ -36,18 +36,18 @@ pub(crate) fn explain_beside(state: &State, spec: &RequestSpec, reclaims: Option
     snapshot.explains = true;
     let mut explanation = explain_donors(&snapshot, spec);
     match reclaims {
-        Some(reclaims) => reclaims.tell(&mut explanation),
+        Some(reclaims) => reclaims.add_to(&mut explanation),
         None => explain_repair(&snapshot, spec, &mut explanation),
     }
     explanation
 }
 
-/// Donors' answers, and all of them in one sentence.
+/// Asks every donor, and summarizes the answers.
 pub(crate) fn explain_donors(snapshot: &Snapshot<'_>, spec: &RequestSpec) -> Explanation {
     let mut mig_values = MigValues::default();
     let mut fitter =
         |snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>| fit(snapshot, donor, wanted, &mut mig_values);
-    // Of a gang that may be spread, a donor may serve a part.
+    // A donor may serve part of a gang that may be spread.
     let part = |members: Members| spec.for_members(Members { min: 1, ..members }, Vec::new());
     let asked = spec.members.filter(|_| spec.spread_donors).map_or_else(|| spec.clone(), part);
     let donors: Vec<DonorVerdict> = donors(snapshot.state, spec)
@@ -69,22 +69,22 @@ pub(crate) fn explain_donors(snapshot: &Snapshot<'_>, spec: &RequestSpec) -> Exp
     Explanation { donors, summary }
 }
 
-/// Why request `id` waits; `None` if it does not.
+/// Explains why request `id` waits; `None` if it does not.
 #[must_use]
 pub fn explain_waiting(state: &State, id: RequestId) -> Option<Waiting> {
     let request = state.requests.get(&id).filter(|request| request.state == RequestState::Queued)?;
-    let (mut standing, reclaims) = standing(state, id).unzip();
+    let (mut standing, reclaims) = queue_position(state, id).unzip();
     let reclaims = reclaims.flatten();
     let mut explanation = explain_beside(state, &request.spec, reclaims.as_ref());
     if let Some(standing) = &mut standing {
-        standing.earliest = as_asked(&request.spec, &explanation, standing.earliest.take());
+        standing.earliest = adjusted_outlook(&request.spec, &explanation, standing.earliest.take());
     }
     if request.early {
         explanation.summary = format!("its start window has not opened; {}", explanation.summary);
     }
     match standing.as_ref().and_then(|standing| standing.reserved.as_ref()) {
-        Some(own) if own.request == id => {
-            let donors = names(&own.donors);
+        Some(reserved) if reserved.request == id => {
+            let donors = names(&reserved.donors);
             explanation.summary = format!("{}; room at {donors} is reserved for it", explanation.summary);
         }
         Some(other) if explanation.donors.iter().any(|donor| donor.obstacle.is_none()) => {
@@ -95,7 +95,7 @@ pub fn explain_waiting(state: &State, id: RequestId) -> Option<Waiting> {
     Some(Waiting { explanation, standing, reclaims })
 }
 
-/// Where nothing fits: whether it would if others moved aside that have another place.
+/// If the request fits nowhere, tells whether it would after moving leases that have another place.
 fn explain_repair(snapshot: &Snapshot<'_>, spec: &RequestSpec, explanation: &mut Explanation) {
     if explanation.donors.iter().any(|donor| donor.obstacle.is_none()) {
         return;
@@ -114,7 +114,7 @@ fn explain_repair(snapshot: &Snapshot<'_>, spec: &RequestSpec, explanation: &mut
     explanation.summary.push_str(&more);
 }
 
-/// Of a gang that may be spread and of which some donor may serve a part: whether that is enough, and where.
+/// For a gang of which donors may serve parts: tells whether these suffice, and where.
 fn explain_spread(snapshot: &Snapshot<'_>, spec: &RequestSpec) -> String {
     let mut mig_values = MigValues::default();
     let mut fitter =
@@ -137,7 +137,7 @@ fn explain_spread(snapshot: &Snapshot<'_>, spec: &RequestSpec) -> String {
     format!("not placed: donors together have room for {held} of the {needed} members that must start: {each}{reason}")
 }
 
-/// Why policy lets no donor serve one more member beside `parts`.
+/// The policy reason that keeps every donor from serving one more member alongside `parts`.
 fn why_no_more(
     snapshot: &Snapshot<'_>,
     spec: &RequestSpec,
@@ -163,13 +163,13 @@ fn names(donors: &[ClusterId]) -> String {
     donors.iter().map(ClusterId::as_str).collect::<Vec<_>>().join(" and ")
 }
 
-/// Why a request waits, and where it stands among the others.
+/// Why a request waits, and its position in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Donors' answers, and all of it in one sentence.
+    /// Each donor's answer, and a summary.
     pub explanation: Explanation,
-    /// Where it stands; `None` while no policy is in force.
+    /// Its queue position; `None` while no policy is in force.
     pub standing: Option<QueuePosition>,
-    /// Leases that are being reclaimed for it, or would be next.
+    /// The leases being reclaimed for it, or to be reclaimed next.
     pub reclaims: Option<Reclaims>,
 }

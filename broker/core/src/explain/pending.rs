@@ -1,5 +1,5 @@
-//! What is sought for a request that does not wait: another place for a lease that is being reclaimed, or members that
-//! were missing at its start; and why it has not been found.
+//! Explains pending searches for a request that runs already: another place for a reclaimed lease, or members missing
+//! since its start.
 
 use crate::explain::answer::Explanation;
 use crate::explain::explanation::explain_donors;
@@ -10,7 +10,7 @@ use crate::model::request::Request;
 use crate::state::State;
 use crate::state::gang::{held_milli, joining, missing, replacing};
 
-/// Donors' answers to what is sought for a request that does not wait; `None` if nothing is, or no policy is in force.
+/// Explains the pending search for a request; `None` if there is none, or while no policy is in force.
 #[must_use]
 pub fn explain_pending(state: &State, id: RequestId) -> Option<Explanation> {
     let request = state.requests.get(&id)?;
@@ -19,30 +19,30 @@ pub fn explain_pending(state: &State, id: RequestId) -> Option<Explanation> {
     another_place(&snapshot, request).or_else(|| more_members(&snapshot, request))
 }
 
-/// For the lease that ends first of those that are being reclaimed and have no other place yet.
+/// Another place for the reclaimed lease that ends first among those without one.
 fn another_place(snapshot: &Snapshot<'_>, request: &Request) -> Option<Explanation> {
     let state = snapshot.state;
     let last = request.chains(state).filter_map(|chain| chain.last().copied());
     let sought = last.filter(|id| request.may_replace(state, *id));
     let due = |id: LeaseId| state.leases.get(&id).and_then(|lease| Some((lease.due()?, id)));
     let (until, id) = sought.filter_map(due).min()?;
-    // As the planner looks: what is replaced counts against limits only once.
+    // As in planning, a replaced lease and its replacement count once against limits.
     let mut snapshot = snapshot.clone();
-    snapshot.without_chain(&request.chain_of(state, id));
+    snapshot.exclude_chain(&request.chain_of(state, id));
     let spec = replacing(state, request, id).into_iter().next()?;
     let found = explain_donors(&snapshot, &spec);
     let summary = format!("another place is sought for {id} until {}: {}", until.to_minute(), found.summary);
     Some(Explanation { summary, ..found })
 }
 
-/// For members that a gang would have beside those that run.
+/// Places for the missing members of a running gang.
 fn more_members(snapshot: &Snapshot<'_>, request: &Request) -> Option<Explanation> {
     let state = snapshot.state;
     let spec = RequestSpec { spread_donors: false, ..joining(state, request)? };
     let mut snapshot = snapshot.clone();
     snapshot.beside_milli = held_milli(state, request);
     let found = explain_donors(&snapshot, &spec);
-    let many = missing(state, request);
-    let summary = format!("{many} more of its members would join: {}", found.summary);
+    let missing = missing(state, request);
+    let summary = format!("{missing} more of its members would join: {}", found.summary);
     Some(Explanation { summary, ..found })
 }

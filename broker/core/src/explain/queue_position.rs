@@ -1,8 +1,8 @@
-//! Where a waiting request stands in the queue.
+//! The position of a waiting request in the queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::explain::outlook::{alone, beside_kept};
+use crate::explain::outlook::{outlook_alone, outlook_beside_reservations};
 use crate::explain::reclaims::Reclaims;
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::amounts::Amounts;
@@ -13,51 +13,51 @@ use crate::model::time::Timestamp;
 use crate::scheduler::order::Order;
 use crate::scheduler::plan::Plan;
 use crate::scheduler::planner::Planner;
-use crate::scheduler::reserve::{Reserved, held_after};
+use crate::scheduler::reserve::{Reserved, held_after_reclaims};
 use crate::state::State;
 use crate::state::fairness::Shares;
 
-/// Parts of one that shares are given in.
+/// Shares are given in millionths.
 const MILLION: u128 = 1_000_000;
 
-/// Where a waiting request stands.
+/// The queue position of a waiting request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueuePosition {
-    /// How many are served before it, and itself, if each that is served gets what it asks for; 0 while its start
-    /// window has not opened.
+    /// Position in service order, starting with 1, if each request served gets what it asks for; 0 until its start
+    /// window opens.
     pub place: usize,
-    /// How many wait.
+    /// Number of waiting requests.
     pub waiting: usize,
-    /// Its tenant's part of what all hold or held who wait or hold something, in millionths.
+    /// The tenant's part of present and past usage, among tenants that wait or hold something, in millionths.
     pub share_ppm: u64,
-    /// The part that weights and reciprocity entitle its tenant to, among the same.
+    /// The part that weights and reciprocity entitle the tenant to, among the same tenants.
     pub entitled_ppm: u64,
-    /// What is reserved, for this request or for another one.
+    /// The current reservation, of this request or another.
     pub reserved: Option<Reserved>,
-    /// When and where it could start under the present ends of leases and those of leases that are being reclaimed,
-    /// beside what is kept for others, were it alone; now, if it fits now; never before its start window opens. `None`:
-    /// no end makes room.
+    /// When and where the request could start as leases end and are reclaimed, alongside reservations for others and if
+    /// no other request came first; now, if it fits now; never before its start window opens. `None` if no end makes
+    /// room.
     pub earliest: Option<(Timestamp, Vec<ClusterId>)>,
 }
 
-/// Where `id` stands, and what is being reclaimed for it; `None` if it does not wait, or no policy is in force.
+/// The queue position of `id`, and the reclaims for it; `None` if it does not wait, or while no policy is in force.
 #[must_use]
-pub(crate) fn standing(state: &State, id: RequestId) -> Option<(QueuePosition, Option<Reclaims>)> {
+pub(crate) fn queue_position(state: &State, id: RequestId) -> Option<(QueuePosition, Option<Reclaims>)> {
     let snapshot = Snapshot::new(state)?;
     let request = state.requests.get(&id).filter(|_| state.derived.queued.contains(&id))?;
     let (share_ppm, entitled_ppm) = share_and_entitlement(state, &snapshot, request);
     let (mut planner, mut plan) = (Planner::default(), Plan::default());
-    let mut run = planner.begin(state)?;
-    run.serve(&mut plan, MAX_PLACEMENTS_PER_PLAN);
+    let mut planning = planner.begin(state)?;
+    planning.serve(&mut plan, MAX_PLACEMENTS_PER_PLAN);
     let is_placed = plan.placements.iter().any(|placed| placed.request == id);
     let reclaims = Reclaims::given(state, id).or_else(|| Reclaims::planned(state, &plan, id));
     let reclaims = reclaims.filter(|_| !is_placed);
     let earliest = if is_placed {
-        alone(&snapshot, held_after(state, &plan.reclaims), &request.spec)
+        outlook_alone(&snapshot, held_after_reclaims(state, &plan.reclaims), &request.spec)
     } else {
-        beside_kept(&run, &plan, &snapshot, Vec::new(), (request, reclaims.is_some()))
+        outlook_beside_reservations(&planning, &plan, &snapshot, Vec::new(), request, reclaims.as_ref())
     };
-    let standing = QueuePosition {
+    let position = QueuePosition {
         place: if request.early { 0 } else { place(state, &snapshot, id) },
         waiting: state.derived.queue.by_age.len(),
         share_ppm,
@@ -65,10 +65,10 @@ pub(crate) fn standing(state: &State, id: RequestId) -> Option<(QueuePosition, O
         reserved: plan.reserved,
         earliest,
     };
-    Some((standing, reclaims))
+    Some((position, reclaims))
 }
 
-/// Its place if each request is given what it asks for, so that shares move as they will.
+/// The request's place if each request gets what it asks for, which moves shares accordingly.
 fn place(state: &State, snapshot: &Snapshot<'_>, id: RequestId) -> usize {
     let mut order = Order::new(state, snapshot.bundle, None);
     let mut place = 0;
@@ -77,12 +77,12 @@ fn place(state: &State, snapshot: &Snapshot<'_>, id: RequestId) -> usize {
         if next == id {
             break;
         }
-        order.placed(request.spec.tenant.as_str(), Amounts::asked(&request.spec));
+        order.count_placement(request.spec.tenant.as_str(), Amounts::asked(&request.spec));
     }
     place
 }
 
-/// Parts among all tenants that wait or hold something.
+/// The tenant's share and entitlement among all tenants that wait or hold something.
 fn share_and_entitlement(state: &State, snapshot: &Snapshot<'_>, request: &Request) -> (u64, u64) {
     let mut shares = Shares::new(state, snapshot.bundle);
     let waiting = state.derived.queue.levels.values().flat_map(BTreeMap::keys);

@@ -1,11 +1,11 @@
-//! An answer for people: what would happen to a request, were it submitted now. It is looked at as if it waited, in its
-//! turn among those that do, by the same plan that the leader makes.
+//! Quotes: what would happen to a request submitted now. The request takes its turn among the waiting requests in the
+//! same plan that the leader makes.
 
 use std::collections::BTreeSet;
 
 use crate::explain::answer::Explanation;
 use crate::explain::explanation::{explain_beside, not_before_reserved};
-use crate::explain::outlook::{as_asked, beside_kept};
+use crate::explain::outlook::{adjusted_outlook, outlook_beside_reservations};
 use crate::explain::reclaims::Reclaims;
 use crate::feasibility::verdict::FeasiblePlacement;
 use crate::model::demand::RequestSpec;
@@ -20,50 +20,50 @@ use crate::scheduler::planner::Planner;
 use crate::scheduler::planning::{Placed, Planning};
 use crate::state::State;
 
-/// What would happen.
+/// The expected outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quote {
-    /// Where it would be placed now, in its turn; several of a gang that would be spread, none if it fits nowhere.
+    /// Where it would be placed now, in its turn: several placements for a spread gang, none if it fits nowhere.
     pub placements: Vec<Placement>,
     /// Each donor's answer.
     pub explanation: Explanation,
-    /// When and where it could start under the present ends of leases and those of leases that are being reclaimed,
-    /// after those that wait and are placed now and beside what is kept for others; never before its start window
-    /// opens.
+    /// When and where it could start as leases end and are reclaimed, after the waiting requests that are placed now
+    /// and alongside reservations for others; never before its start window opens.
     pub earliest: Option<(Timestamp, Vec<ClusterId>)>,
-    /// Leases that would be reclaimed for it at once; then it starts when these have ended.
+    /// Leases to reclaim for it at once; it would start when these have ended.
     pub reclaims: Option<Reclaims>,
     /// Price of one term in thousandths of a credit.
     pub price_milli_credits: u64,
 }
 
-/// What would happen to `spec`, which is as a submission makes it.
+/// Quotes `spec`, which must be as a submission makes it.
 #[must_use]
 pub fn quote(state: &State, spec: &RequestSpec) -> Quote {
     let request = submitted(state, spec);
     let hypothetical = Hypothetical { id: RequestId(state.next_request.saturating_add(1)), request: &request };
-    let mut planner = Planner::beside(&request);
-    let Some(mut run) = planner.begin(state) else {
+    let mut planner = Planner::with_hypothetical(&request);
+    let Some(mut planning) = planner.begin(state) else {
         let explanation = explain_beside(state, spec, None);
         return Quote { placements: Vec::new(), explanation, earliest: None, reclaims: None, price_milli_credits: 0 };
     };
-    run.hypothetical = request.waits().then_some(&hypothetical);
+    planning.hypothetical = request.waits().then_some(&hypothetical);
     let mut plan = Plan::default();
-    run.serve(&mut plan, MAX_PLACEMENTS_PER_PLAN);
-    // Before its window opens it has no turn, and a plan that is full may not have come to it.
-    let later = if plan.unplaced.contains(&hypothetical.id) || run.placed.iter().any(|placed| placed.is_of(&request)) {
-        None
-    } else {
-        run.find(spec, None)
-    };
-    let placed = run.placed.iter().filter(|placed| placed.is_of(&request)).map(|placed| &placed.candidate);
+    planning.serve(&mut plan, MAX_PLACEMENTS_PER_PLAN);
+    // Before its start window it has no turn, and a full plan may not have reached it.
+    let later =
+        if plan.unplaced.contains(&hypothetical.id) || planning.placed.iter().any(|placed| placed.serves(&request)) {
+            None
+        } else {
+            planning.find(spec, None)
+        };
+    let placed = planning.placed.iter().filter(|placed| placed.serves(&request)).map(|placed| &placed.candidate);
     let found: Vec<&FeasiblePlacement> = placed.chain(later.iter().flatten()).collect();
     if found.is_empty() {
-        return waits(&run, &plan, &hypothetical);
+        return quote_waiting(&planning, &plan, &hypothetical);
     }
     let explanation = explain_beside(state, spec, None);
     let donors = found.iter().map(|part| part.placement.donor.clone()).collect();
-    let earliest = as_asked(spec, &explanation, Some((state.log_time, donors)));
+    let earliest = adjusted_outlook(spec, &explanation, Some((state.log_time, donors)));
     Quote {
         placements: found.iter().map(|part| part.placement.clone()).collect(),
         explanation,
@@ -73,7 +73,7 @@ pub fn quote(state: &State, spec: &RequestSpec) -> Quote {
     }
 }
 
-/// A request as its submission would make it.
+/// The request that a submission of `spec` would create.
 fn submitted(state: &State, spec: &RequestSpec) -> Request {
     Request {
         spec: spec.clone(),
@@ -92,21 +92,21 @@ fn submitted(state: &State, spec: &RequestSpec) -> Request {
     }
 }
 
-/// Of one that would wait.
-fn waits<'a>(run: &'a Planning<'a, 'a>, plan: &Plan, hypothetical: &Hypothetical<'_>) -> Quote {
-    let (state, request) = (run.snapshot.state, hypothetical.request);
+/// The quote of a request that would wait.
+fn quote_waiting<'a>(planning: &'a Planning<'a, 'a>, plan: &Plan, hypothetical: &Hypothetical<'_>) -> Quote {
+    let (state, request) = (planning.snapshot.state, hypothetical.request);
     let reclaims = Reclaims::planned(state, plan, hypothetical.id);
     let mut explanation = explain_beside(state, &request.spec, reclaims.as_ref());
-    let placed = run.placed.iter().map(Placed::held).collect();
-    let earliest = beside_kept(run, plan, &run.snapshot, placed, (request, reclaims.is_some()));
-    let earliest = as_asked(&request.spec, &explanation, earliest);
+    let placed = planning.placed.iter().map(Placed::as_held).collect();
+    let earliest = outlook_beside_reservations(planning, plan, &planning.snapshot, placed, request, reclaims.as_ref());
+    let earliest = adjusted_outlook(&request.spec, &explanation, earliest);
     if reclaims.is_none() {
         explain_others(plan, &mut explanation);
     }
     Quote { placements: Vec::new(), explanation, earliest, reclaims, price_milli_credits: 0 }
 }
 
-/// Of what would fit if nobody else waited: who is served before it.
+/// For a request that would fit if nobody else waited: tells who is served before it.
 fn explain_others(plan: &Plan, explanation: &mut Explanation) {
     if explanation.donors.iter().all(|donor| donor.obstacle.is_some()) {
         return;
@@ -119,7 +119,7 @@ fn explain_others(plan: &Plan, explanation: &mut Explanation) {
     explanation.summary.push_str(&more);
 }
 
-/// What one term costs at all these.
+/// The price of one term of all parts.
 fn price_of(state: &State, spec: &RequestSpec, found: &[&FeasiblePlacement]) -> u64 {
     let rate = |class: &ClassName| {
         let class = state.policy.as_ref().and_then(|record| record.bundle.classes.get(class.as_str()));
@@ -129,7 +129,8 @@ fn price_of(state: &State, spec: &RequestSpec, found: &[&FeasiblePlacement]) -> 
     prices.fold(0, u64::saturating_add)
 }
 
-/// Rate in thousandths of a credit per GPU-hour × thousandths of a GPU × milliseconds, rounded up; saturates.
+/// Multiplies a rate in thousandths of a credit per GPU-hour by thousandths of a GPU and milliseconds. Rounds up;
+/// saturates.
 fn price(rate: u64, milli: u64, duration_ms: u64) -> u64 {
     const MILLI_GPU_HOUR: u128 = 1_000 * 3_600 * 1_000;
     let product = u128::from(rate) * u128::from(milli);

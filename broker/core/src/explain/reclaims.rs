@@ -1,11 +1,10 @@
-//! Leases that are being reclaimed for a request, as people are told of them: those that were, and those that would be
-//! next.
+//! Describes the reclaims that make room for a request, whether in progress or only planned.
 
 use std::collections::BTreeSet;
 
 use crate::explain::answer::Explanation;
 use crate::feasibility::obstacles::never_fits::ones;
-use crate::feasibility::reclaim_checks::preemption::going;
+use crate::feasibility::reclaim_checks::preemption::departing_leases;
 use crate::model::id::{ClusterId, LeaseId, PriorityName, RequestId};
 use crate::model::lease::{Lease, LeaseState};
 use crate::model::reclaim::ReclaimReason;
@@ -15,50 +14,51 @@ use crate::scheduler::reserve::end_if_reclaimed;
 use crate::state::State;
 use crate::state::notice::notice;
 
-/// Leases at one donor that make room for a request. One request at a time has leases reclaimed for it at one donor.
+/// Leases at one donor whose reclaim makes room for a request. A request has leases reclaimed at one donor at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reclaims {
-    /// Where.
+    /// The donor of all leases.
     pub donor: ClusterId,
-    /// Whether notice was given already; else it would be next.
+    /// Whether notice has been given; otherwise the reclaims are only planned.
     pub given: bool,
-    /// Whether they move aside to another place that they have, rather than yield to a higher priority.
+    /// Whether the leases move to another place, rather than yield to a higher priority.
     pub move_aside: bool,
-    /// Which ones, by id; never empty.
+    /// The leases, by id; never empty.
     pub leases: Vec<ReclaimedLease>,
 }
 
-/// One of them.
+/// A lease being reclaimed, or about to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReclaimedLease {
-    /// Its id. Whose it is not everybody may know.
+    /// The lease's id. Its tenant stays private.
     pub lease: LeaseId,
-    /// The priority class of its request; none if it has none.
+    /// The priority class of its request, if any.
     pub priority: Option<PriorityName>,
-    /// What it takes, in thousandths of GPUs.
+    /// Thousandths of GPUs that it holds.
     pub gpus_milli: u64,
-    /// Notice that it was given, or would be.
+    /// The notice given, or to be given.
     pub notice: Millis,
-    /// When it ends at the latest; `None`: it has ended, and its donor has yet to clear it.
+    /// The latest end; `None` if the lease has ended but its donor has yet to clear it.
     pub until: Option<Timestamp>,
 }
 
 impl Reclaims {
-    /// Those that have been reclaimed for request `id`, which waits.
+    /// Reclaims in progress for the waiting request `id`.
     pub(crate) fn given(state: &State, id: RequestId) -> Option<Self> {
         let donor = state.requests.get(&id)?.room_at.as_ref()?;
-        let of = |lease: &Lease| lease.reclaim.as_ref().is_some_and(|it| it.reason.for_request() == Some(id));
-        let leases = going(state, donor).filter(|(_, lease)| of(lease));
+        let is_for_request =
+            |lease: &Lease| lease.reclaim.as_ref().is_some_and(|it| it.reason.for_request() == Some(id));
+        let leases = departing_leases(state, donor).filter(|(_, lease)| is_for_request(lease));
         let reason = |lease: &Lease| lease.reclaim.as_ref().map(|it| it.reason.clone());
         let leases: Vec<(LeaseId, &Lease, ReclaimReason)> =
             leases.filter_map(|(id, lease)| Some((id, lease, reason(lease)?))).collect();
         Self::of(state, true, leases)
     }
 
-    /// Those that `plan` reclaims for request `id`.
+    /// Reclaims that `plan` makes for request `id`.
     pub(crate) fn planned(state: &State, plan: &Plan, id: RequestId) -> Option<Self> {
-        let its = plan.reclaims.iter().filter(|reclaim| reclaim.reason.for_request() == Some(id));
-        let leases = its.filter_map(|it| Some((it.lease, state.leases.get(&it.lease)?, it.reason.clone())));
+        let reclaims = plan.reclaims.iter().filter(|reclaim| reclaim.reason.for_request() == Some(id));
+        let leases = reclaims.filter_map(|it| Some((it.lease, state.leases.get(&it.lease)?, it.reason.clone())));
         Self::of(state, false, leases.collect())
     }
 
@@ -85,21 +85,21 @@ impl Reclaims {
         Some(Self { donor, given, move_aside, leases: leases.iter().map(told).collect() })
     }
 
-    /// When the last of them ends at the latest; `None` if all have ended.
+    /// The latest end of all leases; `None` if all have ended.
     #[must_use]
     pub fn until(&self) -> Option<Timestamp> {
         self.leases.iter().filter_map(|lease| lease.until).max()
     }
 
-    /// What they take in all, in thousandths of GPUs.
+    /// Thousandths of GPUs that all leases hold.
     #[must_use]
     pub fn gpus_milli(&self) -> u64 {
         self.leases.iter().fold(0, |sum, lease| sum.saturating_add(lease.gpus_milli))
     }
 
-    /// Says so in the summary, and at the donor.
-    pub(crate) fn tell(&self, explanation: &mut Explanation) {
-        let (what, donor, until) = (self.what(), &self.donor, self.ends());
+    /// Adds the reclaims to the summary and to the donor's answer.
+    pub(crate) fn add_to(&self, explanation: &mut Explanation) {
+        let (what, donor, until) = (self.leases_text(), &self.donor, self.end_text());
         let how = if self.move_aside { "to move aside" } else { "to yield to it" };
         let (summary, unblock) = if self.given {
             let waits = format!("{what} at {donor}, reclaimed {how}");
@@ -118,21 +118,21 @@ impl Reclaims {
         }
     }
 
-    /// How many, and how much of which work.
-    fn what(&self) -> String {
-        let many = match self.leases.len() {
+    /// The number of leases, their priorities and their GPUs.
+    fn leases_text(&self) -> String {
+        let count = match self.leases.len() {
             1 => "1 lease".to_owned(),
-            many => format!("{many} leases"),
+            count => format!("{count} leases"),
         };
         let classes: BTreeSet<&str> =
             self.leases.iter().filter_map(|lease| Some(lease.priority.as_ref()?.as_str())).collect();
         let classes: Vec<&str> = classes.into_iter().collect();
         let classes =
             if classes.is_empty() { String::new() } else { format!(" of priority {}", classes.join(" and ")) };
-        format!("{many}{classes} ({} GPUs)", ones(self.gpus_milli()))
+        format!("{count}{classes} ({} GPUs)", ones(self.gpus_milli()))
     }
 
-    fn ends(&self) -> String {
+    fn end_text(&self) -> String {
         match self.until() {
             Some(until) => format!("gone by {} at the latest", until.to_minute()),
             None => format!("ended, and {} has yet to clear them", self.donor),
@@ -140,7 +140,7 @@ impl Reclaims {
     }
 }
 
-/// A length of time for people, rounded up to seconds.
+/// Formats a duration, rounded up to seconds.
 fn span(time: Millis) -> String {
     match time.0.div_ceil(1_000) {
         minutes if minutes > 0 && minutes.is_multiple_of(60) => format!("{} min", minutes / 60),

@@ -1,11 +1,11 @@
-//! What is asked before anything is believed: of a request at its door, of a placement in `apply`, of a renewal.
+//! Checks requests at submission, placements in `apply`, and renewals.
 
 use std::collections::BTreeSet;
 
 use comity_policy::{compile_selector, show_duration, show_gpus};
 
 use crate::feasibility::check_wiring::{check_count, check_network, check_part};
-use crate::feasibility::fit::device::room;
+use crate::feasibility::fit::device::{Load, room};
 use crate::feasibility::fit::mig_device::cut;
 use crate::feasibility::fit::{ResourceKind, Wanted, free_cpu_and_memory, serves};
 use crate::feasibility::obstacle::{Obstacle, check_reserve, delivery_offered, permitted};
@@ -24,10 +24,10 @@ use crate::state::State;
 use crate::state::gang::{self, Role};
 use crate::state::occupancy::NodeOccupancy;
 
-/// What a placement that holds is granted under.
+/// The terms under which a valid placement is granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Class it is accounted in.
+    /// Class that the placement is accounted in.
     pub class: ClassName,
     /// Agreement, if the institutions differ.
     pub agreement: Option<String>,
@@ -41,10 +41,10 @@ fn denied(obstacle: &Obstacle) -> Refusal {
     Refusal::new(Code::PolicyDenied, format!("{} ({})", obstacle.reason, obstacle.code), &obstacle.unblock)
 }
 
-/// Whether `placement` alone still holds for `request`, as [`apply`](State::apply) asks it of each placement of a plan.
+/// Checks whether `placement` still holds for `request`, as [`apply`](State::apply) does for each placement of a plan.
 ///
 /// # Errors
-/// What has changed since, or what policy says to it.
+/// Returns what has changed since the plan, or the denial of policy.
 pub fn check(state: &State, request: RequestId, placement: &Placement) -> Result<Grant, Refusal> {
     let proposed = ProposedPlacement::alone(request, placement.clone());
     let found = state.requests.get(&request).ok_or_else(|| Refusal::not_found("request", request, "request"))?;
@@ -52,15 +52,15 @@ pub fn check(state: &State, request: RequestId, placement: &Placement) -> Result
     grants.into_iter().next().ok_or_else(|| no_capacity("nothing is proposed".to_owned()))
 }
 
-/// Whether what is proposed still holds, part by part: the delivery; every device there, healthy, of the class and
-/// free; CPU and memory; topology; policy. The plan it came from is not trusted.
+/// Checks a proposal part by part without trusting the plan that made it: delivery; that each device exists, is
+/// healthy, has the class and is free; CPU and memory; topology; policy.
 pub(crate) fn check_proposed(state: &State, proposed: &ProposedPlacement, role: Role) -> Result<Vec<Grant>, Refusal> {
     let id = proposed.request;
     let request = state.requests.get(&id).ok_or_else(|| Refusal::not_found("request", id, "request"))?;
     let mut snapshot = Snapshot::new(state).ok_or_else(Refusal::no_policy)?;
-    // What is replaced counts against limits only once.
+    // A replaced lease and its replacement count once against limits.
     if let Role::Replaces(old) = role {
-        snapshot.without_chain(&request.chain_of(state, old));
+        snapshot.exclude_chain(&request.chain_of(state, old));
     } else if role == Role::Starts
         && (request.early || request.spec.start_by.is_some_and(|deadline| deadline <= state.log_time))
     {
@@ -79,7 +79,7 @@ pub(crate) fn check_proposed(state: &State, proposed: &ProposedPlacement, role: 
         Role::Joins => gang::joining(state, request).into_iter().collect(),
     };
     for spec in specs {
-        match check_part_of(&snapshot, &spec, &proposed.placement) {
+        match check_placement(&snapshot, &spec, &proposed.placement) {
             Ok(grant) => return Ok(vec![grant]),
             Err(reason) => refusal = refusal.or(Some(reason)),
         }
@@ -87,7 +87,8 @@ pub(crate) fn check_proposed(state: &State, proposed: &ProposedPlacement, role: 
     Err(refusal.unwrap_or_else(|| no_capacity(format!("nothing may be placed for {id} now"))))
 }
 
-/// The parts of a gang that starts on several donors: each holds beside the others, and together they are enough.
+/// Checks the parts of a gang that starts on several donors: each must hold alongside the others, and together they
+/// must suffice.
 fn check_parts(
     snapshot: &mut Snapshot<'_>,
     request: &Request,
@@ -106,7 +107,7 @@ fn check_parts(
     let one = spec.for_members(Members { min: 1, ..members }, Vec::new());
     let (mut grants, mut units) = (Vec::new(), 0);
     for part in proposed.parts() {
-        let grant = check_part_of(snapshot, &one, part)?;
+        let grant = check_placement(snapshot, &one, part)?;
         snapshot.take(spec.tenant.as_str(), &grant.class, grant.agreement.as_deref(), part);
         snapshot.beside_milli = snapshot.beside_milli.saturating_add(part.milli());
         units += part.units();
@@ -119,8 +120,7 @@ fn check_parts(
     Ok(grants)
 }
 
-/// One placement.
-fn check_part_of(snapshot: &Snapshot<'_>, spec: &RequestSpec, placement: &Placement) -> Result<Grant, Refusal> {
+fn check_placement(snapshot: &Snapshot<'_>, spec: &RequestSpec, placement: &Placement) -> Result<Grant, Refusal> {
     let (state, donor) = (snapshot.state, &placement.donor);
     if *donor == spec.origin {
         return Err(no_capacity(format!("{donor} cannot lend to itself")));
@@ -154,7 +154,7 @@ fn check_part_of(snapshot: &Snapshot<'_>, spec: &RequestSpec, placement: &Placem
     let kind = ResourceKind { resource: placement.resource_name.clone(), profile: placement.profile.clone() };
     let mut resources = 0;
     for (id, part) in &placement.nodes {
-        resources += check_node(snapshot, donor, (id, part), &wanted, &kind)?;
+        resources += check_node(snapshot, donor, id, part, &wanted, &kind)?;
     }
     if resources != placement.resource_count {
         return Err(no_capacity(format!(
@@ -176,7 +176,7 @@ fn check_part_of(snapshot: &Snapshot<'_>, spec: &RequestSpec, placement: &Placem
     Ok(Grant { class, agreement: agreement.map(str::to_owned) })
 }
 
-/// The class that all devices of a placement belong to.
+/// The class of a placement's devices.
 fn class_of(snapshot: &Snapshot<'_>, spec: &RequestSpec, placement: &Placement) -> Result<ClassName, Refusal> {
     if let DeviceChoice::Class(class) = &spec.gpus.devices {
         return Ok(class.clone());
@@ -191,11 +191,12 @@ fn class_of(snapshot: &Snapshot<'_>, spec: &RequestSpec, placement: &Placement) 
         .ok_or_else(|| no_capacity("the placement has no device that belongs to a class".to_owned()))
 }
 
-/// Checks one node's part; the number of Kubernetes resources it counts as.
+/// Checks one node's part; returns the number of Kubernetes resources it counts as.
 fn check_node(
     snapshot: &Snapshot<'_>,
     donor: &ClusterId,
-    (id, part): (&NodeId, &NodePlacement),
+    id: &NodeId,
+    part: &NodePlacement,
     wanted: &Wanted<'_>,
     kind: &ResourceKind,
 ) -> Result<u64, Refusal> {
@@ -230,7 +231,7 @@ fn check_node(
             return Err(no_capacity(format!("node {id} of {donor} is not taken whole")));
         }
     }
-    let (cpu, memory) = free_cpu_and_memory(node, lent, true);
+    let (cpu, memory) = free_cpu_and_memory(node, lent, Load::Current);
     let right = part.cpu_milli == wanted.gpus.cpu_milli_per_gpu.saturating_mul(units)
         && part.memory_mib == wanted.gpus.memory_mib_per_gpu.saturating_mul(units);
     if !right || part.cpu_milli > cpu || part.memory_mib > memory {
@@ -240,7 +241,7 @@ fn check_node(
     Ok(resources)
 }
 
-/// Whether the slots that a share takes are those of so many instances, each where one may begin and nothing else is.
+/// Checks that a share takes the slots of `units` instances, each at a permitted and free start.
 fn check_slots(
     device: &Device,
     index: u32,
@@ -249,14 +250,14 @@ fn check_slots(
     share: &DeviceShare,
 ) -> Result<(), &'static str> {
     let Some(cut) = cut(device, wanted) else {
-        return if share.slots.is_empty() { Ok(()) } else { Err("has no slots that are known") };
+        return if share.slots.is_empty() { Ok(()) } else { Err("has no known slots") };
     };
     let free = cut.starts(index, lent);
-    let starts = share.slots.starts(cut.shape.size).ok_or("is not taken in slots that instances have")?;
+    let starts = share.slots.starts(cut.shape.size).ok_or("is not taken in the slots of instances")?;
     if starts.len() != usize::try_from(share.units).unwrap_or(usize::MAX) {
         return Err("is not taken in as many instances as it holds shares");
     }
-    if starts.iter().all(|start| free.contains(start)) { Ok(()) } else { Err("has no free start where it is taken") }
+    if starts.iter().all(|start| free.contains(start)) { Ok(()) } else { Err("is not taken at a free start") }
 }
 
 fn selector_of(source: &str) -> Result<comity_policy::Selector, Refusal> {
@@ -270,7 +271,7 @@ fn selector_of(source: &str) -> Result<comity_policy::Selector, Refusal> {
     })
 }
 
-/// Whether policy could ever serve such a request; what can change by waiting is left to the scheduler.
+/// Checks whether policy could ever serve the request; obstacles that may pass are left to the scheduler.
 pub fn check_request(state: &State, spec: &RequestSpec) -> Result<(), Refusal> {
     let bundle = &state.policy.as_ref().ok_or_else(Refusal::no_policy)?.bundle;
     let tenant = bundle
@@ -358,11 +359,11 @@ fn check_queue(state: &State, spec: &RequestSpec, limits: &comity_policy::Limits
     Ok(())
 }
 
-/// Whether policy allows `lease` a fresh term of length `term`.
+/// Checks whether policy allows `lease` a new term of length `term`.
 pub fn check_renewal(state: &State, lease: LeaseId, term: Millis) -> Result<(), Refusal> {
     let lease = state.leases.get(&lease).ok_or_else(|| Refusal::not_found("lease", lease, "lease"))?;
     let mut snapshot = Snapshot::new(state).ok_or_else(Refusal::no_policy)?;
-    snapshot.without(lease);
+    snapshot.exclude(lease);
     let ask = PolicyQuery {
         tenant: lease.tenant.as_str(),
         origin: &lease.origin,

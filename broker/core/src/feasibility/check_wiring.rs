@@ -1,11 +1,13 @@
-//! Whether a placement is joined as it was asked for, and takes no more of a NUMA node or a network than is free.
+//! Checks a placement's wiring: that devices are connected as requested, and that NUMA nodes and networks have enough
+//! free.
 
 use std::collections::BTreeMap;
 
 use litemap::LiteMap;
 
 use crate::feasibility::fit::Wanted;
-use crate::feasibility::fit::bandwidth::{carries, takes};
+use crate::feasibility::fit::bandwidth::{has_bandwidth, takes_exactly};
+use crate::feasibility::fit::device::Load;
 use crate::feasibility::fit::wired::{clique, free_numa};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::{Numa, NvLink};
@@ -14,7 +16,7 @@ use crate::model::inventory::{Device, Node, NumaAmounts};
 use crate::model::placement::{NodePlacement, Placement};
 use crate::state::occupancy::NodeOccupancy;
 
-/// The shares in all: as many as are asked for, or those of as many members as may start.
+/// Checks the total of shares: exactly the requested number, or a permitted number of members.
 pub(crate) fn check_count(wanted: &Wanted<'_>, placement: &Placement) -> Result<(), String> {
     let (units, count) = (placement.units(), u64::from(wanted.gpus.count.max(1)));
     let Some(members) = wanted.members else {
@@ -30,7 +32,8 @@ pub(crate) fn check_count(wanted: &Wanted<'_>, placement: &Placement) -> Result<
     ))
 }
 
-/// On several nodes, each gives what is asked for on the network that they all are on; else nobody gives any.
+/// Checks that each of several nodes gives the requested bandwidth on one common network, and that a single node gives
+/// none.
 pub(crate) fn check_network(
     snapshot: &Snapshot<'_>,
     donor: &ClusterId,
@@ -40,22 +43,23 @@ pub(crate) fn check_network(
     let gbits = wanted.topology.rdma_gbits;
     if gbits == 0 || placement.nodes.len() < 2 {
         let none = placement.nodes.values().all(|part| part.rdma_gbits.is_empty() && part.rdma_functions.is_empty());
-        return if none { Ok(()) } else { Err("the placement takes bandwidth that it needs not".to_owned()) };
+        return if none { Ok(()) } else { Err("the placement takes bandwidth that it does not need".to_owned()) };
     }
     let not_joined = || format!("the placement does not take {gbits} Gbit/s of each node on one network");
     let network = placement.nodes.values().find_map(|part| part.rdma_gbits.keys().next()).ok_or_else(not_joined)?;
     for (id, part) in &placement.nodes {
-        let free = |node: &&Node| carries(node, snapshot.occupancy(donor, id), network, gbits, true);
+        let free = |node: &&Node| has_bandwidth(node, snapshot.occupancy(donor, id), network, gbits, Load::Current);
         let node = snapshot.node(donor, id).filter(free);
-        let node = node.ok_or_else(|| format!("node {id} of {donor} has not {gbits} Gbit/s free on {network}"))?;
-        if !takes(part, node, network, gbits) {
+        let node =
+            node.ok_or_else(|| format!("node {id} of {donor} does not have {gbits} Gbit/s free on {network}"))?;
+        if !takes_exactly(part, node, network, gbits) {
             return Err(not_joined());
         }
     }
     Ok(())
 }
 
-/// One node's part: devices of one clique for each member, CPU and memory of the NUMA nodes of its devices.
+/// Checks one node's part: devices of one clique per member, CPU and memory from the NUMA nodes of its devices.
 pub(crate) fn check_part(
     node: &Node,
     lent: Option<&NodeOccupancy>,
@@ -68,7 +72,11 @@ pub(crate) fn check_part(
     }
     if wanted.topology.numa != Numa::Aligned {
         let bound = !part.numa.is_empty();
-        return if bound { Err("takes of certain NUMA nodes what may come from any".to_owned()) } else { Ok(()) };
+        return if bound {
+            Err("takes CPU or memory of particular NUMA nodes without need".to_owned())
+        } else {
+            Ok(())
+        };
     }
     let each = NumaAmounts { cpu_milli: wanted.gpus.cpu_milli_per_gpu, memory_mib: wanted.gpus.memory_mib_per_gpu };
     let mut needed: LiteMap<u32, NumaAmounts> = LiteMap::new();
@@ -81,7 +89,7 @@ pub(crate) fn check_part(
     if needed != part.numa {
         return Err("does not take CPU and memory of the NUMA nodes of its devices".to_owned());
     }
-    let free = free_numa(node, lent, true);
+    let free = free_numa(node, lent, Load::Current);
     match needed.iter().find(|(number, needed)| free.get(number).is_none_or(|free| free.holds(**needed) == 0)) {
         Some((number, _)) => Err(format!("lacks CPU or memory of NUMA node {number}")),
         None => Ok(()),
@@ -96,7 +104,7 @@ fn check_cliques<'d>(
     let mut cliques: BTreeMap<&str, u64> = BTreeMap::new();
     for (index, share) in &part.devices {
         let clique =
-            device(index).and_then(clique).ok_or_else(|| format!("joins device {index} to nothing by NVLink"))?;
+            device(index).and_then(clique).ok_or_else(|| format!("has no NVLink between device {index} and others"))?;
         *cliques.entry(clique).or_default() += u64::from(share.units);
     }
     let piece = if wanted.members.is_some() { u64::from(wanted.gpus.count.max(1)) } else { units_of(part).max(1) };

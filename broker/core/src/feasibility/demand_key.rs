@@ -1,10 +1,10 @@
-//! What of a request decides whether it fits.
+//! The part of a request that decides whether it fits.
 
 use crate::model::demand::{Delivery, GpuDemand, Members, RequestSpec, Topology};
 use crate::model::id::ClusterId;
 use crate::model::time::Millis;
 
-/// All of a request that has to do with whether it fits.
+/// Equal keys fit alike under the same snapshot.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DemandKey<'a> {
     tenant: &'a str,

@@ -1,4 +1,4 @@
-//! Placements compared across donors.
+//! Compares placements across donors.
 
 pub(crate) mod best;
 pub(crate) mod gravity;

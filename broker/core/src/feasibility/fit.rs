@@ -1,4 +1,4 @@
-//! Fitting a demand on the nodes of one donor.
+//! Fits a demand on the nodes of one donor.
 
 pub(crate) mod bandwidth;
 pub(crate) mod cutting;
@@ -13,27 +13,28 @@ use std::collections::BTreeSet;
 use comity_policy::NvLinkSharing;
 use litemap::LiteMap;
 
-use crate::feasibility::fit::cutting::{Cutting, LaidOut, MigValues};
-use crate::feasibility::fit::device::room;
-use crate::feasibility::fit::nodes::{Chosen, NodeRoom, choose, reach};
-use crate::feasibility::fit::resource_kinds::{resource_kinds, sizes};
-use crate::feasibility::fit::wired::{Laid, Wired, is_of_a_whole_clique, is_wired};
+use crate::feasibility::fit::cutting::{CutLayout, Cutting, MigValues};
+use crate::feasibility::fit::device::{Load, room};
+use crate::feasibility::fit::nodes::{ChosenNodes, NodeRoom, choose_nodes, total_room};
+use crate::feasibility::fit::resource_kinds::{resource_kinds, share_sizes};
+use crate::feasibility::fit::wired::{NodeLayout, WiredNode, in_idle_clique, needs_wired_node};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::{GpuDemand, Members, NvLink, Share, Topology};
 use crate::model::id::{ClassName, ClusterId, NodeId};
 use crate::model::inventory::{Device, Node};
 use crate::model::placement::{DeviceShare, NodePlacement, Placement};
+use crate::state::occupancy::NodeOccupancy;
 
-/// How far a demand fits.
+/// The result of fitting a demand.
 pub(crate) enum Fit {
-    /// Here is the witness.
+    /// The demand fits.
     Fits {
-        /// Where.
+        /// A placement that fits.
         placement: Placement,
-        /// Thousandths of devices that it strands.
+        /// Thousandths of devices that the placement strands.
         waste_milli: i64,
     },
-    /// Not now.
+    /// The demand does not fit now.
     Lacks {
         /// Shares that would fit now, under the same topology.
         now: u64,
@@ -42,21 +43,21 @@ pub(crate) enum Fit {
     },
 }
 
-/// What is fitted: devices of one class, and for a selector only those in `selected`.
+/// The demand to fit: devices of one class, restricted by an optional selector.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted<'a> {
     pub(crate) class: &'a ClassName,
     pub(crate) gpus: &'a GpuDemand,
     pub(crate) topology: Topology,
     pub(crate) members: Option<Members>,
-    /// `None`: all devices of the class.
+    /// `None` admits all devices of the class.
     pub(crate) selector: Option<&'a comity_policy::Selector>,
-    /// Thousandths of a device that a share takes at most; `None`: as many as it takes to cover it.
+    /// Upper bound on the thousandths of a device that one share takes; `None` for no bound.
     pub(crate) most_milli: Option<u32>,
 }
 
 impl Wanted<'_> {
-    /// As the donor's terms have it: who wants devices that NVLink joins may have to take nodes whole.
+    /// Applies the donor's terms, which may require whole nodes for devices connected by NVLink.
     pub(crate) fn under_terms(mut self, snapshot: &Snapshot<'_>, donor: &ClusterId) -> Self {
         let terms = snapshot.bundle.clusters.get(donor.as_str()).map(|terms| &terms.spec.node_sharing);
         if self.topology.nvlink == NvLink::Required
@@ -68,30 +69,30 @@ impl Wanted<'_> {
         self
     }
 
-    /// Shares that it may have at most.
+    /// Largest acceptable number of shares.
     fn most(&self) -> u32 {
         self.gpus.count.saturating_mul(self.members.map_or(1, |members| members.desired))
     }
 
-    /// Shares that stay together on a node: those of a member, else each by itself.
+    /// Shares that must stay together on a node: those of a member, else one.
     fn piece(&self) -> u32 {
         if self.members.is_some() { self.gpus.count.max(1) } else { 1 }
     }
 
-    /// So many shares it may have, the most first, of those that are within reach.
-    fn sizes(&self, reach: u64) -> impl Iterator<Item = u32> {
+    /// Acceptable numbers of shares within `room`, largest first.
+    fn share_counts(&self, room: u64) -> impl Iterator<Item = u32> {
         let (count, members) = (self.gpus.count, self.members.unwrap_or(Members { min: 1, desired: 1 }));
-        let within = u32::try_from(reach / u64::from(count.max(1))).unwrap_or(u32::MAX);
-        (members.min..=members.desired.min(within)).rev().map(move |many| many.saturating_mul(count))
+        let within = u32::try_from(room / u64::from(count.max(1))).unwrap_or(u32::MAX);
+        (members.min..=members.desired.min(within)).rev().map(move |members| members.saturating_mul(count))
     }
 }
 
-/// How the shares of a placement are counted on the donor: all of one are counted alike.
+/// The Kubernetes resource that counts the shares of a placement; a placement uses only one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ResourceKind {
-    /// Kubernetes resource: with MIG's mixed strategy each profile has its own.
+    /// Resource name. With MIG's mixed strategy, each profile has its own.
     pub(crate) resource: String,
-    /// MIG profile, if that is what the shares are.
+    /// MIG profile, if the shares are MIG instances.
     pub(crate) profile: Option<String>,
 }
 
@@ -108,7 +109,7 @@ impl ResourceKind {
     }
 }
 
-/// Fits `wanted` on `donor`, on devices that NVLink joins if that is preferred and can be had.
+/// Fits `wanted` on `donor`. If NVLink is preferred, tries connected devices first.
 pub(crate) fn fit(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>, mig_values: &mut MigValues) -> Fit {
     if wanted.topology.nvlink == NvLink::Preferred {
         let joined = Wanted { topology: Topology { nvlink: NvLink::Required, ..wanted.topology }, ..*wanted };
@@ -120,13 +121,12 @@ pub(crate) fn fit(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_
     fit_any_way(snapshot, donor, &wanted.under_terms(snapshot, donor), mig_values)
 }
 
-/// Fits `wanted` on `donor`. One placement is counted one way; ways are tried in order. Memory comes in pieces of a
-/// different size with each: the smallest are taken. So do fractions of devices that are shared in other ways: those
-/// are tried first that give least above what is asked for.
+/// Tries each resource kind in order. Kinds round a requested memory size or fraction differently: for memory, the
+/// smallest result wins; for fractions, kinds with the least excess are tried first.
 fn fit_any_way(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>, mig_values: &mut MigValues) -> Fit {
     let resource_kinds = resource_kinds(snapshot, donor, wanted);
-    // A gang has as many members as it can have, wherever they are.
-    let mut sizes = if wanted.members.is_none() { sizes(snapshot, donor, wanted) } else { BTreeSet::new() };
+    // A gang gets as many members as possible, whatever the excess.
+    let mut sizes = if wanted.members.is_none() { share_sizes(snapshot, donor, wanted) } else { BTreeSet::new() };
     sizes.pop_last();
     for most in sizes {
         let smaller = Wanted { most_milli: Some(most), ..*wanted };
@@ -145,11 +145,11 @@ fn fit_any_way(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>, 
     best
 }
 
-/// Shares that each node with room for any would hold if nothing were in use, counted in the way of which there are
-/// most.
+/// The shares that each suitable node would hold if idle, for the resource kind that yields most.
 pub(crate) fn idle_units(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Vec<u32> {
     let counted = |kind: ResourceKind| {
-        let units = snapshot.nodes(donor).map(|node| node_units(snapshot, donor, node, wanted, &kind, false));
+        let nodes = snapshot.nodes(donor);
+        let units = nodes.map(|(_, node, classes)| node_units(node, classes, None, wanted, &kind, Load::Idle));
         units.filter(|units| *units > 0).collect::<Vec<u32>>()
     };
     let all = |units: &Vec<u32>| units.iter().map(|units| u64::from(*units)).sum::<u64>();
@@ -157,15 +157,16 @@ pub(crate) fn idle_units(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wa
 }
 
 impl Fit {
-    /// The better of two ways: one that fits, with less taken of devices; of two that do not, the most of each.
+    /// The better of two results: one that fits with less capacity; otherwise the maximum of each count.
     pub(crate) fn or_smaller(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Fits { placement: one, .. }, other @ Self::Fits { .. }) if matches!(&other, Self::Fits { placement, .. } if placement.milli() < one.milli()) => {
-                other
+        match (&self, &other) {
+            (Self::Fits { placement: first, .. }, Self::Fits { placement: second, .. }) => {
+                if second.milli() < first.milli() { other } else { self }
             }
-            (fits @ Self::Fits { .. }, _) | (Self::Lacks { .. }, fits @ Self::Fits { .. }) => fits,
-            (Self::Lacks { now, ever }, Self::Lacks { now: n, ever: e }) => {
-                Self::Lacks { now: now.max(n), ever: ever.max(e) }
+            (Self::Fits { .. }, Self::Lacks { .. }) => self,
+            (Self::Lacks { .. }, Self::Fits { .. }) => other,
+            (Self::Lacks { now, ever }, Self::Lacks { now: other_now, ever: other_ever }) => {
+                Self::Lacks { now: *now.max(other_now), ever: *ever.max(other_ever) }
             }
         }
     }
@@ -180,29 +181,32 @@ fn fit_counted(
 ) -> Fit {
     let mut candidates: Vec<NodeRoom<'_>> = Vec::new();
     for (id, node, classes) in snapshot.nodes(donor) {
-        let units = node_units(snapshot, donor, (id, node, classes), wanted, kind, true);
+        let lent = snapshot.occupancy(donor, id);
+        let units = node_units(node, classes, lent, wanted, kind, Load::Current);
         if units > 0 {
-            candidates.push(NodeRoom { id, node, lent: snapshot.occupancy(donor, id), units });
+            candidates.push(NodeRoom { id, node, lent, units });
         }
     }
     let rooms = candidates.iter().map(|candidate| (candidate.node, candidate.lent, candidate.units));
-    let now = reach(rooms, wanted.topology, true);
-    // Which instances make up a member, or lie at which NUMA node, cutting does not look at.
-    let cutting = if is_wired(wanted) { None } else { Cutting::begin(snapshot, donor, wanted, kind, mig_values) };
+    let now = total_room(rooms, wanted.topology, Load::Current);
+    // Cutting considers neither members nor NUMA nodes.
+    let cutting =
+        if needs_wired_node(wanted) { None } else { Cutting::begin(snapshot, donor, wanted, kind, mig_values) };
     let fits = match cutting {
-        Some(cutting) => fit_cut(snapshot, donor, wanted, kind, &candidates, cutting),
-        None => fit_as_it_is(snapshot, donor, wanted, kind, &candidates, now),
+        Some(cutting) => fit_with_cutting(snapshot, donor, wanted, kind, &candidates, cutting),
+        None => fit_uncut(snapshot, donor, wanted, kind, &candidates, now),
     };
     fits.unwrap_or_else(|| {
-        let idle =
-            snapshot.nodes(donor).map(|node| (node.1, None, node_units(snapshot, donor, node, wanted, kind, false)));
-        Fit::Lacks { now, ever: reach(idle, wanted.topology, false) }
+        let idle = snapshot
+            .nodes(donor)
+            .map(|(_, node, classes)| (node, None, node_units(node, classes, None, wanted, kind, Load::Idle)));
+        Fit::Lacks { now, ever: total_room(idle, wanted.topology, Load::Idle) }
     })
 }
 
-/// Fits on devices that stay as they are. Whole nodes may hold enough shares in sum and yet not divide into exactly
-/// what is asked.
-fn fit_as_it_is(
+/// Fits on devices without re-cutting them. Whole nodes may hold enough shares in total and yet not add up to the exact
+/// number.
+fn fit_uncut(
     snapshot: &Snapshot<'_>,
     donor: &ClusterId,
     wanted: &Wanted<'_>,
@@ -210,15 +214,15 @@ fn fit_as_it_is(
     candidates: &[NodeRoom<'_>],
     now: u64,
 ) -> Option<Fit> {
-    let of_size = |count| choose(candidates, count, wanted.piece(), wanted.topology);
-    let chosen = wanted.sizes(now).find_map(of_size)?;
+    let of_size = |count| choose_nodes(candidates, count, wanted.piece(), wanted.topology);
+    let chosen = wanted.share_counts(now).find_map(of_size)?;
     let placement = lay_out(snapshot, donor, wanted, kind, &chosen)?;
-    let waste_milli = i64::try_from(stranded(snapshot, &placement)).unwrap_or(i64::MAX);
+    let waste_milli = i64::try_from(stranded_milli(snapshot, &placement)).unwrap_or(i64::MAX);
     Some(Fit::Fits { placement, waste_milli })
 }
 
-/// Fits where devices are cut: on the node that loses least by it, or else on as few as possible.
-fn fit_cut(
+/// Fits where devices may be re-cut: on the one node that loses least by it, or else on as few nodes as possible.
+fn fit_with_cutting(
     snapshot: &Snapshot<'_>,
     donor: &ClusterId,
     wanted: &Wanted<'_>,
@@ -228,12 +232,11 @@ fn fit_cut(
 ) -> Option<Fit> {
     let count = wanted.gpus.count;
     let mut tried = BTreeSet::new();
-    let mut best: Option<((cutting::Cost, &NodeId), &Node, LaidOut)> = None;
+    let mut best: Option<((cutting::CutCost, &NodeId), &Node, CutLayout)> = None;
     let one_will_do = !(wanted.topology.whole_node || wanted.topology.spread_nodes && count > 1);
     for candidate in candidates.iter().filter(|candidate| candidate.units >= count && one_will_do) {
-        let node = (candidate.id, candidate.node);
-        if tried.insert(cutting.signature(node)) {
-            let laid = cutting.try_out(node, count);
+        if tried.insert(cutting.signature(candidate.id, candidate.node)) {
+            let laid = cutting.simulate(candidate.id, candidate.node, count);
             let rank = (laid.cost, candidate.id);
             if best.as_ref().is_none_or(|(least, _, _)| rank < *least) {
                 best = Some((rank, candidate.node, laid));
@@ -244,10 +247,10 @@ fn fit_cut(
     if let Some(((_, id), _, laid)) = best {
         parts.push((id, count, laid));
     } else {
-        let chosen = choose(candidates, count, wanted.piece(), wanted.topology)?;
+        let chosen = choose_nodes(candidates, count, wanted.piece(), wanted.topology)?;
         network = chosen.network;
         for (candidate, here) in chosen.nodes {
-            parts.push((candidate.id, here, cutting.lay_out((candidate.id, candidate.node), here)));
+            parts.push((candidate.id, here, cutting.lay_out(candidate.id, candidate.node, here)));
         }
     }
     if parts.is_empty() {
@@ -282,68 +285,69 @@ fn offer_generation(snapshot: &Snapshot<'_>, donor: &ClusterId) -> u64 {
     snapshot.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref()).map_or(0, |offer| offer.generation)
 }
 
-/// What stays free on the devices that the placement uses in part. An instance of MIG that stays as it is strands
-/// nothing.
-fn stranded(snapshot: &Snapshot<'_>, placement: &Placement) -> u64 {
-    let mut stranded = 0;
+/// Thousandths that stay free on partly used devices. Existing MIG instances strand nothing.
+fn stranded_milli(snapshot: &Snapshot<'_>, placement: &Placement) -> u64 {
+    let mut stranded_milli = 0;
     for (id, part) in &placement.nodes {
         let lent = snapshot.occupancy(&placement.donor, id);
         for (index, share) in part.devices.iter().filter(|(_, share)| share.slots.is_empty()) {
             let lent = lent.and_then(|node| node.devices.get(index)).copied().unwrap_or(0);
-            stranded += u64::from(crate::model::limits::WHOLE_MILLI.saturating_sub(lent).saturating_sub(share.milli));
+            stranded_milli +=
+                u64::from(crate::model::limits::WHOLE_MILLI.saturating_sub(lent).saturating_sub(share.milli));
         }
     }
-    stranded
+    stranded_milli
 }
 
-/// Shares that fit on a node: by devices, CPU and memory. With `whole_node` a node counts only if all of it is free and
+/// Shares that fit on a node by devices, CPU and memory. With `whole_node`, a node counts only if all of it is free and
 /// wanted.
 fn node_units(
-    snapshot: &Snapshot<'_>,
-    donor: &ClusterId,
-    (id, node, classes): (&NodeId, &Node, &[Option<ClassName>]),
+    node: &Node,
+    classes: &[Option<ClassName>],
+    lent: Option<&NodeOccupancy>,
     wanted: &Wanted<'_>,
     kind: &ResourceKind,
-    as_it_is: bool,
+    load: Load,
 ) -> u32 {
-    if as_it_is && !node.schedulable {
+    if load == Load::Current && !node.schedulable {
         return 0;
     }
-    let lent = snapshot.occupancy(donor, id).filter(|_| as_it_is);
     let mut units = 0_u32;
     for (index, (device, class)) in (0_u32..).zip(node.devices.iter().zip(classes)) {
         let found = serves(device, class.as_ref(), wanted, kind)
             .then(|| {
                 let share = &wanted.gpus.share;
-                if as_it_is { room(device, index, lent, share) } else { room(&device.idle(), index, lent, share) }
+                if load == Load::Current {
+                    room(device, index, lent, share)
+                } else {
+                    room(&device.idle(), index, lent, share)
+                }
             })
             .flatten();
         let here = found.map_or(0, |room| room.units);
-        if wanted.topology.whole_node && (here == 0 || used(lent, index) || (as_it_is && device.local_use_milli > 0)) {
+        if wanted.topology.whole_node
+            && (here == 0 || is_lent(lent, index) || (load == Load::Current && device.local_use_milli > 0))
+        {
             return 0;
         }
         units = units.saturating_add(here);
     }
-    let room = if is_wired(wanted) {
-        Wired::of((node, classes), lent, wanted, kind, as_it_is).units(wanted.most())
+    let room = if needs_wired_node(wanted) {
+        WiredNode::of(node, classes, lent, wanted, kind, load).units(wanted.most())
     } else {
-        let (cpu, memory) = free_cpu_and_memory(node, lent, as_it_is);
-        units.min(parts(cpu, wanted.gpus.cpu_milli_per_gpu)).min(parts(memory, wanted.gpus.memory_mib_per_gpu))
+        let (cpu, memory) = free_cpu_and_memory(node, lent, load);
+        units.min(how_many(cpu, wanted.gpus.cpu_milli_per_gpu)).min(how_many(memory, wanted.gpus.memory_mib_per_gpu))
     };
     if wanted.topology.whole_node && room < units { 0 } else { room }
 }
 
-fn used(lent: Option<&crate::state::occupancy::NodeOccupancy>, index: u32) -> bool {
+fn is_lent(lent: Option<&NodeOccupancy>, index: u32) -> bool {
     lent.is_some_and(|node| node.devices.contains_key(&index))
 }
 
 /// Free CPU in thousandths of a core and memory in MiB.
-pub(crate) fn free_cpu_and_memory(
-    node: &Node,
-    lent: Option<&crate::state::occupancy::NodeOccupancy>,
-    as_it_is: bool,
-) -> (u64, u64) {
-    if !as_it_is {
+pub(crate) fn free_cpu_and_memory(node: &Node, lent: Option<&NodeOccupancy>, load: Load) -> (u64, u64) {
+    if load == Load::Idle {
         return (node.cpu_milli, node.memory_mib);
     }
     let (cpu, memory) = lent.map_or((0, 0), |node| (node.cpu_milli, node.memory_mib));
@@ -353,11 +357,11 @@ pub(crate) fn free_cpu_and_memory(
     )
 }
 
-fn parts(whole: u64, part: u64) -> u32 {
+fn how_many(whole: u64, part: u64) -> u32 {
     whole.checked_div(part).map_or(u32::MAX, |parts| u32::try_from(parts).unwrap_or(u32::MAX))
 }
 
-/// Whether a device is one of those asked for.
+/// Whether a device matches the demand.
 pub(crate) fn serves(device: &Device, class: Option<&ClassName>, wanted: &Wanted<'_>, kind: &ResourceKind) -> bool {
     class == Some(wanted.class)
         && ResourceKind::of(device, &wanted.gpus.share) == *kind
@@ -367,14 +371,13 @@ pub(crate) fn serves(device: &Device, class: Option<&ClassName>, wanted: &Wanted
             .is_none_or(|most| room(device, 0, None, &wanted.gpus.share).is_some_and(|room| room.milli_each <= most))
 }
 
-/// Spreads the shares over the chosen nodes; on each, devices already in part use come first, so that whole ones stay
-/// whole.
+/// Lays the shares on the chosen nodes. On each, devices in part use come first, so that whole ones stay whole.
 fn lay_out(
     snapshot: &Snapshot<'_>,
     donor: &ClusterId,
     wanted: &Wanted<'_>,
     kind: &ResourceKind,
-    chosen: &Chosen<'_>,
+    chosen: &ChosenNodes<'_>,
 ) -> Option<Placement> {
     let mut nodes = LiteMap::new();
     let mut resource_count = 0_u64;
@@ -389,10 +392,10 @@ fn lay_out(
             bandwidth::take(&mut part, candidate.node, network, wanted.topology.rdma_gbits);
         }
         let classes = snapshot.state.device_classes(donor, candidate.id);
-        let laid = if is_wired(wanted) {
-            Wired::of((candidate.node, classes), candidate.lent, wanted, kind, true).lay(here)?
+        let laid = if needs_wired_node(wanted) {
+            WiredNode::of(candidate.node, classes, candidate.lent, wanted, kind, Load::Current).lay(here)?
         } else {
-            lay_on(candidate, classes, wanted, kind, here)
+            lay_on_node(candidate, classes, wanted, kind, here)
         };
         part.numa = laid.numa;
         for (index, (units, room)) in laid.devices {
@@ -413,22 +416,22 @@ fn lay_out(
     })
 }
 
-/// Lays `here` shares on the devices of one node, whatever joins them: where they take less first, then on those in
-/// use.
-fn lay_on(
+/// Lays `here` shares on one node's devices regardless of wiring: devices that take less per share come first, then
+/// those in use.
+fn lay_on_node(
     candidate: &NodeRoom<'_>,
     classes: &[Option<ClassName>],
     wanted: &Wanted<'_>,
     kind: &ResourceKind,
     mut here: u32,
-) -> Laid {
+) -> NodeLayout {
     let mut rooms: Vec<((u32, u32, bool), u32, device::DeviceRoom)> = (0_u32..)
         .zip(candidate.node.devices.iter().zip(classes))
         .filter(|(_, (device, class))| serves(device, class.as_ref(), wanted, kind))
         .filter_map(|(index, (device, _))| {
             let room = room(device, index, candidate.lent, &wanted.gpus.share)?;
             let lent = candidate.lent.and_then(|node| node.devices.get(&index)).copied().unwrap_or(0);
-            let whole = is_of_a_whole_clique(candidate.node, candidate.lent, device);
+            let whole = in_idle_clique(candidate.node, candidate.lent, device);
             (room.units > 0).then_some((
                 (room.milli_each, u32::MAX - lent - device.local_use_milli, whole),
                 index,
@@ -437,7 +440,7 @@ fn lay_on(
         })
         .collect();
     rooms.sort_by_key(|(rank, index, _)| (*rank, *index));
-    let mut laid = Laid::default();
+    let mut laid = NodeLayout::default();
     for (_, index, room) in rooms {
         let units = room.units.min(here);
         if units == 0 {

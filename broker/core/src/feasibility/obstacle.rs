@@ -1,4 +1,4 @@
-//! Reasons why a donor cannot serve a request, and the checks that give them.
+//! Obstacles: reasons why a donor cannot serve a request, and the checks that raise them.
 
 use comity_policy::{Denial, show_gpus};
 use serde::{Deserialize, Serialize};
@@ -10,20 +10,20 @@ use crate::model::placement::Placement;
 use crate::model::time::Timestamp;
 use crate::state::offered::for_leases;
 
-/// What stands in the way.
+/// A reason why a donor cannot serve a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Obstacle {
     /// Stable code: one of policy's, or `donor-excluded`, `donor-silent`, `no-offer`, `delivery-not-offered`,
     /// `no-such-devices`, `local-reserve`, `no-capacity`, `no-nvlink`, `no-numa-alignment`, `no-rdma`,
     /// `wiring-together`, `unhealthy`, `quarantined`.
     pub code: String,
-    /// For people.
+    /// The reason in words.
     pub reason: String,
     /// What would unblock it.
     pub unblock: String,
     /// Policy documents behind it.
     pub by: Vec<String>,
-    /// When it passes by itself, if that is known.
+    /// When it passes by itself, if known.
     #[serde(default)]
     pub until: Option<Timestamp>,
 }
@@ -32,7 +32,7 @@ pub(crate) fn obstacle(code: &str, reason: String, unblock: impl Into<String>) -
     Obstacle { code: code.to_owned(), reason, unblock: unblock.into(), by: Vec::new(), until: None }
 }
 
-/// Whether the donor's agent says that it can serve this delivery now.
+/// Checks that the donor's agent can serve this delivery now.
 pub(crate) fn delivery_offered(
     snapshot: &Snapshot<'_>,
     wanted: Delivery,
@@ -69,15 +69,15 @@ pub(crate) fn permitted(answer: Result<Option<&str>, Box<Denial>>) -> Result<Opt
     })
 }
 
-/// What of a donor's healthy devices local work does not hold, in thousandths, as `snapshot` has its nodes.
-pub(crate) fn not_local(snapshot: &Snapshot<'_>, donor: &ClusterId) -> u64 {
-    if snapshot.is_as_usable() {
+/// Thousandths of a donor's healthy devices that local work does not hold, for the nodes of `snapshot`.
+pub(crate) fn lendable_milli(snapshot: &Snapshot<'_>, donor: &ClusterId) -> u64 {
+    if snapshot.uses_actual_nodes() {
         return snapshot.state.derived.capacities.get(donor).map_or(0, |holds| holds.gpu_milli);
     }
     snapshot.nodes(donor).map(|(_, node, _)| for_leases(node).gpu_milli).sum()
 }
 
-/// The donor's local reserve stays free: what is free on all its healthy devices, less this placement.
+/// Checks that the donor's local reserve stays free alongside this placement.
 pub(crate) fn check_reserve(
     snapshot: &Snapshot<'_>,
     donor: &ClusterId,
@@ -87,7 +87,7 @@ pub(crate) fn check_reserve(
     if reserve == 0 {
         return Ok(());
     }
-    let free = not_local(snapshot, donor).saturating_sub(snapshot.lent_milli(donor));
+    let free = lendable_milli(snapshot, donor).saturating_sub(snapshot.lent_milli(donor));
     if free >= placement.milli().saturating_add(reserve) {
         return Ok(());
     }

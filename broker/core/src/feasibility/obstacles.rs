@@ -1,4 +1,4 @@
-//! Reasons why a donor cannot serve a request.
+//! Detailed reasons why a donor cannot serve a request.
 
 pub(crate) mod never_fits;
 pub(crate) mod no_start;

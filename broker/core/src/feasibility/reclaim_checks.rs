@@ -1,4 +1,4 @@
-//! Whether reclaims are right: checked when one is proposed, and again while it runs.
+//! Checks whether reclaims are justified: when they are proposed, and again while they run.
 
 pub(crate) mod check_reclaims;
 pub(crate) mod failed;

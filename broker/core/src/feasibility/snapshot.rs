@@ -1,4 +1,4 @@
-//! What one matching run sees: the state, plus what it has placed so far itself.
+//! A snapshot: the state as one plan sees it, with the plan's own placements.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -17,56 +17,55 @@ use crate::state::State;
 use crate::state::occupancy::{Changes, NodeOccupancy, Occupancy};
 use crate::state::usable::Usable;
 
-/// A matching run's snapshot.
+/// The state as one plan sees it, with the plan's own placements and releases.
 #[derive(Clone)]
 pub(crate) struct Snapshot<'a> {
     pub(crate) state: &'a State,
     pub(crate) bundle: &'a Bundle,
-    /// Requests that wait behind the one that is being placed and may want MIG instances, the oldest first.
+    /// Waiting requests behind the current one that may want MIG instances, oldest first.
     pub(crate) lookahead: Vec<&'a RequestSpec>,
-    /// Whether somebody reads the reasons.
+    /// Whether to compute detailed reasons, which is costly.
     pub(crate) explains: bool,
-    /// Thousandths that the request which is looked at holds at other donors, or came to hold earlier: limits on one
-    /// request count them too.
+    /// Thousandths of devices that the current request holds elsewhere or held earlier: limits per request count these
+    /// too.
     pub(crate) beside_milli: u64,
-    /// What stands for nodes of which less may be used than is offered.
+    /// Replacements for nodes of which less is usable than offered.
     usable: &'a Usable,
     occupancy: &'a Occupancy,
-    /// Nodes of which this run has placed or released something, with all that is lent of them.
+    /// Total occupancy of the nodes where this plan placed or released something.
     taken: BTreeMap<ClusterId, BTreeMap<NodeId, NodeOccupancy>>,
-    /// Thousandths that this run has placed and released, by donor.
-    moved_milli: BTreeMap<ClusterId, (u64, u64)>,
+    /// Thousandths of devices that this plan placed and released, by donor.
+    changed_milli: BTreeMap<ClusterId, (u64, u64)>,
     usage: Cow<'a, UsageTable>,
-    /// What lies between the origin that asked last and each member cluster, in the order of ids.
-    lines: RefCell<(Option<ClusterId>, Vec<Link>)>,
-    /// The node that was looked up last: one decision asks for the same one again and again.
-    last: Cell<Option<Looked<'a>>>,
+    /// Links from the origin queried last to every member cluster, sorted by id.
+    links: RefCell<(Option<ClusterId>, Vec<Link>)>,
+    /// The node looked up last: one decision queries the same node repeatedly.
+    last_node: Cell<Option<CachedNode<'a>>>,
 }
 
-/// A node that was looked up among many.
+/// A cached node lookup.
 #[derive(Clone, Copy)]
-struct Looked<'a> {
+struct CachedNode<'a> {
     donor: &'a ClusterId,
     id: &'a NodeId,
     node: &'a Node,
-    /// What leases take of it.
-    lent: Option<&'a NodeOccupancy>,
-    /// Its number among the nodes of the offer, if it was looked up by that.
+    /// Occupancy by leases.
+    leased: Option<&'a NodeOccupancy>,
+    /// The node's number in the offer, if it was looked up by number.
     number: Option<u32>,
 }
 
-/// Something that is held until a known end: a lease, or what this run has placed.
+/// Capacity held until a known end: by a lease, or by a placement of this plan.
 #[derive(Clone)]
-pub(crate) struct Held<'p> {
-    /// When it ends at the latest, unless it is renewed.
+pub(crate) struct HeldCapacity<'p> {
+    /// The latest end without renewal.
     pub(crate) end: Timestamp,
-    /// As it counts against limits.
+    /// Usage that counts against limits.
     pub(crate) counts: LeaseUse<'p>,
-    /// What it takes.
     pub(crate) placement: &'p Placement,
 }
 
-/// Who asks for how much for how long: what policy wants to know besides the donor.
+/// A borrowing query to policy, apart from the donor.
 #[derive(Clone, Copy)]
 pub(crate) struct PolicyQuery<'a> {
     pub(crate) tenant: &'a str,
@@ -78,7 +77,7 @@ pub(crate) struct PolicyQuery<'a> {
 }
 
 impl<'a> Snapshot<'a> {
-    /// `None` while no policy bundle is in force: then nothing may be lent.
+    /// `None` while no policy bundle is in force, since then nothing may be lent.
     pub(crate) fn new(state: &'a State) -> Option<Self> {
         let bundle = &*state.policy.as_ref()?.bundle;
         let (occupancy, usage) = (state.occupancy(), Cow::Borrowed(state.usage()));
@@ -91,15 +90,15 @@ impl<'a> Snapshot<'a> {
             usable: &state.derived.usable,
             occupancy,
             taken: BTreeMap::new(),
-            moved_milli: BTreeMap::new(),
+            changed_milli: BTreeMap::new(),
             usage,
-            lines: RefCell::default(),
-            last: Cell::new(None),
+            links: RefCell::default(),
+            last_node: Cell::new(None),
         })
     }
 
-    /// The same where other nodes may be used, or more of them.
-    pub(crate) fn where_usable<'b>(self, usable: &'b Usable) -> Snapshot<'b>
+    /// The same snapshot with other replacements for nodes.
+    pub(crate) fn with_usable<'b>(self, usable: &'b Usable) -> Snapshot<'b>
     where
         'a: 'b,
     {
@@ -112,47 +111,46 @@ impl<'a> Snapshot<'a> {
             usable,
             occupancy: self.occupancy,
             taken: self.taken,
-            moved_milli: self.moved_milli,
+            changed_milli: self.changed_milli,
             usage: self.usage,
-            lines: self.lines,
-            last: Cell::new(None),
+            links: self.links,
+            last_node: Cell::new(None),
         }
     }
 
-    /// Whether nodes are seen as they may be used now.
-    pub(crate) fn is_as_usable(&self) -> bool {
+    /// Whether node replacements are those of the state.
+    pub(crate) fn uses_actual_nodes(&self) -> bool {
         std::ptr::eq(self.usable, &raw const self.state.derived.usable)
     }
 
     pub(crate) fn occupancy(&self, donor: &ClusterId, node: &NodeId) -> Option<&NodeOccupancy> {
         let taken = self.taken.get(donor).and_then(|nodes| nodes.get(node));
-        taken.or_else(|| self.lent(donor, node))
+        taken.or_else(|| self.leased(donor, node))
     }
 
-    /// What leases take of a node, without what this run has placed.
-    fn lent(&self, donor: &ClusterId, node: &NodeId) -> Option<&'a NodeOccupancy> {
-        match self.looked_at(donor, node) {
-            Some(looked) => looked.lent,
+    /// Occupancy of a node by leases, without this plan's changes.
+    fn leased(&self, donor: &ClusterId, node: &NodeId) -> Option<&'a NodeOccupancy> {
+        match self.cached(donor, node) {
+            Some(looked) => looked.leased,
             None => self.occupancy.node(donor, node),
         }
     }
 
-    /// The node that was looked up last, if it is this one.
-    fn looked_at(&self, donor: &ClusterId, id: &NodeId) -> Option<Looked<'a>> {
-        self.last.get().filter(|looked| looked.id == id && looked.donor == donor)
+    fn cached(&self, donor: &ClusterId, id: &NodeId) -> Option<CachedNode<'a>> {
+        self.last_node.get().filter(|looked| looked.id == id && looked.donor == donor)
     }
 
-    /// Which nodes of a donor leases came to or left, without what this run has placed.
+    /// Occupancy changes of a donor's nodes, without this plan's changes.
     pub(crate) fn changes(&self, donor: &ClusterId) -> &'a Changes {
         self.occupancy.changes(donor)
     }
 
     pub(crate) fn lent_milli(&self, donor: &ClusterId) -> u64 {
-        let (placed, released) = self.moved_milli.get(donor).copied().unwrap_or_default();
+        let (placed, released) = self.changed_milli.get(donor).copied().unwrap_or_default();
         self.occupancy.lent_milli(donor).saturating_add(placed).saturating_sub(released)
     }
 
-    /// Nodes of a donor's offer, as they may be used, with the class of each device.
+    /// The usable nodes of a donor's offer, with the class of each device.
     pub(crate) fn nodes(
         &self,
         donor: &ClusterId,
@@ -167,9 +165,8 @@ impl<'a> Snapshot<'a> {
         })
     }
 
-    /// A node of a donor's offer as it may be used.
     pub(crate) fn node(&self, donor: &ClusterId, id: &NodeId) -> Option<&'a Node> {
-        if let Some(looked) = self.looked_at(donor, id) {
+        if let Some(looked) = self.cached(donor, id) {
             return Some(looked.node);
         }
         let (donor, cluster) = self.state.clusters.get_key_value(donor)?;
@@ -179,41 +176,41 @@ impl<'a> Snapshot<'a> {
         };
         let instead = self.usable.get(donor).and_then(|nodes| nodes.get_key_value(id));
         let (id, node) = instead.or_else(offered)?;
-        self.last.set(Some(Looked { donor, id, node, lent: self.occupancy.node(donor, id), number: None }));
+        self.last_node.set(Some(CachedNode { donor, id, node, leased: self.occupancy.node(donor, id), number: None }));
         Some(node)
     }
 
-    /// The node of that number among those of a donor's offer, as it may be used.
+    /// Finds a node by its number in the offer.
     pub(crate) fn node_numbered(&self, donor: &ClusterId, number: u32) -> Option<(&'a NodeId, &'a Node)> {
-        let is_it = |looked: &Looked<'a>| looked.number == Some(number) && looked.donor == donor;
-        if let Some(looked) = self.last.get().filter(is_it) {
-            return Some((looked.id, looked.node));
+        let matches = |cached: &CachedNode<'a>| cached.number == Some(number) && cached.donor == donor;
+        if let Some(cached) = self.last_node.get().filter(matches) {
+            return Some((cached.id, cached.node));
         }
         let (donor, cluster) = self.state.clusters.get_key_value(donor)?;
         let (id, node) = cluster.offer.as_ref()?.nodes.get_indexed(number as usize)?;
         let node = self.usable.get(donor).and_then(|nodes| nodes.get(id)).unwrap_or(node);
-        let lent = self.occupancy.node(donor, id);
-        self.last.set(Some(Looked { donor, id, node, lent, number: Some(number) }));
+        let leased = self.occupancy.node(donor, id);
+        self.last_node.set(Some(CachedNode { donor, id, node, leased, number: Some(number) }));
         Some((id, node))
     }
 
-    /// The number of the node that was looked up last, if it is this one and was looked up by its number.
-    pub(crate) fn number_looked_at(&self, donor: &ClusterId, id: &NodeId) -> Option<u32> {
-        self.looked_at(donor, id)?.number
+    /// The number of a node, if it was looked up last, and by number.
+    pub(crate) fn cached_number(&self, donor: &ClusterId, id: &NodeId) -> Option<u32> {
+        self.cached(donor, id)?.number
     }
 
-    /// Looks at what lies between an origin and each member cluster, in the order of ids.
-    pub(crate) fn lines_from<T>(&self, origin: &ClusterId, look: impl FnOnce(&[Link]) -> T) -> T {
-        let mut lines = self.lines.borrow_mut();
-        if lines.0.as_ref() != Some(origin) {
+    /// Calls `look` with the links from an origin to every member cluster, sorted by id.
+    pub(crate) fn with_links_from<T>(&self, origin: &ClusterId, look: impl FnOnce(&[Link]) -> T) -> T {
+        let mut links = self.links.borrow_mut();
+        if links.0.as_ref() != Some(origin) {
             let members = self.state.clusters.keys();
             let between = members.map(|donor| Link::of(self.state.peering_between(origin, donor))).collect();
-            *lines = (Some(origin.clone()), between);
+            *links = (Some(origin.clone()), between);
         }
-        look(&lines.1)
+        look(&links.1)
     }
 
-    /// What policy says to `ask` at `donor`: the agreement, or the reason against it.
+    /// Asks policy: returns the agreement that permits the loan, or the reason against it.
     pub(crate) fn may_borrow(&self, donor: &ClusterId, ask: PolicyQuery<'_>) -> Result<Option<&'a str>, Box<Denial>> {
         let institution = self.bundle.tenants.get(ask.tenant).map_or("", |tenant| tenant.spec.institution.as_str());
         self.bundle.may_borrow_under(&BorrowFacts {
@@ -230,16 +227,16 @@ impl<'a> Snapshot<'a> {
         })
     }
 
-    /// Counts a placement in, so that the next request of this run sees it.
+    /// Takes a placement, so that the plan's next request sees it.
     pub(crate) fn take(&mut self, tenant: &str, class: &ClassName, agreement: Option<&str>, placement: &Placement) {
         let donor = &placement.donor;
         for (id, part) in &placement.nodes {
-            let before = self.lent(donor, id);
+            let before = self.leased(donor, id);
             let taken = self.taken.entry(donor.clone()).or_default().entry(id.clone());
             let taken = taken.or_insert_with(|| before.cloned().unwrap_or_default());
             taken.take(part, placement.profile.as_deref());
         }
-        let (placed, _) = self.moved_milli.entry(donor.clone()).or_default();
+        let (placed, _) = self.changed_milli.entry(donor.clone()).or_default();
         *placed = placed.saturating_add(placement.milli());
         let institution = self.bundle.tenants.get(tenant).map_or("", |tenant| tenant.spec.institution.as_str());
         self.usage.to_mut().add(&LeaseUse {
@@ -253,44 +250,43 @@ impl<'a> Snapshot<'a> {
         });
     }
 
-    /// Counts what is held out, as if its end had come.
-    pub(crate) fn release(&mut self, held: &Held<'_>) {
+    /// Releases held capacity, as if its end had come.
+    pub(crate) fn release(&mut self, held: &HeldCapacity<'_>) {
         let (donor, placement) = (&held.placement.donor, held.placement);
         let taken = self.taken.entry(donor.clone()).or_default();
         for (id, part) in &placement.nodes {
             let before = || self.occupancy.node(donor, id).cloned().unwrap_or_default();
             taken.entry(id.clone()).or_insert_with(before).give_back(part, placement.profile.as_deref());
         }
-        let (_, released) = self.moved_milli.entry(donor.clone()).or_default();
+        let (_, released) = self.changed_milli.entry(donor.clone()).or_default();
         *released = released.saturating_add(held.counts.gpus_milli);
         self.usage.to_mut().remove(&held.counts);
     }
 
-    /// Counts a lease out of what counts against limits: what a renewal is measured against, and what replaces it.
-    pub(crate) fn without(&mut self, lease: &Lease) {
+    /// Excludes a lease from usage that counts against limits, for its renewal or replacement.
+    pub(crate) fn exclude(&mut self, lease: &Lease) {
         self.usage.to_mut().remove(&lease.as_use());
     }
 
-    /// The same of a whole chain of a request: the last lease of it is to be replaced, and the others are by that.
-    pub(crate) fn without_chain(&mut self, chain: &[LeaseId]) {
+    /// Excludes a request's whole chain of leases: the last is to be replaced, and it replaces the others.
+    pub(crate) fn exclude_chain(&mut self, chain: &[LeaseId]) {
         let state = self.state;
-        chain.iter().filter_map(|id| state.leases.get(id)).for_each(|lease| self.without(lease));
+        chain.iter().filter_map(|id| state.leases.get(id)).for_each(|lease| self.exclude(lease));
     }
 
-    /// Counts a lease as one that is replaced from now on.
-    pub(crate) fn with_replaced(&mut self, lease: &Lease) {
-        self.without(lease);
+    /// Marks the usage of a lease as replaced.
+    pub(crate) fn mark_replaced(&mut self, lease: &Lease) {
+        self.exclude(lease);
         self.usage.to_mut().add(&LeaseUse { replaced: true, ..lease.as_use() });
     }
 
-    /// Counts them in again.
-    pub(crate) fn with_chain_again(&mut self, chain: &[LeaseId]) {
+    /// Undoes [`exclude_chain`](Self::exclude_chain).
+    pub(crate) fn restore_chain(&mut self, chain: &[LeaseId]) {
         let state = self.state;
-        chain.iter().filter_map(|id| state.leases.get(id)).for_each(|lease| self.with_again(lease));
+        chain.iter().filter_map(|id| state.leases.get(id)).for_each(|lease| self.restore(lease));
     }
 
-    /// Counts it in again.
-    fn with_again(&mut self, lease: &Lease) {
+    fn restore(&mut self, lease: &Lease) {
         self.usage.to_mut().add(&lease.as_use());
     }
 }

@@ -1,4 +1,4 @@
-//! One donor's answer to one request: a placement, or the first reason against it.
+//! Asks one donor about one request: a placement, or the first reason against it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,22 +8,22 @@ use serde::{Deserialize, Serialize};
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::{Fit, Wanted, fit};
 use crate::feasibility::obstacle::{Obstacle, check_reserve, delivery_offered, obstacle, permitted};
-use crate::feasibility::obstacles::never_fits::never;
+use crate::feasibility::obstacles::never_fits::never_fits;
 use crate::feasibility::obstacles::no_start::no_start;
-use crate::feasibility::obstacles::not_wired::in_the_way;
+use crate::feasibility::obstacles::not_wired::wiring_obstacle;
 use crate::feasibility::obstacles::unhealthy::unhealthy;
-use crate::feasibility::reclaim_checks::pool::{check_pools, really_free};
+use crate::feasibility::reclaim_checks::pool::{check_pools, without_double_counted};
 use crate::feasibility::snapshot::{PolicyQuery, Snapshot};
 use crate::model::demand::{DeviceChoice, Members, RequestSpec};
 use crate::model::id::{ClassName, ClusterId};
 use crate::model::placement::Placement;
 
-/// One donor's answer.
+/// A donor's answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DonorVerdict {
-    /// Donor.
+    /// The donor.
     pub donor: ClusterId,
-    /// The first reason against it; `None`: it fits.
+    /// The first reason against the donor; `None` if the request fits.
     pub obstacle: Option<Obstacle>,
 }
 
@@ -39,8 +39,8 @@ pub(crate) struct FeasiblePlacement {
 /// Finds room at one donor for devices of one class.
 pub(crate) type Fitter<'f> = &'f mut dyn FnMut(&Snapshot<'_>, &ClusterId, &Wanted<'_>) -> Fit;
 
-/// Asks one donor. Filters come in the order in which their reasons help most: what the request says, whether the donor
-/// is there, what policy says, what is free.
+/// Asks one donor. Filters run in the order in which their reasons help most: the request's own restrictions, the
+/// donor's presence, policy, free capacity.
 pub(crate) fn ask_donor(
     snapshot: &Snapshot<'_>,
     spec: &RequestSpec,
@@ -79,7 +79,7 @@ pub(crate) fn ask_donor(
     }
 }
 
-/// A selector may hit devices of several classes: the classes are tried in name order, and a lease is of one of them.
+/// A selector may match devices of several classes. Classes are tried in name order, and a lease uses one class.
 fn ask_selector(
     snapshot: &Snapshot<'_>,
     spec: &RequestSpec,
@@ -122,31 +122,31 @@ fn ask_class(
         delivery: spec.delivery,
         duration: spec.duration,
     };
-    // Policy first, with the nominal amount: its reasons hold whatever is free.
+    // Policy comes first, with the nominal amount: its reasons hold whatever is free.
     let at_least = permitted(snapshot.may_borrow(donor, ask(spec.least_milli())))?;
     delivery_offered(snapshot, spec.delivery, donor)?;
     let wanted =
         Wanted { class, gpus: &spec.gpus, topology: spec.topology, members: spec.members, selector, most_milli: None };
-    let (mut placement, mut waste_milli, free) = match seek(snapshot, donor, &wanted, fitter) {
+    let (mut placement, mut waste_milli, free) = match fit_checking_pools(snapshot, donor, &wanted, fitter) {
         (Fit::Fits { placement, waste_milli }, free) => (placement, waste_milli, free),
         (Fit::Lacks { now, ever }, _) => {
             if snapshot.explains
-                && let Some(ill) = unhealthy(snapshot, donor, &wanted, (now, spec.least_shares()))
+                && let Some(unhealthy) = unhealthy(snapshot, donor, &wanted, now, spec.least_shares())
             {
-                return Err(Box::new(ill));
+                return Err(Box::new(unhealthy));
             }
             if snapshot.explains
-                && let Some(never) = never(snapshot, donor, &wanted, spec.least_shares())
+                && let Some(never) = never_fits(snapshot, donor, &wanted, spec.least_shares())
             {
                 return Err(Box::new(never));
             }
             if snapshot.explains
-                && let Some(wish) = in_the_way(snapshot, donor, &wanted, spec.least_shares())
+                && let Some(wish) = wiring_obstacle(snapshot, donor, &wanted, spec.least_shares())
             {
                 return Err(Box::new(wish));
             }
-            let mut lacks = lacks(spec, donor, class, now, ever);
-            // Costly to find out, so only where somebody reads it.
+            let mut lacks = lack_obstacle(spec, donor, class, now, ever);
+            // Costly, so computed only for readers.
             if snapshot.explains
                 && now == 0
                 && ever >= spec.least_shares()
@@ -157,7 +157,7 @@ fn ask_class(
             return Err(Box::new(lacks));
         }
     };
-    // What devices really give may be more than nominal: a slice is rounded up.
+    // Devices may give more than the nominal amount: slices are rounded up.
     let granted = |placement: &Placement, free: bool| {
         let agreement = if placement.milli() == spec.least_milli() {
             at_least
@@ -168,7 +168,7 @@ fn ask_class(
         if free { Ok(agreement) } else { check_pools(snapshot, placement).map(|()| agreement) }
     };
     let mut agreement = granted(&placement, free);
-    // More members than it needs may be more than policy allows: the most that it allows is found by halving.
+    // Policy may forbid more members than the minimum: bisection finds the most that it allows.
     if let (Err(_), Some(members)) = (&agreement, spec.members)
         && placement.units() > spec.least_shares()
     {
@@ -176,16 +176,17 @@ fn ask_class(
         let (mut least, mut desired) = (None, members.min);
         while desired < beyond {
             let fewer = Wanted { members: Some(Members { desired, ..members }), ..wanted };
-            let (Fit::Fits { placement: some, waste_milli: waste }, free) = seek(snapshot, donor, &fewer, fitter)
+            let (Fit::Fits { placement: smaller, waste_milli: waste }, free) =
+                fit_checking_pools(snapshot, donor, &fewer, fitter)
             else {
                 break;
             };
-            match granted(&some, free) {
+            match granted(&smaller, free) {
                 Ok(under) => {
-                    (agreement, placement, waste_milli) = (Ok(under), some, waste);
+                    (agreement, placement, waste_milli) = (Ok(under), smaller, waste);
                     least = Some(desired);
                 }
-                // Not even those that it needs.
+                // Policy forbids even the minimum.
                 Err(denied) if least.is_none() => {
                     agreement = Err(denied);
                     break;
@@ -200,22 +201,27 @@ fn ask_class(
     Ok(FeasiblePlacement { placement, class: class.clone(), agreement, waste_milli })
 }
 
-/// What the fitter finds; if local work holds what is counted as free there, what is found without such devices. And
-/// whether it is known that [pools](check_pools) have what was found.
-fn seek(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>, fitter: Fitter<'_>) -> (Fit, bool) {
+/// Runs the fitter; if local work holds devices of its placement, fits again without such devices. The flag tells
+/// whether the placement is known to pass [`check_pools`].
+fn fit_checking_pools(
+    snapshot: &Snapshot<'_>,
+    donor: &ClusterId,
+    wanted: &Wanted<'_>,
+    fitter: Fitter<'_>,
+) -> (Fit, bool) {
     let found = fitter(snapshot, donor, wanted);
     let Fit::Fits { placement, .. } = &found else { return (found, false) };
     if check_pools(snapshot, placement).is_ok() {
         return (found, true);
     }
-    let free = really_free(snapshot, donor);
-    match fit(&snapshot.clone().where_usable(&free), donor, wanted, &mut MigValues::default()) {
+    let free = without_double_counted(snapshot, donor);
+    match fit(&snapshot.clone().with_usable(&free), donor, wanted, &mut MigValues::default()) {
         other @ Fit::Fits { .. } => (other, false),
         Fit::Lacks { .. } => (found, false),
     }
 }
 
-fn lacks(spec: &RequestSpec, donor: &ClusterId, class: &ClassName, now: u64, ever: u64) -> Obstacle {
+fn lack_obstacle(spec: &RequestSpec, donor: &ClusterId, class: &ClassName, now: u64, ever: u64) -> Obstacle {
     let count = spec.least_shares();
     let place = if spec.topology.same_node { "on one node" } else { "in all" };
     if ever == 0 {

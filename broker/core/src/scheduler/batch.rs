@@ -1,9 +1,8 @@
-//! Requests that are placed together: the same ones, the largest first, where that lets in one more or leaves less
-//! idle.
+//! Batch placement: re-places recent requests, largest first, to admit one more request or to waste less.
 //!
-//! Everything of one plan begins at the same time, so to those that are placed either way it does not matter who was
-//! placed first: fairness and priority have said who, and only where is tried again. A new way is taken only if nobody
-//! of the old one is left out or gets less, so the plain order is never worse for anyone.
+//! All placements of a plan start at the same time, so the order among placed requests does not matter to them.
+//! Fairness and priority have chosen the requests; only their places are reconsidered. The new placement is used only
+//! if every request keeps at least its former amount, so no one is worse off than in plain order.
 
 use crate::feasibility::donors::spread::Found;
 use crate::feasibility::snapshot::Snapshot;
@@ -14,114 +13,129 @@ use crate::model::request::Request;
 use crate::scheduler::plan::Plan;
 use crate::scheduler::planning::Planning;
 
-/// Requests that are placed again together.
+/// Requests per batch.
 pub(crate) const MAX_BATCH: usize = 64;
-/// Times that one plan tries to let one more in.
-pub(crate) const MAX_TRIES: usize = 2;
+/// Attempts per plan to admit one more request.
+pub(crate) const MAX_ADMIT_TRIES: usize = 2;
 
-/// What was placed since a plan stood so.
+/// The requests placed since a given point of the plan.
 pub(crate) struct Batch<'a> {
-    /// From where on its placements are in the plan, and among what is placed.
-    first: usize,
+    /// Number of the plan's placements before the batch.
+    first_placement: usize,
+    /// Number of entries of [`Planning::placed`] before the batch.
     first_placed: usize,
     requests: Vec<(RequestId, &'a Request)>,
 }
 
 impl<'a> Batch<'a> {
-    /// Nothing placed since `run` and `plan` stand so.
-    pub(crate) fn begin(run: &Planning<'a, '_>, plan: &Plan) -> Self {
-        Self { first: plan.placements.len(), first_placed: run.placed.len(), requests: Vec::new() }
+    /// An empty batch that starts at the present end of `plan`.
+    pub(crate) fn begin(planning: &Planning<'a, '_>, plan: &Plan) -> Self {
+        let (first_placement, first_placed) = (plan.placements.len(), planning.placed.len());
+        Self { first_placement, first_placed, requests: Vec::new() }
     }
 
-    /// Counts in what was placed last.
+    /// Adds the request placed last.
     pub(crate) fn add(&mut self, id: RequestId, request: &'a Request) {
         self.requests.push((id, request));
     }
 
-    /// Whether no more may be added.
     pub(crate) fn is_full(&self) -> bool {
         self.requests.len() >= MAX_BATCH
     }
 }
 
-/// Thousandths of devices, of cores, and memory that a request asks for: the largest is placed first.
-fn size(request: &Request) -> (u64, u64, u64) {
+/// Thousandths of devices, thousandths of cores, and memory: batches are placed in descending order of this.
+fn demand_size(request: &Request) -> (u64, u64, u64) {
     let asked = crate::model::amounts::Amounts::asked(&request.spec);
     (asked.gpu_milli, asked.cpu_milli, asked.memory_mib)
 }
 
+/// What repacking a batch must achieve.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Goal {
+    /// Place the batch together with one more request.
+    AdmitOneMore,
+    /// Waste less than the batch does now.
+    WasteLess,
+}
+
 impl<'a> Planning<'a, '_> {
-    /// Places the batch again, the largest first, together with a request that did not fit behind it; true if that is
-    /// in now.
-    pub(crate) fn let_in(
+    /// Re-places the batch together with `id`, which did not fit behind it. Returns whether that succeeded.
+    pub(crate) fn admit_with_batch(
         &mut self,
         plan: &mut Plan,
         batch: &Batch<'a>,
-        more: (RequestId, &'a Request),
+        id: RequestId,
+        request: &'a Request,
         tries: &mut usize,
     ) -> bool {
-        if batch.requests.is_empty() || *tries >= MAX_TRIES {
+        if batch.requests.is_empty() || *tries >= MAX_ADMIT_TRIES {
             return false;
         }
         *tries += 1;
-        let mut turn = batch.requests.clone();
-        turn.push(more);
-        self.place_again(plan, batch, turn, false)
+        let mut requests = batch.requests.clone();
+        requests.push((id, request));
+        self.repack(plan, batch, requests, Goal::AdmitOneMore)
     }
 
-    /// Places the batch again, the largest first, if that leaves less idle.
-    pub(crate) fn tidy(&mut self, plan: &mut Plan, batch: &Batch<'a>) -> bool {
-        self.place_again(plan, batch, batch.requests.clone(), true)
+    /// Re-places the batch if that wastes less. Returns whether it did.
+    pub(crate) fn repack_batch(&mut self, plan: &mut Plan, batch: &Batch<'a>) -> bool {
+        self.repack(plan, batch, batch.requests.clone(), Goal::WasteLess)
     }
 
-    fn place_again(
+    fn repack(
         &mut self,
         plan: &mut Plan,
         batch: &Batch<'a>,
-        mut turn: Vec<(RequestId, &'a Request)>,
-        must_waste_less: bool,
+        mut requests: Vec<(RequestId, &'a Request)>,
+        goal: Goal,
     ) -> bool {
-        turn.sort_by_key(|(_, request)| std::cmp::Reverse(size(request)));
-        let plain = batch.requests.iter().map(|(id, _)| *id);
-        if turn.len() < 2 || turn.iter().map(|(id, _)| *id).take(batch.requests.len()).eq(plain) {
+        requests.sort_by_key(|(_, request)| std::cmp::Reverse(demand_size(request)));
+        let plain_order = batch.requests.iter().map(|(id, _)| *id);
+        if requests.len() < 2 || requests.iter().map(|(id, _)| *id).take(batch.requests.len()).eq(plain_order) {
             return false;
         }
-        let old = plan.placements.split_off(batch.first);
+        let old = plan.placements.split_off(batch.first_placement);
         let old_placed = self.placed.split_off(batch.first_placed);
-        let seen = (self.snapshot.clone(), self.reserved.as_ref().map(|reserved| reserved.snapshot.clone()));
-        self.each_view(|snapshot| old_placed.iter().for_each(|placed| snapshot.release(&placed.held())));
-        old_placed.iter().for_each(|placed| self.look_again(&placed.candidate));
+        let before = self.snapshot.clone();
+        let reserved_before = self.reserved.as_ref().map(|reserved| reserved.snapshot.clone());
+        self.update_views(|snapshot| old_placed.iter().for_each(|placed| snapshot.release(&placed.as_held())));
+        old_placed.iter().for_each(|placed| self.refresh_index(&placed.candidate));
         let waste: i64 = old_placed.iter().map(|placed| placed.candidate.waste_milli).sum();
-        let found = self.place_all(&turn, &old).filter(|(_, new)| !must_waste_less || *new < waste);
+        let found = self.place_all(&requests, &old);
+        let found = found.filter(|(_, new_waste)| goal == Goal::AdmitOneMore || *new_waste < waste);
         if let Some((proposals, _)) = found {
             plan.placements.extend(proposals);
-            // There may be room now where there was none.
+            // Failed demands may fit now.
             self.failed.clear();
             return true;
         }
         let tried = self.placed.split_off(batch.first_placed);
-        self.see(seen.0, seen.1);
+        self.restore_snapshots(before, reserved_before);
         for placed in tried.iter().chain(&old_placed) {
-            self.look_again(&placed.candidate);
+            self.refresh_index(&placed.candidate);
         }
         plan.placements.extend(old);
         self.placed.extend(old_placed);
         false
     }
 
-    /// Places all of those, in this order, none with less than it had; and what that leaves idle.
+    /// Places all `requests` in this order, none with less than in `old`; returns the proposals and their waste.
     fn place_all(
         &mut self,
-        turn: &[(RequestId, &'a Request)],
+        requests: &[(RequestId, &'a Request)],
         old: &[ProposedPlacement],
     ) -> Option<(Vec<ProposedPlacement>, i64)> {
         let (mut proposals, mut waste) = (Vec::new(), 0_i64);
-        for (id, request) in turn {
-            let had = old.iter().find(|proposed| proposed.request == *id);
-            let had: u64 =
-                had.into_iter().flat_map(ProposedPlacement::parts).map(crate::model::placement::Placement::units).sum();
+        for (id, request) in requests {
+            let before = old.iter().find(|proposed| proposed.request == *id);
+            let units_before: u64 = before
+                .into_iter()
+                .flat_map(ProposedPlacement::parts)
+                .map(crate::model::placement::Placement::units)
+                .sum();
             let found: Found = self.find(&request.spec, Some(request))?;
-            if found.iter().map(|part| part.placement.units()).sum::<u64>() < had {
+            if found.iter().map(|part| part.placement.units()).sum::<u64>() < units_before {
                 return None;
             }
             waste = found.iter().fold(waste, |waste, part| waste.saturating_add(part.waste_milli));
@@ -130,16 +144,16 @@ impl<'a> Planning<'a, '_> {
         Some((proposals, waste))
     }
 
-    fn see(&mut self, snapshot: Snapshot<'a>, reserved: Option<Snapshot<'a>>) {
+    fn restore_snapshots(&mut self, snapshot: Snapshot<'a>, reserved: Option<Snapshot<'a>>) {
         self.snapshot = snapshot;
         if let (Some(reserved), Some(snapshot)) = (&mut self.reserved, reserved) {
             reserved.snapshot = snapshot;
         }
     }
 
-    /// The nodes of a placement count as they are seen now.
-    pub(crate) fn look_again(&mut self, candidate: &FeasiblePlacement) {
+    /// Updates the index for the nodes of a placement after the snapshots were restored.
+    pub(crate) fn refresh_index(&mut self, candidate: &FeasiblePlacement) {
         let snapshot = self.reserved.as_ref().map_or(&self.snapshot, |reserved| &reserved.snapshot);
-        self.index.take(snapshot, &candidate.placement);
+        self.index.update_nodes(snapshot, &candidate.placement);
     }
 }

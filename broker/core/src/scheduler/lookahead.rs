@@ -1,4 +1,4 @@
-//! Which waiting requests are kept a place for while another is placed.
+//! The requests behind the current one: placement leaves room for their MIG instances.
 
 use std::collections::VecDeque;
 
@@ -9,26 +9,26 @@ use crate::model::request::Request;
 use crate::scheduler::order::Hypothetical;
 use crate::state::State;
 
-/// Waiting requests that MIG instances may serve, the oldest first; those that were served are left out. They are
-/// looked for when the first such request is served.
+/// Waiting requests that MIG instances may serve, oldest first, without those already served. Filled lazily, once the
+/// first such request is served.
 pub(crate) struct Lookahead<'a> {
     near: VecDeque<(RequestId, &'a RequestSpec)>,
     rest: Box<dyn Iterator<Item = (RequestId, &'a RequestSpec)> + 'a>,
 }
 
 impl<'a> Lookahead<'a> {
-    /// Of all that wait, and one that is looked at as if it did.
+    /// Covers all waiting requests, and the hypothetical one.
     pub(crate) fn new(state: &'a State, hypothetical: Option<&'a Hypothetical<'a>>) -> Self {
         let waiting = state.derived.queue.by_age.iter();
         let requests = waiting.filter_map(|(_, id)| Some((*id, &state.requests.get(id)?.spec)));
         let requests = requests.chain(hypothetical.map(|it| (it.id, &it.request.spec)));
-        Self { near: VecDeque::new(), rest: Box::new(requests.filter(|(_, spec)| may_be_slices(spec))) }
+        Self { near: VecDeque::new(), rest: Box::new(requests.filter(|(_, spec)| may_use_mig(spec))) }
     }
 
-    /// Those behind `id`, which is served now. None where it is not itself served by instances: then they are not in
-    /// its way.
+    /// The requests behind `id`, which is being served. Empty unless MIG instances may serve `id`, since they would not
+    /// compete.
     pub(crate) fn behind(&mut self, id: RequestId, request: &Request) -> Vec<&'a RequestSpec> {
-        if !may_be_slices(&request.spec) {
+        if !may_use_mig(&request.spec) {
             return Vec::new();
         }
         self.near.extend(self.rest.by_ref().take(MAX_LOOKAHEAD - self.near.len()));
@@ -40,7 +40,7 @@ impl<'a> Lookahead<'a> {
     }
 }
 
-/// Whether MIG instances could be what serves it.
-pub(crate) fn may_be_slices(spec: &RequestSpec) -> bool {
+/// Whether MIG instances may serve the demand.
+pub(crate) fn may_use_mig(spec: &RequestSpec) -> bool {
     matches!(spec.gpus.share, Share::MigProfile(_) | Share::MemoryMib(_))
 }

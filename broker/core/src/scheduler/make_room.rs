@@ -1,13 +1,12 @@
-//! What a plan does for leases that are being reclaimed and for those who need their room.
+//! Handles reclaims within a plan: requests that wait for reclaimed room, and reclaimed leases that need a new place.
 //!
-//! A request for which leases were reclaimed is served first, and what it waits for is kept free of others until they
-//! are gone. A lease that is being reclaimed is sought a new place for before anything new begins: its work is further
-//! than theirs.
+//! Requests with reclaimed room are served first; until the leases are gone, that room is reserved for them. Reclaimed
+//! leases get new places before anything new starts, because their work has progressed further.
 
 use std::collections::BTreeSet;
 
-use crate::feasibility::reclaim_checks::preemption::{for_whom, going};
-use crate::feasibility::reclaim_checks::repair::is_right;
+use crate::feasibility::reclaim_checks::preemption::{beneficiary_of, departing_leases, may_preempt};
+use crate::feasibility::reclaim_checks::repair::repair_holds;
 use crate::feasibility::release::fits_when_gone;
 use crate::model::id::{ClusterId, LeaseId, RequestId};
 use crate::model::lease::Lease;
@@ -17,20 +16,21 @@ use crate::model::reclaim::ReclaimReason;
 use crate::model::request::Request;
 use crate::model::time::Timestamp;
 use crate::scheduler::find_repair::{Repair, repair_for};
+use crate::scheduler::misses::SearchBudget;
 use crate::scheduler::plan::Plan;
 use crate::scheduler::planning::Planning;
-use crate::scheduler::preempt::{Room, room_for};
-use crate::scheduler::reserve::{Start, end_if_reclaimed, end_of};
+use crate::scheduler::preempt::{Room, cheapest_room};
+use crate::scheduler::reserve::{Start, end_if_reclaimed, lease_end};
 use crate::state::gang::replacing;
 
-/// Requests for which one plan keeps room that is being made.
-const MAX_ROOMS: usize = 16;
-/// Leases that one plan seeks a new place for; those that end first come first.
-const MAX_MOVES: usize = 64;
+/// Requests waiting for reclaimed room that one plan serves.
+const MAX_ROOM_WAITERS: usize = 16;
+/// Reclaimed leases that one plan tries to re-place; those that end first come first.
+const MAX_RELOCATIONS: usize = 64;
 impl<'a> Planning<'a, '_> {
-    /// Serves requests for which leases were reclaimed, by priority, and keeps free what the others wait for. Those
-    /// that were placed, in that order.
-    pub(crate) fn enter_rooms(&mut self, plan: &mut Plan, limit: usize) -> Vec<RequestId> {
+    /// Serves requests for which leases were reclaimed, by priority, and reserves room for those that must wait.
+    /// Returns the served requests in that order.
+    pub(crate) fn serve_room_waiters(&mut self, plan: &mut Plan, limit: usize) -> Vec<RequestId> {
         let state = self.snapshot.state;
         let value = |request: &Request| {
             self.snapshot.bundle.priority_value(request.spec.priority.as_ref().map(crate::PriorityName::as_str))
@@ -40,73 +40,79 @@ impl<'a> Planning<'a, '_> {
         let mut waiting: Vec<(RequestId, &Request)> = waiting.collect();
         waiting.sort_by_key(|(id, request)| (std::cmp::Reverse(value(request)), *id));
         let mut served = Vec::new();
-        for (id, request) in waiting.into_iter().take(MAX_ROOMS) {
+        for (id, request) in waiting.into_iter().take(MAX_ROOM_WAITERS) {
             if plan.placements.len() >= limit {
                 break;
             }
-            if let Some(found) = self.best(request) {
+            if let Some(found) = self.find_unless_failed(request) {
                 let proposed = self.propose(id, request, found);
                 plan.placements.push(proposed);
                 served.push(id);
             } else if let Some(donor) = &request.room_at {
-                let gone: Vec<&Lease> = going(state, donor).map(|(_, lease)| lease).collect();
-                let its = gone.iter().filter(|lease| for_whom(state, lease) == Some(id));
-                let begins = its.map(|lease| end_of(lease, state.log_time)).max().unwrap_or(state.log_time);
-                self.keep_room(request, (donor, begins), &gone);
+                let departing: Vec<&Lease> = departing_leases(state, donor).map(|(_, lease)| lease).collect();
+                let reclaimed = departing.iter().filter(|lease| beneficiary_of(state, lease) == Some(id));
+                let starts_by = reclaimed.map(|lease| lease_end(lease, state.log_time)).max().unwrap_or(state.log_time);
+                self.reserve_after_reclaims(request, donor, starts_by, &departing);
             }
         }
         served
     }
 
-    /// Keeps free what a request gets at a donor once those are gone, which is then at the latest; nothing if it fits
-    /// not even then.
-    fn keep_room(&mut self, request: &'a Request, (donor, begins): (&ClusterId, Timestamp), gone: &[&Lease]) {
-        let candidate = fits_when_gone(&self.snapshot, &request.spec, donor, gone.iter().copied());
-        // Nobody passes, however short: leases are being reclaimed only as long as their room is what is missing.
+    /// Reserves the place of a request at `donor` once `departing` are gone, at `starts_by` at the latest. Does nothing
+    /// if the request would not fit even then.
+    fn reserve_after_reclaims(
+        &mut self,
+        request: &'a Request,
+        donor: &ClusterId,
+        starts_by: Timestamp,
+        departing: &[&Lease],
+    ) {
+        let candidate = fits_when_gone(&self.snapshot, &request.spec, donor, departing.iter().copied());
+        // No backfill, however short: a reclaim is justified only while its room is what the request lacks.
         let at = self.snapshot.state.log_time;
         if let Some(candidate) = candidate {
-            self.keep_free(request, Start { at, found: vec![candidate] }, begins);
+            self.reserve_start(request, Start { at, found: vec![candidate] }, starts_by);
         }
     }
 
-    /// Proposes to call leases back for a request that may preempt and fits nowhere; true if that is done already, or
-    /// is now.
-    pub(crate) fn make_room(&mut self, plan: &mut Plan, id: RequestId, request: &'a Request) -> bool {
+    /// Proposes reclaims for a request that fits nowhere, by repair or preemption. Returns true if reclaims are
+    /// proposed, or are in progress already.
+    pub(crate) fn reclaim_for(&mut self, plan: &mut Plan, id: RequestId, request: &'a Request) -> bool {
         let state = self.snapshot.state;
+        let is_hypothetical = self.hypothetical.is_some_and(|it| it.id == id);
+        let budget = if is_hypothetical { SearchBudget::Unlimited } else { SearchBudget::PerPlan };
         if let Some(donor) = &request.room_at
-            && going(state, donor).any(|(_, lease)| for_whom(state, lease) == Some(id))
+            && departing_leases(state, donor).any(|(_, lease)| beneficiary_of(state, lease) == Some(id))
         {
             return true;
         }
-        let may_preempt = crate::feasibility::reclaim_checks::preemption::preempts(state, request);
+        let may_preempt = may_preempt(state, request);
         let may_repair = self.has_waited(request, 1);
-        if !(may_preempt || may_repair)
-            || !self.room_misses.try_for(id, self.hypothetical.is_some_and(|it| it.id == id))
-        {
+        if !(may_preempt || may_repair) || !self.room_misses.may_search(id, budget) {
             return false;
         }
         let taken = plan.reclaims.iter().filter_map(|reclaim| state.leases.get(&reclaim.lease));
         let busy: BTreeSet<&ClusterId> = taken.map(|lease| &lease.placement.donor).collect();
         let left = MAX_RECLAIMS_PER_COMMAND.saturating_sub(plan.reclaims.len());
-        // Nobody loses by a repair, so it comes first.
+        // A repair costs nobody anything, so it comes before preemption.
         let repair = if may_repair { repair_for(&self.snapshot, &request.spec, &busy) } else { None };
         let repair = repair.filter(|repair| repair.moves.len() <= left);
-        let room = || room_for(&self.snapshot, request, &busy).filter(|room| room.victims.len() <= left);
+        let room = || cheapest_room(&self.snapshot, request, &busy).filter(|room| room.victims.len() <= left);
         let (victims, reason): (Vec<LeaseId>, _) = if let Some(Repair { moves, places, .. }) = repair {
             let (at, reason) = (state.log_time, ReclaimReason::Repair { by: id });
-            let begins = moves.iter().map(|(_, lease)| end_if_reclaimed(state, lease, &reason)).max().unwrap_or(at);
-            self.keep_free(request, Start { at, found: vec![places.own] }, begins);
-            for (moved, found) in places.others {
-                self.keep_free(moved, Start { at, found }, at);
+            let starts_by = moves.iter().map(|(_, lease)| end_if_reclaimed(state, lease, &reason)).max().unwrap_or(at);
+            self.reserve_start(request, Start { at, found: vec![places.requested] }, starts_by);
+            for (moved, found) in places.moved {
+                self.reserve_start(moved, Start { at, found }, at);
             }
             (moves.iter().map(|(lease, _)| *lease).collect(), reason)
         } else if let Some(Room { donor, victims, .. }) = room() {
-            let goes = going(state, donor).map(|(_, lease)| lease);
-            let all: Vec<&Lease> = goes.chain(victims.iter().map(|victim| victim.lease)).collect();
+            let departing = departing_leases(state, donor).map(|(_, lease)| lease);
+            let all: Vec<&Lease> = departing.chain(victims.iter().map(|victim| victim.lease)).collect();
             let reason = ReclaimReason::Preempted { by: id };
             let ends = victims.iter().map(|victim| end_if_reclaimed(state, victim.lease, &reason));
-            let begins = ends.max().unwrap_or(state.log_time);
-            self.keep_room(request, (donor, begins), &all);
+            let starts_by = ends.max().unwrap_or(state.log_time);
+            self.reserve_after_reclaims(request, donor, starts_by, &all);
             (victims.iter().map(|victim| victim.id).collect(), reason)
         } else {
             self.room_misses.since.insert(id, state.log_time);
@@ -116,8 +122,8 @@ impl<'a> Planning<'a, '_> {
         true
     }
 
-    /// Drops repairs that do not hold beside all that was placed after they were found.
-    pub(crate) fn check_repairs(&self, plan: &mut Plan) {
+    /// Drops repairs that later placements of this plan have invalidated.
+    pub(crate) fn drop_invalid_repairs(&self, plan: &mut Plan) {
         let state = self.snapshot.state;
         let asked = plan.reclaims.iter().filter(|reclaim| matches!(reclaim.reason, ReclaimReason::Repair { .. }));
         let by: BTreeSet<RequestId> = asked.filter_map(|reclaim| reclaim.reason.for_request()).collect();
@@ -127,20 +133,20 @@ impl<'a> Planning<'a, '_> {
             let moves: Vec<(LeaseId, &Lease)> =
                 moves.filter_map(|reclaim| Some((reclaim.lease, state.leases.get(&reclaim.lease)?))).collect();
             let donor = moves.first().map(|(_, lease)| &lease.placement.donor);
-            if !donor.is_some_and(|donor| is_right(&self.snapshot, by, donor, &moves)) {
+            if !donor.is_some_and(|donor| repair_holds(&self.snapshot, by, donor, &moves)) {
                 plan.reclaims.retain(|reclaim| reclaim.reason != reason);
             }
         }
     }
 
-    /// Seeks a new place for leases that are being reclaimed, those first that end first. What is replaced counts
-    /// against limits only once.
-    pub(crate) fn move_reclaimed(&mut self, plan: &mut Plan, limit: usize) {
+    /// Places reclaimed leases again, those that end first before others. A replaced lease and its replacement count
+    /// once against limits.
+    pub(crate) fn replace_reclaimed(&mut self, plan: &mut Plan, limit: usize) {
         let state = self.snapshot.state;
         let mut moving: Vec<(Option<Timestamp>, LeaseId, &'a Lease)> =
             state.reclaiming().map(|(id, lease)| (lease.due(), id, lease)).collect();
         moving.sort_by_key(|(due, id, _)| (*due, *id));
-        for (_, id, lease) in moving.into_iter().take(MAX_MOVES) {
+        for (_, id, lease) in moving.into_iter().take(MAX_RELOCATIONS) {
             let Some(request) = state.requests.get(&lease.request).filter(|_| plan.placements.len() < limit) else {
                 continue;
             };
@@ -148,12 +154,12 @@ impl<'a> Planning<'a, '_> {
                 continue;
             }
             let chain = request.chain_of(state, id);
-            self.each_view(|snapshot| snapshot.without_chain(&chain));
+            self.update_views(|snapshot| snapshot.exclude_chain(&chain));
             let places = replacing(state, request, id);
             let found = places.iter().find_map(|spec| self.find(spec, Some(request)));
-            self.each_view(|snapshot| snapshot.with_chain_again(&chain));
+            self.update_views(|snapshot| snapshot.restore_chain(&chain));
             if let Some(found) = found {
-                self.each_view(|snapshot| snapshot.with_replaced(lease));
+                self.update_views(|snapshot| snapshot.mark_replaced(lease));
                 let proposed = self.propose(lease.request, request, found);
                 plan.placements.push(ProposedPlacement { aim: Aim::Replace(id), ..proposed });
             }

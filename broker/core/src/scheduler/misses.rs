@@ -1,4 +1,4 @@
-//! Negative caches: what was looked for in vain, and need not be looked for again yet.
+//! Negative caches: requests whose last search found nothing and need not be repeated yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,57 +7,67 @@ use crate::model::id::{ClusterId, RequestId};
 use crate::model::time::{Millis, Timestamp};
 use crate::state::State;
 
-/// Requests for which one plan looks whose place they could take: each takes a look at what every donor lends.
+/// Room searches per plan: each examines the leases of every donor.
 const MAX_ROOM_SEARCHES: usize = 8;
-/// How long it is remembered that nobody can make room for a request.
-const ROOM_MISS_KEPT: Millis = Millis::from_secs(10);
+/// Lifetime of a failed room search.
+const ROOM_MISS_TTL: Millis = Millis::from_secs(10);
 
-/// Requests that nobody could make room for, lately.
+/// Whether a room search counts against the budget of its plan.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SearchBudget {
+    /// At most [`MAX_ROOM_SEARCHES`] searches per plan.
+    PerPlan,
+    /// For a hypothetical request, whose answer somebody waits for.
+    Unlimited,
+}
+
+/// Requests for which a recent search found no room to reclaim.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RoomMisses {
     pub(crate) since: BTreeMap<RequestId, Timestamp>,
-    looked_at: usize,
+    searches: usize,
 }
 
 impl RoomMisses {
-    /// Begins a plan.
+    /// Begins a plan: drops expired entries and resets the budget.
     pub(crate) fn begin(&mut self, now: Timestamp) {
-        self.looked_at = 0;
-        self.since.retain(|_, since| now.since(*since) < ROOM_MISS_KEPT);
+        self.searches = 0;
+        self.since.retain(|_, since| now.since(*since) < ROOM_MISS_TTL);
     }
 
-    /// Whether it is worth looking for `id`; where that is all that is asked, its turn need not be waited for.
-    pub(crate) fn try_for(&mut self, id: RequestId, is_asked: bool) -> bool {
-        if !is_asked && self.looked_at >= MAX_ROOM_SEARCHES || self.since.contains_key(&id) {
+    /// Whether to search room for `id`; counts the search.
+    pub(crate) fn may_search(&mut self, id: RequestId, budget: SearchBudget) -> bool {
+        let exhausted = budget == SearchBudget::PerPlan && self.searches >= MAX_ROOM_SEARCHES;
+        if exhausted || self.since.contains_key(&id) {
             return false;
         }
-        self.looked_at += 1;
+        self.searches += 1;
         true
     }
 }
 
-/// How long it is remembered that no end of leases makes room for a request: policy has dates.
-const START_MISS_KEPT: Millis = Millis::from_mins(1);
+/// Lifetime of a failed start search: policy depends on dates.
+const START_MISS_TTL: Millis = Millis::from_mins(1);
 
-/// Requests that nothing that ends makes room for, as long as donors offer the same.
+/// Requests that no lease end makes room for, valid while offers and policy stay the same.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StartMisses {
     since: Timestamp,
-    /// By donor: generation of its offer, and whether it is heard.
+    /// By donor: offer generation, and whether the donor is connected.
     donors: BTreeMap<ClusterId, (u64, bool)>,
     policy: String,
     pub(crate) requests: BTreeSet<RequestId>,
 }
 
 impl StartMisses {
-    /// Forgets all if anything is different that could give hope.
+    /// Forgets all if anything changed that could make room.
     pub(crate) fn begin(&mut self, state: &State) {
         let of = |(id, cluster): (&ClusterId, &Cluster)| {
             (id.clone(), (cluster.offer.as_ref().map_or(0, |offer| offer.generation), cluster.connected))
         };
         let donors: BTreeMap<_, _> = state.clusters.iter().map(of).collect();
         let policy = state.policy.as_ref().map_or("", |record| record.bundle.hash.as_str());
-        let old = state.log_time.since(self.since) >= START_MISS_KEPT;
+        let old = state.log_time.since(self.since) >= START_MISS_TTL;
         if old || self.donors != donors || self.policy != policy {
             *self = Self { since: state.log_time, donors, policy: policy.to_owned(), requests: BTreeSet::new() };
         }

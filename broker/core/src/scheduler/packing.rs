@@ -1,26 +1,25 @@
-//! Packing: from which node a task should be served, so that in the end as little as possible is stranded.
+//! Packing: chooses the node that serves a task so that little capacity is stranded in the end.
 //!
-//! Nodes of equal shape with the same free amounts are one *state*; a decision is between states, not between nodes. A
-//! state is worth what would stay idle on it if the work came that is asked for lately: fixed rollouts of such work are
-//! played on it. What a task costs on a state is how much that grows, and prices for what is scarce.
+//! Nodes of equal shape with equal free amounts share one *state*. Packing decides between states, not between nodes.
+//! The value of a state is the capacity that would stay idle on it if recent work kept coming: packing plays fixed
+//! rollouts of that work on the state. The cost of a task on a state is the growth of that idle capacity, plus prices
+//! for scarce capacity.
 //!
 //! ```text
 //! cost = idle after rollouts(state after) − idle after rollouts(state before)      rollout.rs
-//!        (idle devices, and where CPU runs out before they do, work without
-//!        devices that is refused)                                                refusals.rs
-//!      + a little for what the node is left with                                 cost.rs
-//!      + thousandths of devices taken × scarcity of the shape                    scarcity.rs
-//!      + Σ over sorts of gang: slots lost × price of a slot                      slots.rs
+//!        (idle devices; where CPU runs out first, also refused CPU-only work)      refusals.rs
+//!      + a small weight on the capacity left on the node                           cost.rs
+//!      + thousandths of devices taken × scarcity of the shape                      scarcity.rs
+//!      + Σ over gang classes: slots lost × price of a slot                         gang_slots.rs
 //!
-//! price of a slot = worth of a gang × chance that as many are asked for as there are slots
+//! price of a slot = worth of a gang × chance that demand reaches the number of slots left
 //! ```
 //!
-//! The nodes of all donors are in one index, each donor's at a *donor* of it: what a state is worth, what is scarce and
-//! how many slots are left is a matter of all of them, as work that finds no place at one goes to another. A choice is
-//! made at one donor: the lowest cost wins; then the lowest digest of the state; then the lowest number of a node, which
-//! is in the order of names. All in integers: equal pools and mixes give equal choices. Beside "Beware of
-//! Fragmentation" (Weng et al., USENIX ATC 2023), which takes the steepest descent of what is fragmented now, this
-//! looks at what will be.
+//! One index holds the nodes of all donors. State values, scarcity and slot prices cover all donors together, because
+//! work that finds no room at one donor goes to another. A choice covers one donor: the lowest cost wins, then the
+//! lowest digest of the state, then the lowest node number (nodes are numbered by name). Everything is an integer, so
+//! equal indexes and mixes give equal choices. "Beware of Fragmentation" (Weng et al., USENIX ATC 2023) minimizes
+//! present fragmentation; this looks ahead instead.
 
 pub(crate) mod assignments;
 pub(crate) mod choice;

@@ -1,20 +1,20 @@
-//! What a planner proposes.
+//! The result of planning.
 
 use crate::model::id::RequestId;
 use crate::model::proposal::{ProposedPlacement, ProposedReclaim};
 use crate::scheduler::reserve::Reserved;
 
-/// What to propose. It was made from one revision; `apply` checks each placement again.
+/// Proposed placements and reclaims. `apply` checks each of them again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Revision it was made from.
+    /// Revision of the state that the plan was made from.
     pub based_on: u64,
     /// Placements in the order in which requests were served.
     pub placements: Vec<ProposedPlacement>,
     /// Requests that fit nowhere now; [`explain`](crate::explain::explain) says why.
     pub unplaced: Vec<RequestId>,
-    /// The request, if there is one, that others pass only if they do not delay it.
+    /// The reservation that other requests must not delay.
     pub reserved: Option<Reserved>,
-    /// Leases to reclaim for requests that may preempt and fit nowhere.
+    /// Leases to reclaim for requests that fit nowhere now.
     pub reclaims: Vec<ProposedReclaim>,
 }

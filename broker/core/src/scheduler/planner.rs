@@ -1,4 +1,4 @@
-//! The scheduler: it plans placements for waiting requests.
+//! The planner: places waiting requests.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::model::id::{ClusterId, NodeId, RequestId};
 use crate::model::proposal::ProposedPlacement;
 use crate::model::request::Request;
 use crate::model::work::WorkMix;
-use crate::scheduler::batch::{Batch, MAX_BATCH, MAX_TRIES};
+use crate::scheduler::batch::{Batch, MAX_ADMIT_TRIES, MAX_BATCH};
 use crate::scheduler::lookahead::Lookahead;
 use crate::scheduler::misses::{RoomMisses, StartMisses};
 use crate::scheduler::order::Order;
@@ -20,30 +20,29 @@ use crate::state::State;
 /// Requests waiting this many times `reserve_after` jump the queue, at most one per that period.
 pub const OVERDUE_AFTER: u64 = 8;
 
-/// Plans again and again: what it knows of donors' nodes is kept from one plan to the next.
+/// Plans repeatedly; keeps its index of donors' nodes from plan to plan.
 #[derive(Clone, Debug, Default)]
 pub struct Planner {
     index: PlacementIndex,
     start_misses: StartMisses,
     room_misses: RoomMisses,
-    /// The gang for which room for more members was looked for last.
-    grown_last: Option<RequestId>,
-    /// What re-bases of log time had shifted when it planned last.
+    /// The gang that a plan last tried to grow.
+    last_grown: Option<RequestId>,
+    /// Total shift of log time by re-bases at the last plan.
     shift_ms: i64,
 }
 
 impl Planner {
-    /// A planner that expects `work`, which is known from before, until what comes says otherwise: it counts as much as
-    /// it is like the work that comes.
+    /// A planner that expects `work`, known from history, as far as observed work resembles it.
     #[must_use]
     pub fn expecting(work: WorkMix) -> Self {
         Self { index: PlacementIndex::expecting(work), ..Self::default() }
     }
 
-    /// A planner to look at one request more than the state holds.
-    pub(crate) fn beside(request: &Request) -> Self {
+    /// A planner for the state's requests and one hypothetical request.
+    pub(crate) fn with_hypothetical(request: &Request) -> Self {
         let mut planner = Self::default();
-        planner.index.count_in(request);
+        planner.index.count_request(request);
         planner
     }
 
@@ -51,11 +50,11 @@ impl Planner {
     #[must_use]
     pub fn plan(&mut self, state: &State, limit: usize) -> Plan {
         let mut plan = Plan { based_on: state.revision, ..Plan::default() };
-        if let Some(mut run) = self.begin(state) {
+        if let Some(mut planning) = self.begin(state) {
             let most = limit.min(state.queued_len());
             plan.placements.reserve(most);
-            run.placed.reserve(most);
-            run.serve(&mut plan, limit);
+            planning.placed.reserve(most);
+            planning.serve(&mut plan, limit);
         }
         plan
     }
@@ -65,7 +64,7 @@ impl Planner {
         let snapshot = Snapshot::new(state)?;
         self.index.begin(&snapshot);
         if self.shift_ms != state.time_shift_ms {
-            // What was tried when means nothing by another log time.
+            // Cached times are meaningless after a re-base of log time.
             (self.shift_ms, self.start_misses, self.room_misses) =
                 (state.time_shift_ms, StartMisses::default(), RoomMisses::default());
         }
@@ -77,15 +76,15 @@ impl Planner {
             index: &mut self.index,
             start_misses: &mut self.start_misses,
             room_misses: &mut self.room_misses,
-            grown_last: &mut self.grown_last,
-            looked_at: None,
+            last_grown: &mut self.last_grown,
+            start_searches: None,
             placed: Vec::new(),
             failed: BTreeSet::new(),
         })
     }
 
-    /// The node of `donor` on which work without GPUs, local to it, would be least in the way of what is expected: CPU
-    /// in thousandths of a core, main memory in MiB. `None` if it fits on none.
+    /// The node of `donor` on which CPU-only local work would least obstruct expected work. CPU in thousandths of a
+    /// core, main memory in MiB. `None` if the work fits on no node.
     #[must_use]
     pub fn advise(&mut self, state: &State, donor: &ClusterId, cpu_milli: u64, memory_mib: u64) -> Option<NodeId> {
         let snapshot = Snapshot::new(state)?;
@@ -93,37 +92,39 @@ impl Planner {
         self.index.advise(&snapshot, donor, cpu_milli, memory_mib)
     }
 
-    /// Forgets what is known of nodes: what was planned did not hold.
+    /// Forgets all nodes. Call this when a plan was not applied.
     pub fn forget(&mut self) {
         self.index.forget();
         self.start_misses = StartMisses::default();
     }
 }
 
-/// Places up to `limit` waiting requests, once.
+/// Places up to `limit` waiting requests, with a fresh planner.
 #[must_use]
 pub fn plan(state: &State, limit: usize) -> Plan {
     Planner::default().plan(state, limit)
 }
 
 impl<'a> Planning<'a, '_> {
-    /// Places up to `limit` waiting requests, in their order.
+    /// Fills `plan` with up to `limit` placements, and with reclaims.
     pub(crate) fn serve(&mut self, plan: &mut Plan, limit: usize) {
         let mut order = Order::new(self.snapshot.state, self.snapshot.bundle, self.hypothetical);
-        let mut served = self.enter_rooms(plan, limit);
-        served.extend(self.overdue(plan, limit));
+        let mut served = self.serve_room_waiters(plan, limit);
+        served.extend(self.serve_overdue(plan, limit));
         for proposed in &plan.placements {
             let request = self.snapshot.state.requests.get(&proposed.request);
-            request.into_iter().for_each(|request| order.placed(request.spec.tenant.as_str(), proposed.amounts()));
+            request
+                .into_iter()
+                .for_each(|request| order.count_placement(request.spec.tenant.as_str(), proposed.amounts()));
         }
-        self.move_reclaimed(plan, limit);
-        self.serve_in_order(plan, limit, (&mut order, &served));
-        self.grow(plan, limit);
-        self.check_repairs(plan);
+        self.replace_reclaimed(plan, limit);
+        self.serve_in_order(plan, limit, &mut order, &served);
+        self.grow_gangs(plan, limit);
+        self.drop_invalid_repairs(plan);
     }
 
-    /// Places those that wait as the order has them, in batches.
-    fn serve_in_order(&mut self, plan: &mut Plan, limit: usize, (order, served): (&mut Order<'a>, &[RequestId])) {
+    /// Places waiting requests in queue order, in batches. Skips those already `served`.
+    fn serve_in_order(&mut self, plan: &mut Plan, limit: usize, order: &mut Order<'a>, served: &[RequestId]) {
         let mut lookahead = Lookahead::new(self.snapshot.state, self.hypothetical);
         let few = self.snapshot.state.queued_len() + usize::from(self.hypothetical.is_some()) <= MAX_BATCH;
         if !few && self.place_head_batch(plan, limit) {
@@ -135,47 +136,48 @@ impl<'a> Planning<'a, '_> {
             if served.contains(&id) {
                 continue;
             }
-            // Where requests behind are looked at, where each lies depends on who is placed when: those are left alone.
+            // With lookahead, the place of a request depends on when it is placed, so such requests stay out of
+            // batches.
             let behind = lookahead.behind(id, request);
-            let alone = !behind.is_empty();
-            batch = batch.filter(|batch| !alone && !batch.is_full());
-            // Where none can be let in any more and nothing is tidied in the end, nobody asks for it.
-            if !alone && batch.is_none() && (few || tries < MAX_TRIES) {
+            let has_lookahead = !behind.is_empty();
+            batch = batch.filter(|batch| !has_lookahead && !batch.is_full());
+            // A batch is pointless once no attempt remains and none will be repacked at the end.
+            if !has_lookahead && batch.is_none() && (few || tries < MAX_ADMIT_TRIES) {
                 batch = Some(Batch::begin(self, plan));
             }
-            self.keep_a_place_for(behind);
-            let placed = match self.best(request) {
+            self.set_lookahead(behind);
+            let placed = match self.find_unless_failed(request) {
                 Some(found) => {
                     let proposed = self.propose(id, request, found);
                     plan.placements.push(proposed);
                     true
                 }
-                None => batch.as_ref().is_some_and(|batch| self.let_in(plan, batch, (id, request), &mut tries)),
+                None => batch.as_ref().is_some_and(|batch| self.admit_with_batch(plan, batch, id, request, &mut tries)),
             };
             if placed {
                 let proposed = plan.placements.iter().rev().find(|proposed| proposed.request == id);
-                proposed.into_iter().for_each(|it| order.placed(request.spec.tenant.as_str(), it.amounts()));
+                proposed.into_iter().for_each(|it| order.count_placement(request.spec.tenant.as_str(), it.amounts()));
                 batch.iter_mut().for_each(|batch| batch.add(id, request));
                 continue;
             }
             plan.unplaced.push(id);
-            let kept = self.reservations();
-            if !self.make_room(plan, id, request) && plan.reserved.is_none() && self.has_waited(request, 1) {
+            let reservations = self.reservation_count();
+            if !self.reclaim_for(plan, id, request) && plan.reserved.is_none() && self.has_waited(request, 1) {
                 plan.reserved = self.reserve(id, request);
             }
-            batch = batch.filter(|_| self.reservations() == kept);
+            batch = batch.filter(|_| self.reservation_count() == reservations);
         }
-        self.keep_a_place_for(Vec::new());
-        // Looking twice at what fits anyhow is for times when there is time.
+        self.set_lookahead(Vec::new());
+        // Repack only short queues: in long ones, there is no time to search twice.
         if let Some(batch) = batch.filter(|_| few) {
-            self.tidy(plan, &batch);
+            self.repack_batch(plan, &batch);
         }
     }
 
-    /// Serves the request that waits the longest, if that is far too long and the last such is some time ago: it is
-    /// placed, or gets the reservation. So nobody waits for ever, whatever priorities and shares say; and seldom enough
-    /// that they say who is served. The request, if it was placed.
-    fn overdue(&mut self, plan: &mut Plan, limit: usize) -> Option<RequestId> {
+    /// Serves the longest-waiting request out of turn if it is overdue and the last such request was long enough ago:
+    /// places it or reserves capacity for it. So no request starves, whatever priorities and shares say, and this is
+    /// rare enough for them to prevail otherwise. Returns the request if it was placed.
+    fn serve_overdue(&mut self, plan: &mut Plan, limit: usize) -> Option<RequestId> {
         let state = self.snapshot.state;
         let pause = state.settings().reserve_after.0.saturating_mul(OVERDUE_AFTER);
         if plan.placements.len() >= limit || state.log_time.since(state.last_overdue).0 < pause {
@@ -187,11 +189,11 @@ impl<'a> Planning<'a, '_> {
                 continue;
             }
             if !self.has_waited(request, OVERDUE_AFTER)
-                || self.looked_at.is_some_and(|count| count >= MAX_START_SEARCHES)
+                || self.start_searches.is_some_and(|count| count >= MAX_START_SEARCHES)
             {
                 return None;
             }
-            if let Some(found) = self.best(request) {
+            if let Some(found) = self.find_unless_failed(request) {
                 let proposed = self.propose(*id, request, found);
                 plan.placements.push(ProposedPlacement { overdue: true, ..proposed });
                 return Some(*id);

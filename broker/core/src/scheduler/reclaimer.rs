@@ -1,45 +1,46 @@
-//! What the leader proposes for donors: what their local work needs, and what policy has withdrawn.
+//! Proposes reclaims on behalf of donors: for failures, withdrawn terms, local need and lending limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::feasibility::reclaim_checks::failed::failures;
 use crate::feasibility::reclaim_checks::limit;
-use crate::feasibility::reclaim_checks::need::{Need, gone_for_local_work};
-use crate::feasibility::reclaim_checks::terms::withdrawn;
+use crate::feasibility::reclaim_checks::need::{Need, freed_for_local_work};
+use crate::feasibility::reclaim_checks::terms::withdrawal_code;
 use crate::model::id::{ClusterId, LeaseId};
 use crate::model::lease::{Lease, LeaseState};
 use crate::model::limits::MAX_RECLAIMS_PER_COMMAND;
 use crate::model::proposal::ProposedReclaim;
 use crate::model::reclaim::ReclaimReason;
 use crate::model::time::{Millis, Timestamp};
-use crate::scheduler::victims::{Victim, choose};
+use crate::scheduler::victims::{Victim, choose_victims};
 use crate::state::State;
 
-/// How long a need must last before leases are being reclaimed for it: a pod that is gone again needs nothing.
-const LASTS: Millis = Millis::from_secs(5);
-/// A donor at which nothing changes is looked at as often: policy has dates.
-const AT_LEAST_EVERY: Millis = Millis::from_mins(1);
+/// A need must last this long before leases are reclaimed for it: a short-lived pod needs nothing back.
+const NEED_MUST_LAST: Millis = Millis::from_secs(5);
+/// Unchanged donors are rechecked at this interval, since policy depends on dates.
+const RECHECK_INTERVAL: Millis = Millis::from_mins(1);
 
-/// Looks again and again; a donor at which nothing has changed is not looked at twice.
+/// Checks donors repeatedly, and skips those that have not changed.
 #[derive(Clone, Debug, Default)]
 pub struct Reclaimer {
     policy: String,
-    seen: BTreeMap<ClusterId, Seen>,
-    /// What re-bases of log time had shifted when it looked last.
+    seen: BTreeMap<ClusterId, DonorCheck>,
+    /// Total shift of log time by re-bases at the last check.
     shift_ms: i64,
 }
 
 #[derive(Clone, Debug)]
-struct Seen {
-    /// Generation of its offer, changes of what it lends, and leases that are being reclaimed.
-    looks_like: (u64, u64, usize),
+struct DonorCheck {
+    /// Offer generation, number of occupancy changes, number of leases being reclaimed.
+    fingerprint: (u64, u64, usize),
     at: Timestamp,
-    /// Since when it needs something back.
+    /// Start of its current need.
     needs_since: Option<Timestamp>,
 }
 
 impl Reclaimer {
-    /// What to reclaim at `now`, which is not before log time, at donors whose need has lasted.
+    /// The leases to reclaim at `now`, which is not before log time. Failures are reported at once, needs once they
+    /// have lasted.
     pub fn look(&mut self, state: &State, now: Timestamp) -> Vec<ProposedReclaim> {
         let hash = state.policy.as_ref().map_or("", |record| record.bundle.hash.as_str());
         if self.policy != hash {
@@ -54,22 +55,22 @@ impl Reclaimer {
         let mut all = Vec::new();
         for (donor, cluster) in &state.clusters {
             let Some(offer) = &cluster.offer else { continue };
-            let looks_like =
+            let fingerprint =
                 (offer.generation, state.occupancy().changes(donor).count(), state.derived.reclaiming.len());
             let before = self.seen.get(donor);
             let same = before.is_some_and(|seen| {
-                seen.looks_like == looks_like && seen.needs_since.is_none() && now.since(seen.at) < AT_LEAST_EVERY
+                seen.fingerprint == fingerprint && seen.needs_since.is_none() && now.since(seen.at) < RECHECK_INTERVAL
             });
             if same {
                 continue;
             }
             let (failed, found): (Vec<_>, Vec<_>) =
                 reclaims_at(state, donor, now).into_iter().partition(|reclaim| reclaim.reason.is_failure());
-            // What failed does not get better by waiting; and who is spared in time loses nothing.
+            // Waiting does not help a failed lease, and a lease spared in time has lost nothing.
             all.extend(failed);
             let needs_since = (!found.is_empty()).then(|| before.and_then(|seen| seen.needs_since).unwrap_or(now));
-            self.seen.insert(donor.clone(), Seen { looks_like, at: now, needs_since });
-            if needs_since.is_some_and(|since| now.since(since) >= LASTS) {
+            self.seen.insert(donor.clone(), DonorCheck { fingerprint, at: now, needs_since });
+            if needs_since.is_some_and(|since| now.since(since) >= NEED_MUST_LAST) {
                 all.extend(found);
             }
             if all.len() >= MAX_RECLAIMS_PER_COMMAND {
@@ -80,21 +81,21 @@ impl Reclaimer {
         all
     }
 
-    /// When to look again though nothing changes: a need is being watched.
+    /// When to call [`look`](Self::look) again even without a change: a need is pending.
     #[must_use]
     pub fn look_again_at(&self) -> Option<Timestamp> {
-        self.seen.values().filter_map(|seen| seen.needs_since).map(|since| since.after(LASTS)).min()
+        self.seen.values().filter_map(|seen| seen.needs_since).map(|since| since.after(NEED_MUST_LAST)).min()
     }
 }
 
-/// What to reclaim at one donor at `now`, whether its need has lasted or not: what failed, what policy has withdrawn,
-/// then for local work, then what is above the donor's limit.
+/// The leases to reclaim at one donor at `now`, however recent its need: first failures, then withdrawn terms, then
+/// local need, then the lending limit.
 #[must_use]
 pub fn reclaims_at(state: &State, donor: &ClusterId, now: Timestamp) -> Vec<ProposedReclaim> {
     let lent = state.leases_of(donor).filter(|(_, lease)| {
         lease.placement.donor == *donor && matches!(lease.state, LeaseState::Active | LeaseState::Suspect)
     });
-    let mut gone = gone_for_local_work(state, donor);
+    let mut gone = freed_for_local_work(state, donor);
     let (mut reclaims, mut rest) = (Vec::new(), Vec::new());
     for (id, reason) in failures(state, donor) {
         reclaims.push(ProposedReclaim { lease: id, reason });
@@ -102,7 +103,7 @@ pub fn reclaims_at(state: &State, donor: &ClusterId, now: Timestamp) -> Vec<Prop
     }
     let well: Vec<(LeaseId, &Lease)> = lent.filter(|(id, _)| !gone.contains(id)).collect();
     for (id, lease) in well {
-        if let Some(code) = withdrawn(state, lease, now) {
+        if let Some(code) = withdrawal_code(state, lease, now) {
             reclaims
                 .push(ProposedReclaim { lease: id, reason: ReclaimReason::PolicyChanged { code: code.to_owned() } });
             gone.insert(id);
@@ -110,25 +111,25 @@ pub fn reclaims_at(state: &State, donor: &ClusterId, now: Timestamp) -> Vec<Prop
             rest.push(Victim::of(state, id, lease));
         }
     }
-    // Who lends nothing that could be reclaimed needs nothing back: not all devices are looked at then.
+    // Without leases to reclaim, scanning all devices for a need is pointless.
     let need = if rest.is_empty() { None } else { Need::of(state, donor) };
     if let Some(need) = need {
-        let concerned: Vec<Victim<'_>> = rest.iter().filter(|victim| need.concerns(victim.id)).copied().collect();
-        for id in relieve(concerned, &mut gone, &|gone| need.short_milli(gone)) {
+        let candidates: Vec<Victim<'_>> =
+            rest.iter().filter(|victim| need.holds_offered_devices(victim.id)).copied().collect();
+        for id in cheapest_relief(candidates, &mut gone, &|gone| need.shortage_milli(gone)) {
             reclaims.push(ProposedReclaim { lease: id, reason: ReclaimReason::LocalNeed });
         }
     }
     rest.retain(|victim| !gone.contains(&victim.id));
-    for id in relieve(rest, &mut gone, &|gone| limit::over_milli(state, donor, gone)) {
+    for id in cheapest_relief(rest, &mut gone, &|gone| limit::excess_milli(state, donor, gone)) {
         let reason = ReclaimReason::PolicyChanged { code: limit::CODE.to_owned() };
         reclaims.push(ProposedReclaim { lease: id, reason });
     }
     reclaims
 }
 
-/// The cheapest leases by which a shortage becomes as small as all of them could make it; they count as gone from then
-/// on.
-fn relieve(
+/// The cheapest leases whose reclaim reduces a shortage as far as reclaiming all candidates would. Adds them to `gone`.
+fn cheapest_relief(
     mut candidates: Vec<Victim<'_>>,
     gone: &mut BTreeSet<LeaseId>,
     short: &dyn Fn(&BTreeSet<LeaseId>) -> u64,
@@ -138,10 +139,10 @@ fn relieve(
         return Vec::new();
     }
     let with = |set: &[Victim<'_>]| short(&gone.iter().copied().chain(set.iter().map(|victim| victim.id)).collect());
-    // A lease that relieves nothing alone, where the whole is a sum of shortages, relieves nothing among others either.
+    // The shortage is a sum over pools, so a lease that alone relieves nothing relieves nothing among others.
     candidates.retain(|victim| with(&[*victim]) < now);
     let least = with(&candidates);
-    let chosen = choose(candidates, &mut |set| with(set) == least);
+    let chosen = choose_victims(candidates, &mut |set| with(set) == least);
     let chosen: Vec<LeaseId> = chosen.into_iter().flat_map(|(_, set)| set).map(|victim| victim.id).collect();
     gone.extend(&chosen);
     chosen

@@ -1,7 +1,7 @@
-//! When a request that fits nowhere now could start: the earliest end of leases that makes room for it, and where.
+//! Finds the earliest start of a request that fits nowhere now: which lease end makes room, and where.
 //!
-//! A request that has waited long enough gets that room reserved, and others pass it only if they cannot delay it: they
-//! end before it starts, or take nothing of what is reserved. That is EASY backfilling (Lifka, JSSPP 1995), with one
+//! A request that has waited long enough gets that room reserved. Others may pass it only without delaying it: they end
+//! before it starts, or they use none of the reserved capacity. This is EASY backfilling (Lifka, JSSPP 1995), with one
 //! reservation at a time; Mu'alem and Feitelson (IEEE TPDS 12(6), 2001) compare it with reservations for all.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,8 +12,8 @@ use crate::feasibility::donors::promise::donors;
 use crate::feasibility::donors::spread::{Found, spread};
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::fit;
-use crate::feasibility::release::released;
-use crate::feasibility::snapshot::{Held, Snapshot};
+use crate::feasibility::release::fits_after_release;
+use crate::feasibility::snapshot::{HeldCapacity, Snapshot};
 use crate::model::demand::RequestSpec;
 use crate::model::id::{ClusterId, LeaseId, RequestId};
 use crate::model::lease::{Lease, LeaseState};
@@ -23,64 +23,64 @@ use crate::model::time::{Millis, Timestamp};
 use crate::state::State;
 use crate::state::notice::notice;
 
-/// Capacity that is kept for a request.
+/// Capacity reserved for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reserved {
-    /// For which.
+    /// The request that holds the reservation.
     pub request: RequestId,
-    /// When it can start, if no lease is renewed and no donor takes anything away.
+    /// When the request can start if no lease is renewed and no donor withdraws capacity.
     pub at: Timestamp,
-    /// Where; several of a gang that is spread.
+    /// Where the request can start; several donors for a gang that is spread.
     pub donors: Vec<ClusterId>,
 }
 
-/// Where and when a request can start.
+/// A time and place at which a request can start.
 pub(crate) struct Start {
     pub(crate) at: Timestamp,
     pub(crate) found: Found,
 }
 
 impl Start {
-    /// At which donors.
     pub(crate) fn donors(&self) -> Vec<ClusterId> {
         self.found.iter().map(|part| part.placement.donor.clone()).collect()
     }
 }
 
-/// What leases hold, by end. One that is not yet active may take its hold and then its whole term; one that ends
-/// already ends now.
-pub(crate) fn held(state: &State) -> Vec<Held<'_>> {
-    held_after(state, &[])
+/// The capacity held by leases, sorted by end. A lease that is not active yet may use up its hold and then its full
+/// term; a lease that is ending ends now.
+pub(crate) fn held_by_leases(state: &State) -> Vec<HeldCapacity<'_>> {
+    held_after_reclaims(state, &[])
 }
 
-/// The same once those are being reclaimed.
-pub(crate) fn held_after<'a>(state: &'a State, reclaims: &[ProposedReclaim]) -> Vec<Held<'a>> {
-    let leases = ends(state, reclaims).into_iter();
-    let mut held: Vec<Held<'_>> =
-        leases.map(|(_, lease, end)| Held { end, counts: lease.as_use(), placement: &lease.placement }).collect();
+/// Like [`held_by_leases`], as if `reclaims` had begun now.
+pub(crate) fn held_after_reclaims<'a>(state: &'a State, reclaims: &[ProposedReclaim]) -> Vec<HeldCapacity<'a>> {
+    let leases = lease_ends(state, reclaims).into_iter();
+    let mut held: Vec<HeldCapacity<'_>> = leases
+        .map(|(_, lease, end)| HeldCapacity { end, counts: lease.as_use(), placement: &lease.placement })
+        .collect();
     held.sort_by_key(|held| held.end);
     held
 }
 
-/// Leases that take something, by id, and when each ends at the latest once those are being reclaimed.
-pub(crate) fn ends<'a>(state: &'a State, reclaims: &[ProposedReclaim]) -> Vec<(LeaseId, &'a Lease, Timestamp)> {
+/// Leases that occupy capacity, by id, with the latest end of each if `reclaims` begin now.
+pub(crate) fn lease_ends<'a>(state: &'a State, reclaims: &[ProposedReclaim]) -> Vec<(LeaseId, &'a Lease, Timestamp)> {
     let reasons: BTreeMap<LeaseId, &ReclaimReason> =
         reclaims.iter().map(|reclaim| (reclaim.lease, &reclaim.reason)).collect();
     let end = |id: LeaseId, lease: &Lease| match reasons.get(&id) {
         Some(reason) => end_if_reclaimed(state, lease, reason),
-        None => end_of(lease, state.log_time),
+        None => lease_end(lease, state.log_time),
     };
     let leases = state.live_leases().filter(|(_, lease)| lease.occupies());
     leases.map(|(id, lease)| (id, lease, end(id, lease))).collect()
 }
 
-/// When a lease ends at the latest if it is being reclaimed now, for this reason.
+/// The latest end of a lease if it is reclaimed now for `reason`.
 pub(crate) fn end_if_reclaimed(state: &State, lease: &Lease, reason: &ReclaimReason) -> Timestamp {
-    state.log_time.after(notice(state, lease, reason)).min(end_of(lease, state.log_time))
+    state.log_time.after(notice(state, lease, reason)).min(lease_end(lease, state.log_time))
 }
 
-/// When a lease ends at the latest, unless it is renewed.
-pub(crate) fn end_of(lease: &Lease, now: Timestamp) -> Timestamp {
+/// The latest end of a lease without renewal.
+pub(crate) fn lease_end(lease: &Lease, now: Timestamp) -> Timestamp {
     let end = match lease.state {
         LeaseState::Placed | LeaseState::Connecting => lease.hold_until.after(lease.term),
         LeaseState::Active | LeaseState::Suspect | LeaseState::Reclaiming => lease.due().unwrap_or(now),
@@ -89,19 +89,19 @@ pub(crate) fn end_of(lease: &Lease, now: Timestamp) -> Timestamp {
     end.max(now)
 }
 
-/// When something that is placed at `at` ends at the latest.
-pub(crate) fn end_of_start(state: &State, at: Timestamp, duration: Millis) -> Timestamp {
+/// The latest end of a placement made at `at`.
+pub(crate) fn end_if_started(state: &State, at: Timestamp, duration: Millis) -> Timestamp {
     at.after(state.settings().hold).after(duration)
 }
 
-/// When something that is placed now ends at the latest.
-pub(crate) fn end_if_placed(state: &State, duration: Millis) -> Timestamp {
-    end_of_start(state, state.log_time, duration)
+/// The latest end of a placement made now.
+pub(crate) fn end_if_placed_now(state: &State, duration: Millis) -> Timestamp {
+    end_if_started(state, state.log_time, duration)
 }
 
-/// The earliest start of `spec` under the ends of what is held, which is sorted by them; `None` if no end makes room.
-/// Dates of policy and the state of donors count as they are now.
-pub(crate) fn earliest(snapshot: &Snapshot<'_>, held: &[Held<'_>], spec: &RequestSpec) -> Option<Start> {
+/// The earliest start of `spec` as the capacity in `held`, which is sorted by end, is released; `None` if no end makes
+/// room. Policy and donor states count as of now.
+pub(crate) fn earliest_start(snapshot: &Snapshot<'_>, held: &[HeldCapacity<'_>], spec: &RequestSpec) -> Option<Start> {
     let institution = snapshot.bundle.tenants.get(spec.tenant.as_str()).map_or("", |t| t.spec.institution.as_str());
     let agreements: BTreeSet<&str> = snapshot
         .bundle
@@ -113,21 +113,23 @@ pub(crate) fn earliest(snapshot: &Snapshot<'_>, held: &[Held<'_>], spec: &Reques
         })
         .map(|agreement| agreement.name.as_str())
         .collect();
-    let mut best = earliest_spread(snapshot, held, spec);
+    let mut best = earliest_start_spread(snapshot, held, spec);
     for donor in donors(snapshot.state, spec) {
-        // What is in the way at this donor: what is held of it, and what counts against limits of who asks.
-        let matters = |counts: &LeaseUse<'_>| {
+        // Relevant at this donor: capacity held there, and usage that counts against the tenant's limits.
+        let is_relevant = |counts: &LeaseUse<'_>| {
             counts.donor == donor.as_str()
                 || counts.institution == institution
                 || counts.agreement.is_some_and(|agreement| agreements.contains(agreement))
         };
-        let in_the_way: Vec<&Held<'_>> = held.iter().filter(|held| matters(&held.counts)).collect();
-        let sooner = |held: &&&Held<'_>| best.as_ref().is_none_or(|best| held.end < best.at);
-        let all = in_the_way.iter().take_while(|held| sooner(held)).count();
-        let fits = |many: usize| released(snapshot, &in_the_way[..many], spec, donor);
-        let Some((most, found)) = fewest(all, fits) else { continue };
-        let at =
-            most.checked_sub(1).and_then(|last| in_the_way.get(last)).map_or(snapshot.state.log_time, |held| held.end);
+        let relevant: Vec<&HeldCapacity<'_>> = held.iter().filter(|held| is_relevant(&held.counts)).collect();
+        let sooner = |held: &&&HeldCapacity<'_>| best.as_ref().is_none_or(|best| held.end < best.at);
+        let all = relevant.iter().take_while(|held| sooner(held)).count();
+        let fits = |releases: usize| fits_after_release(snapshot, &relevant[..releases], spec, donor);
+        let Some((releases, found)) = fewest_releases(all, fits) else { continue };
+        let at = releases
+            .checked_sub(1)
+            .and_then(|last| relevant.get(last))
+            .map_or(snapshot.state.log_time, |held| held.end);
         if best.as_ref().is_none_or(|best| at < best.at) {
             best = Some(Start { at, found: vec![found] });
         }
@@ -135,10 +137,10 @@ pub(crate) fn earliest(snapshot: &Snapshot<'_>, held: &[Held<'_>], spec: &Reques
     best
 }
 
-/// The fewest of `all` ends that make room, and what `fits` then; `None` if all do not. More room is never worse, so
-/// they are found by halving; but few are tried before many, for mostly few do, and a look costs as much as there is to
-/// be released.
-fn fewest<T>(all: usize, mut fits: impl FnMut(usize) -> Option<T>) -> Option<(usize, T)> {
+/// The fewest of `all` releases that make room, with the result of `fits`; `None` if even all do not. More room never
+/// hurts, so bisection works. It starts with small numbers: few releases usually suffice, and a check costs as much as
+/// it releases.
+fn fewest_releases<T>(all: usize, mut fits: impl FnMut(usize) -> Option<T>) -> Option<(usize, T)> {
     let (mut least, mut most, mut found) = (0, all, fits(all)?);
     while least < most {
         let middle = least.midpoint(most).min(2 * least);
@@ -150,39 +152,42 @@ fn fewest<T>(all: usize, mut fits: impl FnMut(usize) -> Option<T>) -> Option<(us
     Some((most, found))
 }
 
-/// The earliest start on several donors, where that is allowed.
-fn earliest_spread(snapshot: &Snapshot<'_>, held: &[Held<'_>], spec: &RequestSpec) -> Option<Start> {
+/// The earliest start spread over several donors, if the request allows that.
+fn earliest_start_spread(snapshot: &Snapshot<'_>, held: &[HeldCapacity<'_>], spec: &RequestSpec) -> Option<Start> {
     let mut mig_values = MigValues::default();
-    let after = |many: usize| {
+    let fits_after = |releases: usize| {
         let mut snapshot = snapshot.clone();
-        held[..many].iter().for_each(|held| snapshot.release(held));
+        held[..releases].iter().for_each(|held| snapshot.release(held));
         spread(&snapshot, spec, None, &mut |snapshot, donor, wanted| fit(snapshot, donor, wanted, &mut mig_values))
     };
     if !spec.spread_donors {
         return None;
     }
-    let (most, found) = fewest(held.len(), after)?;
-    let at = most.checked_sub(1).and_then(|last| held.get(last)).map_or(snapshot.state.log_time, |held| held.end);
+    let (releases, found) = fewest_releases(held.len(), fits_after)?;
+    let at = releases.checked_sub(1).and_then(|last| held.get(last)).map_or(snapshot.state.log_time, |held| held.end);
     Some(Start { at, found })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::fewest;
+    use super::fewest_releases;
 
     #[test]
-    fn the_fewest_ends_are_found_without_looking_at_many_more() {
+    fn bisection_never_tries_more_than_twice_the_releases_needed() {
         for all in 0..70 {
             for needed in 0..=all {
                 let mut looked_at = Vec::new();
-                let found = fewest(all, |many| {
-                    looked_at.push(many);
-                    (many >= needed).then_some(many)
+                let found = fewest_releases(all, |releases| {
+                    looked_at.push(releases);
+                    (releases >= needed).then_some(releases)
                 });
                 assert_eq!(found, Some((needed, needed)), "{needed} of {all}");
-                assert!(looked_at[1..].iter().all(|many| *many <= 2 * needed), "{needed} of {all}: {looked_at:?}");
+                assert!(
+                    looked_at[1..].iter().all(|releases| *releases <= 2 * needed),
+                    "{needed} of {all}: {looked_at:?}"
+                );
             }
-            assert_eq!(fewest(all, |_| None::<()>), None);
+            assert_eq!(fewest_releases(all, |_| None::<()>), None);
         }
     }
 }

@@ -1,24 +1,24 @@
-//! Which of several leases, so that no more is taken back than needed.
+//! Chooses the leases to reclaim so that no more is taken back than needed.
 
 use crate::feasibility::reclaim_checks::preemption::priority;
 use crate::model::id::LeaseId;
 use crate::model::lease::Lease;
 use crate::state::State;
 
-/// Up to this many leases, all combinations are tried; of more, the best found in order is taken.
-pub(crate) const EXACT_MOST: usize = 10;
+/// Up to this many candidates, all combinations are tried; beyond, a greedy choice is used.
+pub(crate) const MAX_EXACT: usize = 10;
 
-/// Priority, and whether its request did not say that it may be preempted: the lowest are being reclaimed first.
-type Rank = (u32, bool);
+/// Priority, and whether the request is not marked preemptible. The lowest are reclaimed first.
+type VictimRank = (u32, bool);
 
 /// A lease that may be reclaimed.
 #[derive(Clone, Copy)]
 pub(crate) struct Victim<'a> {
     pub(crate) id: LeaseId,
     pub(crate) lease: &'a Lease,
-    rank: Rank,
+    rank: VictimRank,
     milli: u64,
-    /// Thousandths of GPUs × milliseconds since it began or its work was last saved.
+    /// Work lost: thousandths of GPUs × milliseconds since the start or the last checkpoint.
     lost: u128,
 }
 
@@ -34,25 +34,24 @@ impl<'a> Victim<'a> {
 }
 
 impl Victim<'_> {
-    /// Who is being reclaimed first.
-    pub(crate) fn in_order(&self, other: &Self) -> std::cmp::Ordering {
+    pub(crate) fn cmp_preference(&self, other: &Self) -> std::cmp::Ordering {
         let key = |victim: &Self| (victim.rank, victim.lost, victim.milli, victim.id);
         key(self).cmp(&key(other))
     }
 }
 
-/// What calling a set back costs, compared field by field: thousandths of GPUs of the highest rank in it, then of the
-/// next; how many leases; work lost; ids.
+/// The cost of reclaiming a set, compared field by field: thousandths of GPUs by rank, highest rank first; number of
+/// leases; work lost; ids.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Cost {
-    by_rank: Vec<(Rank, u64)>,
+pub(crate) struct VictimCost {
+    by_rank: Vec<(VictimRank, u64)>,
     leases: usize,
     lost: u128,
     ids: Vec<LeaseId>,
 }
 
-impl Cost {
-    /// Whether it takes less, or fewer, whatever work is lost.
+impl VictimCost {
+    /// Compares without regard to work lost.
     pub(crate) fn takes_less_than(&self, other: &Self) -> bool {
         (&self.by_rank, self.leases) < (&other.by_rank, other.leases)
     }
@@ -71,25 +70,28 @@ impl Cost {
     }
 }
 
-/// The cheapest set that is `enough`; `None` if not even all are. Of up to [`EXACT_MOST`] it is the cheapest there is.
-/// Of more, it is the shortest beginning of their order that is enough, without those of it that are not needed.
+/// The cheapest set that is `enough`; `None` if not even all candidates are. Exact for up to [`MAX_EXACT`] candidates.
+/// Otherwise the shortest prefix in order of preference that is enough, without superfluous members.
 ///
-/// More is never worse: what is enough stays so with a lease more.
-pub(crate) fn choose<'a>(
+/// `enough` must be monotonic: a superset of a sufficient set is sufficient.
+pub(crate) fn choose_victims<'a>(
     mut candidates: Vec<Victim<'a>>,
     enough: &mut dyn FnMut(&[Victim<'a>]) -> bool,
-) -> Option<(Cost, Vec<Victim<'a>>)> {
-    candidates.sort_by(Victim::in_order);
-    let found = in_order(&candidates, enough)?;
-    let cost = Cost::of(&found);
-    if candidates.len() > EXACT_MOST {
+) -> Option<(VictimCost, Vec<Victim<'a>>)> {
+    candidates.sort_by(Victim::cmp_preference);
+    let found = sufficient_prefix(&candidates, enough)?;
+    let cost = VictimCost::of(&found);
+    if candidates.len() > MAX_EXACT {
         return Some((cost, found));
     }
-    Some(exact(&candidates, (cost, found), enough))
+    Some(cheapest_subset(&candidates, (cost, found), enough))
 }
 
-/// The shortest beginning that is enough, less what is not needed of it, the dearest first.
-fn in_order<'a>(candidates: &[Victim<'a>], enough: &mut dyn FnMut(&[Victim<'a>]) -> bool) -> Option<Vec<Victim<'a>>> {
+/// The shortest sufficient prefix without superfluous members; the most expensive are dropped first.
+fn sufficient_prefix<'a>(
+    candidates: &[Victim<'a>],
+    enough: &mut dyn FnMut(&[Victim<'a>]) -> bool,
+) -> Option<Vec<Victim<'a>>> {
     if !enough(candidates) {
         return None;
     }
@@ -112,31 +114,31 @@ fn in_order<'a>(candidates: &[Victim<'a>], enough: &mut dyn FnMut(&[Victim<'a>])
     Some(set)
 }
 
-/// All sets that cost less than `best`, the cheapest first. A part of a set that was not enough is not enough either.
-fn exact<'a>(
+/// Tries all sets cheaper than `best`, cheapest first. A subset of an insufficient set is insufficient too.
+fn cheapest_subset<'a>(
     candidates: &[Victim<'a>],
-    best: (Cost, Vec<Victim<'a>>),
+    best: (VictimCost, Vec<Victim<'a>>),
     enough: &mut dyn FnMut(&[Victim<'a>]) -> bool,
-) -> (Cost, Vec<Victim<'a>>) {
+) -> (VictimCost, Vec<Victim<'a>>) {
     let members = |bits: u32| -> Vec<Victim<'a>> {
         candidates.iter().enumerate().filter(|(at, _)| bits & (1 << at) != 0).map(|(_, victim)| *victim).collect()
     };
     let all = (1_u32 << candidates.len()) - 1;
-    // Those without which no set is enough rule out most sets at once.
-    let mut lacking: Vec<u32> = (0..candidates.len()).map(|at| all & !(1 << at)).collect();
-    lacking.retain(|bits| !enough(&members(*bits)));
-    let mut cheaper: Vec<(Cost, u32)> =
-        (0..=all).map(|bits| (Cost::of(&members(bits)), bits)).filter(|(cost, _)| *cost < best.0).collect();
+    // Dropping one indispensable candidate makes any set insufficient: this rules out most sets at once.
+    let mut insufficient: Vec<u32> = (0..candidates.len()).map(|at| all & !(1 << at)).collect();
+    insufficient.retain(|bits| !enough(&members(*bits)));
+    let mut cheaper: Vec<(VictimCost, u32)> =
+        (0..=all).map(|bits| (VictimCost::of(&members(bits)), bits)).filter(|(cost, _)| *cost < best.0).collect();
     cheaper.sort();
     for (cost, bits) in cheaper {
-        if lacking.iter().any(|lacking| bits & !lacking == 0) {
+        if insufficient.iter().any(|known| bits & !known == 0) {
             continue;
         }
         let set = members(bits);
         if enough(&set) {
             return (cost, set);
         }
-        lacking.push(bits);
+        insufficient.push(bits);
     }
     best
 }

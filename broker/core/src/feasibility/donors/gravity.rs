@@ -1,19 +1,18 @@
-//! How far a request's data are from a donor.
+//! Measures how far a donor is from a request's data.
 
 use crate::model::data::{DataNeed, DataSite, mbits_between, seconds};
 use crate::model::demand::RequestSpec;
 use crate::model::id::ClusterId;
 use crate::state::State;
 
-/// Minutes, in doublings, until a donor has what the request reads: 0 where it takes less than one. What is finer does
-/// not decide between donors, for lines are shared and amounts are guessed. Each dataset comes over the quickest line
-/// from a cluster that holds it, or else from the origin, one after the other.
+/// The time until a donor has the request's data, in doublings of minutes: 0 below one minute. Finer differences do not
+/// decide, since links are shared and amounts are estimates. Datasets arrive one after another, each over the fastest
+/// link from a cluster that holds it, or else from the origin.
 pub(crate) fn distance(state: &State, spec: &RequestSpec, donor: &ClusterId) -> u32 {
     doublings(spec.data.iter().fold(0, |all, need| seconds_to(state, spec, donor, need).saturating_add(all)) / 60)
 }
 
-/// Milliseconds of a round trip, in doublings: 0 below one, and where nobody has measured it yet, so that somebody
-/// will.
+/// A round trip in doublings of milliseconds: 0 below one, and 0 while unmeasured, so that it gets measured.
 pub(crate) fn round_trip(rtt_us: u64) -> u32 {
     doublings(rtt_us / 1_000)
 }
@@ -30,10 +29,10 @@ fn seconds_to(state: &State, spec: &RequestSpec, donor: &ClusterId, need: &DataN
     }
     let to = (donor, site(donor));
     let holders = state.clusters.keys().filter_map(|id| Some((id, site(id).filter(|data| holds(data))?)));
-    let quickest = holders.map(|from| mbits_between(from, to)).max();
+    let fastest = holders.map(|from| mbits_between(from, to)).max();
     let nobody = DataSite::default();
     let origin = (&spec.origin, site(&spec.origin).unwrap_or(&nobody));
-    let mbits = quickest.unwrap_or_else(|| mbits_between(origin, to));
+    let mbits = fastest.unwrap_or_else(|| mbits_between(origin, to));
     seconds(need.mib, mbits)
 }
 

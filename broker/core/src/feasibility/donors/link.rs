@@ -4,7 +4,7 @@ use crate::feasibility::donors::gravity::round_trip;
 use crate::model::id::PeeringId;
 use crate::model::peering::{Peering, PeeringState};
 
-/// What lies between an origin and a donor.
+/// The network between an origin and a donor.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Link {
     /// Whether their peering is established.

@@ -1,9 +1,9 @@
-//! Gangs that no single donor can start: their members over several donors, as one part at each.
+//! Spreads a gang that no single donor can start over several donors, one part at each.
 //!
-//! Nothing is held while it is looked for: either a plan has all parts, or it has none, so gangs cannot wait for each
-//! other with halves in their hands. Donors are taken by how many members they have room for, the most first, until the
-//! least number that the gang needs is reached; more join once it runs. As members at one donor take nothing of another
-//! one, and a limit of policy counts over all of them, that finds a place if there is one.
+//! Nothing is held during the search: a plan contains all parts or none, so gangs cannot deadlock with partial
+//! placements. Donors with room for the most members come first, until the gang's minimum is reached; more members join
+//! once it runs. Members at one donor take nothing from another, and policy limits count over all donors, so this finds
+//! a placement whenever one exists.
 
 use crate::feasibility::donors::promise::donors;
 use crate::feasibility::donors::score::{Score, score};
@@ -14,11 +14,11 @@ use crate::model::id::ClusterId;
 use crate::model::limits::MAX_PARTS;
 use crate::model::request::Request;
 
-/// Where something is placed: at one donor, or as several parts; never empty.
+/// A placement at one donor, or in parts at several; never empty.
 pub(crate) type Found = Vec<FeasiblePlacement>;
 
-/// Parts for at least as many members as `spec` needs, each at another donor; `None` if it may not be spread, or all
-/// donors together have not enough.
+/// Parts for at least the minimum of members, each at a different donor; `None` if the request may not be spread, or if
+/// all donors together lack room.
 pub(crate) fn spread(
     snapshot: &Snapshot<'_>,
     spec: &RequestSpec,
@@ -30,7 +30,7 @@ pub(crate) fn spread(
     (found.iter().map(|part| members_in(spec, part)).sum::<u32>() >= members.min).then_some(found)
 }
 
-/// As many members as it needs, or all that donors have room for if those are fewer.
+/// Like [`spread`], but returns fewer members if there is no room for the minimum.
 pub(crate) fn gather(
     snapshot: &Snapshot<'_>,
     spec: &RequestSpec,
@@ -45,8 +45,8 @@ pub(crate) fn gather(
         let most = members.desired.saturating_sub(held);
         let mut best: Option<((u32, Score), FeasiblePlacement)> = None;
         for donor in &left {
-            let Some((many, candidate)) = part_at(&snapshot, spec, donor, most, fitter) else { continue };
-            let rank = (most.saturating_sub(many), score(&snapshot, spec, request, &candidate));
+            let Some((members, candidate)) = part_at(&snapshot, spec, donor, most, fitter) else { continue };
+            let rank = (most.saturating_sub(members), score(&snapshot, spec, request, &candidate));
             if best.as_ref().is_none_or(|(least, _)| rank < *least) {
                 best = Some((rank, candidate));
             }
@@ -62,7 +62,7 @@ pub(crate) fn gather(
     found
 }
 
-/// So many members of `spec` as fit at `donor` and policy allows, `most` at most.
+/// The largest part that fits at `donor` and that policy allows, up to `most` members.
 fn part_at(
     snapshot: &Snapshot<'_>,
     spec: &RequestSpec,
@@ -75,7 +75,6 @@ fn part_at(
     Some((members_in(spec, &candidate), candidate))
 }
 
-/// How many members a candidate holds.
 pub(crate) fn members_in(spec: &RequestSpec, candidate: &FeasiblePlacement) -> u32 {
     let members = candidate.placement.units() / u64::from(spec.gpus.count.max(1));
     u32::try_from(members).unwrap_or(u32::MAX)

@@ -1,10 +1,9 @@
-//! Where to cut: devices and first slots for MIG instances that are made as leases need them.
+//! Chooses where to cut MIG devices on demand: the device and the first slot of each instance.
 //!
-//! Age decides who is served, this decides where. Of all places, those come first after which the requests that wait
-//! behind still fit, as many as fit with this one at all, the older before the younger; of these the one that loses
-//! least [worth](StateValues) under the work that is expected; then one where such an instance exists, and devices in use
-//! before idle ones. What it asks of those behind is a preference: policy, CPU and memory are theirs to meet when their
-//! turn comes.
+//! Age decides who is served; this decides where. The best place lets the most requests behind still fit, older ones
+//! first. Among such places, it loses the least [worth](StateValues) under expected work; then it reuses an existing
+//! instance, and prefers devices in use to idle ones. Room for requests behind is only a preference: they must satisfy
+//! policy, CPU and memory in their own turn.
 
 use std::collections::BTreeMap;
 
@@ -25,12 +24,12 @@ use crate::model::placement::{DeviceShare, NodePlacement};
 use crate::model::work::WorkType;
 use crate::state::occupancy::NodeOccupancy;
 
-/// Requests that wait behind one and are kept a place for.
+/// Requests behind the current one for which cutting leaves room.
 pub(crate) const MAX_LOOKAHEAD: usize = 32;
-/// Instances that are kept a place for, and that one may ask for where places are kept: bounds the time of a choice.
-const MAX_INSTANCES: u32 = 64;
+/// Instances for which cutting leaves room, including the current request's: bounds the time of a choice.
+const MAX_LOOKAHEAD_INSTANCES: u32 = 64;
 
-/// What states of devices are worth under the work that is expected; kept from one plan to the next.
+/// Values of device states under expected work; kept from plan to plan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MigValues {
     expected: BTreeMap<WorkType, u64>,
@@ -39,13 +38,13 @@ pub(crate) struct MigValues {
 }
 
 impl MigValues {
-    /// Expects other work from now on.
+    /// Sets the expected work.
     pub(crate) fn expect(&mut self, expected: &BTreeMap<WorkType, u64>) {
         self.expected = expected.clone();
         self.weights.clear();
     }
 
-    /// How often instances of each shape of `device`, which is of `class`, are asked for.
+    /// The expected demand for each instance shape on `device` of `class`.
     fn weights(&mut self, class: &ClassName, device: &Device, board: Board) -> Weights {
         let key = (class.clone(), board);
         if let Some(weights) = self.weights.get(&key) {
@@ -53,10 +52,10 @@ impl MigValues {
         }
         let mut counts = [0_u64; MAX_SHAPES];
         for (work, count) in &self.expected {
-            if !chooses(&work.gpus.devices, class, device) {
+            if !matches_choice(&work.gpus.devices, class, device) {
                 continue;
             }
-            if let Some(asked) = cut(device, &work.gpus.share).and_then(|cut| counts.get_mut(cut.at)) {
+            if let Some(asked) = cut(device, &work.gpus.share).and_then(|cut| counts.get_mut(cut.shape_index)) {
                 *asked = asked.saturating_add(count.saturating_mul(u64::from(work.gpus.count)));
             }
         }
@@ -66,8 +65,8 @@ impl MigValues {
     }
 }
 
-/// Whether a device of `class` is one of those chosen.
-fn chooses(devices: &DeviceChoice, class: &ClassName, device: &Device) -> bool {
+/// Whether the choice admits a device of `class`.
+fn matches_choice(devices: &DeviceChoice, class: &ClassName, device: &Device) -> bool {
     match devices {
         DeviceChoice::Class(wanted) => wanted == class,
         DeviceChoice::Selector(source) => {
@@ -76,63 +75,64 @@ fn chooses(devices: &DeviceChoice, class: &ClassName, device: &Device) -> bool {
     }
 }
 
-/// Devices of one board at a donor, and what is still to fit on them.
+/// A donor's devices of one board, and the demand still to fit on them.
 #[derive(Clone)]
-struct Together {
-    /// States of devices; of many alike as many as could matter.
+struct BoardDemand {
+    /// Device states; of equal ones only as many as can matter.
     states: Vec<InUse>,
-    /// Instances of those that wait behind.
+    /// Instances reserved for requests behind, by shape.
     lookahead: InstanceCounts,
-    /// Number of the shape that is asked for, and how many more of them.
-    own: usize,
+    /// Shape index of the current request.
+    own_shape: usize,
+    /// Instances of the current request still to be placed.
     left: u32,
 }
 
-/// What cutting at some places costs; lower is better.
+/// The cost of cutting, compared field by field; lower is better.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Cost {
-    /// Whether requests behind lose their place.
+pub(crate) struct CutCost {
+    /// Whether requests behind lose their room.
     crowds: bool,
-    /// Worth lost.
+    /// Loss of state value.
     worth: u128,
-    /// Instances that have to be made.
+    /// Instances to be created.
     made: u32,
-    /// Idle devices broken into.
+    /// Idle devices put into use.
     broken: u32,
 }
 
 /// Shares laid on one node.
-pub(crate) struct LaidOut {
+pub(crate) struct CutLayout {
     pub(crate) devices: LiteMap<u32, DeviceShare>,
-    pub(crate) cost: Cost,
-    /// Kubernetes resources that they count as.
+    pub(crate) cost: CutCost,
+    /// Number of Kubernetes resources.
     pub(crate) resources: u64,
-    /// Thousandths of devices that are stranded beyond what is taken.
+    /// Thousandths of devices stranded beyond the shares themselves.
     pub(crate) waste_milli: i64,
 }
 
 /// A place for one share.
-struct Place<'a> {
+struct CutPlace<'a> {
     index: u32,
     share: DeviceShare,
     resources: u32,
-    cost: Cost,
-    /// The instance, and what is in use of its device before it; where slots are known.
+    cost: CutCost,
+    /// The instance and the prior usage of its device, where slots are known.
     slots: Option<(Cut<'a>, InUse)>,
 }
 
-/// Cuts at one donor, for one request.
+/// Chooses cuts at one donor for one request.
 pub(crate) struct Cutting<'c, 'v> {
     snapshot: &'c Snapshot<'v>,
     donor: &'c ClusterId,
     wanted: &'c Wanted<'c>,
     counted: &'c ResourceKind,
     mig_values: &'c mut MigValues,
-    boards: BTreeMap<Board, Together>,
+    boards: BTreeMap<Board, BoardDemand>,
 }
 
 impl<'c, 'v> Cutting<'c, 'v> {
-    /// `None` if no device of the donor that is wanted is cut as leases need it.
+    /// `None` if none of the donor's suitable devices may be re-cut.
     pub(crate) fn begin(
         snapshot: &'c Snapshot<'v>,
         donor: &'c ClusterId,
@@ -147,7 +147,7 @@ impl<'c, 'v> Cutting<'c, 'v> {
                 if !serves(device, class.as_ref(), wanted, counted) {
                     continue;
                 }
-                let Some(cut) = cut(device, &wanted.gpus.share).filter(Cut::repartition) else { continue };
+                let Some(cut) = cut(device, &wanted.gpus.share).filter(Cut::may_recut) else { continue };
                 let (_, states) = states.entry(cut.board).or_insert_with(|| (device, BTreeMap::new()));
                 if let Some(in_use) = in_use(device, index, lent) {
                     *states.entry(in_use).or_default() += 1;
@@ -159,25 +159,25 @@ impl<'c, 'v> Cutting<'c, 'v> {
         }
         let boards = states
             .into_iter()
-            .map(|(board, (device, states))| (board, Together::of(snapshot, donor, wanted, (board, device), states)));
+            .map(|(board, (device, states))| (board, BoardDemand::of(snapshot, donor, wanted, board, device, states)));
         let boards = boards.collect();
         Some(Self { snapshot, donor, wanted, counted, mig_values, boards })
     }
 
-    /// Lays `units` shares on a node that has room for them.
-    pub(crate) fn lay_out(&mut self, (id, node): (&NodeId, &Node), units: u32) -> LaidOut {
+    /// Lays `units` shares on a node with room for them.
+    pub(crate) fn lay_out(&mut self, id: &NodeId, node: &Node, units: u32) -> CutLayout {
         let classes = self.snapshot.state.device_classes(self.donor, id);
         let mut lent = self.snapshot.occupancy(self.donor, id).cloned().unwrap_or_default();
-        let mut laid = LaidOut { devices: LiteMap::new(), cost: Cost::default(), resources: 0, waste_milli: 0 };
+        let mut laid = CutLayout { devices: LiteMap::new(), cost: CutCost::default(), resources: 0, waste_milli: 0 };
         for _ in 0..units {
-            let Some(place) = self.best(node, classes, &lent) else { break };
-            if let Some((cut, before)) = place.slots.filter(|(cut, _)| cut.repartition())
+            let Some(place) = self.best_place(node, classes, &lent) else { break };
+            if let Some((cut, before)) = place.slots.filter(|(cut, _)| cut.may_recut())
                 && let Some(together) = self.boards.get_mut(&cut.board)
             {
                 let after =
                     InUse { slots: before.slots.with(place.share.slots), media: before.media || cut.shape.media };
                 together.take(before, after);
-                // What is lost beyond the instance itself.
+                // The loss beyond the instance itself.
                 let parts =
                     u128::from(WHOLE_MILLI) * place.cost.worth / (u128::from(cut.board.slots()) * StateValues::SLOT);
                 laid.waste_milli +=
@@ -198,10 +198,15 @@ impl<'c, 'v> Cutting<'c, 'v> {
         laid
     }
 
-    /// The best place for one share on a node; the first of those that are alike.
-    fn best<'n>(&mut self, node: &'n Node, classes: &[Option<ClassName>], lent: &NodeOccupancy) -> Option<Place<'n>> {
+    /// The best place for one share on a node; the first among equals.
+    fn best_place<'n>(
+        &mut self,
+        node: &'n Node,
+        classes: &[Option<ClassName>],
+        lent: &NodeOccupancy,
+    ) -> Option<CutPlace<'n>> {
         let share = &self.wanted.gpus.share;
-        let mut best: Option<Place<'_>> = None;
+        let mut best: Option<CutPlace<'_>> = None;
         for (index, (device, class)) in (0_u32..).zip(node.devices.iter().zip(classes)) {
             if !serves(device, class.as_ref(), self.wanted, self.counted) {
                 continue;
@@ -209,60 +214,60 @@ impl<'c, 'v> Cutting<'c, 'v> {
             let Some(room) = room(device, index, Some(lent), share).filter(|room| room.units > 0) else { continue };
             let one = DeviceShare { milli: room.milli_each, units: 1, slots: Slots::NONE };
             let Some(cut) = cut(device, share) else {
-                // Lent by number, and nothing else could be had there.
-                return Some(Place {
+                // Lent by number: no other choice exists there.
+                return Some(CutPlace {
                     index,
                     share: one,
                     resources: room.resources_each,
-                    cost: Cost::default(),
+                    cost: CutCost::default(),
                     slots: None,
                 });
             };
             let before = in_use(device, index, Some(lent)).unwrap_or_default();
             for start in cut.starts(index, Some(lent)) {
-                let cost = self.cost(device, (&cut, start), before);
+                let cost = self.cost(device, &cut, start, before);
                 if best.as_ref().is_none_or(|best| cost < best.cost) {
                     let share = DeviceShare { slots: Slots::span(start, cut.shape.size), ..one };
                     let resources = room.resources_each;
-                    best = Some(Place { index, share, resources, cost, slots: Some((cut, before)) });
+                    best = Some(CutPlace { index, share, resources, cost, slots: Some((cut, before)) });
                 }
             }
         }
         best
     }
 
-    /// As [`lay_out`](Self::lay_out), and as if it had not been done.
-    pub(crate) fn try_out(&mut self, node: (&NodeId, &Node), units: u32) -> LaidOut {
+    /// Like [`lay_out`](Self::lay_out), but leaves no trace.
+    pub(crate) fn simulate(&mut self, id: &NodeId, node: &Node, units: u32) -> CutLayout {
         let before = self.boards.clone();
-        let laid = self.lay_out(node, units);
+        let laid = self.lay_out(id, node, units);
         self.boards = before;
         laid
     }
 
-    /// What tells a node from another as far as cutting goes: the states of its devices.
-    pub(crate) fn signature(&self, (id, node): (&NodeId, &Node)) -> Vec<Option<(Board, InUse, bool)>> {
+    /// The states of a node's devices: nodes with equal signatures are interchangeable for cutting.
+    pub(crate) fn signature(&self, id: &NodeId, node: &Node) -> Vec<Option<(Board, InUse, bool)>> {
         let classes = self.snapshot.state.device_classes(self.donor, id);
         let lent = self.snapshot.occupancy(self.donor, id);
         let device = |(index, (device, class)): (u32, (&Device, &Option<ClassName>))| {
             let cut = serves(device, class.as_ref(), self.wanted, self.counted)
                 .then(|| cut(device, &self.wanted.gpus.share))
                 .flatten()?;
-            Some((cut.board, in_use(device, index, lent)?, cut.repartition()))
+            Some((cut.board, in_use(device, index, lent)?, cut.may_recut()))
         };
         let mut states: Vec<_> = (0_u32..).zip(node.devices.iter().zip(classes)).map(device).collect();
         states.sort_unstable();
         states
     }
 
-    /// An instance that exists on a device that stays as it is costs nothing: it could serve no other shape.
-    fn cost(&mut self, device: &Device, (cut, start): (&Cut<'_>, u8), before: InUse) -> Cost {
-        if !cut.repartition() {
-            return Cost::default();
+    /// An existing instance on a device that is not re-cut costs nothing: it could serve no other shape.
+    fn cost(&mut self, device: &Device, cut: &Cut<'_>, start: u8, before: InUse) -> CutCost {
+        if !cut.may_recut() {
+            return CutCost::default();
         }
         let after = before.with(cut.shape, start);
         let weights = self.mig_values.weights(self.wanted.class, device, cut.board);
         let worth = |mig_values: &mut MigValues, state| mig_values.worth.of(cut.board, &weights, state);
-        Cost {
+        CutCost {
             crowds: self.boards.get(&cut.board).is_some_and(|together| together.crowded(cut.board, before, after)),
             worth: worth(self.mig_values, before).saturating_sub(worth(self.mig_values, after)),
             made: u32::from(!cut.exists(start)),
@@ -271,7 +276,7 @@ impl<'c, 'v> Cutting<'c, 'v> {
     }
 }
 
-impl Cost {
+impl CutCost {
     fn and(self, other: Self) -> Self {
         Self {
             crowds: self.crowds || other.crowds,
@@ -282,37 +287,40 @@ impl Cost {
     }
 }
 
-impl Together {
-    /// Of those that wait behind, keeps a place for each that fits besides the request itself and all that are older.
+impl BoardDemand {
+    /// Reserves room for each request behind that fits besides the current request and all older ones.
     fn of(
         snapshot: &Snapshot<'_>,
         donor: &ClusterId,
         wanted: &Wanted<'_>,
-        (board, device): (Board, &Device),
+        board: Board,
+        device: &Device,
         states: BTreeMap<InUse, u32>,
     ) -> Self {
-        let (own, left) = (cut(device, &wanted.gpus.share).map_or(MAX_SHAPES, |cut| cut.at), wanted.gpus.count);
+        let (own_shape, left) =
+            (cut(device, &wanted.gpus.share).map_or(MAX_SHAPES, |cut| cut.shape_index), wanted.gpus.count);
         let (mut instances, mut behind) = (left, Vec::new());
-        for spec in snapshot.lookahead.iter().filter(|spec| may_come(snapshot, donor, wanted.class, device, spec)) {
+        for spec in snapshot.lookahead.iter().filter(|spec| may_use_device(snapshot, donor, wanted.class, device, spec))
+        {
             let Some(cut) = cut(device, &spec.gpus.share) else { continue };
             instances = instances.saturating_add(spec.gpus.count);
-            if instances > MAX_INSTANCES {
+            if instances > MAX_LOOKAHEAD_INSTANCES {
                 break;
             }
-            behind.push((cut.at, spec.gpus.count));
+            behind.push((cut.shape_index, spec.gpus.count));
         }
-        let most = usize::try_from(instances.min(2 * MAX_INSTANCES)).unwrap_or(usize::MAX);
+        let most = usize::try_from(instances.min(2 * MAX_LOOKAHEAD_INSTANCES)).unwrap_or(usize::MAX);
         let alike = |(state, count): (InUse, u32)| {
             std::iter::repeat_n(state, most.min(usize::try_from(count).unwrap_or(usize::MAX)))
         };
         let states = states.into_iter().flat_map(alike).collect();
-        let mut together = Self { states, lookahead: [0; MAX_SHAPES], own, left };
+        let mut together = Self { states, lookahead: [0; MAX_SHAPES], own_shape, left };
         if behind.is_empty() || !together.fits(board, left) {
             return together;
         }
-        for (at, count) in behind {
+        for (shape_index, count) in behind {
             let before = together.lookahead;
-            if let Some(asked) = together.lookahead.get_mut(at) {
+            if let Some(asked) = together.lookahead.get_mut(shape_index) {
                 *asked += count;
             }
             if !together.fits(board, left) {
@@ -322,16 +330,16 @@ impl Together {
         together
     }
 
-    /// Whether `own` instances of the request and all that are kept a place for fit.
+    /// Whether `own` instances of the current request fit together with all reserved instances.
     fn fits(&self, board: Board, own: u32) -> bool {
         let mut asked = self.lookahead;
-        if let Some(asked) = asked.get_mut(self.own) {
+        if let Some(asked) = asked.get_mut(self.own_shape) {
             *asked += own;
         }
         fit_together(board, &self.states, &asked)
     }
 
-    /// One instance of the request was placed: `before` became `after`.
+    /// Records one placed instance, which changed a device from `before` to `after`.
     fn take(&mut self, before: InUse, after: InUse) {
         self.left = self.left.saturating_sub(1);
         if let Some(state) = self.states.iter_mut().find(|state| **state == before) {
@@ -339,7 +347,7 @@ impl Together {
         }
     }
 
-    /// Whether the rest of the request and those behind do not all fit once `before` has become `after`.
+    /// Whether the remaining demand no longer fits once a device changes from `before` to `after`.
     fn crowded(&self, board: Board, before: InUse, after: InUse) -> bool {
         if self.lookahead == [0; MAX_SHAPES] {
             return false;
@@ -350,8 +358,8 @@ impl Together {
     }
 }
 
-/// Whether a request that waits could come to devices like this one, as far as it says itself and policy allows now.
-fn may_come(
+/// Whether a waiting request could use devices like this one, by its own restrictions and current policy.
+fn may_use_device(
     snapshot: &Snapshot<'_>,
     donor: &ClusterId,
     class: &ClassName,
@@ -369,6 +377,6 @@ fn may_come(
     spec.origin != *donor
         && (spec.allow_donors.is_empty() || spec.allow_donors.contains(donor))
         && !spec.deny_donors.contains(donor)
-        && chooses(&spec.gpus.devices, class, device)
+        && matches_choice(&spec.gpus.devices, class, device)
         && permitted(snapshot.may_borrow(donor, ask)).is_ok()
 }

@@ -1,4 +1,4 @@
-//! How many shares of a demand one device still holds, and what each takes.
+//! Computes how many shares one device still holds, and what each takes.
 
 use crate::feasibility::fit::mig_device::cut;
 use crate::model::demand::Share;
@@ -6,7 +6,16 @@ use crate::model::inventory::{Device, Sharing};
 use crate::model::limits::WHOLE_MILLI;
 use crate::state::occupancy::NodeOccupancy;
 
-/// What one share takes of a device, and how many more of them it holds now.
+/// The load under which capacity is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// Leases and local work count as they are now.
+    Current,
+    /// As if nothing were in use.
+    Idle,
+}
+
+/// The room for shares on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceRoom {
     /// Shares that fit now.
@@ -17,7 +26,7 @@ pub(crate) struct DeviceRoom {
     pub(crate) resources_each: u32,
 }
 
-/// How `device`, number `index` of its node, can serve `share`; `None` if it never can, whatever is free.
+/// The room for `share` on `device`, which has number `index` on its node; `None` if the device can never serve it.
 pub(crate) fn room(device: &Device, index: u32, lent: Option<&NodeOccupancy>, share: &Share) -> Option<DeviceRoom> {
     let lent_milli = lent.and_then(|node| node.devices.get(&index)).copied().unwrap_or(0);
     let free = WHOLE_MILLI.saturating_sub(device.local_use_milli).saturating_sub(lent_milli);
@@ -28,7 +37,7 @@ pub(crate) fn room(device: &Device, index: u32, lent: Option<&NodeOccupancy>, sh
         Sharing::Fractional { step_milli } => fractional(device, *step_milli, share)?,
         Sharing::Mig { layout: Some(layout), .. } => {
             let cut = cut(device, share)?;
-            if !cut.repartition() && !layout.instances.keys().any(|&start| cut.exists(start)) {
+            if !cut.may_recut() && !layout.instances.keys().any(|&start| cut.exists(start)) {
                 return None;
             }
             (cut.board.milli(cut.shape), 1, cut.room(index, lent))
@@ -45,7 +54,7 @@ pub(crate) fn room(device: &Device, index: u32, lent: Option<&NodeOccupancy>, sh
     Some(DeviceRoom { units, milli_each, resources_each })
 }
 
-/// The device is taken whole, so a fraction of it cannot be had; memory asks for a device that is large enough.
+/// An exclusive device is lent whole: fractions do not fit, and memory needs a large enough device.
 fn exclusive(device: &Device, share: &Share) -> Option<(u32, u32, u32)> {
     let serves = match share {
         Share::Whole | Share::Milli(WHOLE_MILLI) => true,
@@ -55,7 +64,7 @@ fn exclusive(device: &Device, share: &Share) -> Option<(u32, u32, u32)> {
     serves.then_some((WHOLE_MILLI, 1, 1))
 }
 
-/// Equal parts: a share takes as many as cover it.
+/// A device in equal parts: a share takes as many as cover it.
 fn sliced(device: &Device, parts: u32, share: &Share) -> Option<(u32, u32, u32)> {
     let parts = parts.max(1);
     let wanted = match share {
@@ -67,12 +76,12 @@ fn sliced(device: &Device, parts: u32, share: &Share) -> Option<(u32, u32, u32)>
         }
         Share::MigProfile(_) => return None,
     };
-    // Parts of 1000/3 leave a thousandth over; a share of all parts is the whole device nevertheless.
+    // Thousandths do not divide evenly by three; a share of all parts is still the whole device.
     let milli = if wanted == parts { WHOLE_MILLI } else { wanted.checked_mul(WHOLE_MILLI / parts)? };
     (1..=parts).contains(&wanted).then_some((milli, wanted, parts / wanted))
 }
 
-/// Any part, rounded up to the device's step.
+/// A device in arbitrary parts, rounded up to its step.
 fn fractional(device: &Device, step: u32, share: &Share) -> Option<(u32, u32, u32)> {
     let milli = match share {
         Share::Whole => WHOLE_MILLI,

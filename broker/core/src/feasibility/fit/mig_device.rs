@@ -1,4 +1,4 @@
-//! MIG devices whose slots are known: what of them is in use, and where one more instance may begin.
+//! MIG devices with known slots: their usage, and the free starts for another instance.
 
 use crate::model::demand::Share;
 use crate::model::inventory::{Device, MigLayout, Sharing};
@@ -6,33 +6,33 @@ use crate::model::limits::WHOLE_MILLI;
 use crate::model::mig::{Board, InUse, Shape, Slots};
 use crate::state::occupancy::NodeOccupancy;
 
-/// A share of a device as an instance of its board.
+/// A share expressed as an instance shape of the device's board.
 #[derive(Clone, Copy)]
 pub(crate) struct Cut<'a> {
     pub(crate) board: Board,
-    /// Number of the shape.
-    pub(crate) at: usize,
+    /// Index of the shape on its board.
+    pub(crate) shape_index: usize,
     pub(crate) shape: &'static Shape,
     layout: &'a MigLayout,
     device: &'a Device,
 }
 
-/// How a share is had of a device by slots; `None` if its slots are not known, or it has no such shape.
+/// Expresses a share as an instance; `None` if the device's slots are unknown, or if no shape matches.
 ///
-/// Memory is had as the smallest instance that is sure to have it. Whole devices and thousandths are not: who wants all
-/// of a device in MIG mode asks for its largest profile.
+/// Memory becomes the smallest instance that is sure to have it. Whole devices and thousandths have no instance: to get
+/// all of a device in MIG mode, request its largest profile.
 pub(crate) fn cut<'a>(device: &'a Device, share: &Share) -> Option<Cut<'a>> {
     let Sharing::Mig { layout: Some(layout), .. } = &device.sharing else { return None };
     let board = device.board()?;
-    let (at, shape) = match share {
+    let (shape_index, shape) = match share {
         Share::MigProfile(profile) => board.shape(profile)?,
         Share::MemoryMib(memory) => board.shape_with_memory(device.memory_mib, *memory)?,
         Share::Whole | Share::Milli(_) => return None,
     };
-    Some(Cut { board, at, shape, layout, device })
+    Some(Cut { board, shape_index, shape, layout, device })
 }
 
-/// The profile that a share is of, by the name it has on the device; `None` if it is of none.
+/// The profile of a share, by the device's name for it; `None` if the share is no instance.
 pub(crate) fn profile(device: &Device, share: &Share) -> Option<String> {
     let Sharing::Mig { instances, layout } = &device.sharing else { return None };
     if layout.is_none() {
@@ -40,36 +40,40 @@ pub(crate) fn profile(device: &Device, share: &Share) -> Option<String> {
         return Some(profile.clone());
     }
     let cut = cut(device, share)?;
-    let reported = instances.keys().find(|name| cut.board.shape(name).is_some_and(|(at, _)| at == cut.at));
+    let reported = instances
+        .keys()
+        .find(|name| cut.board.shape(name).is_some_and(|(shape_index, _)| shape_index == cut.shape_index));
     Some(reported.cloned().unwrap_or_else(|| cut.board.name(cut.shape)))
 }
 
 impl Cut<'_> {
-    /// Whether instances are made as leases need them.
-    pub(crate) fn repartition(&self) -> bool {
+    /// Whether the device may be re-cut on demand.
+    pub(crate) fn may_recut(&self) -> bool {
         self.layout.repartition
     }
 
     /// Whether an instance of this shape exists at `start`.
     pub(crate) fn exists(&self, start: u8) -> bool {
         let existing = self.layout.instances.get(&start);
-        existing.and_then(|instance| self.board.shape(&instance.profile)).is_some_and(|(at, _)| at == self.at)
+        existing
+            .and_then(|instance| self.board.shape(&instance.profile))
+            .is_some_and(|(shape_index, _)| shape_index == self.shape_index)
     }
 
-    /// Where one more instance may begin now, in the shape's order.
+    /// Free starts for another instance, in the shape's order.
     pub(crate) fn starts(&self, index: u32, lent: Option<&NodeOccupancy>) -> Vec<u8> {
         let Some(in_use) = in_use(self.device, index, lent) else { return Vec::new() };
         in_use.starts(self.shape).filter(|&start| self.layout.repartition || self.exists(start)).collect()
     }
 
-    /// How many more fit now.
+    /// Number of instances that still fit.
     pub(crate) fn room(&self, index: u32, lent: Option<&NodeOccupancy>) -> u32 {
         let starts = u32::try_from(self.starts(index, lent).len()).unwrap_or(u32::MAX);
         if self.shape.media { starts.min(1) } else { starts }
     }
 }
 
-/// The slots of the first `units` instances that a device can give now, lowest first; none if its slots are not known.
+/// The slots of the next `units` instances, lowest start first; none if slots are unknown.
 pub(crate) fn first_slots(
     device: &Device,
     index: u32,
@@ -84,8 +88,8 @@ pub(crate) fn first_slots(
     spans.fold(Slots::NONE, |all, start| all.with(Slots::span(start, cut.shape.size)))
 }
 
-/// What leases and local work hold of device number `index`; `None` if nothing more of it may be given out: it is not
-/// healthy, or held back, or leases hold parts of it that were lent by number, before its slots were known.
+/// The usage of device number `index` by leases and local work. `None` if the device can lend nothing more: it is
+/// unhealthy, held back, or partly lent by number from before its slots were known.
 pub(crate) fn in_use(device: &Device, index: u32, lent: Option<&NodeOccupancy>) -> Option<InUse> {
     let Sharing::Mig { layout: Some(layout), .. } = &device.sharing else { return None };
     let board = device.board()?;
@@ -96,7 +100,7 @@ pub(crate) fn in_use(device: &Device, index: u32, lent: Option<&NodeOccupancy>) 
         return None;
     }
     let lends_media = lent.is_some_and(|node| {
-        let of_device = |((at, profile), _): (&(u32, String), &u32)| *at == index && is_media(board, profile);
+        let of_device = |((device, profile), _): (&(u32, String), &u32)| *device == index && is_media(board, profile);
         node.profiles.iter().any(of_device)
     });
     let lent = InUse { slots: lent_slots, media: lends_media };

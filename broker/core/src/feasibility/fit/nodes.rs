@@ -1,9 +1,10 @@
-//! Which nodes of a donor a placement lies on.
+//! Chooses the nodes of a donor for a placement.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use crate::feasibility::fit::bandwidth::carries;
+use crate::feasibility::fit::bandwidth::has_bandwidth;
+use crate::feasibility::fit::device::Load;
 use crate::model::demand::Topology;
 use crate::model::id::NodeId;
 use crate::model::inventory::Node;
@@ -15,32 +16,31 @@ pub(crate) struct NodeRoom<'a> {
     pub(crate) id: &'a NodeId,
     pub(crate) node: &'a Node,
     pub(crate) lent: Option<&'a NodeOccupancy>,
-    /// Shares it holds now, over devices, CPU and memory.
+    /// Shares that it can hold now, limited by devices, CPU and memory.
     pub(crate) units: u32,
 }
 
-/// Nodes to use with the shares that each gives, and the network over which they do RDMA if that is asked for and they
-/// are several.
-pub(crate) struct Chosen<'a> {
+/// The chosen nodes with the shares each holds. `network` is set if several nodes communicate by RDMA.
+pub(crate) struct ChosenNodes<'a> {
     pub(crate) nodes: Vec<(NodeRoom<'a>, u32)>,
     pub(crate) network: Option<&'a str>,
 }
 
-/// Nodes to use: the one that is left with least, or else as few as possible; with `whole_node` only nodes used up
-/// exactly, and with RDMA asked for, several only of one network. To be spread, on as many as can be, `piece` shares at
-/// a time. `None` if `count` shares do not fit so.
-pub(crate) fn choose<'a>(
+/// Chooses the one node with least room left over, or else as few as possible. With `whole_node`, nodes must be filled
+/// exactly; with RDMA, several nodes must share a network. With `spread_nodes`, uses as many as possible, `piece`
+/// shares at a time. `None` if `count` shares do not fit that way.
+pub(crate) fn choose_nodes<'a>(
     candidates: &[NodeRoom<'a>],
     count: u32,
     piece: u32,
     topology: Topology,
-) -> Option<Chosen<'a>> {
+) -> Option<ChosenNodes<'a>> {
     let fits = |candidate: &&NodeRoom<'_>| {
         if topology.whole_node { candidate.units == count } else { candidate.units >= count }
     };
     let spreads = topology.spread_nodes && count > piece;
     let one = || candidates.iter().filter(fits).min_by_key(|candidate| (candidate.units, candidate.id));
-    let on_one = || one().map(|best| Chosen { nodes: vec![(*best, count)], network: None });
+    let on_one = || one().map(|best| ChosenNodes { nodes: vec![(*best, count)], network: None });
     if !spreads && let Some(chosen) = on_one() {
         return Some(chosen);
     }
@@ -48,15 +48,15 @@ pub(crate) fn choose<'a>(
         return None;
     }
     if topology.rdma_gbits == 0 {
-        let nodes = choose_several(candidates.to_vec(), count, piece, topology)?;
-        return Some(Chosen { nodes, network: None });
+        let nodes = choose_several_nodes(candidates.to_vec(), count, piece, topology)?;
+        return Some(ChosenNodes { nodes, network: None });
     }
     let on = |network: &'a str| {
-        let joined = candidates
-            .iter()
-            .filter(|candidate| carries(candidate.node, candidate.lent, network, topology.rdma_gbits, true));
-        choose_several(joined.copied().collect(), count, piece, topology)
-            .map(|nodes| Chosen { network: (nodes.len() > 1).then_some(network), nodes })
+        let joined = candidates.iter().filter(|candidate| {
+            has_bandwidth(candidate.node, candidate.lent, network, topology.rdma_gbits, Load::Current)
+        });
+        choose_several_nodes(joined.copied().collect(), count, piece, topology)
+            .map(|nodes| ChosenNodes { network: (nodes.len() > 1).then_some(network), nodes })
     };
     let nodes = candidates.iter().map(|candidate| candidate.node);
     let found = networks(nodes).into_iter().filter_map(on);
@@ -66,14 +66,14 @@ pub(crate) fn choose<'a>(
     found.min_by_key(|chosen| (chosen.nodes.len(), chosen.network))
 }
 
-fn choose_several(
+fn choose_several_nodes(
     mut candidates: Vec<NodeRoom<'_>>,
     count: u32,
     piece: u32,
     topology: Topology,
 ) -> Option<Vec<(NodeRoom<'_>, u32)>> {
     if topology.spread_nodes {
-        return spread(candidates, count, piece);
+        return spread_over_nodes(candidates, count, piece);
     }
     candidates.sort_by(|a, b| b.units.cmp(&a.units).then(a.id.cmp(b.id)));
     let (mut left, mut chosen) = (count, Vec::new());
@@ -91,9 +91,9 @@ fn choose_several(
     (left == 0).then_some(chosen)
 }
 
-/// Deals `count` shares out, `piece` at a time: one round over as many nodes as are needed, those that are left with
-/// least first, then further rounds over those that have room.
-fn spread(mut candidates: Vec<NodeRoom<'_>>, count: u32, piece: u32) -> Option<Vec<(NodeRoom<'_>, u32)>> {
+/// Distributes `count` shares, `piece` at a time: a first round over as many nodes as needed, those with least room
+/// first, then more rounds over those that still have room.
+fn spread_over_nodes(mut candidates: Vec<NodeRoom<'_>>, count: u32, piece: u32) -> Option<Vec<(NodeRoom<'_>, u32)>> {
     candidates.retain(|candidate| candidate.units >= piece);
     let pieces = usize::try_from(count / piece.max(1)).ok()?;
     candidates.sort_by_key(|candidate| (candidate.units, candidate.id));
@@ -118,12 +118,11 @@ fn spread(mut candidates: Vec<NodeRoom<'_>>, count: u32, piece: u32) -> Option<V
     Some(dealt)
 }
 
-/// Shares that fit under the topology: on one node, or together on those of one network, or on all. Not `as_it_is`: if
-/// local work had nothing of the networks.
-pub(crate) fn reach<'a>(
+/// Shares that fit under the topology: on one node, on the nodes of one network, or on all nodes.
+pub(crate) fn total_room<'a>(
     rooms: impl Iterator<Item = (&'a Node, Option<&'a NodeOccupancy>, u32)>,
     topology: Topology,
-    as_it_is: bool,
+    load: Load,
 ) -> u64 {
     let rooms: Vec<_> = rooms.map(|(node, lent, units)| (node, lent, u64::from(units))).collect();
     let most = rooms.iter().map(|(_, _, units)| *units).max().unwrap_or(0);
@@ -135,7 +134,7 @@ pub(crate) fn reach<'a>(
     }
     let on = |network: &str| -> u64 {
         let joined =
-            rooms.iter().filter(|(node, lent, _)| carries(node, *lent, network, topology.rdma_gbits, as_it_is));
+            rooms.iter().filter(|(node, lent, _)| has_bandwidth(node, *lent, network, topology.rdma_gbits, load));
         joined.map(|(_, _, units)| units).sum()
     };
     networks(rooms.iter().map(|(node, _, _)| *node)).into_iter().map(on).max().unwrap_or(0).max(most)

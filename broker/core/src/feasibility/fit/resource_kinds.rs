@@ -1,4 +1,4 @@
-//! In which ways a donor's devices of one class serve a share.
+//! Lists the resource kinds and share sizes that a donor's devices offer.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::Share;
 use crate::model::id::ClusterId;
 
-/// The ways in which shares of the donor's devices of that class are counted.
+/// The distinct resource kinds of the donor's devices of the class.
 pub(crate) fn resource_kinds(
     snapshot: &Snapshot<'_>,
     donor: &ClusterId,
@@ -19,8 +19,8 @@ pub(crate) fn resource_kinds(
     of_class.map(|(device, _)| ResourceKind::of(device, &wanted.gpus.share)).collect()
 }
 
-/// Thousandths that one share takes of the donor's devices of that class, where a fraction is asked for.
-pub(crate) fn sizes(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> BTreeSet<u32> {
+/// The distinct thousandths that one share takes, for fractional shares; otherwise empty.
+pub(crate) fn share_sizes(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> BTreeSet<u32> {
     let share = &wanted.gpus.share;
     if !matches!(share, Share::Milli(_)) {
         return BTreeSet::new();

@@ -1,68 +1,66 @@
-//! What of one node can be had together: devices that NVLink joins, CPU and memory of the NUMA nodes of those devices,
-//! and whole members of a gang.
+//! Fits shares that belong together on one node: devices connected by NVLink, CPU and memory of their NUMA nodes, and
+//! whole members of a gang.
 //!
-//! A lease with alignment takes CPU and memory of certain NUMA nodes. Of local work, and of leases without alignment,
-//! nobody knows where theirs are: who wants alignment has to do without as much on every NUMA node. So what is placed
-//! with alignment finds its CPUs whatever the others do; the others need no more than enough in all, for whose CPUs are
-//! bound keeps them.
+//! An aligned lease takes CPU and memory of particular NUMA nodes. Nobody knows where local work and unaligned leases
+//! run, so an aligned lease assumes that every NUMA node carries all of their load. Then it finds its CPUs whatever the
+//! others do. The others only need enough in total, because bound CPUs stay with their owner.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use litemap::LiteMap;
 
-use crate::feasibility::fit::device::{DeviceRoom, room};
+use crate::feasibility::fit::device::{DeviceRoom, Load, room};
 use crate::feasibility::fit::{ResourceKind, Wanted, free_cpu_and_memory, serves};
 use crate::model::demand::{Numa, NvLink};
 use crate::model::id::ClassName;
 use crate::model::inventory::{Device, Node, NumaAmounts, Sharing};
 use crate::state::occupancy::NodeOccupancy;
 
-/// A device with room.
+/// A device with room for shares.
 #[derive(Clone)]
-struct Seat<'a> {
+struct FreeDevice<'a> {
     index: u32,
     room: DeviceRoom,
-    /// Devices that are in part use already come first.
+    /// Devices in part use come first.
     rank: u32,
     numa: Option<u32>,
     clique: Option<&'a str>,
 }
 
-/// What is free of one node, in the terms of one request.
+/// The free capacity of one node, seen by one request.
 #[derive(Clone)]
-pub(crate) struct Wired<'a> {
-    seats: Vec<Seat<'a>>,
-    /// Free of each NUMA node; of `None` where anything will do.
+pub(crate) struct WiredNode<'a> {
+    devices: Vec<FreeDevice<'a>>,
+    /// Free CPU and memory by NUMA node; under `None` if the request is not aligned.
     numa: BTreeMap<Option<u32>, NumaAmounts>,
-    /// Free of the node.
+    /// Free CPU and memory of the node.
     all: NumaAmounts,
-    /// For each share.
+    /// CPU and memory per share.
     each: NumaAmounts,
     aligned: bool,
-    /// Shares of one member.
+    /// Shares per member, for gangs.
     member: Option<u32>,
 }
 
-/// Shares laid on a node: by device, and what each NUMA node gives for them where that is asked for.
+/// Shares laid on a node: units and room by device, and what each NUMA node gives if the request is aligned.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Laid {
+pub(crate) struct NodeLayout {
     pub(crate) devices: BTreeMap<u32, (u32, DeviceRoom)>,
     pub(crate) numa: LiteMap<u32, NumaAmounts>,
 }
 
-/// Whether placing `wanted` takes a look at how devices are joined, or at members.
-pub(crate) fn is_wired(wanted: &Wanted<'_>) -> bool {
+/// Whether placing `wanted` must consider wiring or members.
+pub(crate) fn needs_wired_node(wanted: &Wanted<'_>) -> bool {
     wanted.members.is_some() || wanted.topology.nvlink == NvLink::Required || wanted.topology.numa == Numa::Aligned
 }
 
-/// The clique of a device that NVLink joins to others; MIG instances are joined to nothing.
+/// The NVLink clique of a device; MIG instances have none.
 pub(crate) fn clique(device: &Device) -> Option<&str> {
     device.wiring.nvlink.as_deref().filter(|_| !matches!(device.sharing, Sharing::Mig { .. }))
 }
 
-/// Whether a device is one of several that NVLink joins and of which nothing is taken: who does not ask for NVLink
-/// takes others first.
-pub(crate) fn is_of_a_whole_clique(node: &Node, lent: Option<&NodeOccupancy>, device: &Device) -> bool {
+/// Whether a device belongs to an entirely idle NVLink clique, which work without NVLink avoids.
+pub(crate) fn in_idle_clique(node: &Node, lent: Option<&NodeOccupancy>, device: &Device) -> bool {
     let Some(own) = clique(device) else { return false };
     let mut joined = (0_u32..).zip(&node.devices).filter(|(_, other)| clique(other) == Some(own));
     joined.all(|(index, other)| {
@@ -71,10 +69,10 @@ pub(crate) fn is_of_a_whole_clique(node: &Node, lent: Option<&NodeOccupancy>, de
     })
 }
 
-/// What an aligned share may have of each NUMA node: what it has for pods, less what other aligned leases have of it,
-/// less all that others have of the node, wherever that is.
-pub(crate) fn free_numa(node: &Node, lent: Option<&NodeOccupancy>, as_it_is: bool) -> BTreeMap<u32, NumaAmounts> {
-    if !as_it_is {
+/// What an aligned share may take of each NUMA node: its capacity, less what aligned leases take there, less what all
+/// other work takes anywhere on the node.
+pub(crate) fn free_numa(node: &Node, lent: Option<&NodeOccupancy>, load: Load) -> BTreeMap<u32, NumaAmounts> {
+    if load == Load::Idle {
         return node.wiring.numa.clone();
     }
     let nothing = NodeOccupancy::default();
@@ -89,26 +87,30 @@ pub(crate) fn free_numa(node: &Node, lent: Option<&NodeOccupancy>, as_it_is: boo
     node.wiring.numa.iter().map(free).collect()
 }
 
-impl<'a> Wired<'a> {
-    /// What of a node is free now, or with `as_it_is` false, what is if nothing is in use.
+impl<'a> WiredNode<'a> {
+    /// The free capacity of a node under `load`.
     pub(crate) fn of(
-        (node, classes): (&'a Node, &[Option<ClassName>]),
+        node: &'a Node,
+        classes: &[Option<ClassName>],
         lent: Option<&NodeOccupancy>,
         wanted: &Wanted<'_>,
         kind: &ResourceKind,
-        as_it_is: bool,
+        load: Load,
     ) -> Self {
-        let lent = lent.filter(|_| as_it_is);
+        let lent = lent.filter(|_| load == Load::Current);
         let aligned = wanted.topology.numa == Numa::Aligned;
-        let seat = |(index, (device, class)): (u32, (&'a Device, &Option<ClassName>))| {
+        let device = |(index, (device, class)): (u32, (&'a Device, &Option<ClassName>))| {
             if !serves(device, class.as_ref(), wanted, kind) {
                 return None;
             }
             let share = &wanted.gpus.share;
-            let room =
-                if as_it_is { room(device, index, lent, share) } else { room(&device.idle(), index, lent, share) };
+            let room = if load == Load::Current {
+                room(device, index, lent, share)
+            } else {
+                room(&device.idle(), index, lent, share)
+            };
             let in_use = lent.and_then(|node| node.devices.get(&index)).copied().unwrap_or(0);
-            Some(Seat {
+            Some(FreeDevice {
                 index,
                 room: room.filter(|room| room.units > 0)?,
                 rank: u32::MAX - in_use - device.local_use_milli,
@@ -116,36 +118,37 @@ impl<'a> Wired<'a> {
                 clique: clique(device).filter(|_| wanted.topology.nvlink == NvLink::Required),
             })
         };
-        let seats = (0_u32..).zip(node.devices.iter().zip(classes)).filter_map(seat);
-        let seats = seats.filter(|seat| {
-            (!aligned || seat.numa.is_some()) && (wanted.topology.nvlink != NvLink::Required || seat.clique.is_some())
+        let devices = (0_u32..).zip(node.devices.iter().zip(classes)).filter_map(device);
+        let devices = devices.filter(|device| {
+            (!aligned || device.numa.is_some())
+                && (wanted.topology.nvlink != NvLink::Required || device.clique.is_some())
         });
-        let (cpu_milli, memory_mib) = free_cpu_and_memory(node, lent, as_it_is);
+        let (cpu_milli, memory_mib) = free_cpu_and_memory(node, lent, load);
         let all = NumaAmounts { cpu_milli, memory_mib };
         let numa = if aligned {
-            free_numa(node, lent, as_it_is).into_iter().map(|(number, free)| (Some(number), free)).collect()
+            free_numa(node, lent, load).into_iter().map(|(number, free)| (Some(number), free)).collect()
         } else {
             BTreeMap::from([(None, all)])
         };
         let each = NumaAmounts { cpu_milli: wanted.gpus.cpu_milli_per_gpu, memory_mib: wanted.gpus.memory_mib_per_gpu };
         let member = wanted.members.map(|_| wanted.gpus.count);
-        Self { seats: seats.collect(), numa, all, each, aligned, member }
+        Self { devices: devices.collect(), numa, all, each, aligned, member }
     }
 
-    /// Shares that one request can have of the node: in whole members where there are any, else in one piece. Looks no
-    /// further than `enough`.
+    /// Shares that one request can get from the node: in whole members for a gang, else in one piece. Stops counting at
+    /// `enough`.
     pub(crate) fn units(&self, enough: u32) -> u32 {
         let Some(count) = self.member else { return self.largest_piece() };
         let (mut left, mut units) = (self.clone(), 0_u32);
-        while units < enough && left.lay_piece(count, &mut Laid::default()) {
+        while units < enough && left.lay_piece(count, &mut NodeLayout::default()) {
             units = units.saturating_add(count);
         }
         units
     }
 
-    /// Lays `units` shares, of which there is room for [`Self::units`]; `None` if there is not.
-    pub(crate) fn lay(mut self, units: u32) -> Option<Laid> {
-        let mut laid = Laid::default();
+    /// Lays `units` shares; `None` if there is no room for them.
+    pub(crate) fn lay(mut self, units: u32) -> Option<NodeLayout> {
+        let mut laid = NodeLayout::default();
         let piece = self.member.unwrap_or(units).max(1);
         for _ in 0..units / piece {
             if !self.lay_piece(piece, &mut laid) {
@@ -156,10 +159,9 @@ impl<'a> Wired<'a> {
     }
 
     fn cliques(&self) -> BTreeSet<Option<&'a str>> {
-        self.seats.iter().map(|seat| seat.clique).collect()
+        self.devices.iter().map(|device| device.clique).collect()
     }
 
-    /// Shares that fit on devices of one clique.
     fn largest_piece(&self) -> u32 {
         self.cliques().into_iter().map(|clique| self.piece(clique)).max().unwrap_or(0)
     }
@@ -169,16 +171,15 @@ impl<'a> Wired<'a> {
         of_numa.fold(0, u32::saturating_add).min(self.all.holds(self.each))
     }
 
-    /// Shares on devices of one clique and one NUMA node.
     fn piece_of_numa(&self, clique: Option<&str>, numa: Option<u32>) -> u32 {
-        let seats = self.seats.iter().filter(|seat| seat.clique == clique && seat.numa == numa);
-        let devices = seats.fold(0_u32, |sum, seat| sum.saturating_add(seat.room.units));
-        devices.min(self.numa.get(&numa).map_or(0, |free| free.holds(self.each)))
+        let devices = self.devices.iter().filter(|device| device.clique == clique && device.numa == numa);
+        let units = devices.fold(0_u32, |sum, device| sum.saturating_add(device.room.units));
+        units.min(self.numa.get(&numa).map_or(0, |free| free.holds(self.each)))
     }
 
-    /// Lays one piece: in the clique that is left with least, on the one NUMA node that is left with least, or else on
-    /// as few as possible. False, and nothing is changed, if none has room for it.
-    fn lay_piece(&mut self, shares: u32, laid: &mut Laid) -> bool {
+    /// Lays one piece: in the clique with least room left over, on the one NUMA node with least room left over, or else
+    /// on as few as possible. Returns false and changes nothing if there is no room.
+    fn lay_piece(&mut self, shares: u32, laid: &mut NodeLayout) -> bool {
         let cliques = self.cliques().into_iter().map(|clique| (self.piece(clique), clique));
         let Some((_, clique)) = cliques.filter(|(room, _)| *room >= shares).min() else { return false };
         let mut numas: Vec<(u32, Option<u32>)> =
@@ -195,11 +196,11 @@ impl<'a> Wired<'a> {
             left -= here;
             self.take(clique, numa, here, laid);
         }
-        self.seats.retain(|seat| seat.room.units > 0);
+        self.devices.retain(|device| device.room.units > 0);
         true
     }
 
-    fn take(&mut self, clique: Option<&str>, numa: Option<u32>, shares: u32, laid: &mut Laid) {
+    fn take(&mut self, clique: Option<&str>, numa: Option<u32>, shares: u32, laid: &mut NodeLayout) {
         let taken = self.each.times(shares);
         self.all = self.all.less(taken);
         if let Some(free) = self.numa.get_mut(&numa) {
@@ -209,18 +210,18 @@ impl<'a> Wired<'a> {
             let amounts = laid.numa.entry(number).or_default();
             *amounts = amounts.plus(taken);
         }
-        let mut seats: Vec<&mut Seat<'_>> =
-            self.seats.iter_mut().filter(|seat| seat.clique == clique && seat.numa == numa).collect();
-        seats.sort_by_key(|seat| (seat.rank, seat.index));
+        let mut devices: Vec<&mut FreeDevice<'_>> =
+            self.devices.iter_mut().filter(|device| device.clique == clique && device.numa == numa).collect();
+        devices.sort_by_key(|device| (device.rank, device.index));
         let mut left = shares;
-        for seat in seats {
-            let units = seat.room.units.min(left);
+        for device in devices {
+            let units = device.room.units.min(left);
             if units == 0 {
                 continue;
             }
             left -= units;
-            seat.room.units -= units;
-            let (taken, _) = laid.devices.entry(seat.index).or_insert((0, seat.room));
+            device.room.units -= units;
+            let (taken, _) = laid.devices.entry(device.index).or_insert((0, device.room));
             *taken += units;
         }
     }

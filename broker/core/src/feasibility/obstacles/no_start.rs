@@ -1,4 +1,4 @@
-//! Why no MIG instance can begin anywhere at a donor, and what would change that.
+//! Explains why no MIG instance can start anywhere at a donor, and what would change that.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use crate::model::id::{ClassName, ClusterId, NodeId};
 use crate::model::inventory::{Device, Sharing};
 use crate::model::mig::{Board, Slots};
 
-/// An instance in use. Whose lease it is of is not for others to know.
-struct Held {
+/// An instance in use. Its tenant stays private.
+struct UsedInstance {
     profile: String,
     start: u8,
     slots: Slots,
@@ -21,15 +21,15 @@ struct Held {
 
 /// The start that is nearest to being free.
 struct Nearest {
-    /// How many instances must end first.
-    many: usize,
-    /// In words, what they are and which slots they hold.
+    /// Number of instances that must end first.
+    count: usize,
+    /// A description of these instances and their slots.
     held: String,
     local: bool,
 }
 
-/// Reason and remedy, if slots are what is short: none of the devices that have such instances has a start that is
-/// free. Only for who asks for a profile, and where none is lent by number: others can be served in other ways too.
+/// Reason and remedy if slots are short: no suitable device has a free start. Only for requested profiles, and only
+/// where none is lent by number; otherwise the request could be served in other ways.
 pub(crate) fn no_start(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>) -> Option<(String, String)> {
     let Share::MigProfile(asked) = &wanted.gpus.share else { return None };
     let lent = lent(snapshot, donor);
@@ -54,10 +54,14 @@ pub(crate) fn no_start(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Want
             for (profile, share) in lent.get(&(id, index)).into_iter().flatten() {
                 held.extend(leased(cut.board, profile, share));
             }
-            let near =
-                starts(&cut).filter_map(|start| near(&cut, start, &held, (id, index))).min_by_key(|near| near.many);
-            if near.as_ref().is_some_and(|near| nearest.as_ref().is_none_or(|nearest| near.many < nearest.many)) {
-                nearest = near;
+            let blockers = starts(&cut)
+                .filter_map(|start| blockers_at(&cut, start, &held, id, index))
+                .min_by_key(|blockers| blockers.count);
+            if blockers
+                .as_ref()
+                .is_some_and(|blockers| nearest.as_ref().is_none_or(|nearest| blockers.count < nearest.count))
+            {
+                nearest = blockers;
             }
         }
     }
@@ -74,9 +78,9 @@ pub(crate) fn no_start(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Want
     };
     reason += &format!("; nearest is {}", nearest.held);
     let whose = if nearest.local { "; the donor's own work holds some of that" } else { "" };
-    let remedy = match nearest.many {
+    let remedy = match nearest.count {
         1 => format!("wait until that instance is given back{whose}"),
-        many => format!("wait until those {many} instances are given back{whose}"),
+        count => format!("wait until those {count} instances are given back{whose}"),
     };
     Some((reason, remedy))
 }
@@ -87,16 +91,16 @@ fn asked_for<'d>(device: &'d Device, class: Option<&ClassName>, wanted: &Wanted<
     starts(&cut).next().is_some().then_some(cut)
 }
 
-/// Where instances may begin if nothing is in use.
+/// Permitted starts on an idle device.
 fn starts<'c>(cut: &'c Cut<'_>) -> impl Iterator<Item = u8> + 'c {
-    cut.shape.starts.iter().copied().filter(|&start| cut.repartition() || cut.exists(start))
+    cut.shape.starts.iter().copied().filter(|&start| cut.may_recut() || cut.exists(start))
 }
 
-/// Profile and part of each lease, by node and device.
-type Lent<'a> = BTreeMap<(&'a NodeId, u32), Vec<(&'a str, &'a crate::model::placement::DeviceShare)>>;
+/// Profile and share of each lease, by node and device.
+type LeasedInstances<'a> = BTreeMap<(&'a NodeId, u32), Vec<(&'a str, &'a crate::model::placement::DeviceShare)>>;
 
-fn lent<'a>(snapshot: &Snapshot<'a>, donor: &ClusterId) -> Lent<'a> {
-    let mut lent: Lent<'a> = BTreeMap::new();
+fn lent<'a>(snapshot: &Snapshot<'a>, donor: &ClusterId) -> LeasedInstances<'a> {
+    let mut lent: LeasedInstances<'a> = BTreeMap::new();
     for (_, lease) in snapshot.state.leases_of(donor).filter(|(_, lease)| lease.occupies()) {
         let placement = &lease.placement;
         let Some(profile) = placement.profile.as_deref().filter(|_| placement.donor == *donor) else { continue };
@@ -109,9 +113,9 @@ fn lent<'a>(snapshot: &Snapshot<'a>, donor: &ClusterId) -> Lent<'a> {
     lent
 }
 
-fn leased(board: Board, profile: &str, share: &crate::model::placement::DeviceShare) -> Vec<Held> {
+fn leased(board: Board, profile: &str, share: &crate::model::placement::DeviceShare) -> Vec<UsedInstance> {
     let Some((_, shape)) = board.shape(profile) else { return Vec::new() };
-    let held = |start: u8| Held {
+    let held = |start: u8| UsedInstance {
         profile: profile.to_owned(),
         start,
         slots: Slots::span(start, shape.size),
@@ -121,22 +125,22 @@ fn leased(board: Board, profile: &str, share: &crate::model::placement::DeviceSh
     share.starts().into_iter().map(held).collect()
 }
 
-fn local(device: &Device, board: Board) -> Vec<Held> {
+fn local(device: &Device, board: Board) -> Vec<UsedInstance> {
     let Sharing::Mig { layout: Some(layout), .. } = &device.sharing else { return Vec::new() };
     let local = layout.instances.iter().filter(|(_, instance)| instance.local);
     let held = local.filter_map(|(&start, instance)| {
         let (_, shape) = board.shape(&instance.profile)?;
         let slots = Slots::span(start, shape.size);
-        Some(Held { profile: instance.profile.clone(), start, slots, media: shape.media, local: true })
+        Some(UsedInstance { profile: instance.profile.clone(), start, slots, media: shape.media, local: true })
     });
     held.collect()
 }
 
-/// What is in the way of an instance at `start`; `None` if nothing is.
-fn near(cut: &Cut<'_>, start: u8, held: &[Held], (id, index): (&NodeId, u32)) -> Option<Nearest> {
+/// The instances that block a start at `start`; `None` if it is free.
+fn blockers_at(cut: &Cut<'_>, start: u8, held: &[UsedInstance], id: &NodeId, index: u32) -> Option<Nearest> {
     let span = cut.shape.at(start)?;
-    let in_the_way = |held: &&Held| held.slots.overlaps(span) || (held.media && cut.shape.media);
-    let blockers: Vec<&Held> = held.iter().filter(in_the_way).collect();
+    let in_the_way = |held: &&UsedInstance| held.slots.overlaps(span) || (held.media && cut.shape.media);
+    let blockers: Vec<&UsedInstance> = held.iter().filter(in_the_way).collect();
     let words = blockers.iter().map(|held| {
         let whose = if held.local { "local work" } else { "a lease" };
         format!("{} at {} of {whose}", held.profile, held.start)
@@ -145,7 +149,7 @@ fn near(cut: &Cut<'_>, start: u8, held: &[Held], (id, index): (&NodeId, u32)) ->
     let last = start + cut.shape.size - 1;
     let slots = if last == start { format!("slot {start}") } else { format!("slots {start}-{last}") };
     (!blockers.is_empty()).then(|| Nearest {
-        many: blockers.len(),
+        count: blockers.len(),
         held: format!("{slots} of device {index} of node {id}, taken by {}", words.join(" and ")),
         local: blockers.iter().any(|held| held.local),
     })

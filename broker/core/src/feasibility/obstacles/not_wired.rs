@@ -1,5 +1,5 @@
-//! Which wish about how things are joined is in the way at a donor, and what would change that. Each is tried alone, in
-//! a fixed order: devices, CPU and memory, networks.
+//! Finds the wiring requirement that a donor cannot meet, and what would change that. Each is tried alone, in a fixed
+//! order: NVLink, NUMA, RDMA.
 
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::wired::clique;
@@ -11,9 +11,9 @@ use crate::model::id::{ClassName, ClusterId};
 use crate::model::inventory::{Device, Node};
 use crate::model::placement::Placement;
 
-/// The first wish that does not come true at a donor that could serve the same request without wishes now; or, where
-/// that has to wait anyway, the first for which waiting is no use. `None` if there is none. `least` shares are needed.
-pub(crate) fn in_the_way(
+/// The first requirement that fails at a donor that could serve the request now without any; or, where the request
+/// would have to wait anyway, the first that waiting cannot help. `None` if there is none. `least` shares are needed.
+pub(crate) fn wiring_obstacle(
     snapshot: &Snapshot<'_>,
     donor: &ClusterId,
     wanted: &Wanted<'_>,
@@ -35,7 +35,7 @@ pub(crate) fn in_the_way(
     ];
     let fails = |wish| ask(snapshot, donor, wanted, wish).err().filter(|(_, ever)| !waits || *ever < least);
     let failed = wishes.into_iter().find_map(|wish| fails(wish).map(|lacks| (wish, lacks)));
-    // What each wish alone leaves room for may be more than all of them do.
+    // Each requirement alone may leave more room than all together.
     let together = ask(snapshot, donor, wanted, wanted.topology).err().map_or(least, |(_, ever)| ever);
     let Some((wish, (now, ever))) = failed else {
         let reason =
@@ -82,8 +82,8 @@ pub(crate) fn in_the_way(
         } else if whole {
             (
                 format!(
-                    "{donor} lends GPUs that NVLink joins by whole nodes only, and has whole nodes for {now} of {least} \
-                     shares free{even_idle}"
+                    "{donor} lends GPUs that NVLink joins by whole nodes only, and has whole nodes for {now} of \
+                     {least} shares free{even_idle}"
                 ),
                 wait("only prefer NVLink"),
             )
@@ -100,7 +100,8 @@ pub(crate) fn in_the_way(
         let (reason, unblock) = if known(knows) {
             (
                 format!(
-                    "{donor} has room for {now} of {least} shares with CPU and memory of their GPU's NUMA node now{even_idle}"
+                    "{donor} has room for {now} of {least} shares with CPU and memory of their GPU's NUMA node \
+                     now{even_idle}"
                 ),
                 wait("ask for less CPU and memory with each, or without alignment"),
             )
@@ -118,8 +119,8 @@ pub(crate) fn in_the_way(
             let whole = if by_functions { ", in whole virtual functions" } else { "" };
             (
                 format!(
-                    "{donor} has room for {now} of {least} shares on one node, or on nodes with {gbits} Gbit/s free on one \
-                     network{whole}{even_idle}"
+                    "{donor} has room for {now} of {least} shares on one node, or on nodes with {gbits} Gbit/s free on \
+                     one network{whole}{even_idle}"
                 ),
                 wait("ask for less bandwidth, or for what fits on one node"),
             )
@@ -134,7 +135,7 @@ pub(crate) fn in_the_way(
     })
 }
 
-/// Shares that fit now and ever, if it does not.
+/// Fits `wanted` under another topology; on failure, returns the shares that fit now and when idle.
 fn ask(
     snapshot: &Snapshot<'_>,
     donor: &ClusterId,

@@ -1,4 +1,4 @@
-//! Where a donor lacks room only because some of its nodes or devices are not well: which, and what would change that.
+//! Explains a lack of room that only unhealthy nodes or devices cause, and what would change that.
 
 use std::collections::BTreeMap;
 
@@ -12,23 +12,24 @@ use crate::model::inventory::Node;
 use crate::model::time::Timestamp;
 use crate::state::usable::{Usable, broken_cliques};
 
-/// Parts that are named; of more only the number is said.
-const NAMED: usize = 3;
+/// Unhealthy parts listed by name; the rest is counted.
+const MAX_NAMED: usize = 3;
 
-/// The obstacle, if the request would fit at `donor` were all of it well. `now` shares of `least` fit as it is.
+/// The obstacle, if the request would fit at `donor` were all of it healthy. `now` of `least` shares fit as it is.
 pub(crate) fn unhealthy(
     snapshot: &Snapshot<'_>,
     donor: &ClusterId,
     wanted: &Wanted<'_>,
-    (now, least): (u64, u64),
+    now: u64,
+    least: u64,
 ) -> Option<Obstacle> {
     let cluster = snapshot.state.clusters.get(donor)?;
     let mut healed: BTreeMap<NodeId, Node> = BTreeMap::new();
     let mut parts: Vec<(String, Option<Timestamp>)> = Vec::new();
     for (id, node) in &cluster.offer.as_ref()?.nodes {
-        let found = ill(id, node, cluster.health.node(id));
+        let found = ailments(id, node, cluster.health.node(id));
         if !found.is_empty() {
-            healed.insert(id.clone(), as_if_well(node));
+            healed.insert(id.clone(), healed_node(node));
             parts.extend(found);
         }
     }
@@ -36,12 +37,12 @@ pub(crate) fn unhealthy(
         return None;
     }
     let instead: Usable = BTreeMap::from([(donor.clone(), healed)]);
-    let well = snapshot.clone().where_usable(&instead);
+    let well = snapshot.clone().with_usable(&instead);
     let Fit::Fits { placement, .. } = fit(&well, donor, wanted, &mut MigValues::default()) else { return None };
-    // What would be free then may still be what the donor keeps for itself.
+    // Healed capacity may still belong to the donor's reserve.
     check_reserve(&well, donor, &placement).ok()?;
-    let rest = parts.len().saturating_sub(NAMED);
-    let mut named: Vec<String> = parts.iter().take(NAMED).map(|(words, _)| words.clone()).collect();
+    let rest = parts.len().saturating_sub(MAX_NAMED);
+    let mut named: Vec<String> = parts.iter().take(MAX_NAMED).map(|(words, _)| words.clone()).collect();
     if rest > 0 {
         named.push(format!("and {rest} more"));
     }
@@ -50,7 +51,7 @@ pub(crate) fn unhealthy(
         wanted.class,
         named.join(", ")
     );
-    // Quarantines end by themselves.
+    // A quarantine ends by itself.
     Some(match parts.iter().map(|(_, until)| *until).collect::<Option<Vec<_>>>() {
         Some(until) => {
             let last = until.into_iter().max().unwrap_or_default();
@@ -61,8 +62,8 @@ pub(crate) fn unhealthy(
     })
 }
 
-/// What of a node is not well, in words, and until when at most where it is only kept out.
-fn ill(id: &NodeId, node: &Node, health: Option<&NodeHealth>) -> Vec<(String, Option<Timestamp>)> {
+/// Describes the unhealthy parts of a node, with the end of each quarantine.
+fn ailments(id: &NodeId, node: &Node, health: Option<&NodeHealth>) -> Vec<(String, Option<Timestamp>)> {
     if !node.ready {
         return vec![(format!("node {id}, which does not answer"), None)];
     }
@@ -86,7 +87,7 @@ fn ill(id: &NodeId, node: &Node, health: Option<&NodeHealth>) -> Vec<(String, Op
     found
 }
 
-fn as_if_well(node: &Node) -> Node {
+fn healed_node(node: &Node) -> Node {
     let mut well = node.clone();
     well.schedulable |= !node.ready;
     well.ready = true;

@@ -1,11 +1,13 @@
-//! Whether a reclaim is right: what `apply` asks of a proposal, and whether one that was right still is.
+//! Checks of a proposed reclaim, which `apply` demands, and of a reclaim in progress.
 
 use std::collections::BTreeSet;
 
-use crate::feasibility::reclaim_checks::failed::{failing, may_fail};
-use crate::feasibility::reclaim_checks::need::{Need, gone_for_local_work};
-use crate::feasibility::reclaim_checks::preemption::{for_whom, going, may_be_preempted, preempts_as};
-use crate::feasibility::reclaim_checks::terms::withdrawn;
+use crate::feasibility::reclaim_checks::failed::{failure_of, may_reclaim_for_failure};
+use crate::feasibility::reclaim_checks::need::{Need, freed_for_local_work};
+use crate::feasibility::reclaim_checks::preemption::{
+    departing_leases, is_making_room, may_be_preempted, preempting_priority,
+};
+use crate::feasibility::reclaim_checks::terms::withdrawal_code;
 use crate::feasibility::reclaim_checks::{limit, repair};
 use crate::feasibility::release::fits_when_gone;
 use crate::feasibility::snapshot::Snapshot;
@@ -16,13 +18,13 @@ use crate::model::reclaim::ReclaimReason;
 use crate::model::refusal::{Code, Refusal};
 use crate::state::State;
 
-/// For each proposal, in order, whether it is right beside the others: its lease is in force and not reclaimed yet, its
-/// reason holds, and without it the reason would not be met, or be met less.
+/// Checks each proposal alongside the others: its lease is in force and not being reclaimed, its reason holds, and
+/// without it the reason would not be satisfied, or less so.
 #[must_use]
 pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Result<(), Refusal>> {
     let mut seen = BTreeSet::new();
     let in_force: Vec<Result<&Lease, Refusal>> =
-        proposals.iter().map(|proposed| callable(state, proposed, &mut seen)).collect();
+        proposals.iter().map(|proposed| reclaimable_lease(state, proposed, &mut seen)).collect();
     let group = |reason: &ReclaimReason, donor: &ClusterId| -> Vec<(LeaseId, &Lease)> {
         let alike = proposals.iter().zip(&in_force).filter(|(proposed, _)| proposed.reason == *reason);
         let leases = alike.filter_map(|(proposed, lease)| Some((proposed.lease, *lease.as_ref().ok()?)));
@@ -34,26 +36,29 @@ pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Resul
         let set = group(&proposed.reason, donor);
         let holds = match &proposed.reason {
             ReclaimReason::PolicyChanged { code } if code == limit::CODE => {
-                // Those that are being reclaimed for other reasons at the same time go first.
-                let gone = others(state, donor, proposals, &proposed.reason);
-                relieves(&gone, &set, proposed.lease, &|gone| limit::over_milli(state, donor, gone))
+                // Leases reclaimed for other reasons at the same time count as gone.
+                let gone = freed_before(state, donor, proposals, &proposed.reason);
+                relieves(&gone, &set, proposed.lease, &|gone| limit::excess_milli(state, donor, gone))
             }
-            ReclaimReason::PolicyChanged { code } => withdrawn(state, lease, state.log_time) == Some(code.as_str()),
+            ReclaimReason::PolicyChanged { code } => {
+                withdrawal_code(state, lease, state.log_time) == Some(code.as_str())
+            }
             ReclaimReason::LocalNeed => Need::of(state, donor).is_some_and(|need| {
-                let gone = others(state, donor, proposals, &proposed.reason);
-                relieves(&gone, &set, proposed.lease, &|gone| need.short_milli(gone))
+                let gone = freed_before(state, donor, proposals, &proposed.reason);
+                relieves(&gone, &set, proposed.lease, &|gone| need.shortage_milli(gone))
             }),
             reason @ (ReclaimReason::DeviceFailed { .. }
             | ReclaimReason::NodeFailed { .. }
-            | ReclaimReason::DonorSilent) => failing(state, lease).as_ref() == Some(reason),
+            | ReclaimReason::DonorSilent) => failure_of(state, lease).as_ref() == Some(reason),
             ReclaimReason::Preempted { by } => {
-                let asked = proposals.iter().filter(|other| other.reason == proposed.reason).count();
-                asked == set.len() && makes_room(state, *by, donor, &set, proposed.lease)
+                let proposed_count = proposals.iter().filter(|other| other.reason == proposed.reason).count();
+                proposed_count == set.len() && frees_room(state, *by, donor, &set, proposed.lease)
             }
             ReclaimReason::Repair { by } => {
-                let asked = proposals.iter().filter(|other| other.reason == proposed.reason).count();
+                let proposed_count = proposals.iter().filter(|other| other.reason == proposed.reason).count();
                 let snapshot = Snapshot::new(state);
-                asked == set.len() && snapshot.is_some_and(|snapshot| repair::is_right(&snapshot, *by, donor, &set))
+                proposed_count == set.len()
+                    && snapshot.is_some_and(|snapshot| repair::repair_holds(&snapshot, *by, donor, &set))
             }
         };
         if holds { Ok(()) } else { Err(not_needed(proposed)) }
@@ -61,7 +66,7 @@ pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Resul
     proposals.iter().zip(&in_force).map(check).collect()
 }
 
-fn callable<'s>(
+fn reclaimable_lease<'s>(
     state: &'s State,
     proposed: &ProposedReclaim,
     seen: &mut BTreeSet<LeaseId>,
@@ -69,7 +74,7 @@ fn callable<'s>(
     let id = proposed.lease;
     let lease = state.leases.get(&id).ok_or_else(|| Refusal::not_found("lease", id, "lease"))?;
     let may = if proposed.reason.is_failure() {
-        may_fail(lease, &proposed.reason)
+        may_reclaim_for_failure(lease, &proposed.reason)
     } else {
         matches!(lease.state, LeaseState::Active | LeaseState::Suspect)
     };
@@ -85,8 +90,8 @@ fn not_needed(proposed: &ProposedReclaim) -> Refusal {
     Refusal::new(Code::WrongState, reason, "look again").at("lease", proposed.lease)
 }
 
-/// Leases of a donor that go anyhow, and those proposed for reasons that come before `reason`.
-fn others(
+/// Leases of a donor that depart anyway, and those proposed for reasons that take precedence over `reason`.
+fn freed_before(
     state: &State,
     donor: &ClusterId,
     proposals: &[ProposedReclaim],
@@ -100,13 +105,13 @@ fn others(
         (ReclaimReason::LocalNeed, ReclaimReason::PolicyChanged { code }) => code == limit::CODE,
         (_, _) => false,
     };
-    let mut gone = gone_for_local_work(state, donor);
+    let mut gone = freed_for_local_work(state, donor);
     let before = proposals.iter().filter(|other| comes_before(&other.reason)).map(|other| other.lease);
     gone.extend(before.filter(|id| state.leases.get(id).is_some_and(|lease| lease.placement.donor == *donor)));
     gone
 }
 
-/// Whether more is short if `lease`, of those that go, stays.
+/// Whether the shortage grows if `lease`, one of those in `set` or `gone`, stays.
 fn relieves(
     gone: &BTreeSet<LeaseId>,
     set: &[(LeaseId, &Lease)],
@@ -119,22 +124,23 @@ fn relieves(
 }
 
 /// Whether request `by` fits at `donor` once the set is gone, and would not if `lease` stayed.
-fn makes_room(state: &State, by: RequestId, donor: &ClusterId, set: &[(LeaseId, &Lease)], lease: LeaseId) -> bool {
+fn frees_room(state: &State, by: RequestId, donor: &ClusterId, set: &[(LeaseId, &Lease)], lease: LeaseId) -> bool {
     let Some(request) = state.requests.get(&by).filter(|request| request.waits()) else { return false };
-    let (Some(value), Some(snapshot)) = (preempts_as(state, request), Snapshot::new(state)) else { return false };
-    let busy = going(state, donor).any(|(_, lease)| for_whom(state, lease).is_some());
-    if busy || set.iter().any(|(_, lease)| !may_be_preempted(state, lease, value)) {
+    let (Some(value), Some(snapshot)) = (preempting_priority(state, request), Snapshot::new(state)) else {
+        return false;
+    };
+    if is_making_room(state, donor) || set.iter().any(|(_, lease)| !may_be_preempted(state, lease, value)) {
         return false;
     }
     let fits = |without: Option<LeaseId>| {
         let set = set.iter().filter(|(id, _)| Some(*id) != without).map(|(_, lease)| *lease);
-        let gone = going(state, donor).map(|(_, lease)| lease).chain(set);
+        let gone = departing_leases(state, donor).map(|(_, lease)| lease).chain(set);
         fits_when_gone(&snapshot, &request.spec, donor, gone).is_some()
     };
     fits(None) && !fits(Some(lease))
 }
 
-/// Whether the reason for which a lease is being reclaimed still holds, so that it would do harm to let it stay.
+/// Whether the reason of a reclaim in progress still holds, so that sparing the lease would do harm.
 #[must_use]
 pub fn is_still_needed(state: &State, id: LeaseId) -> bool {
     let Some(lease) = state.leases.get(&id).filter(|lease| lease.state == LeaseState::Reclaiming) else {
@@ -142,34 +148,35 @@ pub fn is_still_needed(state: &State, id: LeaseId) -> bool {
     };
     let Some(reclaim) = &lease.reclaim else { return false };
     let donor = &lease.placement.donor;
-    let gone = || gone_for_local_work(state, donor);
+    let gone = || freed_for_local_work(state, donor);
     match &reclaim.reason {
         ReclaimReason::LocalNeed => Need::of(state, donor).is_none_or(|need| {
-            // What else is being reclaimed for policy alone counts as gone: it does go.
-            relieves(&gone(), &[], id, &|gone| need.short_milli(gone))
+            // Leases reclaimed for policy reasons count as gone, because they will leave.
+            relieves(&gone(), &[], id, &|gone| need.shortage_milli(gone))
         }),
         ReclaimReason::PolicyChanged { code } if code == limit::CODE => {
-            relieves(&gone(), &[], id, &|gone| limit::over_milli(state, donor, gone))
+            relieves(&gone(), &[], id, &|gone| limit::excess_milli(state, donor, gone))
         }
-        ReclaimReason::PolicyChanged { .. } => withdrawn(state, lease, state.log_time).is_some(),
+        ReclaimReason::PolicyChanged { .. } => withdrawal_code(state, lease, state.log_time).is_some(),
         ReclaimReason::DeviceFailed { .. } | ReclaimReason::NodeFailed { .. } | ReclaimReason::DonorSilent => {
-            failing(state, lease).is_some()
+            failure_of(state, lease).is_some()
         }
         ReclaimReason::Preempted { by } => {
             let request = state.requests.get(by).filter(|request| request.waits() && request.room_at.is_some());
             let (Some(request), Some(snapshot)) = (request, Snapshot::new(state)) else { return false };
             let fits = |without: Option<LeaseId>| {
-                let gone = going(state, donor).filter(|(other, _)| Some(*other) != without).map(|(_, lease)| lease);
+                let gone =
+                    departing_leases(state, donor).filter(|(other, _)| Some(*other) != without).map(|(_, lease)| lease);
                 fits_when_gone(&snapshot, &request.spec, donor, gone).is_some()
             };
             fits(None) && !fits(Some(id))
         }
-        ReclaimReason::Repair { by } => repair::is_still_right(state, *by, (id, lease)),
+        ReclaimReason::Repair { by } => repair::repair_still_needed(state, *by, id, lease),
     }
 }
 
-/// Leases that are being reclaimed for a reason that has gone away. Sparing one may make another one needed again:
-/// `apply` asks before each.
+/// Leases being reclaimed for reasons that no longer hold. Sparing one lease may renew the need for another, so `apply`
+/// checks again before each.
 #[must_use]
 pub fn spared(state: &State) -> Vec<LeaseId> {
     state.reclaiming().map(|(id, _)| id).filter(|id| !is_still_needed(state, *id)).collect()

@@ -1,6 +1,6 @@
-//! Leases whose place has failed, or whose donor is silent for so long that its work counts as lost.
+//! Finds leases whose place has failed, or whose donor has been silent for so long that its work counts as lost.
 
-use crate::feasibility::reclaim_checks::pool::pooled;
+use crate::feasibility::reclaim_checks::pool::share_pool;
 use crate::model::demand::NvLink;
 use crate::model::health::{GONE_AFTER, NodeHealth};
 use crate::model::id::{ClusterId, LeaseId, NodeId};
@@ -12,16 +12,16 @@ use crate::model::reclaim::ReclaimReason;
 use crate::state::State;
 use crate::state::usable::broken_cliques;
 
-/// What failed of the place that a lease has, the worst first; `None` if all of it is well, or nobody can say.
-pub(crate) fn failing(state: &State, lease: &Lease) -> Option<ReclaimReason> {
+/// The worst failure of a lease's place; `None` if all of it is healthy, or if its health is unknown.
+pub(crate) fn failure_of(state: &State, lease: &Lease) -> Option<ReclaimReason> {
     if !lease.occupies() || lease.state == LeaseState::Ending {
         return None;
     }
-    let found = lease.placement.nodes.iter().filter_map(|(id, part)| failing_on(state, lease, id, part));
-    found.max_by_key(ReclaimReason::leaves_no_time).or_else(|| silent(state, lease))
+    let found = lease.placement.nodes.iter().filter_map(|(id, part)| failure_on_node(state, lease, id, part));
+    found.max_by_key(ReclaimReason::leaves_no_time).or_else(|| donor_silence(state, lease))
 }
 
-fn failing_on(state: &State, lease: &Lease, id: &NodeId, part: &NodePlacement) -> Option<ReclaimReason> {
+fn failure_on_node(state: &State, lease: &Lease, id: &NodeId, part: &NodePlacement) -> Option<ReclaimReason> {
     let donor = &lease.placement.donor;
     let cluster = state.clusters.get(donor)?;
     let offer = cluster.offer.as_ref()?;
@@ -30,9 +30,9 @@ fn failing_on(state: &State, lease: &Lease, id: &NodeId, part: &NodePlacement) -
         let gone = is_gone(state, donor, health);
         return gone.then(|| ReclaimReason::NodeFailed { node: id.clone(), gone: true });
     };
-    let joined = lease.topology.nvlink == NvLink::Required && part.devices.len() > 1;
+    let needs_nvlink = lease.topology.nvlink == NvLink::Required && part.devices.len() > 1;
     let devices =
-        part.devices.keys().filter_map(|index| device_fails(state, donor, (id, node, health), *index, joined));
+        part.devices.keys().filter_map(|index| device_fails(state, donor, id, node, health, *index, needs_nvlink));
     let worst = devices.max_by_key(|(index, class)| (*class, std::cmp::Reverse(*index)));
     if let Some((device, class)) = worst {
         return Some(ReclaimReason::DeviceFailed { node: id.clone(), device, class });
@@ -41,23 +41,25 @@ fn failing_on(state: &State, lease: &Lease, id: &NodeId, part: &NodePlacement) -
     node_fails.then(|| ReclaimReason::NodeFailed { node: id.clone(), gone: false })
 }
 
-/// Whether a node that is missing from the offer is gone: for long enough, and while most of the donor's nodes are
-/// there. An agent that sees few nodes of many sees badly.
+/// Whether a node missing from the offer is gone: it has been missing for [`GONE_AFTER`] while most of the donor's
+/// nodes are present. An agent that sees few of its nodes is an unreliable witness.
 fn is_gone(state: &State, donor: &ClusterId, health: Option<&NodeHealth>) -> bool {
-    let long = |since| state.log_time.since(since) >= GONE_AFTER;
+    let long_enough = |since| state.log_time.since(since) >= GONE_AFTER;
     let Some(cluster) = state.clusters.get(donor).filter(|cluster| cluster.connected) else { return false };
     let missing = cluster.health.nodes().filter(|(_, health)| health.gone_since.is_some()).count();
-    let there = cluster.offer.as_ref().map_or(0, |offer| offer.nodes.len());
-    health.and_then(|health| health.gone_since).is_some_and(long) && missing <= there
+    let present = cluster.offer.as_ref().map_or(0, |offer| offer.nodes.len());
+    health.and_then(|health| health.gone_since).is_some_and(long_enough) && missing <= present
 }
 
-/// How one device fails the lease that has it, with `joined` among others that NVLink has to join it to.
+/// The failure of one device of a lease, which needs its NVLink clique if `needs_nvlink`.
 fn device_fails(
     state: &State,
     donor: &ClusterId,
-    (id, node, health): (&NodeId, &Node, Option<&NodeHealth>),
+    id: &NodeId,
+    node: &Node,
+    health: Option<&NodeHealth>,
     index: u32,
-    joined: bool,
+    needs_nvlink: bool,
 ) -> Option<(u32, FaultClass)> {
     let device = node.devices.get(usize::try_from(index).ok()?)?;
     let class = device.fault.as_ref().map(|fault| fault.class);
@@ -65,41 +67,41 @@ fn device_fails(
         return Some((index, class));
     }
     let barred = health.is_some_and(|health| health.bars_named(index));
-    if barred || (!device.healthy && is_short(state, donor, (id, node), index)) {
+    if barred || (!device.healthy && is_short(state, donor, id, node, index)) {
         return Some((index, FaultClass::Degraded));
     }
     let broken = || device.wiring.nvlink.as_deref().is_some_and(|clique| broken_cliques(node).contains(clique));
-    (joined && broken()).then_some((index, FaultClass::Link))
+    (needs_nvlink && broken()).then_some((index, FaultClass::Link))
 }
 
-/// Whether the healthy ones of a node's devices that are like device `index` are fewer than what is lent of them all.
-/// Where a cluster says that a device is not healthy and not why, it only counts them: which one it is, and whose, it
-/// does not know, and as long as there are enough nobody is being reclaimed.
-fn is_short(state: &State, donor: &ClusterId, (id, node): (&NodeId, &Node), index: u32) -> bool {
+/// Whether the healthy devices in the pool of device `index` are fewer than the pool has lent. A cluster that reports
+/// an unhealthy device without a reason only counts it: which device it is, and whose, is unknown. As long as enough
+/// healthy devices remain, nothing is reclaimed.
+fn is_short(state: &State, donor: &ClusterId, id: &NodeId, node: &Node, index: u32) -> bool {
     let Some(device) = usize::try_from(index).ok().and_then(|at| node.devices.get(at)) else { return false };
     let lent = state.occupancy().node(donor, id);
     let (mut has, mut holds) = (0_u64, 0_u64);
-    for (index, other) in (0_u32..).zip(&node.devices).filter(|(_, other)| pooled(device, other)) {
+    for (index, other) in (0_u32..).zip(&node.devices).filter(|(_, other)| share_pool(device, other)) {
         has += u64::from(if other.healthy { WHOLE_MILLI.saturating_sub(other.local_use_milli) } else { 0 });
         holds += u64::from(lent.and_then(|lent| lent.devices.get(&index)).copied().unwrap_or(0));
     }
     has < holds
 }
 
-/// A donor that has been silent for so long is given up, while most clusters are heard: otherwise it is the brokers
-/// that hear badly.
-fn silent(state: &State, lease: &Lease) -> Option<ReclaimReason> {
+/// Gives up a donor that has been silent for too long, provided that most clusters are connected. Otherwise the brokers
+/// themselves may be cut off.
+fn donor_silence(state: &State, lease: &Lease) -> Option<ReclaimReason> {
     let donor = state.clusters.get(&lease.placement.donor).filter(|cluster| !cluster.connected)?;
     let heard = state.clusters.values().filter(|cluster| cluster.connected).count();
-    let long = state.log_time.since(donor.since) >= state.settings().donor_lost_after;
-    // Before it is active there is the hold.
+    let too_long = state.log_time.since(donor.since) >= state.settings().donor_lost_after;
+    // Before a lease is active, its hold applies.
     let in_force = matches!(lease.state, LeaseState::Suspect | LeaseState::Reclaiming);
-    (in_force && long && 2 * heard >= state.clusters.len()).then_some(ReclaimReason::DonorSilent)
+    (in_force && too_long && 2 * heard >= state.clusters.len()).then_some(ReclaimReason::DonorSilent)
 }
 
-/// Whether a lease may be reclaimed for what failed: in force or not yet, and not reclaimed already for something that
-/// is as bad.
-pub(crate) fn may_fail(lease: &Lease, reason: &ReclaimReason) -> bool {
+/// Whether a lease may be reclaimed for a failure: it is in force or being set up, or is being reclaimed for something
+/// less severe.
+pub(crate) fn may_reclaim_for_failure(lease: &Lease, reason: &ReclaimReason) -> bool {
     match lease.state {
         LeaseState::Placed | LeaseState::Connecting | LeaseState::Active | LeaseState::Suspect => true,
         LeaseState::Reclaiming => {
@@ -109,12 +111,12 @@ pub(crate) fn may_fail(lease: &Lease, reason: &ReclaimReason) -> bool {
     }
 }
 
-/// What to reclaim, or to end, at one donor because its place failed.
+/// The leases to reclaim or end at one donor because their place failed.
 pub(crate) fn failures(state: &State, donor: &ClusterId) -> Vec<(LeaseId, ReclaimReason)> {
     let lent = state.leases_of(donor).filter(|(_, lease)| lease.placement.donor == *donor);
     let found = lent.filter_map(|(id, lease)| {
-        let reason = failing(state, lease)?;
-        may_fail(lease, &reason).then_some((id, reason))
+        let reason = failure_of(state, lease)?;
+        may_reclaim_for_failure(lease, &reason).then_some((id, reason))
     });
     found.collect()
 }

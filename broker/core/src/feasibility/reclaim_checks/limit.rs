@@ -1,4 +1,4 @@
-//! A donor that lends more than its terms allow since they were lowered.
+//! Detects donors that lend more than their terms allow after the terms were lowered.
 
 use std::collections::BTreeSet;
 
@@ -7,11 +7,11 @@ use comity_policy::DenyCode;
 use crate::model::id::{ClusterId, LeaseId};
 use crate::state::State;
 
-/// The code that leases are being reclaimed with for it.
+/// The code of reclaims for this reason.
 pub(crate) const CODE: &str = DenyCode::DonorExhausted.as_str();
 
-/// By how many thousandths of GPUs more than `maxLentGpus` is lent once `gone` are gone.
-pub(crate) fn over_milli(state: &State, donor: &ClusterId, gone: &BTreeSet<LeaseId>) -> u64 {
+/// Thousandths of GPUs lent above `maxLentGpus` once `gone` are gone.
+pub(crate) fn excess_milli(state: &State, donor: &ClusterId, gone: &BTreeSet<LeaseId>) -> u64 {
     let terms = state.policy.as_ref().and_then(|record| record.bundle.clusters.get(donor.as_str()));
     let Some(most) = terms.and_then(|terms| terms.spec.max_lent_gpus_milli) else { return 0 };
     let lent = state

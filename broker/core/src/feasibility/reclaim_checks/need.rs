@@ -1,38 +1,38 @@
-//! What a donor needs back for local work.
+//! Computes what a donor needs back for local work.
 //!
-//! Which device a pod of local work holds is seldom known, and agents count local use from the last device of a node
-//! down. So devices that are alike on one node are one pool: it is short where local use and leases together are more
-//! than it has. CPU and main memory call nothing back: local pods that run have theirs, and a lease of GPUs is not
-//! ended for a tenth of a core.
+//! Which device a local pod holds is seldom known, and agents count local use from the last device of a node down. So
+//! interchangeable devices of a node form one pool. A pool is short where local use and leases together exceed its
+//! capacity. CPU and main memory trigger no reclaims: running local pods have theirs, and a tenth of a core does not
+//! justify ending a lease of GPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::feasibility::reclaim_checks::pool::pooled;
+use crate::feasibility::reclaim_checks::pool::share_pool;
+use crate::feasibility::reclaim_checks::preemption::{beneficiary_of, departing_leases};
 use crate::model::id::{ClusterId, LeaseId, NodeId};
 use crate::model::inventory::{Device, Node};
-use crate::model::lease::Lease;
 use crate::model::limits::WHOLE_MILLI;
 use crate::state::State;
 
 /// Devices of one node that local work cannot tell apart.
 struct Pool {
-    /// What all its devices have, less what local work takes.
+    /// Capacity of all its devices, less local use.
     left_milli: u64,
-    /// What of that lies on devices that are not healthy.
+    /// The part of that on unhealthy devices.
     sick_milli: u64,
     schedulable: bool,
 }
 
-/// A donor's devices as local work leaves them, and who holds how much of them.
+/// The capacity that local work leaves of a donor's devices, and the leases that hold it.
 pub(crate) struct Need {
     pools: Vec<Pool>,
-    /// Thousandths by pool, of each lease that holds some.
+    /// Thousandths held by each lease, by pool.
     held: BTreeMap<LeaseId, Vec<(usize, u64)>>,
     reserve_milli: u64,
 }
 
 impl Need {
-    /// As the donor's offer and the leases on it stand; `None` while it offers nothing.
+    /// Reads the donor's offer and leases; `None` while it offers nothing.
     pub(crate) fn of(state: &State, donor: &ClusterId) -> Option<Self> {
         let offer = state.clusters.get(donor)?.offer.as_ref()?;
         let terms = state.policy.as_ref().and_then(|record| record.bundle.clusters.get(donor.as_str()));
@@ -41,14 +41,14 @@ impl Need {
             held: BTreeMap::new(),
             reserve_milli: terms.map_or(0, |terms| terms.spec.local_reserve_gpus_milli),
         };
-        // In the order of the offer, which is that of names: so the table is built without a comparison for each node.
+        // Offers are sorted by name, so the map is built from sorted input.
         let pools_of: BTreeMap<&NodeId, Vec<usize>> =
             offer.nodes.iter().map(|(id, node)| (id, need.add_node(node))).collect();
         let lent = state.leases_of(donor).filter(|(_, lease)| lease.placement.donor == *donor && lease.occupies());
         for (id, lease) in lent {
             let mut held: BTreeMap<usize, u64> = BTreeMap::new();
             for (node, part) in &lease.placement.nodes {
-                // What lies on a node that is gone is no matter of local need.
+                // Local need does not concern nodes that are gone.
                 let Some(pools) = pools_of.get(node) else { continue };
                 for (index, share) in &part.devices {
                     let at = usize::try_from(*index).unwrap_or(usize::MAX);
@@ -61,13 +61,13 @@ impl Need {
         Some(need)
     }
 
-    /// Adds a node's pools; the pool of each of its devices.
+    /// Adds a node's pools; returns the pool of each of its devices.
     fn add_node(&mut self, node: &Node) -> Vec<usize> {
         let first = self.pools.len();
         let mut like: Vec<&Device> = Vec::new();
         let mut pools = Vec::with_capacity(node.devices.len());
         for device in &node.devices {
-            let found = like.iter().position(|other| pooled(other, device)).unwrap_or_else(|| {
+            let found = like.iter().position(|other| share_pool(other, device)).unwrap_or_else(|| {
                 like.push(device);
                 self.pools.push(Pool { left_milli: 0, sick_milli: 0, schedulable: node.schedulable });
                 like.len() - 1
@@ -81,9 +81,9 @@ impl Need {
         pools
     }
 
-    /// By how many thousandths of GPUs too much is lent once `gone` are gone: what local work takes of each pool that
-    /// leases hold, and what lacks of the reserve as far as leases could give it back.
-    pub(crate) fn short_milli(&self, gone: &BTreeSet<LeaseId>) -> u64 {
+    /// Thousandths of GPUs lent too much once `gone` are gone: the excess of leases and local use over the capacity of
+    /// each pool, plus the missing part of the local reserve as far as leases can supply it.
+    pub(crate) fn shortage_milli(&self, gone: &BTreeSet<LeaseId>) -> u64 {
         let mut lent = vec![0_u64; self.pools.len()];
         for (_, held) in self.held.iter().filter(|(id, _)| !gone.contains(id)) {
             for (pool, milli) in held {
@@ -101,18 +101,14 @@ impl Need {
         short + self.reserve_milli.saturating_sub(free).min(may_free)
     }
 
-    /// Whether a lease holds something of the donor's offer.
-    pub(crate) fn concerns(&self, id: LeaseId) -> bool {
+    pub(crate) fn holds_offered_devices(&self, id: LeaseId) -> bool {
         self.held.get(&id).is_some_and(|held| !held.is_empty())
     }
 }
 
-/// Leases whose room local work gets once they are gone: those that end or are being reclaimed, but for what another
-/// request waits for.
-pub(crate) fn gone_for_local_work(state: &State, donor: &ClusterId) -> BTreeSet<LeaseId> {
-    let goes = |lease: &Lease| crate::feasibility::reclaim_checks::preemption::for_whom(state, lease).is_none();
-    crate::feasibility::reclaim_checks::preemption::going(state, donor)
-        .filter(|(_, lease)| goes(lease))
-        .map(|(id, _)| id)
-        .collect()
+/// Leases whose capacity local work gets once they are gone: departing leases that do not make room for a waiting
+/// request.
+pub(crate) fn freed_for_local_work(state: &State, donor: &ClusterId) -> BTreeSet<LeaseId> {
+    let departing = departing_leases(state, donor);
+    departing.filter(|(_, lease)| beneficiary_of(state, lease).is_none()).map(|(id, _)| id).collect()
 }

@@ -1,4 +1,4 @@
-//! Devices of one node that local work may hold any of.
+//! Pools: interchangeable devices of a node, any of which local work may hold.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use crate::model::placement::Placement;
 use crate::state::occupancy::NodeOccupancy;
 use crate::state::usable::Usable;
 
-/// Whether two devices of a node count as one pool: where slots are known, each device is known by itself.
-pub(crate) fn pooled(one: &Device, other: &Device) -> bool {
+/// Whether two devices of a node share a pool. A device with known MIG slots is a pool of its own.
+pub(crate) fn share_pool(one: &Device, other: &Device) -> bool {
     let known = |device: &Device| matches!(device.sharing, Sharing::Mig { layout: Some(_), .. });
     !known(one)
         && !known(other)
@@ -21,8 +21,8 @@ pub(crate) fn pooled(one: &Device, other: &Device) -> bool {
         && one.sharing.as_str() == other.sharing.as_str()
 }
 
-/// Whether what is free of a node's devices is free indeed. Where local use is counted on a device that a lease holds,
-/// it is another one of its pool that local work has: such a lease would be reclaimed as soon as it is placed.
+/// Checks that free devices are really free. Local use that is counted on a lent device must actually be on another
+/// device of its pool; a lease placed there would be reclaimed at once.
 pub(crate) fn check_pools(snapshot: &Snapshot<'_>, placement: &Placement) -> Result<(), Box<Obstacle>> {
     let donor = &placement.donor;
     for (id, part) in &placement.nodes {
@@ -30,14 +30,14 @@ pub(crate) fn check_pools(snapshot: &Snapshot<'_>, placement: &Placement) -> Res
         let held = |index: u32, device: &Device| {
             lent.devices.get(&index).copied().unwrap_or(0).saturating_add(device.local_use_milli)
         };
-        // On most nodes nothing is counted twice, of whatever pool.
+        // On most nodes, no device is counted twice.
         if (0_u32..).zip(&node.devices).all(|(index, device)| held(index, device) <= WHOLE_MILLI) {
             continue;
         }
         let first = part.devices.keys().next().and_then(|index| node.devices.get(usize::try_from(*index).ok()?));
         let Some(first) = first else { continue };
         let (mut free, mut twice) = (0_u64, 0_u64);
-        for (index, device) in (0_u32..).zip(&node.devices).filter(|(_, device)| pooled(first, device)) {
+        for (index, device) in (0_u32..).zip(&node.devices).filter(|(_, device)| share_pool(first, device)) {
             let held = held(index, device);
             twice += u64::from(held.saturating_sub(WHOLE_MILLI));
             free += if device.healthy { u64::from(WHOLE_MILLI.saturating_sub(held)) } else { 0 };
@@ -54,20 +54,20 @@ pub(crate) fn check_pools(snapshot: &Snapshot<'_>, placement: &Placement) -> Res
     Ok(())
 }
 
-/// A donor's nodes as they may be used, without the devices that [`check_pools`] would not let anybody have: of each
-/// pool as much of what is counted as free is left out as local work and leases are both counted on.
-pub(crate) fn really_free(snapshot: &Snapshot<'_>, donor: &ClusterId) -> Usable {
+/// A donor's usable nodes without the devices that [`check_pools`] refuses: each pool loses as much free capacity as is
+/// counted twice, for local work and for leases.
+pub(crate) fn without_double_counted(snapshot: &Snapshot<'_>, donor: &ClusterId) -> Usable {
     let mut nodes = snapshot.state.derived.usable.get(donor).cloned().unwrap_or_default();
     for (id, node, _) in snapshot.nodes(donor) {
-        if let Some(less) = snapshot.occupancy(donor, id).and_then(|lent| less_of(node, lent)) {
+        if let Some(less) = snapshot.occupancy(donor, id).and_then(|lent| node_without_double_counted(node, lent)) {
             nodes.insert(id.clone(), less);
         }
     }
     BTreeMap::from([(donor.clone(), nodes)])
 }
 
-/// A node without what is counted as free and is not; `None` if all of it is.
-fn less_of(node: &Node, lent: &NodeOccupancy) -> Option<Node> {
+/// The node without falsely free capacity; `None` if nothing changes.
+fn node_without_double_counted(node: &Node, lent: &NodeOccupancy) -> Option<Node> {
     let held = |index: usize, device: &Device| {
         let lent = u32::try_from(index).ok().and_then(|index| lent.devices.get(&index));
         lent.copied().unwrap_or(0).saturating_add(device.local_use_milli)
@@ -81,7 +81,7 @@ fn less_of(node: &Node, lent: &NodeOccupancy) -> Option<Node> {
         let devices = &mut less.get_or_insert_with(|| node.clone()).devices;
         for (index, device) in devices.iter_mut().enumerate().rev() {
             let free = u64::from(WHOLE_MILLI.saturating_sub(held(index, device)));
-            if short > 0 && device.healthy && free > 0 && pooled(twice, device) {
+            if short > 0 && device.healthy && free > 0 && share_pool(twice, device) {
                 device.healthy = false;
                 short = short.saturating_sub(free);
             }

@@ -1,4 +1,4 @@
-//! Leases that policy does not allow any more: terms were withdrawn, or the date of an agreement has passed.
+//! Detects leases that policy no longer allows: terms were withdrawn, or an agreement expired.
 
 use comity_policy::{BorrowFacts, DenyCode, InUse};
 
@@ -6,9 +6,9 @@ use crate::model::lease::Lease;
 use crate::model::time::Timestamp;
 use crate::state::State;
 
-/// The code of the denial if policy, at `now`, would not lend to the tenant of `lease` from its donor at all. What
-/// limits how much or how long is asked for, and `accepting: false`, concern new leases only.
-pub(crate) fn withdrawn(state: &State, lease: &Lease, now: Timestamp) -> Option<&'static str> {
+/// The denial code if policy, at `now`, would lend nothing at all to the tenant of `lease` from its donor. Limits on
+/// amount or duration, and `accepting: false`, affect only new leases.
+pub(crate) fn withdrawal_code(state: &State, lease: &Lease, now: Timestamp) -> Option<&'static str> {
     let bundle = &state.policy.as_ref()?.bundle;
     let decision = bundle.may_borrow(&BorrowFacts {
         tenant: lease.tenant.as_str(),

@@ -1,36 +1,40 @@
-//! Assignments to put one type of task on nodes, sorted as far as it takes to know the cheapest.
+//! Assignments of one task type to node groups, sorted only as far as finding the cheapest requires.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::scheduler::packing::cost::LevelCost;
-use crate::scheduler::packing::log::Entry;
+use crate::scheduler::packing::log::LogEntry;
 
-/// So many assignments more than twice as many as were left the last time are looked through for those that are past.
-const UNTIDY: usize = 64;
+/// A list is pruned of dead assignments once it exceeds twice its size after the last prune by this many.
+const PRUNE_SLACK: usize = 64;
 
-/// A way to put a task on the nodes of a group: cost, digest of their state, the group, level.
+/// A task on the nodes of a group: cost, digest of their state, group, level.
 type Assignment = (i32, u32, u32, u16);
-/// The same with all prices.
+/// An [`Assignment`] whose cost includes all prices.
 pub(crate) type PricedAssignment = (i64, u32, u32, u16);
 
-/// By group, whether it has nodes: a bit of each is at hand where the rest is not.
+/// One bit per group: whether the group has nodes. Denser than the groups themselves, so that lookups stay in cache.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Live {
+pub(crate) struct LiveGroups {
     bits: Vec<u64>,
 }
 
-impl Live {
-    /// Says it of a group; of those that nothing was said of, it has none.
-    pub(crate) fn set(&mut self, group: u32, live: bool) {
-        let (at, bit) = (group as usize / 64, 1 << (group % 64));
+impl LiveGroups {
+    pub(crate) fn insert(&mut self, group: u32) {
+        let at = group as usize / 64;
         if self.bits.len() <= at {
             self.bits.resize(at + 1, 0);
         }
-        if live { self.bits[at] |= bit } else { self.bits[at] &= !bit }
+        self.bits[at] |= 1 << (group % 64);
     }
 
-    fn is(&self, group: u32) -> bool {
+    /// Removes a group that was inserted before.
+    pub(crate) fn remove(&mut self, group: u32) {
+        self.bits[group as usize / 64] &= !(1 << (group % 64));
+    }
+
+    fn contains(&self, group: u32) -> bool {
         self.bits.get(group as usize / 64).is_some_and(|bits| bits & 1 << (group % 64) != 0)
     }
 }
@@ -38,58 +42,57 @@ impl Live {
 /// Assignments by tier.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Assignments {
-    /// By tier, what its cheapest assignment costs at least, without prices: most tiers are passed over by it.
+    /// By tier, a lower bound on the cost of its assignments, without prices. It rules out most tiers.
     least: Vec<i32>,
     tiers: Vec<Tier>,
-    /// How many they are.
     held: usize,
 }
 
 /// Assignments on the nodes of one tier.
 #[derive(Clone, Debug)]
 struct Tier {
-    /// Those that came since it was sorted: hardly any is the cheapest, and most are past before it is sorted again.
-    new: Vec<New>,
-    /// What the cheapest of them costs without prices.
+    /// Assignments not yet sorted into rows. Few of them are ever the cheapest, and most die before the next sort.
+    new: Vec<Unsorted>,
+    /// Lowest cost in `new`, without prices.
     least_new: i32,
-    /// How many there were after those that are past were forgotten the last time.
-    tidy: usize,
-    /// One for each number of slots taken away.
+    /// Length of `new` after it was last pruned.
+    kept_by_last_prune: usize,
+    /// One row per slot loss.
     rows: Vec<Row>,
-    /// Assignments that it holds.
+    /// Number of assignments in `new` and in all rows.
     held: usize,
 }
 
 impl Default for Tier {
     fn default() -> Self {
-        Self { new: Vec::new(), least_new: i32::MAX, tidy: 0, rows: Vec::new(), held: 0 }
+        Self { new: Vec::new(), least_new: i32::MAX, kept_by_last_prune: 0, rows: Vec::new(), held: 0 }
     }
 }
 
-/// A way that is in no row yet, and the number of the slots that it takes away.
-type New = (Assignment, u32);
+/// An assignment that is in no row yet, and the id of its slot loss.
+type Unsorted = (Assignment, u32);
 
-/// Assignments that take the same slots away: their price changes.
+/// Assignments that lose the same slots. They share one slot price, which changes over time.
 #[derive(Clone, Debug)]
 struct Row {
-    /// What its cheapest assignment costs without prices: by it most rows are passed over.
+    /// Lowest cost in the row, without prices. It rules out most rows.
     least: i32,
-    /// Number of the slots.
+    /// Id of the slots lost.
     loss: u32,
-    /// Some on groups that have no node any more, and some twice.
+    /// Includes assignments to dead groups, and duplicates.
     assignments: BinaryHeap<Reverse<Assignment>>,
-    /// How many there were after it was last tidied up.
-    tidy: usize,
+    /// Length after the last prune.
+    kept_by_last_prune: usize,
 }
 
 impl Assignments {
-    /// How many they are; some are past, and some there twice.
+    /// Number of assignments, including dead ones and duplicates.
     pub(crate) fn held(&self) -> usize {
         self.held
     }
 
-    /// One more assignment, on the group of an entry.
-    pub(crate) fn push(&mut self, tier: usize, entry: &Entry, assignment: LevelCost) {
+    /// Adds an assignment to the group of `entry`.
+    pub(crate) fn push(&mut self, tier: usize, entry: &LogEntry, assignment: LevelCost) {
         if self.tiers.len() <= tier {
             self.tiers.resize(tier + 1, Tier::default());
             self.least.resize(tier + 1, i32::MAX);
@@ -102,29 +105,30 @@ impl Assignments {
         self.held += 1;
     }
 
-    /// What the cheapest assignment on a tier costs at least, without prices; `None` if there is none.
+    /// A lower bound on the cost of the assignments of a tier, without prices; `None` if the tier has none.
     pub(crate) fn least(&self, tier: u32) -> Option<i32> {
         self.least.get(tier as usize).copied().filter(|least| *least != i32::MAX)
     }
 
-    /// The cheapest assignment on a tier, or `best` if that is cheaper. `price` comes on top of what each assignment costs, and what
-    /// is `lost` with the slots that it takes away.
+    /// The cheapest assignment of a tier, or `best` if that is cheaper. `price` is added to the cost of every
+    /// assignment, and `lost` to the cost of those with that slot loss.
     pub(crate) fn cheapest(
         &mut self,
         tier: u32,
-        (best, price): (Option<PricedAssignment>, i64),
+        best: Option<PricedAssignment>,
+        price: i64,
         lost: impl Fn(u32) -> i64,
-        live: &Live,
+        live: &LiveGroups,
     ) -> Option<PricedAssignment> {
         let at = tier as usize;
         let Some(tier) = self.tiers.get_mut(at) else { return best };
         let before = tier.held;
-        let mut best = tier.cheapest((best, price), &lost, live);
+        let mut best = tier.cheapest(best, price, &lost, live);
         if best.is_none_or(|best| i64::from(tier.least_new).saturating_add(price) <= best.0) && !tier.new.is_empty() {
             tier.sort_in(live);
-            best = tier.cheapest((best, price), &lost, live);
-        } else if tier.new.len() > 2 * tier.tidy + UNTIDY {
-            tier.forget_past(live);
+            best = tier.cheapest(best, price, &lost, live);
+        } else if tier.new.len() > 2 * tier.kept_by_last_prune + PRUNE_SLACK {
+            tier.prune_new(live);
         }
         self.least[at] = tier.rows.iter().map(|row| row.least).fold(tier.least_new, i32::min);
         self.held -= before - tier.held;
@@ -133,15 +137,16 @@ impl Assignments {
 }
 
 impl Tier {
-    /// The cheapest way that is in a row, or `best` if that is cheaper; what is past goes.
+    /// The cheapest sorted assignment, or `best` if that is cheaper. Drops dead assignments on its way.
     fn cheapest(
         &mut self,
-        (mut best, price): (Option<PricedAssignment>, i64),
+        mut best: Option<PricedAssignment>,
+        price: i64,
         lost: impl Fn(u32) -> i64,
-        live: &Live,
+        live: &LiveGroups,
     ) -> Option<PricedAssignment> {
         for row in &mut self.rows {
-            // Slots only become fewer, and prices are not negative: what costs more without them costs more with them.
+            // Slots only shrink and prices are not negative, so slot losses only add to the cost.
             if best.is_some_and(|best| i64::from(row.least).saturating_add(price) > best.0) {
                 continue;
             }
@@ -149,7 +154,7 @@ impl Tier {
             while best.is_none_or(|best| i64::from(row.least).saturating_add(price) <= best.0)
                 && let Some(&Reverse((cost, tie, group, level))) = row.assignments.peek()
             {
-                if live.is(group) {
+                if live.contains(group) {
                     let assignment = (i64::from(cost) + price, tie, group, level);
                     best = Some(best.map_or(assignment, |best| best.min(assignment)));
                     break;
@@ -162,44 +167,44 @@ impl Tier {
         best
     }
 
-    /// Puts those that are new into their rows, unless their groups have no nodes any more.
-    fn sort_in(&mut self, live: &Live) {
-        self.forget_past(live);
+    /// Sorts new assignments to live groups into their rows.
+    fn sort_in(&mut self, live: &LiveGroups) {
+        self.prune_new(live);
         for (assignment, loss) in self.new.drain(..) {
             let at = self.rows.iter().position(|row| row.loss == loss).unwrap_or_else(|| {
-                self.rows.push(Row { least: i32::MAX, loss, assignments: BinaryHeap::new(), tidy: 0 });
+                self.rows.push(Row { least: i32::MAX, loss, assignments: BinaryHeap::new(), kept_by_last_prune: 0 });
                 self.rows.len() - 1
             });
             let row = &mut self.rows[at];
             row.least = row.least.min(assignment.0);
-            if row.assignments.len() > 2 * row.tidy + UNTIDY {
-                self.held -= row.tidy_up(live);
+            if row.assignments.len() > 2 * row.kept_by_last_prune + PRUNE_SLACK {
+                self.held -= row.prune(live);
             }
             row.assignments.push(Reverse(assignment));
         }
-        (self.least_new, self.tidy) = (i32::MAX, 0);
+        (self.least_new, self.kept_by_last_prune) = (i32::MAX, 0);
     }
 
-    /// Forgets those of the new whose groups have no nodes any more.
-    fn forget_past(&mut self, live: &Live) {
+    /// Drops new assignments to dead groups.
+    fn prune_new(&mut self, live: &LiveGroups) {
         let before = self.new.len();
-        self.new.retain(|(assignment, _)| live.is(assignment.2));
+        self.new.retain(|(assignment, _)| live.contains(assignment.2));
         self.held -= before - self.new.len();
         self.least_new = self.new.iter().map(|(assignment, _)| assignment.0).min().unwrap_or(i32::MAX);
-        self.tidy = self.new.len();
+        self.kept_by_last_prune = self.new.len();
     }
 }
 
 impl Row {
-    /// Forgets assignments on groups without nodes, and those that are there twice; how many.
-    fn tidy_up(&mut self, live: &Live) -> usize {
+    /// Drops assignments to dead groups, and duplicates; returns how many.
+    fn prune(&mut self, live: &LiveGroups) -> usize {
         let before = self.assignments.len();
         let mut assignments = std::mem::take(&mut self.assignments).into_vec();
-        assignments.retain(|Reverse(assignment)| live.is(assignment.2));
+        assignments.retain(|Reverse(assignment)| live.contains(assignment.2));
         assignments.sort_unstable();
         assignments.dedup();
-        self.tidy = assignments.len();
+        self.kept_by_last_prune = assignments.len();
         self.assignments = BinaryHeap::from(assignments);
-        before - self.tidy
+        before - self.kept_by_last_prune
     }
 }

@@ -1,33 +1,33 @@
-//! Where a task goes, and the answers that a ranking remembers.
+//! The place chosen for a task, and the answers that a ranking caches.
 
 use crate::scheduler::packing::rollout::ROLLOUTS;
 
-/// Where to put a task.
+/// The place chosen for a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Nodes that are as good as each other; [`StateIndex::first_node`] says which is taken.
+    /// A group of interchangeable nodes; [`StateIndex::first_node`](crate::packing::StateIndex::first_node) picks one.
     pub(crate) group: u32,
-    /// Free thousandths of the device that a share comes from; several devices come from those that are whole.
+    /// Free thousandths of the device that supplies a share; several devices are always whole ones.
     pub level: u16,
-    /// Idle thousandths that the choice costs in the end, times the number of rollouts played, with prices.
+    /// Cost with prices, in idle thousandths times the number of rollouts.
     pub cost: i64,
 }
 
 impl Choice {
-    /// Thousandths of devices that the choice leaves idle in the end, or keeps from it where negative.
+    /// Thousandths of devices that the choice leaves idle in the end; negative if it reduces idleness.
     #[must_use]
     pub fn idle_milli(&self) -> i64 {
         self.cost.div_euclid(ROLLOUTS as i64)
     }
 }
 
-/// Answers about a type of task, as long as nothing changes.
+/// Cached answers for a task type.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answers {
-    /// After so many changes of the index; `None`: there are none yet.
-    pub(crate) after: Option<u64>,
-    /// By the number that shapes have which are as scarce as each other: what scarcity adds.
+    /// Number of index changes at which the answers were computed; `None` before the first.
+    pub(crate) as_of: Option<u64>,
+    /// Price of scarcity, by scarcity class.
     pub(crate) prices: Vec<i64>,
-    /// By donor.
+    /// By donor: the outer `None` is not computed yet, the inner `None` is no place.
     pub(crate) choices: Vec<Option<Option<Choice>>>,
 }

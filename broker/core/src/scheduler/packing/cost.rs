@@ -1,76 +1,76 @@
-//! What tasks cost on states, remembered.
+//! Cached costs of tasks on node states.
 
 use crate::collections::int_map::Index;
 use crate::collections::interner::Interner;
-use crate::scheduler::packing::gang_slots::{Gangs, SORTS, Slots};
+use crate::scheduler::packing::gang_slots::{GANG_CLASSES, Gangs, SlotCounts};
 use crate::scheduler::packing::mix::Mix;
 use crate::scheduler::packing::node_state::{NodeState, Shape};
-use crate::scheduler::packing::offers::{ShapeTotal, deal};
+use crate::scheduler::packing::offers::{ShapeTotal, split_demand};
 use crate::scheduler::packing::refusals::Refusals;
 use crate::scheduler::packing::rollout::{ROLLOUTS, Rollouts};
 use crate::scheduler::packing::scarcity::Scarcity;
 use crate::scheduler::packing::task::Task;
 
-/// Weight of what a node is left with: it decides between states that are worth the same.
+/// Weight of the capacity left on a node: it breaks ties between states of equal value.
 const LEFTOVER_WEIGHT: u64 = 30;
-/// CPU that counts as much as all devices of [`LARGE_NODE_DEVICE_MILLI`], in thousandths of a core.
+/// CPU that weighs as much as [`LARGE_NODE_DEVICE_MILLI`], in thousandths of a core.
 const LARGE_NODE_CPU_MILLI: u64 = 128_000;
 /// Devices of a large node in thousandths.
 const LARGE_NODE_DEVICE_MILLI: u64 = 8_000;
-/// Price of a slot that is sure to be asked for, in thousandths of a device for each device of it.
+/// Price of a slot that will surely be used, in thousandths of a device per device of the slot.
 const SLOT_WEIGHT: i64 = 100;
 
-/// States by number, with their shape.
+/// Interned pairs of a shape number and a state.
 pub(crate) type States = Interner<(u32, NodeState)>;
 
-/// Assignments that are remembered of states that have several for a task: 16 bytes each.
+/// Cached assignments of (task, state) pairs that have several: 16 bytes each.
 const MAX_ASSIGNMENTS: usize = 1 << 22;
-/// No value is known of a state.
-const UNKNOWN: i64 = i64::MIN;
+/// Marks a state whose value is not computed yet.
+const UNKNOWN_VALUE: i64 = i64::MIN;
 
-/// One way to put a task on a state.
+/// The cost of taking a share from a device with `level` free, or of taking whole devices.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LevelCost {
-    /// What it costs, without prices.
+    /// Without prices.
     pub(crate) cost: i32,
-    /// Number of the slots that it takes away.
+    /// Id of the slots lost.
     pub(crate) loss: u32,
-    /// Free thousandths of the device that a share comes from.
+    /// Free thousandths of the device that supplies the share.
     pub(crate) level: u16,
-    /// Whether the next one in the table is of another task or state.
+    /// Whether the next item of the table belongs to another task or state.
     last: bool,
 }
 
-/// What is remembered of a task on a state, in eight bytes: most have one assignment, which needs no second look then.
+/// Cached assignments of a task on a state, in eight bytes. Most states have one assignment, which is stored inline.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Known {
-    /// Cost of the one assignment, or where several begin.
+pub(crate) struct KnownAssignment {
+    /// Cost of the single assignment, or the table position of the first of several.
     number: u32,
-    /// Of the one assignment.
+    /// Level of the single assignment.
     level: u16,
-    /// Of the one assignment, or [`NO_ASSIGNMENT`], or [`SEVERAL`].
+    /// Slot loss of the single assignment, or [`DOES_NOT_FIT`], or [`SEVERAL`].
     loss: u16,
 }
 
-/// What is remembered of a task, by state.
-pub(crate) type KnownOfTask = Index<u32, Known>;
+/// Cached assignments of one task, by state.
+pub(crate) type KnownAssignments = Index<u32, KnownAssignment>;
 
 /// The task does not fit on the state.
-const NO_ASSIGNMENT: u16 = u16::MAX;
-/// There are several assignments, or one that takes slots of a larger number.
+const DOES_NOT_FIT: u16 = u16::MAX;
+/// The state has several assignments, or one whose slot loss has a larger id.
 const SEVERAL: u16 = u16::MAX - 1;
 
-/// What costs are computed from, and those that are known.
+/// The inputs of the cost formula, and the costs computed so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Costs {
     rollouts: Vec<Rollouts>,
     pub(crate) scarcity: Scarcity,
     pub(crate) gangs: Gangs,
-    /// By state.
+    /// State values; [`UNKNOWN_VALUE`] where not computed yet.
     values: Vec<i64>,
-    /// Slots that nodes have, and that assignments take away.
-    pub(crate) slots: Interner<Slots>,
-    /// Assignments of pairs of a task and a state that have several.
+    /// Interned slot counts: of nodes, and lost by assignments.
+    pub(crate) slots: Interner<SlotCounts>,
+    /// Assignments of (task, state) pairs that have several.
     assignments: Vec<LevelCost>,
     scratch: Vec<u16>,
 }
@@ -78,9 +78,9 @@ pub(crate) struct Costs {
 impl Costs {
     pub(crate) fn new(mix: &Mix, shapes: &[Shape], totals: &[ShapeTotal]) -> Self {
         let known_tasks = mix.known_tasks();
-        let mix = mix.over(shapes);
+        let mix = mix.runnable_on(shapes);
         let refusals = Refusals::of(&mix, totals, known_tasks);
-        let rollouts = deal(&mix, totals).into_iter().map(|weights| {
+        let rollouts = split_demand(&mix, totals).into_iter().map(|weights| {
             let types: Vec<(&Task, u64)> = mix.iter().zip(weights).map(|(of, weight)| (of.task, weight)).collect();
             Rollouts::draw(&types, &refusals)
         });
@@ -92,41 +92,43 @@ impl Costs {
         }
     }
 
-    /// Thousandths of devices that stay idle on `state` in the end, summed over the rollouts.
+    /// Thousandths of devices that stay idle on `state` in the end, summed over the rollouts. Cached.
     fn value(&mut self, states: &States, state: u32) -> i64 {
         let at = state as usize;
         if self.values.len() <= at {
-            self.values.resize(states.len().max(at + 1), UNKNOWN);
+            self.values.resize(states.len().max(at + 1), UNKNOWN_VALUE);
         }
-        if self.values[at] == UNKNOWN {
+        if self.values[at] == UNKNOWN_VALUE {
             let (shape, free) = states.get(state);
             self.values[at] = self.rollouts[*shape as usize].idle_after(free, &mut self.scratch);
         }
         self.values[at]
     }
 
-    /// Whether too many assignments are remembered: with new costs, all are forgotten.
+    /// Whether the cache is full: the caller then replaces these costs.
     pub(crate) fn is_overgrown(&self) -> bool {
         self.assignments.len() > MAX_ASSIGNMENTS
     }
 
-    /// All assignments to put `task` on `state`; with it comes what was remembered of it, among what is `known` of the task.
+    /// Calls `each` for every assignment of `task` to `state`. `cached` is an earlier lookup of `state` in `known`.
     pub(crate) fn assignments(
         &mut self,
         states: &mut States,
-        (task, known): (&Task, &mut KnownOfTask),
-        (state, before): (u32, Option<Known>),
+        task: &Task,
+        known: &mut KnownAssignments,
+        state: u32,
+        cached: Option<KnownAssignment>,
         mut each: impl FnMut(LevelCost),
     ) {
-        // Since it was looked up, it may have become known: the same state can come twice.
-        let before = before.or_else(|| known.get(state));
-        let Known { number, level, loss } = before.unwrap_or_else(|| {
-            let found = self.find_assignments(states, task, state);
+        // The same state can occur twice in a batch, so it may be known by now.
+        let cached = cached.or_else(|| known.get(state));
+        let KnownAssignment { number, level, loss } = cached.unwrap_or_else(|| {
+            let found = self.compute_assignments(states, task, state);
             known.insert(state, found);
             found
         });
         match loss {
-            NO_ASSIGNMENT => {}
+            DOES_NOT_FIT => {}
             SEVERAL => {
                 for assignment in &self.assignments[number as usize..] {
                     each(*assignment);
@@ -139,8 +141,7 @@ impl Costs {
         }
     }
 
-    /// Computes the assignments to put a task on a state.
-    fn find_assignments(&mut self, states: &mut States, task: &Task, state: u32) -> Known {
+    fn compute_assignments(&mut self, states: &mut States, task: &Task, state: u32) -> KnownAssignment {
         let begin = self.assignments.len();
         let (shape, free) = states.get(state);
         let shape = *shape;
@@ -162,14 +163,14 @@ impl Costs {
             }
         }
         let known = match &mut self.assignments[begin..] {
-            [] => Known { loss: NO_ASSIGNMENT, ..Known::default() },
+            [] => KnownAssignment { loss: DOES_NOT_FIT, ..KnownAssignment::default() },
             [LevelCost { cost, loss, level, .. }] if *loss < u32::from(SEVERAL) => {
                 let loss = u16::try_from(*loss).unwrap_or(SEVERAL);
-                Known { number: cost.cast_unsigned(), level: *level, loss }
+                KnownAssignment { number: cost.cast_unsigned(), level: *level, loss }
             }
             [.., last] => {
                 last.last = true;
-                Known { number: u32::try_from(begin).unwrap_or(u32::MAX), level: 0, loss: SEVERAL }
+                KnownAssignment { number: u32::try_from(begin).unwrap_or(u32::MAX), level: 0, loss: SEVERAL }
             }
         };
         if known.loss != SEVERAL {
@@ -178,18 +179,18 @@ impl Costs {
         known
     }
 
-    /// Number of the slots of a node of `shape` in `state`.
+    /// Id of the slot counts of a node of `shape` in `state`.
     pub(crate) fn slots_of(&mut self, shape: u32, state: &NodeState) -> u32 {
         self.slots.intern(self.gangs.slots(shape, state))
     }
 
-    /// Prices of slots now.
-    pub(crate) fn slot_prices(&self, free_milli: u64, left: &[i64; SORTS]) -> [i64; SORTS] {
+    /// Current price of one slot of each gang class.
+    pub(crate) fn slot_prices(&self, free_milli: u64, left: &[i64; GANG_CLASSES]) -> [i64; GANG_CLASSES] {
         self.gangs.prices(free_milli, left, SLOT_WEIGHT * ROLLOUTS as i64)
     }
 }
 
-/// What a node is left with, weighed.
+/// The weighted capacity left on a node.
 fn leftover(state: &NodeState) -> i64 {
     let weight = LEFTOVER_WEIGHT * ROLLOUTS as u64 / 2;
     let left =

@@ -1,38 +1,38 @@
-//! What is asked for lately: types of task with their weights.
+//! The mix of recent work: task types with their weights.
 
 use std::collections::BTreeMap;
 
 use crate::scheduler::packing::node_state::Shape;
 use crate::scheduler::packing::task::Task;
 
-/// As so many tasks everything counts that is known from fewer: a first task tells little.
-const LEAST_KNOWN: u64 = 128;
+/// Lower bound on the sample size: very small samples tell little.
+const MIN_KNOWN_TASKS: u64 = 128;
 
-/// Types of task with how often each was asked for.
+/// Task types, weighted by how often they were requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mix {
     types: BTreeMap<Task, u64>,
-    /// Tasks that tell so.
+    /// Sample size in tasks.
     known_from: u64,
 }
 
-/// One type of task and the shapes that could run it.
+/// A task type with the shapes that could run it.
 pub(crate) struct TypeInMix<'a> {
     pub(crate) task: &'a Task,
-    /// How often it was asked for.
+    /// How often it was requested.
     pub(crate) weight: u64,
     /// For each shape, whether an idle node of it could run the task.
     pub(crate) shapes: Vec<bool>,
 }
 
 impl Mix {
-    /// An empty mix that so many tasks will have told of: the fewer, the more may come that none of them was like.
+    /// An empty mix that will be estimated from `tasks` tasks: the fewer, the likelier is work unlike any of them.
     #[must_use]
     pub fn known_from(tasks: u64) -> Self {
         Self { types: BTreeMap::new(), known_from: tasks }
     }
 
-    /// Counts `task` once more, or `weight` times.
+    /// Adds `weight` to the weight of `task`.
     pub fn add(&mut self, task: Task, weight: u64) {
         *self.types.entry(task).or_default() += weight;
     }
@@ -42,14 +42,13 @@ impl Mix {
         self.types.iter().map(|(task, weight)| (task, *weight))
     }
 
-    /// As how many tasks those count that tell of the mix: at least [`LEAST_KNOWN`], and one, by Laplace's rule of
-    /// succession.
+    /// The sample size: at least [`MIN_KNOWN_TASKS`], plus one by Laplace's rule of succession.
     pub(crate) fn known_tasks(&self) -> u64 {
-        self.known_from.max(LEAST_KNOWN).saturating_add(1)
+        self.known_from.max(MIN_KNOWN_TASKS).saturating_add(1)
     }
 
-    /// Those types that some shape could run.
-    pub(crate) fn over<'a>(&'a self, shapes: &[Shape]) -> Vec<TypeInMix<'a>> {
+    /// The types that at least one shape could run.
+    pub(crate) fn runnable_on<'a>(&'a self, shapes: &[Shape]) -> Vec<TypeInMix<'a>> {
         self.types()
             .map(|(task, weight)| TypeInMix {
                 task,

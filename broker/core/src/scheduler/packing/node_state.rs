@@ -1,11 +1,11 @@
-//! Nodes as packing sees them: what is free, without a name.
+//! Nodes as packing sees them: anonymous free amounts.
 
 use smallvec::{SmallVec, smallvec};
 
 use crate::collections::interner::{Digest, digest_of};
 use crate::scheduler::packing::task::{Task, WHOLE};
 
-/// What a node has when nothing runs on it.
+/// The capacity of an idle node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shape {
     /// CPU in thousandths of a core.
@@ -14,11 +14,11 @@ pub struct Shape {
     pub memory_mib: u64,
     /// Devices, all of one kind.
     pub devices: u16,
-    /// Kind of its devices: a number that stands for what requests tell apart.
+    /// Kind of its devices: devices of one kind are interchangeable for every request.
     pub kind: u32,
 }
 
-/// What is free on a node. Nodes of equal shape and state are interchangeable.
+/// The free amounts of a node. Nodes of equal shape and state are interchangeable.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeState {
     /// CPU in thousandths of a core.
@@ -36,7 +36,7 @@ impl Digest for Shape {
     }
 }
 
-/// A state of a node whose shape has a number.
+/// A shape number with a state.
 impl Digest for (u32, NodeState) {
     fn digest(&self) -> u64 {
         self.1.digest_with(u64::from(self.0))
@@ -44,7 +44,7 @@ impl Digest for (u32, NodeState) {
 }
 
 impl Shape {
-    /// The state of such a node when nothing runs on it.
+    /// The state of an idle node of this shape.
     #[must_use]
     pub fn idle(&self) -> NodeState {
         NodeState {
@@ -54,7 +54,7 @@ impl Shape {
         }
     }
 
-    /// Whether such a node could ever run `task`.
+    /// Whether an idle node of this shape could run `task`.
     #[must_use]
     pub fn could_run(&self, task: &Task) -> bool {
         task.cpu_milli <= self.cpu_milli
@@ -65,7 +65,7 @@ impl Shape {
 }
 
 impl NodeState {
-    /// A state with so much free of each device, in any order.
+    /// `devices` holds the free thousandths of each device, in any order.
     #[must_use]
     pub fn new(cpu_milli: u64, memory_mib: u64, devices: impl Iterator<Item = u16>) -> Self {
         let mut devices: SmallVec<[u16; 8]> = devices.filter(|&milli| milli > 0).collect();
@@ -73,25 +73,25 @@ impl NodeState {
         Self { cpu_milli, memory_mib, devices }
     }
 
-    /// A digest of the state and of `shape`, which stands for its shape.
+    /// Digest of the state together with `shape`, which identifies its shape.
     pub(crate) fn digest_with(&self, shape: u64) -> u64 {
         let amounts = [shape, self.cpu_milli, self.memory_mib];
         digest_of(amounts.into_iter().chain(self.devices.iter().map(|&milli| u64::from(milli))))
     }
 
-    /// Free thousandths of devices in all.
+    /// Sum of free thousandths over all devices.
     #[must_use]
     pub fn device_milli(&self) -> u64 {
         self.devices.iter().map(|&milli| u64::from(milli)).sum()
     }
 
-    /// Devices of which nothing is taken.
+    /// Number of entirely free devices.
     #[must_use]
     pub fn whole_devices(&self) -> usize {
         self.devices.len() - self.devices.partition_point(|&milli| milli < WHOLE)
     }
 
-    /// Whether `task` fits now, by amounts; kinds are a matter of the [`Shape`].
+    /// Whether the free amounts suffice for `task`. The [`Shape`] decides whether the device kind does.
     #[must_use]
     pub fn fits(&self, task: &Task) -> bool {
         self.cpu_milli >= task.cpu_milli
@@ -102,15 +102,15 @@ impl NodeState {
             })
     }
 
-    /// The distinct amounts of free thousandths from which a share of `milli` can be taken, ascending.
+    /// The distinct free amounts that can supply a share of `milli`, ascending.
     pub fn levels(&self, milli: u16) -> impl Iterator<Item = u16> {
         let from = self.devices.partition_point(|&free| free < milli);
         let fitting = &self.devices[from..];
         fitting.iter().enumerate().filter(|&(i, level)| i == 0 || fitting[i - 1] != *level).map(|(_, &level)| level)
     }
 
-    /// What is free once `task` took its part; a share from a device with `level` free thousandths, several devices
-    /// from those with most free. `None` if it does not fit so.
+    /// The state after `task` took its part: a share from a device with `level` free, several devices from those with
+    /// most free. `None` if the task does not fit that way.
     #[must_use]
     pub fn after(&self, task: &Task, level: u16) -> Option<Self> {
         let mut next = Self {

@@ -1,69 +1,73 @@
-//! Assignments to put one type of task on nodes, at hand by what they cost.
+//! The assignments of one task type, ranked by cost and fed from the log.
 
 use crate::scheduler::packing::assignments::Assignments;
 use crate::scheduler::packing::choice::Answers;
-use crate::scheduler::packing::cost::{Costs, KnownOfTask, States};
-use crate::scheduler::packing::log::{Entry, Log};
+use crate::scheduler::packing::cost::{Costs, KnownAssignments, States};
+use crate::scheduler::packing::log::{Log, LogEntry};
 use crate::scheduler::packing::task::Task;
 
-/// States whose assignments are looked up at once.
+/// Entries whose known assignments are looked up in one batch.
 const LOOK_UPS: usize = 64;
 
-/// Assignments to put one type of task on nodes, cheapest first; fed when it is asked for.
+/// The assignments of one task type, cheapest first. A ranking reads the log only when it is queried.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ranking {
-    /// How many entries of the log were taken in.
-    fed: usize,
-    /// By shape, whether a node of it could ever run the task.
+    /// Log entries read so far.
+    entries_read: usize,
+    /// By shape, whether an idle node could run the task.
     runs: Vec<bool>,
-    known: KnownOfTask,
+    known: KnownAssignments,
     pub(crate) assignments: Assignments,
-    /// Of what it is asked, until something changes.
+    /// Cached answers, valid until the index changes.
     pub(crate) answers: Answers,
 }
 
-/// How nodes are sorted in a ranking: those of one donor whose shapes are as scarce as each other are a *tier*. All assignments
-/// on it have the same price, but for slots.
+/// Sorts nodes into tiers. A *tier* holds the nodes of one donor whose shapes have equal scarcity; its assignments
+/// share one price, apart from the price of slots.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tiers {
-    /// By shape: shapes with the same number are as scarce as each other.
-    alike: Vec<u32>,
-    /// How many such numbers there are.
-    of_donor: u32,
+    /// By shape: shapes of one class have equal scarcity.
+    scarcity_classes: Vec<u32>,
+    class_count: u32,
+}
+
+/// One tier of a donor.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TierId {
+    pub(crate) tier: u32,
+    pub(crate) scarcity_class: u32,
 }
 
 impl Tiers {
-    pub(crate) fn new(alike: Vec<u32>) -> Self {
-        let of_donor = alike.iter().map(|number| number + 1).max().unwrap_or(1);
-        Self { alike, of_donor }
+    pub(crate) fn new(scarcity_classes: Vec<u32>) -> Self {
+        let class_count = scarcity_classes.iter().map(|class| class + 1).max().unwrap_or(1);
+        Self { scarcity_classes, class_count }
     }
 
-    /// The tiers of a donor, each with the number that its shapes have.
-    pub(crate) fn of(&self, donor: u32) -> impl Iterator<Item = (u32, u32)> {
-        let first = donor * self.of_donor;
-        (0..self.of_donor).map(move |number| (first + number, number))
+    pub(crate) fn of_donor(&self, donor: u32) -> impl Iterator<Item = TierId> {
+        let first = donor * self.class_count;
+        (0..self.class_count).map(move |scarcity_class| TierId { tier: first + scarcity_class, scarcity_class })
     }
 
-    /// The number of a shape.
-    pub(crate) fn number(&self, shape: usize) -> u32 {
-        self.alike[shape]
+    pub(crate) fn scarcity_class(&self, shape: usize) -> u32 {
+        self.scarcity_classes[shape]
     }
 
-    fn tier(&self, entry: &Entry) -> usize {
-        (entry.donor * self.of_donor + self.alike[entry.shape as usize]) as usize
+    fn tier_of(&self, entry: &LogEntry) -> usize {
+        (entry.donor * self.class_count + self.scarcity_classes[entry.shape as usize]) as usize
     }
 }
 
 impl Ranking {
-    /// A ranking for a task that runs on nodes of these shapes.
+    /// An empty ranking for a task that runs on the shapes marked in `runs`.
     pub(crate) fn on(runs: Vec<bool>) -> Self {
         Self { runs, ..Self::default() }
     }
 
-    /// Takes in what the log tells since the last time.
-    pub(crate) fn feed(&mut self, log: &Log, task: &Task, (costs, states): (&mut Costs, &mut States), tiers: &Tiers) {
-        for entries in log.since(self.fed).chunks(LOOK_UPS) {
-            // All are looked up before anything is done with one: so the processor waits for memory once, not for each.
+    /// Reads the log entries added since the last call.
+    pub(crate) fn feed(&mut self, log: &Log, task: &Task, costs: &mut Costs, states: &mut States, tiers: &Tiers) {
+        for entries in log.entries_from(self.entries_read).chunks(LOOK_UPS) {
+            // Looking up a whole batch first lets the processor overlap the memory reads.
             let mut looked_up = [(0, None); LOOK_UPS];
             let mut count = 0;
             for (at, entry) in entries.iter().enumerate() {
@@ -74,22 +78,22 @@ impl Ranking {
             }
             for &(at, known) in &looked_up[..count] {
                 let (entry, assignments) = (&entries[at], &mut self.assignments);
-                let tier = tiers.tier(entry);
-                costs.assignments(states, (task, &mut self.known), (entry.state, known), |assignment| {
+                let tier = tiers.tier_of(entry);
+                costs.assignments(states, task, &mut self.known, entry.state, known, |assignment| {
                     assignments.push(tier, entry, assignment)
                 });
             }
         }
-        self.fed = log.len();
+        self.entries_read = log.len();
     }
 
-    /// Assignments that it holds, and states that it knows of.
+    /// Number of assignments and known states held.
     pub(crate) fn held(&self) -> usize {
         self.assignments.held() + self.known.len()
     }
 
-    /// The log was shortened: so many entries are left ahead of each place.
-    pub(crate) fn log_shortened(&mut self, ahead: &[u32]) {
-        self.fed = ahead[self.fed] as usize;
+    /// Adjusts the read position after [`Log::compact`], which returned `kept_before`.
+    pub(crate) fn log_compacted(&mut self, kept_before: &[u32]) {
+        self.entries_read = kept_before[self.entries_read] as usize;
     }
 }

@@ -1,39 +1,38 @@
-//! What a node state is worth: what would stay idle on it in the end if the expected work came.
+//! The value of a node state: capacity that would stay idle on it in the end if the expected work came.
 
 use crate::scheduler::packing::node_state::NodeState;
 use crate::scheduler::packing::refusals::Refusals;
 use crate::scheduler::packing::task::{Task, WHOLE};
 
-/// Rollouts that are played for each state.
+/// Rollouts played on each state.
 pub(crate) const ROLLOUTS: usize = 64;
-/// Tasks offered in each.
+/// Tasks offered in each rollout.
 const TASKS_PER_ROLLOUT: usize = 30;
 
-/// Fixed rollouts of one shape of node: the same for all its states, so that states differ by what they are and not by
-/// luck.
+/// The rollouts of one node shape. All states of a shape share them, so that chance does not separate states.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rollouts {
-    tasks: Vec<Offered>,
-    /// Whether it is nothing to refuse any of them: then a rollout is over once nothing more fits.
+    tasks: Vec<RolloutTask>,
+    /// Whether refusing any of the tasks costs nothing: then a rollout ends once nothing more fits.
     free_to_refuse: bool,
-    /// CPU and memory without which none of them fits.
+    /// No task fits with less CPU or memory.
     least_cpu_milli: u32,
     least_memory_mib: u32,
 }
 
-/// A task of a rollout, small: those of a shape fit in the first cache. Amounts above 2^32 count as that.
+/// A task of a rollout, compact so that the rollouts of a shape fit in the first-level cache. Amounts saturate.
 #[derive(Clone, Copy, Debug)]
-struct Offered {
+struct RolloutTask {
     cpu_milli: u32,
     memory_mib: u32,
-    /// What it is to refuse it, in thousandths of a device: zero if it asks for devices, which then stay idle.
+    /// Cost of refusing it in thousandths of a device: zero if it takes devices, which then stay idle.
     refusal: u32,
     devices: u16,
     milli: u16,
 }
 
 impl Rollouts {
-    /// Draws rollouts from weighted types: evenly over the cumulated weights, then shuffled by a fixed generator.
+    /// Draws rollouts from weighted types: evenly over the cumulative weights, then shuffled with a fixed seed.
     pub(crate) fn draw(types: &[(&Task, u64)], refusals: &Refusals) -> Self {
         let total: u128 = types.iter().map(|(_, weight)| u128::from(*weight)).sum();
         if total == 0 {
@@ -48,10 +47,10 @@ impl Rollouts {
                 below += u128::from(types[index].1);
             }
             let task = types[index].0;
-            tasks.push(Offered {
-                cpu_milli: small(task.cpu_milli),
-                memory_mib: small(task.memory_mib),
-                refusal: small(refusals.milli(task)),
+            tasks.push(RolloutTask {
+                cpu_milli: saturating_u32(task.cpu_milli),
+                memory_mib: saturating_u32(task.memory_mib),
+                refusal: saturating_u32(refusals.milli(task)),
                 devices: task.devices,
                 milli: task.milli,
             });
@@ -65,7 +64,7 @@ impl Rollouts {
         }
     }
 
-    /// Thousandths of devices that stay idle and that refused work without devices was worth, summed over all rollouts.
+    /// Idle thousandths of devices plus the cost of refused CPU-only work, summed over all rollouts.
     pub(crate) fn idle_after(&self, state: &NodeState, scratch: &mut Vec<u16>) -> i64 {
         if self.tasks.is_empty() {
             return i64::try_from(state.device_milli() * ROLLOUTS as u64).unwrap_or(i64::MAX);
@@ -73,11 +72,11 @@ impl Rollouts {
         self.tasks.chunks(TASKS_PER_ROLLOUT).map(|rollout| self.idle_in(rollout, state, scratch)).sum()
     }
 
-    /// Plays one rollout: what does not fit is passed over, a share takes the fullest device that holds it.
-    fn idle_in(&self, rollout: &[Offered], state: &NodeState, free: &mut Vec<u16>) -> i64 {
+    /// Plays one rollout: skips tasks that do not fit; puts a share on the fullest device with room.
+    fn idle_in(&self, rollout: &[RolloutTask], state: &NodeState, free: &mut Vec<u16>) -> i64 {
         free.clear();
         free.extend_from_slice(&state.devices);
-        let (mut cpu, mut memory, mut refused) = (small(state.cpu_milli), small(state.memory_mib), 0);
+        let (mut cpu, mut memory, mut refused) = (saturating_u32(state.cpu_milli), saturating_u32(state.memory_mib), 0);
         for task in rollout {
             if task.cpu_milli > cpu || task.memory_mib > memory {
                 refused += i64::from(task.refusal);
@@ -95,11 +94,11 @@ impl Rollouts {
                     free[at] = left;
                 }
                 several => {
-                    let Some(keep) = free.len().checked_sub(usize::from(several)) else { continue };
-                    if free[keep] < WHOLE {
+                    let Some(kept) = free.len().checked_sub(usize::from(several)) else { continue };
+                    if free[kept] < WHOLE {
                         continue;
                     }
-                    free.truncate(keep);
+                    free.truncate(kept);
                 }
             }
             cpu -= task.cpu_milli;
@@ -115,11 +114,11 @@ impl Rollouts {
     }
 }
 
-fn small(amount: u64) -> u32 {
+fn saturating_u32(amount: u64) -> u32 {
     u32::try_from(amount).unwrap_or(u32::MAX)
 }
 
-/// Fisher and Yates, with splitmix64 from a fixed seed: every broker plays the same rollouts.
+/// Fisher–Yates with splitmix64 from a fixed seed: every broker plays the same rollouts.
 fn shuffle<T>(items: &mut [T]) {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = move || {

@@ -1,18 +1,17 @@
-//! Scarcity of shapes: work that can go to few of them makes those dear to work that can go anywhere.
+//! Scarcity of shapes: where some work runs only on few shapes, unrestricted work pays a price for taking them.
 
 use std::collections::BTreeMap;
 
 use crate::scheduler::packing::mix::TypeInMix;
 
-/// One, in the fixed point of [`Scarcity::of_shapes`].
-pub(crate) const ONE: u64 = 1 << 10;
-/// Highest scarcity.
-const MOST: u64 = 2 * ONE;
+/// 1.0 in the fixed point of [`Scarcity::of_shapes`].
+pub(crate) const SCARCITY_ONE: u64 = 1 << 10;
+const MAX_SCARCITY: u64 = 2 * SCARCITY_ONE;
 
-/// Which part of the demand can only go to which shapes.
+/// Demand that is restricted to some shapes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scarcity {
-    /// Shapes open to a part of the demand, and how large that part is, of 2^16.
+    /// The shapes open to a part of the demand, and the size of that part in units of 2^-16.
     parts: Vec<(Vec<usize>, u64)>,
 }
 
@@ -31,8 +30,9 @@ impl Scarcity {
         Self { parts: parts.collect() }
     }
 
-    /// For each of so many shapes a number: those with the same are as scarce as each other, whatever is free.
-    pub(crate) fn alike(&self, shapes: usize) -> Vec<u32> {
+    /// A class number for each of the `shapes` shapes. Shapes of one class are equally scarce whatever is free; classes
+    /// are numbered in the order of their first shape.
+    pub(crate) fn equal_scarcity_classes(&self, shapes: usize) -> Vec<u32> {
         let mut numbers: BTreeMap<Vec<bool>, u32> = BTreeMap::new();
         let bound = |shape| self.parts.iter().map(|(open, _)| open.contains(&shape)).collect();
         (0..shapes)
@@ -43,7 +43,7 @@ impl Scarcity {
             .collect()
     }
 
-    /// How scarce each shape is, from 0 to twice [`ONE`]: demand that is bound to it over what is free of it.
+    /// The scarcity of each shape, from 0 to twice [`SCARCITY_ONE`]: restricted demand over free capacity.
     pub(crate) fn of_shapes(&self, free_milli: &[u64]) -> Vec<u64> {
         let all: u64 = free_milli.iter().sum();
         let mut scarcity = vec![0_u64; free_milli.len()];
@@ -51,7 +51,8 @@ impl Scarcity {
             let free: u64 = open.iter().map(|&shape| free_milli[shape]).sum();
             let pressure = (u128::from(*part) * u128::from(all) / u128::from(free.max(1))) >> 6;
             for &shape in open {
-                scarcity[shape] = scarcity[shape].saturating_add(u64::try_from(pressure).unwrap_or(MOST)).min(MOST);
+                scarcity[shape] =
+                    scarcity[shape].saturating_add(u64::try_from(pressure).unwrap_or(MAX_SCARCITY)).min(MAX_SCARCITY);
             }
         }
         scarcity

@@ -1,4 +1,4 @@
-//! The index of distinct node states: who has which, and the cheapest of them for each type of task.
+//! The index of distinct node states: which nodes share a state, and the cheapest state for each task type.
 
 pub(crate) mod choose;
 
@@ -7,10 +7,10 @@ use smallvec::SmallVec;
 use self::choose::Prices;
 use crate::collections::int_map::Index;
 use crate::collections::interner::Interner;
-use crate::scheduler::packing::assignments::Live;
+use crate::scheduler::packing::assignments::LiveGroups;
 use crate::scheduler::packing::cost::{Costs, States};
-use crate::scheduler::packing::gang_slots::{SORTS, Slots};
-use crate::scheduler::packing::log::{Entry, Log};
+use crate::scheduler::packing::gang_slots::{GANG_CLASSES, SlotCounts};
+use crate::scheduler::packing::log::{Log, LogEntry};
 use crate::scheduler::packing::mix::Mix;
 use crate::scheduler::packing::node_state::{NodeState, Shape};
 use crate::scheduler::packing::offers::ShapeTotal;
@@ -19,23 +19,22 @@ use crate::scheduler::packing::task::Task;
 
 pub use self::choose::TaskId;
 
-/// States that are remembered, past ones among them; a state with eight devices takes about 200 bytes.
+/// Interned states, including unused ones; a state with eight devices takes about 200 bytes.
 const MAX_STATES: usize = 1 << 21;
-/// Types of task that are remembered.
+/// Interned task types.
 const MAX_TASKS: usize = 1 << 14;
-/// Assignments that rankings hold and states that they know of, 24 bytes each: of more, the rankings that were not asked for the
-/// longest are forgotten.
-const MAX_HELD: usize = 1 << 25;
-/// Costs are computed again once the nodes of a shape became more or fewer by so large a part of what there was: 1/8.
-const DRIFT: u64 = 8;
+/// Assignments and known states over all rankings, 24 bytes each. Beyond that, the rankings unused the longest are
+/// dropped.
+const MAX_RANKING_ITEMS: usize = 1 << 25;
+/// Costs are recomputed once the capacity of a shape changed by more than 1/8.
+const MAX_DRIFT_FRACTION: u64 = 8;
 
-/// No group.
-const NONE: u32 = u32::MAX;
+/// Marks a node that is in no group.
+const NO_GROUP: u32 = u32::MAX;
 
-/// Nodes of one donor.
 #[derive(Clone, Debug, Default)]
 struct DonorNodes {
-    /// The group of each node, by its number.
+    /// The group of each node, by node number.
     nodes: Vec<u32>,
 }
 
@@ -45,46 +44,46 @@ struct NodeGroup {
     donor: u32,
     shape: u32,
     state: u32,
-    /// Free thousandths of devices of each of its nodes.
+    /// Free thousandths of devices on each node.
     device_milli: u64,
-    /// Number of the slots of each of its nodes, as long as costs are known.
+    /// Id of the slot counts of each node, while costs are known.
     slots: u32,
-    /// Numbers of its nodes, descending.
+    /// Node numbers, descending.
     nodes: SmallVec<[u32; 4]>,
-    /// Place of its entry in the log, while it has nodes.
+    /// Place of its log entry, while it has nodes.
     entry: u32,
 }
 
-/// Nodes of all donors by state, with what is needed to choose among them. What a state is worth and what is scarce is a
-/// matter of all donors: work that finds no place at one goes to another.
+/// The nodes of all donors by state. State values and scarcity cover all donors together: work that finds no room at
+/// one donor goes to another.
 #[derive(Clone, Debug, Default)]
 pub struct StateIndex {
     shapes: Interner<Shape>,
     totals: Vec<ShapeTotal>,
     free_milli: Vec<u64>,
-    slots: [i64; SORTS],
+    slots: [i64; GANG_CLASSES],
     states: States,
     donors: Vec<DonorNodes>,
     groups: Vec<NodeGroup>,
-    /// By donor and state.
+    /// Group numbers by donor and state.
     group_numbers: Index<(u32, u32), u32>,
-    live: Live,
-    /// How many nodes there are.
+    live: LiveGroups,
+    /// Number of nodes.
     nodes: usize,
     log: Log,
     mix: Mix,
-    /// `None`: shapes or mix changed since costs were computed.
+    /// `None` while stale: shapes or mix changed.
     costs: Option<Costs>,
-    /// As rankings sort nodes; of these costs.
+    /// Tiers under the current costs.
     tiers: Tiers,
-    /// What there was of each shape when costs were computed.
+    /// `totals` when costs were computed.
     totals_then: Vec<ShapeTotal>,
-    /// `None`: something changed since.
+    /// `None` while stale.
     prices: Option<Prices>,
     tasks: Interner<Task>,
-    /// By number of the task.
+    /// By task number.
     rankings: Vec<Option<Ranking>>,
-    /// Changes so far of what nodes there are and what is free on them.
+    /// Counts changes of nodes and their free amounts.
     changes: u64,
 }
 
@@ -97,7 +96,7 @@ impl StateIndex {
         }
     }
 
-    /// Adds `node` to `donor`, or replaces what is known of it.
+    /// Adds `node` to `donor`, or replaces it.
     pub fn set(&mut self, donor: u32, node: u32, shape: &Shape, free: NodeState) {
         self.remove(donor, node);
         let shape_number = self.shapes.intern_ref(shape);
@@ -118,8 +117,8 @@ impl StateIndex {
     /// Forgets `node` of `donor`.
     pub fn remove(&mut self, donor: u32, node: u32) {
         let Some(group) = self.group_of(donor, node) else { return };
-        self.donors[donor as usize].nodes[node as usize] = NONE;
-        self.count_out(node, group);
+        self.donors[donor as usize].nodes[node as usize] = NO_GROUP;
+        self.leave(node, group);
         let shape = self.groups[group as usize].shape;
         let idle = self.shapes.get(shape);
         let total = &mut self.totals[shape as usize];
@@ -136,31 +135,31 @@ impl StateIndex {
         }
     }
 
-    /// What is free on `node` of `donor`.
+    /// The free amounts of `node` at `donor`.
     #[must_use]
     pub fn free(&self, donor: u32, node: u32) -> Option<&NodeState> {
         let group = self.group_of(donor, node)?;
         Some(&self.states.get(self.groups[group as usize].state).1)
     }
 
-    /// Says that `node` of `donor` has `free` now.
+    /// Sets the free amounts of `node` at `donor`. Unknown nodes are ignored.
     pub fn update(&mut self, donor: u32, node: u32, free: NodeState) {
         let Some(before) = self.group_of(donor, node) else { return };
         let NodeGroup { shape, state, .. } = self.groups[before as usize];
         let next = self.states.intern((shape, free));
         if next != state {
             let group = self.group(donor, next);
-            self.count_out(node, before);
+            self.leave(node, before);
             self.join(donor, node, group);
         }
     }
 
-    /// Starts over with the states that some node is in: past ones, and what was computed for them, go.
+    /// Drops states that no node is in, and everything computed for them.
     pub(crate) fn forget(&mut self) {
         let states = std::mem::take(&mut self.states);
         let groups = std::mem::take(&mut self.groups);
         self.group_numbers.clear();
-        self.live = Live::default();
+        self.live = LiveGroups::default();
         self.log = Log::default();
         self.free_milli.fill(0);
         self.costs = None;
@@ -175,15 +174,15 @@ impl StateIndex {
 
     fn group_of(&self, donor: u32, node: u32) -> Option<u32> {
         let group = self.donors.get(donor as usize)?.nodes.get(node as usize);
-        group.copied().filter(|group| *group != NONE)
+        group.copied().filter(|group| *group != NO_GROUP)
     }
 
-    /// Number of the nodes of a donor that are in a state.
+    /// The number of the group of a donor and a state; creates the group if needed.
     fn group(&mut self, donor: u32, state: u32) -> u32 {
         if let Some(group) = self.group_numbers.get((donor, state)) {
             return group;
         }
-        let group = u32::try_from(self.groups.len()).unwrap_or(NONE);
+        let group = u32::try_from(self.groups.len()).unwrap_or(NO_GROUP);
         let (shape, free) = self.states.get(state);
         let slots = self.costs.as_mut().map_or(0, |costs| costs.slots_of(*shape, free));
         let device_milli = free.device_milli();
@@ -193,17 +192,16 @@ impl StateIndex {
         group
     }
 
-    /// Counts in that `node` of `donor` is in `group`.
     fn join(&mut self, donor: u32, node: u32, number: u32) {
         if self.donors.len() <= donor as usize {
             self.donors.resize(donor as usize + 1, DonorNodes::default());
         }
         let nodes = &mut self.donors[donor as usize].nodes;
         if nodes.len() <= node as usize {
-            nodes.resize(node as usize + 1, NONE);
+            nodes.resize(node as usize + 1, NO_GROUP);
         }
         nodes[node as usize] = number;
-        self.changed();
+        self.note_change();
         let group = &mut self.groups[number as usize];
         let shape = group.shape;
         self.free_milli[shape as usize] += group.device_milli;
@@ -213,16 +211,15 @@ impl StateIndex {
         if group.nodes.is_empty() {
             let free = &self.states.get(group.state).1;
             let digest = free.digest_with(self.shapes.digest(shape));
-            group.entry = self.log.push(Entry::new((number, group.state), (donor, shape), free, digest));
-            self.live.set(number, true);
+            group.entry = self.log.push(LogEntry::new(number, group.state, donor, shape, free, digest));
+            self.live.insert(number);
         }
         let at = group.nodes.partition_point(|other| *other > node);
         group.nodes.insert(at, node);
     }
 
-    /// Counts out that `node` is in `group`.
-    fn count_out(&mut self, node: u32, number: u32) {
-        self.changed();
+    fn leave(&mut self, node: u32, number: u32) {
+        self.note_change();
         let group = &mut self.groups[number as usize];
         let shape = group.shape;
         self.free_milli[shape as usize] -= group.device_milli;
@@ -232,17 +229,17 @@ impl StateIndex {
         let at = group.nodes.partition_point(|other| *other > node);
         group.nodes.remove(at);
         if group.nodes.is_empty() {
-            self.log.end(group.entry);
-            self.live.set(number, false);
+            self.log.mark_dead(group.entry);
+            self.live.remove(number);
         }
     }
 
-    fn changed(&mut self) {
+    fn note_change(&mut self) {
         self.changes += 1;
         self.prices = None;
     }
 
-    /// Computes what went stale, and forgets what is too much or long past.
+    /// Recomputes stale costs, and drops caches that outgrew their bounds.
     fn prepare(&mut self) {
         if self.tasks.len() > MAX_TASKS {
             self.tasks = Interner::default();
@@ -255,17 +252,16 @@ impl StateIndex {
             self.compute_costs();
         }
         let groups = &mut self.groups;
-        if let Some(ahead) = self.log.shorten(|group, place| groups[group as usize].entry = place) {
-            self.rankings.iter_mut().flatten().for_each(|ranking| ranking.log_shortened(&ahead));
+        if let Some(kept_before) = self.log.compact(|group, place| groups[group as usize].entry = place) {
+            self.rankings.iter_mut().flatten().for_each(|ranking| ranking.log_compacted(&kept_before));
             self.forget_rankings();
         }
     }
 
-    /// Whether there are so many more nodes of some shape than when costs were computed, or fewer, that they are others
-    /// now.
+    /// Whether the capacity of a shape changed by more than [`MAX_DRIFT_FRACTION`] since costs were computed.
     fn has_drifted(&self) -> bool {
         let far = |(now, then): (&ShapeTotal, &ShapeTotal)| {
-            let apart = |now: u64, then: u64| now.abs_diff(then) > then / DRIFT;
+            let apart = |now: u64, then: u64| now.abs_diff(then) > then / MAX_DRIFT_FRACTION;
             apart(now.device_milli, then.device_milli) || apart(now.cpu_milli, then.cpu_milli)
         };
         self.totals.len() != self.totals_then.len() || self.totals.iter().zip(&self.totals_then).any(far)
@@ -273,7 +269,7 @@ impl StateIndex {
 
     fn compute_costs(&mut self) {
         let mut costs = Costs::new(&self.mix, self.shapes.values(), &self.totals);
-        self.slots = [0; SORTS];
+        self.slots = [0; GANG_CLASSES];
         for group in &mut self.groups {
             let (shape, free) = self.states.get(group.state);
             group.slots = costs.slots_of(*shape, free);
@@ -283,29 +279,29 @@ impl StateIndex {
                 i64::try_from(group.nodes.len()).unwrap_or(i64::MAX),
             );
         }
-        self.tiers = Tiers::new(costs.scarcity.alike(self.shapes.len()));
+        self.tiers = Tiers::new(costs.scarcity.equal_scarcity_classes(self.shapes.len()));
         self.costs = Some(costs);
         self.totals_then.clone_from(&self.totals);
         self.prices = None;
         self.rankings.clear();
     }
 
-    /// Forgets rankings that were not asked for the longest, if all together hold too much.
+    /// Drops the less recently used half of the rankings if all together exceed [`MAX_RANKING_ITEMS`].
     fn forget_rankings(&mut self) {
         let held: usize = self.rankings.iter().flatten().map(Ranking::held).sum();
-        if held <= MAX_HELD {
+        if held <= MAX_RANKING_ITEMS {
             return;
         }
         let mut by_age: Vec<Option<u64>> =
-            self.rankings.iter().flatten().map(|ranking| ranking.answers.after).collect();
+            self.rankings.iter().flatten().map(|ranking| ranking.answers.as_of).collect();
         by_age.sort_unstable();
         let middle = by_age[by_age.len() / 2];
-        let old = |ranking: &Option<Ranking>| ranking.as_ref().is_some_and(|ranking| ranking.answers.after <= middle);
+        let old = |ranking: &Option<Ranking>| ranking.as_ref().is_some_and(|ranking| ranking.answers.as_of <= middle);
         self.rankings.iter_mut().filter(|ranking| old(ranking)).for_each(|ranking| *ranking = None);
     }
 }
 
-fn add_slots(total: &mut [i64; SORTS], slots: &Slots, times: i64) {
+fn add_slots(total: &mut [i64; GANG_CLASSES], slots: &SlotCounts, times: i64) {
     for (total, slots) in total.iter_mut().zip(slots) {
         *total += times * i64::from(*slots);
     }
@@ -313,7 +309,7 @@ fn add_slots(total: &mut [i64; SORTS], slots: &Slots, times: i64) {
 
 #[cfg(test)]
 impl StateIndex {
-    /// Shapes, what there is of each, and an empty table of states.
+    /// Shapes, their totals, and an empty table of states.
     pub(crate) fn parts(&mut self) -> (&mut Interner<Shape>, Vec<ShapeTotal>, States) {
         (&mut self.shapes, self.totals.clone(), States::default())
     }

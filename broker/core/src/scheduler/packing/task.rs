@@ -1,19 +1,19 @@
-//! What one task takes of one node.
+//! The amounts that one task takes of one node.
 
 use crate::collections::interner::{Digest, digest_of};
 
-/// What one task takes of one node. Equal tasks are one type of task.
+/// The amounts that one task takes of one node. Equal tasks form one task type.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Task {
     /// CPU in thousandths of a core.
     pub cpu_milli: u64,
     /// Main memory in MiB.
     pub memory_mib: u64,
-    /// How many devices; zero for a task of CPU and memory alone.
+    /// Number of devices; zero for a CPU-only task.
     pub devices: u16,
     /// Thousandths of each device; less than 1000 only where `devices` is 1.
     pub milli: u16,
-    /// Kinds of device that serve it, ascending; empty: any.
+    /// Device kinds that can serve it, ascending; empty means any.
     pub kinds: Vec<u32>,
 }
 
@@ -25,19 +25,19 @@ impl Digest for Task {
 }
 
 impl Task {
-    /// Thousandths of devices in all.
+    /// Sum of thousandths over its devices.
     #[must_use]
     pub fn device_milli(&self) -> u64 {
         u64::from(self.devices) * u64::from(self.milli)
     }
 
-    /// Whether it takes part of a device.
+    /// Whether it takes only part of a device.
     #[must_use]
     pub fn is_share(&self) -> bool {
         self.devices == 1 && self.milli < WHOLE
     }
 
-    /// Whether devices of `kind` serve it.
+    /// Whether devices of `kind` can serve it.
     #[must_use]
     pub fn takes(&self, kind: u32) -> bool {
         self.devices == 0 || self.kinds.is_empty() || self.kinds.binary_search(&kind).is_ok()

@@ -1,13 +1,13 @@
-//! The index against a plain scan, and what follows from values.
+//! Compares the index with a plain scan, and checks what state values imply.
 
 use std::collections::BTreeMap;
 
-use super::cost::{Costs, KnownOfTask};
+use super::cost::{Costs, KnownAssignments};
 use super::rollout::ROLLOUTS;
-use super::scarcity::ONE;
+use super::scarcity::SCARCITY_ONE;
 use super::{Mix, NodeState, Shape, StateIndex, Task};
 
-/// A small generator for cases: the same cases each time.
+/// A deterministic generator of cases.
 struct Cases(u64);
 
 impl Cases {
@@ -51,14 +51,14 @@ fn index(nodes: impl Iterator<Item = u32>) -> StateIndex {
     index
 }
 
-/// What the documentation of `packing` says, node by node, with nothing remembered.
+/// The formula in the documentation of `packing`, evaluated node by node without caches.
 fn by_scan(nodes: &BTreeMap<u32, NodeState>, task: &Task) -> Option<(i64, u32, u16)> {
-    let mut alone = index(nodes.keys().copied());
-    let (shapes, totals, mut states) = alone.parts();
+    let mut fresh = index(nodes.keys().copied());
+    let (shapes, totals, mut states) = fresh.parts();
     let mut costs = Costs::new(&mix(), shapes.values(), &totals);
     let numbers: BTreeMap<u32, u32> =
         (nodes.keys()).map(|node| (*node, shapes.intern(SHAPES[*node as usize % SHAPES.len()].clone()))).collect();
-    let (mut free_milli, mut slots) = (vec![0; shapes.len()], [0; super::gang_slots::SORTS]);
+    let (mut free_milli, mut slots) = (vec![0; shapes.len()], [0; super::gang_slots::GANG_CLASSES]);
     for (node, free) in nodes {
         free_milli[numbers[node] as usize] += free.device_milli();
         for (sum, more) in slots.iter_mut().zip(costs.gangs.slots(numbers[node], free)) {
@@ -75,11 +75,11 @@ fn by_scan(nodes: &BTreeMap<u32, NodeState>, task: &Task) -> Option<(i64, u32, u
         }
         let state = states.intern((number, free.clone()));
         let mut assignments = Vec::new();
-        costs.assignments(&mut states, (task, &mut KnownOfTask::default()), (state, None), |assignment| {
+        costs.assignments(&mut states, task, &mut KnownAssignments::default(), state, None, |assignment| {
             assignments.push(assignment)
         });
         for assignment in assignments {
-            let price = scarcity[number as usize] * task.device_milli() * ROLLOUTS as u64 / ONE;
+            let price = scarcity[number as usize] * task.device_milli() * ROLLOUTS as u64 / SCARCITY_ONE;
             let lost: i64 = costs
                 .slots
                 .get(assignment.loss)
@@ -98,7 +98,7 @@ fn by_scan(nodes: &BTreeMap<u32, NodeState>, task: &Task) -> Option<(i64, u32, u
     best.map(|(cost, _, node, level)| (cost, node, level))
 }
 
-/// What a choice costs, its node, and the level.
+/// Cost, node and level of a choice.
 type Chosen = (i64, u32, u16);
 
 fn choose(index: &mut StateIndex, task: &Task) -> Option<Chosen> {
@@ -107,13 +107,13 @@ fn choose(index: &mut StateIndex, task: &Task) -> Option<Chosen> {
     Some((choice.cost, index.first_node(choice)?, choice.level))
 }
 
-/// Places and frees at random; the choices made.
+/// Places and frees tasks at random; calls `look` with each choice.
 fn live(index: &mut StateIndex, steps: u64, mut look: impl FnMut(&StateIndex, &Task, Option<Chosen>)) {
     let (tasks, mut cases, mut running) = (kinds_of_task(), Cases(7), Vec::new());
     for _ in 0..steps {
         if cases.below(4) == 0 && !running.is_empty() {
             let (node, before): (u32, NodeState) = running.swap_remove(cases.below(running.len() as u64) as usize);
-            // The node is as it was before some task came: states come back that were left.
+            // Restoring the node revisits earlier states.
             index.update(0, node, before);
             running.retain(|(other, _)| *other != node);
             continue;
@@ -129,18 +129,18 @@ fn live(index: &mut StateIndex, steps: u64, mut look: impl FnMut(&StateIndex, &T
 }
 
 #[test]
-fn the_index_chooses_what_a_scan_of_all_nodes_would() {
+fn the_index_agrees_with_a_scan_of_all_nodes() {
     let (mut placed, mut refused) = (0, 0);
     live(&mut index(0..13), 150, |index, task, choice| {
         let nodes = (0..13).map(|node| (node, index.free(0, node).unwrap().clone())).collect();
         assert_eq!(choice, by_scan(&nodes, task), "{task:?}");
         *(if choice.is_some() { &mut placed } else { &mut refused }) += 1;
     });
-    assert!(placed > 50 && refused > 5, "{placed} placed, {refused} refused: the cases say too little");
+    assert!(placed > 50 && refused > 5, "{placed} placed, {refused} refused: too few cases");
 }
 
 #[test]
-fn what_a_pool_went_through_does_not_show() {
+fn choices_do_not_depend_on_history() {
     let mut index = index(0..13);
     live(&mut index, 400, |_, _, _| {});
     let free: Vec<NodeState> = (0..13).map(|node| index.free(0, node).unwrap().clone()).collect();
@@ -153,12 +153,12 @@ fn what_a_pool_went_through_does_not_show() {
     }
     index.forget();
     for task in kinds_of_task() {
-        assert_eq!(choose(&mut index, &task), choose(&mut fresh, &task), "{task:?}, after states were forgotten");
+        assert_eq!(choose(&mut index, &task), choose(&mut fresh, &task), "{task:?}, after dropping states");
     }
 }
 
 #[test]
-fn a_share_fills_what_is_broken_into() {
+fn a_share_fills_a_partly_used_device() {
     let mut index = index(0..8);
     let share = task(4, 1, 500);
     let (_, first, level) = choose(&mut index, &share).unwrap();
@@ -169,7 +169,7 @@ fn a_share_fills_what_is_broken_into() {
 }
 
 #[test]
-fn a_node_that_is_gone_is_not_chosen() {
+fn a_removed_node_is_not_chosen() {
     let mut index = index(0..4);
     let gang = task(120, 8, 1_000);
     assert_eq!(choose(&mut index, &gang).map(|(_, node, _)| node), Some(3));
@@ -180,7 +180,7 @@ fn a_node_that_is_gone_is_not_chosen() {
 }
 
 #[test]
-fn each_site_has_a_choice_of_its_own_and_none_is_better_than_was_said() {
+fn each_donor_has_its_own_choice_and_none_beats_its_bound() {
     let mut index = StateIndex::default();
     for node in 0..12 {
         let shape = &SHAPES[node as usize % SHAPES.len()];
@@ -204,7 +204,7 @@ fn each_site_has_a_choice_of_its_own_and_none_is_better_than_was_said() {
         let free = index.free(donor, node).unwrap().after(task, choice.level).unwrap();
         index.update(donor, node, free);
     }
-    assert!(told_apart > 10, "sites hardly ever differ: the cases say too little");
+    assert!(told_apart > 10, "donors hardly ever differ: too few cases");
     index.clear(1);
     for task in &tasks {
         let asked = index.ask(task);
@@ -214,7 +214,7 @@ fn each_site_has_a_choice_of_its_own_and_none_is_better_than_was_said() {
 }
 
 #[test]
-fn a_node_more_among_many_changes_nothing_of_what_states_are_worth() {
+fn one_more_node_among_many_leaves_state_values_unchanged() {
     let mut index = index(0..64);
     let share = task(4, 1, 500);
     let asked = index.ask(&share);
@@ -222,18 +222,18 @@ fn a_node_more_among_many_changes_nothing_of_what_states_are_worth() {
     index.set(0, 64, &SHAPES[0], SHAPES[0].idle());
     let asked = index.ask(&share);
     let after = index.choose(0, asked).unwrap().cost;
-    // Prices follow what is free, costs do not.
+    // Prices follow free capacity, costs do not.
     assert!(before.abs_diff(after) < 100, "{before} {after}");
 }
 
 #[test]
-fn without_history_tasks_are_placed_nevertheless() {
+fn tasks_are_placed_without_history() {
     let mut index = StateIndex::default();
     index.set(0, 7, &SHAPES[0], SHAPES[0].idle());
     assert_eq!(choose(&mut index, &task(4, 1, 500)).map(|(_, node, _)| node), Some(7));
 }
 
-/// 10 nodes with eight devices, of which two alone have the CPU for the largest gang.
+/// 10 nodes with eight devices; only two have enough CPU for the largest gang.
 fn few_large_nodes(history: Mix) -> StateIndex {
     let mut index = StateIndex::default();
     for node in 0..10 {
@@ -245,13 +245,13 @@ fn few_large_nodes(history: Mix) -> StateIndex {
 }
 
 #[test]
-fn work_that_fits_anywhere_leaves_nodes_alone_that_some_gang_needs() {
+fn unrestricted_work_avoids_nodes_that_a_gang_needs() {
     let mut history = Mix::known_from(150);
     [(task(12, 1, 1_000), 100), (task(8, 0, 0), 20), (task(4, 1, 500), 30)]
         .into_iter()
         .for_each(|(task, weight)| history.add(task, weight));
     let mut index = few_large_nodes(history);
-    // No history tells of such a gang, and seven in ten devices are taken.
+    // The history knows no such gang, and seven in ten devices are taken.
     for (task, times) in [(task(8, 0, 0), 8), (task(4, 1, 500), 16), (task(12, 1, 1_000), 48)] {
         for _ in 0..times {
             let (_, node, level) = choose(&mut index, &task).unwrap();

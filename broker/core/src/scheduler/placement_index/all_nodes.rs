@@ -1,4 +1,4 @@
-//! All donors' nodes together, and what demands are on them.
+//! The node states of all donors, and the translation of demands into packing tasks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,64 +14,72 @@ use crate::model::limits::WHOLE_MILLI;
 use crate::scheduler::packing::{Mix, StateIndex, Task};
 use crate::scheduler::placement_index::expected::Expected;
 
-/// Demands of which it is remembered what they are as tasks.
-const MAX_ANSWERS: usize = 4_096;
-/// Kinds of device that are remembered, past ones among them.
+/// Cached translations of demands.
+const MAX_TRANSLATIONS: usize = 4_096;
+/// Interned device kinds, including unused ones.
 const MAX_KINDS: usize = 4_096;
-/// Up to so many kinds each is expected to be asked for by name: of more, that would be much of all work.
-const NAMED_KINDS: usize = 32;
-/// A part of the expected work weighs as much as so many kinds that nobody asked for by name.
-const PART: u64 = 4;
+/// With up to this many kinds, each is expected to be requested by name. With more, these guesses would outweigh
+/// observed work.
+const MAX_NAMED_KINDS: usize = 32;
+/// Weight of one part of expected work, relative to one kind that nobody has requested by name.
+const PART_WEIGHT: u64 = 4;
 /// Kind of nodes without devices.
 const NO_DEVICES: u32 = u32::MAX;
 
-/// All donors' nodes that packing looks at, each donor as a site of one pool.
+/// The nodes of all donors that packing indexes, in one state index.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AllNodes {
     pub(crate) states: StateIndex,
-    /// By number.
+    /// By kind number.
     kinds: Vec<Kind>,
-    /// Kinds that there were when the pool was told last what to expect.
-    expected_on: usize,
-    /// What demands are as tasks, as long as there are the same kinds.
-    answers: BTreeMap<GpuDemand, Vec<Answer>>,
-    /// The one that was given last: one decision asks again and again, and so do those that want the same.
-    last: Option<(GpuDemand, Answer)>,
-    /// Sites that were given out, and those of them that came back.
+    /// Number of kinds when expected work was last set.
+    kinds_at_last_update: usize,
+    /// Cached translations of demands; cleared when a kind is added.
+    translations: BTreeMap<GpuDemand, Vec<Translation>>,
+    /// The latest translation: one decision repeats the query, and so do equal requests.
+    last_translation: Option<(GpuDemand, Translation)>,
+    /// Number of donor numbers ever assigned.
     donors: u32,
-    left: Vec<u32>,
+    free_numbers: Vec<u32>,
 }
 
-/// What a demand is as tasks, for devices of one class.
+/// A demand as tasks on devices of one class; `None` if packing cannot express it.
 #[derive(Clone, Debug)]
-struct Answer {
+struct Translation {
     topology: Topology,
     class: ClassName,
     tasks: Option<Tasks>,
 }
 
-/// What is wanted as tasks, one for each way in which kinds serve it.
-pub(crate) type Tasks = Arc<[(Task, Served)]>;
+/// A demand as tasks, one for each distinct way in which device kinds satisfy its share.
+pub(crate) type Tasks = Arc<[ServedTask]>;
 
-/// Devices that requests cannot tell apart.
+/// A task, and what its share becomes on the task's device kinds.
+#[derive(Clone, Debug)]
+pub(crate) struct ServedTask {
+    pub(crate) task: Task,
+    pub(crate) share: ServedShare,
+}
+
+/// Devices that no request can tell apart.
 #[derive(Clone, Debug)]
 struct Kind {
     class: ClassName,
-    /// An idle, healthy one.
+    /// An idle, healthy example.
     device: Device,
 }
 
-/// How a share is had of a kind.
+/// How a device kind satisfies a share.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Served {
+pub(crate) struct ServedShare {
     pub(crate) resource_name: String,
     pub(crate) milli_each: u16,
     pub(crate) resources_each: u32,
 }
 
-impl Served {
-    /// Thousandths of a device that a share takes above what was asked for, where that is said in thousandths.
-    pub(crate) fn above_milli(&self, share: &Share) -> i64 {
+impl ServedShare {
+    /// Thousandths of a device beyond the request, for shares requested in thousandths.
+    pub(crate) fn excess_milli(&self, share: &Share) -> i64 {
         match share {
             Share::Milli(milli) => i64::from(u32::from(self.milli_each).saturating_sub(*milli)),
             Share::Whole | Share::MemoryMib(_) | Share::MigProfile(_) => 0,
@@ -80,26 +88,26 @@ impl Served {
 }
 
 impl AllNodes {
-    /// A site for one donor more.
+    /// Assigns a number to a new donor.
     pub(crate) fn add_donor(&mut self) -> u32 {
-        self.left.pop().unwrap_or_else(|| {
+        self.free_numbers.pop().unwrap_or_else(|| {
             self.donors += 1;
             self.donors - 1
         })
     }
 
-    /// The donor of a site is gone.
+    /// Drops a donor's nodes and frees its number.
     pub(crate) fn remove_donor(&mut self, number: u32) {
         self.states.clear(number);
-        self.left.push(number);
+        self.free_numbers.push(number);
     }
 
-    /// Whether more is remembered of past devices than is worth it.
+    /// Whether the table of kinds should be rebuilt.
     pub(crate) fn is_overgrown(&self) -> bool {
         self.kinds.len() > MAX_KINDS
     }
 
-    /// Number of the kind that all devices of a node are of.
+    /// The kind of all devices of a node; `None` if they differ or packing cannot handle them.
     pub(crate) fn kind_of(&mut self, node: &Node, classes: &[Option<ClassName>]) -> Option<u32> {
         let Some(first) = node.devices.first() else { return Some(NO_DEVICES) };
         let class = classes.first()?.as_ref()?;
@@ -111,23 +119,23 @@ impl AllNodes {
         let number = known.unwrap_or_else(|| {
             let device = Device { local_use_milli: 0, healthy: true, fault: None, ..first.clone() };
             self.kinds.push(Kind { class: class.clone(), device });
-            self.answers.clear();
-            self.last = None;
+            self.translations.clear();
+            self.last_translation = None;
             self.kinds.len() - 1
         });
         u32::try_from(number).ok()
     }
 
-    /// Expects the same on kinds that came since.
-    pub(crate) fn settle(&mut self, expected: &Expected) {
-        if self.expected_on != self.kinds.len() {
+    /// Re-applies expected work after kinds were added.
+    pub(crate) fn refresh_kinds(&mut self, expected: &Expected) {
+        if self.kinds_at_last_update != self.kinds.len() {
             self.expect(expected);
         }
     }
 
-    /// Expects such work from now on.
+    /// Sets the expected work.
     pub(crate) fn expect(&mut self, expected: &Expected) {
-        self.expected_on = self.kinds.len();
+        self.kinds_at_last_update = self.kinds.len();
         let mut mix = Mix::known_from(expected.tasks);
         for (work, weight) in &expected.parts {
             let selector = match &work.gpus.devices {
@@ -140,13 +148,13 @@ impl AllNodes {
                     selector.as_ref().is_some_and(|selector| selector.matches(&kind.device.facts()))
                 }
             };
-            for (task, _) in self.tasks(&work.gpus, work.topology, serves).unwrap_or_default() {
-                mix.add(task, *weight * PART);
+            for served in self.translate_demand(&work.gpus, work.topology, serves).unwrap_or_default() {
+                mix.add(served.task, *weight * PART_WEIGHT);
             }
         }
-        // A kind that nobody asked for by name yet may be asked for, more rarely than anything that was (as Laplace's
-        // rule of succession has it): so where several would do, the last devices of a kind do not go first.
-        let named = if (2..=NAMED_KINDS).contains(&self.kinds.len()) { 0..self.kinds.len() } else { 0..0 };
+        // Any kind may yet be requested by name, though less often than observed work (Laplace's rule of succession).
+        // This keeps the last devices of a kind from going first where several kinds would do.
+        let named = if (2..=MAX_NAMED_KINDS).contains(&self.kinds.len()) { 0..self.kinds.len() } else { 0..0 };
         for kind in named.filter_map(|kind| u32::try_from(kind).ok()) {
             let whole = u16::try_from(WHOLE_MILLI).unwrap_or(u16::MAX);
             mix.add(Task { cpu_milli: 0, memory_mib: 0, devices: 1, milli: whole, kinds: vec![kind] }, 1);
@@ -154,36 +162,36 @@ impl AllNodes {
         self.states.expect(mix);
     }
 
-    /// What is wanted as tasks; `None` if packing cannot say it. The answer is remembered: a selector is asked about
-    /// each kind once.
-    pub(crate) fn tasks_of(&mut self, wanted: &Wanted<'_>) -> Option<Tasks> {
-        let same = |answer: &&Answer| answer.topology == wanted.topology && answer.class == *wanted.class;
-        if let Some((_, last)) = self.last.as_ref().filter(|(gpus, last)| same(&last) && gpus == wanted.gpus) {
+    /// The demand as tasks; `None` if packing cannot express it. Cached, so that a selector runs once per kind.
+    pub(crate) fn translate(&mut self, wanted: &Wanted<'_>) -> Option<Tasks> {
+        let same = |answer: &&Translation| answer.topology == wanted.topology && answer.class == *wanted.class;
+        if let Some((_, last)) =
+            self.last_translation.as_ref().filter(|(gpus, last)| same(&last) && gpus == wanted.gpus)
+        {
             return last.tasks.clone();
         }
-        if let Some(answer) = self.answers.get(wanted.gpus).into_iter().flatten().find(same) {
-            self.last = Some((wanted.gpus.clone(), answer.clone()));
+        if let Some(answer) = self.translations.get(wanted.gpus).into_iter().flatten().find(same) {
+            self.last_translation = Some((wanted.gpus.clone(), answer.clone()));
             return answer.tasks.clone();
         }
         let serves = |kind: &Kind| {
             kind.class == *wanted.class && wanted.selector.is_none_or(|selector| selector.matches(&kind.device.facts()))
         };
-        let tasks = self.tasks(wanted.gpus, wanted.topology, serves).map(Arc::from);
-        if self.answers.len() >= MAX_ANSWERS {
-            self.answers.clear();
+        let tasks = self.translate_demand(wanted.gpus, wanted.topology, serves).map(Arc::from);
+        if self.translations.len() >= MAX_TRANSLATIONS {
+            self.translations.clear();
         }
-        let answer = Answer { topology: wanted.topology, class: wanted.class.clone(), tasks: tasks.clone() };
-        self.answers.entry(wanted.gpus.clone()).or_default().push(answer);
+        let answer = Translation { topology: wanted.topology, class: wanted.class.clone(), tasks: tasks.clone() };
+        self.translations.entry(wanted.gpus.clone()).or_default().push(answer);
         tasks
     }
 
-    /// What is asked for as tasks.
-    fn tasks(
+    fn translate_demand(
         &self,
         gpus: &GpuDemand,
         topology: Topology,
         serves: impl Fn(&Kind) -> bool,
-    ) -> Option<Vec<(Task, Served)>> {
+    ) -> Option<Vec<ServedTask>> {
         if topology.whole_node || topology.asks_for_wiring() || matches!(gpus.share, Share::MigProfile(_)) {
             return None;
         }
@@ -196,25 +204,26 @@ impl AllNodes {
             (gpus.cpu_milli_per_gpu.saturating_mul(times), gpus.memory_mib_per_gpu.saturating_mul(times));
         if devices == 0 {
             let task = Task { cpu_milli, memory_mib, devices, milli: 0, kinds: Vec::new() };
-            return Some(vec![(task, Served::default())]);
+            return Some(vec![ServedTask { task, share: ServedShare::default() }]);
         }
-        let mut ways: BTreeMap<Served, Vec<u32>> = BTreeMap::new();
+        let mut by_share: BTreeMap<ServedShare, Vec<u32>> = BTreeMap::new();
         for (number, kind) in (0..).zip(&self.kinds) {
             if let Some(room) = serves(kind).then(|| room(&kind.device, 0, None, &gpus.share)).flatten() {
-                let served = Served {
+                let share = ServedShare {
                     resource_name: ResourceKind::of(&kind.device, &gpus.share).resource,
                     milli_each: u16::try_from(room.milli_each).ok()?,
                     resources_each: room.resources_each,
                 };
-                ways.entry(served).or_default().push(number);
+                by_share.entry(share).or_default().push(number);
             }
         }
-        if devices > 1 && ways.keys().any(|served| u32::from(served.milli_each) < WHOLE_MILLI) {
+        if devices > 1 && by_share.keys().any(|share| u32::from(share.milli_each) < WHOLE_MILLI) {
             return None;
         }
-        let task = |(served, kinds): (Served, Vec<u32>)| {
-            (Task { cpu_milli, memory_mib, devices, milli: served.milli_each, kinds }, served)
+        let served = |(share, kinds): (ServedShare, Vec<u32>)| ServedTask {
+            task: Task { cpu_milli, memory_mib, devices, milli: share.milli_each, kinds },
+            share,
         };
-        Some(ways.into_iter().map(task).collect())
+        Some(by_share.into_iter().map(served).collect())
     }
 }

@@ -1,4 +1,4 @@
-//! One donor's nodes, brought up to date by what changed.
+//! One donor's part of the placement index, updated by differences.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,90 +12,97 @@ use crate::scheduler::placement_index::all_nodes::AllNodes;
 use crate::scheduler::placement_index::lay_out::free;
 use crate::state::occupancy::NodeOccupancy;
 
-/// One donor's nodes. Those with devices of several kinds, or with MIG instances, are left to [`fit`](crate::scheduler::placement_index::fit).
+/// One donor's nodes. Nodes with several device kinds or with MIG instances stay unindexed;
+/// [`fit`](crate::scheduler::placement_index::fit) scans those.
 #[derive(Clone, Debug)]
 pub(crate) struct DonorIndex {
-    /// Of the pool.
+    /// The donor's number in the state index.
     pub(crate) number: u32,
-    /// Of the offer.
+    /// Generation of the offer at the last sync.
     generation: Option<u64>,
-    /// Thousandths that it lends, as far as it is brought up to date.
+    /// Thousandths of devices that it lends, as of the last update.
     pub(crate) lent_milli: u64,
-    /// Nodes by number, in the order of their names.
+    /// Node names by number, in alphabetical order.
     names: Interner<NodeId>,
-    /// Of nodes in the pool, by number.
+    /// By node number; `None` where unindexed.
     shapes: Vec<Option<Shape>>,
-    /// Changes of what is lent that are taken in.
-    seen: u64,
-    /// What the last plan took, which may not have come to be.
-    taken: Vec<Note>,
-    /// Classes of devices on nodes that are not in the pool, by node.
-    elsewhere: BTreeMap<u32, BTreeSet<ClassName>>,
-    /// On how many such nodes there are devices of a class.
-    classes_elsewhere: BTreeMap<ClassName, usize>,
+    /// Changes of occupancy read so far.
+    changes_seen: u64,
+    /// Changes that the last plan made, which may not have been applied.
+    planned: Vec<NodeChange>,
+    /// Device classes on unindexed nodes, by node number.
+    unindexed_classes: BTreeMap<u32, BTreeSet<ClassName>>,
+    /// Number of unindexed nodes with devices of a class.
+    unindexed_nodes: BTreeMap<ClassName, usize>,
 }
 
-/// A change of a node: in the order in which they are looked at, by node.
+/// Where a change of a node comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Note {
+enum ChangeSource {
+    /// The last plan made it, without knowing whether it would be applied.
+    Plan,
+    /// The state contains it.
+    State,
+}
+
+/// A change of a node. Sorts by node, then by source, then by time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct NodeChange {
     node: u32,
-    /// Whether it came to be; else the last plan took it.
-    is: bool,
-    /// Which one of them.
+    source: ChangeSource,
+    /// Position among the changes of one source.
     at: usize,
-    /// The fingerprint of what is lent of the node then; `None`: the node may be another.
+    /// Fingerprint of the node's occupancy after the change; `None` if the node itself may have changed.
     lent: Option<u64>,
 }
 
 impl DonorIndex {
-    /// A pack that knows no node yet.
-    pub(crate) fn at(number: u32) -> Self {
+    /// An index without nodes.
+    pub(crate) fn empty(number: u32) -> Self {
         Self {
             number,
             generation: None,
             lent_milli: 0,
             names: Interner::default(),
             shapes: Vec::new(),
-            seen: 0,
-            taken: Vec::new(),
-            elsewhere: BTreeMap::new(),
-            classes_elsewhere: BTreeMap::new(),
+            changes_seen: 0,
+            planned: Vec::new(),
+            unindexed_classes: BTreeMap::new(),
+            unindexed_nodes: BTreeMap::new(),
         }
     }
 
-    /// Brings nodes up to date that changed since the last time: those of which something was lent or given back, or
-    /// that the donor offers otherwise.
-    pub(crate) fn catch_up(&mut self, snapshot: &Snapshot<'_>, donor: &ClusterId, all_nodes: &mut AllNodes) {
+    /// Updates the nodes whose occupancy or offer changed since the last sync.
+    pub(crate) fn sync(&mut self, snapshot: &Snapshot<'_>, donor: &ClusterId, all_nodes: &mut AllNodes) {
         let Some(offer) = snapshot.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref()) else { return };
         let changes = snapshot.changes(donor);
         self.lent_milli = snapshot.lent_milli(donor);
         let before = self.generation.replace(offer.generation);
-        let recent = before.and_then(|before| Some((before == offer.generation, changes.since(self.seen)?)));
-        self.seen = changes.count();
-        let mut notes = std::mem::take(&mut self.taken);
+        let recent = before.and_then(|before| Some((before == offer.generation, changes.since(self.changes_seen)?)));
+        self.changes_seen = changes.count();
+        let mut node_changes = std::mem::take(&mut self.planned);
         let all_known = recent.map(|(same_offer, recent)| {
             let mut known = recent.enumerate().map(|(at, change)| {
                 let node = self.names.number_of(&change.node)?;
-                notes.push(Note { node, is: true, at, lent: change.lent });
+                node_changes.push(NodeChange { node, source: ChangeSource::State, at, lent: change.lent });
                 Some(())
             });
             (same_offer, known.all(|known| known.is_some()))
         });
-        let Some((same_offer, true)) = all_known else { return self.start_over(snapshot, donor, all_nodes) };
-        notes.sort_unstable();
-        for of_node in notes.chunk_by(|one, other| one.node == other.node) {
+        let Some((same_offer, true)) = all_known else { return self.rebuild(snapshot, donor, all_nodes) };
+        node_changes.sort_unstable();
+        for of_node in node_changes.chunk_by(|one, other| one.node == other.node) {
             let number = of_node[0].node;
-            match (came_to_be(of_node), same_offer) {
+            match (matches_last_plan(of_node), same_offer) {
                 (true, _) => {}
-                (false, true) => self.update(snapshot, donor, all_nodes, number),
-                (false, false) => self.take_node(snapshot, donor, all_nodes, number),
+                (false, true) => self.refresh_free(snapshot, donor, all_nodes, number),
+                (false, false) => self.reload_node(snapshot, donor, all_nodes, number),
             }
         }
     }
 
-    /// Takes all nodes as the offer has them now: by their names they have their numbers, and who is as good as another
-    /// is taken by number.
-    fn start_over(&mut self, snapshot: &Snapshot<'_>, donor: &ClusterId, all_nodes: &mut AllNodes) {
+    /// Reloads all nodes of the offer. Node numbers follow their names, because ties are decided by number.
+    fn rebuild(&mut self, snapshot: &Snapshot<'_>, donor: &ClusterId, all_nodes: &mut AllNodes) {
         let offer = snapshot.state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref());
         let nodes = offer.map(|offer| &offer.nodes);
         if !nodes.is_some_and(|nodes| nodes.keys().eq(self.names.values())) {
@@ -103,18 +110,18 @@ impl DonorIndex {
             self.names = Interner::default();
             nodes.into_iter().flat_map(|nodes| nodes.keys()).for_each(|id| _ = self.names.intern_ref(id));
             self.shapes = vec![None; self.names.len()];
-            self.elsewhere.clear();
-            self.classes_elsewhere.clear();
+            self.unindexed_classes.clear();
+            self.unindexed_nodes.clear();
         }
         for number in 0..u32::try_from(self.names.len()).unwrap_or(u32::MAX) {
-            self.take_node(snapshot, donor, all_nodes, number);
+            self.reload_node(snapshot, donor, all_nodes, number);
         }
     }
 
-    /// Takes a node as the offer has it now; costs stay known unless it came, went or became another.
-    fn take_node(&mut self, snapshot: &Snapshot<'_>, donor: &ClusterId, all_nodes: &mut AllNodes, number: u32) {
-        for class in self.elsewhere.remove(&number).into_iter().flatten() {
-            if let Some(count) = self.classes_elsewhere.get_mut(&class) {
+    /// Reloads one node of the offer. Cached costs survive unless the node appeared, vanished or changed its shape.
+    fn reload_node(&mut self, snapshot: &Snapshot<'_>, donor: &ClusterId, all_nodes: &mut AllNodes, number: u32) {
+        for class in self.unindexed_classes.remove(&number).into_iter().flatten() {
+            if let Some(count) = self.unindexed_nodes.get_mut(&class) {
                 *count = count.saturating_sub(1);
             }
         }
@@ -128,9 +135,9 @@ impl DonorIndex {
             if node.is_some() {
                 let classes: BTreeSet<ClassName> = classes.iter().flatten().cloned().collect();
                 for class in &classes {
-                    *self.classes_elsewhere.entry(class.clone()).or_default() += 1;
+                    *self.unindexed_nodes.entry(class.clone()).or_default() += 1;
                 }
-                self.elsewhere.insert(number, classes);
+                self.unindexed_classes.insert(number, classes);
             }
             return;
         };
@@ -145,21 +152,26 @@ impl DonorIndex {
         }
     }
 
-    /// Counts in what `snapshot` has taken of a node.
-    pub(crate) fn take(&mut self, snapshot: &Snapshot<'_>, donor: &ClusterId, all_nodes: &mut AllNodes, id: &NodeId) {
-        let known = snapshot.number_looked_at(donor, id);
+    /// Records that the current plan changed a node to its occupancy in `snapshot`.
+    pub(crate) fn record_planned(
+        &mut self,
+        snapshot: &Snapshot<'_>,
+        donor: &ClusterId,
+        all_nodes: &mut AllNodes,
+        id: &NodeId,
+    ) {
+        let known = snapshot.cached_number(donor, id);
         let Some(number) = known.or_else(|| self.names.number_of(id)) else { return };
-        self.update(snapshot, donor, all_nodes, number);
+        self.refresh_free(snapshot, donor, all_nodes, number);
         let lent = snapshot.occupancy(donor, id).map(NodeOccupancy::fingerprint);
-        self.taken.push(Note { node: number, is: false, at: self.taken.len(), lent });
+        self.planned.push(NodeChange { node: number, source: ChangeSource::Plan, at: self.planned.len(), lent });
     }
 
-    /// The name of a node.
     pub(crate) fn name(&self, number: u32) -> &NodeId {
         &self.names.values()[number as usize]
     }
 
-    /// A node by its number here, with its name.
+    /// Finds a node, with its name, by its number in this index.
     pub(crate) fn node<'v>(
         &self,
         snapshot: &Snapshot<'v>,
@@ -167,7 +179,7 @@ impl DonorIndex {
         number: u32,
     ) -> Option<(&'v NodeId, &'v Node)> {
         let offer = snapshot.state.clusters.get(donor)?.offer.as_ref()?;
-        // All nodes of the offer are known here. Where no more are known, they have the same numbers.
+        // Every node of the offer is known here. If no others are known, the numbers are the same.
         if offer.nodes.len() == self.names.len() {
             return snapshot.node_numbered(donor, number);
         }
@@ -175,26 +187,29 @@ impl DonorIndex {
         Some((id, snapshot.node(donor, id)?))
     }
 
-    /// Whether nothing but the pool could serve: then what does not fit there fits nowhere.
-    pub(crate) fn is_all(&self, wanted: &Wanted<'_>) -> bool {
-        (wanted.gpus.count == 1 || wanted.topology.same_node) && !self.is_elsewhere(wanted.class)
+    /// Whether the index covers every node that could serve the demand: then what does not fit here fits nowhere.
+    pub(crate) fn indexes_all_candidates(&self, wanted: &Wanted<'_>) -> bool {
+        (wanted.gpus.count == 1 || wanted.topology.same_node) && !self.has_unindexed(wanted.class)
     }
 
-    /// Whether nodes that are not in the pool have devices of `class`.
-    pub(crate) fn is_elsewhere(&self, class: &ClassName) -> bool {
-        !self.classes_elsewhere.is_empty() && self.classes_elsewhere.get(class).is_some_and(|count| *count > 0)
+    /// Whether unindexed nodes have devices of `class`.
+    pub(crate) fn has_unindexed(&self, class: &ClassName) -> bool {
+        !self.unindexed_nodes.is_empty() && self.unindexed_nodes.get(class).is_some_and(|count| *count > 0)
     }
 
-    fn update(&self, snapshot: &Snapshot<'_>, donor: &ClusterId, all_nodes: &mut AllNodes, number: u32) {
+    fn refresh_free(&self, snapshot: &Snapshot<'_>, donor: &ClusterId, all_nodes: &mut AllNodes, number: u32) {
         let Some((id, node)) = self.node(snapshot, donor, number) else { return };
         all_nodes.states.update(self.number, number, free(node, snapshot.occupancy(donor, id)));
     }
 }
 
-/// Whether a node is as the last plan left it: then it is counted in already.
-fn came_to_be(notes: &[Note]) -> bool {
-    let last = |is: bool| notes.iter().rev().find(|note| note.is == is).and_then(|note| note.lent);
-    notes.iter().all(|note| note.lent.is_some()) && last(false).is_some() && last(false) == last(true)
+/// Whether the state left a node exactly as the last plan did: then the index is up to date already.
+fn matches_last_plan(node_changes: &[NodeChange]) -> bool {
+    let last = |source: ChangeSource| {
+        node_changes.iter().rev().find(|change| change.source == source).and_then(|change| change.lent)
+    };
+    let planned = last(ChangeSource::Plan);
+    node_changes.iter().all(|change| change.lent.is_some()) && planned.is_some() && planned == last(ChangeSource::State)
 }
 
 impl Digest for NodeId {

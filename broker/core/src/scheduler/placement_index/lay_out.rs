@@ -1,9 +1,10 @@
-//! From a node's state to its devices.
+//! Converts between a node's state in the index and its devices.
 
 use litemap::LiteMap;
 
+use crate::feasibility::fit::device::Load;
 use crate::feasibility::fit::free_cpu_and_memory;
-use crate::feasibility::fit::wired::is_of_a_whole_clique;
+use crate::feasibility::fit::wired::in_idle_clique;
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::GpuDemand;
 use crate::model::id::{ClusterId, NodeId};
@@ -11,21 +12,21 @@ use crate::model::inventory::{Device, Node, Sharing};
 use crate::model::limits::WHOLE_MILLI;
 use crate::model::mig::Slots;
 use crate::model::placement::{DeviceShare, NodePlacement, Placement};
-use crate::scheduler::packing::{NodeState, Task};
-use crate::scheduler::placement_index::all_nodes::Served;
+use crate::scheduler::packing::NodeState;
+use crate::scheduler::placement_index::all_nodes::ServedTask;
 use crate::state::occupancy::NodeOccupancy;
 
-/// What is free on a node.
+/// The free amounts of a node.
 pub(crate) fn free(node: &Node, lent: Option<&NodeOccupancy>) -> NodeState {
     if !node.schedulable {
         return NodeState::new(0, 0, std::iter::empty());
     }
-    let (cpu_milli, memory_mib) = free_cpu_and_memory(node, lent, true);
+    let (cpu_milli, memory_mib) = free_cpu_and_memory(node, lent, Load::Current);
     let devices = (0..).zip(&node.devices).map(|(index, device)| free_of(device, index, lent));
     NodeState::new(cpu_milli, memory_mib, devices)
 }
 
-/// Thousandths of a device that may be given out.
+/// Free thousandths of a device that may be lent.
 fn free_of(device: &Device, index: u32, lent: Option<&NodeOccupancy>) -> u16 {
     let lent = lent.and_then(|node| node.devices.get(&index)).copied().unwrap_or(0);
     let free = WHOLE_MILLI.saturating_sub(device.local_use_milli).saturating_sub(lent);
@@ -33,14 +34,14 @@ fn free_of(device: &Device, index: u32, lent: Option<&NodeOccupancy>) -> u16 {
     if usable { u16::try_from(free).unwrap_or(u16::MAX) } else { 0 }
 }
 
-/// The placement of a task on a node: a share on the first device with `level` free, several on the first that are
-/// whole.
+/// Places a task on a node: a share on the first device with `level` free, several devices on the first whole ones.
 pub(crate) fn lay_out(
     snapshot: &Snapshot<'_>,
     donor: &ClusterId,
-    (id, node): (&NodeId, &Node),
+    id: &NodeId,
+    node: &Node,
     level: u16,
-    (task, served): (&Task, &Served),
+    ServedTask { task, share: served }: &ServedTask,
     gpus: &GpuDemand,
 ) -> Option<Placement> {
     let offer = snapshot.state.clusters.get(donor)?.offer.as_ref()?;
@@ -50,7 +51,7 @@ pub(crate) fn lay_out(
     let mut free: Vec<(u32, &Device)> =
         (0..).zip(&node.devices).filter(|(index, device)| free_of(device, *index, lent) == level).collect();
     if free.len() > usize::from(task.devices) {
-        free.sort_by_cached_key(|(index, device)| (is_of_a_whole_clique(node, lent, device), *index));
+        free.sort_by_cached_key(|(index, device)| (in_idle_clique(node, lent, device), *index));
     }
     let devices: LiteMap<u32, DeviceShare> =
         free.into_iter().take(usize::from(task.devices)).map(|(index, _)| (index, share)).collect();
