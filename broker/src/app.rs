@@ -15,15 +15,17 @@ use comity_runtime::spiffe::SpiffeId;
 use comity_runtime::tls::{ClientCertificates, ClientTls, ServerTls};
 use tokio::net::TcpListener;
 
-use crate::agent_streams::AgentStreams;
+use crate::api::agent_streams::AgentStreams;
+use crate::api::server;
 use crate::config::Config;
 use crate::context::{Context, Validity};
-use crate::desired_pace::DesiredPace;
+use crate::disaster_recovery::remember_members;
 use crate::group::{Founded, Group, GroupConfig, GroupDeps, GroupError, Halt, Leadership};
 use crate::metrics::Metrics;
 use crate::renewal::{Renewal, RenewalError};
+use crate::tasks;
 use crate::watch::WatchHub;
-use crate::{remember_members, server, tasks};
+use crate::watch::desired_pace::DesiredPace;
 
 /// Streams get this long to end when the broker stops.
 const DRAIN: Duration = Duration::from_secs(5);

@@ -15,10 +15,10 @@ use comity_runtime::telemetry::{self, LogFormat, TelemetryConfig, TelemetryError
 
 use crate::app::{Broker, StartError};
 use crate::config::{Config, ConfigError, Settings, parse_members};
+use crate::disaster_recovery::rebuild::{self, RebuildError};
+use crate::disaster_recovery::recover::{RecoverError, Recovery};
 use crate::group::Halt;
 use crate::provision::{self, Init, ProvisionError};
-use crate::rebuild::{self, RebuildError};
-use crate::recover::{RecoverError, Recovery};
 
 /// Prints a line for the caller; a reader that went away is no failure.
 macro_rules! say {

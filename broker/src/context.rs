@@ -15,14 +15,14 @@ use comity_runtime::tls::PeerInfo;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status};
 
-use crate::agent_streams::AgentStreams;
-use crate::authorize::{Rpc, Viewer, authorize};
-use crate::caller::Caller;
-use crate::desired_pace::DesiredPace;
-use crate::errors::RpcError;
+use crate::api::agent_streams::AgentStreams;
+use crate::api::authorize::{Rpc, Viewer, authorize};
+use crate::api::caller::Caller;
+use crate::api::rpc_error::RpcError;
 use crate::group::{Consistency, Group, Proposal, Unavailable};
 use crate::metrics::Metrics;
 use crate::watch::WatchHub;
+use crate::watch::desired_pace::DesiredPace;
 
 /// How long a reply waits for this broker to apply what the leader has committed already.
 const CATCH_UP: Duration = Duration::from_secs(5);

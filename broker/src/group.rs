@@ -11,36 +11,19 @@
 //!
 //! What this module never does: decide what to propose, or look into a command but those about its own members.
 
-mod admission;
-mod boot_clock;
-mod clock_exchange;
-mod clock_file;
-mod config;
-mod contact;
-mod election_gate;
-mod error;
-mod failover;
-mod founding;
+pub(crate) mod clocks;
+pub(crate) mod consensus;
+pub(crate) mod elections;
+mod group_config;
+mod group_error;
 mod heard;
-pub(crate) mod hello;
-mod identity;
-mod leadership;
-mod log_clock;
-mod member;
-mod member_clocks;
-mod membership;
-mod proposal;
+pub(crate) mod members;
+mod note_reached;
 mod propose;
-pub(crate) mod raft_types;
-mod reached;
 mod read;
 mod refuse_append;
-mod refusing;
 mod serve_peer;
-mod slow_disk;
-mod standing;
 mod status;
-mod timekeeper;
 
 #[cfg(test)]
 mod tests;
@@ -49,66 +32,42 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use comity_core::State;
-use comity_core::log::Applied;
+use clocks::log_time::Clocks;
+use clocks::{clock_exchange, clock_file};
 use comity_runtime::clock::Clock;
 use comity_runtime::tls::ClientTls;
+use consensus::Raft;
+use elections::contact::Contact;
+use elections::election_gate::ElectionGate;
+use elections::follow_leadership::{self, Judge};
+use elections::{failover, slow_disk};
+use heard::Heard;
+use members::standing::Standing;
+use members::{admission, hello};
 use tokio::sync::{Mutex, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
-pub use clock_exchange::{ClockStatus, Rebase};
-pub use config::{GroupConfig, Timing};
-pub use error::{GroupError, Unavailable};
-pub use founding::Founded;
-pub use identity::{GroupId, Incarnation};
-pub use leadership::{Leadership, Tenure};
-pub use log_clock::MAX_SLEW;
-pub use member::{MemberAddress, MemberNode};
-pub use member_clocks::MAX_WALL_OFFSET;
-pub use membership::MembershipChange;
-pub use proposal::Proposal;
+use crate::storage::{self, ApplyObserver, Replica};
+use crate::transport::Peers;
+
+pub use crate::replication::identity::{GroupId, Incarnation};
+pub use crate::replication::member::{MemberAddress, MemberNode};
+pub use crate::replication::membership_change::MembershipChange;
+pub use crate::replication::proposal::Proposal;
+pub use clocks::log_clock::MAX_SLEW;
+pub use clocks::log_time::{ClockStatus, Rebase};
+pub use clocks::member_clocks::MAX_WALL_OFFSET;
+pub use elections::leadership::{Leadership, Tenure};
+pub use group_config::{GroupConfig, Timing};
+pub use group_error::{GroupError, Unavailable};
+pub use members::founding::Founded;
+pub use members::standing::Halt;
 pub use read::Consistency;
-pub use standing::Halt;
 pub use status::{GroupStatus, MemberStatus, Role};
 
-pub(crate) use contact::Contact;
 pub(crate) use heard::MAX_CLUSTERS_PER_REPORT;
-pub(crate) use serve_peer::{ForwardReply, ForwardRequest};
-pub(crate) use standing::Standing;
-
-use crate::storage::{self, Replica};
-use crate::transport::Peers;
-use clock_exchange::Clocks;
-use election_gate::ElectionGate;
-use heard::Heard;
-use leadership::Judge;
-use raft_types::Raft;
-
-/// Looks on while entries are applied, on every broker, in order. Both calls hold up the log: they must be quick and
-/// must not reclaim into the group.
-pub trait ApplyObserver: Send + Sync + 'static {
-    /// One entry was applied; `state` is at the revision of `applied`. Called before the reply is given.
-    fn applied(&self, state: &State, applied: &Applied);
-
-    /// The state was replaced: at start, and when a snapshot came from the leader.
-    fn restored(&self, state: &State);
-
-    /// A snapshot of the state is on disk.
-    fn snapshot_made(&self, made: &SnapshotMade);
-}
-
-/// A snapshot that is on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SnapshotMade {
-    /// From the copy of the state to the fsync.
-    pub took: Duration,
-    /// Of that, how long no entry was applied because the state was copied.
-    pub held_up: Duration,
-    /// Size of the file.
-    pub bytes: u64,
-}
 
 /// What a group needs from outside.
 pub struct GroupDeps {
@@ -172,7 +131,7 @@ impl Group {
         let restored = restored_clocks(&config).await;
         let contact = Contact::default();
         let judge = Judge { raft: raft.clone(), lease: config.timing.election_max, contact: contact.clone() };
-        let (leadership, leaderless) = leadership::watch(judge, heard.clone(), &stop, &tasks);
+        let (leadership, leaderless) = follow_leadership::watch(judge, heard.clone(), &stop, &tasks);
         let inner = Arc::new(Inner {
             clocks: Clocks::new(config.id, restored),
             elections: ElectionGate::new(raft.clone()),
@@ -189,7 +148,7 @@ impl Group {
             log: disk.log,
             leadership,
             leaderless,
-            in_flight: Semaphore::new(config::MAX_PROPOSALS_IN_FLIGHT),
+            in_flight: Semaphore::new(group_config::MAX_PROPOSALS_IN_FLIGHT),
             stop,
             tasks,
             config,
@@ -229,7 +188,7 @@ impl Group {
     pub async fn stopped(&self) -> Halt {
         let reason = tokio::select! {
             halt = self.inner.standing.until_halted() => return halt,
-            reason = leadership::stopped(&self.inner.raft) => reason,
+            reason = consensus::until_stopped(&self.inner.raft) => reason,
         };
         let disk = self.inner.log.disk().fault();
         Halt::Stopped(disk.or_else(|| storage::fault_in(&self.inner.config.data, &reason)).unwrap_or(reason))
@@ -274,7 +233,7 @@ fn tasks_of(inner: &Arc<Inner>) {
     inner.tasks.spawn(clock_exchange::run(weak.clone(), Arc::clone(&clock), stop.clone()));
     inner.tasks.spawn(heard::report(weak.clone(), clock, stop.clone()));
     inner.tasks.spawn(hello::run(weak.clone(), stop.clone()));
-    inner.tasks.spawn(reached::follow(weak.clone(), stop.clone()));
+    inner.tasks.spawn(note_reached::follow(weak.clone(), stop.clone()));
     inner.tasks.spawn(admission::run(weak.clone(), stop.clone()));
     inner.tasks.spawn(failover::run(weak.clone(), stop.clone()));
     inner.tasks.spawn(slow_disk::run(weak, stop));

@@ -7,7 +7,8 @@ use prometheus::{
     Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
-use crate::group::{ClockStatus, SnapshotMade, Unavailable};
+use crate::group::{ClockStatus, Unavailable};
+use crate::storage::SnapshotMade;
 
 /// From half a millisecond, a local commit, to five seconds, the deadline of a proposal.
 const COMMIT_BUCKETS: [f64; 13] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];

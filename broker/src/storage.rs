@@ -13,10 +13,10 @@
 //! guess would be to forget a vote or an acknowledged entry. What the operating system says of the disk (full,
 //! read-only, failing) is no damage: it stops the broker as well, which goes on where it was once that is mended.
 
+mod apply_observer;
 mod disk_fault;
 mod disk_watch;
-pub(crate) mod entry_codec;
-mod error;
+
 mod log_store;
 mod lost;
 mod marker;
@@ -26,6 +26,7 @@ mod snapshot_dir;
 mod snapshot_file;
 mod snapshot_pace;
 mod state_machine;
+mod storage_error;
 mod surviving_copy;
 mod torn_end;
 mod wal_types;
@@ -39,16 +40,13 @@ use std::time::Instant;
 
 use comity_core::State;
 use comity_runtime::atomic_file;
-
-use crate::group::ApplyObserver;
-
 use marker::Marker;
 use reached::Reached;
 
+pub use apply_observer::{ApplyObserver, SnapshotMade};
 pub use disk_fault::DiskFault;
 #[cfg(test)]
 pub(crate) use disk_watch::DiskWatch;
-pub use error::StorageError;
 pub(crate) use log_store::LogStore;
 pub(crate) use marker::DiskIdentity;
 pub(crate) use reached::Place;
@@ -56,6 +54,7 @@ pub(crate) use replica::Replica;
 pub(crate) use snapshot_dir::{IncomingSnapshot, SnapshotDir};
 pub use snapshot_file::SnapshotHandle;
 pub use state_machine::StateMachine;
+pub use storage_error::StorageError;
 pub(crate) use surviving_copy::{SurvivingCopy, found_on, read as read_copy};
 
 /// The sentence about a fault of the disk that stopped consensus, which passes on only its text.

@@ -6,8 +6,8 @@
 mod begin_term;
 mod expirer;
 mod failure_detector;
-mod scheduler_loop;
 mod reclaimer;
+mod scheduler_loop;
 mod survey;
 
 use comity_core::Command;
@@ -15,7 +15,8 @@ use comity_core::log::Applied;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
-use crate::group::{Leadership, Proposal, Tenure, Unavailable};
+use crate::group::{Leadership, Tenure, Unavailable};
+use crate::replication::proposal::Proposal;
 
 /// Follows leadership until `stop`.
 pub async fn run(context: Context, stop: CancellationToken) {

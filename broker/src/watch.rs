@@ -6,6 +6,8 @@
 //!
 //! A slow watcher is cut off and never waited for: apply only writes into the ring.
 
+pub mod clusters_touched;
+pub mod desired_pace;
 mod event;
 mod ring;
 
@@ -14,16 +16,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use comity_core::State;
 use comity_core::log::Applied;
 use comity_policy::Bundle;
+use ring::Ring;
 use tokio::sync::watch;
 
-use crate::clusters_touched::ClustersTouched;
-use crate::errors::RpcError;
-use crate::group::{ApplyObserver, SnapshotMade};
+use crate::api::rpc_error::RpcError;
 use crate::metrics::Metrics;
+use crate::storage::{ApplyObserver, SnapshotMade};
+use crate::watch::clusters_touched::ClustersTouched;
 
 pub use event::{Event, clusters, objects};
 pub use ring::Batch;
-use ring::Ring;
 
 /// Objects kept for watchers that resume: minutes of a busy federation.
 pub const RING_EVENTS: usize = 8_192;

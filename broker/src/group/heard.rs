@@ -13,7 +13,7 @@ use comity_runtime::clock::Clock;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::{Group, Inner, Leadership};
+use crate::group::{Group, Inner, Leadership};
 
 /// Between two reports to the leader.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ impl Heard {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn set_leader(&self, leading: bool) {
+    pub(crate) fn set_leader(&self, leading: bool) {
         let mut table = self.table();
         if table.leading != leading {
             *table = Table { leading, ..Table::default() };
@@ -85,7 +85,7 @@ impl Group {
 }
 
 /// Reports to the leader until the group stops or its last handle is gone.
-pub(super) async fn report(group: Weak<Inner>, clock: Arc<dyn Clock>, stop: CancellationToken) {
+pub(crate) async fn report(group: Weak<Inner>, clock: Arc<dyn Clock>, stop: CancellationToken) {
     loop {
         tokio::select! {
             () = clock.sleep(INTERVAL) => {}

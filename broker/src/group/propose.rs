@@ -10,12 +10,12 @@ use comity_core::{Command, LogEnvelope, Refusal, limits};
 use openraft::async_runtime::WatchReceiver as _;
 use openraft::errors::{ClientWriteError, RaftError};
 
-use super::error::Unavailable;
-use super::proposal::Proposal;
-use super::raft_types::Proposed;
-use super::serve_peer::{ForwardReply, ForwardRequest};
-use super::{Group, Inner, Leadership};
-use crate::storage::entry_codec;
+use crate::group::group_error::Unavailable;
+use crate::group::{Group, Inner, Leadership};
+use crate::replication::command_codec;
+use crate::replication::proposal::Proposal;
+use crate::replication::types::Proposed;
+use crate::transport::{ForwardReply, ForwardRequest};
 
 /// Between two looks for a leader, where nothing says that there is a new one.
 const PAUSE: Duration = Duration::from_millis(25);
@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(25);
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
 /// What became of one attempt.
-pub(super) enum Attempt {
+pub(crate) enum Attempt {
     /// It is in the log, and applied.
     Applied(Applied),
     /// It is not in the log and never will be: another attempt is safe.
@@ -77,7 +77,7 @@ impl Group {
 
 impl Inner {
     /// Why consensus does not run here any more, where it does not: then nothing is appended either.
-    pub(super) fn not_running(&self) -> Option<String> {
+    pub(crate) fn not_running(&self) -> Option<String> {
         if self.stop.is_cancelled() {
             return Some("it is being shut down".to_owned());
         }
@@ -88,7 +88,7 @@ impl Inner {
     }
 
     /// Appends on this broker, which must be the leader.
-    pub(super) async fn append(&self, proposal: Proposal, timeout: Duration) -> Attempt {
+    pub(crate) async fn append(&self, proposal: Proposal, timeout: Duration) -> Attempt {
         let of_group = matches!(proposal.actor, Actor::Leader(_));
         if self.not_running().is_some() || (!of_group && self.forming.load(Ordering::Acquire)) {
             return Attempt::NotAppended;
@@ -97,7 +97,7 @@ impl Inner {
         let Some((time, tenure)) = self.stamp(timeout).await else { return Attempt::NotAppended };
         let envelope: LogEnvelope = proposal.at(time);
         let begins_term = matches!(envelope.command, Command::BeginTerm(_));
-        let bytes = match entry_codec::encode_command(&envelope) {
+        let bytes = match command_codec::encode_command(&envelope) {
             Ok(bytes) if bytes.len() <= limits::MAX_COMMAND_BYTES => bytes,
             written => match (self.too_large(&envelope.command), written) {
                 (Some(applied), _) => return Attempt::Applied(applied),
@@ -163,7 +163,7 @@ impl Inner {
     }
 
     /// Waits until another leader may be known: until the watch says so, or a little while.
-    pub(super) async fn leadership_may_change(&self, seen: Leadership, at_most: Duration) {
+    pub(crate) async fn leadership_may_change(&self, seen: Leadership, at_most: Duration) {
         let mut leadership = self.leadership.clone();
         let changed = leadership.wait_for(|now| *now != seen);
         // Whether it changed or not: the caller looks again.
@@ -171,13 +171,13 @@ impl Inner {
     }
 
     /// Whether a call has waited for a leader for long enough: the next broker may know one.
-    pub(super) fn is_out_of_patience(&self, deadline: &Deadline) -> bool {
+    pub(crate) fn is_out_of_patience(&self, deadline: &Deadline) -> bool {
         let since = *self.leaderless.borrow();
         since.is_some_and(|since| since.max(deadline.began).elapsed() >= self.config.patience)
     }
 
     /// Ends a little after another broker has taken over from `leader`, which may have been about to answer.
-    pub(super) async fn led_by_another(&self, leader: u64) {
+    pub(crate) async fn led_by_another(&self, leader: u64) {
         let mut leadership = self.leadership.clone();
         let another = leadership.wait_for(|now| match now {
             Leadership::Leader { .. } => true,
@@ -189,7 +189,7 @@ impl Inner {
     }
 
     /// Ends once no leader was known for `limit` without a break.
-    pub(super) async fn leaderless_for(&self, limit: Duration) {
+    pub(crate) async fn leaderless_for(&self, limit: Duration) {
         let mut leaderless = self.leaderless.clone();
         loop {
             let since = *leaderless.borrow_and_update();
@@ -236,19 +236,19 @@ impl io::Write for Length {
 }
 
 /// When a caller gets an answer at the latest.
-pub(super) struct Deadline {
+pub(crate) struct Deadline {
     began: Instant,
     end: Instant,
-    pub(super) whole: Duration,
+    pub(crate) whole: Duration,
 }
 
 impl Deadline {
-    pub(super) fn within(whole: Duration) -> Self {
+    pub(crate) fn within(whole: Duration) -> Self {
         let began = Instant::now();
         Self { began, end: began + whole, whole }
     }
 
-    pub(super) fn left(&self) -> Duration {
+    pub(crate) fn left(&self) -> Duration {
         self.end.saturating_duration_since(Instant::now())
     }
 }

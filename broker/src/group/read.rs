@@ -6,9 +6,9 @@ use comity_core::State;
 use openraft::ReadPolicy;
 use openraft::errors::RaftError;
 
-use super::error::Unavailable;
-use super::propose::Deadline;
-use super::{Group, Inner, Leadership};
+use crate::group::group_error::Unavailable;
+use crate::group::propose::Deadline;
+use crate::group::{Group, Inner, Leadership};
 
 /// For one answer of the leader; then it is asked again who leads.
 const ANSWER: Duration = Duration::from_secs(1);

@@ -6,9 +6,9 @@
 use openraft::async_runtime::WatchReceiver as _;
 use openraft::raft::AppendEntriesRequest;
 
-use super::Inner;
-use super::raft_types::{LogId, TypeConfig};
-use super::standing::Halt;
+use crate::group::Inner;
+use crate::group::members::standing::Halt;
+use crate::replication::types::{LogId, TypeConfig};
 
 impl Inner {
     /// Looks whether this broker's log is ahead of the leader's; stops if so.
@@ -42,7 +42,7 @@ impl Inner {
     }
 
     /// Why this broker, which has applied entry `applied`, must not follow `leader`.
-    pub(super) fn ahead_of(&self, leader: u64, applied: u64, what: &str) -> Halt {
+    pub(crate) fn ahead_of(&self, leader: u64, applied: u64, what: &str) -> Halt {
         let me = self.config.id;
         Halt::Stopped(format!(
             "the log of broker {me} is ahead of its group's: it has applied entry {applied}, and broker {leader}, which \

@@ -2,40 +2,11 @@
 
 use std::time::Duration;
 
-use comity_core::log::Applied;
 use openraft::ReadPolicy;
-use serde::{Deserialize, Serialize};
 
-use super::proposal::Proposal;
-use super::propose::Attempt;
-use super::{Group, GroupError, MembershipChange};
-
-/// Handed to the leader.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[expect(clippy::large_enum_variant, reason = "it is made once, written out and dropped; proposals are what it is for")]
-pub(crate) enum ForwardRequest {
-    /// A command.
-    Propose { proposal: Proposal, timeout_ms: u64 },
-    /// A change of the members.
-    ChangeMembers(MembershipChange),
-}
-
-/// The leader's answer.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum ForwardReply {
-    /// The command is in the log, and applied.
-    Applied(Applied),
-    /// It is not, and will not be: this broker does not lead.
-    NotAppended,
-    /// It may be.
-    Unknown(String),
-    /// The change was made.
-    MembersChanged,
-    /// It was not, and this is why.
-    MembersRefused(String),
-}
+use crate::group::propose::Attempt;
+use crate::group::{Group, GroupError};
+use crate::transport::{ForwardReply, ForwardRequest};
 
 impl Group {
     /// Serves what a follower handed on; never hands it on itself.

@@ -4,8 +4,9 @@ use comity_core::{State, invariants, snapshot};
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver as _;
 
-use super::identity::{GroupId, Incarnation};
-use super::{ClockStatus, Group, Leadership, MemberAddress};
+use crate::group::{ClockStatus, Group, Leadership};
+use crate::replication::identity::{GroupId, Incarnation};
+use crate::replication::member::MemberAddress;
 
 /// Broken invariants that a status names: one is enough to know, some more help to understand.
 const MAX_VIOLATIONS: usize = 32;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use prometheus::{Histogram, HistogramOpts};
 
-use super::error::StorageError;
+use crate::storage::storage_error::StorageError;
 
 /// From a tenth of a millisecond, a good disk, to ten seconds, a disk that hangs.
 const BUCKETS: [f64; 13] = [0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0];

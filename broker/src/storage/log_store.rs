@@ -16,12 +16,12 @@ use raft_log::api::raft_log_writer::RaftLogWriter as _;
 use raft_log::{Config, RaftLog, chunked_wal};
 use tokio::sync::oneshot;
 
-use super::disk_watch::DiskWatch;
-use super::error::StorageError;
-use super::reached::{Place, Reached};
-use super::torn_end;
-use super::wal_types::{Flushed, Payload, StoredVote, Tell, WalTypes};
-use crate::group::raft_types::{Entry, LogId, TypeConfig, Vote};
+use crate::replication::types::{Entry, LogId, TypeConfig, Vote};
+use crate::storage::disk_watch::DiskWatch;
+use crate::storage::reached::{Place, Reached};
+use crate::storage::storage_error::StorageError;
+use crate::storage::torn_end;
+use crate::storage::wal_types::{Flushed, Payload, StoredVote, Tell, WalTypes};
 
 /// A chunk is deleted once all it holds is covered by snapshots: small ones give disk back early.
 const CHUNK_BYTES: usize = 32 << 20;

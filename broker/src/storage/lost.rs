@@ -3,13 +3,12 @@
 //! A broker that forgot a vote or an entry that it acknowledged must not vote as if it had not. It begins a new life:
 //! what is left is set aside, and the group gives it everything again before it votes.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use super::error::StorageError;
-use super::reached::Place;
-use super::{marker, reached, torn_end};
+use crate::storage::reached::{self, Place};
+use crate::storage::storage_error::StorageError;
+use crate::storage::{marker, torn_end};
 
 /// Directories of this name hold what an earlier life left.
 const ASIDE: &str = "lost-";
@@ -86,7 +85,7 @@ fn newest_snapshot(data: &Path) -> Option<Place> {
 
 /// A snapshot that came from the leader may be ahead of the log: the entries that it covers need not have been here.
 fn newest_made_here(data: &Path) -> Option<Place> {
-    let made = snapshot_names(data).filter(|name| !name.contains(super::snapshot_dir::RECEIVED));
+    let made = snapshot_names(data).filter(|name| !name.contains(crate::storage::snapshot_dir::RECEIVED));
     made.filter_map(|name| place_of(&name)).max()
 }
 
@@ -98,7 +97,7 @@ fn snapshot_names(data: &Path) -> impl Iterator<Item = String> {
 /// Snapshots are named for the entry after the last that they cover, and for its term.
 fn place_of(name: &str) -> Option<Place> {
     let stem = name.strip_suffix(".snapshot")?;
-    let stem = stem.strip_suffix(super::snapshot_dir::RECEIVED).unwrap_or(stem);
+    let stem = stem.strip_suffix(crate::storage::snapshot_dir::RECEIVED).unwrap_or(stem);
     let (next, term) = stem.split_once('-')?;
     Some(Place { term: term.parse().ok()?, index: next.parse::<u64>().ok()?.checked_sub(1)? })
 }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use comity_runtime::atomic_file;
 use serde::{Deserialize, Serialize};
 
-use super::error::StorageError;
-use crate::group::{GroupId, Incarnation};
+use crate::replication::identity::{GroupId, Incarnation};
+use crate::storage::storage_error::StorageError;
 
 /// Version of the layout of the data directory.
 const FORMAT: u64 = 1;

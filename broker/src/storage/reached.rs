@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use comity_runtime::atomic_file;
 use serde::{Deserialize, Serialize};
 
-use super::error::StorageError;
+use crate::storage::storage_error::StorageError;
 
 pub(super) const FILE: &str = "reached";
 const MAX_BYTES: u64 = 4_096;

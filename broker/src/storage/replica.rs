@@ -6,8 +6,8 @@ use comity_core::log::Applied;
 use comity_core::{LogEnvelope, State, snapshot};
 use tokio::sync::watch;
 
-use crate::group::raft_types::{LogId, SnapshotMeta, StoredMembership};
-use crate::group::{ApplyObserver, SnapshotMade};
+use crate::replication::types::{LogId, SnapshotMeta, StoredMembership};
+use crate::storage::{ApplyObserver, SnapshotMade};
 
 /// State, and how far the log is applied to it. Changed by the state machine alone; read under a lock that is held
 /// shortly, because apply waits for it.

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use comity_runtime::atomic_file;
 use tracing::warn;
 
-use super::error::StorageError;
-use super::replica::Replicated;
-use super::snapshot_file::{self, Loaded, MAX_FILE_BYTES, SnapshotHandle};
-use crate::group::raft_types::SnapshotMeta;
+use crate::replication::types::SnapshotMeta;
+use crate::storage::replica::Replicated;
+use crate::storage::snapshot_file::{self, Loaded, MAX_FILE_BYTES, SnapshotHandle};
+use crate::storage::storage_error::StorageError;
 
 /// The one before the newest stays, for the case that the newest is damaged.
 const KEPT: usize = 2;

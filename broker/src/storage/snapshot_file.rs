@@ -14,9 +14,9 @@ use comity_core::{State, snapshot};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::error::StorageError;
-use super::replica::Replicated;
-use crate::group::raft_types::SnapshotMeta;
+use crate::replication::types::SnapshotMeta;
+use crate::storage::replica::Replicated;
+use crate::storage::storage_error::StorageError;
 
 const MAGIC: &[u8; 8] = b"COMITYSN";
 const FORMAT: u16 = 1;

@@ -8,12 +8,12 @@ use futures::{Stream, TryStreamExt as _};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder, Snapshot, StoredMembership as Stored};
 
-use super::replica::{Replica, Replicated};
-use super::snapshot_dir::SnapshotDir;
-use super::snapshot_file::SnapshotHandle;
-use super::snapshot_pace::SnapshotPace;
-use crate::group::SnapshotMade;
-use crate::group::raft_types::{LogId, SnapshotMeta, StoredMembership, TypeConfig};
+use crate::replication::types::{LogId, SnapshotMeta, StoredMembership, TypeConfig};
+use crate::storage::SnapshotMade;
+use crate::storage::replica::{Replica, Replicated};
+use crate::storage::snapshot_dir::SnapshotDir;
+use crate::storage::snapshot_file::SnapshotHandle;
+use crate::storage::snapshot_pace::SnapshotPace;
 
 type RaftSnapshot = openraft::type_config::alias::SnapshotOf<TypeConfig, SnapshotHandle>;
 

@@ -13,8 +13,8 @@ use openraft::{EntryPayload, RaftLogReader as _};
 use tempfile::TempDir;
 
 use super::*;
-use crate::group::SnapshotMade;
-use crate::group::raft_types::{Entry, LogId, TypeConfig, Vote};
+use crate::replication::types::{Entry, LogId, TypeConfig, Vote};
+use crate::storage::SnapshotMade;
 
 struct Blind;
 

@@ -8,14 +8,15 @@ use comity_core::log::{Actor, LOG_FORMAT};
 use comity_core::{Command, LogEnvelope, State};
 use openraft::{EntryPayload, Membership, StoredMembership};
 
-use super::error::StorageError;
-use super::log_store::LogStore;
-use super::marker::Marker;
-use super::reached::{Place, Reached};
-use super::replica::Replicated;
-use super::snapshot_dir::SnapshotDir;
-use crate::group::raft_types::{LogId, Vote};
-use crate::group::{GroupId, MemberAddress, MemberNode};
+use crate::replication::identity::GroupId;
+use crate::replication::member::{MemberAddress, MemberNode};
+use crate::replication::types::{LogId, Vote};
+use crate::storage::log_store::LogStore;
+use crate::storage::marker::Marker;
+use crate::storage::reached::{Place, Reached};
+use crate::storage::replica::Replicated;
+use crate::storage::snapshot_dir::SnapshotDir;
+use crate::storage::storage_error::StorageError;
 
 /// Entries that are read at once.
 const BATCH: u64 = 1_024;
@@ -110,7 +111,7 @@ impl LogStore {
     fn begin_after(&self, last: LogId, vote: Vote) -> std::io::Result<()> {
         self.write_and_sync(move |log| {
             use raft_log::api::raft_log_writer::RaftLogWriter as _;
-            log.save_vote(super::wal_types::StoredVote(vote))?;
+            log.save_vote(crate::storage::wal_types::StoredVote(vote))?;
             log.purge((last.leader_id.term, last.index)).map(drop)
         })
     }

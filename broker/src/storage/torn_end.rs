@@ -12,8 +12,8 @@ use raft_log::RaftWalTypes;
 use raft_log::chunked_wal::{self, WALRecord};
 use raft_log::codeq::Decode as _;
 
-use super::error::StorageError;
-use super::wal_types::WalTypes;
+use crate::storage::storage_error::StorageError;
+use crate::storage::wal_types::WalTypes;
 
 type Record = WALRecord<RaftWalTypes<WalTypes>>;
 

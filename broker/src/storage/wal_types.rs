@@ -8,9 +8,10 @@ use openraft::storage::IOFlushed;
 use raft_log::codeq::{Decode, Encode};
 use tokio::sync::oneshot;
 
-use super::disk_watch::PendingWrite;
-use super::entry_codec::{self, MAX_ENTRY_BYTES};
-use crate::group::raft_types::{Entry, LogId, Proposed, TypeConfig, Vote};
+use crate::replication::command_codec::MAX_ENTRY_BYTES;
+use crate::replication::entry_codec;
+use crate::replication::types::{Entry, LogId, Proposed, TypeConfig, Vote};
+use crate::storage::disk_watch::PendingWrite;
 
 /// Names the types of the log.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

@@ -14,7 +14,7 @@ pub(super) async fn run(context: &Context) {
     loop {
         if let Some(outage) = context.group.outage().await {
             let command = Command::BeginTerm(BeginTerm { broker: context.id, outage });
-            match super::propose(context, command).await {
+            match crate::tasks::propose(context, command).await {
                 Ok(_) => return,
                 Err(error) => tracing::warn!(%error, "the term cannot begin yet"),
             }

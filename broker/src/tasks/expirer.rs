@@ -22,7 +22,7 @@ pub(super) async fn run(context: &Context) {
         let now = context.now();
         match next {
             Some(due) if due <= now => {
-                if let Err(error) = super::propose(context, Command::Expire(Expire {})).await {
+                if let Err(error) = crate::tasks::propose(context, Command::Expire(Expire {})).await {
                     tracing::warn!(%error, "nothing expires yet");
                 }
                 context.clock.sleep(SHORTEST_SLEEP).await;

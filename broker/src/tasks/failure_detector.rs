@@ -26,7 +26,7 @@ pub(super) async fn run(context: &Context) {
         let Ok(marks) = context.group.read(Consistency::Stale, look).await else { return };
         if !marks.heard.is_empty() || !marks.silent.is_empty() {
             tracing::info!(heard = ?marks.heard, silent = ?marks.silent, "clusters");
-            if let Err(error) = super::propose(context, Command::MarkClusters(marks)).await {
+            if let Err(error) = crate::tasks::propose(context, Command::MarkClusters(marks)).await {
                 tracing::warn!(%error, "clusters are not marked yet");
             }
         }

@@ -62,7 +62,7 @@ pub(super) async fn reclaim(
     if spare.is_empty() && reclaims.is_empty() {
         return Ok(());
     }
-    match super::propose(context, Command::ReclaimLeases(ReclaimLeases { spare, reclaims })).await?.reply {
+    match crate::tasks::propose(context, Command::ReclaimLeases(ReclaimLeases { spare, reclaims })).await?.reply {
         Ok(ReplyBody::Reclaimed { leases, spared, refused }) => {
             tracing::info!(reclaimed = ?leases, ?spared, "leases");
             for (lease, refusal) in refused {

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use comity_core::Command;
-use comity_core::ReplyBody;
 use comity_core::command::{PlaceRequests, ProposedPlacement};
 use comity_core::limits::MAX_PLACEMENTS_PER_PLAN;
 use comity_core::scheduler::{Plan, Planner};
+use comity_core::{Command, ReplyBody};
 
 use crate::context::Context;
 use crate::group::{Consistency, Unavailable};
@@ -72,7 +71,7 @@ async fn place(context: &Context, planner: &mut Planner) -> Result<Next, Unavail
     let (took, placed) = (context.clock.elapsed().saturating_sub(began), plan.placements.len());
     let again = carry_out(context, planner, plan.placements, plan.unplaced.len(), plan.based_on).await?;
     // After the placements, beside which they were found to be needed.
-    super::reclaimer::reclaim(context, Vec::new(), plan.reclaims).await?;
+    crate::tasks::reclaimer::reclaim(context, Vec::new(), plan.reclaims).await?;
     Ok(Next::after(took, placed, again))
 }
 
@@ -89,7 +88,7 @@ async fn carry_out(
     let placed = placements.len();
     let mut made = 0;
     for command in PlaceRequests::of_plan(placements) {
-        let applied = super::propose(context, Command::PlaceRequests(command)).await?;
+        let applied = crate::tasks::propose(context, Command::PlaceRequests(command)).await?;
         match applied.reply {
             Ok(ReplyBody::Placed { leases, refused }) => {
                 made += leases.len();

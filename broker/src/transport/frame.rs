@@ -7,8 +7,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 
-use crate::group::raft_types::{Entry, LogId, SnapshotMeta, TypeConfig, Vote};
-use crate::storage::entry_codec;
+use crate::replication::entry_codec;
+use crate::replication::types::{Entry, LogId, SnapshotMeta, TypeConfig, Vote};
+
+/// Bytes of one message: the largest entry or a batch of small ones, with what goes beside them.
+pub(super) const MAX_MESSAGE_BYTES: usize = 32 << 20;
+/// Bytes of a snapshot in one message.
+pub(super) const SNAPSHOT_CHUNK_BYTES: usize = 1 << 20;
 
 /// A request for a vote, or the question whether one would be granted.
 #[derive(Serialize, Deserialize)]
@@ -57,8 +62,8 @@ impl Vouched for Vote {
 pub(super) fn encode<T: Serialize>(message: &T) -> Result<Frame, Status> {
     let payload =
         serde_json::to_vec(message).map_err(|error| Status::internal(format!("cannot be written: {error}")))?;
-    if payload.len() > super::MAX_MESSAGE_BYTES {
-        let text = format!("a message of {} bytes, allowed are {}", payload.len(), super::MAX_MESSAGE_BYTES);
+    if payload.len() > MAX_MESSAGE_BYTES {
+        let text = format!("a message of {} bytes, allowed are {}", payload.len(), MAX_MESSAGE_BYTES);
         return Err(Status::resource_exhausted(text));
     }
     Ok(Frame { payload, entries: Vec::new() })
@@ -71,8 +76,8 @@ pub(super) fn encode_append(message: &AppendEntriesRequest<TypeConfig>) -> Resul
     let mut frame = encode(&header)?;
     frame.entries = entries.iter().map(encode_entry).collect::<Result<_, _>>()?;
     let bytes = frame.entries.iter().map(|entry| entry.payload.len()).sum::<usize>();
-    if bytes > super::MAX_MESSAGE_BYTES {
-        let text = format!("entries of {bytes} bytes, allowed are {}", super::MAX_MESSAGE_BYTES);
+    if bytes > MAX_MESSAGE_BYTES {
+        let text = format!("entries of {bytes} bytes, allowed are {}", MAX_MESSAGE_BYTES);
         return Err(Status::resource_exhausted(text));
     }
     Ok(frame)
@@ -108,7 +113,7 @@ mod tests {
     use prost::Message as _;
 
     use super::*;
-    use crate::group::raft_types::Proposed;
+    use crate::replication::types::Proposed;
 
     fn at(index: u64) -> LogId {
         LogId::new(CommittedLeaderId::new(3), index)

@@ -4,7 +4,8 @@
 use tonic::Status;
 use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
 
-use crate::group::{GroupId, Incarnation, Standing};
+use crate::group::members::standing::Standing;
+use crate::replication::identity::{GroupId, Incarnation};
 
 const GROUP: &str = "comity-group";
 const TO: &str = "comity-to";

@@ -13,20 +13,20 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
     TransferLeaderResponse, VoteRequest, VoteResponse,
 };
-use openraft::{OptionalSend, RPCTypes, RaftNetworkV2};
+use openraft::{OptionalSend, RPCTypes, RaftNetworkFactory, RaftNetworkV2};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Status};
 
-use super::frame::{self, SnapshotHeader, TransferMessage, VoteMessage};
-use super::headers;
-use super::peers::{Client, Lane, Peers, describe, never_connected, within};
-use super::stream_append::Exchange;
-use crate::group::MemberNode;
-use crate::group::raft_types::{LogId, SnapshotMeta, TypeConfig, Vote};
+use crate::replication::member::MemberNode;
+use crate::replication::types::{LogId, SnapshotMeta, TypeConfig, Vote};
 use crate::storage::{Place, SnapshotHandle};
+use crate::transport::frame::{self, SnapshotHeader, TransferMessage, VoteMessage};
+use crate::transport::headers;
+use crate::transport::peers::{Client, Lane, Peers, describe, never_connected, within};
+use crate::transport::stream_append::Exchange;
 
 /// openraft grants an append as long as a heartbeat; entries take longer, for they are written to disk.
 const APPEND_AT_LEAST: Duration = Duration::from_secs(2);
@@ -43,6 +43,22 @@ pub(crate) struct PeerNetwork {
     target: u64,
     node: MemberNode,
     lane: Lane,
+}
+
+impl RaftNetworkFactory<TypeConfig> for Peers {
+    type Network = PeerNetwork;
+
+    async fn new_client(&mut self, target: u64, node: &MemberNode) -> PeerNetwork {
+        PeerNetwork::new(self.clone(), target, node.clone(), Lane::Log)
+    }
+
+    async fn new_heartbeat_client(&mut self, target: u64, node: &MemberNode) -> PeerNetwork {
+        PeerNetwork::new(self.clone(), target, node.clone(), Lane::Heartbeat)
+    }
+
+    async fn new_snapshot_client(&mut self, target: u64, node: &MemberNode) -> PeerNetwork {
+        PeerNetwork::new(self.clone(), target, node.clone(), Lane::Snapshot)
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -196,8 +212,8 @@ fn read_chunks(
         if sender.blocking_send(next).is_err() {
             return Ok(());
         }
-        let mut data = Vec::with_capacity(super::SNAPSHOT_CHUNK_BYTES);
-        (&mut file).take(super::SNAPSHOT_CHUNK_BYTES as u64).read_to_end(&mut data)?;
+        let mut data = Vec::with_capacity(frame::SNAPSHOT_CHUNK_BYTES);
+        (&mut file).take(frame::SNAPSHOT_CHUNK_BYTES as u64).read_to_end(&mut data)?;
         if data.is_empty() {
             return Ok(());
         }

@@ -11,17 +11,17 @@ use comity_proto::raft::v1::{
 };
 use comity_runtime::spiffe::{SpiffeId, TrustDomain};
 use comity_runtime::tls::{BrokerChannel, BrokerEndpoints, ChannelOptions, ClientTls, ConnectError, connect_with};
-use openraft::RaftNetworkFactory;
 use openraft::raft::{VoteRequest, VoteResponse};
 use tonic::{Request, Status, Streaming};
 
-use super::frame::{self, VoteMessage};
-use super::headers;
-use super::network::PeerNetwork;
-use super::reach::Reach;
-use crate::group::raft_types::TypeConfig;
-use crate::group::{ForwardReply, ForwardRequest};
-use crate::group::{GroupId, MemberAddress, MemberNode, Standing};
+use crate::group::members::standing::Standing;
+use crate::replication::identity::GroupId;
+use crate::replication::member::{MemberAddress, MemberNode};
+use crate::replication::types::TypeConfig;
+use crate::transport::forward::{ForwardReply, ForwardRequest};
+use crate::transport::frame::{self, VoteMessage};
+use crate::transport::headers;
+use crate::transport::reach::Reach;
 
 pub(super) type Client = RaftTransportClient<BrokerChannel>;
 
@@ -149,8 +149,8 @@ impl Peers {
         };
         let channel = connect_with(&endpoints, &self.inner.tls.clone().expecting(expected), options);
         let client = Client::new(channel)
-            .max_decoding_message_size(super::MAX_MESSAGE_BYTES)
-            .max_encoding_message_size(super::MAX_MESSAGE_BYTES);
+            .max_decoding_message_size(frame::MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(frame::MAX_MESSAGE_BYTES);
         clients.insert((peer, lane), (place, client.clone()));
         Ok(client)
     }
@@ -265,22 +265,6 @@ impl Peers {
     }
 }
 
-impl RaftNetworkFactory<TypeConfig> for Peers {
-    type Network = PeerNetwork;
-
-    async fn new_client(&mut self, target: u64, node: &MemberNode) -> PeerNetwork {
-        PeerNetwork::new(self.clone(), target, node.clone(), Lane::Log)
-    }
-
-    async fn new_heartbeat_client(&mut self, target: u64, node: &MemberNode) -> PeerNetwork {
-        PeerNetwork::new(self.clone(), target, node.clone(), Lane::Heartbeat)
-    }
-
-    async fn new_snapshot_client(&mut self, target: u64, node: &MemberNode) -> PeerNetwork {
-        PeerNetwork::new(self.clone(), target, node.clone(), Lane::Snapshot)
-    }
-}
-
 /// Makes a call with a deadline, which the peer learns as well.
 pub(super) async fn within<M, R, F>(
     timeout: Duration,
@@ -325,7 +309,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::group::Proposal;
+    use crate::replication::proposal::Proposal;
 
     async fn call(address: String) -> CallError {
         let ca = CertificateAuthority::create(TrustDomain::new("peers.test").unwrap(), std::time::SystemTime::now())

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use comity_core::ClusterId;
-use comity_proto::raft::v1::raft_transport_server::RaftTransport;
+use comity_proto::raft::v1::raft_transport_server::{RaftTransport, RaftTransportServer};
 use comity_proto::raft::v1::{
     AttendRequest, AttendResponse, ExchangeClocksRequest, ExchangeClocksResponse, Frame, HelloRequest, HelloResponse,
     ReadIndexRequest, ReadIndexResponse, ReportSeenRequest, ReportSeenResponse, SnapshotChunk,
@@ -14,12 +14,12 @@ use openraft::raft::{AppendEntriesResponse, TransferLeaderRequest};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::authorise::Caller;
-use super::frame::{self, TransferMessage, VoteMessage};
-use super::headers::{self, Adopts};
-use super::serve_snapshot;
-use super::stream_append::WINDOW;
 use crate::group::{Group, MAX_CLUSTERS_PER_REPORT};
+use crate::transport::calling_broker::Caller;
+use crate::transport::frame::{self, TransferMessage, VoteMessage};
+use crate::transport::headers::{self, Adopts};
+use crate::transport::serve_snapshot;
+use crate::transport::stream_append::WINDOW;
 
 /// Callers open their stream again after this: a connection must not outlive its certificate by it.
 const LONGEST_STREAM: Duration = Duration::from_secs(600);
@@ -65,6 +65,14 @@ impl RaftTransportService {
         }
         Err(Status::failed_precondition("this broker does not vote yet: it has not found its place in the group"))
     }
+}
+
+/// The service for the Raft port. Serve it over [`comity_runtime::tls::incoming`]: it refuses every caller whose
+/// connection does not say who it is.
+pub fn service(group: &Group) -> RaftTransportServer<RaftTransportService> {
+    RaftTransportServer::new(RaftTransportService::new(group.clone()))
+        .max_decoding_message_size(frame::MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(frame::MAX_MESSAGE_BYTES)
 }
 
 #[tonic::async_trait]

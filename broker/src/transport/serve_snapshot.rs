@@ -7,10 +7,10 @@ use comity_proto::raft::v1::SnapshotChunk;
 use openraft::Snapshot;
 use tonic::{Status, Streaming};
 
-use super::authorise::Caller;
-use super::frame::{self, SnapshotHeader};
-use crate::group::raft_types::{TypeConfig, Vote};
+use crate::replication::types::{TypeConfig, Vote};
 use crate::storage::{IncomingSnapshot, SnapshotDir, SnapshotHandle};
+use crate::transport::calling_broker::Caller;
+use crate::transport::frame::{self, SnapshotHeader};
 
 /// A sender that is silent for this long has gone.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -30,8 +30,8 @@ pub(super) async fn receive(
     let mut incoming = blocking(move || dir.receive()).await?;
     let mut data = first.data;
     loop {
-        if data.len() > super::SNAPSHOT_CHUNK_BYTES {
-            let text = format!("data: {} bytes in one chunk, allowed are {}", data.len(), super::SNAPSHOT_CHUNK_BYTES);
+        if data.len() > frame::SNAPSHOT_CHUNK_BYTES {
+            let text = format!("data: {} bytes in one chunk, allowed are {}", data.len(), frame::SNAPSHOT_CHUNK_BYTES);
             return Err(Status::invalid_argument(text));
         }
         incoming = append(incoming, data).await?;

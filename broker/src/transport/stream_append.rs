@@ -20,8 +20,8 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tonic::{Status, Streaming};
 
-use super::frame;
-use crate::group::raft_types::{LogId, TypeConfig};
+use crate::replication::types::{LogId, TypeConfig};
+use crate::transport::frame;
 
 /// Appends that the follower has not answered yet.
 pub(super) const WINDOW: usize = 2;

@@ -5,8 +5,8 @@ use comity_core::{ClusterId, LeaseId, PeeringId, RequestId, State, TenantId};
 use comity_proto::v1;
 use comity_proto::v1::watch_event::Object;
 
-use crate::authorize::Viewer;
-use crate::convert::{cluster, lease, peering, request};
+use crate::api::authorize::Viewer;
+use crate::api::convert::{cluster, lease, peering, request};
 
 /// One object after a change.
 #[derive(Debug, Clone)]

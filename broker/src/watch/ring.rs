@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use comity_policy::Bundle;
 
-use super::event::Event;
-use crate::errors::RpcError;
+use crate::api::rpc_error::RpcError;
+use crate::watch::event::Event;
 
 /// Everything that one revision changed.
 #[derive(Debug)]

@@ -164,7 +164,7 @@ impl Federation {
 /// A join request with a fresh TLS key.
 pub(crate) fn join_request(cluster: &str, secret: &[u8], identity: &IdentityKey) -> (v1::JoinRequest, KeyAndCsr) {
     let key = KeyAndCsr::generate().unwrap();
-    let proof = identity.sign(comity_broker::rpc::federation::JOIN_PROOF_DOMAIN, &[key.csr.as_bytes()]);
+    let proof = identity.sign(comity_broker::api::rpc::federation_service::JOIN_PROOF_DOMAIN, &[key.csr.as_bytes()]);
     let request = v1::JoinRequest {
         cluster: cluster.to_owned(),
         secret: secret.to_vec(),

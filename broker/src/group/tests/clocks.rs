@@ -21,7 +21,7 @@ const SLACK: u64 = 400;
 
 /// The machine's clock, but for a wall clock that can be set.
 #[derive(Debug, Clone, Default)]
-pub(super) struct WallClock {
+pub(crate) struct WallClock {
     system: SystemClock,
     off_ms: Arc<AtomicI64>,
 }

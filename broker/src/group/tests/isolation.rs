@@ -1,7 +1,7 @@
 //! Brokers that cannot reach each other, and leaders whose process has ended.
 
-use super::line::{CUT, Lines, Open, WHOLE};
 use super::*;
+use crate::group::tests::line::{CUT, Lines, Open, WHOLE};
 
 /// Three brokers with lines between them, and who leads.
 async fn three_with_lines(federation: &Federation) -> (Vec<Broker>, Lines, usize) {

@@ -1,0 +1,182 @@
+//! `comity-broker recover`: a new group of one broker out of a copy that survived.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use comity_core::Timestamp;
+use comity_core::broker_record::BrokerRole;
+use comity_runtime::ca::CertificateAuthority;
+
+use crate::config::{Settings, ca_dir};
+use crate::disaster_recovery::rebuild::{self, RebuildError};
+use crate::provision::ensure_identity;
+use crate::replication::identity::GroupId;
+use crate::replication::member::MemberAddress;
+use crate::storage::{self, StorageError};
+
+/// Why it was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    /// What `rebuild` checks, too.
+    #[error(transparent)]
+    Checked(#[from] RebuildError),
+    /// The copy.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// There is no need.
+    #[error(
+        "broker {leader} leads a majority of the brokers: nothing has to be recovered; run `comity-broker rebuild` on the broker that is damaged, or give --force if that group is to be abandoned"
+    )]
+    GroupLives {
+        /// Who.
+        leader: u64,
+    },
+    /// The copy does not know where its broker is.
+    #[error("neither broker.json nor the copy says where broker {0} is; add it to `members` in broker.json")]
+    NoAddress(u64),
+    /// A file.
+    #[error("cannot copy {}: {source}", path.display())]
+    Copy {
+        /// What.
+        path: PathBuf,
+        /// What the operating system said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// What a copy holds, and what a group that is made of it would lack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Survey {
+    /// The broker whose copy it is.
+    pub id: u64,
+    /// Its last log entry.
+    pub last_index: u64,
+    /// Entries at the end of its log that it does not know to be committed. They are kept.
+    pub uncertain: u64,
+    /// When its last entry was made.
+    pub log_time: Timestamp,
+    /// Leases in force in it.
+    pub leases: usize,
+    /// Requests that wait in it.
+    pub queued: usize,
+    /// Other brokers that belong to the old group; each has to be rebuilt before it belongs to the new one.
+    pub others: Vec<u64>,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recovered {
+    /// The new group.
+    pub group: GroupId,
+    /// Where the old log is kept.
+    pub aside: Option<PathBuf>,
+}
+
+/// A copy that was read, and may be made the beginning of a new group.
+pub struct Recovery {
+    from: PathBuf,
+    settings: Settings,
+    ca: CertificateAuthority,
+    copy: storage::SurvivingCopy,
+    address: MemberAddress,
+}
+
+/// A copy of the copy, to be read: opening a log may cut off its torn end, and the original is to stay as it is.
+struct Work(PathBuf);
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Recovery {
+    /// Reads the copy in the data directory `from`.
+    ///
+    /// # Errors
+    /// [`RecoverError`]; also where a leader with a majority answers, unless `force`.
+    pub async fn read(from: &Path, force: bool) -> Result<Self, RecoverError> {
+        let settings = Settings::load(from).map_err(RebuildError::from)?;
+        let ca = CertificateAuthority::load(&ca_dir(from)).map_err(RebuildError::from)?;
+        let group_dir = from.join("group");
+        rebuild::not_running(&group_dir)?;
+        if !force {
+            let answers = rebuild::ask_members(&settings, &ca).await?;
+            if let Some((leader, _)) = rebuild::leading(&answers) {
+                return Err(RecoverError::GroupLives { leader });
+            }
+        }
+        let work = Work(from.join(format!("group.reading-{}", std::process::id())));
+        copy_dir(&group_dir, &work.0)?;
+        let id = settings.id;
+        let read = tokio::task::spawn_blocking(move || storage::read_copy(&work.0, id)).await;
+        let copy = read.map_err(|error| StorageError::Internal(error.to_string())).flatten()?;
+        let recorded = copy
+            .state
+            .brokers
+            .get(&id)
+            .map(|record| MemberAddress { raft: record.raft_address.clone(), client: record.client_address.clone() });
+        let Some(address) = recorded.or_else(|| settings.members.get(&id).cloned()) else {
+            return Err(RecoverError::NoAddress(id));
+        };
+        Ok(Self { from: from.to_owned(), settings, ca, copy, address })
+    }
+
+    /// What the copy holds.
+    #[must_use]
+    pub fn survey(&self) -> Survey {
+        let state = &self.copy.state;
+        let end = self.copy.end();
+        let others = state.brokers.iter().filter(|(id, it)| **id != self.settings.id && it.role != BrokerRole::Removed);
+        Survey {
+            id: self.settings.id,
+            last_index: end.index,
+            uncertain: end.index.saturating_sub(self.copy.committed.unwrap_or(0)),
+            log_time: state.log_time,
+            leases: state.live_leases().count(),
+            queued: state.queued_len(),
+            others: others.map(|(id, _)| *id).collect(),
+        }
+    }
+
+    /// The group whose copy it is.
+    #[must_use]
+    pub fn old_group(&self) -> Option<&GroupId> {
+        self.copy.group.as_ref()
+    }
+
+    /// Makes the new group, in the place of the copy, which is kept beside it.
+    ///
+    /// # Errors
+    /// [`RecoverError`].
+    pub async fn carry_out(self) -> Result<Recovered, RecoverError> {
+        let Self { from, settings, ca, copy, address } = self;
+        ensure_identity(&ca, settings.id, &from).map_err(RebuildError::from)?;
+        let fresh = from.join(format!("group.new-{}", std::process::id()));
+        let made = {
+            let fresh = fresh.clone();
+            tokio::task::spawn_blocking(move || storage::found_on(copy, &fresh, settings.id, address)).await
+        };
+        let group = made.map_err(|error| StorageError::Internal(error.to_string())).flatten()?;
+        let group_dir = from.join("group");
+        let aside = rebuild::set_aside(&group_dir)?;
+        fs::rename(&fresh, &group_dir).map_err(|source| RecoverError::Copy { path: fresh, source })?;
+        Ok(Recovered { group, aside })
+    }
+}
+
+fn copy_dir(from: &Path, to: &Path) -> Result<(), RecoverError> {
+    let fail = |source| RecoverError::Copy { path: from.to_owned(), source };
+    comity_runtime::atomic_file::create_private_dir(to).map_err(StorageError::from)?;
+    for entry in fs::read_dir(from).map_err(fail)? {
+        let entry = entry.map_err(fail)?;
+        let target = to.join(entry.file_name());
+        if entry.file_type().map_err(fail)?.is_dir() {
+            copy_dir(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target).map_err(fail)?;
+        }
+    }
+    Ok(())
+}

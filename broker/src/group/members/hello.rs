@@ -1,0 +1,277 @@
+//! How a broker finds its place in the group, at each start and after it lost its log.
+//!
+//! ```text
+//!   named in its own log, in this life ── no ──▶ says hello to every broker that it knows, until the leader admits it
+//!            │ yes
+//!   confirmed by a majority of the voters ── no ──▶ says hello to them, and stops if one knows more of its log than it has
+//!            │ yes
+//!   votes
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use comity_core::broker_record::BrokerRole;
+use comity_proto::raft::v1::hello_response::Verdict;
+use comity_proto::raft::v1::{GroupMember, HelloRequest, HelloResponse};
+use openraft::async_runtime::WatchReceiver as _;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tracing::{debug, info};
+
+use crate::group::elections::election_gate::Reason;
+use crate::group::members::admission;
+use crate::group::members::standing::Halt;
+use crate::group::{Group, Inner, Leadership};
+use crate::replication::identity::{GroupId, Incarnation};
+use crate::replication::member::MemberAddress;
+use crate::storage::Place;
+
+/// Between two rounds, while this broker has not found its place.
+const PAUSE: Duration = Duration::from_millis(150);
+/// Between two looks afterwards; a change of the members is seen at once.
+const SETTLED: Duration = Duration::from_secs(10);
+/// For one answer.
+const ANSWER: Duration = Duration::from_secs(1);
+/// For how many leases a leader must say that it is behind this broker, before it is believed.
+const LEASES: u32 = 3;
+
+/// What one broker answered.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// It knows of nothing that this broker lacks. With the incarnation of its own disk.
+    Fine(Incarnation),
+    /// It did not answer, or cannot say.
+    Nothing,
+    /// It says that it leads, with a log that ends before what this broker has applied.
+    Behind(Halt),
+    /// This broker must not go on.
+    Halt(Halt),
+}
+
+/// What a broker that looks for its place remembers between two rounds.
+#[derive(Default)]
+struct Search {
+    /// Where brokers are.
+    known: BTreeMap<u64, MemberAddress>,
+    /// Since when each leader says that its log ends before what this broker has applied.
+    behind: BTreeMap<u64, Instant>,
+    /// Whether it was said that this broker does not vote yet.
+    said: bool,
+}
+
+/// Runs until the group stops or its last handle is gone.
+pub(crate) async fn run(group: Weak<Inner>, stop: CancellationToken) {
+    let mut search = Search::default();
+    // Consensus answers once it has read the members from disk.
+    let Some(raft) = group.upgrade().map(|inner| inner.raft.clone()) else { return };
+    if raft.is_initialized().await.is_err() {
+        return;
+    }
+    drop(raft);
+    // One receiver for all rounds: each new one would take the present members for a change.
+    let Some(mut members) = group.upgrade().map(|inner| inner.raft.server_metrics()) else { return };
+    loop {
+        let Some(inner) = group.upgrade() else { return };
+        let settled = inner.find_place(&mut search).await;
+        // Held weakly while it waits.
+        drop(inner);
+        tokio::select! {
+            changed = members.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(if settled { SETTLED } else { PAUSE }) => {}
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+impl Inner {
+    /// One round; true once this broker votes, or has no vote and follows.
+    async fn find_place(self: &Arc<Self>, search: &mut Search) -> bool {
+        let (standing, me) = (&self.standing, self.config.id);
+        let membership = self.raft.server_metrics().borrow_watched().membership_config.clone();
+        let admitted = membership.get_node(&me).is_some_and(|node| node.incarnation == standing.incarnation());
+        standing.set_admitted(admitted);
+        let voters: BTreeSet<u64> = membership.voter_ids().collect();
+        if !(admitted && standing.is_confirmed()) {
+            // Addresses of founding members, of members in the log, and of those that others told of.
+            search.known.extend(self.config.members.clone());
+            search.known.extend(membership.nodes().map(|(id, node)| (*id, node.address.clone())));
+            search.known.remove(&me);
+            let answers = self.say_hello(&mut search.known).await;
+            let mut confirming: BTreeSet<u64> = voters.iter().copied().filter(|id| *id == me).collect();
+            let since = std::mem::take(&mut search.behind);
+            for (id, answer) in answers {
+                match answer {
+                    // A leader of the past may not know yet that another leads. It steps down within its lease.
+                    Answer::Behind(halt) => {
+                        let first = since.get(&id).copied().unwrap_or_else(Instant::now);
+                        search.behind.insert(id, first);
+                        if first.elapsed() > self.config.timing.election_max * LEASES {
+                            standing.halt(halt);
+                        }
+                    }
+                    // A voter that lost its log knows of nothing, whatever there was.
+                    Answer::Fine(peer) if membership.get_node(&id).is_some_and(|node| node.incarnation == peer) => {
+                        confirming.insert(id);
+                    }
+                    Answer::Fine(_) | Answer::Nothing => {}
+                    Answer::Halt(Halt::LogLost(reason)) => standing.lost(reason).await,
+                    Answer::Halt(halt) => standing.halt(halt),
+                }
+            }
+            if admitted && standing.halted().is_none() && is_majority(&confirming, &voters) {
+                standing.confirm();
+                info!(broker = me, incarnation = %standing.incarnation(), "this broker has its place in the group");
+            } else if !search.said {
+                search.said = true;
+                info!(broker = me, admitted, "this broker does not vote yet: it looks for the others");
+            }
+        }
+        self.elections.set(Reason::MayNotVote, !standing.may_vote());
+        standing.may_vote()
+    }
+
+    async fn say_hello(&self, known: &mut BTreeMap<u64, MemberAddress>) -> Vec<(u64, Answer)> {
+        let (last, applied) = (self.last_place(), self.applied_place());
+        let hello = HelloRequest {
+            broker: self.config.id,
+            incarnation: self.standing.incarnation().as_str().to_owned(),
+            group: self.standing.group().map(|group| group.as_str().to_owned()).unwrap_or_default(),
+            last_term: last.map_or(0, |last| last.term),
+            last_index: last.map_or(0, |last| last.index),
+            only_asks: false,
+        };
+        let asked = known.iter().map(|(id, address)| {
+            let hello = hello.clone();
+            async move { (*id, self.peers.hello(*id, address, hello, ANSWER).await) }
+        });
+        let mut answers = Vec::new();
+        let mut told = Vec::new();
+        for (id, answered) in futures::future::join_all(asked).await {
+            let answer = match answered {
+                Ok(answer) => {
+                    told.extend(answer.members.iter().map(|member| (member.id, address_of(member))));
+                    self.judge(id, &answer, applied)
+                }
+                Err(error) => {
+                    debug!(peer = id, %error, "no hello");
+                    Answer::Nothing
+                }
+            };
+            answers.push((id, answer));
+        }
+        known.extend(told);
+        answers
+    }
+
+    /// `applied` is what this broker had applied before it said hello. The leader's log reached that far when it
+    /// answered, and may be behind what was committed and applied here since.
+    pub(crate) fn judge(&self, peer: u64, answer: &HelloResponse, applied: Option<Place>) -> Answer {
+        // Read now, and not when the hello was sent: entries may have come since, and been acknowledged.
+        let (me, last) = (self.config.id, self.last_place());
+        match answer.verdict() {
+            Verdict::Removed => {
+                return Answer::Halt(Halt::Stopped(format!(
+                    "broker {me} was removed from its group; its number is never used again: make a broker with a new \
+                     number by `comity-broker add-identity`, and add it by `comity raft add-learner`"
+                )));
+            }
+            Verdict::OtherGroup => return Answer::Nothing,
+            Verdict::Unspecified | Verdict::Member | Verdict::Unknown | Verdict::Pending => {}
+        }
+        let acknowledged = (answer.acknowledged_index > 0)
+            .then_some(Place { term: answer.acknowledged_term, index: answer.acknowledged_index });
+        if acknowledged > last {
+            let (had, has) = (answer.acknowledged_index, last.map_or(0, |last| last.index));
+            return Answer::Halt(Halt::LogLost(format!(
+                "broker {me} had acknowledged log entry {had} to broker {peer}, but its log ends at entry {has}"
+            )));
+        }
+        let leads_to = (answer.leader_last_index > 0)
+            .then_some(Place { term: answer.leader_last_term, index: answer.leader_last_index });
+        // A leader has everything that was ever committed.
+        if let (Some(leads_to), Some(applied)) = (leads_to, applied)
+            && leads_to < applied
+        {
+            let what = format!("has a log that ends at entry {}", leads_to.index);
+            return Answer::Behind(self.ahead_of(peer, applied.index, &what));
+        }
+        Incarnation::from_wire(&answer.incarnation).map_or(Answer::Nothing, Answer::Fine)
+    }
+
+    /// The last entry that this broker has applied.
+    pub(crate) fn applied_place(&self) -> Option<Place> {
+        let applied = self.replica.look(|it| it.last_applied);
+        applied.map(|id| Place { term: id.leader_id.term, index: id.index })
+    }
+
+    /// The last entry of this broker's log.
+    pub(crate) fn last_place(&self) -> Option<Place> {
+        self.log.last_place()
+    }
+}
+
+impl Group {
+    /// Tells a peer what this broker knows of it and of the group. The leader admits one that belongs to the group.
+    pub(crate) fn serve_hello(&self, hello: &HelloRequest) -> Result<HelloResponse, Status> {
+        let inner = &self.inner;
+        let incarnation = Incarnation::from_wire(&hello.incarnation)
+            .ok_or_else(|| Status::invalid_argument("incarnation: it is empty; update the broker that calls"))?;
+        let membership = inner.raft.server_metrics().borrow_watched().membership_config.clone();
+        let role = inner.replica.look(|it| it.state.brokers.get(&hello.broker).map(|record| record.role));
+        let group = inner.standing.group();
+        let other_group = matches!((&group, GroupId::from_wire(&hello.group)), (Some(a), Some(b)) if *a != b);
+        let is_member = membership.get_node(&hello.broker).is_some_and(|node| node.incarnation == incarnation);
+        let leads = inner.leadership.borrow().is_leader();
+        let verdict = match role {
+            _ if other_group => Verdict::OtherGroup,
+            Some(BrokerRole::Removed) => Verdict::Removed,
+            _ if is_member => Verdict::Member,
+            Some(_) => {
+                if leads && !hello.only_asks {
+                    admission::admit(inner, hello.broker, incarnation.clone());
+                }
+                Verdict::Pending
+            }
+            None => Verdict::Unknown,
+        };
+        let acknowledged = inner.standing.acknowledged_by(hello.broker, &incarnation);
+        let leader = match *inner.leadership.borrow() {
+            Leadership::Leader { .. } => inner.config.id,
+            Leadership::Follower { leader } => leader.unwrap_or(0),
+        };
+        let leader_last = if leads { inner.last_place() } else { None };
+        let mut response = HelloResponse {
+            leader_last_term: leader_last.map_or(0, |place| place.term),
+            leader_last_index: leader_last.map_or(0, |place| place.index),
+            group: group.map(|group| group.as_str().to_owned()).unwrap_or_default(),
+            incarnation: inner.standing.incarnation().as_str().to_owned(),
+            has_log: inner.last_place().is_some(),
+            leader,
+            acknowledged_term: acknowledged.map_or(0, |place| place.term),
+            acknowledged_index: acknowledged.map_or(0, |place| place.index),
+            members: membership
+                .nodes()
+                .map(|(id, node)| GroupMember {
+                    id: *id,
+                    raft_address: node.address.raft.clone(),
+                    client_address: node.address.client.clone(),
+                    voter: membership.voter_ids().any(|voter| voter == *id),
+                })
+                .collect(),
+            ..HelloResponse::default()
+        };
+        response.set_verdict(verdict);
+        Ok(response)
+    }
+}
+
+/// Where a member is, as another broker told.
+pub(crate) fn address_of(member: &GroupMember) -> MemberAddress {
+    MemberAddress { raft: member.raft_address.clone(), client: member.client_address.clone() }
+}
+
+fn is_majority(some: &BTreeSet<u64>, voters: &BTreeSet<u64>) -> bool {
+    some.intersection(voters).count() * 2 > voters.len()
+}
