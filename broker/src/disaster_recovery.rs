@@ -1,4 +1,4 @@
-//! What a maintainer does after disks were lost, and what brokers note beforehand to make it possible.
+//! Recovery after lost disks: the commands `rebuild` and `recover`, and the member list that they need.
 
 pub mod rebuild;
 pub mod recover;

@@ -1,15 +1,12 @@
-//! The broker group: one handle over consensus, disk and peers.
+//! A broker's handle on its Raft group.
 //!
 //! ```text
 //!   propose ──▶ leader? ── yes ─▶ log (fsync on a majority) ─▶ apply ─▶ observer ─▶ reply
 //!                  └── no ─▶ Propose RPC to the leader, one hop
-//!   read ─────▶ read index from the leader ─▶ wait until applied here ─▶ look at the state
+//!   read ─────▶ read index from the leader ─▶ wait until applied here ─▶ read the state
 //! ```
 //!
-//! Who belongs to it: `founding` begins a group, `hello` is how a broker finds its place and how one that lost its log
-//! comes back, `standing` says whether it votes, `admission` and `membership` are what the leader changes.
-//!
-//! What this module never does: decide what to propose, or look into a command but those about its own members.
+//! Callers decide what to propose; this module reads only the commands about its own members.
 
 pub(crate) mod clocks;
 pub(crate) mod consensus;
@@ -42,7 +39,7 @@ use elections::election_gate::ElectionGate;
 use elections::follow_leadership::{self, Judge};
 use elections::{failover, slow_disk};
 use heard::Heard;
-use members::standing::Standing;
+use members::eligibility::Eligibility;
 use members::{admission, hello};
 use tokio::sync::{Mutex, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -62,20 +59,20 @@ pub use clocks::member_clocks::MAX_WALL_OFFSET;
 pub use elections::leadership::{Leadership, Tenure};
 pub use group_config::{GroupConfig, Timing};
 pub use group_error::{GroupError, Unavailable};
+pub use members::eligibility::Halt;
 pub use members::founding::Founded;
-pub use members::standing::Halt;
 pub use read::Consistency;
 pub use status::{GroupStatus, MemberStatus, Role};
 
 pub(crate) use heard::MAX_CLUSTERS_PER_REPORT;
 
-/// What a group needs from outside.
+/// Dependencies of a group.
 pub struct GroupDeps {
-    /// Looks on.
+    /// Notified of applied entries.
     pub observer: Arc<dyn ApplyObserver>,
-    /// This broker's wall clock, and ages. Log time goes by the machine's monotonic clock, Raft's timers by tokio's.
+    /// Wall clock and ages. Log time uses the machine's monotonic clock; Raft's timers use tokio's.
     pub clock: Arc<dyn Clock>,
-    /// This broker's identity towards its peers.
+    /// This broker's client identity.
     pub tls: ClientTls,
 }
 
@@ -92,10 +89,10 @@ pub(crate) struct Inner {
     pub(crate) peers: Peers,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) heard: Heard,
-    pub(crate) standing: Standing,
-    /// While the group that this broker founded does not have all its founding members yet.
+    pub(crate) eligibility: Eligibility,
+    /// Set while the group that this broker founded lacks founding members.
     forming: AtomicBool,
-    /// One change of the members at a time.
+    /// Held during a membership change: one at a time.
     changing: Arc<Mutex<()>>,
     clocks: Clocks,
     elections: ElectionGate,
@@ -103,24 +100,24 @@ pub(crate) struct Inner {
     pub(crate) snapshots: storage::SnapshotDir,
     log: storage::LogStore,
     leadership: watch::Receiver<Leadership>,
-    /// Since when no leader is known, while none is.
+    /// Since when no leader is known; `None` while one is.
     leaderless: watch::Receiver<Option<Instant>>,
-    /// One permit a proposal in flight.
+    /// One permit per proposal in flight.
     in_flight: Semaphore,
     pub(crate) stop: CancellationToken,
     tasks: TaskTracker,
 }
 
 impl Group {
-    /// Opens the disk and starts consensus. Serves nothing by itself: see [`crate::transport::service`].
+    /// Opens the disk and starts consensus. [`crate::transport::service`] serves the peers.
     ///
     /// # Errors
-    /// [`GroupError`] where the disk is damaged, of another broker or of a later release.
+    /// [`GroupError`] if the disk is damaged, belongs to another broker or has a later release's format.
     pub async fn start(config: GroupConfig, deps: GroupDeps) -> Result<Self, GroupError> {
         let raft_config = Arc::new(config.raft_config()?);
         let disk = storage::open(&config.data, config.id, deps.observer).await?;
-        let standing = Standing::new(disk.identity, disk.is_blank);
-        let peers = Peers::new(config.id, config.trust_domain.clone(), deps.tls, standing.clone());
+        let eligibility = Eligibility::new(disk.identity, disk.is_blank);
+        let peers = Peers::new(config.id, config.trust_domain.clone(), deps.tls, eligibility.clone());
         let raft = Raft::new(config.id, raft_config, peers.clone(), disk.log.clone(), disk.state_machine)
             .await
             .map_err(|error| GroupError::Raft(error.to_string()))?;
@@ -140,7 +137,7 @@ impl Group {
             peers,
             clock: deps.clock,
             heard,
-            standing,
+            eligibility,
             forming: AtomicBool::new(false),
             changing: Arc::default(),
             contact,
@@ -153,48 +150,48 @@ impl Group {
             tasks,
             config,
         });
-        tasks_of(&inner);
+        spawn_tasks(&inner);
         info!(broker = inner.config.id, revision = *inner.replica.revision().borrow(), "group opened");
         Ok(Self { inner })
     }
 
-    /// Who leads, as this broker knows it.
+    /// Subscribes to the leader as known here.
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.inner.leadership.clone()
     }
 
-    /// Ends once no leader was known here for `limit` without a break. What waits for one then does better elsewhere.
+    /// Waits until no leader was known for `limit`; callers then try another broker.
     pub async fn without_leader_for(&self, limit: Duration) {
         self.inner.leaderless_for(limit).await;
     }
 
-    /// The last applied revision.
+    /// Subscribes to the last applied revision.
     pub fn revision(&self) -> watch::Receiver<u64> {
         self.inner.replica.revision()
     }
 
-    /// How many times this broker synced its log to disk since it started: many entries share one.
+    /// Log fsyncs since start; entries share them.
     pub fn log_syncs(&self) -> u64 {
         self.inner.log.syncs()
     }
 
-    /// How long log entries and votes take to the disk.
+    /// Histogram of fsync times of log entries and votes.
     pub fn log_sync_seconds(&self) -> prometheus::Histogram {
         self.inner.log.disk().seconds()
     }
 
-    /// Ends when this broker's part in the group has ended, with the reason: the disk failed, it must not go on, or
+    /// Waits until this broker left the group, and returns why: the disk failed, it must not continue, or
     /// [`shutdown`](Self::shutdown) was called. The process should then exit.
     pub async fn stopped(&self) -> Halt {
         let reason = tokio::select! {
-            halt = self.inner.standing.until_halted() => return halt,
+            halt = self.inner.eligibility.until_halted() => return halt,
             reason = consensus::until_stopped(&self.inner.raft) => reason,
         };
         let disk = self.inner.log.disk().fault();
         Halt::Stopped(disk.or_else(|| storage::fault_in(&self.inner.config.data, &reason)).unwrap_or(reason))
     }
 
-    /// Stops consensus and lets go of the disk. A leader first hands over to a follower, where there is one.
+    /// Hands over leadership if possible, stops consensus and closes the disk.
     pub async fn shutdown(&self) {
         self.inner.hand_over().await;
         self.inner.stop.cancel();
@@ -209,7 +206,7 @@ impl Group {
 }
 
 impl Drop for Inner {
-    /// Ends the tasks beside consensus also where nobody called `shutdown`.
+    /// Stops background tasks even if nobody called `shutdown`.
     fn drop(&mut self) {
         self.stop.cancel();
     }
@@ -221,14 +218,14 @@ impl std::fmt::Debug for Group {
     }
 }
 
-/// What the process before knew of time.
+/// Clocks saved by the previous process.
 async fn restored_clocks(config: &GroupConfig) -> clock_file::Restored {
     let data = config.data.clone();
     tokio::task::spawn_blocking(move || clock_file::restore(&data)).await.unwrap_or_default()
 }
 
-/// Starts what runs beside consensus. The tasks hold the group weakly, so that dropping every handle ends them.
-fn tasks_of(inner: &Arc<Inner>) {
+/// Starts background tasks. They hold the group weakly, so dropping every handle ends them.
+fn spawn_tasks(inner: &Arc<Inner>) {
     let (weak, clock, stop) = (Arc::downgrade(inner), Arc::clone(&inner.clock), inner.stop.clone());
     inner.tasks.spawn(clock_exchange::run(weak.clone(), Arc::clone(&clock), stop.clone()));
     inner.tasks.spawn(heard::report(weak.clone(), clock, stop.clone()));

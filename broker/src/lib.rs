@@ -1,7 +1,7 @@
-//! The Comity broker: it matches requests with offers, keeps the ledger of what is lent, and carries the handshakes by
-//! which clusters peer. Replicated by Raft.
+//! The Comity broker: matches requests with offers, keeps the ledger of leases, and relays peering handshakes. Raft
+//! replicates its state.
 //!
-//! What this crate never does: touch a workload, read a secret it carries, or change the state anywhere but in
+//! This crate never touches a workload, never reads a secret that it relays, and changes the state only in
 //! [`comity_core::State::apply`].
 //!
 //! ```text

@@ -1,5 +1,5 @@
-//! The data that brokers of one group replicate: log entries, members, proposals. Consensus, disk and transport build on
-//! it; it depends on none of them.
+//! The data that brokers of one group replicate: log entries, members, proposals. Consensus, disk and transport build
+//! on it; it depends on none of them.
 
 pub(crate) mod command_codec;
 pub(crate) mod entry_codec;

@@ -1,17 +1,17 @@
-//! What a broker keeps on disk.
+//! The data directory of a broker.
 //!
 //! ```text
-//!   <data>/format      the directory's broker, incarnation and group
+//!   <data>/format      broker, incarnation and group of the directory
 //!   <data>/log/        vote and log entries in checksummed chunks (raft-log)
-//!   <data>/reached     how far the log is known to have reached
+//!   <data>/reached     position that the log is known to have reached
 //!   <data>/snapshots/  the last two snapshots, each with a checksum
-//!   <data>/lost-N/     what was left of an earlier life
+//!   <data>/lost-N/     remains of an earlier incarnation
 //! ```
 //!
-//! A torn end of the log, which a crash leaves, is cut off: nobody was told that it was written. A log that is gone, or
-//! ends before what `reached` or a snapshot prove, begins a new life: see `lost`. Any other damage stops the broker: to
-//! guess would be to forget a vote or an acknowledged entry. What the operating system says of the disk (full,
-//! read-only, failing) is no damage: it stops the broker as well, which goes on where it was once that is mended.
+//! A torn end of the log after a crash is truncated: it was never acknowledged. A log that is missing, or ends before
+//! `reached` or a snapshot, starts a new incarnation: see `lost`. Any other damage stops the broker, because guessing
+//! could forget a vote or an acknowledged entry. A fault of the disk (full, read-only, failing) also stops it; once the
+//! fault is fixed, the broker continues.
 
 mod apply_observer;
 mod disk_fault;
@@ -49,7 +49,7 @@ pub use disk_fault::DiskFault;
 pub(crate) use disk_watch::DiskWatch;
 pub(crate) use log_store::LogStore;
 pub(crate) use marker::DiskIdentity;
-pub(crate) use reached::Place;
+pub(crate) use reached::LogPosition;
 pub(crate) use replica::Replica;
 pub(crate) use snapshot_dir::{IncomingSnapshot, SnapshotDir};
 pub use snapshot_file::SnapshotHandle;
@@ -57,7 +57,7 @@ pub use state_machine::StateMachine;
 pub use storage_error::StorageError;
 pub(crate) use surviving_copy::{SurvivingCopy, found_on, read as read_copy};
 
-/// The sentence about a fault of the disk that stopped consensus, which passes on only its text.
+/// Describes a disk fault that stopped consensus, from the text of its error.
 pub(crate) fn fault_in(data: &Path, reason: &str) -> Option<String> {
     let fault = DiskFault::of_text(reason)?;
     Some(StorageError::Disk { path: data.to_owned(), fault, reason: reason.to_owned() }.to_string())
@@ -66,7 +66,7 @@ pub(crate) fn fault_in(data: &Path, reason: &str) -> Option<String> {
 /// An opened data directory.
 pub(crate) struct Disk {
     pub(crate) identity: DiskIdentity,
-    /// Whether its log was empty: in this life it has acknowledged nothing yet.
+    /// Whether the log was empty: this incarnation has acknowledged nothing yet.
     pub(crate) is_blank: bool,
     pub(crate) log: LogStore,
     pub(crate) state_machine: StateMachine,
@@ -74,11 +74,11 @@ pub(crate) struct Disk {
     pub(crate) snapshots: SnapshotDir,
 }
 
-/// Opens, or makes, the data directory of broker `id`, and tells the observer the state of its newest snapshot. A
-/// directory that lost its log is set aside, and a new life begins in its place.
+/// Opens or creates the data directory of broker `id`, and passes the state of its newest snapshot to the observer. If
+/// the log was lost, sets the remains aside and starts a new incarnation.
 ///
 /// # Errors
-/// [`StorageError`], which names the file and the remedy.
+/// [`StorageError`] with the file and the remedy.
 pub(crate) async fn open(data: &Path, id: u64, observer: Arc<dyn ApplyObserver>) -> Result<Disk, StorageError> {
     let data = data.to_owned();
     tokio::task::spawn_blocking(move || open_blocking(&data, id, observer))
@@ -96,28 +96,29 @@ fn open_blocking(data: &Path, id: u64, observer: Arc<dyn ApplyObserver>) -> Resu
             Some(loaded) => (loaded.state, loaded.meta.last_log_id, loaded.meta.last_membership),
             None => (State::default(), None, openraft::StoredMembership::default()),
         };
-    tracing::info!(revision = state.revision, took = ?began.elapsed(), "state read from the newest snapshot, if there is one");
+    tracing::info!(revision = state.revision, took = ?began.elapsed(), "state read from the newest snapshot, if there \
+        is one");
     observer.restored(&state);
     let replica = Arc::new(Replica::new(state, last_applied, membership, observer));
     let state_machine = StateMachine::new(Arc::clone(&replica), snapshots.clone());
     Ok(Disk { identity, is_blank: log.is_blank(), log, state_machine, replica, snapshots })
 }
 
-/// The log, and whose it is.
+/// Opens the log and its identity.
 fn open_log(data: &Path, id: u64) -> Result<(DiskIdentity, LogStore), StorageError> {
     let marker = Marker::read(data, id)?;
     let group = marker.as_ref().and_then(|marker| marker.group.clone());
-    let mut loss = lost::without_opening(data, marker.as_ref());
+    let mut loss = lost::loss_before_opening_log(data, marker.as_ref());
     if loss.is_none() {
         let reached = Reached::open(data);
         let log = LogStore::open(&data.join("log"), reached.clone())?;
         loss = match &marker {
             None if !log.is_blank() => Some("the file that says whose log this is, \"format\", is gone".to_owned()),
-            _ => lost::by_the_end(data, log.last_place(), reached.get()),
+            _ => lost::loss_shown_by_log_end(data, log.last_position(), reached.get()),
         };
         match (&loss, marker) {
             (None, Some(marker)) => return Ok((DiskIdentity::new(data, marker), log)),
-            // New, or not marked yet: a start that was broken off.
+            // New, or an earlier start was interrupted.
             (None, None) => {
                 let marker = Marker::fresh(id, None);
                 marker.write(data)?;

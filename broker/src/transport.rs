@@ -1,8 +1,7 @@
-//! How the brokers of one group speak to each other: gRPC over mutual TLS, payloads as JSON, entries as the bytes that
-//! each broker stores.
+//! gRPC between the brokers of a group, over mutual TLS: JSON payloads, log entries as stored.
 //!
-//! Only brokers of the same federation are let in, by the SPIFFE id in their certificate; a broker speaks for itself
-//! only, so that none can vote or append in another's name. Messages are bounded in bytes, both ways.
+//! Callers are authenticated as brokers of the federation by SPIFFE id, and may vote and append only in their own name.
+//! Messages are bounded in both directions.
 
 mod calling_broker;
 mod forward;

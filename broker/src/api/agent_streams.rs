@@ -1,5 +1,5 @@
-//! One live stream per cluster on this broker: a newer one replaces the older, for the older may be a dead connection
-//! that nobody has noticed yet.
+//! Allows one live stream per cluster on this broker. A newer stream replaces the older one, which may be a dead
+//! connection.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ pub struct AgentStreams {
     live: Arc<Mutex<Live>>,
 }
 
-/// A stream's place; given back when dropped.
+/// A cluster's slot for its stream; released on drop.
 #[derive(Debug)]
 pub struct Seat {
     streams: AgentStreams,
@@ -25,7 +25,7 @@ pub struct Seat {
 }
 
 impl AgentStreams {
-    /// Takes the cluster's place; whoever had it is told to end.
+    /// Takes the cluster's slot; the previous stream is told to end.
     #[must_use]
     pub fn take(&self, cluster: &ClusterId) -> Seat {
         let replaced = CancellationToken::new();
@@ -44,7 +44,7 @@ impl AgentStreams {
 }
 
 impl Seat {
-    /// Ends when a newer stream of the same cluster took over.
+    /// Waits until a newer stream of the same cluster takes over.
     pub async fn replaced(&self) {
         self.replaced.cancelled().await;
     }

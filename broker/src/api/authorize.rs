@@ -1,7 +1,5 @@
-//! Who may call what. One table, default deny; the roles come from the policy bundle in force.
-//!
-//! The table answers for the call as a whole. What a caller may see or touch of it (this tenant's requests, that
-//! cluster's leases) is [`Viewer`]'s part.
+//! Authorization: one default-deny table of RPCs, with roles from the policy bundle in force. [`Viewer`] decides about
+//! single objects.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +10,7 @@ use comity_policy::{Bundle, Roles, TenantRole};
 use crate::api::caller::Caller;
 use crate::api::rpc_error::RpcError;
 
-/// Every call of the API.
+/// Every RPC of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "each is the RPC of the same name")]
 pub enum Rpc {
@@ -47,10 +45,10 @@ pub enum Rpc {
     Connect,
 }
 
-/// Kinds of callers, as the table names them.
+/// Kinds of callers in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Who {
-    /// Nobody needs to say who they are: a secret in the call, or nothing at all, is enough.
+    /// No authentication; the call may carry a secret.
     Anyone,
     /// A cluster.
     Cluster,
@@ -60,14 +58,14 @@ enum Who {
     Submitter,
     /// A user who operates some institution.
     Operator,
-    /// A maintainer of the federation; before any bundle is in force, who the configuration names.
+    /// A maintainer of the federation; a bootstrap admin while no bundle is in force.
     Admin,
     /// A broker of the group.
     Broker,
 }
 
 impl Rpc {
-    /// The table.
+    /// The authorization table.
     const fn allows(self) -> &'static [Who] {
         use Who::{Admin, Anyone, Broker, Cluster, Member, Operator, Submitter};
         match self {
@@ -98,8 +96,7 @@ impl Rpc {
     }
 }
 
-/// Lets a call through, or says why not. `bootstrap` are the SPIFFE ids that count as maintainers while no bundle is in
-/// force.
+/// Checks the table. `bootstrap`: SPIFFE ids that count as maintainers while no bundle is in force.
 pub fn authorize(
     rpc: Rpc,
     caller: &Caller,
@@ -129,7 +126,7 @@ pub fn authorize(
     Err(denied(format!("{} may not call {rpc:?}", caller.name()), bundle.is_some()).into())
 }
 
-/// Roles of a user; clusters and brokers have none.
+/// Roles of a user; none for clusters and brokers.
 #[must_use]
 pub fn roles_of(caller: &Caller, bundle: Option<&Bundle>) -> Roles {
     match (caller, bundle) {
@@ -147,10 +144,10 @@ fn denied(reason: String, policy_in_force: bool) -> Refusal {
     Refusal::new(Code::PermissionDenied, reason, remedy)
 }
 
-/// What a caller may see.
+/// The objects that a caller may see.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Viewer {
-    /// Everything.
+    /// Sees everything.
     all: bool,
     /// Requests and leases of these tenants.
     tenants: BTreeSet<TenantId>,
@@ -159,12 +156,12 @@ pub struct Viewer {
     /// Clusters whose summaries and peerings are visible, but not their leases: those that a user's tenants belong
     /// with.
     related: BTreeSet<ClusterId>,
-    /// Offers of all members, summed up: what a tenant may ask for.
+    /// Sees the sums of all offers.
     offers: bool,
 }
 
 impl Viewer {
-    /// What `caller` may see under `bundle`.
+    /// View of `caller` under `bundle`.
     #[must_use]
     pub fn of(caller: &Caller, bundle: Option<&Bundle>) -> Self {
         if let Caller::Cluster(_, cluster) = caller {
@@ -230,7 +227,7 @@ impl Viewer {
     }
 }
 
-/// Lets a user submit for a tenant, and a cluster for the tenants of its own institution, from itself.
+/// Permits a user to submit for a tenant, and a cluster for tenants of its institution with itself as origin.
 pub fn may_submit(
     caller: &Caller,
     bundle: Option<&Bundle>,
@@ -247,7 +244,7 @@ pub fn may_submit(
         .at("spec.tenant", tenant))
 }
 
-/// What a cluster may ask for or give back: what comes from itself, for tenants of the institution that owns it.
+/// Permits a cluster to act as origin for tenants of its institution.
 fn may_act_from(
     cluster: &ClusterId,
     bundle: Option<&Bundle>,
@@ -276,12 +273,13 @@ fn may_act_from(
         .map_err(|refusal| refusal.at("spec.tenant", tenant))
 }
 
-/// Lets a user touch what `owner` submitted for a tenant: their own as a submitter, everybody's as an admin of the
-/// tenant. Lets a cluster touch what comes from itself for tenants of its institution.
+/// Permits changes to an object that `owner` submitted: by its owner as a submitter, by admins of the tenant, and by
+/// the origin cluster for tenants of its institution.
 pub fn may_change(
     caller: &Caller,
     bundle: Option<&Bundle>,
-    (tenant, origin): (&TenantId, &ClusterId),
+    tenant: &TenantId,
+    origin: &ClusterId,
     owner: &str,
 ) -> Result<(), Refusal> {
     if let Caller::Cluster(_, cluster) = caller {
@@ -295,7 +293,7 @@ pub fn may_change(
     Err(denied(format!("{} is neither its owner nor an admin of tenant {tenant}", caller.name()), bundle.is_some()))
 }
 
-/// Lets a user ask what would happen to a tenant's request.
+/// Permits a user to quote a tenant's request.
 pub fn may_view_tenant(caller: &Caller, bundle: Option<&Bundle>, tenant: &TenantId) -> Result<(), Refusal> {
     if roles_of(caller, bundle).may_view(tenant.as_str()) {
         return Ok(());
@@ -303,7 +301,7 @@ pub fn may_view_tenant(caller: &Caller, bundle: Option<&Bundle>, tenant: &Tenant
     Err(denied(format!("{} has no role in tenant {tenant}", caller.name()), bundle.is_some()).at("spec.tenant", tenant))
 }
 
-/// Lets a user invite a cluster.
+/// Permits a user to invite a cluster.
 pub fn may_invite(caller: &Caller, bundle: Option<&Bundle>, cluster: &ClusterId) -> Result<(), Refusal> {
     let bundle_says = match (caller, bundle) {
         // A cluster that no document names is refused by the command itself, with a better reason.

@@ -1,4 +1,4 @@
-//! Who calls: the SPIFFE id of the verified certificate, and nothing else.
+//! The authenticated caller: the SPIFFE id of its verified certificate.
 
 use std::time::SystemTime;
 
@@ -8,7 +8,7 @@ use comity_runtime::tls::PeerInfo;
 
 use crate::api::rpc_error::RpcError;
 
-/// Who calls.
+/// An authenticated caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Caller {
     /// Showed no certificate.
@@ -22,7 +22,7 @@ pub enum Caller {
 }
 
 impl Caller {
-    /// From what the TLS handshake proved. A certificate that ended while its connection stayed open proves nothing.
+    /// From the TLS handshake; refuses a certificate that has expired since.
     pub fn of(peer: Option<&PeerInfo>, now: SystemTime) -> Result<Self, RpcError> {
         let Some(PeerInfo { spiffe: Some(id), .. }) = peer else { return Ok(Self::Anonymous) };
         if peer.is_some_and(|peer| peer.has_expired(now)) {
@@ -56,7 +56,7 @@ impl Caller {
         }
     }
 
-    /// As the log names it.
+    /// The actor in log entries.
     #[must_use]
     pub fn actor(&self) -> Actor {
         match self {

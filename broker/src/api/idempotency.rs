@@ -1,12 +1,11 @@
-//! Idempotency keys of calls: checked at the edge, remembered by apply.
+//! Validates idempotency keys; apply remembers them.
 
 use comity_core::limits::MAX_IDEMPOTENCY_KEY_BYTES;
 use comity_core::{Idempotency, Refusal};
 use prost::Message;
 use sha2::{Digest as _, Sha256};
 
-/// Ties a call to its key. `call` names the RPC, `body` is the message with its key taken out, in prost's canonical
-/// encoding.
+/// Binds a key to a call. `call` names the RPC; `body` is the message with its key field cleared.
 pub fn of_call<M: Message>(caller: &str, key: &str, call: &str, body: &M) -> Result<Idempotency, Refusal> {
     let printable = key.chars().all(|c| c.is_ascii_graphic());
     if key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_BYTES || !printable {

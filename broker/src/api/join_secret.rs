@@ -1,5 +1,5 @@
-//! Secrets of join tokens. Derived rather than drawn, so that a repeated invitation gives the same token from any
-//! broker, while the log holds no more than a hash.
+//! Secrets of join tokens. They are derived, not random: a repeated invitation gives the same token on any broker,
+//! while the log holds only a hash.
 
 use comity_core::ClusterId;
 use comity_runtime::ca::CertificateAuthority;
@@ -8,13 +8,13 @@ use comity_runtime::secret::Secret;
 
 const PURPOSE: &str = "comity-join-secret-v1";
 
-/// The secret for an invitation of `cluster` by `caller` under an idempotency key. Whoever lacks the authority's
-/// private key cannot compute it.
+/// Derives the secret for an invitation of `cluster` by `caller` under an idempotency key. Requires the authority's
+/// private key.
 pub fn derive(ca: &CertificateAuthority, caller: &str, cluster: &ClusterId, key: &str) -> Secret<[u8; SECRET_BYTES]> {
     ca.derive_secret(PURPOSE, &[caller.as_bytes(), cluster.as_str().as_bytes(), key.as_bytes()])
 }
 
-/// What goes into the log.
+/// Hash of the secret, for the log.
 #[must_use]
 pub fn hash_hex(secret: &[u8]) -> String {
     hex::encode(hash_secret(secret))

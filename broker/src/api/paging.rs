@@ -1,18 +1,18 @@
-//! Pages of lists. A token says after which key the next page begins; it means something to this list only.
+//! Pages of lists. A token holds the last key of the previous page and is valid for one list only.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use comity_core::Refusal;
 use comity_proto::v1;
 
-/// Items on a page that does not say.
+/// Default page size.
 const DEFAULT_SIZE: u32 = 100;
-/// Most items on a page: 500 offers summed up stay far below a message's limit.
+/// Maximum page size: 500 offer summaries stay far below the message limit.
 const MAX_SIZE: u32 = 500;
 /// Bytes of a token: the longest key is a DNS label.
 const MAX_TOKEN_BYTES: usize = 256;
 
-/// What page of which list.
+/// A requested page of one list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     list: &'static str,
@@ -21,7 +21,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Parses what a caller wants of `list`.
+    /// Parses a page request for `list`.
     pub fn parse(page: Option<v1::PageRequest>, list: &'static str) -> Result<Self, Refusal> {
         let page = page.unwrap_or_default();
         let size = match page.size {
@@ -61,7 +61,7 @@ impl Page {
         self.after.as_deref().map(parse).transpose()
     }
 
-    /// Takes a page's worth of `items`, which begin after the page's key; each comes with its own key.
+    /// Takes one page of `items`, which start after the page's key; each item comes with its key.
     pub fn take<K: ToString, T>(&self, items: impl Iterator<Item = (K, T)>, revision: u64) -> (Vec<T>, v1::PageInfo) {
         let mut items = items.peekable();
         let (mut page, mut last) = (Vec::new(), None);

@@ -1,5 +1,5 @@
-//! The gRPC services, one file each. A call goes: who calls → what the table says → parse → what policy says of this
-//! object → propose or read → convert.
+//! The gRPC services, one file each. Steps of a call: authenticate → authorization table → parse → policy on the object
+//! → propose or read → convert.
 
 pub mod agent_service;
 pub mod explain_failure;
@@ -13,13 +13,13 @@ pub mod raft_service;
 pub mod request_service;
 pub mod watch_service;
 
-/// Bytes of one message, but for agents: the largest policy bundle with room to spare.
+/// Maximum bytes of a message from users: the largest policy bundle, with room to spare.
 pub const MAX_MESSAGE_BYTES: usize = 4 << 20;
-/// Bytes of one message of an agent: an offer of ten thousand nodes.
+/// Maximum bytes of a message from an agent: an offer of 10,000 nodes.
 pub const MAX_AGENT_MESSAGE_BYTES: usize = 20 << 20;
 
-/// Implements a service's trait by functions of the same names that return what they mean: each reply is wrapped, each
-/// error counted and given its code and details.
+/// Implements a service trait by inherent functions of the same names that return plain results; wraps each reply,
+/// counts each error and converts it to a status.
 macro_rules! serve {
     ($service:ident for $type:ty { $($name:ident: $input:ident -> $output:ident;)+ }) => {
         #[tonic::async_trait]

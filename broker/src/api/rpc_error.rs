@@ -1,4 +1,4 @@
-//! What a caller is told when something is not done: a gRPC code, one sentence, and an encoded `ErrorDetail`.
+//! Errors of calls: a gRPC code, one sentence, and an encoded `ErrorDetail`.
 
 use comity_core::Refusal;
 use comity_core::refusal::Code as RefusalCode;
@@ -13,7 +13,7 @@ use crate::group::Unavailable;
 /// Why a call was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum RpcError {
-    /// Refused: by the edge, by policy, or by apply.
+    /// Refused by parsing, policy or apply.
     #[error("{0}")]
     Refused(#[from] Refusal),
     /// The broker group cannot answer now.
@@ -22,35 +22,35 @@ pub enum RpcError {
     /// The caller showed no certificate, or one that has ended.
     #[error("{reason}")]
     Unauthenticated {
-        /// What is missing.
+        /// The error.
         reason: &'static str,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
     /// The broker no longer has the events after a revision.
     #[error("the events after revision {from} are gone; the oldest kept is {oldest}")]
     ResyncRequired {
-        /// Where the watcher wanted to go on.
+        /// Revision to resume from.
         from: u64,
-        /// Oldest revision that is still here.
+        /// Oldest revision kept.
         oldest: u64,
     },
     /// A watcher did not keep up.
     #[error("the watcher did not keep up and was cut off after revision {last}")]
     WatcherTooSlow {
-        /// Last revision that was sent to it whole.
+        /// Last revision sent completely.
         last: u64,
     },
     /// A peer has too much under way.
     #[error("{what}, which is the limit of one peer")]
     TooMany {
-        /// What there is too much of, with its number.
+        /// The exceeded limit, with its number.
         what: String,
     },
     /// A newer stream of the same cluster took over.
     #[error("a newer stream of cluster {cluster} took over")]
     Superseded {
-        /// Whose.
+        /// The cluster.
         cluster: String,
     },
     /// The broker stops.
@@ -59,13 +59,13 @@ pub enum RpcError {
     /// Something in this broker failed; the log has the details.
     #[error("{what} failed in this broker")]
     Internal {
-        /// What failed.
+        /// The failed operation.
         what: &'static str,
     },
 }
 
 impl RpcError {
-    /// Both say the same: a stable code, a sentence, and what to do.
+    /// Stable code, reason and remedy.
     #[must_use]
     pub fn detail(&self) -> v1::ErrorDetail {
         let detail = |code: &str, remedy: &str| v1::ErrorDetail {
@@ -126,7 +126,7 @@ pub fn refusal_status(refusal: &Refusal) -> Status {
     status(grpc_code(refusal.code), &refusal_detail(refusal))
 }
 
-/// A refusal as the API carries it.
+/// Converts a refusal to the API message.
 #[must_use]
 pub fn refusal_detail(refusal: &Refusal) -> v1::ErrorDetail {
     v1::ErrorDetail {
@@ -138,7 +138,7 @@ pub fn refusal_detail(refusal: &Refusal) -> v1::ErrorDetail {
     }
 }
 
-/// A status that carries `detail` in its metadata and reads well without it.
+/// A status with `detail` in its metadata and a readable message.
 #[must_use]
 pub fn status(code: Code, detail: &v1::ErrorDetail) -> Status {
     let message =

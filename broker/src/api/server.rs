@@ -27,14 +27,14 @@ use crate::context::Context;
 use crate::group::Group;
 use crate::transport;
 
-/// Connections of agents and users together: more than a broker's share of ten thousand agents.
+/// Maximum connections of agents and users: more than a broker's share of 10,000 agents.
 const MAX_CONNECTIONS: usize = 16_384;
-/// Calls and streams of one connection at the same time.
+/// Maximum concurrent calls and streams per connection.
 const MAX_STREAMS: u32 = 256;
-/// Between pings; a peer that is gone is noticed after this and the next.
+/// HTTP/2 ping interval and timeout.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A call that is not a stream is given up after this; proposals give up sooner.
+/// Timeout of unary calls; proposals time out earlier.
 const CALL_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// Serves agents and users until `stop`.
@@ -73,38 +73,38 @@ pub async fn serve_clients(
         .add_service(health_service)
         .add_optional_service(reflection)
         .add_service(
-            FederationServiceServer::new(federation_service::Federation { context: context.clone() })
+            FederationServiceServer::new(federation_service::FederationHandlers { context: context.clone() })
                 .max_decoding_message_size(MAX_MESSAGE_BYTES),
         )
         .add_service(
-            OfferServiceServer::new(offer_service::Offers { context: context.clone() })
+            OfferServiceServer::new(offer_service::OfferHandlers { context: context.clone() })
                 .max_decoding_message_size(MAX_MESSAGE_BYTES),
         )
         .add_service(
-            RequestServiceServer::new(request_service::Requests { context: context.clone() })
+            RequestServiceServer::new(request_service::RequestHandlers { context: context.clone() })
                 .max_decoding_message_size(MAX_MESSAGE_BYTES),
         )
         .add_service(
-            LeaseServiceServer::new(lease_service::Leases { context: context.clone() })
+            LeaseServiceServer::new(lease_service::LeaseHandlers { context: context.clone() })
                 .max_decoding_message_size(MAX_MESSAGE_BYTES),
         )
         .add_service(
-            PeeringServiceServer::new(peering_service::Peerings { context: context.clone() })
+            PeeringServiceServer::new(peering_service::PeeringHandlers { context: context.clone() })
                 .max_decoding_message_size(MAX_MESSAGE_BYTES),
         )
         .add_service(
-            PolicyServiceServer::new(policy_service::Policies { context: context.clone() })
+            PolicyServiceServer::new(policy_service::PolicyHandlers { context: context.clone() })
                 .max_decoding_message_size(MAX_MESSAGE_BYTES),
         )
         .add_service(
-            WatchServiceServer::new(watch_service::Watches::new(context.clone()))
+            WatchServiceServer::new(watch_service::WatchHandlers::new(context.clone()))
                 .max_decoding_message_size(MAX_MESSAGE_BYTES),
         )
         .add_service(
-            RaftServiceServer::new(raft_service::Rafts { context: context.clone() })
+            RaftServiceServer::new(raft_service::RaftHandlers { context: context.clone() })
                 .max_decoding_message_size(MAX_MESSAGE_BYTES),
         )
-        .add_service(agent_service::AgentServer::new(agent_service::Agents { context }))
+        .add_service(agent_service::AgentServer::new(agent_service::AgentHandlers { context }))
         .serve_with_incoming_shutdown(incoming(listener, tls, limits), stopping)
         .await
 }

@@ -1,4 +1,4 @@
-//! `comity-broker rebuild`: a broker whose disk is damaged gets its log from the others again.
+//! `comity-broker rebuild`: sets a damaged log aside, so that the group sends it again.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,19 +14,19 @@ use comity_runtime::spiffe::SpiffeId;
 use comity_runtime::tls::ClientTls;
 
 use crate::config::{ConfigError, Settings, ca_dir};
+use crate::group::members::eligibility::Eligibility;
 use crate::group::members::hello::address_of;
-use crate::group::members::standing::Standing;
 use crate::provision::{ProvisionError, ensure_identity};
 use crate::replication::identity::Incarnation;
 use crate::replication::member::MemberAddress;
 use crate::transport::Peers;
 
-/// For one answer.
+/// Timeout of one answer.
 const ANSWER: Duration = Duration::from_secs(3);
-/// How long the certificate lives that questions are asked with.
-const ASKING: Duration = Duration::from_secs(600);
+/// Validity of the certificate for the queries.
+const QUERY_VALIDITY: Duration = Duration::from_secs(600);
 
-/// Why it was not done. Nothing was changed then.
+/// Why a rebuild was refused; nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RebuildError {
     /// The settings.
@@ -41,20 +41,23 @@ pub enum RebuildError {
     /// This broker's certificate cannot be made.
     #[error(transparent)]
     Provision(#[from] ProvisionError),
-    /// The broker runs.
+    /// The broker is still running.
     #[error("the broker in {} runs; stop it first", .0.display())]
     Running(PathBuf),
-    /// Nobody could send it the log.
+    /// No leader with a majority can send the log.
     #[error(
-        "no leader that a majority of the brokers answers was found (asked: {asked}); this disk may hold what no other one has, so it stays as it is; start the other brokers first, or, if they are gone for good, run `comity-broker recover` on the best copy that is left"
+        "no leader that a majority of the brokers answers was found (asked: {asked}); this disk may hold what no \
+        other one has, so it stays as it is; start the other brokers first, or, if they are gone for good, run \
+        `comity-broker recover` on the best copy that is left"
     )]
     NoMajority {
-        /// Whom, and what they said.
+        /// Brokers queried, and their answers.
         asked: String,
     },
-    /// Its number is used up.
+    /// The broker's number was retired.
     #[error(
-        "broker {0} was removed from its group, and numbers are never used again; make a broker with a new number by `comity-broker add-identity`"
+        "broker {0} was removed from its group, and numbers are never used again; make a broker with a new number by \
+        `comity-broker add-identity`"
     )]
     Removed(u64),
     /// A file.
@@ -62,35 +65,35 @@ pub enum RebuildError {
     Aside {
         /// The directory.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
 }
 
-/// What was done.
+/// Outcome of a rebuild.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rebuilt {
     /// This broker.
     pub id: u64,
     /// The leader that will send the log.
     pub leader: u64,
-    /// Where the old log is kept; none if there was none.
+    /// Where the old log is kept, if there was one.
     pub aside: Option<PathBuf>,
     /// The members, as the leader has them.
     pub members: BTreeMap<u64, MemberAddress>,
 }
 
-/// Asks the members whose addresses are in `settings`; what each answered, or why it did not.
+/// Queries the members in `settings`, and further members that they name. Returns each answer or error.
 pub(crate) async fn ask_members(
     settings: &Settings,
     ca: &CertificateAuthority,
 ) -> Result<BTreeMap<u64, Result<HelloResponse, String>>, RebuildError> {
     let me = SpiffeId::broker(ca.trust_domain().clone(), settings.id);
-    let pem = ca.new_identity(&me, &[], ASKING, SystemTime::now())?;
+    let pem = ca.new_identity(&me, &[], QUERY_VALIDITY, SystemTime::now())?;
     let source = IdentitySource::new(TlsIdentity::from_pem(&pem)?);
     let tls = ClientTls::new(ca.roots().clone(), source.subscribe());
-    let peers = Peers::new(settings.id, ca.trust_domain().clone(), tls, Standing::of_nothing(settings.id));
+    let peers = Peers::new(settings.id, ca.trust_domain().clone(), tls, Eligibility::without_disk(settings.id));
     let hello = HelloRequest {
         broker: settings.id,
         incarnation: Incarnation::draw().as_str().to_owned(),
@@ -100,7 +103,7 @@ pub(crate) async fn ask_members(
     let mut answers = BTreeMap::new();
     let mut to_ask = settings.members.clone();
     to_ask.remove(&settings.id);
-    // Those named first know of the others.
+    // Answers name further members.
     while let Some((id, address)) = to_ask.pop_first() {
         let answer = peers.hello(id, &address, hello.clone(), ANSWER).await.map_err(|error| error.to_string());
         if let Ok(answer) = &answer {
@@ -112,7 +115,7 @@ pub(crate) async fn ask_members(
     Ok(answers)
 }
 
-/// The leader that a majority answers, where one of `answers` is from it.
+/// The leader with a majority, if one of `answers` is its own.
 pub(crate) fn leading(answers: &BTreeMap<u64, Result<HelloResponse, String>>) -> Option<(u64, &HelloResponse)> {
     answers.iter().find_map(|(id, answer)| {
         let answer = answer.as_ref().ok()?;
@@ -129,11 +132,11 @@ pub(crate) fn described(answers: &BTreeMap<u64, Result<HelloResponse, String>>) 
     if answers.is_empty() { "nobody".to_owned() } else { answers.iter().map(one).collect::<Vec<_>>().join("; ") }
 }
 
-/// Sets this broker's log aside, and writes down where the members are now. Started again, the broker finds them, gets
-/// the log, and votes once it has it.
+/// Sets this broker's log aside and saves the current members. On its next start the broker finds them, gets the log,
+/// and then votes.
 ///
 /// # Errors
-/// [`RebuildError`]; nothing was changed then.
+/// [`RebuildError`]; then nothing was changed.
 pub async fn rebuild(data: &Path) -> Result<Rebuilt, RebuildError> {
     let settings = Settings::load(data)?;
     let ca = CertificateAuthority::load(&ca_dir(data))?;

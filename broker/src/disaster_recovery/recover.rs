@@ -1,4 +1,4 @@
-//! `comity-broker recover`: a new group of one broker out of a copy that survived.
+//! `comity-broker recover`: founds a new group of one broker on a surviving copy of the log.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,24 +14,25 @@ use crate::replication::identity::GroupId;
 use crate::replication::member::MemberAddress;
 use crate::storage::{self, StorageError};
 
-/// Why it was not done.
+/// Why a recovery was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
-    /// What `rebuild` checks, too.
+    /// A check shared with `rebuild`.
     #[error(transparent)]
     Checked(#[from] RebuildError),
     /// The copy.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// There is no need.
+    /// The old group still works.
     #[error(
-        "broker {leader} leads a majority of the brokers: nothing has to be recovered; run `comity-broker rebuild` on the broker that is damaged, or give --force if that group is to be abandoned"
+        "broker {leader} leads a majority of the brokers: nothing has to be recovered; run `comity-broker rebuild` on \
+        the broker that is damaged, or give --force if that group is to be abandoned"
     )]
     GroupLives {
         /// Who.
         leader: u64,
     },
-    /// The copy does not know where its broker is.
+    /// The broker's address is unknown.
     #[error("neither broker.json nor the copy says where broker {0} is; add it to `members` in broker.json")]
     NoAddress(u64),
     /// A file.
@@ -39,32 +40,32 @@ pub enum RecoverError {
     Copy {
         /// What.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error of the operating system.
         #[source]
         source: std::io::Error,
     },
 }
 
-/// What a copy holds, and what a group that is made of it would lack.
+/// Contents of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Survey {
+pub struct CopySummary {
     /// The broker whose copy it is.
     pub id: u64,
     /// Its last log entry.
     pub last_index: u64,
-    /// Entries at the end of its log that it does not know to be committed. They are kept.
+    /// Entries at its end that may not be committed; recovery keeps them.
     pub uncertain: u64,
-    /// When its last entry was made.
+    /// Log time of its last entry.
     pub log_time: Timestamp,
-    /// Leases in force in it.
+    /// Live leases.
     pub leases: usize,
-    /// Requests that wait in it.
+    /// Queued requests.
     pub queued: usize,
-    /// Other brokers that belong to the old group; each has to be rebuilt before it belongs to the new one.
+    /// Other brokers of the old group; each needs `rebuild` to join the new one.
     pub others: Vec<u64>,
 }
 
-/// What became of it.
+/// Outcome of a recovery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovered {
     /// The new group.
@@ -73,7 +74,16 @@ pub struct Recovered {
     pub aside: Option<PathBuf>,
 }
 
-/// A copy that was read, and may be made the beginning of a new group.
+/// Whether to recover although the old group still has a leader with a majority.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LiveGroup {
+    /// Refuse.
+    Refuse,
+    /// Recover and abandon the old group.
+    Abandon,
+}
+
+/// A copy that was read and can become a new group.
 pub struct Recovery {
     from: PathBuf,
     settings: Settings,
@@ -82,10 +92,10 @@ pub struct Recovery {
     address: MemberAddress,
 }
 
-/// A copy of the copy, to be read: opening a log may cut off its torn end, and the original is to stay as it is.
-struct Work(PathBuf);
+/// A temporary copy to read from: opening a log may truncate its torn end, and the original must not change.
+struct ScratchCopy(PathBuf);
 
-impl Drop for Work {
+impl Drop for ScratchCopy {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -95,19 +105,19 @@ impl Recovery {
     /// Reads the copy in the data directory `from`.
     ///
     /// # Errors
-    /// [`RecoverError`]; also where a leader with a majority answers, unless `force`.
-    pub async fn read(from: &Path, force: bool) -> Result<Self, RecoverError> {
+    /// [`RecoverError`]; also if a leader with a majority answers, unless [`LiveGroup::Abandon`].
+    pub async fn read(from: &Path, live_group: LiveGroup) -> Result<Self, RecoverError> {
         let settings = Settings::load(from).map_err(RebuildError::from)?;
         let ca = CertificateAuthority::load(&ca_dir(from)).map_err(RebuildError::from)?;
         let group_dir = from.join("group");
         rebuild::not_running(&group_dir)?;
-        if !force {
+        if live_group == LiveGroup::Refuse {
             let answers = rebuild::ask_members(&settings, &ca).await?;
             if let Some((leader, _)) = rebuild::leading(&answers) {
                 return Err(RecoverError::GroupLives { leader });
             }
         }
-        let work = Work(from.join(format!("group.reading-{}", std::process::id())));
+        let work = ScratchCopy(from.join(format!("group.reading-{}", std::process::id())));
         copy_dir(&group_dir, &work.0)?;
         let id = settings.id;
         let read = tokio::task::spawn_blocking(move || storage::read_copy(&work.0, id)).await;
@@ -123,13 +133,13 @@ impl Recovery {
         Ok(Self { from: from.to_owned(), settings, ca, copy, address })
     }
 
-    /// What the copy holds.
+    /// Summarizes the copy.
     #[must_use]
-    pub fn survey(&self) -> Survey {
+    pub fn summary(&self) -> CopySummary {
         let state = &self.copy.state;
         let end = self.copy.end();
         let others = state.brokers.iter().filter(|(id, it)| **id != self.settings.id && it.role != BrokerRole::Removed);
-        Survey {
+        CopySummary {
             id: self.settings.id,
             last_index: end.index,
             uncertain: end.index.saturating_sub(self.copy.committed.unwrap_or(0)),
@@ -140,13 +150,13 @@ impl Recovery {
         }
     }
 
-    /// The group whose copy it is.
+    /// Group of the copy.
     #[must_use]
     pub fn old_group(&self) -> Option<&GroupId> {
         self.copy.group.as_ref()
     }
 
-    /// Makes the new group, in the place of the copy, which is kept beside it.
+    /// Replaces the copy by the new group; the copy is kept beside it.
     ///
     /// # Errors
     /// [`RecoverError`].

@@ -1,5 +1,4 @@
-//! Keeps the members in the settings those of the group. A broker that lost its log looks for the group there, and none
-//! of those who founded it may be left.
+//! Updates the members in `broker.json` from the group: a broker that lost its log looks for its group there.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +10,7 @@ use crate::config::{Config, Settings};
 use crate::group::{Group, MemberStatus};
 use crate::replication::member::MemberAddress;
 
-/// Between two looks.
+/// Check interval.
 const LOOK: Duration = Duration::from_secs(1);
 /// Between two tries to write.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -30,7 +29,8 @@ pub(crate) async fn run(group: Group, config: Config, stop: CancellationToken) {
         match save(&next, &config.data).await {
             Ok(()) => settings = next,
             Err(error) => {
-                tracing::warn!(%error, "the members are not written down; without its log this broker may not find them");
+                tracing::warn!(%error, "the members are not written down; without its log this broker may not find \
+                    them");
                 pause = AGAIN;
             }
         }

@@ -1,4 +1,4 @@
-//! The consensus engine of one broker.
+//! The openraft instance of one broker.
 
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver as _;
@@ -9,7 +9,7 @@ use crate::storage::StateMachine;
 /// Consensus on one broker.
 pub(crate) type Raft = openraft::Raft<TypeConfig, StateMachine>;
 
-/// Waits until consensus ended.
+/// Waits until consensus ends; returns why.
 pub(crate) async fn until_stopped(raft: &Raft) -> String {
     let mut metrics = raft.metrics();
     loop {

@@ -1,4 +1,4 @@
-//! How a broker of a group is set up.
+//! Configuration of a group.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,46 +10,46 @@ use openraft::{Config, SnapshotPolicy};
 use crate::group::group_error::GroupError;
 use crate::replication::member::MemberAddress;
 
-/// Proposals that wait for the log at the same time; further ones wait for a place within their deadline.
+/// Concurrent proposals; further ones wait for a permit within their deadline.
 pub(crate) const MAX_PROPOSALS_IN_FLIGHT: usize = 4_096;
 /// Entries in one message to a follower. Messages are also bounded in bytes, by the log.
 const MAX_ENTRIES_PER_MESSAGE: u64 = 512;
-/// Messages that wait inside consensus; callers wait when they are full.
+/// Capacity of openraft's queues; callers wait when they are full.
 const QUEUE: u64 = 8_192;
-/// For a whole snapshot to a follower, transfer and installation.
+/// Timeout to transfer and install a snapshot.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(300);
-/// How long a leader that hears no answers is silent, in longest election timeouts.
+/// Silence of a leader without answers, in maximum election timeouts.
 const SILENCE: u64 = 4;
-/// After a peer could not be reached.
+/// Backoff after a peer is unreachable.
 const BACKOFF: &str = "200ms";
 
-/// Longer than an election takes whose candidates were waiting for it; the caller has less than a second in all.
+/// Longer than a prepared election; callers have less than 1 s in all.
 const PATIENCE: Duration = Duration::from_millis(700);
 
-/// What a broker of a group needs to know.
+/// Configuration of one broker in its group.
 #[derive(Debug, Clone)]
 pub struct GroupConfig {
     /// Number of this broker in its group, from 1.
     pub id: u64,
     /// Directory that belongs to this broker alone.
     pub data: PathBuf,
-    /// Founding members. A broker that is new, or lost its log, looks for its group there.
+    /// Founding members; a broker that is new or lost its log looks for its group there.
     pub members: BTreeMap<u64, MemberAddress>,
     /// Peers must be brokers of this federation.
     pub trust_domain: TrustDomain,
     /// Raft's timers.
     pub timing: Timing,
-    /// A snapshot is made each time the log has grown by so many entries, and later where the last one took long. Twice
-    /// as many are kept behind it, so that the log still reaches the snapshot before.
+    /// Log entries between snapshots; more if the last snapshot took long. Twice as many stay in the log behind a
+    /// snapshot, so that it still reaches the previous one.
     pub snapshot_every: u64,
-    /// How long a proposal or a read may take before the caller is told that it is not known what became of it.
+    /// Deadline of proposals and reads; after it the outcome is unknown.
     pub deadline: Duration,
-    /// How long a proposal or a read waits where no leader is known, before the caller is sent to another broker.
+    /// How long proposals and reads wait for a leader before the caller is sent to another broker.
     pub patience: Duration,
 }
 
 impl GroupConfig {
-    /// The usual settings.
+    /// Default settings.
     pub fn new(id: u64, data: impl Into<PathBuf>, trust_domain: TrustDomain) -> Self {
         Self {
             id,
@@ -84,7 +84,7 @@ impl GroupConfig {
             api_channel_size: Some(QUEUE),
             notification_channel_size: Some(QUEUE),
             enable_pre_vote: Some(true),
-            // Until it is known that this broker may vote: see `standing`.
+            // Until it is known that this broker may vote: see `eligibility`.
             enable_elect: false,
             // A leader that comes back asks for votes as everybody does.
             enable_leader_restore: Some(false),

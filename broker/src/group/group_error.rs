@@ -1,4 +1,4 @@
-//! What can go wrong with a group.
+//! Errors of a group.
 
 use std::time::Duration;
 
@@ -9,80 +9,85 @@ use crate::storage::StorageError;
 /// The group cannot start, or a change of its members was not made.
 #[derive(Debug, Error)]
 pub enum GroupError {
-    /// A setting cannot be.
+    /// An invalid setting.
     #[error("{0}")]
     Config(String),
-    /// The disk.
+    /// The disk failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
     /// Consensus refused or stopped.
     #[error("consensus failed: {0}")]
     Raft(String),
-    /// A list of members that cannot be.
+    /// An invalid list of members.
     #[error("members are refused: {0}")]
     Members(String),
-    /// The group's records say no.
+    /// The replicated state refused it.
     #[error(transparent)]
     Refused(comity_core::Refusal),
-    /// This broker does not lead, or not any more; another may be asked.
+    /// This broker does not lead; retry at the leader.
     #[error("this broker does not lead its group")]
     NotLeader,
-    /// Nobody is there to do it.
+    /// The group did not answer.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
 }
 
-/// The group did not answer. Says whether the command may have been carried out all the same.
+/// The group did not answer; tells whether the command may have been carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Unavailable {
     /// No leader; nothing was carried out.
     #[error(
-        "the broker group has no leader that broker {broker} can reach; nothing was carried out; try again once a majority of the brokers is up"
+        "the broker group has no leader that broker {broker} can reach; nothing was carried out; try again once a \
+        majority of the brokers is up"
     )]
     NoLeader {
-        /// Who says so.
+        /// The broker asked.
         broker: u64,
     },
     /// Too busy; nothing was carried out.
-    #[error("the broker group is busy: no place in the queue within {} ms; nothing was carried out; try again later", .waited.as_millis())]
+    #[error("the broker group is busy: no place in the queue within {} ms; nothing was carried out; try again \
+        later", .waited.as_millis())]
     Busy {
-        /// How long.
+        /// Time waited.
         waited: Duration,
     },
     /// No answer.
     #[error(
-        "no answer from the broker group ({reason}); the command may or may not have been carried out; look, or repeat it with the same idempotency key"
+        "no answer from the broker group ({reason}); the command may or may not have been carried out; look, or \
+        repeat it with the same idempotency key"
     )]
     Unknown {
-        /// What happened.
+        /// Last error.
         reason: String,
     },
-    /// No answer, to a call that may be repeated.
+    /// No answer to a call that is safe to repeat.
     #[error(
-        "no answer from the broker group ({reason}); the command may or may not have been carried out; repeat it with the same idempotency key, at another broker"
+        "no answer from the broker group ({reason}); the command may or may not have been carried out; repeat it with \
+        the same idempotency key, at another broker"
     )]
     Repeatable {
-        /// What happened.
+        /// Last error.
         reason: String,
     },
-    /// A read that cannot be answered in time.
-    #[error("the read was not confirmed by the broker group within {} ms; try again, or accept a stale answer", .waited.as_millis())]
+    /// A read timed out.
+    #[error("the read was not confirmed by the broker group within {} ms; try again, or accept a stale \
+        answer", .waited.as_millis())]
     ReadTimeout {
-        /// How long.
+        /// Time waited.
         waited: Duration,
     },
     /// This broker stopped.
     #[error("consensus on broker {broker} has stopped: {reason}; see its log, and restart it")]
     Stopped {
-        /// Which.
+        /// The broker.
         broker: u64,
-        /// Why.
+        /// Why it stopped.
         reason: String,
     },
 }
 
 impl Unavailable {
-    /// Whether the same call may be made at another broker without harm.
+    /// Whether repeating the call at another broker is safe.
     pub const fn may_be_repeated(&self) -> bool {
         matches!(self, Self::NoLeader { .. } | Self::Busy { .. } | Self::Repeatable { .. })
     }

@@ -1,4 +1,4 @@
-//! Notes on disk how far the log has reached, now and then.
+//! Records every 2 s how far the log has reached on disk.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::group::Inner;
-use crate::storage::Place;
+use crate::storage::LogPosition;
 
-/// Between two notes: each costs an fsync, and what the log grows by meanwhile is not guarded by it.
+/// Interval: each record costs an fsync; entries since the last one are unguarded.
 const EVERY: Duration = Duration::from_secs(2);
 
 /// Runs until the group stops or its last handle is gone.
@@ -25,7 +25,8 @@ pub(crate) async fn follow(group: Weak<Inner>, stop: CancellationToken) {
         // Applied entries are committed, so that they are never cut off.
         let applied = inner.raft.data_metrics().borrow_watched().last_applied;
         let flushed = inner.flushed();
-        let Some(place) = applied.map(|id| Place { term: id.leader_id.term, index: id.index }).min(flushed) else {
+        let Some(place) = applied.map(|id| LogPosition { term: id.leader_id.term, index: id.index }).min(flushed)
+        else {
             continue;
         };
         if noted == Some(place) {
@@ -42,10 +43,10 @@ pub(crate) async fn follow(group: Weak<Inner>, stop: CancellationToken) {
 
 impl Inner {
     /// How far this broker's log is on disk.
-    fn flushed(&self) -> Option<Place> {
+    fn flushed(&self) -> Option<LogPosition> {
         let progress = self.raft.watch_log_progress();
         let flushed = progress.get()?;
         let last = flushed.last_log_id?;
-        Some(Place { term: last.leader_id.term, index: last.index })
+        Some(LogPosition { term: last.leader_id.term, index: last.index })
     }
 }

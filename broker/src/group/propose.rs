@@ -1,4 +1,4 @@
-//! Commands on their way into the log.
+//! Appends commands to the log, or forwards them to the leader.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -17,31 +17,31 @@ use crate::replication::proposal::Proposal;
 use crate::replication::types::Proposed;
 use crate::transport::{ForwardReply, ForwardRequest};
 
-/// Between two looks for a leader, where nothing says that there is a new one.
+/// Poll interval while no leadership change is notified.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// For the answer of a leader that has just been replaced.
-const LAST_WORDS: Duration = Duration::from_millis(300);
+/// Grace for the answer of a replaced leader.
+const REPLACED_LEADER_GRACE: Duration = Duration::from_millis(300);
 
-/// What became of one attempt.
+/// Outcome of one attempt.
 pub(crate) enum Attempt {
-    /// It is in the log, and applied.
+    /// Appended and applied.
     Applied(Applied),
-    /// It is not in the log and never will be: another attempt is safe.
+    /// Not in the log, and never will be: another attempt is safe.
     NotAppended,
-    /// It may be in the log, now or later.
+    /// May be in the log, now or later.
     Unknown(String),
-    /// This broker cannot any more.
+    /// Consensus on this broker has stopped.
     Stopped(String),
 }
 
 impl Group {
-    /// Commits a command and answers once it is applied where the leader is. Other brokers hand it to the leader, one
-    /// hop. Whether it was carried out or refused is in the reply.
+    /// Commits a command and returns once the leader has applied it; followers forward it. The reply tells whether the
+    /// command was carried out or refused.
     ///
     /// # Errors
-    /// [`Unavailable`] where there was no answer within the deadline. It is tried again within it as long as nothing
-    /// was appended, or where an idempotency key makes a second one harmless.
+    /// [`Unavailable`] after the deadline. Until then, retries while nothing was appended, or if an idempotency key
+    /// makes a second append harmless.
     pub async fn propose(&self, proposal: Proposal) -> Result<Applied, Unavailable> {
         let inner = &self.inner;
         let deadline = Deadline::within(inner.config.deadline);
@@ -50,7 +50,7 @@ impl Group {
             .map_err(|_| Unavailable::Busy { waited: deadline.whole })?;
         let mut unknown = None;
         while deadline.left() > Duration::ZERO && !inner.is_out_of_patience(&deadline) {
-            if let Some(reason) = inner.not_running() {
+            if let Some(reason) = inner.stop_reason() {
                 return Err(Unavailable::Stopped { broker: inner.config.id, reason });
             }
             let leadership = *inner.leadership.borrow();
@@ -76,21 +76,21 @@ impl Group {
 }
 
 impl Inner {
-    /// Why consensus does not run here any more, where it does not: then nothing is appended either.
-    pub(crate) fn not_running(&self) -> Option<String> {
+    /// Why consensus has stopped here; `None` while it runs.
+    pub(crate) fn stop_reason(&self) -> Option<String> {
         if self.stop.is_cancelled() {
             return Some("it is being shut down".to_owned());
         }
-        if let Some(halt) = self.standing.halted() {
+        if let Some(halt) = self.eligibility.halted() {
             return Some(halt.reason().to_owned());
         }
         self.raft.metrics().borrow_watched().running_state.as_ref().err().map(ToString::to_string)
     }
 
-    /// Appends on this broker, which must be the leader.
+    /// Appends as the leader.
     pub(crate) async fn append(&self, proposal: Proposal, timeout: Duration) -> Attempt {
         let of_group = matches!(proposal.actor, Actor::Leader(_));
-        if self.not_running().is_some() || (!of_group && self.forming.load(Ordering::Acquire)) {
+        if self.stop_reason().is_some() || (!of_group && self.forming.load(Ordering::Acquire)) {
             return Attempt::NotAppended;
         }
         let deadline = Deadline::within(timeout);
@@ -162,7 +162,7 @@ impl Inner {
         }
     }
 
-    /// Waits until another leader may be known: until the watch says so, or a little while.
+    /// Waits for a leadership change, at most for `PAUSE` or `at_most`.
     pub(crate) async fn leadership_may_change(&self, seen: Leadership, at_most: Duration) {
         let mut leadership = self.leadership.clone();
         let changed = leadership.wait_for(|now| *now != seen);
@@ -170,13 +170,13 @@ impl Inner {
         let _ = tokio::time::timeout(PAUSE.min(at_most), changed).await;
     }
 
-    /// Whether a call has waited for a leader for long enough: the next broker may know one.
+    /// Whether a call has waited for a leader for `patience`: another broker may know one.
     pub(crate) fn is_out_of_patience(&self, deadline: &Deadline) -> bool {
         let since = *self.leaderless.borrow();
         since.is_some_and(|since| since.max(deadline.began).elapsed() >= self.config.patience)
     }
 
-    /// Ends a little after another broker has taken over from `leader`, which may have been about to answer.
+    /// Waits until another broker leads, plus a grace period for the answer of `leader`.
     pub(crate) async fn led_by_another(&self, leader: u64) {
         let mut leadership = self.leadership.clone();
         let another = leadership.wait_for(|now| match now {
@@ -185,10 +185,10 @@ impl Inner {
         });
         // Where the watch has ended, so has the group.
         let _ = another.await;
-        tokio::time::sleep(LAST_WORDS).await;
+        tokio::time::sleep(REPLACED_LEADER_GRACE).await;
     }
 
-    /// Ends once no leader was known for `limit` without a break.
+    /// Waits until no leader was known for `limit`.
     pub(crate) async fn leaderless_for(&self, limit: Duration) {
         let mut leaderless = self.leaderless.clone();
         loop {
@@ -202,7 +202,7 @@ impl Inner {
         }
     }
 
-    /// Refuses what the log has no room for, before anybody stores it.
+    /// Refuses a command over the size limit, before it is stored.
     fn too_large(&self, command: &Command) -> Option<Applied> {
         let mut length = Length(0);
         let bytes = match serde_json::to_writer(&mut length, command) {
@@ -221,7 +221,7 @@ impl Inner {
     }
 }
 
-/// Counts what is written.
+/// A writer that only counts bytes.
 struct Length(usize);
 
 impl io::Write for Length {
@@ -235,7 +235,7 @@ impl io::Write for Length {
     }
 }
 
-/// When a caller gets an answer at the latest.
+/// Deadline of a caller's answer.
 pub(crate) struct Deadline {
     began: Instant,
     end: Instant,

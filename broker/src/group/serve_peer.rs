@@ -1,4 +1,4 @@
-//! What other brokers ask of the leader.
+//! Serves proposals, membership changes and read indexes that followers forward.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::group::{Group, GroupError};
 use crate::transport::{ForwardReply, ForwardRequest};
 
 impl Group {
-    /// Serves what a follower handed on; never hands it on itself.
+    /// Serves a forwarded request; never forwards it again.
     pub(crate) async fn serve_forwarded(&self, request: ForwardRequest) -> ForwardReply {
         match request {
             ForwardRequest::Propose { proposal, timeout_ms } => {
@@ -34,7 +34,7 @@ impl Group {
         }
     }
 
-    /// The index that a read which begins now must wait for; says why where this broker does not know.
+    /// Index that a read starting now must wait for, or why it is unknown.
     pub(crate) async fn serve_read_index(&self) -> Result<u64, String> {
         let index = self.inner.raft.get_read_log_id(ReadPolicy::ReadIndex);
         let (read, _applied) = index.await.map_err(|error| error.to_string())?;

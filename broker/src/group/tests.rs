@@ -202,7 +202,7 @@ async fn all_vote(brokers: &[Broker]) {
             let members = broker.group.inner.raft.server_metrics().borrow_watched().membership_config.clone();
             members.voter_ids().count() == brokers.len() && members.membership().get_joint_config().len() == 1
         };
-        let all = brokers.iter().all(|it| it.group.inner.standing.may_vote() && is_settled(it));
+        let all = brokers.iter().all(|it| it.group.inner.eligibility.may_vote() && is_settled(it));
         all.then_some(())
     })
     .await;

@@ -15,7 +15,7 @@ pub(crate) const MAX_ENTRY_BYTES: usize = comity_core::limits::MAX_COMMAND_BYTES
 
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Writing<'a> {
+pub(super) enum PayloadRef<'a> {
     Blank,
     Command(&'a LogEnvelope),
     Membership(&'a Membership<u64, MemberNode>),
@@ -24,7 +24,7 @@ pub(super) enum Writing<'a> {
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(clippy::large_enum_variant, reason = "it is read, taken apart and dropped")]
-pub(super) enum Reading {
+pub(super) enum StoredPayload {
     Blank,
     Command(LogEnvelope),
     Membership(Membership<u64, MemberNode>),
@@ -46,10 +46,10 @@ const COMMAND: &[u8] = br#"{"command":{"format":"#;
 
 /// The bytes of a command.
 pub(crate) fn encode_command(envelope: &LogEnvelope) -> io::Result<Bytes> {
-    write(&Writing::Command(envelope))
+    write(&PayloadRef::Command(envelope))
 }
 
-pub(super) fn write(writing: &Writing<'_>) -> io::Result<Bytes> {
+pub(super) fn write(writing: &PayloadRef<'_>) -> io::Result<Bytes> {
     let bytes = serde_json::to_vec(writing).map_err(io::Error::other)?;
     if bytes.len() > MAX_ENTRY_BYTES {
         let message = format!("an entry of {} bytes, allowed are {MAX_ENTRY_BYTES}", bytes.len());
@@ -61,8 +61,8 @@ pub(super) fn write(writing: &Writing<'_>) -> io::Result<Bytes> {
 /// The command that [`encode_command`] wrote.
 pub(crate) fn decode_command(bytes: &[u8]) -> io::Result<LogEnvelope> {
     match read(bytes)? {
-        Reading::Command(envelope) => Ok(envelope),
-        Reading::Blank | Reading::Membership(_) => {
+        StoredPayload::Command(envelope) => Ok(envelope),
+        StoredPayload::Blank | StoredPayload::Membership(_) => {
             Err(io::Error::new(io::ErrorKind::InvalidData, "the entry is not a command"))
         }
     }
@@ -75,11 +75,11 @@ pub(super) fn command_format(bytes: &[u8]) -> Option<u16> {
     std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()
 }
 
-pub(super) fn read(bytes: &[u8]) -> io::Result<Reading> {
+pub(super) fn read(bytes: &[u8]) -> io::Result<StoredPayload> {
     let read = serde_json::from_slice(bytes);
     let found = match &read {
-        Ok(Reading::Command(envelope)) => envelope.format,
-        Ok(Reading::Blank | Reading::Membership(_)) => LOG_FORMAT,
+        Ok(StoredPayload::Command(envelope)) => envelope.format,
+        Ok(StoredPayload::Blank | StoredPayload::Membership(_)) => LOG_FORMAT,
         Err(_) => serde_json::from_slice::<Format>(bytes).map_or(LOG_FORMAT, |f| f.command.format),
     };
     if found > LOG_FORMAT {

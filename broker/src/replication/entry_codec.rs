@@ -6,15 +6,15 @@ use bytes::Bytes;
 use comity_core::log::LOG_FORMAT;
 use openraft::EntryPayload;
 
-use super::command_codec::{Reading, Writing, command_format, read, write};
+use super::command_codec::{PayloadRef, StoredPayload, command_format, read, write};
 use super::types::{Entry, LogId, Proposed};
 
 /// The payload of an entry; its place in the log is kept beside it.
 pub(crate) fn encode(entry: &Entry) -> io::Result<Bytes> {
     match &entry.payload {
-        EntryPayload::Blank => write(&Writing::Blank),
+        EntryPayload::Blank => write(&PayloadRef::Blank),
         EntryPayload::Normal(proposed) => Ok(proposed.bytes().clone()),
-        EntryPayload::Membership(membership) => write(&Writing::Membership(membership)),
+        EntryPayload::Membership(membership) => write(&PayloadRef::Membership(membership)),
     }
 }
 
@@ -24,9 +24,9 @@ pub(crate) fn decode(log_id: LogId, bytes: Bytes) -> io::Result<Entry> {
         EntryPayload::Normal(Proposed::stored(bytes))
     } else {
         match read(&bytes).map_err(|error| io::Error::new(error.kind(), format!("log entry {log_id}: {error}")))? {
-            Reading::Blank => EntryPayload::Blank,
-            Reading::Command(_) => EntryPayload::Normal(Proposed::stored(bytes)),
-            Reading::Membership(membership) => EntryPayload::Membership(membership),
+            StoredPayload::Blank => EntryPayload::Blank,
+            StoredPayload::Command(_) => EntryPayload::Normal(Proposed::stored(bytes)),
+            StoredPayload::Membership(membership) => EntryPayload::Membership(membership),
         }
     };
     Ok(Entry { log_id, payload })

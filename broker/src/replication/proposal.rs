@@ -1,17 +1,17 @@
-//! What somebody wants to have in the log.
+//! Proposals: commands before the leader stamps them.
 
 use comity_core::log::{Actor, Idempotency, LOG_FORMAT};
 use comity_core::{Command, LogEnvelope, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// A command, without the time: the leader stamps it.
+/// A command without its time, which the leader stamps.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Proposal {
-    /// Who wants it.
+    /// Who proposes it.
     pub actor: Actor,
-    /// What.
+    /// The command.
     pub command: Command,
-    /// Makes a repeated call harmless, and lets the group itself try again where it is not known what became of it.
+    /// Makes repeated calls harmless; also lets the group retry after an unknown outcome.
     pub idempotency: Option<Idempotency>,
     /// W3C traceparent; empty if none.
     pub traceparent: String,
@@ -23,6 +23,7 @@ impl Proposal {
         Self { actor: Actor::Leader(id), command, idempotency: None, traceparent: String::new() }
     }
 
+    /// The log entry, stamped with `time`.
     pub(crate) fn at(self, time: Timestamp) -> LogEnvelope {
         LogEnvelope {
             format: LOG_FORMAT,

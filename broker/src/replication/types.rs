@@ -1,4 +1,4 @@
-//! The types that openraft is used with here.
+//! Type configuration of openraft.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{fmt, io};
@@ -22,38 +22,38 @@ openraft::declare_raft_types!(
         LeaderId = openraft::impls::leader_id_std::LeaderId<u64, u64>,
 );
 
-/// A place in the log.
+/// A log position.
 pub(crate) type LogId = alias::LogIdOf<TypeConfig>;
 /// A vote.
 pub(crate) type Vote = alias::VoteOf<TypeConfig>;
-/// Members, with the place in the log that made them so.
+/// Members, with the log position of that change.
 pub(crate) type StoredMembership = alias::StoredMembershipOf<TypeConfig>;
-/// What a snapshot covers.
+/// Position and members that a snapshot covers.
 pub(crate) type SnapshotMeta = alias::SnapshotMetaOf<TypeConfig>;
 /// Raft's own clock.
 pub(crate) type RaftInstant = alias::InstantOf<TypeConfig>;
 /// One log entry.
 pub(crate) type Entry = alias::EntryOf<TypeConfig>;
 
-/// A command on its way through the log: written once where it is proposed, and read once on each broker, where it is
-/// applied. Shared, because openraft clones entries.
+/// A command in the log: encoded once by the proposer, and decoded once on each broker, when applied. Shared, because
+/// openraft clones entries.
 #[derive(Clone)]
 pub struct Proposed(Arc<Written>);
 
 struct Written {
-    /// As they are stored and sent.
+    /// Encoded form, as stored and sent.
     bytes: Bytes,
-    /// What they say, on the leader until it is applied.
+    /// The decoded command, on the leader until it is applied.
     envelope: Mutex<Option<LogEnvelope>>,
 }
 
 impl Proposed {
-    /// A command that is proposed here, with its bytes.
+    /// A command proposed by this broker, with its encoding.
     pub(crate) fn new(envelope: LogEnvelope, bytes: Bytes) -> Self {
         Self(Arc::new(Written { bytes, envelope: Mutex::new(Some(envelope)) }))
     }
 
-    /// A command that was proposed elsewhere, or before this broker started.
+    /// A command proposed by another broker, or before this one started.
     pub(crate) fn stored(bytes: Bytes) -> Self {
         Self(Arc::new(Written { bytes, envelope: Mutex::new(None) }))
     }
@@ -62,8 +62,7 @@ impl Proposed {
         &self.0.bytes
     }
 
-    /// What it says, to be applied. It is not kept: the log's cache holds entries for longer, and their bytes are
-    /// enough.
+    /// Takes the decoded command, to apply it; keeps only the bytes, because the log's cache holds entries for longer.
     pub(crate) fn take(&self) -> io::Result<LogEnvelope> {
         let ready = self.0.envelope.lock().unwrap_or_else(PoisonError::into_inner).take();
         ready.map_or_else(|| command_codec::decode_command(&self.0.bytes), Ok)

@@ -1,17 +1,17 @@
-//! The interface through which the rest of the broker follows the state machine.
+//! Observer of the state machine.
 
 use std::time::Duration;
 
 use comity_core::State;
 use comity_core::log::Applied;
 
-/// Looks on while entries are applied, on every broker, in order. Both calls hold up the log: they must be quick and
-/// must not reclaim into the group.
+/// Observes applied entries, on every broker, in order. Calls block the log: they must be fast and must not call the
+/// group.
 pub trait ApplyObserver: Send + Sync + 'static {
-    /// One entry was applied; `state` is at the revision of `applied`. Called before the reply is given.
+    /// An entry was applied; `state` is at the revision of `applied`. Called before the reply.
     fn applied(&self, state: &State, applied: &Applied);
 
-    /// The state was replaced: at start, and when a snapshot came from the leader.
+    /// The state was replaced, at start or by a snapshot from the leader.
     fn restored(&self, state: &State);
 
     /// A snapshot of the state is on disk.
@@ -21,10 +21,10 @@ pub trait ApplyObserver: Send + Sync + 'static {
 /// A snapshot that is on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotMade {
-    /// From the copy of the state to the fsync.
+    /// Time from copying the state to the fsync.
     pub took: Duration,
-    /// Of that, how long no entry was applied because the state was copied.
+    /// Part of `took` in which copying blocked apply.
     pub held_up: Duration,
-    /// Size of the file.
+    /// File size.
     pub bytes: u64,
 }

@@ -1,4 +1,4 @@
-//! How the disk under the log does: writes that are not on disk yet, how long they take, and the first that failed.
+//! Monitors writes of the log: pending writes, their duration, and the first failure.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -63,28 +63,28 @@ impl DiskWatch {
         PendingWrite { disk: self.clone(), number, began }
     }
 
-    /// Takes note of a failure; the first is the one that explains the others.
+    /// Records a failure; the first one explains the others.
     pub(super) fn failed(&self, error: &io::Error) {
         let sentence = StorageError::of_io(&self.shared.dir, error).to_string();
         self.state().fault.get_or_insert(sentence);
     }
 
-    /// Why the log cannot be written any more, with the remedy, where a write failed.
+    /// Error and remedy of the first failed write.
     pub(crate) fn fault(&self) -> Option<String> {
         self.state().fault.clone()
     }
 
-    /// For how long the oldest write has not come to disk.
+    /// Age of the oldest pending write.
     pub(crate) fn stalled_for(&self) -> Duration {
         self.state().pending.first_key_value().map_or(Duration::ZERO, |(_, began)| began.elapsed())
     }
 
-    /// How long writes took.
+    /// Histogram of write times.
     pub(crate) fn seconds(&self) -> Histogram {
         self.shared.seconds.clone()
     }
 
-    /// Holds up every write that comes to disk from now on, as a disk that hangs does.
+    /// Blocks writes, like a hanging disk.
     #[cfg(test)]
     pub(crate) fn stall(&self, stalled: bool) {
         self.shared.stalled.store(stalled, std::sync::atomic::Ordering::SeqCst);
@@ -99,7 +99,7 @@ pub(super) struct PendingWrite {
 }
 
 impl PendingWrite {
-    /// It is on disk, or never will be. Runs on the log's own thread, beside nothing else.
+    /// Ends the write with its result; runs on the log's writer thread.
     pub(super) fn end(self, result: &io::Result<()>) {
         #[cfg(test)]
         while self.disk.shared.stalled.load(std::sync::atomic::Ordering::SeqCst) {

@@ -1,4 +1,4 @@
-//! Why a data directory cannot be used.
+//! Errors of the data directory.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,24 +14,26 @@ pub enum StorageError {
     /// A file operation failed.
     #[error(transparent)]
     File(FileError),
-    /// The disk cannot be used as it is; what is on it is whole.
-    #[error("cannot use {}: {fault} ({reason}); {}, then start the broker again; nothing is lost, leave the directory where it is", path.display(), fault.remedy())]
+    /// A disk fault; the data is intact.
+    #[error("cannot use {}: {fault} ({reason}); {}, then start the broker again; nothing is lost, leave the directory \
+        where it is", path.display(), fault.remedy())]
     Disk {
         /// The file or directory.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         fault: DiskFault,
-        /// What the operating system said.
+        /// Error of the operating system.
         reason: String,
     },
     /// The directory belongs to another broker.
-    #[error("{} belongs to broker {found}, not to broker {wanted}; give each broker a directory of its own", path.display())]
+    #[error("{} belongs to broker {found}, not to broker {wanted}; give each broker a directory of its \
+        own", path.display())]
     OtherBroker {
         /// The marker.
         path: PathBuf,
-        /// Whose it is.
+        /// Broker of the directory.
         found: u64,
-        /// Who asked.
+        /// This broker.
         wanted: u64,
     },
     /// Written by a later release.
@@ -41,7 +43,7 @@ pub enum StorageError {
         path: PathBuf,
         /// Its format.
         found: u64,
-        /// The newest that is known.
+        /// Newest format known.
         known: u64,
     },
     /// The log is in use.
@@ -50,15 +52,17 @@ pub enum StorageError {
         /// The directory.
         path: PathBuf,
     },
-    /// A file is not as it was written.
-    #[error("{} is damaged: {reason}; stop this broker and run `comity-broker rebuild --data DIR`, which sets its log aside and has the other brokers send it again; without other brokers, run `comity-broker recover` on a backup", path.display())]
+    /// A file is damaged.
+    #[error("{} is damaged: {reason}; stop this broker and run `comity-broker rebuild --data DIR`, which sets its log \
+        aside and has the other brokers send it again; without other brokers, run `comity-broker recover` on a \
+        backup", path.display())]
     Damaged {
         /// The file, or its directory where the file is not known.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The damage.
         reason: String,
     },
-    /// A thread ended.
+    /// An internal failure.
     #[error("opening the data directory failed: {0}")]
     Internal(String),
 }
@@ -68,7 +72,7 @@ impl StorageError {
         Self::Damaged { path: path.into(), reason: reason.to_string() }
     }
 
-    /// A file that could not be read or written: a fault of the disk where the operating system names one, else damage.
+    /// An I/O error: a disk fault if the operating system names one, else damage.
     pub(super) fn of_io(path: impl Into<PathBuf>, error: &io::Error) -> Self {
         match DiskFault::of(error) {
             Some(fault) => Self::Disk { path: path.into(), fault, reason: error.to_string() },

@@ -1,4 +1,4 @@
-//! A data directory that is read by itself, without a group, and the new one that is made of it.
+//! Reads a data directory without its group, and founds a new group on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::replication::member::{MemberAddress, MemberNode};
 use crate::replication::types::{LogId, Vote};
 use crate::storage::log_store::LogStore;
 use crate::storage::marker::Marker;
-use crate::storage::reached::{Place, Reached};
+use crate::storage::reached::{LogPosition, Reached};
 use crate::storage::replica::Replicated;
 use crate::storage::snapshot_dir::SnapshotDir;
 use crate::storage::storage_error::StorageError;
@@ -21,19 +21,19 @@ use crate::storage::storage_error::StorageError;
 /// Entries that are read at once.
 const BATCH: u64 = 1_024;
 
-/// What a copy holds.
+/// Contents of a copy.
 pub(crate) struct SurvivingCopy {
-    /// With every entry of the log applied, also those that the copy does not know to be committed.
+    /// State with every entry applied, committed or not.
     pub(crate) state: State,
     /// The last entry.
     pub(crate) last: LogId,
-    /// The last entry that it knows to be committed.
+    /// Last entry known to be committed.
     pub(crate) committed: Option<u64>,
-    /// Its group.
+    /// Group of the copy.
     pub(crate) group: Option<GroupId>,
 }
 
-/// Reads the copy in `data`, of broker `id`; blocks. A torn end is cut off there, so give it a directory of its own.
+/// Reads the copy of broker `id` in `data`; blocks. Truncates a torn end, so pass a scratch copy.
 pub(crate) fn read(data: &Path, id: u64) -> Result<SurvivingCopy, StorageError> {
     let marker = Marker::read(data, id)?;
     let log = LogStore::open(&data.join("log"), Reached::open(data))?;
@@ -64,8 +64,8 @@ pub(crate) fn read(data: &Path, id: u64) -> Result<SurvivingCopy, StorageError> 
     Ok(SurvivingCopy { state, last, committed, group: marker.and_then(|marker| marker.group) })
 }
 
-/// Makes the data directory of a new group in `data`, which must not be there: broker `id` alone votes in it, and it
-/// begins with the copy's state. Blocks.
+/// Creates the data directory `data`, which must not exist, of a new group with the copy's state and the single voter
+/// `id`. Blocks.
 pub(crate) fn found_on(
     copy: SurvivingCopy,
     data: &Path,
@@ -101,8 +101,8 @@ pub(crate) fn found_on(
 
 impl SurvivingCopy {
     /// The last entry.
-    pub(crate) fn end(&self) -> Place {
-        Place { term: self.last.leader_id.term, index: self.last.index }
+    pub(crate) fn end(&self) -> LogPosition {
+        LogPosition { term: self.last.leader_id.term, index: self.last.index }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tells a torn end of the log from damage.
+//! Distinguishes a torn end of the log from damage.
 //!
 //! raft-log cuts off an incomplete record at the end of the newest chunk. A damaged length looks the same: the record
 //! then seems to reach beyond the end of the file, and whole, acknowledged records behind it would go with it. So

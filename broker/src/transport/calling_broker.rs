@@ -1,4 +1,4 @@
-//! Who may call: brokers of the same federation, each for itself.
+//! Authenticates calling brokers of the federation, each for itself.
 
 use std::time::SystemTime;
 
@@ -8,12 +8,12 @@ use tonic::{Extensions, Status};
 
 use crate::transport::frame::Vouched;
 
-/// A caller that was let in.
+/// An authenticated broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Caller(u64);
+pub(super) struct CallingBroker(u64);
 
-impl Caller {
-    /// Reads the identity that the TLS layer verified.
+impl CallingBroker {
+    /// From the identity that the TLS layer verified.
     pub(super) fn of(extensions: &Extensions, trust_domain: &TrustDomain, now: SystemTime) -> Result<Self, Status> {
         let peer = extensions
             .get::<PeerInfo>()
@@ -34,12 +34,12 @@ impl Caller {
         self.0
     }
 
-    /// Refuses what is said in another broker's name.
+    /// Refuses a message in another broker's name.
     pub(super) fn vouch(self, message: &impl Vouched) -> Result<(), Status> {
         self.is(message.sender())
     }
 
-    /// Refuses a caller that says to be another.
+    /// Refuses a caller that claims another number.
     pub(super) fn is(self, broker: u64) -> Result<(), Status> {
         if self.0 == broker {
             return Ok(());
@@ -55,19 +55,19 @@ mod tests {
 
     use super::*;
 
-    fn caller(id: Option<&str>, not_after: Option<SystemTime>) -> Result<Caller, Status> {
+    fn caller(id: Option<&str>, not_after: Option<SystemTime>) -> Result<CallingBroker, Status> {
         let mut extensions = Extensions::new();
         extensions.insert(PeerInfo {
             spiffe: id.map(|id| id.parse().unwrap()),
             remote_addr: "127.0.0.1:1".parse().unwrap(),
             cert_not_after: not_after,
         });
-        Caller::of(&extensions, &TrustDomain::new("one.example").unwrap(), SystemTime::UNIX_EPOCH)
+        CallingBroker::of(&extensions, &TrustDomain::new("one.example").unwrap(), SystemTime::UNIX_EPOCH)
     }
 
     #[test]
     fn only_brokers_of_the_federation_come_in() {
-        assert_eq!(caller(Some("spiffe://one.example/broker/2"), None).unwrap(), Caller(2));
+        assert_eq!(caller(Some("spiffe://one.example/broker/2"), None).unwrap(), CallingBroker(2));
         for (id, code) in [
             (None, Code::Unauthenticated),
             (Some("spiffe://one.example/cluster/a"), Code::PermissionDenied),
@@ -79,13 +79,13 @@ mod tests {
         let ended = caller(Some("spiffe://one.example/broker/2"), Some(SystemTime::UNIX_EPOCH)).unwrap_err();
         assert_eq!(ended.code(), Code::Unauthenticated);
         let trust_domain = TrustDomain::new("one.example").unwrap();
-        let unknown = Caller::of(&Extensions::new(), &trust_domain, SystemTime::UNIX_EPOCH).unwrap_err();
+        let unknown = CallingBroker::of(&Extensions::new(), &trust_domain, SystemTime::UNIX_EPOCH).unwrap_err();
         assert_eq!(unknown.code(), Code::Unauthenticated);
     }
 
     #[test]
     fn a_broker_speaks_for_itself_only() {
-        assert!(Caller(2).is(2).is_ok());
-        assert_eq!(Caller(2).is(3).unwrap_err().code(), Code::PermissionDenied);
+        assert!(CallingBroker(2).is(2).is_ok());
+        assert_eq!(CallingBroker(2).is(3).unwrap_err().code(), Code::PermissionDenied);
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::replication::membership_change::MembershipChange;
 use crate::replication::proposal::Proposal;
 
-/// Handed to the leader.
+/// A request forwarded to the leader.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(clippy::large_enum_variant, reason = "it is made once, written out and dropped; proposals are what it is for")]
@@ -21,14 +21,14 @@ pub(crate) enum ForwardRequest {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ForwardReply {
-    /// The command is in the log, and applied.
+    /// The command was appended and applied.
     Applied(Applied),
-    /// It is not, and will not be: this broker does not lead.
+    /// Nothing was appended: this broker does not lead.
     NotAppended,
-    /// It may be.
+    /// The command may have been appended.
     Unknown(String),
-    /// The change was made.
+    /// The membership change was made.
     MembersChanged,
-    /// It was not, and this is why.
+    /// The membership change was refused, with the reason.
     MembersRefused(String),
 }

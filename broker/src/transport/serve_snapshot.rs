@@ -1,4 +1,4 @@
-//! A snapshot on its way in.
+//! Receives a snapshot from the leader.
 
 use std::io;
 use std::time::Duration;
@@ -9,17 +9,17 @@ use tonic::{Status, Streaming};
 
 use crate::replication::types::{TypeConfig, Vote};
 use crate::storage::{IncomingSnapshot, SnapshotDir, SnapshotHandle};
-use crate::transport::calling_broker::Caller;
+use crate::transport::calling_broker::CallingBroker;
 use crate::transport::frame::{self, SnapshotHeader};
 
-/// A sender that is silent for this long has gone.
+/// Timeout of the next chunk.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
 
 type RaftSnapshot = openraft::type_config::alias::SnapshotOf<TypeConfig, SnapshotHandle>;
 
-/// Writes the chunks into a temporary file. Whether it is whole shows when it is installed, by its checksum.
+/// Writes the chunks to a temporary file; installation checks its checksum.
 pub(super) async fn receive(
-    caller: Caller,
+    caller: CallingBroker,
     mut chunks: Streaming<SnapshotChunk>,
     dir: &SnapshotDir,
 ) -> Result<(Vote, RaftSnapshot), Status> {

@@ -1,5 +1,5 @@
-//! Tells the streams of agents that what their cluster must be has changed. The newest revision only: what was missed
-//! in between is in the whole state that is read then.
+//! Notifies agent streams that the desired state of their cluster changed. Only the newest revision counts: each
+//! desired state is complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use comity_core::log::{Applied, Change};
 use comity_core::{ClusterId, State};
 use tokio::sync::watch;
 
-/// Last revision that touched each cluster with a stream. One entry a connected cluster, so bounded by their number.
+/// Last revision that touched each cluster with a stream; one entry per connected cluster.
 #[derive(Debug, Default)]
 pub struct ClustersTouched {
     senders: Mutex<BTreeMap<ClusterId, watch::Sender<u64>>>,
@@ -20,7 +20,7 @@ impl ClustersTouched {
         self.lock().entry(cluster.clone()).or_insert_with(|| watch::Sender::new(0)).subscribe()
     }
 
-    /// Forgets clusters that nobody follows any more.
+    /// Removes clusters without followers.
     pub fn tidy(&self) {
         self.lock().retain(|_, sender| sender.receiver_count() > 0);
     }
@@ -71,8 +71,7 @@ fn touched<'a>(state: &'a State, changes: &'a [Change]) -> BTreeSet<&'a ClusterI
             Change::Envelopes(cluster) => {
                 clusters.insert(cluster);
             }
-            // A cluster's own report changes nothing of what it must be; joining again fails its peerings, which
-            // counts.
+            // A cluster's own report does not change its desired state; joining again fails its peerings, which does.
             Change::Cluster(_) | Change::Request(_) | Change::Policy | Change::Invite(_) => {}
         }
     }

@@ -1,8 +1,7 @@
-//! How much of the time desired states may take.
+//! Limits the share of time spent on desired states.
 //!
-//! Each is whole, so that with a large cluster it is as costly to say that one lease changed as that a thousand did.
-//! All streams take turns, and a turn that took long is followed by a pause: what changes meanwhile goes with the next.
-//! So a busy federation sends fewer and fuller desired states, and neither brokers nor agents drown in them.
+//! Each desired state is complete, so for a large cluster one changed lease costs as much as a thousand. Streams take
+//! turns, and a long turn is followed by a pause that batches further changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +9,14 @@ use std::time::Duration;
 use comity_runtime::clock::Clock;
 use tokio::sync::{Mutex, MutexGuard};
 
-/// To put one together takes one part in so many of the time at most; to encrypt and send it takes twice as much again.
+/// Building desired states takes at most 1/10 of the time; encrypting and sending them takes twice as much.
 const ONE_PART_IN: u32 = 10;
-/// Pauses that are shorter are saved up: desired states of a few leases wait for nobody.
+/// Shorter pauses accumulate: desired states of a few leases do not wait.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
-/// However long one took: perhaps the machine stood still.
+/// Bounds the pause after one long turn: the machine may have been suspended.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Whose turn it is, first come, first served.
+/// Grants turns, first come, first served.
 #[derive(Debug)]
 pub struct DesiredPace {
     clock: Arc<dyn Clock>,
@@ -33,7 +32,7 @@ pub struct Turn<'a> {
 }
 
 impl DesiredPace {
-    /// For all streams of a broker.
+    /// One per broker, shared by all streams.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock, free_at: Mutex::default() }
@@ -51,7 +50,7 @@ impl DesiredPace {
 }
 
 impl Turn<'_> {
-    /// Ends the turn, of which so much time was needed.
+    /// Ends the turn, which took `needed`.
     pub fn end(mut self, needed: Duration) {
         let pause = needed.saturating_mul(ONE_PART_IN - 1).min(LONGEST_PAUSE);
         *self.free_at = self.clock.elapsed().max(*self.free_at).saturating_add(pause);

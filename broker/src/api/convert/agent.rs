@@ -1,4 +1,4 @@
-//! The agents' stream: what they say becomes commands, what their cluster must be becomes a message.
+//! Converts agent reports to commands, and desired states to messages.
 
 use comity_core::command::{
     AckEnvelope, AdvertiseOffer, LeaseOutcome, OfferKeys, PeeringOutcome, RelayEnvelope, ReportLease, ReportPeering,
@@ -21,7 +21,7 @@ const MAX_NAME_BYTES: usize = 253;
 /// Bytes of an identity key's text.
 const MAX_IDENTITY_KEY_BYTES: usize = 64;
 
-/// What an agent's report asks for; `caller` is the cluster of its certificate. Hello and heartbeats are no reports.
+/// Converts a report to a command; `caller` is the cluster of the certificate. Refuses hello and heartbeats.
 pub fn command(body: Body, caller: &ClusterId) -> Result<Command, Refusal> {
     match body {
         Body::Hello(_) | Body::Heartbeat(_) => Err(Refusal::invalid(
@@ -99,7 +99,7 @@ fn key_bundle(bundle: v1::KeyBundle, caller: &ClusterId) -> Result<KeyBundle, Re
     Ok(bundle)
 }
 
-/// `ClusterNetwork::check` has the last word; what is too large is not even taken over.
+/// Parses a network within size limits; `ClusterNetwork::check` validates the rest.
 fn network(network: v1::ClusterNetwork) -> Result<ClusterNetwork, Refusal> {
     let field = |name: &str| format!("key_bundle.network.{name}");
     if network.pod_cidrs.len() > MAX_POD_CIDRS {
@@ -210,9 +210,9 @@ fn optional_lease(text: &str, field: &str) -> Result<Option<LeaseId>, Refusal> {
     if text.is_empty() { Ok(None) } else { LeaseId::parse(text, field).map(Some) }
 }
 
-/// What `cluster` must be, but for its leases.
+/// Desired state of `cluster`, without its leases.
 #[must_use]
-pub fn desired_but_leases(state: &State, cluster: &ClusterId) -> v1::DesiredState {
+pub fn desired_without_leases(state: &State, cluster: &ClusterId) -> v1::DesiredState {
     v1::DesiredState {
         revision: state.revision,
         log_time_ms: state.log_time.0,

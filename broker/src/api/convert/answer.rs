@@ -1,17 +1,17 @@
-//! Answers about requests: why one waits, and what would happen to one.
+//! Converts explanations and quotes of requests.
 
 use comity_core::demand::RequestSpec;
 use comity_core::scheduler::{DonorVerdict, Explanation, ReclaimedLease, Reclaims, Standing};
 use comity_core::{ClusterId, LeaseId, TenantId, Timestamp};
 use comity_proto::v1;
 
-/// Each donor's answer.
+/// Each donor's verdict.
 #[must_use]
 pub fn verdicts(explanation: &Explanation) -> Vec<v1::DonorVerdict> {
     explanation.donors.iter().map(verdict).collect()
 }
 
-/// For the API.
+/// Converts to the API message.
 #[must_use]
 pub fn standing_to_proto(standing: &Standing, spec: &RequestSpec) -> v1::QueueStanding {
     let reserved = standing.reserved.as_ref();
@@ -30,8 +30,8 @@ pub fn standing_to_proto(standing: &Standing, spec: &RequestSpec) -> v1::QueueSt
     }
 }
 
-/// For the API; `seen` gives the tenant of a lease that the caller may see: of others nobody is told which and whose
-/// they are.
+/// For the API. `seen` returns the tenant of a lease that the caller may see; other leases stay
+/// anonymous.
 #[must_use]
 pub fn reclaims_to_proto<'s>(reclaims: &Reclaims, seen: impl Fn(LeaseId) -> Option<&'s TenantId>) -> v1::Reclaims {
     let told = |told: &ReclaimedLease| {

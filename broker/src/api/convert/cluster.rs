@@ -1,4 +1,4 @@
-//! Member clusters.
+//! Converts member clusters.
 
 use comity_core::cluster::Cluster;
 use comity_core::{ClusterId, State};

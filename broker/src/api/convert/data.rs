@@ -1,4 +1,4 @@
-//! What data requests read and clusters hold.
+//! Converts data needs of requests and data sites of clusters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,21 +7,21 @@ use comity_core::limits::{MAX_DATASETS_PER_REQUEST, MAX_DATASETS_PER_SITE};
 use comity_core::{ClusterId, Refusal};
 use comity_proto::v1;
 
-/// Clusters of which a site may say what their lines carry.
+/// Maximum network lines per site.
 const MAX_LINES: usize = 1_024;
 
-/// What a request reads; `RequestSpec::check` has the last word.
+/// Parses data needs; `RequestSpec::check` validates them further.
 pub(super) fn needs(needs: Vec<v1::DataNeed>) -> Result<Vec<DataNeed>, Refusal> {
     bounded("spec.data", needs.len(), MAX_DATASETS_PER_REQUEST)?;
     Ok(needs.into_iter().map(|need| DataNeed { dataset: need.dataset, mib: need.mib }).collect())
 }
 
-/// For the API.
+/// Converts to the API message.
 pub(super) fn needs_to_proto(needs: &[DataNeed]) -> Vec<v1::DataNeed> {
     needs.iter().map(|need| v1::DataNeed { dataset: need.dataset.clone(), mib: need.mib }).collect()
 }
 
-/// What a cluster holds; `Offer::check` has the last word.
+/// Parses a data site; `Offer::check` validates it further.
 pub(super) fn site(site: v1::DataSite) -> Result<DataSite, Refusal> {
     bounded("offer.data.datasets", site.datasets.len(), MAX_DATASETS_PER_SITE)?;
     bounded("offer.data.egress_to", site.egress_to.len(), MAX_LINES)?;

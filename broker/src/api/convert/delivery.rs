@@ -1,4 +1,4 @@
-//! How a lease reaches the origin.
+//! Converts deliveries: how a lease reaches the origin.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ pub fn parse(number: i32, field: &str) -> Result<Delivery, Refusal> {
     }
 }
 
-/// What an offer says it can deliver; an agent that says nothing knows nothing but namespaces.
+/// Parses the deliveries of an offer; none means namespaces only.
 pub fn parse_offered(numbers: &[i32]) -> Result<BTreeSet<Delivery>, Refusal> {
     if numbers.is_empty() {
         return Ok(namespace_alone());
@@ -47,7 +47,7 @@ pub fn parse_offered(numbers: &[i32]) -> Result<BTreeSet<Delivery>, Refusal> {
     Ok(offered)
 }
 
-/// For the API.
+/// Converts to the API message.
 #[must_use]
 pub fn to_proto(delivery: Delivery) -> i32 {
     match delivery {

@@ -1,10 +1,10 @@
-//! What is wrong with devices of offers.
+//! Converts device faults.
 
 use comity_core::Refusal;
 use comity_core::inventory::{Fault, FaultClass};
 use comity_proto::v1;
 
-/// A fault; the number of the error decides where the agent does not say how bad it is. `field` is the device's.
+/// Parses a fault of the device at `field`; without a severity, the error number decides it.
 pub(super) fn parse(fault: &v1::DeviceFault, field: &str) -> Result<Fault, Refusal> {
     let class = v1::FaultClass::try_from(fault.class).map_err(|_| {
         Refusal::invalid(
@@ -27,7 +27,7 @@ pub(super) fn parse(fault: &v1::DeviceFault, field: &str) -> Result<Fault, Refus
     Ok(Fault { class, message: message.join(": ") })
 }
 
-/// For the API.
+/// Converts to the API message.
 pub(super) fn to_proto(fault: &Fault) -> v1::DeviceFault {
     let class = match fault.class {
         FaultClass::Application => v1::FaultClass::Application,

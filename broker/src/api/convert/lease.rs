@@ -1,4 +1,4 @@
-//! Leases and placements.
+//! Converts leases and placements.
 
 use comity_core::LeaseId;
 use comity_core::lease::{EndReason, Lease, LeaseState, SideState};
@@ -9,7 +9,7 @@ use comity_proto::v1;
 use crate::api::convert::request::demand_to_proto;
 use crate::api::convert::{delivery, time_or_zero, wiring};
 
-/// For the API.
+/// Converts to the API message.
 #[must_use]
 pub fn to_proto(id: LeaseId, lease: &Lease) -> v1::Lease {
     v1::Lease {
@@ -95,7 +95,7 @@ fn end_reason_to_proto(reason: EndReason) -> v1::EndReason {
     }
 }
 
-/// For the API.
+/// Converts to the API message.
 #[must_use]
 pub fn placement_to_proto(placement: &Placement) -> v1::Placement {
     let nodes = placement.nodes.iter().map(|(id, node)| v1::NodePlacement {

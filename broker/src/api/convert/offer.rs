@@ -1,4 +1,4 @@
-//! Offers: nodes, devices, sharing.
+//! Converts offers: nodes, devices, sharing.
 
 mod mig;
 
@@ -13,7 +13,7 @@ use comity_proto::v1;
 
 use crate::api::convert::{data, delivery, fault, required, wiring};
 
-/// An offer of `caller`; `Offer::check` has the last word on amounts.
+/// An offer of `caller`; `Offer::check` validates amounts.
 pub fn parse(offer: v1::Offer, caller: &ClusterId) -> Result<Offer, Refusal> {
     if offer.cluster != caller.as_str() {
         return Err(Refusal::invalid(
@@ -116,7 +116,7 @@ fn device(device: v1::Device, field: &str) -> Result<Device, Refusal> {
     Ok(device)
 }
 
-/// For the API.
+/// Converts to the API message.
 #[must_use]
 pub fn to_proto(cluster: &ClusterId, offer: &Offer) -> v1::Offer {
     let nodes = offer.nodes.iter().map(|(id, node)| v1::Node {
@@ -166,14 +166,14 @@ fn device_to_proto(index: u32, device: &Device) -> v1::Device {
     }
 }
 
-/// An offer summed up by class, with what the ledger knows; `None` if the cluster offers nothing yet.
+/// Sums up an offer by device class, with its use; `None` before the first offer.
 #[must_use]
 pub fn summary(state: &State, id: &ClusterId, cluster: &Cluster) -> Option<v1::OfferSummary> {
     let offer = cluster.offer.as_ref()?;
     let mut classes: BTreeMap<String, v1::ClassSummary> = BTreeMap::new();
     for (node_id, node) in &offer.nodes {
         let known = state.device_classes(id, node_id);
-        // As it may be used: what failed too often is kept out although its cluster offers it.
+        // Leaves out quarantined devices.
         let used = state.usable_node(id, node_id).unwrap_or(node);
         let lent = state.occupancy().node(id, node_id);
         for (index, device) in node.devices.iter().enumerate() {
@@ -205,7 +205,7 @@ pub fn summary(state: &State, id: &ClusterId, cluster: &Cluster) -> Option<v1::O
     })
 }
 
-/// Nodes and devices of an offer that are kept out for a while.
+/// Quarantined nodes and devices of an offer.
 #[must_use]
 pub fn quarantines(offer: &Offer, health: &Health) -> Vec<v1::Quarantine> {
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! Peerings.
+//! Converts peerings.
 
 use comity_core::PeeringId;
 use comity_core::peering::{Peering, PeeringState};
@@ -6,7 +6,7 @@ use comity_proto::v1;
 
 use crate::api::convert::time_or_zero;
 
-/// For the API.
+/// Converts to the API message.
 #[must_use]
 pub fn to_proto(id: PeeringId, peering: &Peering) -> v1::Peering {
     let state = match peering.state {

@@ -1,4 +1,4 @@
-//! Policy bundles and what is wrong with them.
+//! Converts policy bundles and their problems.
 
 use comity_core::Refusal;
 use comity_policy::limits::{MAX_BUNDLE_BYTES, MAX_FILE_BYTES, MAX_FILES};
@@ -12,7 +12,7 @@ const MAX_PATH_BYTES: usize = 512;
 /// Characters of a commit id: SHA-256 in hex.
 const MAX_COMMIT_BYTES: usize = 64;
 
-/// A bundle's files, within their bounds; what is in them is for the policy crate to say.
+/// Parses a bundle within size limits; the policy crate validates its contents.
 pub fn source(bundle: Option<v1::PolicyBundle>) -> Result<BundleSource, Refusal> {
     let bundle = required(bundle, "bundle", "send the files of a policy directory")?;
     if bundle.files.is_empty() || bundle.files.len() > MAX_FILES {
@@ -75,7 +75,7 @@ fn source_file(index: usize, file: v1::PolicyFile) -> Result<SourceFile, Refusal
     Ok(SourceFile { path: file.path, text: file.text })
 }
 
-/// For the API.
+/// Converts to the API message.
 #[must_use]
 pub fn source_to_proto(source: &BundleSource) -> v1::PolicyBundle {
     v1::PolicyBundle {
@@ -88,7 +88,7 @@ pub fn source_to_proto(source: &BundleSource) -> v1::PolicyBundle {
     }
 }
 
-/// For the API.
+/// Converts to the API message.
 #[must_use]
 pub fn problems_to_proto(problems: &[Problem]) -> Vec<v1::PolicyProblem> {
     problems

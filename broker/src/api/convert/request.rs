@@ -1,4 +1,4 @@
-//! Requests and what they ask for.
+//! Converts requests and their demands.
 
 use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share};
 use comity_core::limits::{MAX_DONOR_LIST, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES};
@@ -9,12 +9,12 @@ use comity_proto::v1;
 
 use crate::api::convert::{data, delivery, required, wiring};
 
-/// Where the kubeconfig Secret goes if the request does not say.
+/// Default namespace of the kubeconfig Secret.
 pub const DEFAULT_TARGET_NAMESPACE: &str = "comity-leases";
 
-/// A request as a client wrote it; `RequestSpec::check` has the last word on amounts.
+/// A request as a client wrote it; `RequestSpec::check` validates amounts.
 pub fn spec(spec: Option<v1::RequestSpec>) -> Result<RequestSpec, Refusal> {
-    let spec = required(spec, "spec", "say what is asked for")?;
+    let spec = required(spec, "spec", "describe the request")?;
     let gpus = required(spec.gpus, "spec.gpus", "say which GPUs and how many")?;
     let delivery = delivery::parse(spec.delivery, "spec.delivery")?;
     if spec.purpose.len() > MAX_PURPOSE_BYTES {
@@ -49,7 +49,7 @@ pub fn spec(spec: Option<v1::RequestSpec>) -> Result<RequestSpec, Refusal> {
     Ok(parsed)
 }
 
-/// Donors that no request can have. Looked at here only: logs may have requests that were taken before this was.
+/// Refuses contradictory donor lists. Checked only here: the log may have older requests without this check.
 fn check_donors(spec: &RequestSpec) -> Result<(), Refusal> {
     if spec.allow_donors.contains(&spec.origin) {
         let (problem, remedy) = ("is the origin itself, which lends itself nothing", "name other clusters, or none");
@@ -74,7 +74,7 @@ fn time(ms: u64) -> Option<Timestamp> {
     Some(Timestamp(ms)).filter(|time| time.0 > 0)
 }
 
-/// A kubeconfig has a place to go where none is named; whose pods may run on a virtual node has to be said.
+/// Target namespace: kubeconfigs have a default, virtual nodes need an explicit one.
 fn target_namespace(named: String, delivery: Delivery) -> Result<String, Refusal> {
     match (named.is_empty(), delivery) {
         (false, _) => Ok(named),
@@ -158,7 +158,7 @@ fn donors(names: &[String], field: &str) -> Result<Vec<ClusterId>, Refusal> {
     names.iter().enumerate().map(|(index, name)| ClusterId::parse(name, &format!("{field}[{index}]"))).collect()
 }
 
-/// For the API.
+/// Converts to the API message.
 #[must_use]
 pub fn spec_to_proto(spec: &RequestSpec) -> v1::RequestSpec {
     v1::RequestSpec {
@@ -182,7 +182,7 @@ pub fn spec_to_proto(spec: &RequestSpec) -> v1::RequestSpec {
     }
 }
 
-/// For the API.
+/// Converts to the API message.
 #[must_use]
 pub fn demand_to_proto(gpus: &GpuDemand) -> v1::GpuDemand {
     let (class, selector) = match &gpus.devices {
@@ -205,7 +205,7 @@ pub fn demand_to_proto(gpus: &GpuDemand) -> v1::GpuDemand {
     }
 }
 
-/// For the API.
+/// Converts to the API message.
 #[must_use]
 pub fn to_proto(id: RequestId, request: &Request) -> v1::Request {
     let state = match request.state {

@@ -1,4 +1,4 @@
-//! How the parts of nodes are joined, and what requests and placements say of it.
+//! Converts NUMA and RDMA wiring, topology and gang members.
 
 use comity_core::Refusal;
 use comity_core::demand::{Members, Numa, NvLink, Topology};
@@ -7,7 +7,7 @@ use comity_core::limits::{MAX_NETWORKS_PER_NODE, MAX_NUMA_NODES};
 use comity_core::placement::NodePlacement;
 use comity_proto::v1;
 
-/// Wiring of one node of an offer; `Offer::check` has the last word on amounts.
+/// Wiring of one node of an offer; `Offer::check` validates amounts.
 pub(super) fn node(numa: &[v1::NumaAmounts], rdma: &[v1::RdmaBandwidth], field: &str) -> Result<NodeWiring, Refusal> {
     for (name, len, most) in [("numa", numa.len(), MAX_NUMA_NODES), ("rdma", rdma.len(), MAX_NETWORKS_PER_NODE)] {
         if len > most {
@@ -37,7 +37,7 @@ pub(super) fn node(numa: &[v1::NumaAmounts], rdma: &[v1::RdmaBandwidth], field: 
     Ok(wiring)
 }
 
-/// For the API.
+/// Converts to the API message.
 pub(super) fn numa_to_proto<'a>(numa: impl Iterator<Item = (&'a u32, &'a NumaAmounts)>) -> Vec<v1::NumaAmounts> {
     let amounts = numa.map(|(&numa_node, has)| v1::NumaAmounts {
         numa_node,
@@ -47,7 +47,7 @@ pub(super) fn numa_to_proto<'a>(numa: impl Iterator<Item = (&'a u32, &'a NumaAmo
     amounts.collect()
 }
 
-/// What a node has of networks, for the API.
+/// RDMA bandwidth of a node.
 pub(super) fn rdma_of_node(wiring: &NodeWiring) -> Vec<v1::RdmaBandwidth> {
     let bandwidth = |(network, &gbits): (&String, &u32)| {
         let RdmaFunctions { resource, count, local } = wiring.rdma_functions.get(network).cloned().unwrap_or_default();
@@ -57,7 +57,7 @@ pub(super) fn rdma_of_node(wiring: &NodeWiring) -> Vec<v1::RdmaBandwidth> {
     wiring.rdma_gbits.iter().map(bandwidth).collect()
 }
 
-/// What a placement takes of them, for the API.
+/// RDMA bandwidth that a placement takes.
 pub(super) fn rdma_of_part(part: &NodePlacement) -> Vec<v1::RdmaBandwidth> {
     let bandwidth = |(network, &gbits): (&String, &u32)| {
         let taken = part.rdma_functions.get(network);
@@ -72,7 +72,7 @@ pub(super) fn rdma_of_part(part: &NodePlacement) -> Vec<v1::RdmaBandwidth> {
     part.rdma_gbits.iter().map(bandwidth).collect()
 }
 
-/// How the shares of a request lie together.
+/// Parses the topology of a request.
 pub(super) fn topology(topology: v1::Topology) -> Result<Topology, Refusal> {
     let unknown = |field: &str, value: i32, remedy: &str| Refusal::invalid(field, value, "is not known", remedy);
     let nvlink = match v1::NvLink::try_from(topology.nvlink) {
@@ -93,7 +93,7 @@ pub(super) fn topology(topology: v1::Topology) -> Result<Topology, Refusal> {
     Ok(Topology { same_node, whole_node, nvlink, numa, rdma_gbits, spread_nodes })
 }
 
-/// For the API.
+/// Converts to the API message.
 pub(super) fn topology_to_proto(topology: Topology) -> v1::Topology {
     let nvlink = match topology.nvlink {
         NvLink::None => v1::NvLink::Unspecified,
@@ -114,12 +114,12 @@ pub(super) fn topology_to_proto(topology: Topology) -> v1::Topology {
     }
 }
 
-/// Members of a gang; `RequestSpec::check` has the last word.
+/// Members of a gang; `RequestSpec::check` validates the rest.
 pub(super) fn members(members: v1::Members) -> Members {
     Members { min: members.min, desired: members.desired }
 }
 
-/// For the API.
+/// Converts to the API message.
 pub(super) fn members_to_proto(members: Members) -> v1::Members {
     v1::Members { min: members.min, desired: members.desired }
 }

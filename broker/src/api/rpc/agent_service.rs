@@ -37,36 +37,36 @@ use crate::group::{Consistency, Unavailable};
 
 pub use self::wire::AgentServer;
 
-/// Acks that wait for one agent.
+/// Acks queued for one agent.
 const QUEUE: usize = 16;
-/// Desired states that wait for one agent: those of a large donor have megabytes, and the newest alone counts.
+/// Desired states queued for one agent: they may have megabytes, and only the newest counts.
 const DESIRED_QUEUE: usize = 1;
-/// An agent that takes nothing for so long is cut off.
+/// An agent that reads nothing for this long is disconnected.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long an agent may take to say hello.
+/// Timeout of the hello.
 const HELLO: Duration = Duration::from_secs(10);
-/// Tries of one report while the group has no leader; then the agent tries another broker.
+/// Attempts to commit a report while the group has no leader; then the agent tries another broker.
 const TRIES: u32 = 10;
-/// Between those.
+/// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(300);
-/// How often the end of the certificate is looked at.
+/// Interval of certificate expiry checks.
 const CERTIFICATE_CHECK: Duration = Duration::from_secs(5);
 /// Bytes of a traceparent: the standard's first version has 55.
 const MAX_TRACEPARENT_BYTES: usize = 64;
 
 /// Serves agents.
 #[derive(Debug, Clone)]
-pub struct Agents {
-    /// What it has at hand.
+pub struct AgentHandlers {
+    /// Shared context.
     pub context: Context,
 }
 
-/// Without a leader for this long, agents and watchers go to another broker; an election takes less.
+/// After this long without a leader, agents and watchers are sent to another broker; elections take less.
 pub(super) const LEADERLESS: Duration = Duration::from_secs(5);
 
 type Messages = Pin<Box<dyn Stream<Item = Result<ToAgent, Status>> + Send>>;
 
-impl Agents {
+impl AgentHandlers {
     async fn connect(&self, request: Request<Streaming<v1::AgentMessage>>) -> Result<Response<Messages>, Status> {
         self.begin(request).await.map(Response::new).map_err(|error| self.context.fail(error))
     }
@@ -103,7 +103,7 @@ struct AgentStream {
     desired: mpsc::Sender<ToAgent>,
 }
 
-/// The other side is gone, or the stream must end with a status.
+/// Why a stream ends: the agent is gone, or with a status.
 enum End {
     Gone,
     Because(Status),
@@ -122,18 +122,18 @@ impl From<Unavailable> for End {
 }
 
 impl AgentStream {
-    /// Runs until the agent is gone (`None`) or must be told why the stream ends.
+    /// Runs the stream; returns the status to send, or `None` if the agent is gone.
     async fn run(self, mut incoming: Streaming<v1::AgentMessage>) -> Option<Status> {
         let seat = self.context.streams.take(&self.cluster);
         let _counted = self.context.metrics.agent_stream();
-        // Followed before the first read, so that no change falls between.
+        // Subscribes before the first read, so that no change is missed.
         let touched = self.context.hub.touched().follow(&self.cluster);
         let end = tokio::select! {
             end = self.serve(&mut incoming, touched) => end,
             end = self.certificate_ends() => end,
             () = seat.replaced() => RpcError::Superseded { cluster: self.cluster.to_string() }.into(),
             () = self.context.stop.cancelled() => RpcError::Stopping.into(),
-            // What this agent is heard of reaches no leader from here.
+            // Without a leader, heartbeats of this agent are not reported.
             () = self.context.group.without_leader_for(LEADERLESS) => {
                 Unavailable::NoLeader { broker: self.context.id }.into()
             }
@@ -153,7 +153,7 @@ impl AgentStream {
         }
         let ended = tokio::select! {
             ended = self.take_reports(incoming) => ended,
-            ended = self.show_desired(touched) => ended,
+            ended = self.send_desired(touched) => ended,
         };
         match ended {
             Ok(()) => End::Gone,
@@ -161,7 +161,7 @@ impl AgentStream {
         }
     }
 
-    /// Hello and welcome.
+    /// Receives the hello and sends the welcome.
     async fn greet(&self, incoming: &mut Streaming<v1::AgentMessage>) -> Result<(), End> {
         let first = tokio::time::timeout(HELLO, incoming.message()).await;
         let hello = match first {
@@ -185,7 +185,7 @@ impl AgentStream {
         }
         self.context.group.heard(&self.cluster);
         tracing::info!(agent_version = hello.agent_version.chars().take(64).collect::<String>(), "agent connected");
-        self.say(Reply::Welcome(welcome)).await
+        self.send(Reply::Welcome(welcome)).await
     }
 
     fn welcome(&self, state: &State) -> (Result<v1::Welcome, Refusal>, u64) {
@@ -203,7 +203,7 @@ impl AgentStream {
         (welcome, state.revision)
     }
 
-    /// Reports are committed one after the other, so that none overtakes the one it builds on.
+    /// Commits reports one by one, in order.
     async fn take_reports(&self, incoming: &mut Streaming<v1::AgentMessage>) -> Result<(), End> {
         loop {
             let message = match incoming.message().await {
@@ -239,22 +239,22 @@ impl AgentStream {
         }
     }
 
-    /// Commits a report; a refusal is for good, having no leader is not.
+    /// Commits a report: returns a refusal, retries while there is no leader.
     async fn carry_out(&self, body: Body) -> Result<Option<Refusal>, End> {
         let command = match agent::command(body, &self.cluster) {
             Ok(command) => command,
             Err(refusal) => return Ok(Some(refusal)),
         };
-        let mut shorter = self.shorter(&command).await;
+        let mut revision = self.as_revision(&command).await;
         let mut tried = 1;
         loop {
-            // Repeating a report does no harm: each command takes note of what was said before.
-            match self.context.propose(&self.caller, shorter.as_ref().unwrap_or(&command).clone(), None).await {
-                // This broker lagged behind the offer that is held: the whole is said.
+            // Reports are idempotent.
+            match self.context.propose(&self.caller, revision.as_ref().unwrap_or(&command).clone(), None).await {
+                // This broker lagged behind the stored offer: send the whole offer.
                 Ok(Applied { reply: Err(refusal), .. })
-                    if shorter.is_some() && refusal.code == Code::StaleGeneration =>
+                    if revision.is_some() && refusal.code == Code::StaleGeneration =>
                 {
-                    shorter = None;
+                    revision = None;
                     continue;
                 }
                 Ok(Applied { reply, .. }) => return Ok(reply.err()),
@@ -265,15 +265,15 @@ impl AgentStream {
         }
     }
 
-    /// An offer as a revision of the one that is held, where little of it changed: the log is shorter, and brokers take
-    /// in what changed alone.
-    async fn shorter(&self, command: &Command) -> Option<Command> {
+    /// Converts an offer to a revision of the stored one if little changed: the log entry is smaller and faster to
+    /// apply.
+    async fn as_revision(&self, command: &Command) -> Option<Command> {
         let Command::AdvertiseOffer(AdvertiseOffer { cluster, offer }) = command else { return None };
         let between = |state: &State| {
             let held = state.clusters.get(cluster)?.offer.as_deref()?;
             (held != offer).then(|| ReviseOffer::between(cluster, held, offer)).flatten()
         };
-        // Without an answer the whole is said.
+        // If the read fails, the whole offer is sent.
         let revision = self.context.group.read(Consistency::Stale, between).await.ok().flatten();
         revision.map(Command::ReviseOffer)
     }
@@ -282,16 +282,16 @@ impl AgentStream {
         if let Some(refusal) = refusal {
             tracing::info!(message_id, code = refusal.code.as_str(), reason = refusal.reason, "report refused");
         }
-        self.say(Reply::Ack(v1::Ack { message_id, error: refusal.map(refusal_detail) })).await
+        self.send(Reply::Ack(v1::Ack { message_id, error: refusal.map(refusal_detail) })).await
     }
 
-    /// The first state is linearizable: a broker that lags must not show less than the agent has seen, for what is not
-    /// in it is torn down. From then on this broker's own order does.
-    async fn show_desired(&self, mut touched: watch::Receiver<u64>) -> Result<(), End> {
+    /// Sends desired states. The first is linearizable: a lagging broker must not send an older state than the agent
+    /// has seen, because the agent tears down leases that are missing.
+    async fn send_desired(&self, mut touched: watch::Receiver<u64>) -> Result<(), End> {
         self.context.group.catch_up().await?;
         let mut writer = DesiredWriter::default();
         loop {
-            // Nothing is read before there is room for it: so it is the newest that goes, and none is held in vain.
+            // Waits for queue space before reading, so that the newest state is sent.
             let room = tokio::time::timeout(PATIENCE, self.desired.reserve()).await;
             let room = room.map_err(|_| too_slow("a desired state waits"))?.map_err(|_| End::Gone)?;
             let turn = self.context.pace.turn().await;
@@ -310,7 +310,7 @@ impl AgentStream {
         }
     }
 
-    /// Streams outlive the certificate that opened them, as long as the cluster holds a fresh one.
+    /// Waits until the cluster holds no valid certificate: a stream may outlive the certificate that opened it.
     async fn certificate_ends(&self) -> End {
         loop {
             self.context.clock.sleep(CERTIFICATE_CHECK).await;
@@ -325,13 +325,13 @@ impl AgentStream {
                     }
                     .into();
                 }
-                // Being cut off from the group is no reason to let go of an agent.
+                // Keep the agent while the group cannot be read.
                 Err(_) => {}
             }
         }
     }
 
-    async fn say(&self, body: Reply) -> Result<(), End> {
+    async fn send(&self, body: Reply) -> Result<(), End> {
         let message = ToAgent::Message(v1::BrokerMessage { body: Some(body) });
         match self.sender.send_timeout(Ok(message), PATIENCE).await {
             Ok(()) => Ok(()),

@@ -1,4 +1,4 @@
-//! Failures that tonic itself answers (a message too large, bytes that are no message) get the same details as ours.
+//! Adds error details to failures that tonic itself reports, such as a message that is too large or malformed.
 
 use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll};
@@ -11,7 +11,7 @@ use tower::{Layer, Service};
 
 use crate::api::rpc_error;
 
-/// Adds details to every refused call that has none.
+/// Adds details to failed calls without them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ExplainFailureLayer;
 
@@ -22,7 +22,7 @@ impl<S> Layer<S> for ExplainFailureLayer {
     }
 }
 
-/// What [`ExplainFailureLayer`] makes.
+/// Service of [`ExplainFailureLayer`].
 #[derive(Debug, Clone)]
 pub struct ExplainFailure<S> {
     inner: S,

@@ -34,12 +34,12 @@ const MAX_TTL_MS: u64 = 7 * 24 * 60 * MINUTE_MS;
 
 /// Members and how they join.
 #[derive(Debug, Clone)]
-pub struct Federation {
-    /// What it has at hand.
+pub struct FederationHandlers {
+    /// Shared context.
     pub context: Context,
 }
 
-serve! { FederationService for Federation {
+serve! { FederationService for FederationHandlers {
     get_federation: GetFederationRequest -> GetFederationResponse;
     invite_cluster: InviteClusterRequest -> InviteClusterResponse;
     join: JoinRequest -> JoinResponse;
@@ -59,7 +59,7 @@ struct Joining {
     idempotency: Idempotency,
 }
 
-impl Federation {
+impl FederationHandlers {
     async fn get_federation(
         &self,
         request: Request<v1::GetFederationRequest>,
@@ -118,7 +118,7 @@ impl Federation {
         Ok(v1::InviteClusterResponse { token: token.encode().expose().clone(), expires_at_ms: expires_at.0 })
     }
 
-    /// Where clients reach the brokers, this one first.
+    /// The brokers' client addresses, this broker first.
     fn broker_endpoints(&self) -> Result<BrokerEndpoints, RpcError> {
         let mut members = self.context.group.members();
         members.sort_by_key(|member| (member.id != self.context.id, member.id));
@@ -127,7 +127,7 @@ impl Federation {
     }
 
     async fn join(&self, request: Request<v1::JoinRequest>) -> Result<v1::JoinResponse, RpcError> {
-        // Whatever certificate the caller shows, the token is what counts.
+        // The token authorizes; the caller's certificate does not matter.
         let joining = parse_join(request.into_inner())?;
         self.known_invite(&joining).await?;
         self.vouched(&joining).await?;
@@ -142,7 +142,7 @@ impl Federation {
         });
         let id = SpiffeId::cluster(self.context.ca.trust_domain().clone(), joining.name);
         let caller = Caller::Cluster(id.clone(), joining.cluster.clone());
-        // The very same call repeated gets its answer again: an agent that lost the reply is not locked out.
+        // A repeated call gets the same answer, so that an agent which lost the reply can join.
         let applied = self.context.propose(&caller, command, Some(joining.idempotency)).await?;
         applied.reply.map_err(used_up)?;
         let (certificate_pem, not_after) = self.issue(&joining.csr, &id, self.context.validity.clusters)?;
@@ -157,7 +157,7 @@ impl Federation {
         })
     }
 
-    /// Keeps guesses out of the log: only a token that is outstanding, or a call that was answered before, is proposed.
+    /// Keeps guesses out of the log: proposes only outstanding tokens and repeated calls.
     async fn known_invite(&self, joining: &Joining) -> Result<(), RpcError> {
         let known = |state: &State| {
             state.invites.contains_key(&joining.secret_sha256)
@@ -169,8 +169,7 @@ impl Federation {
         Err(invalid_token("the join token is unknown, expired or already used").into())
     }
 
-    /// An institution with signing keys may vouch for its clusters' identity keys; a voucher that is given must be
-    /// good.
+    /// Checks the voucher, if any: the institution's signature over the cluster's identity key.
     async fn vouched(&self, joining: &Joining) -> Result<(), RpcError> {
         let Some(voucher) = &joining.voucher else { return Ok(()) };
         let keys = self
@@ -228,7 +227,7 @@ impl Federation {
         Ok(v1::RenewCertificateResponse { certificate_pem, ca_pem, not_after_ms: not_after.0 })
     }
 
-    /// A cluster that policy no longer names gets no further certificate: it is out when the one it has ends.
+    /// Refuses a cluster that policy no longer names: its membership ends with its current certificate.
     async fn still_enrolled(&self, cluster: &ClusterId) -> Result<(), RpcError> {
         let enrolled = |state: &State| {
             state.policy.as_ref().is_some_and(|record| record.bundle.institution_of_cluster(cluster.as_str()).is_some())
@@ -374,7 +373,7 @@ fn csr_refused(error: CaError) -> RpcError {
     }
 }
 
-/// The same token with another body is a token used twice.
+/// Maps an idempotency conflict, the same token with another body, to a used token.
 fn used_up(refusal: Refusal) -> Refusal {
     if refusal.code == Code::IdempotencyConflict {
         return invalid_token("the join token was already used");

@@ -1,4 +1,4 @@
-//! LeaseService.
+//! LeaseService: follow, renew, checkpoint and release leases.
 
 use std::ops::Bound;
 
@@ -21,12 +21,12 @@ use crate::group::Consistency;
 
 /// Follows, renews and releases leases, and hears that their work is saved.
 #[derive(Debug, Clone)]
-pub struct Leases {
-    /// What it has at hand.
+pub struct LeaseHandlers {
+    /// Shared context.
     pub context: Context,
 }
 
-serve! { LeaseService for Leases {
+serve! { LeaseService for LeaseHandlers {
     get_lease: GetLeaseRequest -> GetLeaseResponse;
     list_leases: ListLeasesRequest -> ListLeasesResponse;
     release_lease: ReleaseLeaseRequest -> ReleaseLeaseResponse;
@@ -34,7 +34,7 @@ serve! { LeaseService for Leases {
     checkpoint_lease: CheckpointLeaseRequest -> CheckpointLeaseResponse;
 } }
 
-impl Leases {
+impl LeaseHandlers {
     async fn get_lease(&self, request: Request<v1::GetLeaseRequest>) -> Result<v1::GetLeaseResponse, RpcError> {
         let caller = self.context.admit(Rpc::GetLease, &request).await?;
         let viewer = self.context.viewer(&caller);
@@ -116,7 +116,7 @@ impl Leases {
         Ok(v1::CheckpointLeaseResponse { lease: Some(lease) })
     }
 
-    /// Whether the caller may change the lease. What they may not even see does not exist for them.
+    /// Checks that the caller may change the lease; an invisible lease counts as missing.
     async fn owned(&self, caller: &Caller, id: LeaseId) -> Result<(), RpcError> {
         let found = self
             .context
@@ -133,7 +133,7 @@ impl Leases {
             .ok_or_else(|| Refusal::not_found("lease", id, "lease"))?;
         self.context
             .permit(|bundle| {
-                may_change(caller, bundle, (&tenant, &origin), &owner).map_err(|refusal| refusal.at("lease", id))
+                may_change(caller, bundle, &tenant, &origin, &owner).map_err(|refusal| refusal.at("lease", id))
             })
             .await
     }

@@ -1,4 +1,4 @@
-//! OfferService.
+//! OfferService: offers, in detail for operators and summed up for others.
 
 use std::ops::Bound;
 
@@ -16,17 +16,17 @@ use crate::context::Context;
 
 /// Reads offers.
 #[derive(Debug, Clone)]
-pub struct Offers {
-    /// What it has at hand.
+pub struct OfferHandlers {
+    /// Shared context.
     pub context: Context,
 }
 
-serve! { OfferService for Offers {
+serve! { OfferService for OfferHandlers {
     list_offers: ListOffersRequest -> ListOffersResponse;
     get_offer: GetOfferRequest -> GetOfferResponse;
 } }
 
-impl Offers {
+impl OfferHandlers {
     async fn list_offers(&self, request: Request<v1::ListOffersRequest>) -> Result<v1::ListOffersResponse, RpcError> {
         let caller = self.context.admit(Rpc::ListOffers, &request).await?;
         let viewer = self.context.viewer(&caller);
@@ -53,7 +53,7 @@ impl Offers {
             let cluster = state.clusters.get(&id).filter(|_| viewer.sees_offer(&id)).ok_or_else(missing)?;
             let held = cluster.offer.as_ref().ok_or_else(missing)?;
             Ok(v1::GetOfferResponse {
-                // Nodes are for those who run the cluster; everybody else gets the sums.
+                // Only operators of the cluster see its nodes.
                 offer: viewer.sees_nodes(&id).then(|| offer::to_proto(&id, held)),
                 summary: offer::summary(state, &id, cluster),
                 quarantines: if viewer.sees_nodes(&id) {

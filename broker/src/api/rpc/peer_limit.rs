@@ -1,4 +1,4 @@
-//! So many calls of one peer at the same time, so that one client cannot take the broker from the others.
+//! Limits concurrent calls per peer, so that one client cannot starve others.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use tower::{Layer, Service};
 
 use crate::api::rpc_error::RpcError;
 
-/// Calls of one peer under way. A stream counts until it has begun; streams have bounds of their own.
+/// Maximum concurrent calls per peer. A stream counts until it has begun; streams have limits of their own.
 pub const MAX_CALLS_PER_PEER: usize = 64;
 
 type UnderWay = Arc<Mutex<BTreeMap<String, usize>>>;
@@ -31,14 +31,14 @@ impl<S> Layer<S> for PeerLimitLayer {
     }
 }
 
-/// What [`PeerLimitLayer`] makes.
+/// Service of [`PeerLimitLayer`].
 #[derive(Debug, Clone)]
 pub struct PeerLimit<S> {
     inner: S,
     under_way: UnderWay,
 }
 
-/// One call under way.
+/// A call in progress; released on drop.
 struct Slot {
     under_way: UnderWay,
     peer: String,

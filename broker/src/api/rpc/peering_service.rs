@@ -1,4 +1,4 @@
-//! PeeringService.
+//! PeeringService: reads peerings.
 
 use std::ops::Bound;
 
@@ -17,17 +17,17 @@ use crate::context::Context;
 
 /// Reads peerings.
 #[derive(Debug, Clone)]
-pub struct Peerings {
-    /// What it has at hand.
+pub struct PeeringHandlers {
+    /// Shared context.
     pub context: Context,
 }
 
-serve! { PeeringService for Peerings {
+serve! { PeeringService for PeeringHandlers {
     get_peering: GetPeeringRequest -> GetPeeringResponse;
     list_peerings: ListPeeringsRequest -> ListPeeringsResponse;
 } }
 
-impl Peerings {
+impl PeeringHandlers {
     async fn get_peering(&self, request: Request<v1::GetPeeringRequest>) -> Result<v1::GetPeeringResponse, RpcError> {
         let caller = self.context.admit(Rpc::GetPeering, &request).await?;
         let viewer = self.context.viewer(&caller);

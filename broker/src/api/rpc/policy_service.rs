@@ -1,4 +1,4 @@
-//! PolicyService.
+//! PolicyService: checks, applies and shows policy bundles.
 
 use comity_core::command::ApplyPolicy;
 use comity_core::refusal::Code;
@@ -17,18 +17,18 @@ use crate::context::Context;
 
 /// Checks, applies and shows bundles.
 #[derive(Debug, Clone)]
-pub struct Policies {
-    /// What it has at hand.
+pub struct PolicyHandlers {
+    /// Shared context.
     pub context: Context,
 }
 
-serve! { PolicyService for Policies {
+serve! { PolicyService for PolicyHandlers {
     check_policy: CheckPolicyRequest -> CheckPolicyResponse;
     apply_policy: ApplyPolicyRequest -> ApplyPolicyResponse;
     get_policy: GetPolicyRequest -> GetPolicyResponse;
 } }
 
-impl Policies {
+impl PolicyHandlers {
     async fn check_policy(
         &self,
         request: Request<v1::CheckPolicyRequest>,
@@ -96,7 +96,7 @@ impl Policies {
         self.context.read(request.into_inner().consistency, read).await
     }
 
-    /// A bundle of another trust domain would leave nobody of this federation with a role.
+    /// Refuses a bundle of another trust domain: it would leave no user with a role.
     fn own_trust_domain(&self, bundle: &Bundle) -> Result<(), Refusal> {
         let (ours, theirs) = (self.context.ca.trust_domain().as_str(), &bundle.federation.spec.trust_domain);
         if theirs == ours {
@@ -111,7 +111,7 @@ impl Policies {
     }
 }
 
-/// A large bundle takes a while to compile: not on a thread that serves calls.
+/// Compiles a bundle on a blocking thread.
 async fn compile(source: BundleSource) -> Result<Result<Bundle, Vec<Problem>>, RpcError> {
     tokio::task::spawn_blocking(move || Bundle::compile(&source))
         .await

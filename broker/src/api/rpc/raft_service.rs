@@ -1,4 +1,4 @@
-//! RaftService.
+//! RaftService: status, membership and log time of the group.
 
 use comity_core::refusal::Code;
 use comity_core::{Command, Refusal, State};
@@ -18,18 +18,18 @@ use crate::replication::membership_change::MembershipChange;
 
 /// Status and membership of the group.
 #[derive(Debug, Clone)]
-pub struct Rafts {
-    /// What it has at hand.
+pub struct RaftHandlers {
+    /// Shared context.
     pub context: Context,
 }
 
-serve! { RaftService for Rafts {
+serve! { RaftService for RaftHandlers {
     get_raft_status: GetRaftStatusRequest -> GetRaftStatusResponse;
     change_members: ChangeMembersRequest -> ChangeMembersResponse;
     rebase_time: RebaseTimeRequest -> RebaseTimeResponse;
 } }
 
-impl Rafts {
+impl RaftHandlers {
     async fn get_raft_status(
         &self,
         request: Request<v1::GetRaftStatusRequest>,

@@ -1,4 +1,4 @@
-//! RequestService.
+//! RequestService: submits, follows, explains and cancels requests.
 
 use std::ops::Bound;
 
@@ -20,12 +20,12 @@ use crate::group::Consistency;
 
 /// Submits, follows and explains requests.
 #[derive(Debug, Clone)]
-pub struct Requests {
-    /// What it has at hand.
+pub struct RequestHandlers {
+    /// Shared context.
     pub context: Context,
 }
 
-serve! { RequestService for Requests {
+serve! { RequestService for RequestHandlers {
     submit_request: SubmitRequestRequest -> SubmitRequestResponse;
     get_request: GetRequestRequest -> GetRequestResponse;
     list_requests: ListRequestsRequest -> ListRequestsResponse;
@@ -34,7 +34,7 @@ serve! { RequestService for Requests {
     quote_request: QuoteRequestRequest -> QuoteRequestResponse;
 } }
 
-impl Requests {
+impl RequestHandlers {
     async fn submit_request(
         &self,
         request: Request<v1::SubmitRequestRequest>,
@@ -123,7 +123,7 @@ impl Requests {
         let held = held.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
         self.context
             .permit(|bundle| {
-                may_change(&caller, bundle, (&held.spec.tenant, &held.spec.origin), &held.submitted_by)
+                may_change(&caller, bundle, &held.spec.tenant, &held.spec.origin, &held.submitted_by)
                     .map_err(|refusal| refusal.at("request", id))
             })
             .await?;
@@ -144,7 +144,7 @@ impl Requests {
             let held = held.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
             let request = Some(convert::to_proto(id, held));
             let Some(waiting) = scheduler::explain_waiting(state, id) else {
-                // What other donors would say now is beside the point, unless something is sought for it all the same.
+                // Other donors matter only if the scheduler still seeks something for it.
                 let sought = scheduler::explain_sought(state, id);
                 let mut summary = format!("{id} does not wait: {}", held.message);
                 if let Some(sought) = &sought {
@@ -204,7 +204,7 @@ impl Requests {
     }
 }
 
-/// The tenant of a lease, if `viewer` may see that.
+/// Returns the tenant of a lease that `viewer` may see.
 fn whose<'s>(state: &'s State, viewer: &Viewer) -> impl Fn(LeaseId) -> Option<&'s TenantId> {
     move |id| {
         let lease = state.leases.get(&id)?;

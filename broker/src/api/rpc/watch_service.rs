@@ -1,4 +1,4 @@
-//! WatchService. One task a watcher: it reads the ring at its own pace and never holds up anybody else.
+//! WatchService: one task per watcher reads the ring at its own pace.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,24 +21,24 @@ use crate::context::Context;
 use crate::group::{Consistency, Unavailable};
 use crate::watch::{Batch, clusters, objects};
 
-/// Events that wait in one watcher's stream, beyond what HTTP/2 takes.
+/// Events queued for one watcher, beyond HTTP/2's buffers.
 const QUEUE: usize = 256;
 /// Batches read from the ring at once.
 const BATCHES: usize = 64;
-/// A watcher that takes nothing for so long is cut off.
+/// A watcher that reads nothing for this long is disconnected.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Watchers of one broker: each costs a task and a queue.
+/// Maximum watchers per broker: each costs a task and a queue.
 const MAX_WATCHERS: usize = 1_024;
 
 /// Streams changes.
 #[derive(Debug, Clone)]
-pub struct Watches {
+pub struct WatchHandlers {
     context: Context,
     seats: Arc<tokio::sync::Semaphore>,
 }
 
-impl Watches {
-    /// Without watchers.
+impl WatchHandlers {
+    /// Starts without watchers.
     #[must_use]
     pub fn new(context: Context) -> Self {
         Self { context, seats: Arc::new(tokio::sync::Semaphore::new(MAX_WATCHERS)) }
@@ -48,7 +48,7 @@ impl Watches {
 type Events = Pin<Box<dyn Stream<Item = Result<v1::WatchEvent, Status>> + Send>>;
 
 #[tonic::async_trait]
-impl WatchService for Watches {
+impl WatchService for WatchHandlers {
     type WatchStream = Events;
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Events>, Status> {
@@ -56,7 +56,7 @@ impl WatchService for Watches {
     }
 }
 
-impl Watches {
+impl WatchHandlers {
     async fn begin(&self, request: Request<v1::WatchRequest>) -> Result<Events, RpcError> {
         let caller = self.context.admit(Rpc::Watch, &request).await?;
         let message = request.into_inner();
@@ -107,7 +107,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    /// Runs until the watcher is gone (`None`) or must be told why it ends.
+    /// Runs the stream; returns the error to send, or `None` if the watcher is gone.
     async fn run(mut self, from: u64) -> Option<RpcError> {
         let mut newest = self.context.hub.newest();
         let begun = if from == 0 { self.begin_with_snapshot().await } else { self.begin_after(from).await };
@@ -119,7 +119,7 @@ impl Watcher {
         loop {
             let batches = match self.context.hub.after(last, BATCHES) {
                 Ok(batches) => batches,
-                // It was in the ring when the watcher began: it was overtaken.
+                // The revision was in the ring before, so the watcher fell behind.
                 Err(_) => return Some(RpcError::WatcherTooSlow { last }),
             };
             if batches.is_empty() && newest.changed().await.is_err() {
@@ -149,12 +149,12 @@ impl Watcher {
             .await?;
         let revision = state.revision;
         for event in clusters.into_iter().chain(objects(&state, &self.viewer, self.only)) {
-            if !self.pass(event, 0).await? {
+            if !self.send_event(event, 0).await? {
                 return Ok(None);
             }
         }
         let synced = v1::watch_event::Object::Synced(v1::watch_event::Synced {});
-        let more = self.pass(v1::WatchEvent { revision, object: Some(synced) }, 0).await?;
+        let more = self.send_event(v1::WatchEvent { revision, object: Some(synced) }, 0).await?;
         Ok(more.then_some(revision))
     }
 
@@ -164,7 +164,7 @@ impl Watcher {
         Ok(Some(from))
     }
 
-    /// Sends what the watcher may see of a batch; roles follow the bundle in force at each revision.
+    /// Sends the visible events of a batch, under the bundle in force at its revision.
     async fn send(&mut self, batch: &Batch, last: u64) -> Result<bool, RpcError> {
         let same = match (&self.bundle, &batch.policy) {
             (Some(ours), Some(theirs)) => Arc::ptr_eq(ours, theirs),
@@ -177,7 +177,7 @@ impl Watcher {
         }
         for event in &batch.events {
             if let Some(message) = event.for_watcher(&self.viewer, self.only)
-                && !self.pass(message, last).await?
+                && !self.send_event(message, last).await?
             {
                 return Ok(false);
             }
@@ -185,8 +185,8 @@ impl Watcher {
         Ok(true)
     }
 
-    /// False if the watcher is gone.
-    async fn pass(&self, message: v1::WatchEvent, last: u64) -> Result<bool, RpcError> {
+    /// Sends one event; false if the watcher is gone.
+    async fn send_event(&self, message: v1::WatchEvent, last: u64) -> Result<bool, RpcError> {
         match self.sender.send_timeout(Ok(message), PATIENCE).await {
             Ok(()) => Ok(true),
             Err(mpsc::error::SendTimeoutError::Closed(_)) => Ok(false),

@@ -1,4 +1,4 @@
-//! Time since this machine started, which no setting of the wall clock changes.
+//! Time since boot, which is independent of the wall clock.
 
 use std::time::Duration;
 

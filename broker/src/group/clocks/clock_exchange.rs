@@ -10,7 +10,6 @@ use comity_proto::raft::v1::ExchangeClocksResponse;
 use comity_runtime::clock::{Clock, Sleep};
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use openraft::Instant as _;
 use openraft::async_runtime::WatchReceiver as _;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -24,69 +23,69 @@ use crate::group::elections::election_gate::Reason;
 use crate::group::{Inner, Leadership};
 use crate::transport::CallError;
 
-/// Between two questions to each member.
+/// Interval of queries to each member.
 const EVERY: Duration = Duration::from_millis(500);
-/// For an answer. Later ones say little: the way there and back is not known to be even.
+/// Timeout of an answer: a longer round trip makes a reading too imprecise.
 const ANSWER: Duration = Duration::from_millis(450);
-/// Looks between two writes of the clock file.
+/// Checks between writes of the clock file.
 const LOOKS_PER_WRITE: u32 = 2;
 
 type Asked = (u64, Duration, Duration, Result<ExchangeClocksResponse, CallError>);
 
-/// What the task that asks has at hand.
-struct Exchange {
+/// State of the exchange task.
+struct ClockExchange {
     asked: FuturesUnordered<BoxFuture<'static, Asked>>,
     asking: BTreeSet<u64>,
     boot_id: Option<String>,
     dir: PathBuf,
     looks: u32,
     writing: Option<JoinHandle<()>>,
-    /// What was said last of this broker's wall clock, of log time, and of handing over, so that it is said once.
-    said: Said,
+    /// What was logged last, so that each change is logged once.
+    reported: Reported,
 }
 
 #[derive(Default)]
-struct Said {
+struct Reported {
     wrong_clock: bool,
     far_log_time: bool,
     hands_over: bool,
     write_failed: Arc<AtomicBool>,
 }
 
-enum Event {
+enum ExchangeEvent {
     Look,
     LeadershipChanged,
     Answered(Asked),
 }
 
-/// Asks and looks until the group stops or its last handle is gone.
+/// Runs until the group stops or its last handle is gone.
 pub(crate) async fn run(group: Weak<Inner>, clock: Arc<dyn Clock>, stop: CancellationToken) {
-    let Some(mut exchange) = group.upgrade().map(|inner| Exchange::of(&inner)) else { return };
+    let Some(mut exchange) = group.upgrade().map(|inner| ClockExchange::of(&inner)) else { return };
     let Some(mut leadership) = group.upgrade().map(|inner| inner.leadership.clone()) else { return };
     let mut next: Sleep = clock.sleep(Duration::ZERO);
     loop {
         let event = tokio::select! {
             () = stop.cancelled() => break,
             changed = leadership.changed() => match changed {
-                Ok(()) => Event::LeadershipChanged,
+                Ok(()) => ExchangeEvent::LeadershipChanged,
                 Err(_) => break,
             },
-            () = &mut next => Event::Look,
-            Some(asked) = exchange.asked.next(), if !exchange.asked.is_empty() => Event::Answered(asked),
+            () = &mut next => ExchangeEvent::Look,
+            Some(asked) = exchange.asked.next(), if !exchange.asked.is_empty() => ExchangeEvent::Answered(asked),
         };
         let Some(inner) = group.upgrade() else { return };
         match event {
-            Event::Look => {
+            ExchangeEvent::Look => {
                 next = clock.sleep(EVERY);
                 exchange.ask(&inner);
                 inner.follow_leadership().await;
                 exchange.look(&inner).await;
             }
-            Event::LeadershipChanged => {
+            ExchangeEvent::LeadershipChanged => {
                 exchange.ask(&inner);
                 inner.follow_leadership().await;
             }
-            Event::Answered(asked) => {
+            ExchangeEvent::Answered(asked) => {
                 exchange.take_in(&inner, asked);
                 inner.follow_leadership().await;
             }
@@ -98,7 +97,7 @@ pub(crate) async fn run(group: Weak<Inner>, clock: Arc<dyn Clock>, stop: Cancell
     }
 }
 
-impl Exchange {
+impl ClockExchange {
     fn of(inner: &Inner) -> Self {
         Self {
             asked: FuturesUnordered::new(),
@@ -107,11 +106,11 @@ impl Exchange {
             dir: inner.config.data.clone(),
             looks: 0,
             writing: None,
-            said: Said::default(),
+            reported: Reported::default(),
         }
     }
 
-    /// Asks every member that is not being asked.
+    /// Queries every member without a query in flight.
     fn ask(&mut self, inner: &Inner) {
         let members = inner.raft.server_metrics().borrow_watched().membership_config.clone();
         let ids: BTreeSet<u64> = members.nodes().map(|(id, _)| *id).collect();
@@ -153,16 +152,16 @@ impl Exchange {
             (offsets, right, keeper.sees_leader(at.now))
         });
         inner.clocks.offsets.send_replace(offsets);
-        self.say(inner, &offsets);
+        self.log_changes(inner, &offsets);
         inner.elections.set(Reason::WrongClock, offsets.is_off && sees_leader);
         let leads = inner.leading_term().is_some();
         if offsets.is_off && leads {
-            let heir = inner.hand_over_for_clock(&right).await;
-            if let Some(heir) = heir.filter(|_| !std::mem::replace(&mut self.said.hands_over, true)) {
-                info!(heir, "leadership is handed over, for this broker's clock is wrong");
+            let successor = inner.hand_over_for_clock(&right).await;
+            if let Some(successor) = successor.filter(|_| !std::mem::replace(&mut self.reported.hands_over, true)) {
+                info!(successor, "leadership is handed over, for this broker's clock is wrong");
             }
         } else {
-            self.said.hands_over = false;
+            self.reported.hands_over = false;
         }
         self.looks += 1;
         if self.looks >= LOOKS_PER_WRITE {
@@ -171,20 +170,20 @@ impl Exchange {
         }
     }
 
-    /// One line for each change.
-    fn say(&mut self, inner: &Inner, offsets: &Offsets) {
+    /// Logs each change once.
+    fn log_changes(&mut self, inner: &Inner, offsets: &Offsets) {
         let broker = inner.config.id;
         if let (Some(offset_ms), Some(majority_ms)) = (offsets.wall_ms, offsets.reference_ms)
-            && self.said.wrong_clock != offsets.is_off
+            && self.reported.wrong_clock != offsets.is_off
         {
-            self.said.wrong_clock = offsets.is_off;
+            self.reported.wrong_clock = offsets.is_off;
             let (clock, majority) =
                 (date_and_time(majority_ms.saturating_add_signed(offset_ms)), date_and_time(majority_ms));
             if offsets.is_off {
                 warn!(
                     broker, %clock, %majority, offset_ms,
-                    "this broker's clock is wrong: more than {} s off the majority's; it does not lead while another can; \
-                     set it, best with NTP",
+                    "this broker's clock is wrong: more than {} s off the majority's; it does not lead while another \
+                     can; set it, best with NTP",
                     MAX_WALL_OFFSET.as_secs()
                 );
             } else {
@@ -192,12 +191,12 @@ impl Exchange {
             }
         }
         let Some(offset_ms) = offsets.log_time_ms.filter(|_| inner.leading_term().is_some()) else {
-            self.said.far_log_time = false;
+            self.reported.far_log_time = false;
             return;
         };
-        if self.said.far_log_time != is_off(offset_ms) {
-            self.said.far_log_time = is_off(offset_ms);
-            if self.said.far_log_time {
+        if self.reported.far_log_time != is_off(offset_ms) {
+            self.reported.far_log_time = is_off(offset_ms);
+            if self.reported.far_log_time {
                 warn!(
                     offset_ms,
                     "log time is off the brokers' clocks and follows them by 36 s an hour; if those are right, see \
@@ -209,7 +208,7 @@ impl Exchange {
         }
     }
 
-    /// Writes the clock file beside everything else. Where the disk is slow the next write is left out.
+    /// Writes the clock file in the background; skips a write while the previous one runs.
     async fn write(&mut self, inner: &Inner) {
         let Some(boot_id) = &self.boot_id else { return };
         if self.writing.as_ref().is_some_and(|writing| !writing.is_finished()) {
@@ -219,7 +218,7 @@ impl Exchange {
             let (now, keeper) = (boot_clock::now(), inner.clocks.keeper());
             ClockFile::of(boot_id, now, keeper.log_ms(now), keeper.led())
         };
-        let (dir, failed) = (self.dir.clone(), Arc::clone(&self.said.write_failed));
+        let (dir, failed) = (self.dir.clone(), Arc::clone(&self.reported.write_failed));
         self.writing = Some(tokio::task::spawn_blocking(move || {
             let written = file.write(&dir);
             let fails = written.is_err();
@@ -233,7 +232,7 @@ impl Exchange {
 
     async fn written(&mut self) {
         if let Some(writing) = self.writing.take() {
-            // It cannot fail but by a panic, which is reported.
+            // Fails only by a panic, which is reported.
             let _ = writing.await;
         }
     }
@@ -251,7 +250,7 @@ fn reading(sent: Duration, received: Duration, answer: &ExchangeClocksResponse) 
     }
 }
 
-/// A wall clock as people read it.
+/// RFC 3339 text of a Unix time.
 fn date_and_time(unix_ms: u64) -> String {
     let time = i64::try_from(unix_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     time.map_or_else(|| format!("{unix_ms} ms"), |time| time.to_string())

@@ -1,5 +1,5 @@
-//! What outlives a restart of the process: where the log clock was, and when the group was last led. It is advice: a
-//! file that is missing or damaged is as none.
+//! Saves the log clock, and when the group was last led, across restarts of the process. A missing or damaged file is
+//! ignored.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -15,10 +15,10 @@ use crate::group::clocks::member_clocks::Led;
 
 /// Name of the file in the group's directory.
 const NAME: &str = "clock";
-/// Far more than it has.
+/// Size limit of the file.
 const MAX_BYTES: u64 = 4_096;
 
-/// The file. Times are in milliseconds since the machine started, or of the log clock.
+/// Contents of the file. Times are in milliseconds since boot, or of the log clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClockFile {
     boot_id: String,
@@ -28,7 +28,7 @@ pub(crate) struct ClockFile {
     led_log_clock_ms: Option<u64>,
 }
 
-/// What a broker knows of time when it starts.
+/// Clocks restored at start.
 #[derive(Debug, Default)]
 pub(crate) struct Restored {
     pub(crate) clock: LogClock,
@@ -36,7 +36,7 @@ pub(crate) struct Restored {
 }
 
 impl ClockFile {
-    /// What is known at `now`.
+    /// The file to write at `now`.
     pub(crate) fn of(boot_id: &str, now: Duration, log_clock_ms: Option<u64>, led: Option<Led>) -> Self {
         let ago = led.zip(log_clock_ms).map(|(led, log_ms)| led.ago(now, log_ms));
         let led_log_clock_ms = match led {
@@ -50,12 +50,12 @@ impl ClockFile {
         Self { boot_id: boot_id.to_owned(), at_ms: millis(now), log_clock_ms, led_at_ms, led_log_clock_ms }
     }
 
-    /// What it says on a machine that has run for `now` since the boot `boot_id`.
+    /// Interprets the file on a machine at `now` since boot `boot_id`.
     pub(crate) fn restore(&self, boot_id: Option<&str>, now: Duration) -> Restored {
         let same_boot = boot_id == Some(&*self.boot_id) && self.at_ms <= millis(now);
         let mut clock = LogClock::default();
         if let Some(log_ms) = self.log_clock_ms.filter(|_| same_boot) {
-            clock.found(Duration::from_millis(self.at_ms), log_ms);
+            clock.start(Duration::from_millis(self.at_ms), log_ms);
         }
         let led_at = self.led_at_ms.filter(|_| same_boot).map(Duration::from_millis);
         let ago = led_at.map(|at| Led::Ago { ago: now.saturating_sub(at), as_of: now });
@@ -68,7 +68,7 @@ impl ClockFile {
         serde_json::from_slice(&bytes).inspect_err(|error| tracing::info!(%error, "the clock file says nothing")).ok()
     }
 
-    /// Writes it, without waiting for the disk: what a crash of the machine loses, its next boot would not believe.
+    /// Writes the file without fsync: the next boot ignores most of it anyway.
     pub(crate) fn write(&self, dir: &Path) -> io::Result<()> {
         let temporary: PathBuf = dir.join(".clock.tmp");
         let mut options = fs::OpenOptions::new();
@@ -78,7 +78,7 @@ impl ClockFile {
     }
 }
 
-/// Reads what the process before has left in `dir`.
+/// Restores the clocks from the file in `dir`.
 pub(crate) fn restore(dir: &Path) -> Restored {
     let boot_id = boot_clock::boot_id();
     ClockFile::read(dir).map(|file| file.restore(boot_id.as_deref(), boot_clock::now())).unwrap_or_default()

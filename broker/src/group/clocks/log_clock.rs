@@ -1,4 +1,4 @@
-//! The clock that entries of the log are stamped with.
+//! The clock that stamps log entries.
 //!
 //! ```text
 //!   log clock = base, agreed by a majority + monotonic time since + slew towards the majority's wall clocks
@@ -10,15 +10,14 @@
 
 use std::time::Duration;
 
-/// The most that the log clock gains or loses on monotonic time within a minute: one part in a hundred. Clocks that are
-/// kept by NTP drift a thousandth of that.
+/// Maximum slew per minute: 1 %. Clocks under NTP drift a thousandth of that.
 pub const MAX_SLEW: Duration = Duration::from_millis(600);
-/// In which [`MAX_SLEW`] may pass.
+/// Period of [`MAX_SLEW`].
 const PER: Duration = Duration::from_secs(60);
-/// Differences between wall clocks of this size are those of the network between them.
+/// Smaller differences between wall clocks are network jitter.
 const NOT_WORTH_SLEWING: Duration = Duration::from_millis(10);
 
-/// A line through time: where the log clock was, and how far it is still to be slewed.
+/// The log clock at one moment, and the remaining slew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Line {
     at: Duration,
@@ -35,7 +34,7 @@ impl Line {
     }
 }
 
-/// The most that may be slewed while `passed` microseconds pass.
+/// Maximum slew within `passed_us` microseconds.
 fn slew_within(passed_us: u64) -> i64 {
     let most = u128::from(passed_us) * MAX_SLEW.as_micros() / PER.as_micros();
     i64::try_from(most).unwrap_or(i64::MAX)
@@ -48,17 +47,17 @@ pub(crate) struct LogClock {
 }
 
 impl LogClock {
-    /// The log clock in milliseconds, if this broker knows anything of it.
+    /// The log clock in milliseconds, if known.
     pub(crate) fn now(&self, now: Duration) -> Option<u64> {
         self.line.map(|line| line.at(now) / 1_000)
     }
 
-    /// Takes up a clock that was read at `at`: by this machine before a restart of the process, or by a new leader.
-    pub(crate) fn found(&mut self, at: Duration, log_ms: u64) {
+    /// Continues a clock that was read at `at`, by the previous process or by a new leader.
+    pub(crate) fn start(&mut self, at: Duration, log_ms: u64) {
         self.line = Some(Line { at, log_us: log_ms.saturating_mul(1_000), slew_us: 0 });
     }
 
-    /// The leader: from now on towards a clock that is `ahead_ms` ahead of this one.
+    /// As the leader, slews towards a clock that is `ahead_ms` ahead of this one.
     pub(crate) fn steer(&mut self, now: Duration, ahead_ms: i64) {
         let Some(line) = self.line else { return };
         let slight = ahead_ms.unsigned_abs() < millis(NOT_WORTH_SLEWING);
@@ -66,13 +65,13 @@ impl LogClock {
         self.line = Some(Line { at: now, log_us: line.at(now), slew_us });
     }
 
-    /// Nothing to go by: on with monotonic time.
+    /// Continues on monotonic time alone.
     pub(crate) fn coast(&mut self, now: Duration) {
         self.steer(now, 0);
     }
 
-    /// A follower: the leader's clock was at `log_ms` at some moment between `sent` and `received`. As long as one's
-    /// own agrees with that it stays as it is, so that what the network adds does not add up.
+    /// As a follower: the leader's clock was at `log_ms` between `sent` and `received`. Keeps the own clock while it is
+    /// consistent with that, so that network delays do not accumulate.
     pub(crate) fn follow(&mut self, sent: Duration, received: Duration, log_ms: u64) {
         let earliest = log_ms.saturating_mul(1_000);
         // Whole milliseconds are told.
@@ -91,7 +90,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The middle one; of an even number the lower of the two in the middle.
+/// The median; of an even count, the lower middle value.
 pub(crate) fn lower_median(mut values: Vec<u64>) -> Option<u64> {
     values.sort_unstable();
     let middle = values.len().checked_sub(1)? / 2;

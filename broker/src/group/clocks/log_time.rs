@@ -8,8 +8,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use comity_core::command::RebaseTime;
 use comity_core::{Millis, Timestamp};
 use comity_proto::raft::v1::ExchangeClocksResponse;
-use comity_runtime::clock::Clock;
-use futures::stream::StreamExt as _;
 use openraft::async_runtime::WatchReceiver as _;
 use openraft::{Instant as _, ReadPolicy, ServerState};
 use tokio::sync::watch;
@@ -18,25 +16,25 @@ use tracing::info;
 use crate::group::clocks::boot_clock;
 use crate::group::clocks::clock_file::Restored;
 use crate::group::clocks::member_clocks::Led;
-use crate::group::clocks::timekeeper::{Founded, Founding, Moment, Offsets, Timekeeper};
+use crate::group::clocks::timekeeper::{ClockStart, ClockStarted, Moment, Offsets, Timekeeper};
 use crate::group::propose::Deadline;
 use crate::group::{Group, Inner, Leadership, Tenure};
 
-/// For the state to have all that was committed before a leader that begins with wall clocks alone.
+/// Time for the state to catch up before a leader starts from wall clocks alone.
 const CATCH_UP: Duration = Duration::from_secs(1);
-/// Between two looks whether a leader may stamp entries, where nothing says that it may.
+/// Poll interval while a leader may not stamp entries yet.
 const PAUSE: Duration = Duration::from_millis(25);
 
 /// The clocks of one broker, shared by all handles of its group.
 pub(crate) struct Clocks {
     keeper: Mutex<Timekeeper>,
-    founded: watch::Sender<Option<Founded>>,
+    started: watch::Sender<Option<ClockStarted>>,
     pub(super) offsets: watch::Sender<Offsets>,
-    /// What re-bases have shifted, as this broker saw it last: known without waiting for what is being applied.
+    /// Sum of re-bases, cached so that reading it does not wait for apply.
     shift_ms: AtomicI64,
 }
 
-/// How one broker's clocks stand.
+/// Status of one broker's clocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ClockStatus {
     /// Log time, now.
@@ -45,7 +43,7 @@ pub struct ClockStatus {
     pub clock_offset_ms: Option<i64>,
     /// Log time minus that median.
     pub log_time_offset_ms: Option<i64>,
-    /// What re-bases have shifted.
+    /// Sum of re-bases.
     pub time_shift_ms: i64,
 }
 
@@ -54,9 +52,9 @@ pub struct ClockStatus {
 pub struct Rebase {
     /// Log time before.
     pub log_time: Timestamp,
-    /// By how much: to the median of the wall clocks of a majority.
+    /// Shift to the median of a majority's wall clocks.
     pub by_ms: i64,
-    /// What carries it out.
+    /// Command that carries it out.
     pub command: RebaseTime,
 }
 
@@ -65,7 +63,7 @@ impl Clocks {
         let keeper = Timekeeper::new(id, boot_clock::now(), restored.clock, restored.led);
         Self {
             keeper: Mutex::new(keeper),
-            founded: watch::Sender::new(None),
+            started: watch::Sender::new(None),
             offsets: watch::Sender::new(Offsets::default()),
             shift_ms: AtomicI64::new(0),
         }
@@ -82,26 +80,26 @@ impl Clocks {
 }
 
 impl Group {
-    /// Log time, now: what the next entry would be stamped with. On followers within a few milliseconds of the
-    /// leader's.
+    /// Current log time, with which the next entry would be stamped. On followers it is within a few milliseconds of
+    /// the leader's.
     pub fn log_now(&self) -> Timestamp {
         let log_ms = self.inner.clocks.keeper().log_ms(boot_clock::now());
-        self.inner.replica.look(|replicated| {
+        self.inner.replica.read(|replicated| {
             let state = &replicated.state;
             let now = log_ms.map(|ms| Timestamp(ms).shifted(state.time_shift_ms));
-            // A broker that knows nothing of the time yet has the last entry's.
+            // Before the clock is known, the last entry's time.
             now.map_or(state.log_time, |now| now.max(state.log_time))
         })
     }
 
-    /// How this broker's clocks stand to those of a majority.
+    /// Status of this broker's clocks against a majority's.
     pub fn clocks(&self) -> ClockStatus {
         let offsets = *self.inner.clocks.offsets.borrow();
         ClockStatus {
             log_time: self.log_now(),
             clock_offset_ms: offsets.wall_ms,
             log_time_offset_ms: offsets.log_time_ms,
-            time_shift_ms: self.inner.replica.look(|replicated| replicated.state.time_shift_ms),
+            time_shift_ms: self.inner.replica.read(|replicated| replicated.state.time_shift_ms),
         }
     }
 
@@ -113,23 +111,23 @@ impl Group {
         Some(Rebase { log_time: status.log_time, by_ms, command })
     }
 
-    /// How long no leader reached a majority before this broker led, as far as the members know. Waits until a majority
-    /// agrees on the time; `None` where this broker does not lead.
+    /// Time without a leader before this tenure, as far as the members know. Waits until a majority agrees on the time;
+    /// `None` if this broker does not lead.
     pub async fn outage(&self) -> Option<Millis> {
-        let mut founded = self.inner.clocks.founded.subscribe();
+        let mut started = self.inner.clocks.started.subscribe();
         loop {
             let tenure = self.inner.tenure()?;
-            let found = *founded.borrow_and_update();
+            let found = *started.borrow_and_update();
             if let Some(found) = found.filter(|found| found.tenure == tenure) {
                 let outage = found.outage.map_or(u64::MAX, millis);
                 return Some(Millis(outage));
             }
-            // Whether it changed or not: looks again.
-            let _ = tokio::time::timeout(PAUSE, founded.changed()).await;
+            // Timeout or change: check again.
+            let _ = tokio::time::timeout(PAUSE, started.changed()).await;
         }
     }
 
-    /// What another member is told.
+    /// This broker's clocks, for a peer.
     pub(crate) fn clock_reading(&self) -> ExchangeClocksResponse {
         let inner = &self.inner;
         let tenure = inner.tenure();
@@ -149,13 +147,13 @@ impl Group {
                 Some(Led::LogClock(then)) => Some(then),
                 Some(Led::Ago { .. }) | None => log_clock_ms.zip(ago).map(|(log_ms, ago)| log_ms.saturating_sub(ago)),
             },
-            leads: tenure.is_some() && keeper.founded().map(|founded| founded.tenure) == tenure,
+            leads: tenure.is_some() && keeper.started().map(|started| started.tenure) == tenure,
         }
     }
 }
 
 impl Inner {
-    /// The term in which consensus takes this broker for the leader, whether a majority answers or not.
+    /// The term that consensus leads here, whether a majority answers or not.
     pub(super) fn leading_term(&self) -> Option<u64> {
         let metrics = self.raft.server_metrics();
         let metrics = metrics.borrow_watched();
@@ -170,26 +168,26 @@ impl Inner {
         }
     }
 
-    /// The time of an entry that this broker stores as the leader, as soon as it may, and the tenure it is of.
+    /// Waits until this leader may stamp entries; returns the stamp and the tenure.
     pub(crate) async fn stamp(&self, timeout: Duration) -> Option<(Timestamp, Tenure)> {
         let deadline = Deadline::within(timeout);
-        let mut founded = self.clocks.founded.subscribe();
+        let mut started = self.clocks.started.subscribe();
         loop {
             let tenure = self.tenure()?;
-            if founded.borrow_and_update().is_some_and(|founded| founded.tenure == tenure) {
+            if started.borrow_and_update().is_some_and(|started| started.tenure == tenure) {
                 return self.clocks.keeper().log_ms(boot_clock::now()).map(|ms| (Timestamp(ms), tenure));
             }
             let left = deadline.left();
             if left.is_zero() {
                 return None;
             }
-            // Whether it changed or not: looks again.
-            let _ = tokio::time::timeout(left.min(PAUSE), founded.changed()).await;
+            // Timeout or change: check again.
+            let _ = tokio::time::timeout(left.min(PAUSE), started.changed()).await;
         }
     }
 
-    /// The time by which callers' certificates are judged: log time, for this broker's wall clock may be wrong; that
-    /// one while log time is not known here. Never waits for the state.
+    /// Time for checking callers' certificates: log time, because this broker's wall clock may be wrong; the wall clock
+    /// while log time is unknown. Never waits for the state.
     pub(crate) fn certificate_time(&self) -> SystemTime {
         let shift_ms = self.clocks.shift_ms.load(Ordering::Relaxed);
         let log_ms = self.clocks.keeper().log_ms(boot_clock::now());
@@ -201,39 +199,39 @@ impl Inner {
         self.raft.server_metrics().borrow_watched().membership_config.voter_ids().collect()
     }
 
-    /// Decides something by all that is known at this moment.
+    /// Runs `decide` with all inputs of the current moment.
     pub(super) fn at_this_moment<T>(&self, decide: impl FnOnce(&mut Timekeeper, &Moment<'_>) -> T) -> T {
         let voters = self.voters();
         let (shift_ms, log_time) =
-            self.replica.look(|replicated| (replicated.state.time_shift_ms, replicated.state.log_time));
+            self.replica.read(|replicated| (replicated.state.time_shift_ms, replicated.state.log_time));
         self.clocks.shift_ms.store(shift_ms, Ordering::Relaxed);
         let mut keeper = self.clocks.keeper();
         let (now, wall_ms) = (boot_clock::now(), self.clock.unix_ms());
         decide(&mut keeper, &Moment { now, wall_ms, voters: &voters, shift_ms, log_time_ms: log_time.0 })
     }
 
-    /// Takes note of whether this broker leads, and lets it stamp entries as soon as it may. One that lost its majority
-    /// begins again once it is back, so that the outage counts.
+    /// Tracks leadership and starts the log clock of a new tenure. A leader that regains its majority begins a new
+    /// tenure, so that the outage counts.
     pub(super) async fn follow_leadership(&self) {
         let Some(tenure) = self.tenure() else {
-            if self.clocks.founded.send_if_modified(|founded| founded.take().is_some()) {
+            if self.clocks.started.send_if_modified(|started| started.take().is_some()) {
                 self.clocks.keeper().follows(boot_clock::now());
             }
             return;
         };
-        if self.clocks.founded.borrow().is_some_and(|founded| founded.tenure == tenure) {
+        if self.clocks.started.borrow().is_some_and(|started| started.tenure == tenure) {
             return;
         }
-        let mut founding = self.at_this_moment(|keeper, at| {
+        let mut start = self.at_this_moment(|keeper, at| {
             keeper.leads(tenure, at.now);
-            keeper.found(at, false)
+            keeper.start(at, false)
         });
-        if founding == Founding::NeedsState && self.has_caught_up().await {
-            founding = self.at_this_moment(|keeper, at| keeper.found(at, true));
+        if start == ClockStart::NeedsState && self.has_caught_up().await {
+            start = self.at_this_moment(|keeper, at| keeper.start(at, true));
         }
-        if let Founding::Done(founded) = founding {
-            info!(term = tenure.term, outage_ms = ?founded.outage.map(millis), "log time goes on");
-            self.clocks.founded.send_replace(Some(founded));
+        if let ClockStart::Done(started) = start {
+            info!(term = tenure.term, outage_ms = ?started.outage.map(millis), "log time goes on");
+            self.clocks.started.send_replace(Some(started));
         }
     }
 
@@ -251,7 +249,7 @@ impl Inner {
         tokio::time::timeout(CATCH_UP, caught_up).await.unwrap_or(false)
     }
 
-    /// How long ago this broker, as the leader, last reached a majority.
+    /// Time since this leader last reached a majority.
     pub(super) fn majority_ago(&self) -> Option<Duration> {
         self.leading_term()?;
         if self.voters() == BTreeSet::from([self.config.id]) {
@@ -262,16 +260,16 @@ impl Inner {
         Some(acked.into_inner().elapsed())
     }
 
-    /// A leader whose wall clock is wrong hands over to the voter that is furthest among those whose clocks are right.
+    /// Transfers leadership to the most advanced voter in `right`.
     pub(super) async fn hand_over_for_clock(&self, right: &BTreeSet<u64>) -> Option<u64> {
-        let heir = {
+        let successor = {
             let metrics = self.raft.data_metrics();
             let metrics = metrics.borrow_watched();
             let progress = metrics.replication.iter().flatten().filter(|(id, _)| right.contains(id));
             progress.max_by_key(|(_, matched)| **matched).map(|(id, _)| *id)
         };
-        self.raft.trigger().transfer_leader(heir?).await.ok()?;
-        heir
+        self.raft.trigger().transfer_leader(successor?).await.ok()?;
+        successor
     }
 }
 

@@ -1,30 +1,29 @@
-//! What the members' clocks say, taken together. Pure: times are arguments.
+//! Clock readings of all members, and their medians. Pure: times are arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::group::clocks::log_clock::lower_median;
 
-/// A wall clock that is further off the majority's median than this is wrong: its broker says so and does not lead
-/// while others can. NTP keeps clocks within a tenth of a second of one another.
+/// Maximum offset of a wall clock from the majority's median. A broker beyond it warns and does not lead while others
+/// can. NTP keeps clocks within 0.1 s of each other.
 pub const MAX_WALL_OFFSET: Duration = Duration::from_secs(5);
-/// A member whose last answer is older is not reached.
+/// A member whose last answer is older counts as unreachable.
 const FRESH: Duration = Duration::from_millis(1_500);
-/// For how long a member's log clock is known from one answer: monotonic clocks drift by less than a hundredth of a
-/// second meanwhile.
+/// Validity of a log clock reading: monotonic clocks drift by less than 10 ms meanwhile.
 const KNOWN: Duration = Duration::from_secs(60);
 
-/// When the group was last led, as one member knows it.
+/// When a member last knew of a leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Led {
-    /// So long before `as_of` on this broker's monotonic clock.
+    /// `ago` before `as_of` on this broker's monotonic clock.
     Ago { ago: Duration, as_of: Duration },
-    /// At this time of the log clock, before that member's machine started.
+    /// At this log clock time, before that member's machine booted.
     LogClock(u64),
 }
 
 impl Led {
-    /// How long ago it was, at `now`, when the log clock is at `log_ms`.
+    /// Age at `now`, when the log clock is at `log_ms`.
     pub(crate) fn ago(self, now: Duration, log_ms: u64) -> Duration {
         match self {
             Self::Ago { ago, as_of } => ago.saturating_add(now.saturating_sub(as_of)),
@@ -36,9 +35,9 @@ impl Led {
 /// One member's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reading {
-    /// When it was asked, by this broker's monotonic clock.
+    /// Send time of the query, by this broker's monotonic clock.
     pub(crate) sent: Duration,
-    /// When the answer came.
+    /// Arrival of the answer.
     pub(crate) received: Duration,
     /// Its wall clock.
     pub(crate) wall_ms: u64,
@@ -51,7 +50,7 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Half of the way there and back, and what has passed since.
+    /// Half the round trip, plus the time since arrival, in milliseconds.
     fn since(&self, now: Duration) -> u64 {
         let way = self.received.saturating_sub(self.sent) / 2;
         millis(now.saturating_sub(self.received).saturating_add(way))
@@ -72,12 +71,12 @@ pub(crate) struct Own {
     pub(crate) led: Option<Led>,
 }
 
-/// What a new leader begins with.
+/// Base of a new leader's log clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Base {
-    /// A majority was heard, and some of it know the log clock.
+    /// The median log clock of those members of a majority that know it.
     LogClock(u64),
-    /// A majority was heard, and all of it have just started: their wall clocks must do.
+    /// The median wall clock of a majority, none of which knows the log clock.
     WallClock(u64),
 }
 
@@ -85,7 +84,7 @@ pub(crate) enum Base {
 #[derive(Debug, Default)]
 pub(crate) struct MemberClocks {
     readings: BTreeMap<u64, Reading>,
-    /// When a member last did not answer.
+    /// Last failed query of each member.
     failed: BTreeMap<u64, Duration>,
 }
 
@@ -104,7 +103,7 @@ impl MemberClocks {
         self.failed.retain(|id, _| members.contains(id));
     }
 
-    /// Whether each voter answered or failed to since `begin`.
+    /// Whether every query of a voter since `begin` was answered or failed.
     pub(crate) fn all_asked_since(&self, voters: &BTreeSet<u64>, own: u64, begin: Duration) -> bool {
         let answered = |id: &u64| self.readings.get(id).is_some_and(|reading| reading.received >= begin);
         let failed = |id: &u64| self.failed.get(id).is_some_and(|at| *at >= begin);
@@ -122,7 +121,7 @@ impl MemberClocks {
         reached > voters.len() / 2
     }
 
-    /// What a leader begins with; `None` before a majority is heard.
+    /// Base of the log clock; `None` before a majority answered.
     pub(crate) fn base(&self, voters: &BTreeSet<u64>, own: &Own) -> Option<Base> {
         if !self.majority_is_reached(voters, own) {
             return None;
@@ -135,8 +134,7 @@ impl MemberClocks {
         log_clocks.map(Base::LogClock).or_else(|| lower_median(self.walls(voters, own)).map(Base::WallClock))
     }
 
-    /// How long nobody who answered knew of a leader that reached a majority, when the log clock is at `log_ms`. `None`
-    /// where nobody ever did.
+    /// Time since any answering member knew of a leader with a majority; `None` if none ever did.
     pub(crate) fn outage(&self, voters: &BTreeSet<u64>, own: &Own, log_ms: u64) -> Option<Duration> {
         let others = self.readings.iter().filter(|(id, _)| **id != own.id && voters.contains(id));
         let all = others.filter_map(|(_, reading)| reading.led).chain(own.led);
@@ -148,8 +146,8 @@ impl MemberClocks {
         others.chain(voters.contains(&own.id).then_some(own.wall_ms)).collect()
     }
 
-    /// The time by the wall clocks of the voters that are reached, if they are a majority: the median. Two clocks that
-    /// differ do not say which one is wrong, so log time (`log_time_ms`) has a say where their number is even.
+    /// Median wall clock of the reachable voters, if they are a majority. An even number of clocks cannot show which
+    /// one is wrong, so log time (`log_time_ms`) breaks the tie.
     pub(crate) fn reference(&self, voters: &BTreeSet<u64>, own: &Own, log_time_ms: Option<u64>) -> Option<u64> {
         if !self.majority_is_reached(voters, own) {
             return None;
@@ -161,19 +159,19 @@ impl MemberClocks {
         lower_median(walls)
     }
 
-    /// Voters besides this broker that are reached and whose wall clocks are right.
+    /// Other reachable voters whose wall clocks are correct.
     pub(crate) fn right(&self, voters: &BTreeSet<u64>, own: &Own, reference_ms: u64) -> BTreeSet<u64> {
         let right = |reading: &Reading| !is_off(offset(reading.wall(own.now), reference_ms));
         self.fresh(voters, own).filter(|(_, reading)| right(reading)).map(|(id, _)| id).collect()
     }
 }
 
-/// How far `ms` is ahead of `of_ms`.
+/// `ms` minus `of_ms`, saturating.
 pub(crate) fn offset(ms: u64, of_ms: u64) -> i64 {
     i64::try_from(i128::from(ms) - i128::from(of_ms)).unwrap_or(if ms > of_ms { i64::MAX } else { i64::MIN })
 }
 
-/// Whether a clock that is so far off is wrong.
+/// Whether an offset exceeds [`MAX_WALL_OFFSET`].
 pub(crate) fn is_off(offset_ms: i64) -> bool {
     u128::from(offset_ms.unsigned_abs()) > MAX_WALL_OFFSET.as_millis()
 }

@@ -1,4 +1,4 @@
-//! What one broker knows of time, and what follows from it. Pure: `clock_exchange` is the shell around it.
+//! Decides log time and clock offsets from all known clocks. Pure: `clock_exchange` does the I/O.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,69 +7,68 @@ use crate::group::clocks::log_clock::LogClock;
 use crate::group::clocks::member_clocks::{Base, Led, MemberClocks, Own, Reading, is_off, offset};
 use crate::group::elections::leadership::Tenure;
 
-/// With wall clocks alone to begin with, a new leader waits so long for members that do not answer: the median of three
-/// is worth more than that of two.
+/// How long a new leader that knows only wall clocks waits for silent members: the median of three clocks is better
+/// than that of two.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// A broker whose wall clock is wrong stands for election all the same once it has seen no leader for so long.
+/// After this long without a leader, a broker with a wrong wall clock stands for election too.
 pub(crate) const LEADERLESS: Duration = Duration::from_secs(3);
 
-/// The moment of a decision, and what the broker knows besides its clocks.
+/// Inputs of a decision.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment<'a> {
     /// Monotonic time since this machine started.
     pub(crate) now: Duration,
     pub(crate) wall_ms: u64,
     pub(crate) voters: &'a BTreeSet<u64>,
-    /// What re-bases have shifted, as the state of this broker has it.
+    /// Sum of re-bases in this broker's state.
     pub(crate) shift_ms: i64,
-    /// Log time of the state of this broker.
+    /// Log time of this broker's state.
     pub(crate) log_time_ms: u64,
 }
 
-/// One time of leading.
+/// One tenure as leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Lead {
     tenure: Tenure,
     since: Duration,
-    founded: Option<Founded>,
-    /// Whether `BeginTerm` is in the log. Before, nobody may take this leader for the end of the outage.
+    started: Option<ClockStarted>,
+    /// Whether `BeginTerm` is in the log; before, this tenure does not end an outage.
     begun: bool,
 }
 
-/// A leader whose log clock stands.
+/// A leader whose log clock has started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Founded {
+pub(crate) struct ClockStarted {
     pub(crate) tenure: Tenure,
-    /// How long no leader reached a majority before; `None` if nobody knows.
+    /// Time without a leader before; `None` if unknown.
     pub(crate) outage: Option<Duration>,
 }
 
 /// Whether a leader may stamp entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Founding {
-    /// It does not lead, or a majority is to answer yet.
+pub(crate) enum ClockStart {
+    /// Not leading, or waiting for a majority.
     Waits,
-    /// Only wall clocks are there: the state must have all that was committed before, so that log time does not go
-    /// back.
+    /// Only wall clocks are known: the state must be caught up first, so that log time does not go back.
     NeedsState,
-    /// It may.
-    Done(Founded),
+    /// Entries may be stamped.
+    Done(ClockStarted),
 }
 
-/// How this broker's clocks stand to those of the majority.
+/// Offsets of this broker's clocks from the majority's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Offsets {
-    /// The median of the wall clocks of a majority, now; `None` where none is reached.
+    /// Current median of a majority's wall clocks; `None` if no majority is reached.
     pub(crate) reference_ms: Option<u64>,
-    /// This broker's wall clock minus that.
+    /// This broker's wall clock minus `reference_ms`.
     pub(crate) wall_ms: Option<i64>,
-    /// Log time minus that.
+    /// Log time minus `reference_ms`.
     pub(crate) log_time_ms: Option<i64>,
-    /// Whether its wall clock is wrong: from `MAX_WALL_OFFSET` until half of that.
+    /// Whether the wall clock is wrong: set above `MAX_WALL_OFFSET`, cleared below half of it.
     pub(crate) is_off: bool,
 }
 
-/// What one broker knows of time.
+/// All clocks known to one broker.
 #[derive(Debug)]
 pub(crate) struct Timekeeper {
     id: u64,
@@ -98,8 +97,8 @@ impl Timekeeper {
     }
 
     /// The tenure in which this broker leads and may stamp entries.
-    pub(crate) fn founded(&self) -> Option<Founded> {
-        self.lead.and_then(|lead| lead.founded)
+    pub(crate) fn started(&self) -> Option<ClockStarted> {
+        self.lead.and_then(|lead| lead.started)
     }
 
     /// Whether a leader was seen lately.
@@ -111,7 +110,7 @@ impl Timekeeper {
         Own { id: self.id, now: at.now, wall_ms: at.wall_ms, log_ms: self.log_ms(at.now), led: self.led }
     }
 
-    /// A member answered. Its log clock is taken over if it is the leader that this broker knows.
+    /// Records a reading; follows its log clock if `member` is the known leader.
     pub(crate) fn answered(&mut self, member: u64, reading: Reading, leader: Option<u64>) {
         self.members.note(member, reading);
         if self.lead.is_some() || leader != Some(member) || !reading.leads {
@@ -126,12 +125,12 @@ impl Timekeeper {
         }
     }
 
-    /// A member did not answer.
+    /// Records that a member did not answer.
     pub(crate) fn failed(&mut self, member: u64, now: Duration) {
         self.members.note_failed(member, now);
     }
 
-    /// Forgets who is no member any more.
+    /// Forgets former members.
     pub(crate) fn keep(&mut self, members: &BTreeSet<u64>) {
         self.members.keep(members);
     }
@@ -150,14 +149,14 @@ impl Timekeeper {
         }
     }
 
-    /// This broker leads.
+    /// Begins a tenure as leader.
     pub(crate) fn leads(&mut self, tenure: Tenure, now: Duration) {
         if self.lead.is_none_or(|lead| lead.tenure != tenure) {
-            self.lead = Some(Lead { tenure, since: now, founded: None, begun: false });
+            self.lead = Some(Lead { tenure, since: now, started: None, begun: false });
         }
     }
 
-    /// It does not.
+    /// Ends the tenure.
     pub(crate) fn follows(&mut self, now: Duration) {
         if self.lead.take().is_some() {
             self.leader_seen = now;
@@ -172,34 +171,34 @@ impl Timekeeper {
         }
     }
 
-    /// Lets a new leader stamp entries as soon as a majority agrees on the time. `caught_up` says that the state has
-    /// all that was committed before it led.
-    pub(crate) fn found(&mut self, at: &Moment<'_>, caught_up: bool) -> Founding {
-        let Some(lead) = self.lead else { return Founding::Waits };
-        if let Some(founded) = lead.founded {
-            return Founding::Done(founded);
+    /// Starts the log clock of a new leader once a majority agrees on the time. `caught_up`: the state has every entry
+    /// committed before this tenure.
+    pub(crate) fn start(&mut self, at: &Moment<'_>, caught_up: bool) -> ClockStart {
+        let Some(lead) = self.lead else { return ClockStart::Waits };
+        if let Some(started) = lead.started {
+            return ClockStart::Done(started);
         }
         let own = self.own(at);
         let unshifted = |ms: u64| ms.saturating_add_signed(at.shift_ms.saturating_neg());
         let base = match self.members.base(at.voters, &own) {
-            None => return Founding::Waits,
+            None => return ClockStart::Waits,
             Some(Base::LogClock(ms)) => ms,
-            Some(Base::WallClock(_)) if !self.heard_all(at, lead.since) => return Founding::Waits,
-            Some(Base::WallClock(_)) if !caught_up => return Founding::NeedsState,
+            Some(Base::WallClock(_)) if !self.heard_all(at, lead.since) => return ClockStart::Waits,
+            Some(Base::WallClock(_)) if !caught_up => return ClockStart::NeedsState,
             Some(Base::WallClock(ms)) => unshifted(ms),
         };
         let base = base.max(unshifted(at.log_time_ms));
-        self.clock.found(at.now, base);
-        let founded = Founded { tenure: lead.tenure, outage: self.members.outage(at.voters, &own, base) };
-        self.lead = Some(Lead { founded: Some(founded), ..lead });
-        Founding::Done(founded)
+        self.clock.start(at.now, base);
+        let started = ClockStarted { tenure: lead.tenure, outage: self.members.outage(at.voters, &own, base) };
+        self.lead = Some(Lead { started: Some(started), ..lead });
+        ClockStart::Done(started)
     }
 
     fn heard_all(&self, at: &Moment<'_>, since: Duration) -> bool {
         at.now.saturating_sub(since) >= PATIENCE || self.members.all_asked_since(at.voters, self.id, since)
     }
 
-    /// Looks at all clocks. A leader also steers the log clock, and takes note of when it reached a majority:
+    /// Compares all clocks. A leader also steers the log clock and records when it last reached a majority,
     /// `majority_ago`.
     pub(crate) fn look(&mut self, at: &Moment<'_>, majority_ago: Option<Duration>) -> Offsets {
         let own = self.own(at);
@@ -208,7 +207,7 @@ impl Timekeeper {
         let against = |ms: u64| reference_ms.map(|reference| offset(ms, reference));
         let wall_ms = against(at.wall_ms);
         let log_offset = log_time_ms.and_then(against);
-        if self.founded().is_some() {
+        if self.started().is_some() {
             match log_offset {
                 Some(ahead) => self.clock.steer(at.now, ahead.saturating_neg()),
                 None => self.clock.coast(at.now),
@@ -219,12 +218,12 @@ impl Timekeeper {
         {
             self.was_led(at.now, ago);
         }
-        // A clock on the edge does not change sides at each look.
+        // Hysteresis.
         self.is_off = wall_ms.is_some_and(|off| is_off(off) || (self.is_off && is_off(off.saturating_mul(2))));
         Offsets { reference_ms, wall_ms, log_time_ms: log_offset, is_off: self.is_off }
     }
 
-    /// Voters to which a leader whose wall clock is wrong may hand over.
+    /// Voters with correct wall clocks, to which a leader with a wrong one may hand over.
     pub(crate) fn right(&self, at: &Moment<'_>, reference_ms: u64) -> BTreeSet<u64> {
         self.members.right(at.voters, &self.own(at), reference_ms)
     }

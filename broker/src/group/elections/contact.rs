@@ -1,12 +1,12 @@
-//! When this broker last had contact with the leader it follows.
+//! Last contact with the leader.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-/// Shared by consensus' transport, which takes note, and whoever asks. Without it a follower that is cut off names its
-/// old leader for ever: openraft forgets a leader only when it learns of another.
+/// Shared by the transport, which records contact, and its readers. Without it an isolated follower would name its old
+/// leader forever: openraft forgets a leader only when it learns of another.
 #[derive(Clone, Default)]
 pub(crate) struct Contact(Arc<Shared>);
 
@@ -25,7 +25,7 @@ struct Spoke {
 }
 
 impl Contact {
-    /// The leader spoke, and this broker follows it. Its message came at `came`; to write it may have taken a while.
+    /// Records a message of the leader that arrived at `came`; storing it may have taken time since.
     pub(crate) fn note(&self, leader: u64, came: Instant) {
         let spoke = Spoke { leader, came, followed: Instant::now() };
         let before = self.0.last.lock().unwrap_or_else(PoisonError::into_inner).replace(spoke);
@@ -34,7 +34,7 @@ impl Contact {
         }
     }
 
-    /// Waits for another leader than the one before. For one waiter.
+    /// Waits for a new leader; supports one waiter.
     pub(crate) async fn with_another(&self) {
         self.0.another.notified().await;
     }

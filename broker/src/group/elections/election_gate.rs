@@ -10,13 +10,13 @@ use crate::group::consensus::Raft;
 /// Why a broker does not stand for election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reason {
-    /// It may not vote: see [`Standing`](crate::group::members::standing::Standing).
+    /// It may not vote: see [`Eligibility`](crate::group::members::eligibility::Eligibility).
     MayNotVote,
     /// Its wall clock is wrong, and another may lead.
     WrongClock,
 }
 
-/// Elections are on while no reason is held against them. A leader stays one all the same.
+/// Enables elections while no [`Reason`] is set. Does not affect a current leader.
 pub(crate) struct ElectionGate {
     raft: Raft,
     reasons: Mutex<BTreeSet<Reason>>,
@@ -28,7 +28,7 @@ impl ElectionGate {
         Self { raft, reasons: Mutex::new(BTreeSet::from([Reason::MayNotVote])) }
     }
 
-    /// Holds `reason` against elections, or does not any more.
+    /// Adds or removes a reason not to stand for election.
     pub(crate) fn set(&self, reason: Reason, holds: bool) {
         let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = if holds { reasons.insert(reason) } else { reasons.remove(&reason) };
@@ -38,7 +38,7 @@ impl ElectionGate {
         }
     }
 
-    /// Whether nothing is held against them.
+    /// Whether this broker may stand for election.
     pub(crate) fn stands(&self) -> bool {
         self.reasons.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }

@@ -1,10 +1,10 @@
-//! A quick election where the leader's process has ended.
+//! A quick election after the leader's process has ended.
 //!
 //! Each follower holds a stream to its leader open. When the stream ends, or cannot be opened, and the leader's port
 //! refuses connections, the process is gone, not slow: nobody listens there. The follower then stands for election
-//! without waiting for the leader's lease, and its peers, which look for themselves, grant it. Nothing rests on that
-//! lease: reads ask a majority ([`ReadPolicy::ReadIndex`](openraft::ReadPolicy)). A machine that is gone, or a line
-//! that is cut, refuses nothing: then the lease decides.
+//! without waiting for the leader's lease; its peers check the port themselves and grant the vote. Safety does not
+//! depend on the lease: reads ask a majority ([`ReadPolicy::ReadIndex`](openraft::ReadPolicy)). A lost machine or
+//! network refuses no connection; then the lease decides.
 
 use std::io::ErrorKind;
 use std::sync::Weak;
@@ -22,24 +22,23 @@ use tracing::{debug, info};
 use crate::group::{Inner, Leadership};
 use crate::replication::types::{TypeConfig, Vote};
 
-/// Between two looks at a port that refused: one refusal may be a listener's queue that ran over.
+/// Interval of port checks: one refusal may be a full listen queue.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// For a connection to be made or refused.
+/// Connect timeout.
 const CONNECT: Duration = Duration::from_millis(200);
-/// For the port to close after the stream. A kernel closes the sockets of a killed process one by one, and the one that
-/// listens after those that it accepted.
+/// Time for the port to close after the stream: the kernel closes accepted sockets before the listener.
 const PORT_CLOSES: Duration = Duration::from_millis(300);
-/// Between two followers that stand, so that they do not split the vote.
+/// Delay between candidates, so that they do not split the vote.
 const STAGGER: Duration = Duration::from_millis(60);
-/// For a peer's answer.
+/// Timeout of a peer's answer.
 const ANSWER: Duration = Duration::from_millis(250);
-/// For an election to be decided.
+/// Timeout of one election.
 const ELECTION: Duration = Duration::from_millis(300);
-/// Elections for one dead leader; the usual timers go on beside them.
+/// Elections per dead leader; the regular timers run in parallel.
 const TRIES: u32 = 5;
-/// For a leader to be known, before the group is looked for again.
+/// How long to wait for a leader while holding the group.
 const PAUSE: Duration = Duration::from_millis(500);
-/// After a stream that could not be opened, or has ended.
+/// Pause after a stream failed or ended.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// Attends each leader in turn, until the group stops or its last handle is gone.
@@ -52,11 +51,11 @@ pub(crate) async fn run(group: Weak<Inner>, stop: CancellationToken) {
             };
             if let Some((followed, opened)) = opened {
                 let lost = match opened {
-                    Ok(seat) => seat.hold().await,
+                    Ok(stream) => stream.hold().await,
                     Err(Unreachable) => Some(Instant::now()),
                 };
                 if let Some(since) = lost {
-                    group.upgrade()?.succeed(followed, since).await;
+                    group.upgrade()?.stand_for_election(followed, since).await;
                 }
             }
             tokio::time::sleep(AGAIN).await;
@@ -80,14 +79,14 @@ pub(crate) struct Followed {
 struct Unreachable;
 
 /// An open stream to a leader. It does not hold the group.
-struct Seat {
+struct LeaderStream {
     leader: u64,
     stream: Streaming<AttendResponse>,
     leadership: watch::Receiver<Leadership>,
 }
 
-impl Seat {
-    /// When the stream ended; nothing where another leads, or nobody, before it did.
+impl LeaderStream {
+    /// Waits until the stream ends and returns when; `None` if leadership changed first.
     async fn hold(mut self) -> Option<Instant> {
         let same = Leadership::Follower { leader: Some(self.leader) };
         tokio::select! {
@@ -99,8 +98,8 @@ impl Seat {
 }
 
 impl Inner {
-    /// Opens the stream to the present leader; nothing where there is none, or it refuses the stream.
-    async fn attend(&self) -> Option<(Followed, Result<Seat, Unreachable>)> {
+    /// Opens the stream to the current leader; `None` if there is none or it refuses.
+    async fn attend(&self) -> Option<(Followed, Result<LeaderStream, Unreachable>)> {
         let mut leadership = self.leadership.clone();
         let following = leadership.wait_for(|now| matches!(now, Leadership::Follower { leader: Some(_) }));
         // A while only: the group is held meanwhile, and may have been dropped by everybody else.
@@ -110,7 +109,7 @@ impl Inner {
         let node = self.node_of(leader).filter(|_| vote.committed && vote.leader_id.voted_for == leader)?;
         let followed = Followed { leader, vote };
         match self.peers.attend(leader, &node).await {
-            Ok(stream) => Some((followed, Ok(Seat { leader, stream, leadership }))),
+            Ok(stream) => Some((followed, Ok(LeaderStream { leader, stream, leadership }))),
             Err(error) => {
                 debug!(leader, %error, "the leader cannot be attended");
                 (!error.may_have_arrived).then_some((followed, Err(Unreachable)))
@@ -118,9 +117,9 @@ impl Inner {
         }
     }
 
-    /// Stands for election where the leader's process has ended; gives up as soon as it has not, or another leads.
-    /// `since` is when the leader was lost sight of.
-    pub(crate) async fn succeed(&self, followed: Followed, since: Instant) {
+    /// Stands for election if the leader's process has ended; gives up if it is alive or another broker leads. `since`
+    /// is when contact was lost.
+    pub(crate) async fn stand_for_election(&self, followed: Followed, since: Instant) {
         let Followed { leader, vote } = followed;
         if !self.port_closes(leader, since).await {
             debug!(leader, "the leader was lost sight of, but somebody listens on its port");
@@ -155,7 +154,7 @@ impl Inner {
         }
     }
 
-    /// Whether nobody listens any more on the port of a leader that was lost sight of, within a while.
+    /// Whether the lost leader's port closes within `PORT_CLOSES`.
     async fn port_closes(&self, leader: u64, since: Instant) -> bool {
         loop {
             if self.is_gone(leader).await {
@@ -168,7 +167,7 @@ impl Inner {
         }
     }
 
-    /// This voter's place among those that are left; nothing where it does not vote.
+    /// This voter's rank among the remaining voters; `None` if it does not vote.
     fn rank_without(&self, leader: u64) -> Option<u32> {
         let metrics = self.raft.server_metrics();
         let voters: Vec<u64> = metrics.borrow_watched().membership_config.voter_ids().collect();
@@ -180,7 +179,9 @@ impl Inner {
     async fn is_gone(&self, broker: u64) -> bool {
         let Some(address) = self.node_of(broker).map(|node| node.address) else { return false };
         let refused = async {
-            let Ok(found) = tokio::net::lookup_host(self.peers.place(broker, &address)).await else { return false };
+            let Ok(found) = tokio::net::lookup_host(self.peers.dial_address(broker, &address)).await else {
+                return false;
+            };
             let mut refused = false;
             for address in found {
                 match TcpStream::connect(address).await {
@@ -193,7 +194,7 @@ impl Inner {
         tokio::time::timeout(CONNECT, refused).await.unwrap_or(false)
     }
 
-    /// Asks the voters that are left. Nothing changes anywhere, so a broker whose log lags behind starts no election.
+    /// Asks the remaining voters, without side effects, so that a lagging broker starts no election.
     async fn would_win(&self, leader: u64, vote: &Vote) -> bool {
         let Ok(last) = self.log.last() else { return false };
         let membership = self.raft.server_metrics().borrow_watched().membership_config.clone();
@@ -208,7 +209,7 @@ impl Inner {
         granted > membership.voter_ids().count() / 2
     }
 
-    /// Whether this broker finds, too, that the leader it follows has ended.
+    /// Whether this broker follows `leader` and finds its process ended too.
     pub(crate) async fn finds_gone(&self, leader: u64) -> bool {
         let vote = self.raft.metrics().borrow_watched().vote;
         let followed = vote.leader_id.voted_for == leader && leader != self.config.id;

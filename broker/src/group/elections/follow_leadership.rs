@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// While a majority's answer is awaited: each moment is one without writes.
 const LOOK_SOON: Duration = Duration::from_millis(5);
 
-/// What leadership is judged by.
+/// Decides who leads, from consensus metrics and leader contact.
 pub(crate) struct Judge {
     pub(crate) raft: Raft,
     /// How long contact counts: a leader without a majority's answer for this long leads no more, and a follower that
@@ -29,7 +29,7 @@ pub(crate) struct Judge {
 }
 
 impl Judge {
-    /// The truth now, which consensus alone does not tell: its leaders never step down by themselves, and its followers
+    /// The current leadership. Consensus alone does not know it: leaders never step down by themselves, and followers
     /// forget a leader only when they learn of another.
     fn leadership(&self, before: Leadership, tenures: &mut u64) -> Leadership {
         let metrics = self.raft.metrics();
@@ -76,7 +76,7 @@ pub(crate) fn watch(
         loop {
             let next = judge.leadership(before, &mut tenures);
             if next != before {
-                tell(before, next, judge.is_waiting_for_quorum(next));
+                log_change(before, next, judge.is_waiting_for_quorum(next));
                 heard.set_leader(next.is_leader());
                 before = next;
                 leaderless.send_replace((next == none).then(Instant::now));
@@ -97,14 +97,15 @@ pub(crate) fn watch(
     (receiver, without)
 }
 
-/// One line for each change.
-fn tell(before: Leadership, next: Leadership, waiting: bool) {
+/// Logs a change.
+fn log_change(before: Leadership, next: Leadership, waiting: bool) {
     match next {
         Leadership::Leader(Tenure { term, .. }) => info!(term, "this broker leads: a majority of the voters answers"),
         Leadership::Follower { leader: Some(leader) } => info!(leader, "following"),
         Leadership::Follower { leader: None } if before.is_leader() && waiting => {
             warn!(
-                "this broker leads no more: no majority of the voters answers; look at the other brokers and the network"
+                "this broker leads no more: no majority of the voters answers; look at the other brokers and the \
+                network"
             );
         }
         Leadership::Follower { leader: None } => warn!("no leader is known"),

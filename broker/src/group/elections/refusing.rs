@@ -1,5 +1,5 @@
-//! A leader whose clock is off hands over: it refuses its peers' new certificates, and would go on leading by old
-//! connections until nobody reaches it.
+//! Hands over leadership while this broker's clock is wrong: it refuses its peers' new certificates, and would lose its
+//! connections one by one.
 
 use std::sync::Weak;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use tracing::warn;
 
 use crate::group::{Group, Inner};
 
-/// Between two looks.
+/// Check interval.
 const LOOK: Duration = Duration::from_secs(1);
 /// Peers try again several times within this.
 const LATELY: Duration = Duration::from_secs(5);
@@ -19,8 +19,8 @@ const LATELY: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_secs(30);
 
 impl Group {
-    /// Hands leadership over while the Raft port's TLS refuses most of the other voters for the time of their
-    /// certificates. They are good but for that, so it is this machine's clock that is off.
+    /// Hands over leadership while the Raft port refuses most other voters because of their certificates' validity
+    /// times: then this machine's clock is wrong.
     pub fn hand_over_while_refusing(&self, refused: RefusedForTime) {
         let (weak, stop) = (std::sync::Arc::downgrade(&self.inner), self.inner.stop.clone());
         self.inner.tasks.spawn(run(weak, refused, stop));

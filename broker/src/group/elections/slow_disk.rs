@@ -1,4 +1,4 @@
-//! A leader whose disk hangs hands over: every write waits for it, while the others could go on.
+//! Hands over leadership while the disk hangs, because every write waits for it.
 
 use std::sync::Weak;
 use std::time::{Duration, Instant};
@@ -8,9 +8,9 @@ use tracing::{info, warn};
 
 use crate::group::Inner;
 
-/// A write that takes longer holds up the group. Good disks sync in a millisecond, bad ones in a tenth of a second.
+/// Threshold of a hanging write. Good disks sync in 1 ms, bad ones in 100 ms.
 const SLOW: Duration = Duration::from_secs(1);
-/// Between two looks.
+/// Check interval.
 const LOOK: Duration = Duration::from_millis(100);
 /// Between two times that leadership is handed over: where all disks hang, it must not go round and round.
 const PAUSE: Duration = Duration::from_secs(30);

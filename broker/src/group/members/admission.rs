@@ -1,5 +1,5 @@
-//! What the leader does so that Raft's membership follows the roles that the group recorded: it admits brokers that say
-//! hello, promotes voters once they have caught up, and takes out those that were removed.
+//! Keeps Raft's membership in line with the recorded roles: the leader admits brokers that say hello, promotes voters that
+//! have caught up, and removes members.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -15,16 +15,17 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::group::group_error::GroupError;
+use crate::group::members::membership::CatchUp;
 use crate::group::{Group, Inner};
 use crate::replication::identity::Incarnation;
 use crate::replication::member::{MemberAddress, MemberNode};
 use crate::replication::proposal::Proposal;
 
-/// Between two looks.
+/// Check interval.
 const EVERY: Duration = Duration::from_millis(100);
-/// For one change of the members; one that takes longer is tried again.
+/// Timeout of one membership change; it is retried.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(20);
-/// A learner that lacks no more entries than this is made a voter: it gets them while the change is committed.
+/// A learner that lacks at most this many entries is promoted: it gets them while the change is committed.
 const CLOSE_BEHIND: u64 = 256;
 
 /// Runs until the group stops or its last handle is gone.
@@ -35,9 +36,9 @@ pub(crate) async fn run(group: Weak<Inner>, stop: CancellationToken) {
             () = stop.cancelled() => return,
         }
         let Some(inner) = group.upgrade() else { return };
-        let brokers = inner.replica.look(|it| it.state.brokers.clone());
+        let brokers = inner.replica.read(|it| it.state.brokers.clone());
         let removed = brokers.iter().filter(|(_, it)| it.role == BrokerRole::Removed).map(|(id, _)| *id);
-        inner.standing.set_removed(removed.collect());
+        inner.eligibility.set_removed(removed.collect());
         if !inner.leadership.borrow().is_leader() {
             continue;
         }
@@ -48,7 +49,7 @@ pub(crate) async fn run(group: Weak<Inner>, stop: CancellationToken) {
             }
             inner.take_out_removed(&brokers).await?;
             inner.promote_caught_up(&brokers).await?;
-            inner.look_whether_formed(&brokers);
+            inner.end_founding_if_complete(&brokers);
             Ok(())
         };
         let changed = tokio::select! {
@@ -63,7 +64,7 @@ pub(crate) async fn run(group: Weak<Inner>, stop: CancellationToken) {
     }
 }
 
-/// The founding members are the group's first voters.
+/// Records the founding members as the group's first voters.
 async fn record_founders(group: &Group) -> Result<(), GroupError> {
     for (id, address) in &group.inner.config.members {
         group.assign(*id, BrokerRole::Voter, address).await?;
@@ -71,7 +72,7 @@ async fn record_founders(group: &Group) -> Result<(), GroupError> {
     Ok(())
 }
 
-/// Admits a broker in this life of its disk, beside what calls it; does nothing while another change is under way.
+/// Admits this incarnation of a broker in the background, unless another change is in progress.
 pub(crate) fn admit(inner: &Arc<Inner>, id: u64, incarnation: Incarnation) {
     let Ok(turn) = Arc::clone(&inner.changing).try_lock_owned() else { return };
     let inner = Arc::clone(inner);
@@ -91,9 +92,9 @@ pub(crate) fn admit(inner: &Arc<Inner>, id: u64, incarnation: Incarnation) {
 }
 
 impl Inner {
-    /// Takes out the earlier life of a broker, which lost its log, and adds this one as a learner.
+    /// Replaces the earlier incarnation of a broker that lost its log by this one, as a learner.
     async fn admit_here(&self, id: u64, incarnation: Incarnation) -> Result<(), GroupError> {
-        let Some(record) = self.replica.look(|it| it.state.brokers.get(&id).cloned()) else { return Ok(()) };
+        let Some(record) = self.replica.read(|it| it.state.brokers.get(&id).cloned()) else { return Ok(()) };
         let membership = self.raft.server_metrics().borrow_watched().membership_config.clone();
         if membership.get_node(&id).is_some_and(|node| node.incarnation == incarnation) {
             return Ok(());
@@ -104,7 +105,7 @@ impl Inner {
         self.take_out(id).await?;
         let address = MemberAddress { raft: record.raft_address, client: record.client_address };
         info!(broker = id, %incarnation, %address, "admitted; it gets the log, and does not vote yet");
-        self.add_learner(id, MemberNode { address, incarnation }, false).await
+        self.add_learner(id, MemberNode { address, incarnation }, CatchUp::InBackground).await
     }
 
     async fn promote_caught_up(&self, brokers: &BTreeMap<u64, BrokerRecord>) -> Result<(), GroupError> {
@@ -127,7 +128,7 @@ impl Inner {
     }
 
     /// Ends the founding once every founding member votes.
-    fn look_whether_formed(&self, brokers: &BTreeMap<u64, BrokerRecord>) {
+    fn end_founding_if_complete(&self, brokers: &BTreeMap<u64, BrokerRecord>) {
         let membership = self.raft.server_metrics().borrow_watched().membership_config.clone();
         let voters: BTreeSet<u64> = membership.voter_ids().collect();
         let all = brokers.iter().all(|(id, record)| record.role != BrokerRole::Voter || voters.contains(id));
@@ -137,7 +138,7 @@ impl Inner {
         }
     }
 
-    /// Finishes what a leader that recorded a removal did not.
+    /// Completes removals that an earlier leader recorded.
     async fn take_out_removed(&self, brokers: &BTreeMap<u64, BrokerRecord>) -> Result<(), GroupError> {
         let removed = brokers.iter().filter(|(_, record)| record.role == BrokerRole::Removed).map(|(id, _)| *id);
         for id in removed.filter(|id| *id != self.config.id) {
@@ -146,7 +147,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes a broker out of Raft's membership, where it is in it.
+    /// Removes a broker from Raft's membership, if present.
     pub(crate) async fn take_out(&self, id: u64) -> Result<(), GroupError> {
         let membership = self.raft.server_metrics().borrow_watched().membership_config.clone();
         let ids = BTreeSet::from([id]);
@@ -159,7 +160,7 @@ impl Inner {
         }
     }
 
-    /// Whether a member has, on disk, all of the log but the newest entries.
+    /// Whether a member lacks at most `CLOSE_BEHIND` entries on disk.
     pub(crate) fn is_close_behind(&self, id: u64) -> bool {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();

@@ -1,4 +1,4 @@
-//! A new group begins: once, on the broker that was told to, when all founding members are there and have nothing.
+//! Founds a new group on the configured broker, once all founding members answer and have empty disks.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -13,26 +13,26 @@ use crate::group::members::membership::{MAX_VOTERS, check_member};
 use crate::replication::identity::GroupId;
 use crate::replication::member::MemberNode;
 
-/// Between two rounds of questions.
+/// Interval of rounds.
 const PAUSE: Duration = Duration::from_millis(200);
-/// For one answer.
+/// Timeout of one answer.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// What became of the wish to found a group.
+/// Outcome of founding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Founded {
-    /// This broker founded it, now or before.
+    /// This broker founded the group, now or before.
     Here,
-    /// This broker, or another founding member, is in a group already; this one joins it.
+    /// A founding member is in a group already; this broker joins that group.
     JoinsInstead,
 }
 
 impl Group {
-    /// Founds the group of the configured members: this broker is its first voter, and takes the others in. Waits until
-    /// all of them answer that they have nothing.
+    /// Founds the group as its first voter and admits the other configured members. Waits until all of them answer that
+    /// their disks are empty.
     ///
     /// # Errors
-    /// [`GroupError::Members`] for a list of members that cannot be.
+    /// [`GroupError::Members`] for an invalid list of members.
     pub async fn found(&self) -> Result<Founded, GroupError> {
         let inner = &self.inner;
         let (me, members) = (inner.config.id, &inner.config.members);
@@ -49,7 +49,7 @@ impl Group {
         if inner.raft.is_initialized().await.map_err(|error| GroupError::Raft(error.to_string()))? {
             return Ok(Founded::Here);
         }
-        if inner.standing.group().is_some() {
+        if inner.eligibility.group().is_some() {
             return Ok(Founded::JoinsInstead);
         }
         let mut told = Vec::new();
@@ -69,10 +69,10 @@ impl Group {
             tokio::time::sleep(PAUSE).await;
         }
         let group = GroupId::draw();
-        inner.standing.adopt(group.clone()).await?;
-        // Nothing of users is acknowledged before a majority of the founding members would keep it.
+        inner.eligibility.adopt(group.clone()).await?;
+        // No user command is acknowledged before a majority of the founding members can store it.
         inner.forming.store(true, Ordering::Release);
-        let node = MemberNode { address: address.clone(), incarnation: inner.standing.incarnation() };
+        let node = MemberNode { address: address.clone(), incarnation: inner.eligibility.incarnation() };
         inner
             .raft
             .initialize(BTreeMap::from([(me, node)]))
@@ -86,7 +86,7 @@ impl Group {
         let inner = &self.inner;
         let hello = HelloRequest {
             broker: inner.config.id,
-            incarnation: inner.standing.incarnation().as_str().to_owned(),
+            incarnation: inner.eligibility.incarnation().as_str().to_owned(),
             only_asks: true,
             ..HelloRequest::default()
         };
@@ -109,7 +109,7 @@ impl Group {
 
 /// The other founding members.
 enum Others {
-    /// All are there and have nothing.
+    /// All answer and are empty.
     Empty,
     /// These do not answer.
     Missing(Vec<u64>),

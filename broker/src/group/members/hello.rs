@@ -1,9 +1,9 @@
-//! How a broker finds its place in the group, at each start and after it lost its log.
+//! How a broker joins its group, at each start and after it lost its log.
 //!
 //! ```text
 //!   named in its own log, in this life ── no ──▶ says hello to every broker that it knows, until the leader admits it
 //!            │ yes
-//!   confirmed by a majority of the voters ── no ──▶ says hello to them, and stops if one knows more of its log than it has
+//!   confirmed by a majority of the voters ── no ──▶ says hello to them; stops if one knows a longer log of its own
 //!            │ yes
 //!   votes
 //! ```
@@ -22,42 +22,42 @@ use tracing::{debug, info};
 
 use crate::group::elections::election_gate::Reason;
 use crate::group::members::admission;
-use crate::group::members::standing::Halt;
+use crate::group::members::eligibility::Halt;
 use crate::group::{Group, Inner, Leadership};
 use crate::replication::identity::{GroupId, Incarnation};
 use crate::replication::member::MemberAddress;
-use crate::storage::Place;
+use crate::storage::LogPosition;
 
-/// Between two rounds, while this broker has not found its place.
+/// Interval of rounds while this broker has no vote.
 const PAUSE: Duration = Duration::from_millis(150);
-/// Between two looks afterwards; a change of the members is seen at once.
+/// Interval afterwards; a membership change wakes it at once.
 const SETTLED: Duration = Duration::from_secs(10);
-/// For one answer.
+/// Timeout of one answer.
 const ANSWER: Duration = Duration::from_secs(1);
-/// For how many leases a leader must say that it is behind this broker, before it is believed.
+/// Leases for which a leader must claim to be behind this broker before it is believed.
 const LEASES: u32 = 3;
 
-/// What one broker answered.
+/// Verdict on one answer.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// It knows of nothing that this broker lacks. With the incarnation of its own disk.
+    /// The peer, of this incarnation, knows of nothing that this broker lacks.
     Fine(Incarnation),
-    /// It did not answer, or cannot say.
+    /// No usable answer.
     Nothing,
-    /// It says that it leads, with a log that ends before what this broker has applied.
+    /// The peer claims to lead with a log that ends before what this broker has applied.
     Behind(Halt),
-    /// This broker must not go on.
+    /// This broker must stop.
     Halt(Halt),
 }
 
-/// What a broker that looks for its place remembers between two rounds.
+/// State between two rounds.
 #[derive(Default)]
 struct Search {
-    /// Where brokers are.
+    /// Known brokers.
     known: BTreeMap<u64, MemberAddress>,
-    /// Since when each leader says that its log ends before what this broker has applied.
+    /// Since when each leader has claimed to be behind this broker.
     behind: BTreeMap<u64, Instant>,
-    /// Whether it was said that this broker does not vote yet.
+    /// Whether the missing vote was logged.
     said: bool,
 }
 
@@ -86,14 +86,14 @@ pub(crate) async fn run(group: Weak<Inner>, stop: CancellationToken) {
 }
 
 impl Inner {
-    /// One round; true once this broker votes, or has no vote and follows.
+    /// Runs one round; true once this broker may vote.
     async fn find_place(self: &Arc<Self>, search: &mut Search) -> bool {
-        let (standing, me) = (&self.standing, self.config.id);
+        let (eligibility, me) = (&self.eligibility, self.config.id);
         let membership = self.raft.server_metrics().borrow_watched().membership_config.clone();
-        let admitted = membership.get_node(&me).is_some_and(|node| node.incarnation == standing.incarnation());
-        standing.set_admitted(admitted);
+        let admitted = membership.get_node(&me).is_some_and(|node| node.incarnation == eligibility.incarnation());
+        eligibility.set_admitted(admitted);
         let voters: BTreeSet<u64> = membership.voter_ids().collect();
-        if !(admitted && standing.is_confirmed()) {
+        if !(admitted && eligibility.is_confirmed()) {
             // Addresses of founding members, of members in the log, and of those that others told of.
             search.known.extend(self.config.members.clone());
             search.known.extend(membership.nodes().map(|(id, node)| (*id, node.address.clone())));
@@ -103,41 +103,41 @@ impl Inner {
             let since = std::mem::take(&mut search.behind);
             for (id, answer) in answers {
                 match answer {
-                    // A leader of the past may not know yet that another leads. It steps down within its lease.
+                    // A replaced leader may not know it yet; it steps down within its lease.
                     Answer::Behind(halt) => {
                         let first = since.get(&id).copied().unwrap_or_else(Instant::now);
                         search.behind.insert(id, first);
                         if first.elapsed() > self.config.timing.election_max * LEASES {
-                            standing.halt(halt);
+                            eligibility.halt(halt);
                         }
                     }
-                    // A voter that lost its log knows of nothing, whatever there was.
+                    // A voter that lost its log cannot confirm anything.
                     Answer::Fine(peer) if membership.get_node(&id).is_some_and(|node| node.incarnation == peer) => {
                         confirming.insert(id);
                     }
                     Answer::Fine(_) | Answer::Nothing => {}
-                    Answer::Halt(Halt::LogLost(reason)) => standing.lost(reason).await,
-                    Answer::Halt(halt) => standing.halt(halt),
+                    Answer::Halt(Halt::LogLost(reason)) => eligibility.lost(reason).await,
+                    Answer::Halt(halt) => eligibility.halt(halt),
                 }
             }
-            if admitted && standing.halted().is_none() && is_majority(&confirming, &voters) {
-                standing.confirm();
-                info!(broker = me, incarnation = %standing.incarnation(), "this broker has its place in the group");
+            if admitted && eligibility.halted().is_none() && is_majority(&confirming, &voters) {
+                eligibility.confirm();
+                info!(broker = me, incarnation = %eligibility.incarnation(), "this broker has its place in the group");
             } else if !search.said {
                 search.said = true;
                 info!(broker = me, admitted, "this broker does not vote yet: it looks for the others");
             }
         }
-        self.elections.set(Reason::MayNotVote, !standing.may_vote());
-        standing.may_vote()
+        self.elections.set(Reason::MayNotVote, !eligibility.may_vote());
+        eligibility.may_vote()
     }
 
     async fn say_hello(&self, known: &mut BTreeMap<u64, MemberAddress>) -> Vec<(u64, Answer)> {
-        let (last, applied) = (self.last_place(), self.applied_place());
+        let (last, applied) = (self.last_position(), self.applied_position());
         let hello = HelloRequest {
             broker: self.config.id,
-            incarnation: self.standing.incarnation().as_str().to_owned(),
-            group: self.standing.group().map(|group| group.as_str().to_owned()).unwrap_or_default(),
+            incarnation: self.eligibility.incarnation().as_str().to_owned(),
+            group: self.eligibility.group().map(|group| group.as_str().to_owned()).unwrap_or_default(),
             last_term: last.map_or(0, |last| last.term),
             last_index: last.map_or(0, |last| last.index),
             only_asks: false,
@@ -165,11 +165,11 @@ impl Inner {
         answers
     }
 
-    /// `applied` is what this broker had applied before it said hello. The leader's log reached that far when it
-    /// answered, and may be behind what was committed and applied here since.
-    pub(crate) fn judge(&self, peer: u64, answer: &HelloResponse, applied: Option<Place>) -> Answer {
+    /// Judges an answer. `applied` was read before the hello was sent: the leader's log must reach that far, but may
+    /// lack what was committed here since.
+    pub(crate) fn judge(&self, peer: u64, answer: &HelloResponse, applied: Option<LogPosition>) -> Answer {
         // Read now, and not when the hello was sent: entries may have come since, and been acknowledged.
-        let (me, last) = (self.config.id, self.last_place());
+        let (me, last) = (self.config.id, self.last_position());
         match answer.verdict() {
             Verdict::Removed => {
                 return Answer::Halt(Halt::Stopped(format!(
@@ -181,7 +181,7 @@ impl Inner {
             Verdict::Unspecified | Verdict::Member | Verdict::Unknown | Verdict::Pending => {}
         }
         let acknowledged = (answer.acknowledged_index > 0)
-            .then_some(Place { term: answer.acknowledged_term, index: answer.acknowledged_index });
+            .then_some(LogPosition { term: answer.acknowledged_term, index: answer.acknowledged_index });
         if acknowledged > last {
             let (had, has) = (answer.acknowledged_index, last.map_or(0, |last| last.index));
             return Answer::Halt(Halt::LogLost(format!(
@@ -189,7 +189,7 @@ impl Inner {
             )));
         }
         let leads_to = (answer.leader_last_index > 0)
-            .then_some(Place { term: answer.leader_last_term, index: answer.leader_last_index });
+            .then_some(LogPosition { term: answer.leader_last_term, index: answer.leader_last_index });
         // A leader has everything that was ever committed.
         if let (Some(leads_to), Some(applied)) = (leads_to, applied)
             && leads_to < applied
@@ -201,26 +201,26 @@ impl Inner {
     }
 
     /// The last entry that this broker has applied.
-    pub(crate) fn applied_place(&self) -> Option<Place> {
-        let applied = self.replica.look(|it| it.last_applied);
-        applied.map(|id| Place { term: id.leader_id.term, index: id.index })
+    pub(crate) fn applied_position(&self) -> Option<LogPosition> {
+        let applied = self.replica.read(|it| it.last_applied);
+        applied.map(|id| LogPosition { term: id.leader_id.term, index: id.index })
     }
 
     /// The last entry of this broker's log.
-    pub(crate) fn last_place(&self) -> Option<Place> {
-        self.log.last_place()
+    pub(crate) fn last_position(&self) -> Option<LogPosition> {
+        self.log.last_position()
     }
 }
 
 impl Group {
-    /// Tells a peer what this broker knows of it and of the group. The leader admits one that belongs to the group.
+    /// Answers a hello; as the leader, also admits a peer that belongs to the group.
     pub(crate) fn serve_hello(&self, hello: &HelloRequest) -> Result<HelloResponse, Status> {
         let inner = &self.inner;
         let incarnation = Incarnation::from_wire(&hello.incarnation)
             .ok_or_else(|| Status::invalid_argument("incarnation: it is empty; update the broker that calls"))?;
         let membership = inner.raft.server_metrics().borrow_watched().membership_config.clone();
-        let role = inner.replica.look(|it| it.state.brokers.get(&hello.broker).map(|record| record.role));
-        let group = inner.standing.group();
+        let role = inner.replica.read(|it| it.state.brokers.get(&hello.broker).map(|record| record.role));
+        let group = inner.eligibility.group();
         let other_group = matches!((&group, GroupId::from_wire(&hello.group)), (Some(a), Some(b)) if *a != b);
         let is_member = membership.get_node(&hello.broker).is_some_and(|node| node.incarnation == incarnation);
         let leads = inner.leadership.borrow().is_leader();
@@ -236,18 +236,18 @@ impl Group {
             }
             None => Verdict::Unknown,
         };
-        let acknowledged = inner.standing.acknowledged_by(hello.broker, &incarnation);
+        let acknowledged = inner.eligibility.acknowledged_by(hello.broker, &incarnation);
         let leader = match *inner.leadership.borrow() {
             Leadership::Leader { .. } => inner.config.id,
             Leadership::Follower { leader } => leader.unwrap_or(0),
         };
-        let leader_last = if leads { inner.last_place() } else { None };
+        let leader_last = if leads { inner.last_position() } else { None };
         let mut response = HelloResponse {
             leader_last_term: leader_last.map_or(0, |place| place.term),
             leader_last_index: leader_last.map_or(0, |place| place.index),
             group: group.map(|group| group.as_str().to_owned()).unwrap_or_default(),
-            incarnation: inner.standing.incarnation().as_str().to_owned(),
-            has_log: inner.last_place().is_some(),
+            incarnation: inner.eligibility.incarnation().as_str().to_owned(),
+            has_log: inner.last_position().is_some(),
             leader,
             acknowledged_term: acknowledged.map_or(0, |place| place.term),
             acknowledged_index: acknowledged.map_or(0, |place| place.index),
@@ -267,7 +267,7 @@ impl Group {
     }
 }
 
-/// Where a member is, as another broker told.
+/// Address of a member in a hello response.
 pub(crate) fn address_of(member: &GroupMember) -> MemberAddress {
     MemberAddress { raft: member.raft_address.clone(), client: member.client_address.clone() }
 }

@@ -1,4 +1,4 @@
-//! Changes of the members that a maintainer asks for. Brokers that do not lead hand them to the leader.
+//! Membership changes by a maintainer; followers forward them to the leader.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,23 +22,32 @@ use crate::replication::membership_change::MembershipChange;
 use crate::replication::types::RaftInstant;
 use crate::transport::{CallError, ForwardReply, ForwardRequest};
 
-/// More voters make every write slower and the group hardly safer.
+/// More voters slow down writes and add little safety.
 pub(crate) const MAX_VOTERS: usize = 7;
-/// A new member first gets the whole log or a snapshot.
+/// Time for a new member to receive the log or a snapshot.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(120);
-/// For a follower to take over from a leader that leaves.
+/// Time for a follower to take over from a stopping leader.
 const HAND_OVER_TIMEOUT: Duration = Duration::from_millis(1_500);
-/// For a follower to take over where a maintainer asked for it.
+/// Time for a requested leadership transfer.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
-/// For one answer of a broker that is to be added.
+/// Timeout of the answer of a broker to add.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Between two looks whether a member has caught up.
+/// Poll interval.
 const LOOK: Duration = Duration::from_millis(50);
 /// A member that does not answer for this many of the longest election timeouts counts as down.
 const DOWN_AFTER_ELECTIONS: u32 = 3;
 
+/// Whether to wait until a new learner has the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CatchUp {
+    /// Wait.
+    Await,
+    /// Return once the change is committed.
+    InBackground,
+}
+
 impl Group {
-    /// Carries out a change; does nothing where it is so already.
+    /// Carries out a change; a change already in effect is no error.
     ///
     /// # Errors
     /// [`GroupError::Members`] and [`GroupError::Refused`] where it is refused, [`GroupError::Unavailable`] where no
@@ -47,7 +56,7 @@ impl Group {
         let inner = &self.inner;
         let deadline = Deadline::within(CATCH_UP_TIMEOUT);
         while deadline.left() > Duration::ZERO && !inner.is_out_of_patience(&deadline) {
-            if let Some(reason) = inner.not_running() {
+            if let Some(reason) = inner.stop_reason() {
                 return Err(Unavailable::Stopped { broker: inner.config.id, reason }.into());
             }
             let leadership = *inner.leadership.borrow();
@@ -66,7 +75,7 @@ impl Group {
         Err(Unavailable::NoLeader { broker: inner.config.id }.into())
     }
 
-    /// As [`change_members`](Self::change_members); false where this broker does not lead, or not any more.
+    /// [`change_members`](Self::change_members) as the leader; false if this broker does not lead.
     pub(crate) async fn change_members_here(&self, change: &MembershipChange) -> Result<bool, GroupError> {
         let inner = &self.inner;
         if let MembershipChange::TransferLeader { to } = change {
@@ -108,22 +117,22 @@ impl Group {
         let inner = &self.inner;
         let hello = HelloRequest {
             broker: inner.config.id,
-            incarnation: inner.standing.incarnation().as_str().to_owned(),
+            incarnation: inner.eligibility.incarnation().as_str().to_owned(),
             only_asks: true,
             ..HelloRequest::default()
         };
         let answer = inner.peers.hello(id, address, hello, ANSWER).await.map_err(|error| {
             GroupError::Members(format!("broker {id} does not answer at {}: {error}; start it first", address.raft))
         })?;
-        if GroupId::from_wire(&answer.group).is_some_and(|group| Some(group) != inner.standing.group()) {
+        if GroupId::from_wire(&answer.group).is_some_and(|group| Some(group) != inner.eligibility.group()) {
             let reason =
                 format!("broker {id} at {} belongs to another group; make a new one for this group", address.raft);
             return Err(GroupError::Members(reason));
         }
         let incarnation = Incarnation::from_wire(&answer.incarnation)
             .ok_or_else(|| GroupError::Members(format!("broker {id} does not say which incarnation it is")))?;
-        // One that votes goes on voting; one that was removed is refused.
-        let role = inner.replica.look(|it| it.state.brokers.get(&id).map(|record| record.role));
+        // A voter stays a voter; the state refuses a removed broker.
+        let role = inner.replica.read(|it| it.state.brokers.get(&id).map(|record| record.role));
         let role = role.filter(|role| *role == BrokerRole::Voter).unwrap_or(BrokerRole::Learner);
         self.assign(id, role, address).await?;
         let known = inner.raft.server_metrics().borrow_watched().membership_config.get_node(&id).cloned();
@@ -131,7 +140,7 @@ impl Group {
             return Ok(true);
         }
         info!(broker = id, %incarnation, %address, "a learner is added");
-        inner.add_learner(id, MemberNode { address: address.clone(), incarnation }, true).await?;
+        inner.add_learner(id, MemberNode { address: address.clone(), incarnation }, CatchUp::Await).await?;
         Ok(true)
     }
 
@@ -162,7 +171,7 @@ impl Group {
 
     async fn remove(&self, id: u64) -> Result<bool, GroupError> {
         let inner = &self.inner;
-        let Some(record) = inner.replica.look(|it| it.state.brokers.get(&id).cloned()) else {
+        let Some(record) = inner.replica.read(|it| it.state.brokers.get(&id).cloned()) else {
             return Err(GroupError::Members(format!(
                 "broker {id} is no member, and never was; see `comity raft status`"
             )));
@@ -190,23 +199,23 @@ impl Group {
 }
 
 impl Inner {
-    /// A member, as the newest membership names it.
+    /// A member in the newest membership.
     pub(crate) fn node_of(&self, id: u64) -> Option<MemberNode> {
         self.raft.server_metrics().borrow_watched().membership_config.get_node(&id).cloned()
     }
 
     /// Changes Raft's membership.
     pub(crate) async fn change(&self, change: ChangeMembers<u64, MemberNode>) -> Result<(), GroupError> {
-        self.raft.change_membership(change, false).await.map(drop).map_err(of_write)
+        self.raft.change_membership(change, false).await.map(drop).map_err(write_error)
     }
 
-    /// Adds a member that does not vote; waits until it has the log where `blocking`.
-    pub(crate) async fn add_learner(&self, id: u64, node: MemberNode, blocking: bool) -> Result<(), GroupError> {
-        self.raft.add_learner(id, node, blocking).await.map(drop).map_err(of_write)
+    /// Adds a learner.
+    pub(crate) async fn add_learner(&self, id: u64, node: MemberNode, catch_up: CatchUp) -> Result<(), GroupError> {
+        self.raft.add_learner(id, node, catch_up == CatchUp::Await).await.map(drop).map_err(write_error)
     }
 
-    /// Refuses where the voters other than `id` that answer now are no majority of the voters other than `id`: the
-    /// change could then never be committed, and nothing after it. What they answered before this call does not count.
+    /// Refuses unless a majority of the voters other than `id` answers from now on: otherwise neither this change nor a
+    /// later entry could be committed.
     pub(crate) async fn others_are_enough(&self, id: u64) -> Result<(), GroupError> {
         let began = RaftInstant::now();
         let deadline = Deadline::within(self.config.timing.election_max * DOWN_AFTER_ELECTIONS);
@@ -222,7 +231,7 @@ impl Inner {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         let answers = |voter: &u64| {
-            // When the newest message was sent that it answered.
+            // Send time of the newest answered message.
             let sent = metrics.heartbeat.as_ref().and_then(|all| all.get(voter).copied().flatten());
             *voter == self.config.id || sent.is_some_and(|at| at.into_inner() >= began)
         };
@@ -249,7 +258,7 @@ impl Inner {
         let message = ForwardRequest::ChangeMembers(change.clone());
         let answer = tokio::select! {
             answer = self.peers.forward(leader, &node, &message, timeout) => answer,
-            // Where it was to hand over to anybody, that is done.
+            // A transfer to any voter is then complete.
             () = self.led_by_another(leader) => {
                 return Ok(matches!(change, MembershipChange::TransferLeader { to: None }));
             }
@@ -261,12 +270,12 @@ impl Inner {
             Ok(ForwardReply::MembersRefused(reason)) => Err(GroupError::Members(reason)),
             Ok(ForwardReply::Unknown(reason)) => Err(Unavailable::Unknown { reason }.into()),
             Ok(ForwardReply::Applied(_)) => Err(GroupError::Raft(format!("broker {leader} answered another question"))),
-            // Each change may be asked for twice.
+            // Changes are idempotent.
             Err(_) => Ok(false),
         }
     }
 
-    /// Tells the leader which agents were heard here.
+    /// Reports the agents heard here to the leader.
     pub(crate) async fn report_heard(
         &self,
         leader: u64,
@@ -278,7 +287,7 @@ impl Inner {
         self.peers.report_seen(leader, &node, clusters, timeout).await
     }
 
-    /// Hands leadership to a voter, and waits until it has left this broker.
+    /// Transfers leadership to `to`, or to the most advanced voter, and waits until this broker no longer leads.
     async fn transfer_leader(&self, to: Option<u64>) -> Result<(), GroupError> {
         let me = self.config.id;
         let to = match to {
@@ -295,7 +304,7 @@ impl Inner {
             }
             Some(to) => to,
             None => self
-                .heir()
+                .successor()
                 .ok_or_else(|| GroupError::Members(format!("no voter but broker {me} is up to date; none can lead")))?,
         };
         self.raft.trigger().transfer_leader(to).await.map_err(|error| GroupError::Raft(error.to_string()))?;
@@ -310,8 +319,8 @@ impl Inner {
         }
     }
 
-    /// The other voter that is furthest.
-    fn heir(&self) -> Option<u64> {
+    /// The other voter with the longest replicated log.
+    fn successor(&self) -> Option<u64> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         let voters: BTreeSet<u64> = metrics.membership_config.voter_ids().collect();
@@ -320,21 +329,20 @@ impl Inner {
         others.max_by_key(|(_, matched)| **matched).map(|(id, _)| *id)
     }
 
-    /// Hands leadership to the follower that is furthest, and waits for it a little: a planned stop then costs no
-    /// election timeout.
+    /// Transfers leadership to the most advanced voter, so that a planned stop costs no election timeout.
     pub(crate) async fn hand_over(&self) {
-        let (true, Some(heir)) = (self.leadership.borrow().is_leader(), self.heir()) else { return };
-        if self.raft.trigger().transfer_leader(heir).await.is_err() {
+        let (true, Some(successor)) = (self.leadership.borrow().is_leader(), self.successor()) else { return };
+        if self.raft.trigger().transfer_leader(successor).await.is_err() {
             return;
         }
         let mut leadership = self.leadership.clone();
         let handed_over = leadership.wait_for(|now| !now.is_leader());
-        // Where it does not work out, the others elect a leader as after a crash.
+        // On failure the others elect a leader as after a crash.
         let _ = tokio::time::timeout(HAND_OVER_TIMEOUT, handed_over).await;
     }
 }
 
-fn of_write(
+fn write_error(
     error: RaftError<crate::replication::types::TypeConfig, ClientWriteError<crate::replication::types::TypeConfig>>,
 ) -> GroupError {
     match error {

@@ -258,12 +258,12 @@ async fn a_broker_asks_for_clocks_in_its_own_name_only() {
     let expected = SpiffeId::broker(federation.domain(), 1);
     let channel = connect_with(&endpoints, &tls.expecting(expected), ChannelOptions::default());
     let mut client = RaftTransportClient::new(channel);
-    let standing = broker.group.inner.standing.clone();
+    let eligibility = broker.group.inner.eligibility.clone();
     let asks = |broker: u64| {
         let mut request = tonic::Request::new(ExchangeClocksRequest { broker });
         let metadata = request.metadata_mut();
-        metadata.insert("comity-to", standing.incarnation().as_str().parse().unwrap());
-        metadata.insert("comity-group", standing.group().unwrap().as_str().parse().unwrap());
+        metadata.insert("comity-to", eligibility.incarnation().as_str().parse().unwrap());
+        metadata.insert("comity-group", eligibility.group().unwrap().as_str().parse().unwrap());
         request
     };
     let before = truth();

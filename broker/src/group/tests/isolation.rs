@@ -224,7 +224,7 @@ async fn a_follower_that_finds_its_leader_gone_alone_is_not_believed() {
     misled.group.inner.peers.lay_line(brokers[index].id, nobody.to_string());
     let vote = misled.group.inner.raft.metrics().borrow_watched().vote;
     let later = Instant::now() + SOON;
-    misled.group.inner.succeed(failover::Followed { leader: brokers[index].id, vote }, later).await;
+    misled.group.inner.stand_for_election(failover::Followed { leader: brokers[index].id, vote }, later).await;
     assert!(leads(&brokers[index]));
     assert!(brokers.iter().all(|broker| term(broker) == before), "an election was held");
     for broker in brokers {

@@ -22,7 +22,7 @@ async fn a_member_is_replaced_under_load_and_its_number_never_comes_back() {
     };
     let four = federation.start(4).await;
     let through = brokers[1].group.clone();
-    assert!(!four.group.inner.standing.may_vote());
+    assert!(!four.group.inner.eligibility.may_vote());
     // It knows no leader yet, and says so.
     let promote = change(&four.group, MembershipChange::Promote { id: 4 });
     let error = tokio::time::timeout(SOON, promote).await.unwrap().unwrap_err();

@@ -1,4 +1,4 @@
-//! MIG devices of an offer.
+//! Converts MIG devices.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use comity_proto::v1;
 /// MIG instances of one device, and so profiles: the largest geometry that exists has seven.
 const MAX_INSTANCES: usize = 8;
 
-/// Instances by number, and where they are if the donor says so; whether a board has such slots is looked at later.
+/// Parses instance counts and the layout, if given; slots are validated later.
 pub(super) fn parse(mig: v1::sharing::Mig, field: &str) -> Result<Sharing, Refusal> {
     let field = format!("{field}.sharing.mig");
     let layout = mig.layout.map(|layout| parse_layout(layout, &field)).transpose()?;
@@ -76,7 +76,7 @@ fn parse_layout(given: v1::sharing::MigLayout, field: &str) -> Result<MigLayout,
     Ok(layout)
 }
 
-/// Nothing in local use stands for what the local instances of a layout take: an agent need not know how much that is.
+/// Derives local use from the local instances of a layout if the agent does not report it.
 pub(super) fn count_local_use(device: &mut Device) {
     let (Sharing::Mig { layout: Some(layout), .. }, 0, Some(board)) =
         (&device.sharing, device.local_use_milli, device.board())
@@ -88,7 +88,7 @@ pub(super) fn count_local_use(device: &mut Device) {
         local.filter_map(|instance| board.shape(&instance.profile)).map(|(_, shape)| board.milli(shape)).sum();
 }
 
-/// For the API.
+/// Converts to the API message.
 pub(super) fn to_proto(instances: &BTreeMap<String, u32>, layout: Option<&MigLayout>) -> v1::sharing::Mig {
     let instance = |(start, instance): (&u8, &MigInstance)| v1::sharing::MigInstance {
         profile: instance.profile.clone(),

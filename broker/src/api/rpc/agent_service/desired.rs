@@ -1,4 +1,4 @@
-//! A cluster's desired state as bytes: what did not change is copied from the one before.
+//! Encodes a cluster's desired state; copies unchanged leases from the previous encoding.
 
 use bytes::Bytes;
 use comity_core::{ClusterId, LeaseId, State};
@@ -7,17 +7,17 @@ use prost::Message as _;
 
 use crate::api::convert::{agent, lease};
 
-/// Writes one cluster's desired states, one after the other, and remembers the last one.
+/// Encodes one cluster's successive desired states.
 #[derive(Debug, Default)]
 pub(super) struct DesiredWriter {
     last: Bytes,
-    /// Leases of the last one, by id.
-    leases: Vec<Written>,
+    /// Leases in `last`, by id.
+    leases: Vec<EncodedLease>,
 }
 
-/// A lease at a revision, and where it is in the bytes.
+/// An encoded lease: its revision and byte range.
 #[derive(Debug)]
-struct Written {
+struct EncodedLease {
     id: LeaseId,
     revision: u64,
     start: usize,
@@ -25,10 +25,10 @@ struct Written {
 }
 
 impl DesiredWriter {
-    /// What `cluster` must be, as a whole: an encoded [`v1::DesiredState`].
+    /// The complete desired state of `cluster`: an encoded [`v1::DesiredState`].
     pub(super) fn write(&mut self, state: &State, cluster: &ClusterId) -> Bytes {
-        let rest = agent::desired_but_leases(state, cluster);
-        // Room for some more leases than before: to grow is to copy.
+        let rest = agent::desired_without_leases(state, cluster);
+        // Room for growth without reallocation.
         let mut bytes = Vec::with_capacity(rest.encoded_len() + self.last.len() + self.last.len() / 16);
         bytes.extend(rest.encode_to_vec());
         let mut leases = Vec::with_capacity(self.leases.len() + self.leases.len() / 16);
@@ -40,14 +40,14 @@ impl DesiredWriter {
                 Some(written) if written.revision == held.revision => {
                     bytes.extend_from_slice(&self.last[written.start..written.end]);
                 }
-                // Encoded messages one after the other are one message, and its lists one list.
+                // Concatenated protobuf messages merge; their lists concatenate.
                 _ => {
                     let one =
                         v1::DesiredState { leases: vec![lease::to_proto(id, held)], ..v1::DesiredState::default() };
                     bytes.extend(one.encode_to_vec());
                 }
             }
-            leases.push(Written { id, revision: held.revision, start, end: bytes.len() });
+            leases.push(EncodedLease { id, revision: held.revision, start, end: bytes.len() });
         }
         self.last = bytes.into();
         self.leases = leases;
@@ -129,7 +129,7 @@ mod tests {
         state.rebuild_derived();
         let campus = cluster("campus");
         let leases: Vec<v1::Lease> = state.leases_of(&campus).map(|(id, held)| lease::to_proto(id, held)).collect();
-        let wanted = v1::DesiredState { leases, ..agent::desired_but_leases(state, &campus) };
+        let wanted = v1::DesiredState { leases, ..agent::desired_without_leases(state, &campus) };
         let written = v1::DesiredState::decode(writer.write(state, &campus)).expect("a desired state");
         assert_eq!(written, wanted);
         written.leases.len()

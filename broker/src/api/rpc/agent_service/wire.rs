@@ -1,5 +1,5 @@
-//! The agents' service as tonic serves it. What tonic generates encodes messages; here desired states are encoded
-//! already, for most of one is as it was in the one before.
+//! The tonic service for agents, written by hand: generated code would encode each message, but desired states are
+//! encoded already.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::api::rpc::MAX_AGENT_MESSAGE_BYTES;
-use crate::api::rpc::agent_service::{Agents, Messages};
+use crate::api::rpc::agent_service::{AgentHandlers, Messages};
 
 /// The service's only method.
 const CONNECT: &str = "/comity.v1.AgentService/Connect";
@@ -31,16 +31,16 @@ pub(super) enum ToAgent {
     Desired(Bytes),
 }
 
-/// Serves [`Agents`].
+/// Serves [`AgentHandlers`].
 #[derive(Debug, Clone)]
 pub struct AgentServer {
-    agents: Arc<Agents>,
+    agents: Arc<AgentHandlers>,
 }
 
 impl AgentServer {
     /// For tonic's router.
     #[must_use]
-    pub fn new(agents: Agents) -> Self {
+    pub fn new(agents: AgentHandlers) -> Self {
         Self { agents: Arc::new(agents) }
     }
 }
@@ -74,7 +74,7 @@ where
     }
 }
 
-struct Connect(Arc<Agents>);
+struct Connect(Arc<AgentHandlers>);
 
 impl StreamingService<v1::AgentMessage> for Connect {
     type Response = ToAgent;
@@ -123,7 +123,7 @@ impl Encoder for AgentCodec {
     }
 }
 
-/// What precedes a desired state of so many bytes in a [`v1::BrokerMessage`]: the field and its length.
+/// Field tag and length prefix of a desired state of `len` bytes in a [`v1::BrokerMessage`].
 fn head(bytes: usize) -> Vec<u8> {
     let empty = v1::BrokerMessage { body: Some(Reply::Desired(v1::DesiredState::default())) };
     let mut head = empty.encode_to_vec();

@@ -8,23 +8,23 @@ fn at(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn founded() -> LogClock {
+fn started() -> LogClock {
     let mut clock = LogClock::default();
-    clock.found(at(1_000), BASE);
+    clock.start(at(1_000), BASE);
     clock
 }
 
 #[test]
 fn it_goes_with_monotonic_time() {
     assert_eq!(LogClock::default().now(at(5)), None);
-    let clock = founded();
+    let clock = started();
     assert_eq!((clock.now(at(1_000)), clock.now(at(61_000))), (Some(BASE), Some(BASE + 60_000)));
 }
 
 #[test]
 fn a_minute_brings_no_more_than_the_bound_in_either_direction() {
     for (ahead, after_a_minute) in [(7_200_000, 60_600), (-7_200_000, 59_400), (300, 60_300), (-9, 60_000)] {
-        let mut clock = founded();
+        let mut clock = started();
         clock.steer(at(1_000), ahead);
         assert_eq!(clock.now(at(61_000)), Some(BASE + after_a_minute), "{ahead}");
     }
@@ -32,17 +32,17 @@ fn a_minute_brings_no_more_than_the_bound_in_either_direction() {
 
 #[test]
 fn a_difference_that_is_slewed_away_is_gone() {
-    let mut clock = founded();
+    let mut clock = started();
     clock.steer(at(1_000), 1_000);
     assert_eq!(clock.now(at(1_000 + 200_000)), Some(BASE + 201_000));
 }
 
 #[test]
 fn a_follower_keeps_its_own_as_long_as_it_may_be_right() {
-    let mut clock = founded();
+    let mut clock = started();
     clock.follow(at(2_000), at(2_008), BASE + 1_004);
     assert_eq!(clock, {
-        let mut same = founded();
+        let mut same = started();
         same.line = same.line.map(|line| Line { at: at(2_008), log_us: line.at(at(2_008)), slew_us: 0 });
         same
     });
@@ -64,7 +64,7 @@ proptest! {
     fn whatever_it_is_steered_towards_it_never_goes_back_nor_leaves_the_bound(
         steps in proptest::collection::vec((1_u64..5_000, any::<i64>()), 1..200)
     ) {
-        let (mut clock, mut now) = (founded(), 1_000_u64);
+        let (mut clock, mut now) = (started(), 1_000_u64);
         let mut last = BASE;
         for (passed, ahead) in steps {
             clock.steer(at(now), ahead);

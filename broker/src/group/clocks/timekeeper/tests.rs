@@ -81,7 +81,7 @@ impl Group {
                 Led::Ago { .. } => Led::Ago { ago: led.ago(now, 0), as_of: now.saturating_sub(at(way)) },
                 before => before,
             }),
-            leads: other.keeper.founded().is_some(),
+            leads: other.keeper.started().is_some(),
         };
         let leader = self.leader;
         self.with(asking, |keeper, _| keeper.answered(asked, reading, leader));
@@ -91,7 +91,7 @@ impl Group {
         self.members.iter().filter(|(_, member)| member.up).map(|(id, _)| *id).collect()
     }
 
-    fn elect(&mut self, id: u64) -> Founded {
+    fn elect(&mut self, id: u64) -> ClockStarted {
         self.term += 1;
         let term = self.term;
         if let Some(old) = self.leader.replace(id).filter(|old| *old != id && self.members[old].up) {
@@ -102,10 +102,10 @@ impl Group {
         for other in others {
             self.ask(id, other);
         }
-        let founding = self.with(id, |keeper, at| keeper.found(at, true));
-        let Founding::Done(founded) = founding else { panic!("{founding:?}") };
+        let start = self.with(id, |keeper, at| keeper.start(at, true));
+        let ClockStart::Done(started) = start else { panic!("{start:?}") };
         self.with(id, |keeper, _| keeper.term_began(tenure(term)));
-        founded
+        started
     }
 
     /// Half a second; the leader's stamp at its end, and how each broker's clocks stand.
@@ -210,8 +210,8 @@ fn a_new_leader_goes_on_where_the_old_one_was() {
         group.crash(dead);
         group.now += 700;
         let next = if dead == 3 { 1 } else { dead + 1 };
-        let founded = group.elect(next);
-        assert!(founded.outage.is_some_and(|outage| outage < at(1_500)), "{founded:?}");
+        let started = group.elect(next);
+        assert!(started.outage.is_some_and(|outage| outage < at(1_500)), "{started:?}");
         let after = group.with(next, |keeper, at| keeper.log_ms(at.now)).expect("it leads");
         let off = after.abs_diff(stamp + 700);
         assert!(off <= LONGEST_WAY + 2, "{off} ms off in round {round}");
@@ -238,8 +238,8 @@ fn an_outage_is_measured_though_all_wall_clocks_jump_meanwhile() {
         member.wall_off = -25 * HOUR as i64;
     }
     group.start(2, LogClock::default(), None);
-    let founded = group.elect(3);
-    let outage = founded.outage.expect("broker 3 was there");
+    let started = group.elect(3);
+    let outage = started.outage.expect("broker 3 was there");
     assert!(outage >= at(60_000) && outage <= at(61_000), "{outage:?}");
     let after = group.with(3, |keeper, at| keeper.log_ms(at.now)).expect("it leads");
     assert!(after.abs_diff(stamp + 60_000) <= LONGEST_WAY + 2);
@@ -260,8 +260,8 @@ fn a_group_that_started_from_nothing_takes_the_median_of_wall_clocks_and_never_g
     for id in 1..=3 {
         group.start(id, LogClock::default(), Some(Led::LogClock(stamped - 7_000)));
     }
-    let founded = group.elect(2);
-    assert_eq!(founded.outage, Some(at(7_000)));
+    let started = group.elect(2);
+    assert_eq!(started.outage, Some(at(7_000)));
     assert_eq!(group.with(2, |keeper, at| keeper.log_ms(at.now)), Some(stamped));
 }
 
@@ -270,13 +270,13 @@ fn a_leader_waits_for_a_majority_and_with_wall_clocks_alone_for_everybody() {
     let mut group = Group::new(3);
     group.leader = Some(1);
     group.with(1, |keeper, at| keeper.leads(tenure(1), at.now));
-    assert_eq!(group.with(1, |keeper, at| keeper.found(at, true)), Founding::Waits);
+    assert_eq!(group.with(1, |keeper, at| keeper.start(at, true)), ClockStart::Waits);
     group.ask(1, 2);
-    assert_eq!(group.with(1, |keeper, at| keeper.found(at, true)), Founding::Waits, "broker 3 may answer yet");
+    assert_eq!(group.with(1, |keeper, at| keeper.start(at, true)), ClockStart::Waits, "broker 3 may answer yet");
     group.crash(3);
     group.ask(1, 3);
-    assert_eq!(group.with(1, |keeper, at| keeper.found(at, false)), Founding::NeedsState);
-    assert!(matches!(group.with(1, |keeper, at| keeper.found(at, true)), Founding::Done(_)));
+    assert_eq!(group.with(1, |keeper, at| keeper.start(at, false)), ClockStart::NeedsState);
+    assert!(matches!(group.with(1, |keeper, at| keeper.start(at, true)), ClockStart::Done(_)));
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn a_term_that_has_not_begun_is_not_the_end_of_an_outage() {
     group.leader = Some(2);
     group.with(2, |keeper, at| keeper.leads(tenure(term), at.now));
     group.step();
-    assert!(matches!(group.with(2, |keeper, at| keeper.found(at, true)), Founding::Done(_)));
+    assert!(matches!(group.with(2, |keeper, at| keeper.start(at, true)), ClockStart::Done(_)));
     group.step();
     // It dies before `BeginTerm` was stored: the next one still knows of the outage.
     group.crash(2);
@@ -317,9 +317,9 @@ fn a_leader_that_is_back_in_its_term_begins_another_tenure_and_counts_the_outage
     for other in (1..=3).filter(|id| *id != leader) {
         group.ask(leader, other);
     }
-    let Founding::Done(founded) = group.with(leader, |keeper, at| keeper.found(at, true)) else { panic!("waits") };
-    assert_eq!(founded.tenure, again);
-    let outage = founded.outage.expect("known");
+    let ClockStart::Done(started) = group.with(leader, |keeper, at| keeper.start(at, true)) else { panic!("waits") };
+    assert_eq!(started.tenure, again);
+    let outage = started.outage.expect("known");
     assert!(outage.as_millis().abs_diff(u128::from(group.now - led_at)) <= 1_000, "{outage:?}");
 }
 

@@ -1,9 +1,8 @@
-//! What this broker may do in its group: whether it votes, and whether it goes on at all.
+//! Whether this broker may vote, append, or must stop.
 //!
-//! A broker votes only if two things hold. The membership in its own log names it with the life that its disk is in: a
-//! disk that lost its log begins another life, and is a member again only once the leader has admitted that one. And
-//! since it started, a majority of the voters (itself among them) has said that they know of nothing which its log
-//! lacks.
+//! A broker votes only if it is admitted and confirmed. Admitted: the membership in its own log names the current
+//! incarnation of its disk; a disk that lost its log gets a new incarnation, which the leader must admit. Confirmed:
+//! since its start, a majority of the voters (itself included) has found nothing that its log lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,19 +11,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 use crate::replication::identity::{GroupId, Incarnation};
-use crate::storage::{DiskIdentity, Place, StorageError};
+use crate::storage::{DiskIdentity, LogPosition, StorageError};
 
-/// Why this broker cannot go on. The process ends with the sentence.
+/// Why this broker must stop; the process logs the sentence and exits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Halt {
-    /// Its log lost entries that it had acknowledged. Started again, it begins a new life and catches up.
+    /// The log lost acknowledged entries. After a restart it begins a new incarnation and catches up.
     LogLost(String),
-    /// It cannot go on until somebody does something.
+    /// An operator must act.
     Stopped(String),
 }
 
 impl Halt {
-    /// The sentence.
+    /// The reason, as one sentence.
     #[must_use]
     pub fn reason(&self) -> &str {
         match self {
@@ -33,30 +32,30 @@ impl Halt {
     }
 }
 
-/// Clones share it.
+/// What this broker may do in its group. Clones share it.
 #[derive(Clone)]
-pub(crate) struct Standing {
-    inner: Arc<Inner>,
+pub(crate) struct Eligibility {
+    inner: Arc<EligibilityInner>,
 }
 
-struct Inner {
+struct EligibilityInner {
     disk: DiskIdentity,
-    /// Whether it has looked whether it is admitted.
+    /// Whether `admitted` was ever set.
     looked: AtomicBool,
     admitted: AtomicBool,
     confirmed: AtomicBool,
     halt: watch::Sender<Option<Halt>>,
-    /// Brokers that are members no more.
+    /// Removed brokers.
     removed: Mutex<BTreeSet<u64>>,
-    /// How far each peer, in which life, told this broker that its log is on disk.
-    acknowledged: Mutex<BTreeMap<u64, (Incarnation, Place)>>,
+    /// Log position that each peer acknowledged, with its incarnation.
+    acknowledged: Mutex<BTreeMap<u64, (Incarnation, LogPosition)>>,
 }
 
-impl Standing {
-    /// Of a disk; one whose log `is_blank` can have lost nothing that it acknowledged in this life.
+impl Eligibility {
+    /// A disk whose log `is_blank` starts confirmed: it has acknowledged nothing to lose.
     pub(crate) fn new(disk: DiskIdentity, is_blank: bool) -> Self {
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(EligibilityInner {
                 disk,
                 looked: AtomicBool::new(false),
                 admitted: AtomicBool::new(false),
@@ -68,9 +67,9 @@ impl Standing {
         }
     }
 
-    /// Of a caller that has no disk, and only asks.
-    pub(crate) fn of_nothing(id: u64) -> Self {
-        Self::new(DiskIdentity::of_nothing(id), true)
+    /// For a client without a disk, which only queries.
+    pub(crate) fn without_disk(id: u64) -> Self {
+        Self::new(DiskIdentity::without_disk(id), true)
     }
 
     pub(crate) fn incarnation(&self) -> Incarnation {
@@ -81,7 +80,7 @@ impl Standing {
         self.inner.disk.group()
     }
 
-    /// Makes this broker one of `group`; on disk before it returns.
+    /// Joins `group`; on disk when it returns.
     pub(crate) async fn adopt(&self, group: GroupId) -> Result<(), StorageError> {
         let disk = self.inner.disk.clone();
         blocking(move || disk.adopt(group)).await
@@ -92,7 +91,7 @@ impl Standing {
         self.inner.admitted.load(Ordering::Acquire) && self.inner.confirmed.load(Ordering::Acquire)
     }
 
-    /// Whether what this broker has on disk is known to be all that it acknowledged, or begins with nothing.
+    /// Whether entries may be appended: the log is confirmed whole, or this broker is not admitted yet.
     pub(crate) fn may_append(&self) -> bool {
         let is_outside = self.inner.looked.load(Ordering::Acquire) && !self.inner.admitted.load(Ordering::Acquire);
         self.is_confirmed() || is_outside
@@ -111,18 +110,18 @@ impl Standing {
         self.inner.confirmed.store(true, Ordering::Release);
     }
 
-    /// Takes note of the brokers that were removed.
+    /// Replaces the set of removed brokers.
     pub(crate) fn set_removed(&self, removed: BTreeSet<u64>) {
         *self.inner.removed.lock().unwrap_or_else(PoisonError::into_inner) = removed;
     }
 
-    /// Whether a broker was removed: its certificate still names it, but it may say nothing any more.
+    /// Whether a broker was removed; its certificate may still be valid.
     pub(crate) fn is_removed(&self, broker: u64) -> bool {
         self.inner.removed.lock().unwrap_or_else(PoisonError::into_inner).contains(&broker)
     }
 
-    /// Takes note that `peer` has its log on disk up to `place`.
-    pub(crate) fn note_acknowledged(&self, peer: u64, incarnation: &Incarnation, place: Place) {
+    /// Records that the log of `peer` is on disk up to `place`.
+    pub(crate) fn note_acknowledged(&self, peer: u64, incarnation: &Incarnation, place: LogPosition) {
         let mut all = self.acknowledged();
         match all.get_mut(&peer) {
             Some((known, at)) if known == incarnation => *at = place.max(*at),
@@ -130,16 +129,16 @@ impl Standing {
         }
     }
 
-    /// How far `peer` in this life said that its log is on disk, as far as this broker was told since it started.
-    pub(crate) fn acknowledged_by(&self, peer: u64, incarnation: &Incarnation) -> Option<Place> {
+    /// Position that `peer` in this incarnation acknowledged to this broker since it started.
+    pub(crate) fn acknowledged_by(&self, peer: u64, incarnation: &Incarnation) -> Option<LogPosition> {
         self.acknowledged().get(&peer).filter(|(known, _)| known == incarnation).map(|(_, place)| *place)
     }
 
-    fn acknowledged(&self) -> MutexGuard<'_, BTreeMap<u64, (Incarnation, Place)>> {
+    fn acknowledged(&self) -> MutexGuard<'_, BTreeMap<u64, (Incarnation, LogPosition)>> {
         self.inner.acknowledged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This broker's log lost its end: the next start begins a new life.
+    /// Halts because the log lost its end; the next start begins a new incarnation.
     pub(crate) async fn lost(&self, reason: String) {
         let (disk, noted) = (self.inner.disk.clone(), reason.clone());
         if let Err(error) = blocking(move || disk.note_loss(&noted)).await {
@@ -148,7 +147,7 @@ impl Standing {
         self.halt(Halt::LogLost(reason));
     }
 
-    /// Ends this broker's part in the group. The first reason stays.
+    /// Halts this broker. The first reason is kept.
     pub(crate) fn halt(&self, halt: Halt) {
         self.inner.halt.send_if_modified(|now| {
             let first = now.is_none();
@@ -160,12 +159,12 @@ impl Standing {
         });
     }
 
-    /// Why it stopped, where it did.
+    /// Why it halted, if it did.
     pub(crate) fn halted(&self) -> Option<Halt> {
         self.inner.halt.borrow().clone()
     }
 
-    /// Waits until it stops.
+    /// Waits until it halts.
     pub(crate) async fn until_halted(&self) -> Halt {
         let mut halt = self.inner.halt.subscribe();
         match halt.wait_for(Option::is_some).await {
