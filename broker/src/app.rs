@@ -107,7 +107,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Starts a broker on the ports of its configuration. It serves at once and answers once its group has a leader.
+    /// Starts a broker on the ports of its configuration. Calls are answered once its group has a leader.
     ///
     /// # Errors
     /// [`StartError`].

@@ -13,7 +13,7 @@
 //! - [`app`]: wiring; [`Broker::start`] is all that `comity dev` and the tests need
 //! - [`api`]: the services, one file each; conversion and authorization
 //! - [`replication`], [`group`], [`storage`], [`transport`]: what is replicated; consensus, disk, peers
-//! - [`tasks`]: what the leader does by itself
+//! - [`tasks`]: background tasks of the leader
 //! - [`watch`]: state changes for watchers and agents
 //! - [`provision`], [`config`], [`command_line`]: setting up and starting; [`disaster_recovery`]: after disks were lost
 

@@ -78,7 +78,7 @@ pub fn init(init: &Init) -> Result<(), ProvisionError> {
     save_identity(&ca, &admin, USER_VALIDITY, &init.admin_out)
 }
 
-/// Makes the data directory of another broker of the group: a copy of the authority, and an identity of its own.
+/// Creates the data directory of another broker of the group: a copy of the authority and a new identity.
 ///
 /// # Errors
 /// [`ProvisionError`]; what exists is never overwritten.
@@ -126,7 +126,7 @@ pub fn add_identity_once(data: &Path, id: u64, out: &Path) -> Result<bool, Provi
 /// Makes a user's key and certificate.
 ///
 /// # Errors
-/// [`ProvisionError`]; an identity that is there already is not overwritten.
+/// [`ProvisionError`]; an existing identity is not overwritten.
 pub fn issue_user(data: &Path, name: &UserName, validity: Duration, out: &Path) -> Result<SpiffeId, ProvisionError> {
     free_identity(out)?;
     let ca = CertificateAuthority::load(&ca_dir(data))?;

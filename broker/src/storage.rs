@@ -52,6 +52,7 @@ pub(crate) use marker::DiskIdentity;
 pub(crate) use reached::LogPosition;
 pub(crate) use replica::Replica;
 pub(crate) use snapshot_dir::{IncomingSnapshot, SnapshotDir};
+pub(crate) use snapshot_file::RaftSnapshot;
 pub use snapshot_file::SnapshotHandle;
 pub use state_machine::StateMachine;
 pub use storage_error::StorageError;

@@ -57,7 +57,7 @@ pub async fn serve_clients(
             health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
         }
     };
-    // Without its descriptors the API works all the same; they are this crate's own, so they are always good.
+    // The descriptors are this crate's own, so they are valid; without them only reflection is missing.
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)

@@ -47,7 +47,7 @@ async fn save(settings: &Settings, data: &Path) -> Result<(), String> {
 fn to_remember(settings: &Settings, members: &[MemberStatus]) -> Option<BTreeMap<u64, MemberAddress>> {
     let voters = || members.iter().filter(|member| member.voter);
     if !voters().any(|member| member.id == settings.id) {
-        // Not in the group yet, or not any more.
+        // Not a member now.
         return None;
     }
     let others = voters().filter(|member| member.id != settings.id).map(|it| (it.id, it.address.clone()));

@@ -5,5 +5,5 @@ pub(crate) mod election_gate;
 pub(crate) mod failover;
 pub(crate) mod follow_leadership;
 pub(crate) mod leadership;
-mod refusing;
 pub(crate) mod slow_disk;
+mod wrong_clock;

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod lost_logs;
-mod members;
+mod member_changes;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -28,12 +28,12 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::storage::SnapshotMade;
 
-mod clocks;
 mod disk;
 mod isolation;
 mod line;
 mod refusing;
 mod restarts;
+mod wall_clocks;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -69,7 +69,7 @@ struct Federation {
     founders: Vec<u64>,
     snapshot_every: u64,
     /// How far the wall clock of each broker is off, in milliseconds; all are right where it is not set.
-    clocks: BTreeMap<u64, clocks::WallClock>,
+    clocks: BTreeMap<u64, wall_clocks::WallClock>,
 }
 
 struct Broker {
@@ -99,7 +99,7 @@ impl Federation {
         let addresses = listeners.iter().map(|(id, listener)| (*id, listener.local_addr().unwrap())).collect();
         let ca = CertificateAuthority::create(domain, SystemTime::now()).unwrap();
         let founders = (1..=brokers).collect();
-        let clocks = (1..=brokers).map(|id| (id, clocks::WallClock::default())).collect();
+        let clocks = (1..=brokers).map(|id| (id, wall_clocks::WallClock::default())).collect();
         Self { ca, dir: tempfile::tempdir().unwrap(), addresses, founders, snapshot_every: 10_000, clocks }
     }
 

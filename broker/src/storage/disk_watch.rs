@@ -13,13 +13,13 @@ use crate::storage::storage_error::StorageError;
 /// From a tenth of a millisecond, a good disk, to ten seconds, a disk that hangs.
 const BUCKETS: [f64; 13] = [0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0];
 
-/// Shared by the log, the writes on their way, and whoever asks.
+/// Shared by the log, its pending writes and their observers.
 #[derive(Clone)]
 pub(crate) struct DiskWatch {
-    shared: Arc<Shared>,
+    shared: Arc<DiskWatchInner>,
 }
 
-struct Shared {
+struct DiskWatchInner {
     dir: PathBuf,
     seconds: Histogram,
     state: Mutex<State>,
@@ -39,7 +39,7 @@ impl DiskWatch {
     pub(super) fn new(dir: PathBuf) -> Self {
         let options = HistogramOpts::new("log_sync_seconds", "From the write of log entries or a vote to its fsync.");
         let seconds = Histogram::with_opts(options.buckets(BUCKETS.to_vec())).expect("a valid histogram");
-        let shared = Shared {
+        let shared = DiskWatchInner {
             dir,
             seconds,
             state: Mutex::default(),

@@ -14,7 +14,7 @@ use comity_core::{State, snapshot};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::replication::types::SnapshotMeta;
+use crate::replication::types::{SnapshotMeta, TypeConfig};
 use crate::storage::replica::Replicated;
 use crate::storage::storage_error::StorageError;
 
@@ -51,6 +51,9 @@ pub struct SnapshotHandle {
     /// Delete the file with the handle: a snapshot being received.
     pub(super) temporary: bool,
 }
+
+/// A snapshot as openraft passes it on.
+pub(crate) type RaftSnapshot = openraft::type_config::alias::SnapshotOf<TypeConfig, SnapshotHandle>;
 
 impl SnapshotHandle {
     pub(super) fn open(path: PathBuf) -> io::Result<Self> {

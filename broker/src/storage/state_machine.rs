@@ -12,10 +12,8 @@ use crate::replication::types::{LogId, SnapshotMeta, StoredMembership, TypeConfi
 use crate::storage::SnapshotMade;
 use crate::storage::replica::{Replica, Replicated};
 use crate::storage::snapshot_dir::SnapshotDir;
-use crate::storage::snapshot_file::SnapshotHandle;
+use crate::storage::snapshot_file::{RaftSnapshot, SnapshotHandle};
 use crate::storage::snapshot_pace::SnapshotPace;
-
-type RaftSnapshot = openraft::type_config::alias::SnapshotOf<TypeConfig, SnapshotHandle>;
 
 /// Applies the log to the `Replica`.
 pub struct StateMachine {

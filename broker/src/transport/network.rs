@@ -22,7 +22,7 @@ use tonic::{Code, Request, Status};
 
 use crate::replication::member::MemberNode;
 use crate::replication::types::{LogId, SnapshotMeta, TypeConfig, Vote};
-use crate::storage::{LogPosition, SnapshotHandle};
+use crate::storage::{LogPosition, RaftSnapshot, SnapshotHandle};
 use crate::transport::frame::{self, SnapshotHeader, TransferMessage, VoteMessage};
 use crate::transport::headers;
 use crate::transport::peers::{Client, Lane, Peers, describe, never_connected, within};
@@ -35,8 +35,6 @@ const CHUNKS_AHEAD: usize = 4;
 
 /// Answers to a stream of appends, in order.
 type Answers<'s> = BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>>;
-type RaftSnapshot = openraft::type_config::alias::SnapshotOf<TypeConfig, SnapshotHandle>;
-
 /// One peer on one lane.
 pub(crate) struct PeerNetwork {
     peers: Peers,

@@ -8,14 +8,12 @@ use openraft::Snapshot;
 use tonic::{Status, Streaming};
 
 use crate::replication::types::{TypeConfig, Vote};
-use crate::storage::{IncomingSnapshot, SnapshotDir, SnapshotHandle};
+use crate::storage::{IncomingSnapshot, RaftSnapshot, SnapshotDir, SnapshotHandle};
 use crate::transport::calling_broker::CallingBroker;
 use crate::transport::frame::{self, SnapshotHeader};
 
 /// Timeout of the next chunk.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
-
-type RaftSnapshot = openraft::type_config::alias::SnapshotOf<TypeConfig, SnapshotHandle>;
 
 /// Writes the chunks to a temporary file; installation checks its checksum.
 pub(super) async fn receive(

@@ -97,7 +97,7 @@ impl MemberClocks {
         self.failed.insert(member, now);
     }
 
-    /// Forgets who is no member any more.
+    /// Forgets former members.
     pub(crate) fn keep(&mut self, members: &BTreeSet<u64>) {
         self.readings.retain(|id, _| members.contains(id));
         self.failed.retain(|id, _| members.contains(id));

@@ -8,10 +8,10 @@ use tokio::sync::Notify;
 /// Shared by the transport, which records contact, and its readers. Without it an isolated follower would name its old
 /// leader forever: openraft forgets a leader only when it learns of another.
 #[derive(Clone, Default)]
-pub(crate) struct Contact(Arc<Shared>);
+pub(crate) struct Contact(Arc<ContactInner>);
 
 #[derive(Default)]
-struct Shared {
+struct ContactInner {
     last: Mutex<Option<Spoke>>,
     another: Notify,
 }

@@ -136,8 +136,8 @@ impl Inner {
             if self.would_win(leader, &vote).await {
                 info!(leader, "the leader's process has ended; standing for election");
                 self.peers.stand_after(leader, vote.leader_id.term + 1);
-                // To be told of a transfer is the one way into an election before the lease ends; it does nothing where
-                // the vote is not this one any more.
+                // A leadership transfer is the only way to start an election before the lease ends. It does nothing if the
+                // vote has changed.
                 let request = TransferLeaderRequest::new(vote, self.config.id, None);
                 if self.raft.handle_transfer_leader(request).await.is_err() {
                     return;

@@ -15,7 +15,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Between two times that leadership is handed over: where all disks hang, it must not go round and round.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// Looks on until the group stops or its last handle is gone.
+/// Runs until the group stops or its last handle is gone.
 pub(crate) async fn run(group: Weak<Inner>, stop: CancellationToken) {
     let mut handed_over: Option<Instant> = None;
     let mut slow = false;
