@@ -47,7 +47,7 @@ impl Caller {
         }
     }
 
-    /// The cluster, where it is one.
+    /// The calling cluster, if it is one.
     #[must_use]
     pub fn cluster(&self) -> Option<&ClusterId> {
         match self {

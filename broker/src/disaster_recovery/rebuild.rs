@@ -166,7 +166,7 @@ pub(crate) fn not_running(group_dir: &Path) -> Result<(), RebuildError> {
     lock.try_lock().map_err(|_| RebuildError::Running(group_dir.to_owned()))
 }
 
-/// Moves a directory to a free name beside it; none where there is no such directory.
+/// Renames a directory to a free name beside it; `None` if it does not exist.
 pub(crate) fn set_aside(dir: &Path) -> Result<Option<PathBuf>, RebuildError> {
     if !dir.exists() {
         return Ok(None);

@@ -86,7 +86,7 @@ impl GroupConfig {
             enable_pre_vote: Some(true),
             // Until it is known that this broker may vote: see `eligibility`.
             enable_elect: false,
-            // A leader that comes back asks for votes as everybody does.
+            // A restarted leader must win an election.
             enable_leader_restore: Some(false),
             // A leader that hears no answers may still be heard: it falls silent, so that another can be elected. Long
             // enough for a second try, for entries that it sends again renew a lease once more.

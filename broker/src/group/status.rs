@@ -50,7 +50,7 @@ pub struct GroupStatus {
     pub id: u64,
     /// Its role.
     pub role: Role,
-    /// The leader, where one is known.
+    /// The leader, if known.
     pub leader: Option<u64>,
     /// The term.
     pub term: u64,

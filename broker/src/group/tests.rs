@@ -37,7 +37,7 @@ mod wall_clocks;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Counts what it is shown, and checks that revisions come in order.
+/// Counts notifications and checks the order of revisions.
 #[derive(Default)]
 struct Counting {
     applied: AtomicU64,
@@ -61,7 +61,7 @@ impl ApplyObserver for Counting {
     fn snapshot_made(&self, _: &SnapshotMade) {}
 }
 
-/// A federation with as many brokers as a test likes.
+/// A test federation with any number of brokers.
 struct Federation {
     ca: CertificateAuthority,
     dir: TempDir,
@@ -79,7 +79,7 @@ struct Broker {
     server: Server,
 }
 
-/// What serves a broker's peers, connections included: they end with it, as with a process.
+/// The Raft port of a broker. Dropping it closes all connections, like the end of a process.
 struct Server(Option<tokio::runtime::Runtime>);
 
 impl Drop for Server {
@@ -194,7 +194,7 @@ impl Broker {
     }
 }
 
-/// Waits until each of them has a vote in the group of just these.
+/// Waits until exactly these brokers vote.
 async fn all_vote(brokers: &[Broker]) {
     eventually("all to vote", || async {
         // A change that is under way has two sets of voters.
@@ -236,7 +236,7 @@ async fn add(group: &Group, id: u64, address: MemberAddress) -> Result<(), Group
     group.change_members(MembershipChange::AddLearner { id, address }).await
 }
 
-/// A command that changes the state each time: a bundle from another commit.
+/// A command that changes the state: a bundle from commit `commit`.
 fn policy(commit: u64) -> Proposal {
     let text = "apiVersion: policy.comity.dev/v1\nkind: Federation\nmetadata: {name: test}\n\
         spec: {trustDomain: group.test, maintainers: [\"spiffe://group.test/user/admin\"]}\n";
@@ -251,7 +251,7 @@ fn policy(commit: u64) -> Proposal {
     }
 }
 
-/// Changes the state, as a client does that tries again where it is told that it may.
+/// Changes the state, retrying like a client.
 async fn changed(group: &Group, commit: u64) -> u64 {
     let mut proposal = policy(commit);
     let caller = "spiffe://group.test/user/admin".to_owned();
@@ -277,7 +277,7 @@ async fn read_revision(group: &Group, consistency: Consistency) -> u64 {
     .await
 }
 
-/// Waits until all have applied the same, and checks that it is the same.
+/// Waits until all brokers have applied the same index, and checks that their states are equal.
 async fn same_everywhere(brokers: &[Broker]) -> (u64, String) {
     eventually("the same state everywhere", || async {
         let mut all = Vec::new();

@@ -9,7 +9,7 @@ use openraft::EntryPayload;
 use super::command_codec::{PayloadRef, StoredPayload, command_format, read, write};
 use super::types::{Entry, LogId, Proposed};
 
-/// The payload of an entry; its place in the log is kept beside it.
+/// Encodes the payload of an entry, without its log id.
 pub(crate) fn encode(entry: &Entry) -> io::Result<Bytes> {
     match &entry.payload {
         EntryPayload::Blank => write(&PayloadRef::Blank),

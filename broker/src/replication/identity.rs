@@ -1,21 +1,20 @@
-//! Names that are drawn once: of a group, and of one broker's disk.
+//! Random identifiers: of a group, and of one incarnation of a broker's disk.
 
 use std::fmt;
 
 use comity_runtime::entropy::{Entropy as _, SystemEntropy};
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a name that people see; the whole is 32 hex digits.
+/// Digits shown, of 32.
 const SHOWN: usize = 8;
 
-/// Names one life of a broker's disk. A broker whose log was lost begins another life under the same number: the group
-/// tells the two apart and does not count promises of the first for the second.
+/// Identifies one incarnation of a broker's disk. A broker that lost its log gets a new incarnation under the same
+/// number, so that the group does not count promises of the earlier one for it.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Incarnation(String);
 
-/// Names a group. A group that was recovered from a copy has another name than the one before, and brokers of the two
-/// do not speak to each other.
+/// Identifies a group. A group recovered from a copy gets a new id, and brokers of the two refuse each other.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GroupId(String);
@@ -23,19 +22,19 @@ pub struct GroupId(String);
 macro_rules! drawn {
     ($name:ident) => {
         impl $name {
-            /// One that nobody has.
+            /// A new random identifier.
             #[must_use]
             pub fn draw() -> Self {
                 Self(SystemEntropy.unique_hex())
             }
 
-            /// As it came over the wire; empty where there is none.
+            /// Parses the wire form; `None` if empty.
             #[must_use]
             pub fn from_wire(text: &str) -> Option<Self> {
                 (!text.is_empty()).then(|| Self(text.to_owned()))
             }
 
-            /// The whole name.
+            /// All digits.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0

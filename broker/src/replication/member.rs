@@ -1,4 +1,4 @@
-//! Where a broker of the group is, and which life of its disk it is in.
+//! Members of a group: addresses and incarnation.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::replication::identity::Incarnation;
 
-/// Addresses of one broker. They are part of the log: a broker keeps them as long as it keeps its number.
+/// Addresses of one broker. They are part of the log and fixed for its number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberAddress {
     /// "host:port" for its peers.
@@ -21,12 +21,12 @@ impl fmt::Display for MemberAddress {
     }
 }
 
-/// A member, as Raft's membership names it.
+/// A member in Raft's membership.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberNode {
-    /// Where it is.
+    /// Its addresses.
     pub address: MemberAddress,
-    /// The life of its disk that was admitted. Messages to it name this one, and another refuses them.
+    /// Admitted incarnation; messages name it, and other incarnations refuse them.
     pub incarnation: Incarnation,
 }
 

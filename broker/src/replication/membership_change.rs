@@ -4,30 +4,30 @@ use serde::{Deserialize, Serialize};
 
 use super::member::MemberAddress;
 
-/// A change that a maintainer asks for.
+/// A membership change.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MembershipChange {
-    /// A broker gets the log from now on. It must run, and be reachable.
+    /// Replicates the log to a broker, which must be running and reachable.
     AddLearner {
-        /// Its number; one that no broker of the group ever had.
+        /// Its number, never used in the group before.
         id: u64,
-        /// Where it is.
+        /// Its addresses.
         address: MemberAddress,
     },
-    /// A learner votes, once it has caught up.
+    /// Makes a learner a voter once it has caught up.
     Promote {
         /// Its number.
         id: u64,
     },
-    /// A broker leaves for good.
+    /// Removes a broker for good.
     Remove {
         /// Its number.
         id: u64,
     },
-    /// Another voter leads.
+    /// Transfers leadership.
     TransferLeader {
-        /// Which; the one that is furthest if none is named.
+        /// The new leader; by default the most advanced voter.
         to: Option<u64>,
     },
 }

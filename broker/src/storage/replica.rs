@@ -116,7 +116,7 @@ impl Replica {
         self.publish(revision, meta.last_log_id);
     }
 
-    /// Tells whoever looks on of a snapshot.
+    /// Notifies the observer of a snapshot.
     pub(super) fn snapshot_made(&self, made: &SnapshotMade) {
         self.observer.snapshot_made(made);
     }

@@ -43,7 +43,7 @@ pub(crate) struct Loaded {
     pub(crate) meta: SnapshotMeta,
 }
 
-/// An open snapshot file. Stays readable when the file is deleted meanwhile.
+/// An open snapshot file. Stays readable after the file is deleted.
 #[derive(Debug)]
 pub struct SnapshotHandle {
     pub(super) file: File,

@@ -1,4 +1,4 @@
-//! What is malformed, too large, stale, used up or foreign is refused with a reason, and loses nothing.
+//! Malformed, oversized, stale, reused or foreign input is refused with a reason and loses nothing.
 
 use comity_broker::api::join_secret;
 use comity_broker::group::Proposal;

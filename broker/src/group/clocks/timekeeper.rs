@@ -101,7 +101,7 @@ impl Timekeeper {
         self.lead.and_then(|lead| lead.started)
     }
 
-    /// Whether a leader was seen lately.
+    /// Whether a leader was seen within `LEADERLESS`.
     pub(crate) fn sees_leader(&self, now: Duration) -> bool {
         self.lead.is_some() || now.saturating_sub(self.leader_seen) < LEADERLESS
     }

@@ -102,7 +102,7 @@ impl Inner {
     async fn attend(&self) -> Option<(Followed, Result<LeaderStream, Unreachable>)> {
         let mut leadership = self.leadership.clone();
         let following = leadership.wait_for(|now| matches!(now, Leadership::Follower { leader: Some(_) }));
-        // A while only: the group is held meanwhile, and may have been dropped by everybody else.
+        // Bounded, because waiting keeps the group alive.
         let following = *tokio::time::timeout(PAUSE, following).await.ok()?.ok()?;
         let Leadership::Follower { leader: Some(leader) } = following else { return None };
         let vote = self.raft.metrics().borrow_watched().vote;
@@ -136,8 +136,8 @@ impl Inner {
             if self.would_win(leader, &vote).await {
                 info!(leader, "the leader's process has ended; standing for election");
                 self.peers.stand_after(leader, vote.leader_id.term + 1);
-                // A leadership transfer is the only way to start an election before the lease ends. It does nothing if the
-                // vote has changed.
+                // A leadership transfer is the only way to start an election before the lease ends. It does nothing if
+                // the vote has changed.
                 let request = TransferLeaderRequest::new(vote, self.config.id, None);
                 if self.raft.handle_transfer_leader(request).await.is_err() {
                     return;

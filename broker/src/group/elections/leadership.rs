@@ -15,9 +15,9 @@ pub struct Tenure {
 pub enum Leadership {
     /// This broker leads, and a majority of the voters answered within the leader lease.
     Leader(Tenure),
-    /// Another does, or nobody; also a broker that won an election and has lost its majority since.
+    /// Another broker leads, or none; also the state of an elected leader without a majority.
     Follower {
-        /// Who, where one is known.
+        /// The leader, if known.
         leader: Option<u64>,
     },
 }

@@ -1,5 +1,5 @@
-//! Keeps Raft's membership in line with the recorded roles: the leader admits brokers that say hello, promotes voters that
-//! have caught up, and removes members.
+//! Keeps Raft's membership in line with the recorded roles: the leader admits brokers that say hello, promotes voters
+//! that have caught up, and removes members.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;

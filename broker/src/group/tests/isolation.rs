@@ -3,7 +3,7 @@
 use super::*;
 use crate::group::tests::line::{CUT, Lines, Open, WHOLE};
 
-/// Three brokers with lines between them, and who leads.
+/// Three brokers, the lines between them, and the leader.
 async fn three_with_lines(federation: &Federation) -> (Vec<Broker>, Lines, usize) {
     let brokers = vec![federation.start(1).await, federation.start(2).await, federation.start(3).await];
     let lines = Lines::lay(federation, &brokers).await;
@@ -27,7 +27,7 @@ fn leads(broker: &Broker) -> bool {
     broker.group.leadership().borrow().is_leader()
 }
 
-/// How long it takes until `look` is true.
+/// Time until `look` is true.
 async fn until(what: &str, look: impl Fn() -> bool) -> Duration {
     let began = Instant::now();
     eventually(what, || async { look().then_some(()) }).await;

@@ -1,4 +1,4 @@
-//! TCP from one broker to another that can be cut, each way by itself, as by a firewall that drops everything.
+//! TCP proxies between brokers that can drop all traffic, per direction, like a firewall.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-/// What passes.
+/// Directions that pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Open {
     /// Calls.

@@ -1,8 +1,8 @@
-//! Brokers whose disk lost the log, or the end of it, and groups that were put together wrongly.
+//! Disks that lost the log or its end, and misassembled groups.
 
 use super::*;
 
-/// How long nothing must happen, where nothing may.
+/// Observation time of tests that nothing happens.
 const QUIET: Duration = Duration::from_secs(3);
 
 fn wipe(federation: &Federation, id: u64) {

@@ -1,4 +1,4 @@
-//! Changes of the members that a maintainer asks for.
+//! Membership changes by a maintainer.
 
 use super::*;
 

@@ -13,13 +13,13 @@ use super::*;
 
 const HOURS_2: i64 = 7_200_000;
 const HOURS_25: i64 = 90_000_000;
-/// Less than the certificates of these brokers live.
+/// Less than the validity of the certificates.
 const DAYS_3: i64 = 3 * 86_400_000;
 const YEARS_10: i64 = 315_360_000_000;
-/// What the network and the load of the machine may add to what is measured.
+/// Tolerance for network and load.
 const SLACK: u64 = 400;
 
-/// The machine's clock, but for a wall clock that can be set.
+/// The machine's clock with an adjustable wall clock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct WallClock {
     system: SystemClock,
