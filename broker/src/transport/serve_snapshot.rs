@@ -7,8 +7,8 @@ use comity_proto::raft::v1::SnapshotChunk;
 use openraft::Snapshot;
 use tonic::{Status, Streaming};
 
-use crate::replication::types::{TypeConfig, Vote};
-use crate::storage::{IncomingSnapshot, RaftSnapshot, SnapshotDir, SnapshotHandle};
+use crate::replication::types::Vote;
+use crate::storage::{IncomingSnapshot, RaftSnapshot, SnapshotDir};
 use crate::transport::calling_broker::CallingBroker;
 use crate::transport::frame::{self, SnapshotHeader};
 
