@@ -1,4 +1,4 @@
-//! Wiring: from a configuration to a running broker, and back.
+//! Starts and stops a broker.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -15,22 +15,24 @@ use comity_runtime::spiffe::SpiffeId;
 use comity_runtime::tls::{ClientCertificates, ClientTls, ServerTls};
 use tokio::net::TcpListener;
 
-use crate::agent_streams::AgentStreams;
+use crate::api::agent_streams::AgentStreams;
+use crate::api::server;
 use crate::config::Config;
 use crate::context::{Context, Validity};
-use crate::desired_pace::DesiredPace;
+use crate::disaster_recovery::remember_members;
 use crate::group::{Founded, Group, GroupConfig, GroupDeps, GroupError, Halt, Leadership};
 use crate::metrics::Metrics;
 use crate::renewal::{Renewal, RenewalError};
+use crate::tasks;
 use crate::watch::WatchHub;
-use crate::{remember_members, server, tasks};
+use crate::watch::desired_pace::DesiredPace;
 
 /// Streams get this long to end when the broker stops.
 const DRAIN: Duration = Duration::from_secs(5);
-/// Tries of a port that is in use, and the pause between them: two seconds in all.
+/// Attempts to bind a port in use, and the pause between them: 2 s in all.
 const BIND_TRIES: u32 = 40;
 const BIND_PAUSE: Duration = Duration::from_millis(50);
-/// Connections are renewed at least so often, so that none outlives its certificate for long.
+/// Maximum age of a connection, so that none outlives its certificate for long.
 const LONGEST_CONNECTION: Duration = Duration::from_secs(3600);
 
 /// Why a broker does not start.
@@ -45,12 +47,12 @@ pub enum StartError {
     /// Log, snapshots or consensus.
     #[error(transparent)]
     Group(#[from] GroupError),
-    /// A port.
+    /// A port cannot be bound.
     #[error("cannot listen on {address}: {source}")]
     Listen {
         /// Where.
         address: SocketAddr,
-        /// What the operating system said.
+        /// Error of the operating system.
         #[source]
         source: std::io::Error,
     },
@@ -59,7 +61,7 @@ pub enum StartError {
     Admin(#[from] AdminError),
 }
 
-/// Ports that are bound already, so that their numbers are known before anybody is told of them.
+/// Bound ports: their numbers are known before the broker starts.
 #[derive(Debug)]
 pub struct Listeners {
     /// For agents and users.
@@ -69,7 +71,7 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Binds what a configuration says.
+    /// Binds the ports of a configuration.
     ///
     /// # Errors
     /// [`StartError::Listen`].
@@ -78,7 +80,7 @@ impl Listeners {
     }
 }
 
-/// A port that is still in use gets a moment: the broker that ran here before may be letting go of it.
+/// Retries while the port is in use: a previous broker may still be releasing it.
 async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
     let mut tried = 1;
     loop {
@@ -98,14 +100,14 @@ pub struct Broker {
     client: SocketAddr,
     raft: SocketAddr,
     admin: AdminServer,
-    /// Everything but what peers and consensus need to hand over.
+    /// Tasks that stop before leadership is handed over.
     serving: Shutdown,
-    /// The Raft port and the admin port, which go last.
+    /// The Raft and admin ports, which stop last.
     below: Shutdown,
 }
 
 impl Broker {
-    /// Starts a broker on the ports of its configuration. It serves at once and answers once its group has a leader.
+    /// Starts a broker on the ports of its configuration. Calls are answered once its group has a leader.
     ///
     /// # Errors
     /// [`StartError`].
@@ -114,7 +116,7 @@ impl Broker {
         Self::start_on(config, listeners).await
     }
 
-    /// Starts a broker on ports that are bound already.
+    /// Starts a broker on bound ports.
     ///
     /// # Errors
     /// [`StartError`].
@@ -180,49 +182,49 @@ impl Broker {
         serving.spawn(follow_readiness(group.clone(), ready, serving.token()));
         serving.spawn(remember_members::run(group.clone(), config.clone(), serving.token()));
 
-        if config.is_to_found() {
+        if config.must_found() {
             serving.spawn(found(group.clone(), config.founding_file(), serving.token()));
         }
         tracing::info!(broker = config.settings.id, %client, %raft, admin = %admin.local_addr(), "broker started");
         Ok(Self { context, client, raft, admin, serving, below })
     }
 
-    /// Where agents and users reach it.
+    /// The bound address for agents and users.
     #[must_use]
     pub const fn client_addr(&self) -> SocketAddr {
         self.client
     }
 
-    /// Where other brokers reach it.
+    /// The bound address for other brokers.
     #[must_use]
     pub const fn raft_addr(&self) -> SocketAddr {
         self.raft
     }
 
-    /// Where metrics and probes are.
+    /// The bound address of metrics and probes.
     #[must_use]
     pub const fn admin_addr(&self) -> SocketAddr {
         self.admin.local_addr()
     }
 
-    /// Its part of the group: status, reads, proposals.
+    /// This broker's handle on its group: status, reads, proposals.
     #[must_use]
     pub const fn group(&self) -> &Group {
         &self.context.group
     }
 
-    /// Ends when this broker's part in its group has ended by itself, with the reason: the process should then exit.
+    /// Waits until this broker must leave its group, and returns the reason: the process should then exit.
     pub async fn failed(&self) -> Halt {
         self.context.group.stopped().await
     }
 
-    /// Stops: streams are told to go elsewhere, leadership is handed over, the disk is let go.
+    /// Stops: ends streams, hands over leadership, closes the disk.
     pub async fn shutdown(self) {
         if let Drained::TimedOut { remaining } = self.serving.drain(DRAIN).await {
             tracing::warn!(remaining, "some tasks did not end in time");
         }
         self.context.group.shutdown().await;
-        // Peers' connections are left to them: they see them close.
+        // Peers notice the closed connections.
         let _ = self.below.drain(Duration::from_millis(500)).await;
         self.admin.stopped().await;
     }
@@ -257,8 +259,7 @@ async fn log_end(name: &'static str, server: impl Future<Output = Result<(), ton
     }
 }
 
-/// Founds the group, once: the file that says so goes away with it, so that a broker which loses its log never founds
-/// another.
+/// Founds the group once, then removes the founding file: a broker that loses its log must not found another group.
 async fn found(group: Group, file: PathBuf, stop: tokio_util::sync::CancellationToken) {
     let founded = tokio::select! {
         founded = group.found() => founded,

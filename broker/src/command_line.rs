@@ -1,4 +1,4 @@
-//! `comity-broker`: flags, environment, exit codes.
+//! Command line of `comity-broker`: flags, environment, exit codes.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -15,17 +15,17 @@ use comity_runtime::telemetry::{self, LogFormat, TelemetryConfig, TelemetryError
 
 use crate::app::{Broker, StartError};
 use crate::config::{Config, ConfigError, Settings, parse_members};
+use crate::disaster_recovery::rebuild::{self, RebuildError};
+use crate::disaster_recovery::recover::{LiveGroup, RecoverError, Recovery};
 use crate::group::{Halt, date_and_time};
 use crate::provision::{self, Init, ProvisionError};
-use crate::rebuild::{self, RebuildError};
-use crate::recover::{RecoverError, Recovery};
 
-/// Prints a line for the caller; a reader that went away is no failure.
+/// Prints a line; ignores a closed pipe.
 macro_rules! say {
     ($($text:tt)*) => { _ = writeln!(std::io::stdout(), $($text)*) };
 }
 
-/// `sysexits.h`: the command was used wrongly.
+/// `EX_USAGE` of `sysexits.h`.
 const USAGE: u8 = 64;
 
 /// The Raft-replicated broker of a Comity federation.
@@ -41,31 +41,31 @@ pub struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Makes a new federation: its authority, its first broker, its first admin's certificate.
+    /// Creates a federation: authority, first broker, first admin's certificate.
     Init(InitArgs),
     /// Runs a broker.
     Run(RunArgs),
-    /// Makes the data directory of another broker of the group, to be carried to its machine.
+    /// Creates the data directory of another broker, to copy to its machine.
     AddIdentity(AddIdentityArgs),
-    /// Makes a user's key and certificate; what the user may do is for policy to say.
+    /// Issues a user's key and certificate; policy decides what the user may do.
     IssueUser(IssueUserArgs),
-    /// Has the other brokers send this one its log again, after its disk was damaged.
+    /// Sets a damaged log aside; the other brokers send it again.
     #[command(after_help = REBUILD_HELP)]
     Rebuild(RebuildArgs),
-    /// Makes a new group of one broker out of a copy, after a majority of the brokers was lost for good.
+    /// Founds a new group on a copy, after a majority of the brokers was lost for good.
     #[command(after_help = RECOVER_HELP)]
     Recover(RecoverArgs),
 }
 
 const REBUILD_HELP: &str = "\
-Stop the broker first. It asks the other brokers who belongs to the group, and refuses where no leader with a majority
-answers: this disk may then hold what no other one has. The old log is kept beside the new one. Started again, the broker
-gets everything from the others, and votes once it has it.";
+Stop the broker first. The command asks the other brokers for the members, and refuses if no leader with a majority
+answers: this disk may then hold entries that no other disk has. The old log is kept beside the new one. After a restart
+the broker gets everything from the others, and then votes.";
 
 const RECOVER_HELP: &str = "\
-Only where a majority of the brokers is lost for good. Choose the copy whose log goes furthest: without --yes it says what
-each one holds, and changes nothing. The new group has another name, and brokers of the old one are refused until
-`comity-broker rebuild` was run on them. What was acknowledged after the copy's last entry is lost.";
+Only if a majority of the brokers is lost for good. Choose the copy with the longest log: without --yes the command
+describes the copy and changes nothing. The new group has another name and refuses brokers of the old one until
+`comity-broker rebuild` was run on them. Whatever was acknowledged after the copy's last entry is lost.";
 
 #[derive(Debug, Args)]
 struct RebuildArgs {
@@ -79,10 +79,10 @@ struct RecoverArgs {
     /// Data directory of a broker, or a copy of one. The new group begins in it; the old log is kept beside it.
     #[arg(long, value_name = "DIR")]
     from: PathBuf,
-    /// Does it; without, only says what would be.
+    /// Recover; without this flag, only describe the copy.
     #[arg(long)]
     yes: bool,
-    /// Also where the old group still has a leader with a majority.
+    /// Recover even if the old group still has a leader with a majority.
     #[arg(long)]
     force: bool,
 }
@@ -104,7 +104,7 @@ struct InitArgs {
     /// Name of the first admin.
     #[arg(long, default_value = "admin", value_name = "NAME")]
     admin: String,
-    /// Where the admin's key and certificate go.
+    /// Output directory of the admin's key and certificate.
     #[arg(long, value_name = "DIR")]
     admin_out: PathBuf,
 }
@@ -114,34 +114,34 @@ struct RunArgs {
     /// Data directory of this broker.
     #[arg(long, env = "COMITY_BROKER_DATA", value_name = "DIR")]
     data: PathBuf,
-    /// Where agents and users reach it; default: all addresses, the port that the members' list names.
+    /// Listen address for agents and users; default: all interfaces, port from `members`.
     #[arg(long, env = "COMITY_BROKER_CLIENT_LISTEN", value_name = "ADDRESS:PORT")]
     client_listen: Option<SocketAddr>,
-    /// Where other brokers reach it; default as above.
+    /// Listen address for other brokers; default: all interfaces, port from `members`.
     #[arg(long, env = "COMITY_BROKER_RAFT_LISTEN", value_name = "ADDRESS:PORT")]
     raft_listen: Option<SocketAddr>,
-    /// Where metrics and probes are served, without authentication; default 127.0.0.1:7480.
+    /// Listen address for metrics and probes, without authentication; default 127.0.0.1:7480.
     #[arg(long, env = "COMITY_BROKER_ADMIN_LISTEN", value_name = "ADDRESS:PORT")]
     admin_listen: Option<SocketAddr>,
-    /// How long certificates of clusters live, in seconds; default a day.
+    /// Validity of cluster certificates, in seconds; default 1 day.
     #[arg(long, env = "COMITY_BROKER_CLUSTER_CERTIFICATES_S", value_name = "SECONDS")]
     cluster_certificates_s: Option<u64>,
-    /// How long certificates of users live that renew theirs, in seconds; default 30 days.
+    /// Validity of renewed user certificates, in seconds; default 30 days.
     #[arg(long, env = "COMITY_BROKER_USER_CERTIFICATES_S", value_name = "SECONDS")]
     user_certificates_s: Option<u64>,
-    /// Log entries between two snapshots, or more where one takes long; default 10000.
+    /// Log entries between snapshots, more if snapshots take long; default 10000.
     #[arg(long, env = "COMITY_BROKER_SNAPSHOT_EVERY", value_name = "N")]
     snapshot_every: Option<u64>,
-    /// What is logged, as in info,comity_broker=debug.
+    /// Log filter, e.g. info,comity_broker=debug.
     #[arg(long, env = "COMITY_BROKER_LOG", default_value = telemetry::DEFAULT_FILTER, value_name = "FILTER")]
     log: String,
-    /// How log lines look: text or json.
+    /// Log format: text or json.
     #[arg(long, env = "COMITY_BROKER_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
     log_format: String,
-    /// Collector for traces, OTLP over gRPC, as in http://collector:4317.
+    /// OTLP/gRPC endpoint for traces, e.g. http://collector:4317.
     #[arg(long, env = "COMITY_BROKER_OTLP_ENDPOINT", value_name = "URL")]
     otlp_endpoint: Option<String>,
-    /// Prints what is in force as JSON and exits.
+    /// Print the configuration in force as JSON and exit.
     #[arg(long)]
     dump_config: bool,
 }
@@ -154,10 +154,10 @@ struct AddIdentityArgs {
     /// Number of the other broker.
     #[arg(long, env = "COMITY_BROKER_ID", value_name = "N")]
     id: u64,
-    /// Data directory to make.
+    /// Data directory to create.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Leaves that broker as it is where it is there already: for init containers, which run before every start.
+    /// Leave an existing broker unchanged; for init containers.
     #[arg(long)]
     once: bool,
 }
@@ -170,10 +170,10 @@ struct IssueUserArgs {
     /// Name of the user: spiffe://DOMAIN/user/NAME.
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// How many days the certificate lives.
+    /// Validity of the certificate, in days.
     #[arg(long, default_value_t = 30, value_name = "DAYS")]
     days: u64,
-    /// Where key and certificate go.
+    /// Output directory of key and certificate.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
@@ -217,7 +217,7 @@ impl Failure {
     }
 }
 
-/// Parses the command line and carries it out; everything that can go wrong ends in one sentence and an exit code.
+/// Runs the command line; a failure prints one sentence and sets the exit code.
 pub async fn main() -> ExitCode {
     let command = match CommandLine::try_parse() {
         Ok(command) => command,
@@ -283,23 +283,24 @@ async fn rebuild(data: &Path) -> Result<(), Failure> {
 
 async fn recover(args: RecoverArgs) -> Result<(), Failure> {
     comity_runtime::install_crypto_provider();
-    let recovery = Recovery::read(&args.from, args.force).await?;
-    let survey = recovery.survey();
+    let live_group = if args.force { LiveGroup::Abandon } else { LiveGroup::Refuse };
+    let recovery = Recovery::read(&args.from, live_group).await?;
+    let summary = recovery.summary();
     say!(
         "copy of broker {}: the log ends at entry {} of term {}, made at {}; {} leases in force, {} requests waiting",
-        survey.id,
-        survey.last_index,
-        survey.last_term,
-        date_and_time(survey.log_time.0),
-        survey.leases,
-        survey.queued
+        summary.id,
+        summary.last_index,
+        summary.last_term,
+        date_and_time(summary.log_time.0),
+        summary.leases,
+        summary.queued
     );
-    say!("of two copies, the one whose term is higher goes further; of one term, the one whose entry is higher");
-    if survey.uncertain > 0 {
-        say!("its last {} entries may not have been acknowledged to anybody; they are kept", survey.uncertain);
+    say!("of two copies, the one with the higher term goes further; of one term, the one with the higher entry");
+    if summary.uncertain > 0 {
+        say!("its last {} entries may not have been acknowledged to anybody; they are kept", summary.uncertain);
     }
     say!("lost: whatever was acknowledged after that last entry; compare the other copies first");
-    if survey.is_recovered && !args.force {
+    if summary.is_recovered && !args.force {
         say!(
             "nothing was changed: this group was itself recovered from a copy; to abandon it for another, give --force"
         );
@@ -313,9 +314,9 @@ async fn recover(args: RecoverArgs) -> Result<(), Failure> {
     if let Some(aside) = &recovered.aside {
         say!("the old log is kept in {}", aside.display());
     }
-    say!("group {} begins in {}, with broker {} alone", recovered.group, args.from.display(), survey.id);
+    say!("group {} begins in {}, with broker {} alone", recovered.group, args.from.display(), summary.id);
     say!("next: comity-broker run --data {}", args.from.display());
-    for id in survey.others {
+    for id in summary.others {
         say!("then, on broker {id}: comity-broker rebuild --data DIR && comity-broker run --data DIR");
     }
     Ok(())

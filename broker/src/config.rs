@@ -1,4 +1,4 @@
-//! What a broker needs to know, checked. [`Settings`] is what `init` writes beside the keys; flags of `run` add to it.
+//! A broker's validated configuration: [`Settings`] from `broker.json`, plus the flags of `run`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,34 +19,35 @@ use crate::group::{MemberAddress, Timing};
 const MAX_SETTINGS_BYTES: u64 = 64 << 10;
 /// Founding members: more voters make every write slower and the group hardly safer.
 const MAX_MEMBERS: usize = 7;
-/// Where metrics are served: on this machine only, for nothing there asks who you are.
+/// Port of metrics and probes, on the loopback only: it has no authentication.
 const ADMIN_PORT: u16 = 7480;
 
 /// Why a configuration is refused. One sentence each.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// A value that cannot be.
+    /// An invalid value.
     #[error("{field} {value:?} is refused: {reason}")]
     Value {
         /// Flag or field.
         field: &'static str,
-        /// What it says.
+        /// The value given.
         value: String,
-        /// What is wrong and what to write.
+        /// The error and the remedy.
         reason: String,
     },
     /// The data directory was never set up.
-    #[error("{path} holds no broker: make one with `comity-broker init` or `comity-broker add-identity`", path = .path.display())]
+    #[error("{path} holds no broker: make one with `comity-broker init` or `comity-broker \
+        add-identity`", path = .path.display())]
     NotInitialised {
         /// The data directory.
         path: PathBuf,
     },
-    /// The settings file cannot be read as such.
+    /// The settings file cannot be parsed.
     #[error("{path} is not a settings file of this release: {reason}", path = .path.display())]
     Settings {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The parse error.
         reason: String,
     },
     /// A file could not be read or written.
@@ -60,14 +61,14 @@ impl ConfigError {
     }
 }
 
-/// What stays with a broker as long as it lives, in `broker.json` of its data directory.
+/// A broker's permanent settings, in `broker.json` of its data directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
     /// Its number, from 1.
     pub id: u64,
-    /// Who founds the group, and later who votes: where a broker that is new or lost its log looks for the group. One
-    /// that is not among the founders waits to be added by `comity raft add-learner`.
+    /// Founding members; later, the voters. A broker that is new or lost its log looks for its group at these
+    /// addresses. One that is not among the founders waits for `comity raft add-learner`.
     pub members: BTreeMap<u64, MemberAddress>,
     /// SPIFFE ids that may apply policy while no bundle is in force.
     pub bootstrap_admins: BTreeSet<String>,
@@ -78,10 +79,10 @@ impl Settings {
         data.join("broker.json")
     }
 
-    /// Reads them.
+    /// Reads and checks the settings.
     ///
     /// # Errors
-    /// [`ConfigError`] where there are none, or they are unreadable.
+    /// [`ConfigError`] if the file is missing or invalid.
     pub fn load(data: &Path) -> Result<Self, ConfigError> {
         let path = Self::file(data);
         let bytes = atomic_file::read_bounded(&path, MAX_SETTINGS_BYTES).map_err(|error| {
@@ -93,7 +94,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Checks and writes them.
+    /// Checks and writes the settings.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -105,7 +106,7 @@ impl Settings {
         Ok(atomic_file::write(&Self::file(data), &text, atomic_file::PRIVATE)?)
     }
 
-    /// Checks what a group can be founded with.
+    /// Checks that a group can be founded with these settings.
     ///
     /// # Errors
     /// [`ConfigError::Value`].
@@ -123,8 +124,10 @@ impl Settings {
         Ok(())
     }
 
+    /// Checks broker number, addresses and bootstrap admins.
+    ///
     /// # Errors
-    /// [`ConfigError::Value`].
+    /// [`ConfigError::Value`] with the field.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.id == 0 {
             return Err(ConfigError::value("id", 0, "brokers are numbered from 1"));
@@ -190,24 +193,24 @@ pub fn parse_members(text: &str) -> Result<BTreeMap<u64, MemberAddress>, ConfigE
     Ok(members)
 }
 
-/// Everything that is in force.
+/// The configuration in force.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Directory of this broker alone: keys, settings, log, snapshots.
+    /// Data directory of this broker: keys, settings, log, snapshots.
     pub data: PathBuf,
-    /// What `init` wrote.
+    /// Contents of `broker.json`.
     pub settings: Settings,
-    /// For agents and users.
+    /// Listen address for agents and users.
     pub client_listen: SocketAddr,
-    /// For other brokers.
+    /// Listen address for other brokers.
     pub raft_listen: SocketAddr,
-    /// For metrics and probes; without authentication.
+    /// Listen address for metrics and probes; without authentication.
     pub admin_listen: SocketAddr,
-    /// How long certificates of clusters live.
+    /// Validity of cluster certificates.
     pub cluster_certificates: Duration,
-    /// How long certificates of users live.
+    /// Validity of user certificates.
     pub user_certificates: Duration,
-    /// How long this broker's own certificates live.
+    /// Validity of this broker's own certificates.
     pub broker_certificates: Duration,
     /// Raft's timers.
     pub timing: Timing,
@@ -216,8 +219,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The usual configuration of a data directory that was set up: it listens on the ports that its members' entry
-    /// names.
+    /// The default configuration of a data directory. Listens on the ports in this broker's entry of `members`.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -226,7 +228,7 @@ impl Config {
         Ok(Self::new(data, settings))
     }
 
-    /// The usual configuration around `settings`.
+    /// The default configuration with `settings`.
     #[must_use]
     pub fn new(data: &Path, settings: Settings) -> Self {
         let own = settings.members.get(&settings.id);
@@ -248,37 +250,37 @@ impl Config {
         }
     }
 
-    /// Where the authority's files are.
+    /// Directory of the certificate authority.
     #[must_use]
     pub fn ca_dir(&self) -> PathBuf {
         ca_dir(&self.data)
     }
 
-    /// Where this broker's key and certificate are.
+    /// Directory of this broker's key and certificate.
     #[must_use]
     pub fn identity_dir(&self) -> PathBuf {
         identity_dir(&self.data)
     }
 
-    /// Where log and snapshots are.
+    /// Directory of log and snapshots.
     #[must_use]
     pub fn group_dir(&self) -> PathBuf {
         self.data.join("group")
     }
 
-    /// Says that this broker is to found its group: made by `comity-broker init`, removed once the group exists.
+    /// Marker that tells this broker to found its group. `comity-broker init` creates it; founding removes it.
     #[must_use]
     pub fn founding_file(&self) -> PathBuf {
         founding_file(&self.data)
     }
 
-    /// Whether this broker is to found its group.
+    /// Whether this broker must found its group.
     #[must_use]
-    pub fn is_to_found(&self) -> bool {
+    pub fn must_found(&self) -> bool {
         self.founding_file().exists()
     }
 
-    /// Refuses to trust secrets that others than the owner could read or change.
+    /// Refuses secrets that users other than the owner can read or change.
     ///
     /// # Errors
     /// [`NotPrivate`], which has the command to run.
@@ -292,7 +294,7 @@ impl Config {
         private_files::check_all(&log, "wal")
     }
 
-    /// What is in force, for people and scripts.
+    /// The configuration in force as JSON, for `--dump-config`.
     #[must_use]
     pub fn dump(&self) -> String {
         let shown = serde_json::json!({

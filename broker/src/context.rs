@@ -1,4 +1,4 @@
-//! What every service has at hand, and the two ways to the group: propose and read.
+//! The context that all services share: propose to the group, read its state, authorize callers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,28 +15,28 @@ use comity_runtime::tls::PeerInfo;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status};
 
-use crate::agent_streams::AgentStreams;
-use crate::authorize::{Rpc, Viewer, authorize};
-use crate::caller::Caller;
-use crate::desired_pace::DesiredPace;
-use crate::errors::RpcError;
+use crate::api::agent_streams::AgentStreams;
+use crate::api::authorize::{Rpc, Viewer, authorize};
+use crate::api::caller::Caller;
+use crate::api::rpc_error::RpcError;
 use crate::group::{Consistency, Group, Proposal, Unavailable};
 use crate::metrics::Metrics;
 use crate::watch::WatchHub;
+use crate::watch::desired_pace::DesiredPace;
 
-/// How long a reply waits for this broker to apply what the leader has committed already.
+/// How long a reply waits for this broker to apply a committed entry.
 const CATCH_UP: Duration = Duration::from_secs(5);
 
-/// How long certificates live.
+/// Validity of issued certificates.
 #[derive(Debug, Clone, Copy)]
 pub struct Validity {
-    /// Those of clusters.
+    /// Cluster certificates.
     pub clusters: Duration,
-    /// Those of users.
+    /// User certificates.
     pub users: Duration,
 }
 
-/// What every service has at hand. Cheap to clone.
+/// Shared by all services. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Context {
     /// Number of this broker.
@@ -57,32 +57,32 @@ pub struct Context {
     pub validity: Validity,
     /// Agents connected here.
     pub streams: AgentStreams,
-    /// How much of the time goes into telling them what they must be.
+    /// Limits the share of time spent on desired states.
     pub pace: Arc<DesiredPace>,
     /// Cancelled when this broker stops.
     pub stop: CancellationToken,
 }
 
 impl Context {
-    /// Log time, now: never before that of the last entry, and whatever this broker's wall clock says.
+    /// Current log time: at least that of the last entry, independent of this broker's wall clock.
     pub fn now(&self) -> Timestamp {
         self.group.log_now()
     }
 
-    /// The same for certificates: a broker whose wall clock is wrong issues good ones.
+    /// Log time as issue time of certificates: a broker whose wall clock is wrong still issues valid ones.
     pub fn issued_at(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_millis(self.now().0)
     }
 
-    /// Who calls, once the table lets them.
+    /// Authenticates the caller and checks `rpc` against the authorization table.
     pub async fn admit<T>(&self, rpc: Rpc, request: &Request<T>) -> Result<Caller, RpcError> {
         let caller = Caller::of(request.extensions().get::<PeerInfo>(), self.group.inner.certificate_time())?;
         self.admit_caller(rpc, &caller).await?;
         Ok(caller)
     }
 
-    /// Asks the table. A caller who is known but denied gets the newest bundle: this broker may lag behind the one that
-    /// granted the role.
+    /// Checks the table; before denying a known caller, checks again under the newest bundle: this broker may lag
+    /// behind the bundle that granted the role.
     async fn admit_caller(&self, rpc: Rpc, caller: &Caller) -> Result<(), RpcError> {
         let first = authorize(rpc, caller, self.hub.policy().as_deref(), &self.bootstrap_admins);
         let denied = match first {
@@ -100,7 +100,7 @@ impl Context {
         denied
     }
 
-    /// Asks the bundle in force something about one object; asks again with the newest one before it is a no.
+    /// Checks one object against the bundle in force; before refusing, checks again under the newest bundle.
     pub async fn permit(&self, ask: impl Fn(Option<&Bundle>) -> Result<(), Refusal>) -> Result<(), RpcError> {
         if ask(self.hub.policy().as_deref()).is_ok() {
             return Ok(());
@@ -112,7 +112,7 @@ impl Context {
         })
     }
 
-    /// What a caller may see under the bundle in force here.
+    /// The caller's view under this broker's bundle.
     #[must_use]
     pub fn viewer(&self, caller: &Caller) -> Viewer {
         Viewer::of(caller, self.hub.policy().as_deref())
@@ -148,7 +148,7 @@ impl Context {
         outcome
     }
 
-    /// Commits a mutation and reads its outcome where this broker has applied it too.
+    /// Commits a command, waits until this broker has applied it, and reads the outcome.
     pub async fn mutate<T>(
         &self,
         caller: &Caller,
@@ -174,7 +174,7 @@ impl Context {
         }
     }
 
-    /// Reads with the freshness that a caller asked for.
+    /// Reads with the consistency of a request.
     pub async fn read<T>(&self, consistency: i32, f: impl FnOnce(&State) -> Result<T, Refusal>) -> Result<T, RpcError> {
         let consistency = match v1::Consistency::try_from(consistency) {
             Ok(v1::Consistency::Unspecified | v1::Consistency::Linearizable) => Consistency::Linearizable,
@@ -192,7 +192,7 @@ impl Context {
         Ok(self.group.read(consistency, f).await??)
     }
 
-    /// Counts a refusal and makes the status of it.
+    /// Counts a refusal and converts it to a gRPC status.
     pub fn fail(&self, error: RpcError) -> Status {
         if !matches!(error, RpcError::Unavailable(_) | RpcError::Stopping) {
             self.metrics.refused(&error.detail().code);

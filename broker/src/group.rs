@@ -1,46 +1,26 @@
-//! The broker group: one handle over consensus, disk and peers.
+//! A broker's handle on its Raft group.
 //!
 //! ```text
 //!   propose ──▶ leader? ── yes ─▶ log (fsync on a majority) ─▶ apply ─▶ observer ─▶ reply
 //!                  └── no ─▶ Propose RPC to the leader, one hop
-//!   read ─────▶ read index from the leader ─▶ wait until applied here ─▶ look at the state
+//!   read ─────▶ read index from the leader ─▶ wait until applied here ─▶ read the state
 //! ```
 //!
-//! Who belongs to it: `founding` begins a group, `hello` is how a broker finds its place and how one that lost its log
-//! comes back, `standing` says whether it votes, `admission` and `membership` are what the leader changes.
-//!
-//! What this module never does: decide what to propose, or look into a command but those about its own members.
+//! Callers decide what to propose; this module reads only the commands about its own members.
 
-mod admission;
-mod boot_clock;
-mod clock_exchange;
-mod clock_file;
-mod config;
-mod contact;
-mod election_gate;
-mod error;
-mod failover;
-mod founding;
+pub(crate) mod clocks;
+pub(crate) mod consensus;
+pub(crate) mod elections;
+mod group_config;
+mod group_error;
 mod heard;
-pub(crate) mod hello;
-mod identity;
-mod leadership;
-mod log_clock;
-mod member;
-mod member_clocks;
-mod membership;
-mod proposal;
+pub(crate) mod members;
+mod note_reached;
 mod propose;
-pub(crate) mod raft_types;
-mod reached;
 mod read;
 mod refuse_append;
-mod refusing;
 mod serve_peer;
-mod slow_disk;
-mod standing;
 mod status;
-mod timekeeper;
 
 #[cfg(test)]
 mod tests;
@@ -49,76 +29,51 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use comity_core::State;
-use comity_core::reply::Applied;
+use clocks::log_time::Clocks;
+use clocks::{clock_exchange, clock_file};
 use comity_runtime::clock::Clock;
 use comity_runtime::tls::ClientTls;
+use consensus::Raft;
+use elections::contact::Contact;
+use elections::election_gate::ElectionGate;
+use elections::follow_leadership::{self, Judge};
+use elections::{failover, slow_disk};
+use heard::Heard;
+use members::eligibility::Eligibility;
+use members::{admission, hello};
 use tokio::sync::{Mutex, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
-pub use clock_exchange::{ClockStatus, Rebase};
-pub use config::{GroupConfig, Timing};
-pub use error::{GroupError, Unavailable};
-pub use founding::Founded;
-pub use identity::{GroupId, Incarnation, StartId};
-pub use leadership::{Leadership, Tenure};
-pub use log_clock::MAX_SLEW;
-pub use member::{MemberAddress, MemberNode};
-pub use member_clocks::MAX_WALL_OFFSET;
-pub use membership::MembershipChange;
-pub use proposal::Proposal;
+use crate::storage::{self, ApplyObserver, Replica};
+use crate::transport::Peers;
+
+pub use crate::replication::identity::{GroupId, Incarnation, StartId};
+pub use crate::replication::member::{MemberAddress, MemberNode};
+pub use crate::replication::membership_change::MembershipChange;
+pub use crate::replication::proposal::Proposal;
+pub use clocks::log_clock::MAX_SLEW;
+pub use clocks::log_time::{ClockStatus, Rebase};
+pub use clocks::member_clocks::MAX_WALL_OFFSET;
+pub use elections::leadership::{Leadership, Tenure};
+pub use group_config::{GroupConfig, Timing};
+pub use group_error::{GroupError, Unavailable};
+pub use members::eligibility::Halt;
+pub use members::founding::Founded;
 pub use read::Consistency;
-pub use standing::Halt;
 pub use status::{GroupStatus, MemberStatus, Role};
 
-pub(crate) use clock_exchange::date_and_time;
-pub(crate) use contact::Contact;
+pub(crate) use clocks::clock_exchange::date_and_time;
 pub(crate) use heard::MAX_CLUSTERS_PER_REPORT;
-pub(crate) use hello::{removed, replaced_by};
-pub(crate) use serve_peer::{ForwardReply, ForwardRequest};
-pub(crate) use standing::Standing;
 
-use crate::storage::{self, Replica};
-use crate::transport::Peers;
-use clock_exchange::Clocks;
-use election_gate::ElectionGate;
-use heard::Heard;
-use leadership::Judge;
-use raft_types::Raft;
-
-/// Looks on while entries are applied, on every broker, in order. Both calls hold up the log: they must be quick and
-/// must not reclaim into the group.
-pub trait ApplyObserver: Send + Sync + 'static {
-    /// One entry was applied; `state` is at the revision of `applied`. Called before the reply is given.
-    fn applied(&self, state: &State, applied: &Applied);
-
-    /// The state was replaced: at start, and when a snapshot came from the leader.
-    fn restored(&self, state: &State);
-
-    /// A snapshot of the state is on disk.
-    fn snapshot_made(&self, made: &SnapshotMade);
-}
-
-/// A snapshot that is on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SnapshotMade {
-    /// From the copy of the state to the fsync.
-    pub took: Duration,
-    /// Of that, how long no entry was applied because the state was copied.
-    pub held_up: Duration,
-    /// Size of the file.
-    pub bytes: u64,
-}
-
-/// What a group needs from outside.
+/// Dependencies of a group.
 pub struct GroupDeps {
-    /// Looks on.
+    /// Notified of applied entries.
     pub observer: Arc<dyn ApplyObserver>,
-    /// This broker's wall clock, and ages. Log time goes by the machine's monotonic clock, Raft's timers by tokio's.
+    /// Wall clock and ages. Log time uses the machine's monotonic clock; Raft's timers use tokio's.
     pub clock: Arc<dyn Clock>,
-    /// This broker's identity towards its peers.
+    /// This broker's client identity.
     pub tls: ClientTls,
 }
 
@@ -135,10 +90,10 @@ pub(crate) struct Inner {
     pub(crate) peers: Peers,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) heard: Heard,
-    pub(crate) standing: Standing,
-    /// While the group that this broker founded does not have all its founding members yet.
+    pub(crate) eligibility: Eligibility,
+    /// Set while the group that this broker founded lacks founding members.
     forming: AtomicBool,
-    /// One change of the members at a time.
+    /// Held during a membership change: one at a time.
     changing: Arc<Mutex<()>>,
     clocks: Clocks,
     elections: ElectionGate,
@@ -146,24 +101,24 @@ pub(crate) struct Inner {
     pub(crate) snapshots: storage::SnapshotDir,
     log: storage::LogStore,
     leadership: watch::Receiver<Leadership>,
-    /// Since when no leader is known, while none is.
+    /// Since when no leader is known; `None` while one is.
     leaderless: watch::Receiver<Option<Instant>>,
-    /// One permit a proposal in flight.
+    /// One permit per proposal in flight.
     in_flight: Semaphore,
     pub(crate) stop: CancellationToken,
     tasks: TaskTracker,
 }
 
 impl Group {
-    /// Opens the disk and starts consensus. Serves nothing by itself: see [`crate::transport::service`].
+    /// Opens the disk and starts consensus. [`crate::transport::service`] serves the peers.
     ///
     /// # Errors
-    /// [`GroupError`] where the disk is damaged, of another broker or of a later release.
+    /// [`GroupError`] if the disk is damaged, belongs to another broker or has a later release's format.
     pub async fn start(config: GroupConfig, deps: GroupDeps) -> Result<Self, GroupError> {
         let raft_config = Arc::new(config.raft_config()?);
         let disk = storage::open(&config.data, config.id, deps.observer).await?;
-        let standing = Standing::new(disk.identity, Some(disk.peer_starts), disk.is_blank);
-        let peers = Peers::new(config.id, config.trust_domain.clone(), deps.tls, standing.clone());
+        let eligibility = Eligibility::new(disk.identity, Some(disk.peer_starts), disk.is_blank);
+        let peers = Peers::new(config.id, config.trust_domain.clone(), deps.tls, eligibility.clone());
         let raft = Raft::new(config.id, raft_config, peers.clone(), disk.log.clone(), disk.state_machine)
             .await
             .map_err(|error| GroupError::Raft(error.to_string()))?;
@@ -174,7 +129,7 @@ impl Group {
         let restored = restored_clocks(&config).await;
         let contact = Contact::default();
         let judge = Judge { raft: raft.clone(), lease: config.timing.election_max, contact: contact.clone() };
-        let (leadership, leaderless) = leadership::watch(judge, heard.clone(), &stop, &tasks);
+        let (leadership, leaderless) = follow_leadership::watch(judge, heard.clone(), &stop, &tasks);
         let inner = Arc::new(Inner {
             clocks: Clocks::new(config.id, restored),
             elections: ElectionGate::new(raft.clone()),
@@ -183,7 +138,7 @@ impl Group {
             peers,
             clock: deps.clock,
             heard,
-            standing,
+            eligibility,
             forming: AtomicBool::new(false),
             changing: Arc::default(),
             contact,
@@ -191,53 +146,53 @@ impl Group {
             log: disk.log,
             leadership,
             leaderless,
-            in_flight: Semaphore::new(config::MAX_PROPOSALS_IN_FLIGHT),
+            in_flight: Semaphore::new(group_config::MAX_PROPOSALS_IN_FLIGHT),
             stop,
             tasks,
             config,
         });
-        tasks_of(&inner);
+        spawn_tasks(&inner);
         info!(broker = inner.config.id, revision = *inner.replica.revision().borrow(), "group opened");
         Ok(Self { inner })
     }
 
-    /// Who leads, as this broker knows it.
+    /// Subscribes to the leader as known here.
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.inner.leadership.clone()
     }
 
-    /// Ends once no leader was known here for `limit` without a break. What waits for one then does better elsewhere.
+    /// Waits until no leader was known for `limit`; callers then try another broker.
     pub async fn without_leader_for(&self, limit: Duration) {
         self.inner.leaderless_for(limit).await;
     }
 
-    /// The last applied revision.
+    /// Subscribes to the last applied revision.
     pub fn revision(&self) -> watch::Receiver<u64> {
         self.inner.replica.revision()
     }
 
-    /// How many times this broker synced its log to disk since it started: many entries share one.
+    /// Log fsyncs since start; entries share them.
     pub fn log_syncs(&self) -> u64 {
         self.inner.log.syncs()
     }
 
-    /// How long log entries and votes take to the disk.
+    /// Histogram of fsync times of log entries and votes.
     pub fn log_sync_seconds(&self) -> prometheus::Histogram {
         self.inner.log.disk().seconds()
     }
 
-    /// Ends when this broker's part in the group has ended, with the reason: the disk failed, it must not go on, or
+    /// Waits until this broker left the group, and returns why: the disk failed, it must not continue, or
     /// [`shutdown`](Self::shutdown) was called. The process should then exit.
     pub async fn stopped(&self) -> Halt {
         let reason = tokio::select! {
-            halt = self.inner.standing.until_halted() => return halt,
-            reason = leadership::stopped(&self.inner.raft) => reason,
+            halt = self.inner.eligibility.until_halted() => return halt,
+            reason = consensus::until_stopped(&self.inner.raft) => reason,
         };
         let disk = self.inner.log.disk().fault();
         Halt::Stopped(disk.or_else(|| storage::fault_in(&self.inner.config.data, &reason)).unwrap_or(reason))
     }
 
-    /// Stops consensus and lets go of the disk. A leader first hands over to a follower, where there is one.
+    /// Hands over leadership if possible, stops consensus and closes the disk.
     pub async fn shutdown(&self) {
         self.inner.hand_over().await;
         self.inner.stop.cancel();
@@ -252,7 +207,7 @@ impl Group {
 }
 
 impl Drop for Inner {
-    /// Ends the tasks beside consensus also where nobody called `shutdown`.
+    /// Stops background tasks even if nobody called `shutdown`.
     fn drop(&mut self) {
         self.stop.cancel();
     }
@@ -264,19 +219,19 @@ impl std::fmt::Debug for Group {
     }
 }
 
-/// What the process before knew of time.
+/// Clocks saved by the previous process.
 async fn restored_clocks(config: &GroupConfig) -> clock_file::Restored {
     let data = config.data.clone();
     tokio::task::spawn_blocking(move || clock_file::restore(&data)).await.unwrap_or_default()
 }
 
-/// Starts what runs beside consensus. The tasks hold the group weakly, so that dropping every handle ends them.
-fn tasks_of(inner: &Arc<Inner>) {
+/// Starts background tasks. They hold the group weakly, so dropping every handle ends them.
+fn spawn_tasks(inner: &Arc<Inner>) {
     let (weak, clock, stop) = (Arc::downgrade(inner), Arc::clone(&inner.clock), inner.stop.clone());
     inner.tasks.spawn(clock_exchange::run(weak.clone(), Arc::clone(&clock), stop.clone()));
     inner.tasks.spawn(heard::report(weak.clone(), clock, stop.clone()));
     inner.tasks.spawn(hello::run(weak.clone(), stop.clone()));
-    inner.tasks.spawn(reached::follow(weak.clone(), stop.clone()));
+    inner.tasks.spawn(note_reached::follow(weak.clone(), stop.clone()));
     inner.tasks.spawn(admission::run(weak.clone(), stop.clone()));
     inner.tasks.spawn(failover::run(weak.clone(), stop.clone()));
     inner.tasks.spawn(slow_disk::run(weak, stop));

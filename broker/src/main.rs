@@ -1,4 +1,4 @@
-//! The broker's process; everything is in the library.
+//! The `comity-broker` binary.
 
 use std::process::ExitCode;
 
@@ -6,8 +6,8 @@ use comity_runtime::memory::use_small_pages;
 use comity_runtime::private_files::make_private_files_only;
 use mimalloc::MiMalloc;
 
-/// A broker makes and drops small things all the time, and a copy of everything for each snapshot: this one is quicker
-/// at the first than the C library's, and gives the second back to the system.
+/// A broker allocates many small values, and a copy of its state for each snapshot. mimalloc is faster than the C
+/// library at the former and returns the latter to the system.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

@@ -1,4 +1,4 @@
-//! What this broker tells Prometheus. All names begin with `comity_broker_`.
+//! Prometheus metrics. All names begin with `comity_broker_`.
 
 use comity_core::lease::LeaseState;
 use comity_core::reply::Applied;
@@ -7,7 +7,8 @@ use prometheus::{
     Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
-use crate::group::{ClockStatus, SnapshotMade, Unavailable};
+use crate::group::{ClockStatus, Unavailable};
+use crate::storage::SnapshotMade;
 
 /// From half a millisecond, a local commit, to five seconds, the deadline of a proposal.
 const COMMIT_BUCKETS: [f64; 13] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
@@ -136,7 +137,7 @@ impl Metrics {
         self.registry.clone()
     }
 
-    /// Shows how long the log's writes take, which the log itself measures.
+    /// Registers the log's own histogram of fsync times.
     pub fn show_log_syncs(&self, seconds: Histogram) {
         // It can be there already only where a broker was started twice in one registry; then the first is shown.
         let _ = self.registry.register(Box::new(seconds));
@@ -155,7 +156,7 @@ impl Metrics {
         self.queued.set(i64::try_from(state.queued_len()).unwrap_or(i64::MAX));
     }
 
-    /// Counts what takes time to count, in a copy; called now and then.
+    /// Updates gauges that need a pass over the state; call it on a copy, every few seconds.
     pub fn survey(&self, state: &State) {
         let names = ["placed", "connecting", "active", "suspect", "reclaiming", "ending"];
         let mut counts = [0; 6];
@@ -178,14 +179,14 @@ impl Metrics {
         self.clusters_connected.set(i64::try_from(connected).unwrap_or(i64::MAX));
     }
 
-    /// How this broker's clocks stand; looked at now and then.
+    /// Updates the clock gauges.
     pub fn clocks(&self, clocks: &ClockStatus) {
         let in_seconds = |ms: Option<i64>| ms.map_or(f64::NAN, |ms| ms as f64 / 1_000.0);
         self.clock_offset_seconds.set(in_seconds(clocks.clock_offset_ms));
         self.log_time_offset_seconds.set(in_seconds(clocks.log_time_offset_ms));
     }
 
-    /// A proposal came back.
+    /// Counts a proposal and its duration by outcome.
     pub fn proposed(&self, command: &'static str, seconds: f64, outcome: &Result<Applied, Unavailable>) {
         let outcome = match outcome {
             Ok(Applied { reply: Ok(_), .. }) => "done",
@@ -208,7 +209,7 @@ impl Metrics {
         self.snapshot_bytes.set(i64::try_from(made.bytes).unwrap_or(i64::MAX));
     }
 
-    /// A call was refused at the edge; `code` is stable.
+    /// Counts a call refused before it was proposed; `code` is stable.
     pub fn refused(&self, code: &str) {
         self.calls_refused.with_label_values(&[code]).inc();
     }
@@ -237,7 +238,7 @@ impl Default for Metrics {
     }
 }
 
-/// One of something that is counted while it lasts.
+/// Decrements its gauge when dropped.
 #[derive(Debug)]
 pub struct Counted(IntGauge);
 

@@ -1,5 +1,4 @@
-//! Setting up: the federation's authority, identities of brokers, certificates of users. Everything here works on files
-//! of whoever holds the authority's key; nothing of it goes over the network.
+//! Offline setup: the certificate authority, broker identities, user certificates. Works only on local files.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -11,14 +10,14 @@ use comity_runtime::spiffe::{SpiffeError, SpiffeId, TrustDomain, UserName};
 
 use crate::config::{ConfigError, Settings, ca_dir, founding_file, identity_dir};
 
-/// How long a certificate lives that is issued on the command line.
+/// Validity of user certificates issued on the command line.
 pub const USER_VALIDITY: Duration = Duration::from_secs(30 * 24 * 3600);
-/// How long a broker's first certificate lives; it renews itself while it runs.
+/// Validity of a broker's first certificate; a running broker renews its own.
 const BROKER_VALIDITY: Duration = Duration::from_secs(30 * 24 * 3600);
-/// In the file that says that a broker is to found its group.
+/// Contents of the founding file.
 const FOUNDING: &[u8] = b"This broker founds its group at its first start, and then removes this file.\n";
 
-/// Why something was not set up.
+/// Why setup failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProvisionError {
     /// The settings.
@@ -33,8 +32,9 @@ pub enum ProvisionError {
     /// A name.
     #[error(transparent)]
     Name(#[from] SpiffeError),
-    /// Something is there already.
-    #[error("{path} is in use already; choose another directory, or remove it if nobody needs it", path = .path.display())]
+    /// The target exists.
+    #[error("{path} is in use already; choose another directory, or remove it if nobody needs \
+        it", path = .path.display())]
     Exists {
         /// Where.
         path: PathBuf,
@@ -82,7 +82,7 @@ pub fn init(init: &Init) -> Result<(), ProvisionError> {
     save_identity(&ca, &admin, USER_VALIDITY, &init.admin_out)
 }
 
-/// Makes the data directory of another broker of the group: a copy of the authority, and an identity of its own.
+/// Creates the data directory of another broker of the group: a copy of the authority and a new identity.
 ///
 /// # Errors
 /// [`ProvisionError`]; what exists is never overwritten.
@@ -95,8 +95,8 @@ pub fn add_identity(data: &Path, id: u64, out: &Path) -> Result<(), ProvisionErr
     broker_identity(&ca, &settings, out)
 }
 
-/// As [`add_identity`], unless that broker is in `out` already, which then stays as it is: for a start that may be the
-/// first or any later one, and that may have been broken off. Whether it was made.
+/// [`add_identity`] for init containers: leaves an existing broker in `out` unchanged, and completes an interrupted
+/// run. Returns whether the broker was created.
 ///
 /// # Errors
 /// [`ProvisionError`]; another broker's directory is an error.
@@ -130,7 +130,7 @@ pub fn add_identity_once(data: &Path, id: u64, out: &Path) -> Result<bool, Provi
 /// Makes a user's key and certificate.
 ///
 /// # Errors
-/// [`ProvisionError`]; an identity that is there already is not overwritten.
+/// [`ProvisionError`]; an existing identity is not overwritten.
 pub fn issue_user(data: &Path, name: &UserName, validity: Duration, out: &Path) -> Result<SpiffeId, ProvisionError> {
     free_identity(out)?;
     let ca = CertificateAuthority::load(&ca_dir(data))?;
@@ -139,7 +139,7 @@ pub fn issue_user(data: &Path, name: &UserName, validity: Duration, out: &Path) 
     Ok(id)
 }
 
-/// Makes this broker's key and certificate where there are none that can be read, from the authority on its own disk.
+/// Creates this broker's key and certificate unless readable ones exist.
 ///
 /// # Errors
 /// [`ProvisionError`].

@@ -1,4 +1,4 @@
-//! A broker's own certificate, renewed from the authority on its own disk, before it ends and without closing anything.
+//! Renews a broker's own certificate from the authority on its disk, without closing connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use comity_runtime::identity::{IdentityDir, IdentityError, IdentitySource, TlsId
 use comity_runtime::spiffe::SpiffeId;
 use tokio_util::sync::CancellationToken;
 
-/// How often the time of renewal is looked at: clocks may be set.
+/// Interval of renewal checks; short, because clocks may be set.
 const EVERY: Duration = Duration::from_secs(30);
 
 /// Why a certificate was not renewed.
 #[derive(Debug, thiserror::Error)]
 pub enum RenewalError {
-    /// The authority refused.
+    /// The authority cannot issue it.
     #[error(transparent)]
     Ca(#[from] CaError),
-    /// It could not be kept.
+    /// It cannot be stored.
     #[error(transparent)]
     Identity(#[from] IdentityError),
 }
@@ -28,11 +28,11 @@ pub enum RenewalError {
 pub struct Renewal {
     /// The authority.
     pub ca: Arc<CertificateAuthority>,
-    /// Where key and certificate are.
+    /// Directory of key and certificate.
     pub dir: IdentityDir,
-    /// Whose they are.
+    /// Identity to certify.
     pub id: SpiffeId,
-    /// How long a certificate lives.
+    /// Validity of each certificate.
     pub validity: Duration,
     /// Time.
     pub clock: Arc<dyn Clock>,
@@ -60,7 +60,7 @@ impl Renewal {
             }
             match self.renew() {
                 Ok(identity) => source.update(identity),
-                // Two thirds of its life are over, one third is left to mend what is wrong.
+                // A third of its validity is left for the operator to act.
                 Err(error) => tracing::error!(%error, "this broker's certificate is not renewed"),
             }
         }

@@ -1,23 +1,23 @@
-//! What a broker keeps on disk.
+//! The data directory of a broker.
 //!
 //! ```text
-//!   <data>/format      the directory's broker, incarnation and group
+//!   <data>/format      broker, incarnation and group of the directory
 //!   <data>/log/        vote and log entries in checksummed chunks (raft-log)
-//!   <data>/peers       the last start of each peer that this broker heard of
-//!   <data>/reached     how far the log is known to have reached
+//!   <data>/peers       the last start of each peer that said hello
+//!   <data>/reached     position that the log is known to have reached
 //!   <data>/snapshots/  the last two snapshots, each with a checksum
-//!   <data>/lost-N/     what was left of an earlier life
+//!   <data>/lost-N/     remains of an earlier incarnation
 //! ```
 //!
-//! A torn end of the log, which a crash leaves, is cut off: nobody was told that it was written. A log that is gone, or
-//! ends before what `reached` or a snapshot prove, begins a new life: see `lost`. Any other damage stops the broker: to
-//! guess would be to forget a vote or an acknowledged entry. What the operating system says of the disk (full,
-//! read-only, failing) is no damage: it stops the broker as well, which goes on where it was once that is mended.
+//! A torn end of the log after a crash is truncated: it was never acknowledged. A log that is missing, or ends before
+//! `reached` or a snapshot, starts a new incarnation: see `lost`. Any other damage stops the broker, because guessing
+//! could forget a vote or an acknowledged entry. A fault of the disk (full, read-only, failing) also stops it; once the
+//! fault is fixed, the broker continues.
 
+mod apply_observer;
 mod disk_fault;
 mod disk_watch;
-pub(crate) mod entry_codec;
-mod error;
+
 mod log_store;
 mod lost;
 mod marker;
@@ -28,6 +28,7 @@ mod snapshot_dir;
 mod snapshot_file;
 mod snapshot_pace;
 mod state_machine;
+mod storage_error;
 mod surviving_copy;
 mod torn_end;
 mod wal_types;
@@ -41,29 +42,28 @@ use std::time::Instant;
 
 use comity_core::State;
 use comity_runtime::atomic_file;
-
-use crate::group::ApplyObserver;
-
 use marker::Marker;
 use reached::Reached;
 
+pub use apply_observer::{ApplyObserver, SnapshotMade};
 pub use disk_fault::DiskFault;
 #[cfg(test)]
 pub(crate) use disk_watch::DiskWatch;
-pub use error::StorageError;
 pub(crate) use log_store::LogStore;
 pub(crate) use marker::DiskIdentity;
 pub(crate) use peer_starts::PeerStarts;
-pub(crate) use reached::Place;
+pub(crate) use reached::LogPosition;
 pub(crate) use replica::Replica;
 pub(crate) use snapshot_dir::{IncomingSnapshot, SnapshotDir};
+pub(crate) use snapshot_file::RaftSnapshot;
 pub use snapshot_file::SnapshotHandle;
 pub use state_machine::StateMachine;
+pub use storage_error::StorageError;
 #[cfg(test)]
 pub(crate) use surviving_copy::read as read_copy;
 pub(crate) use surviving_copy::{SurvivingCopy, found_on, read_beside};
 
-/// The sentence about a fault of the disk that stopped consensus, which passes on only its text.
+/// Describes a disk fault that stopped consensus, from the text of its error.
 pub(crate) fn fault_in(data: &Path, reason: &str) -> Option<String> {
     let fault = DiskFault::of_text(reason)?;
     Some(StorageError::Disk { path: data.to_owned(), fault, reason: reason.to_owned() }.to_string())
@@ -73,7 +73,7 @@ pub(crate) fn fault_in(data: &Path, reason: &str) -> Option<String> {
 pub(crate) struct Disk {
     pub(crate) identity: DiskIdentity,
     pub(crate) peer_starts: PeerStarts,
-    /// Whether its log was empty: in this life it has acknowledged nothing yet.
+    /// Whether the log was empty: this incarnation has acknowledged nothing yet.
     pub(crate) is_blank: bool,
     pub(crate) log: LogStore,
     pub(crate) state_machine: StateMachine,
@@ -81,11 +81,11 @@ pub(crate) struct Disk {
     pub(crate) snapshots: SnapshotDir,
 }
 
-/// Opens, or makes, the data directory of broker `id`, and tells the observer the state of its newest snapshot. A
-/// directory that lost its log is set aside, and a new life begins in its place.
+/// Opens or creates the data directory of broker `id`, and passes the state of its newest snapshot to the observer. If
+/// the log was lost, sets the remains aside and starts a new incarnation.
 ///
 /// # Errors
-/// [`StorageError`], which names the file and the remedy.
+/// [`StorageError`] with the file and the remedy.
 pub(crate) async fn open(data: &Path, id: u64, observer: Arc<dyn ApplyObserver>) -> Result<Disk, StorageError> {
     let data = data.to_owned();
     tokio::task::spawn_blocking(move || open_blocking(&data, id, observer))
@@ -103,7 +103,8 @@ fn open_blocking(data: &Path, id: u64, observer: Arc<dyn ApplyObserver>) -> Resu
             Some(loaded) => (loaded.state, loaded.meta.last_log_id, loaded.meta.last_membership),
             None => (State::default(), None, openraft::StoredMembership::default()),
         };
-    tracing::info!(revision = state.revision, took = ?began.elapsed(), "state read from the newest snapshot, if there is one");
+    tracing::info!(revision = state.revision, took = ?began.elapsed(), "state read from the newest snapshot, if there \
+        is one");
     observer.restored(&state);
     let replica = Arc::new(Replica::new(state, last_applied, membership, observer));
     let state_machine = StateMachine::new(Arc::clone(&replica), snapshots.clone());
@@ -118,22 +119,22 @@ fn open_blocking(data: &Path, id: u64, observer: Arc<dyn ApplyObserver>) -> Resu
     })
 }
 
-/// The log, and whose it is.
+/// Opens the log and its identity.
 fn open_log(data: &Path, id: u64) -> Result<(DiskIdentity, LogStore), StorageError> {
     let marker = Marker::read(data, id)?;
     let group = marker.as_ref().and_then(|marker| marker.group.clone());
     let replaces = marker.as_ref().map(|marker| marker.replaces.clone()).unwrap_or_default();
-    let mut loss = lost::without_opening(data, marker.as_ref());
+    let mut loss = lost::loss_before_opening_log(data, marker.as_ref());
     if loss.is_none() {
         let reached = Reached::open(data);
         let log = LogStore::open(&data.join("log"), reached.clone())?;
         loss = match &marker {
             None if !log.is_blank() => Some("the file that says whose log this is, \"format\", is gone".to_owned()),
-            _ => lost::by_the_end(data, log.last_place(), reached.get()),
+            _ => lost::loss_shown_by_log_end(data, log.last_position(), reached.get()),
         };
         match (&loss, marker) {
             (None, Some(marker)) => return Ok((identity(data, marker)?, log)),
-            // New, or not marked yet: a start that was broken off.
+            // New, or an earlier start was interrupted.
             (None, None) => {
                 return Ok((identity(data, Marker::fresh(id, None))?, log));
             }

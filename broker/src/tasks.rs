@@ -1,7 +1,6 @@
-//! What the leader does by itself. Tasks read the state and propose; only apply changes it.
+//! Tasks of the leader. They read the state and propose commands; only apply changes the state.
 //!
-//! They start when this broker begins to lead and stop when it ends to: `begin_term` first, for it gives every lease
-//! its time back after an outage, before `expirer` may end any.
+//! `begin_term` runs first in each tenure: it extends leases by the outage, before `expirer` may end any.
 
 mod begin_term;
 mod expirer;
@@ -15,7 +14,8 @@ use comity_core::reply::Applied;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
-use crate::group::{Leadership, Proposal, Tenure, Unavailable};
+use crate::group::{Leadership, Tenure, Unavailable};
+use crate::replication::proposal::Proposal;
 
 /// Follows leadership until `stop`.
 pub async fn run(context: Context, stop: CancellationToken) {
@@ -31,7 +31,7 @@ pub async fn run(context: Context, stop: CancellationToken) {
         leading = match (now, leading.take()) {
             (Leadership::Leader(tenure), None) => Some(Leading::begin(tenure, &context, &stop)),
             (Leadership::Leader(tenure), Some(running)) if running.tenure == tenure => Some(running),
-            // It led, lost that and leads again: the new tenure begins like any other.
+            // Lost leadership and regained it: a new tenure.
             (Leadership::Leader(tenure), Some(running)) => {
                 running.end().await;
                 Some(Leading::begin(tenure, &context, &stop))
@@ -50,7 +50,7 @@ pub async fn run(context: Context, stop: CancellationToken) {
     if let Some(running) = leading {
         running.end().await;
     }
-    // It ends by itself; a panic in it has been reported.
+    // Ends by itself; a panic was reported.
     let _ = survey.await;
 }
 

@@ -1,11 +1,14 @@
-//! Watching changes: a snapshot, then every change without gaps, then resume from a revision or `resync-required`.
+//! Change feed for watchers: a snapshot, then every change without gaps; resumes from a revision or answers
+//! `resync-required`.
 //!
 //! ```text
 //!   apply ──▶ WatchHub::applied ──▶ ring of rendered revisions ──▶ one cursor a watcher ──▶ filter by what it may see
 //! ```
 //!
-//! A slow watcher is cut off and never waited for: apply only writes into the ring.
+//! Apply never waits for a watcher: a slow one is disconnected.
 
+pub mod clusters_touched;
+pub mod desired_pace;
 mod event;
 mod ring;
 
@@ -14,21 +17,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use comity_core::State;
 use comity_core::reply::Applied;
 use comity_policy::Bundle;
+use ring::Ring;
 use tokio::sync::watch;
 
-use crate::clusters_touched::ClustersTouched;
-use crate::errors::RpcError;
-use crate::group::{ApplyObserver, SnapshotMade};
+use crate::api::rpc_error::RpcError;
 use crate::metrics::Metrics;
+use crate::storage::{ApplyObserver, SnapshotMade};
+use crate::watch::clusters_touched::ClustersTouched;
 
 pub use event::{Event, clusters, objects};
 pub use ring::Batch;
-use ring::Ring;
 
-/// Objects kept for watchers that resume: minutes of a busy federation.
+/// Events kept for watchers that resume: minutes of a busy federation.
 pub const RING_EVENTS: usize = 8_192;
 
-/// Sees everything that is applied, and lets others follow.
+/// Observes applied entries and publishes them to watchers and agents.
 #[derive(Debug)]
 pub struct WatchHub {
     ring: Mutex<Ring>,
@@ -38,7 +41,7 @@ pub struct WatchHub {
 }
 
 impl WatchHub {
-    /// Knows nothing yet.
+    /// An empty hub.
     #[must_use]
     pub fn new(metrics: Metrics) -> Self {
         Self {
@@ -49,13 +52,13 @@ impl WatchHub {
         }
     }
 
-    /// Tells when a cluster's desired state has changed.
+    /// Notifies agents whose desired state has changed.
     #[must_use]
     pub fn touched(&self) -> &ClustersTouched {
         &self.touched
     }
 
-    /// Follows the newest revision.
+    /// Subscribes to the newest revision.
     #[must_use]
     pub fn newest(&self) -> watch::Receiver<u64> {
         self.newest.subscribe()
@@ -70,13 +73,13 @@ impl WatchHub {
     /// Up to `limit` batches after `revision`; none if there is nothing newer.
     ///
     /// # Errors
-    /// [`RpcError::ResyncRequired`] where they are gone, or `revision` is not one of this federation's past.
+    /// [`RpcError::ResyncRequired`] if they were evicted, or `revision` is unknown.
     pub fn after(&self, revision: u64, limit: usize) -> Result<Vec<Arc<Batch>>, RpcError> {
         self.lock().after(revision, limit)
     }
 
     fn lock(&self) -> MutexGuard<'_, Ring> {
-        // The ring is whole after each push; a panic elsewhere leaves nothing half done.
+        // Each push is complete; a panic elsewhere leaves the ring consistent.
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

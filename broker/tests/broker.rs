@@ -1,4 +1,4 @@
-//! A whole broker in this process, over real mutual TLS and a real log, seen from the wire.
+//! One in-process broker with mutual TLS and an on-disk log, tested through its API.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

@@ -1,4 +1,4 @@
-//! Three real broker processes on the loopback: what happens when they are killed, and what they say meanwhile.
+//! Three broker processes on the loopback: kills, failover and log output.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

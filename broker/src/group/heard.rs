@@ -1,8 +1,7 @@
-//! Which agents were heard, and when.
+//! When each agent was last heard.
 //!
-//! An agent speaks to one broker; the leader must know of all. Followers report in batches, so that ten thousand agents
-//! make a message a second and not ten thousand. Nothing of this is in the log: a new leader starts with nothing and
-//! grants everybody a grace period.
+//! Followers report to the leader in one batch per second. The log holds none of this: a new leader grants every agent
+//! a grace period.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,13 +12,13 @@ use comity_runtime::clock::Clock;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::{Group, Inner, Leadership};
+use crate::group::{Group, Inner, Leadership};
 
 /// Between two reports to the leader.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Clusters in one report.
 pub(crate) const MAX_CLUSTERS_PER_REPORT: usize = 20_000;
-/// Clusters remembered; far more than a federation has. Further ones are not taken note of.
+/// Clusters remembered, far more than a federation has; further ones are ignored.
 const MAX_CLUSTERS: usize = 100_000;
 
 /// Shared by all handles of a group.
@@ -29,9 +28,9 @@ pub(crate) struct Heard(Arc<Mutex<Table>>);
 #[derive(Default)]
 struct Table {
     leading: bool,
-    /// While leading: when each cluster was heard last, as [`Clock::elapsed`] has it.
+    /// While leading: when each cluster was last heard, by [`Clock::elapsed`].
     last: BTreeMap<ClusterId, Duration>,
-    /// While not: what the leader is still to be told.
+    /// While following: clusters not yet reported to the leader.
     pending: BTreeSet<ClusterId>,
 }
 
@@ -40,7 +39,7 @@ impl Heard {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn set_leader(&self, leading: bool) {
+    pub(crate) fn set_leader(&self, leading: bool) {
         let mut table = self.table();
         if table.leading != leading {
             *table = Table { leading, ..Table::default() };
@@ -64,7 +63,7 @@ impl Heard {
 }
 
 impl Group {
-    /// Takes note that the agent of `cluster` was heard by this broker.
+    /// Records that this broker heard the agent of `cluster`.
     pub fn heard(&self, cluster: &ClusterId) {
         self.inner.heard.note(cluster, self.inner.clock.elapsed());
     }
@@ -75,7 +74,7 @@ impl Group {
         self.inner.heard.table().last.clone()
     }
 
-    /// A follower's report.
+    /// Records a follower's report.
     pub(crate) fn heard_elsewhere(&self, clusters: &[ClusterId]) {
         let now = self.inner.clock.elapsed();
         for cluster in clusters.iter().take(MAX_CLUSTERS_PER_REPORT) {
@@ -85,7 +84,7 @@ impl Group {
 }
 
 /// Reports to the leader until the group stops or its last handle is gone.
-pub(super) async fn report(group: Weak<Inner>, clock: Arc<dyn Clock>, stop: CancellationToken) {
+pub(crate) async fn report(group: Weak<Inner>, clock: Arc<dyn Clock>, stop: CancellationToken) {
     loop {
         tokio::select! {
             () = clock.sleep(INTERVAL) => {}

@@ -1,4 +1,4 @@
-//! Commands on their way into the log.
+//! Appends commands to the log, or forwards them to the leader.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -10,38 +10,38 @@ use comity_core::{Command, LogEnvelope, Refusal, limits};
 use openraft::async_runtime::WatchReceiver as _;
 use openraft::errors::{ClientWriteError, RaftError};
 
-use super::error::Unavailable;
-use super::proposal::Proposal;
-use super::raft_types::Proposed;
-use super::serve_peer::{ForwardReply, ForwardRequest};
-use super::{Group, Inner, Leadership};
-use crate::storage::entry_codec;
+use crate::group::group_error::Unavailable;
+use crate::group::{Group, Inner, Leadership};
+use crate::replication::command_codec;
+use crate::replication::proposal::Proposal;
+use crate::replication::types::Proposed;
+use crate::transport::{ForwardReply, ForwardRequest};
 
-/// Between two looks for a leader, where nothing says that there is a new one.
+/// Poll interval while no leadership change is notified.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// For the answer of a leader that has just been replaced.
-const LAST_WORDS: Duration = Duration::from_millis(300);
+/// Grace for the answer of a replaced leader.
+const REPLACED_LEADER_GRACE: Duration = Duration::from_millis(300);
 
-/// What became of one attempt.
-pub(super) enum Attempt {
-    /// It is in the log, and applied.
+/// Outcome of one attempt.
+pub(crate) enum Attempt {
+    /// Appended and applied.
     Applied(Applied),
-    /// It is not in the log and never will be: another attempt is safe.
+    /// Not in the log, and never will be: another attempt is safe.
     NotAppended,
-    /// It may be in the log, now or later.
+    /// May be in the log, now or later.
     Unknown(String),
-    /// This broker cannot any more.
+    /// Consensus on this broker has stopped.
     Stopped(String),
 }
 
 impl Group {
-    /// Commits a command and answers once it is applied where the leader is. Other brokers hand it to the leader, one
-    /// hop. Whether it was carried out or refused is in the reply.
+    /// Commits a command and returns once the leader has applied it; followers forward it. The reply tells whether the
+    /// command was carried out or refused.
     ///
     /// # Errors
-    /// [`Unavailable`] where there was no answer within the deadline. It is tried again within it as long as nothing
-    /// was appended, or where an idempotency key makes a second one harmless.
+    /// [`Unavailable`] after the deadline. Until then, retries while nothing was appended, or if an idempotency key
+    /// makes a second append harmless.
     pub async fn propose(&self, proposal: Proposal) -> Result<Applied, Unavailable> {
         let inner = &self.inner;
         let deadline = Deadline::within(inner.config.deadline);
@@ -50,7 +50,7 @@ impl Group {
             .map_err(|_| Unavailable::Busy { waited: deadline.whole })?;
         let mut unknown = None;
         while deadline.left() > Duration::ZERO && !inner.is_out_of_patience(&deadline) {
-            if let Some(reason) = inner.not_running() {
+            if let Some(reason) = inner.stop_reason() {
                 return Err(Unavailable::Stopped { broker: inner.config.id, reason });
             }
             let leadership = *inner.leadership.borrow();
@@ -76,28 +76,28 @@ impl Group {
 }
 
 impl Inner {
-    /// Why consensus does not run here any more, where it does not: then nothing is appended either.
-    pub(super) fn not_running(&self) -> Option<String> {
+    /// Why consensus has stopped here; `None` while it runs.
+    pub(crate) fn stop_reason(&self) -> Option<String> {
         if self.stop.is_cancelled() {
             return Some("it is being shut down".to_owned());
         }
-        if let Some(halt) = self.standing.halted() {
+        if let Some(halt) = self.eligibility.halted() {
             return Some(halt.reason().to_owned());
         }
         self.raft.metrics().borrow_watched().running_state.as_ref().err().map(ToString::to_string)
     }
 
-    /// Appends on this broker, which must be the leader.
-    pub(super) async fn append(&self, proposal: Proposal, timeout: Duration) -> Attempt {
+    /// Appends as the leader.
+    pub(crate) async fn append(&self, proposal: Proposal, timeout: Duration) -> Attempt {
         let of_group = matches!(proposal.actor, Actor::Leader(_));
-        if self.not_running().is_some() || (!of_group && self.forming.load(Ordering::Acquire)) {
+        if self.stop_reason().is_some() || (!of_group && self.forming.load(Ordering::Acquire)) {
             return Attempt::NotAppended;
         }
         let deadline = Deadline::within(timeout);
         let Some((time, tenure)) = self.stamp(timeout).await else { return Attempt::NotAppended };
         let envelope: LogEnvelope = proposal.at(time);
         let begins_term = matches!(envelope.command, Command::BeginTerm(_));
-        let bytes = match entry_codec::encode_command(&envelope) {
+        let bytes = match command_codec::encode_command(&envelope) {
             Ok(bytes) if bytes.len() <= limits::MAX_COMMAND_BYTES => bytes,
             written => match (self.too_large(&envelope.command), written) {
                 (Some(applied), _) => return Attempt::Applied(applied),
@@ -162,22 +162,22 @@ impl Inner {
         }
     }
 
-    /// Waits until another leader may be known: until the watch says so, or a little while.
-    pub(super) async fn leadership_may_change(&self, seen: Leadership, at_most: Duration) {
+    /// Waits for a leadership change, at most for `PAUSE` or `at_most`.
+    pub(crate) async fn leadership_may_change(&self, seen: Leadership, at_most: Duration) {
         let mut leadership = self.leadership.clone();
         let changed = leadership.wait_for(|now| *now != seen);
         // Whether it changed or not: the caller looks again.
         let _ = tokio::time::timeout(PAUSE.min(at_most), changed).await;
     }
 
-    /// Whether a call has waited for a leader for long enough: the next broker may know one.
-    pub(super) fn is_out_of_patience(&self, deadline: &Deadline) -> bool {
+    /// Whether a call has waited for a leader for `patience`: another broker may know one.
+    pub(crate) fn is_out_of_patience(&self, deadline: &Deadline) -> bool {
         let since = *self.leaderless.borrow();
         since.is_some_and(|since| since.max(deadline.began).elapsed() >= self.config.patience)
     }
 
-    /// Ends a little after another broker has taken over from `leader`, which may have been about to answer.
-    pub(super) async fn led_by_another(&self, leader: u64) {
+    /// Waits until another broker leads, plus a grace period for the answer of `leader`.
+    pub(crate) async fn led_by_another(&self, leader: u64) {
         let mut leadership = self.leadership.clone();
         let another = leadership.wait_for(|now| match now {
             Leadership::Leader { .. } => true,
@@ -185,11 +185,11 @@ impl Inner {
         });
         // Where the watch has ended, so has the group.
         let _ = another.await;
-        tokio::time::sleep(LAST_WORDS).await;
+        tokio::time::sleep(REPLACED_LEADER_GRACE).await;
     }
 
-    /// Ends once no leader was known for `limit` without a break.
-    pub(super) async fn leaderless_for(&self, limit: Duration) {
+    /// Waits until no leader was known for `limit`.
+    pub(crate) async fn leaderless_for(&self, limit: Duration) {
         let mut leaderless = self.leaderless.clone();
         loop {
             let since = *leaderless.borrow_and_update();
@@ -202,7 +202,7 @@ impl Inner {
         }
     }
 
-    /// Refuses what the log has no room for, before anybody stores it.
+    /// Refuses a command over the size limit, before it is stored.
     fn too_large(&self, command: &Command) -> Option<Applied> {
         let mut length = Length(0);
         let bytes = match serde_json::to_writer(&mut length, command) {
@@ -221,7 +221,7 @@ impl Inner {
     }
 }
 
-/// Counts what is written.
+/// A writer that only counts bytes.
 struct Length(usize);
 
 impl io::Write for Length {
@@ -235,20 +235,20 @@ impl io::Write for Length {
     }
 }
 
-/// When a caller gets an answer at the latest.
-pub(super) struct Deadline {
+/// Deadline of a caller's answer.
+pub(crate) struct Deadline {
     began: Instant,
     end: Instant,
-    pub(super) whole: Duration,
+    pub(crate) whole: Duration,
 }
 
 impl Deadline {
-    pub(super) fn within(whole: Duration) -> Self {
+    pub(crate) fn within(whole: Duration) -> Self {
         let began = Instant::now();
         Self { began, end: began + whole, whole }
     }
 
-    pub(super) fn left(&self) -> Duration {
+    pub(crate) fn left(&self) -> Duration {
         self.end.saturating_duration_since(Instant::now())
     }
 }

@@ -1,4 +1,4 @@
-//! Looking at the state.
+//! Reads of the replicated state.
 
 use std::time::Duration;
 
@@ -6,20 +6,20 @@ use comity_core::State;
 use openraft::ReadPolicy;
 use openraft::errors::RaftError;
 
-use super::error::Unavailable;
-use super::propose::Deadline;
-use super::{Group, Inner, Leadership};
+use crate::group::group_error::Unavailable;
+use crate::group::propose::Deadline;
+use crate::group::{Group, Inner, Leadership};
 
-/// For one answer of the leader; then it is asked again who leads.
+/// Timeout of one answer of the leader, before looking for the leader again.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// How fresh an answer must be.
+/// Freshness of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Consistency {
-    /// Everything that was acknowledged to anybody before the call is in it.
+    /// Includes everything acknowledged before the call.
     #[default]
     Linearizable,
-    /// What this broker has applied so far; answers without a leader, too.
+    /// What this broker has applied; needs no leader.
     Stale,
 }
 
@@ -33,7 +33,7 @@ impl Group {
         if consistency == Consistency::Linearizable {
             self.catch_up().await?;
         }
-        Ok(self.inner.replica.look(|replicated| f(&replicated.state)))
+        Ok(self.inner.replica.read(|replicated| f(&replicated.state)))
     }
 
     /// Waits until this broker has applied everything that was acknowledged before the call.
@@ -44,7 +44,7 @@ impl Group {
         let inner = &self.inner;
         let deadline = Deadline::within(inner.config.deadline);
         while deadline.left() > Duration::ZERO && !inner.is_out_of_patience(&deadline) {
-            if let Some(reason) = inner.not_running() {
+            if let Some(reason) = inner.stop_reason() {
                 return Err(Unavailable::Stopped { broker: inner.config.id, reason });
             }
             let leadership = *inner.leadership.borrow();

@@ -1,17 +1,17 @@
-//! Entries that this broker must not take: those that would replace what it has applied.
+//! Refuses entries that would replace applied ones.
 //!
-//! A leader has all that was ever committed, so such entries mean that the group lost what this broker still has, or
-//! that it was recovered from an older copy. This broker then stops, and its log stays as it is.
+//! A leader has every committed entry. Such an append therefore means that the group lost entries, or was recovered
+//! from an older copy; this broker then stops and keeps its log.
 
 use openraft::async_runtime::WatchReceiver as _;
 use openraft::raft::AppendEntriesRequest;
 
-use super::Inner;
-use super::raft_types::{LogId, TypeConfig};
-use super::standing::Halt;
+use crate::group::Inner;
+use crate::group::members::eligibility::Halt;
+use crate::replication::types::{LogId, TypeConfig};
 
 impl Inner {
-    /// Looks whether this broker's log is ahead of the leader's; stops if so.
+    /// Stops this broker if its log contradicts the leader's.
     pub(crate) fn refuse_other_history(&self, request: &AppendEntriesRequest<TypeConfig>) -> Result<(), String> {
         let (own_vote, applied) = {
             let metrics = self.raft.metrics();
@@ -37,17 +37,17 @@ impl Inner {
         };
         let halt = self.ahead_of(theirs.voted_for, applied.index, &what);
         let reason = halt.reason().to_owned();
-        self.standing.halt(halt);
+        self.eligibility.halt(halt);
         Err(reason)
     }
 
     /// Why this broker, which has applied entry `applied`, must not follow `leader`.
-    pub(super) fn ahead_of(&self, leader: u64, applied: u64, what: &str) -> Halt {
+    pub(crate) fn ahead_of(&self, leader: u64, applied: u64, what: &str) -> Halt {
         let me = self.config.id;
         Halt::Stopped(format!(
-            "the log of broker {me} is ahead of its group's: it has applied entry {applied}, and broker {leader}, which \
-             leads, {what}; if the group is right, run `comity-broker rebuild --data DIR` here; if this copy is the better \
-             one, stop the others and run `comity-broker recover --from DIR` on it"
+            "the log of broker {me} is ahead of its group's: it has applied entry {applied}, and broker {leader}, \
+             which leads, {what}; if the group is right, run `comity-broker rebuild --data DIR` here; if this copy \
+             is the better one, stop the others and run `comity-broker recover --from DIR` on it"
         ))
     }
 

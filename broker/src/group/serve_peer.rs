@@ -1,44 +1,15 @@
-//! What other brokers ask of the leader.
+//! Serves proposals, membership changes and read indexes that followers forward.
 
 use std::time::Duration;
 
-use comity_core::reply::Applied;
 use openraft::ReadPolicy;
-use serde::{Deserialize, Serialize};
 
-use super::proposal::Proposal;
-use super::propose::Attempt;
-use super::{Group, GroupError, MembershipChange};
-
-/// Handed to the leader.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[expect(clippy::large_enum_variant, reason = "it is made once, written out and dropped; proposals are what it is for")]
-pub(crate) enum ForwardRequest {
-    /// A command.
-    Propose { proposal: Proposal, timeout_ms: u64 },
-    /// A change of the members.
-    ChangeMembers(MembershipChange),
-}
-
-/// The leader's answer.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum ForwardReply {
-    /// The command is in the log, and applied.
-    Applied(Applied),
-    /// It is not, and will not be: this broker does not lead.
-    NotAppended,
-    /// It may be.
-    Unknown(String),
-    /// The change was made.
-    MembersChanged,
-    /// It was not, and this is why.
-    MembersRefused(String),
-}
+use crate::group::propose::Attempt;
+use crate::group::{Group, GroupError};
+use crate::transport::{ForwardReply, ForwardRequest};
 
 impl Group {
-    /// Serves what a follower handed on; never hands it on itself.
+    /// Serves a forwarded request; never forwards it again.
     pub(crate) async fn serve_forwarded(&self, request: ForwardRequest) -> ForwardReply {
         match request {
             ForwardRequest::Propose { proposal, timeout_ms } => {
@@ -63,7 +34,7 @@ impl Group {
         }
     }
 
-    /// The index that a read which begins now must wait for; says why where this broker does not know.
+    /// Index that a read starting now must wait for, or why it is unknown.
     pub(crate) async fn serve_read_index(&self) -> Result<u64, String> {
         let index = self.inner.raft.get_read_log_id(ReadPolicy::ReadIndex);
         let (read, _applied) = index.await.map_err(|error| error.to_string())?;

@@ -4,8 +4,9 @@ use comity_core::{State, invariants, snapshot};
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver as _;
 
-use super::identity::{GroupId, Incarnation};
-use super::{ClockStatus, Group, Leadership, MemberAddress};
+use crate::group::{ClockStatus, Group, Leadership};
+use crate::replication::identity::{GroupId, Incarnation};
+use crate::replication::member::MemberAddress;
 
 /// Broken invariants that a status names: one is enough to know, some more help to understand.
 const MAX_VIOLATIONS: usize = 32;
@@ -14,7 +15,7 @@ const MAX_VIOLATIONS: usize = 32;
 /// with these a few milliseconds.
 const CHECKED_AT_HAND: usize = 5_000;
 
-/// What a broker is in its group.
+/// Role of a broker in its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// It leads.
@@ -42,14 +43,14 @@ impl Role {
     }
 }
 
-/// How one broker sees its group.
+/// One broker's view of its group.
 #[derive(Debug, Clone)]
 pub struct GroupStatus {
     /// This broker.
     pub id: u64,
-    /// What it is.
+    /// Its role.
     pub role: Role,
-    /// The leader, where one is known.
+    /// The leader, if known.
     pub leader: Option<u64>,
     /// The term.
     pub term: u64,
@@ -63,21 +64,21 @@ pub struct GroupStatus {
     pub revision: u64,
     /// SHA-256 of the state at `applied_index` in its canonical form, in hex.
     pub state_sha256: String,
-    /// Invariants that the state breaks, 32 at most. What is kept at hand is checked up to a few thousand objects only.
+    /// Broken invariants, at most 32. Derived data is checked only up to a few thousand objects.
     pub violations: Vec<String>,
-    /// Envelopes on their way.
+    /// Envelopes in transit.
     pub envelopes: u64,
-    /// Its group; none before it belongs to one.
+    /// Its group, if any.
     pub group: Option<GroupId>,
-    /// The life of its disk.
+    /// Incarnation of its disk.
     pub incarnation: Incarnation,
     /// Whether it votes and may lead.
     pub may_vote: bool,
     /// Members, by number.
     pub members: Vec<MemberStatus>,
-    /// Why consensus stopped here, where it did.
+    /// Why consensus stopped, if it did.
     pub stopped: Option<String>,
-    /// How its clocks stand.
+    /// Status of its clocks.
     pub clocks: ClockStatus,
 }
 
@@ -88,7 +89,7 @@ pub struct MemberStatus {
     pub id: u64,
     /// Where it is.
     pub address: MemberAddress,
-    /// The life of its disk that was admitted.
+    /// Admitted incarnation.
     pub incarnation: Incarnation,
     /// Whether it votes.
     pub voter: bool,
@@ -96,7 +97,7 @@ pub struct MemberStatus {
     pub matched_index: Option<u64>,
 }
 
-/// What a look at the whole state gives.
+/// Results of examining the whole state.
 #[derive(Debug, Default)]
 struct Examined {
     revision: u64,
@@ -105,7 +106,7 @@ struct Examined {
     envelopes: u64,
 }
 
-/// A copy to examine. Of a large state it is without what is kept at hand, and that is built again outside the lock.
+/// Copies the state to examine. A large state is copied without derived data, which is rebuilt outside the lock.
 fn copy(state: &State) -> (State, bool) {
     let nodes = state.clusters.values().filter_map(|cluster| cluster.offer.as_ref()).map(|offer| offer.nodes.len());
     let whole = state.requests.len() + state.leases.len() + nodes.sum::<usize>() <= CHECKED_AT_HAND;
@@ -129,7 +130,7 @@ impl Group {
         let replica = self.inner.replica.clone();
         let examined = tokio::task::spawn_blocking(move || {
             let ((mut state, whole), applied) =
-                replica.look(|replicated| (copy(&replicated.state), replicated.last_applied));
+                replica.read(|replicated| (copy(&replicated.state), replicated.last_applied));
             if !whole {
                 state.rebuild_derived();
             }
@@ -138,7 +139,7 @@ impl Group {
         let (state, applied_index) = examined.await.unwrap_or_default();
 
         let (members, clocks) = (self.members(), self.clocks());
-        let stopped = self.inner.not_running();
+        let stopped = self.inner.stop_reason();
         let leadership = *self.inner.leadership.borrow();
         let metrics = self.inner.raft.metrics();
         let metrics = metrics.borrow_watched();
@@ -164,9 +165,9 @@ impl Group {
             state_sha256: state.sha256,
             violations: state.violations,
             envelopes: state.envelopes,
-            group: self.inner.standing.group(),
-            incarnation: self.inner.standing.incarnation(),
-            may_vote: self.inner.standing.may_vote(),
+            group: self.inner.eligibility.group(),
+            incarnation: self.inner.eligibility.incarnation(),
+            may_vote: self.inner.eligibility.may_vote(),
             members,
             stopped,
             clocks,

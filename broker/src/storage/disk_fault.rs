@@ -1,14 +1,13 @@
-//! What the operating system says is wrong with a disk, told apart from damage: such a fault passes, and no file is
-//! lost by it.
+//! Disk faults that the operating system reports. Unlike damage they pass and lose no data.
 
 use std::error::Error;
 use std::fmt;
 use std::io::{self, ErrorKind};
 
-/// Bytes that the log and a snapshot need to go on: two files of the log.
+/// Free space needed, in MiB: two chunks of the log.
 const NEEDED_MIB: u64 = 64;
 
-/// Kinds of faults, by what an operator does about them.
+/// Kinds of faults, by remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskFault {
     /// No space, or no inodes.
@@ -17,7 +16,7 @@ pub enum DiskFault {
     Quota,
     /// Mounted read-only, most often by the kernel after an error of the device.
     ReadOnly,
-    /// Not this process's to use.
+    /// Permission denied.
     Denied,
     /// The device failed.
     Device,
@@ -26,21 +25,20 @@ pub enum DiskFault {
 }
 
 impl DiskFault {
-    /// The fault behind an error, where the operating system named one. The log's library keeps the kind of an error
-    /// and its text, but not always its number.
+    /// The fault behind an error, from its OS error number, kind or text: raft-log does not always keep the number.
     pub(super) fn of(error: &io::Error) -> Option<Self> {
         let number = numbers(error).find_map(Self::of_number);
         number.or_else(|| Self::of_kind(error.kind())).or_else(|| Self::of_text(&error.to_string()))
     }
 
-    /// The fault that an error's text names by number, as in "(os error 28)".
+    /// Parses "(os error N)" in an error's text.
     pub(crate) fn of_text(text: &str) -> Option<Self> {
         let (_, rest) = text.rsplit_once("(os error ")?;
         Self::of_number(rest.split_once(')')?.0.parse().ok()?)
     }
 
     fn of_number(number: i32) -> Option<Self> {
-        // Linux, as are all machines that run a broker.
+        // Linux error numbers.
         match number {
             28 => Some(Self::Full),
             122 => Some(Self::Quota),
@@ -62,7 +60,7 @@ impl DiskFault {
         }
     }
 
-    /// What to do about it.
+    /// Remedy, as an imperative.
     pub(super) const fn remedy(self) -> &'static str {
         match self {
             Self::Full => "free space there or enlarge it",
@@ -88,7 +86,7 @@ impl fmt::Display for DiskFault {
     }
 }
 
-/// Numbers of the operating system along the chain of causes.
+/// OS error numbers along the chain of causes.
 fn numbers(error: &io::Error) -> impl Iterator<Item = i32> {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! How the disk under the log does: writes that are not on disk yet, how long they take, and the first that failed.
+//! Monitors writes of the log: pending writes, their duration, and the first failure.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 
 use prometheus::{Histogram, HistogramOpts};
 
-use super::error::StorageError;
+use crate::storage::storage_error::StorageError;
 
 /// From a tenth of a millisecond, a good disk, to ten seconds, a disk that hangs.
 const BUCKETS: [f64; 13] = [0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0];
 
-/// Shared by the log, the writes on their way, and whoever asks.
+/// Shared by the log, its pending writes and their observers.
 #[derive(Clone)]
 pub(crate) struct DiskWatch {
-    shared: Arc<Shared>,
+    shared: Arc<DiskWatchInner>,
 }
 
-struct Shared {
+struct DiskWatchInner {
     dir: PathBuf,
     seconds: Histogram,
     state: Mutex<State>,
@@ -39,7 +39,7 @@ impl DiskWatch {
     pub(super) fn new(dir: PathBuf) -> Self {
         let options = HistogramOpts::new("log_sync_seconds", "From the write of log entries or a vote to its fsync.");
         let seconds = Histogram::with_opts(options.buckets(BUCKETS.to_vec())).expect("a valid histogram");
-        let shared = Shared {
+        let shared = DiskWatchInner {
             dir,
             seconds,
             state: Mutex::default(),
@@ -63,28 +63,28 @@ impl DiskWatch {
         PendingWrite { disk: self.clone(), number, began }
     }
 
-    /// Takes note of a failure; the first is the one that explains the others.
+    /// Records a failure; the first one explains the others.
     pub(super) fn failed(&self, error: &io::Error) {
         let sentence = StorageError::of_io(&self.shared.dir, error).to_string();
         self.state().fault.get_or_insert(sentence);
     }
 
-    /// Why the log cannot be written any more, with the remedy, where a write failed.
+    /// Error and remedy of the first failed write.
     pub(crate) fn fault(&self) -> Option<String> {
         self.state().fault.clone()
     }
 
-    /// For how long the oldest write has not come to disk.
+    /// Age of the oldest pending write.
     pub(crate) fn stalled_for(&self) -> Duration {
         self.state().pending.first_key_value().map_or(Duration::ZERO, |(_, began)| began.elapsed())
     }
 
-    /// How long writes took.
+    /// Histogram of write times.
     pub(crate) fn seconds(&self) -> Histogram {
         self.shared.seconds.clone()
     }
 
-    /// Holds up every write that comes to disk from now on, as a disk that hangs does.
+    /// Blocks writes, like a hanging disk.
     #[cfg(test)]
     pub(crate) fn stall(&self, stalled: bool) {
         self.shared.stalled.store(stalled, std::sync::atomic::Ordering::SeqCst);
@@ -99,7 +99,7 @@ pub(super) struct PendingWrite {
 }
 
 impl PendingWrite {
-    /// It is on disk, or never will be. Runs on the log's own thread, beside nothing else.
+    /// Ends the write with its result; runs on the log's writer thread.
     pub(super) fn end(self, result: &io::Result<()>) {
         #[cfg(test)]
         while self.disk.shared.stalled.load(std::sync::atomic::Ordering::SeqCst) {

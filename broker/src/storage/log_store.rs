@@ -1,4 +1,4 @@
-//! Vote and log entries, on raft-log.
+//! Stores vote and log entries in raft-log.
 
 use std::fmt::Debug;
 use std::io;
@@ -16,29 +16,28 @@ use raft_log::api::raft_log_writer::RaftLogWriter as _;
 use raft_log::{Config, RaftLog, chunked_wal};
 use tokio::sync::oneshot;
 
-use super::disk_watch::DiskWatch;
-use super::error::StorageError;
-use super::reached::{Place, Reached};
-use super::torn_end;
-use super::wal_types::{Flushed, Payload, StoredVote, Tell, WalTypes};
-use crate::group::raft_types::{Entry, LogId, TypeConfig, Vote};
+use crate::replication::types::{Entry, LogId, TypeConfig, Vote};
+use crate::storage::disk_watch::DiskWatch;
+use crate::storage::reached::{LogPosition, Reached};
+use crate::storage::storage_error::StorageError;
+use crate::storage::torn_end;
+use crate::storage::wal_types::{Flushed, Payload, StoredVote, Tell, WalTypes};
 
-/// A chunk is deleted once all it holds is covered by snapshots: small ones give disk back early.
+/// Chunk limits. A chunk is deleted once snapshots cover all its entries; small ones free disk early.
 const CHUNK_BYTES: usize = 32 << 20;
 const CHUNK_RECORDS: usize = 64 << 10;
 /// Newest entries kept in memory for followers and for apply.
 const CACHE_BYTES: usize = 64 << 20;
 const CACHE_ENTRIES: usize = 16 << 10;
-/// Written to find out what is wrong with a disk. More than what a failed start may have freed.
+/// Size of a probe write that reveals a disk fault; more than a failed start may have freed.
 const PROBE_BYTES: usize = 1 << 20;
-/// What raft-log says where its writer thread has ended.
+/// Error text of raft-log after its writer thread ended.
 const WRITER_ENDED: &str = "closed channel";
-/// Writes that wait while an fsync runs share the next one. The log collects them for this long, and collects nothing
-/// in no time: with zero, each write has an fsync of its own.
+/// Time to collect writes for a shared fsync; with zero, each write gets its own.
 const GROUP_COMMIT_WAIT: Duration = Duration::from_micros(10);
 /// Timer slack of the log's writer, in nanoseconds. Linux adds up to 50 microseconds to a wait by default.
 const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::MIN;
-/// Buffer for reading one chunk at start.
+/// Read buffer at start.
 const READ_BUFFER_BYTES: usize = 1 << 20;
 /// Bytes of entries in one message to a follower; a single entry may be larger.
 const MESSAGE_BYTES: usize = 4 << 20;
@@ -46,15 +45,14 @@ const MESSAGE_BYTES: usize = 4 << 20;
 /// The log of one broker. Clones share it.
 #[derive(Clone)]
 pub(crate) struct LogStore {
-    /// `None` once closed: then the directory may be opened again, whoever still holds a clone of this.
+    /// `None` once closed: then the directory can be reopened although clones exist.
     log: Arc<RwLock<Option<RaftLog<WalTypes>>>>,
     reached: Reached,
     disk: DiskWatch,
 }
 
 impl LogStore {
-    /// Opens the log in a directory, which is made if it is not there; blocks. `reached` is told before the log is cut
-    /// off.
+    /// Opens or creates the log in a directory; blocks. Updates `reached` before each truncation.
     pub(super) fn open(dir: &Path, reached: Reached) -> Result<Self, StorageError> {
         atomic_file::create_private_dir(dir)?;
         let path = dir.to_str().ok_or_else(|| {
@@ -77,9 +75,9 @@ impl LogStore {
             if error.kind() == io::ErrorKind::WouldBlock {
                 return StorageError::InUse { path: dir.to_owned() };
             }
-            // The log's writer ends at a fault of the disk and keeps the reason to itself: a write of our own gets it.
+            // The log's writer hides the disk fault that ended it; a probe write reveals it.
             let path = torn_end::chunk_named_in(dir, &error.to_string());
-            match try_to_write(dir) {
+            match probe_write(dir) {
                 Err(fault) => StorageError::of_io(path, &fault),
                 Ok(()) if has_writer_ended(&error) => StorageError::Internal(format!(
                     "the log's writer ended while {} was opened ({error}); start again",
@@ -101,46 +99,46 @@ impl LogStore {
         self.read(|log| Ok(log.log_state().vote().is_none() && log.log_state().last().is_none())).unwrap_or(false)
     }
 
-    /// The last entry, also where it was deleted because a snapshot covers it.
-    pub(crate) fn last_place(&self) -> Option<Place> {
-        let place = |&(term, index): &(u64, u64)| Place { term, index };
+    /// Position of the last entry, purged ones included.
+    pub(crate) fn last_position(&self) -> Option<LogPosition> {
+        let place = |&(term, index): &(u64, u64)| LogPosition { term, index };
         self.read(|log| Ok(log.log_state().last().max(log.log_state().purged()).map(place))).ok().flatten()
     }
 
-    /// The log is known to be on disk up to `place`: from now on, a log that ends earlier has lost its end. Blocks.
-    pub(crate) fn note_reached(&self, place: Place) -> Result<(), StorageError> {
+    /// Records that the log is on disk up to `place`: a log that ends earlier has then lost its end. Blocks.
+    pub(crate) fn note_reached(&self, place: LogPosition) -> Result<(), StorageError> {
         self.reached.advance(place)
     }
 
-    /// The entry at `index`, where it is still in the log.
+    /// Id of the entry at `index`, unless purged.
     pub(crate) fn id_at(&self, index: u64) -> Option<LogId> {
         self.read(|log| Ok(log.read(index, index.saturating_add(1)).next().transpose()?.map(|(id, _)| to_log_id(id))))
             .ok()
             .flatten()
     }
 
-    /// Lets go of the directory. Every later call fails.
+    /// Closes the log. Later calls fail.
     pub(crate) fn close(&self) {
-        // Written entries were synced before they were acknowledged; what was not acknowledged may go.
+        // Acknowledged entries are synced; others may be lost.
         *self.log.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Index of the last entry that was deleted because a snapshot covers it.
+    /// Index of the last purged entry.
     pub(super) fn purged_index(&self) -> io::Result<Option<u64>> {
         self.read(|log| Ok(log.log_state().purged().map(|(_, index)| *index)))
     }
 
-    /// The last entry written, whether it is on disk yet or not.
+    /// Last entry written, synced or not.
     pub(crate) fn last(&self) -> io::Result<Option<LogId>> {
         self.read(|log| Ok(log.log_state().last().copied().map(to_log_id)))
     }
 
-    /// How many times the log was synced to disk since it was opened; many entries share one.
+    /// Number of fsyncs since opening.
     pub(crate) fn syncs(&self) -> u64 {
         self.read(|log| Ok(log.stat().flush_metrics.sync_batch_count)).unwrap_or(0)
     }
 
-    /// How the disk under it does.
+    /// Health of the disk under the log.
     pub(crate) fn disk(&self) -> &DiskWatch {
         &self.disk
     }
@@ -152,10 +150,10 @@ impl LogStore {
     fn write<T>(&self, f: impl FnOnce(&mut RaftLog<WalTypes>) -> io::Result<T>) -> io::Result<T> {
         let mut log = self.log.write().map_err(|_| poisoned())?;
         let log = log.as_mut().ok_or_else(closed)?;
-        f(log).map_err(|error| behind(error, log)).inspect_err(|error| self.disk.failed(error))
+        f(log).map_err(|error| root_cause(error, log)).inspect_err(|error| self.disk.failed(error))
     }
 
-    /// Writes something and waits until it is on disk.
+    /// Writes and waits for the fsync.
     async fn write_durably(&self, write: impl FnOnce(&mut RaftLog<WalTypes>) -> io::Result<()>) -> io::Result<()> {
         let (sender, done) = oneshot::channel();
         self.write(|log| {
@@ -165,7 +163,7 @@ impl LogStore {
         done.await.map_err(|_| io::Error::other("the log's writer has stopped"))?
     }
 
-    /// As [`write_durably`](Self::write_durably), for where blocking is fine.
+    /// Blocking form of [`write_durably`](Self::write_durably).
     pub(super) fn write_and_sync(
         &self,
         write: impl FnOnce(&mut RaftLog<WalTypes>) -> io::Result<()>,
@@ -178,17 +176,17 @@ impl LogStore {
         done.blocking_recv().map_err(|_| io::Error::other("the log's writer has stopped"))?
     }
 
-    /// Some of the entries from `from` up to `to`, exclusive; none only where there are none.
+    /// A batch of entries of `from..to`; empty only if the range is.
     pub(super) fn range(&self, from: u64, to: u64) -> io::Result<Vec<Entry>> {
         self.entries(from, to, MESSAGE_BYTES)
     }
 
-    /// The last entry that is known to be committed.
+    /// Last entry known to be committed.
     pub(super) fn committed_index(&self) -> io::Result<Option<u64>> {
         self.read(|log| Ok(log.log_state().committed().map(|(_, index)| *index)))
     }
 
-    /// Entries from `from` up to `to`, exclusive, until `max_bytes` are reached; at least one, if there is one.
+    /// Entries of `from..to` up to `max_bytes`, but at least one if the range is not empty.
     fn entries(&self, from: u64, to: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
         let encoded = self.read(|log| {
             let mut encoded = Vec::new();
@@ -259,7 +257,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         self.write_durably(|log| log.save_vote(vote).map(drop)).await
     }
 
-    /// Not synced by itself: after a crash the leader tells again. It saves waiting for a leader where it was written.
+    /// Not synced: after a crash the leader sends it again. If it survives, a restart need not wait for a leader.
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
         let Some(committed) = committed.map(from_log_id) else { return Ok(()) };
         self.write(|log| {
@@ -298,7 +296,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             return Ok(());
         }
         let reached = self.reached.clone();
-        let cut = last_log_id.map(|id| Place { term: id.leader_id.term, index: id.index });
+        let cut = last_log_id.map(|id| LogPosition { term: id.leader_id.term, index: id.index });
         tokio::task::spawn_blocking(move || reached.cut(cut)).await.map_err(io::Error::other)??;
         self.write_durably(|log| log.truncate(from).map(drop)).await
     }
@@ -308,7 +306,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 }
 
-/// Runs `open` so that the threads it starts wait for no longer than they ask for: they inherit the timer slack.
+/// Runs `open` with minimal timer slack, which the threads that it starts inherit.
 fn with_exact_timers<T>(open: impl FnOnce() -> T) -> T {
     // Where the kernel refuses, writes are slower by a little.
     let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK_NS));
@@ -329,8 +327,8 @@ fn has_writer_ended(error: &io::Error) -> bool {
     error.to_string().contains(WRITER_ENDED)
 }
 
-/// The reason for a failed write. The log's writer ends at a fault of the disk; a write after that only finds it gone.
-fn behind(error: io::Error, log: &RaftLog<WalTypes>) -> io::Error {
+/// Root cause of a failed write: after a disk fault ended the writer, later writes only find it gone.
+fn root_cause(error: io::Error, log: &RaftLog<WalTypes>) -> io::Error {
     if !has_writer_ended(&error) {
         return error;
     }
@@ -338,8 +336,8 @@ fn behind(error: io::Error, log: &RaftLog<WalTypes>) -> io::Error {
     log.wait_worker_idle().err().unwrap_or(error)
 }
 
-/// Whether something can be written and synced in a directory.
-fn try_to_write(dir: &Path) -> io::Result<()> {
+/// Probes a directory with a synced write.
+fn probe_write(dir: &Path) -> io::Result<()> {
     use io::Write as _;
     let path = dir.join("write.tmp");
     let written = std::fs::File::create(&path).and_then(|mut file| {

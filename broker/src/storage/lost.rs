@@ -1,23 +1,22 @@
-//! Tells a disk that lost its log, or the end of it, from one that is new or whole.
+//! Detects a lost log, or one that lost its end.
 //!
-//! A broker that forgot a vote or an entry that it acknowledged must not vote as if it had not. It begins a new life:
-//! what is left is set aside, and the group gives it everything again before it votes.
+//! A broker that forgot a vote or an acknowledged entry must not vote. It starts a new incarnation: the remains are set
+//! aside, and the group sends it everything before it votes again.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use super::error::StorageError;
-use super::reached::Place;
-use super::{marker, reached, torn_end};
+use crate::storage::reached::{self, LogPosition};
+use crate::storage::storage_error::StorageError;
+use crate::storage::{marker, torn_end};
 
-/// Directories of this name hold what an earlier life left.
+/// Name prefix of directories with remains of earlier incarnations.
 const ASIDE: &str = "lost-";
-/// How many of them are kept. Two, for a crash while things are moved leaves them in two.
+/// Number kept: two, because a crash during the move splits the remains.
 const KEPT: usize = 2;
 
-/// What proves a loss, in words, without opening the log: the marker says that there was one.
-pub(super) fn without_opening(data: &Path, marker: Option<&marker::Marker>) -> Option<String> {
+/// Describes a loss that shows before the log is opened: the marker proves that a log existed.
+pub(super) fn loss_before_opening_log(data: &Path, marker: Option<&marker::Marker>) -> Option<String> {
     let log_is_gone = torn_end::chunks(&data.join("log")).is_empty();
     match marker {
         Some(marker) if marker.lost.is_some() => marker.lost.clone(),
@@ -29,9 +28,13 @@ pub(super) fn without_opening(data: &Path, marker: Option<&marker::Marker>) -> O
     }
 }
 
-/// What the end of an opened log proves. `last` is its last entry, deleted ones included.
-pub(super) fn by_the_end(data: &Path, last: Option<Place>, reached: Option<Place>) -> Option<String> {
-    let said = |place: Option<Place>| place.map_or(0, |place| place.index);
+/// Describes a loss that the end of the opened log shows. `last` is its last entry, purged ones included.
+pub(super) fn loss_shown_by_log_end(
+    data: &Path,
+    last: Option<LogPosition>,
+    reached: Option<LogPosition>,
+) -> Option<String> {
+    let said = |place: Option<LogPosition>| place.map_or(0, |place| place.index);
     if reached > last {
         return Some(format!("the log ends at entry {}, but had reached entry {}", said(last), said(reached)));
     }
@@ -46,7 +49,7 @@ pub(super) fn by_the_end(data: &Path, last: Option<Place>, reached: Option<Place
     None
 }
 
-/// Moves everything that belongs to the ended life into a directory of its own, and returns that.
+/// Moves the remains of the ended incarnation into a new directory, which it returns.
 pub(super) fn set_aside(data: &Path) -> Result<PathBuf, StorageError> {
     let mut earlier = aside(data);
     earlier.sort_by_key(|path| number_of(path));
@@ -65,7 +68,7 @@ pub(super) fn set_aside(data: &Path) -> Result<PathBuf, StorageError> {
     };
     moved().map_err(|error| StorageError::Internal(format!("cannot set {} aside: {error}", data.display())))?;
     for path in earlier.into_iter().rev().skip(KEPT - 1) {
-        // Disk is all that an older one costs.
+        // A directory that stays only takes space.
         let _ = fs::remove_dir_all(path);
     }
     Ok(to)
@@ -80,14 +83,14 @@ fn number_of(path: &Path) -> Option<u64> {
     path.file_name()?.to_str()?.strip_prefix(ASIDE)?.parse().ok()
 }
 
-fn newest_snapshot(data: &Path) -> Option<Place> {
-    snapshot_names(data).filter_map(|name| place_of(&name)).max()
+fn newest_snapshot(data: &Path) -> Option<LogPosition> {
+    snapshot_names(data).filter_map(|name| position_in(&name)).max()
 }
 
-/// A snapshot that came from the leader may be ahead of the log: the entries that it covers need not have been here.
-fn newest_made_here(data: &Path) -> Option<Place> {
-    let made = snapshot_names(data).filter(|name| !name.contains(super::snapshot_dir::RECEIVED));
-    made.filter_map(|name| place_of(&name)).max()
+/// Ignores snapshots received from the leader: the log need not have had their entries.
+fn newest_made_here(data: &Path) -> Option<LogPosition> {
+    let made = snapshot_names(data).filter(|name| !name.contains(crate::storage::snapshot_dir::RECEIVED));
+    made.filter_map(|name| position_in(&name)).max()
 }
 
 fn snapshot_names(data: &Path) -> impl Iterator<Item = String> {
@@ -95,10 +98,10 @@ fn snapshot_names(data: &Path) -> impl Iterator<Item = String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok())
 }
 
-/// Snapshots are named for the entry after the last that they cover, and for its term.
-fn place_of(name: &str) -> Option<Place> {
+/// Parses a snapshot name: index after the last entry covered, and its term.
+fn position_in(name: &str) -> Option<LogPosition> {
     let stem = name.strip_suffix(".snapshot")?;
-    let stem = stem.strip_suffix(super::snapshot_dir::RECEIVED).unwrap_or(stem);
+    let stem = stem.strip_suffix(crate::storage::snapshot_dir::RECEIVED).unwrap_or(stem);
     let (next, term) = stem.split_once('-')?;
-    Some(Place { term: term.parse().ok()?, index: next.parse::<u64>().ok()?.checked_sub(1)? })
+    Some(LogPosition { term: term.parse().ok()?, index: next.parse::<u64>().ok()?.checked_sub(1)? })
 }

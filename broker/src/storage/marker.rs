@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use comity_runtime::atomic_file;
 use serde::{Deserialize, Serialize};
 
-use super::error::StorageError;
-use crate::group::{GroupId, Incarnation, StartId};
+use crate::replication::identity::{GroupId, Incarnation, StartId};
+use crate::storage::storage_error::StorageError;
 
 /// Version of the layout of the data directory.
 const FORMAT: u64 = 1;
@@ -24,9 +24,9 @@ pub(super) struct Marker {
     format: u64,
     broker: u64,
     incarnation: Incarnation,
-    /// None until the first leader of a group wrote to this disk.
+    /// `None` until a leader first wrote to this disk.
     pub(super) group: Option<GroupId>,
-    /// Why the log beside it may not be used any more.
+    /// Why the log must not be used, once it is known to be incomplete.
     pub(super) lost: Option<String>,
     /// The last starts of the broker in this life, the newest last.
     #[serde(default)]
@@ -37,7 +37,7 @@ pub(super) struct Marker {
 }
 
 impl Marker {
-    /// Of a disk that begins a new life.
+    /// A marker with a new incarnation.
     pub(super) fn fresh(broker: u64, group: Option<GroupId>) -> Self {
         let product = PRODUCT.to_owned();
         Self {
@@ -63,7 +63,7 @@ impl Marker {
         self.starts.drain(..surplus);
     }
 
-    /// Reads and checks it; `None` where there is none yet.
+    /// Reads and checks the marker; `None` if there is no file.
     pub(super) fn read(data: &Path, id: u64) -> Result<Option<Self>, StorageError> {
         let path = data.join(FILE);
         let text = match atomic_file::read_bounded(&path, MAX_BYTES) {
@@ -90,7 +90,7 @@ impl Marker {
     }
 }
 
-/// Who this disk is. Clones share it. Writing blocks shortly; it happens a few times in a disk's life.
+/// Identity of a disk. Clones share it. Changes block for one fsync.
 #[derive(Clone)]
 pub(crate) struct DiskIdentity {
     data: PathBuf,
@@ -102,8 +102,8 @@ impl DiskIdentity {
         Self { data: data.to_owned(), marker: Arc::new(Mutex::new(marker)) }
     }
 
-    /// Of no disk at all: for whoever only asks. Nothing may be noted on it.
-    pub(crate) fn of_nothing(id: u64) -> Self {
+    /// For a client without a disk; must not be changed.
+    pub(crate) fn without_disk(id: u64) -> Self {
         Self::new(Path::new("/nonexistent"), Marker::fresh(id, None))
     }
 
@@ -111,32 +111,32 @@ impl DiskIdentity {
         self.marker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The life of this disk.
+    /// Current incarnation of the disk.
     pub(crate) fn incarnation(&self) -> Incarnation {
         self.marker().incarnation.clone()
     }
 
-    /// The group it belongs to, once it belongs to one.
+    /// Group of the disk, if any.
     pub(crate) fn group(&self) -> Option<GroupId> {
         self.marker().group.clone()
     }
 
-    /// The last starts of the broker in this life, the newest last.
+    /// The last starts of the broker in this incarnation, the newest last.
     pub(crate) fn starts(&self) -> Vec<StartId> {
         self.marker().starts.clone()
     }
 
-    /// Groups that its group was recovered from.
+    /// Groups that this disk's group was recovered from.
     pub(crate) fn replaces(&self) -> Vec<GroupId> {
         self.marker().replaces.clone()
     }
 
-    /// Makes this disk one of `group`.
+    /// Assigns the disk to `group`.
     pub(crate) fn adopt(&self, group: GroupId) -> Result<(), StorageError> {
         self.change(|marker| marker.group = Some(group))
     }
 
-    /// Notes that the log must not be used any more: the next start begins a new life.
+    /// Marks the log as unusable: the next start begins a new incarnation.
     pub(crate) fn note_loss(&self, reason: &str) -> Result<(), StorageError> {
         self.change(|marker| marker.lost = Some(reason.to_owned()))
     }

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use comity_runtime::atomic_file;
 use serde::{Deserialize, Serialize};
 
-use super::error::StorageError;
-use crate::group::{Incarnation, StartId};
+use crate::replication::identity::{Incarnation, StartId};
+use crate::storage::storage_error::StorageError;
 
 pub(super) const FILE: &str = "peers";
 /// A group has had 1,024 brokers at most; each takes less than 150 bytes here.

@@ -1,4 +1,4 @@
-//! The replicated state in memory, as everybody on this broker sees it.
+//! The replicated state in memory.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -6,11 +6,11 @@ use comity_core::reply::Applied;
 use comity_core::{LogEnvelope, State, snapshot};
 use tokio::sync::watch;
 
-use crate::group::raft_types::{LogId, SnapshotMeta, StoredMembership};
-use crate::group::{ApplyObserver, SnapshotMade};
+use crate::replication::types::{LogId, SnapshotMeta, StoredMembership};
+use crate::storage::{ApplyObserver, SnapshotMade};
 
-/// State, and how far the log is applied to it. Changed by the state machine alone; read under a lock that is held
-/// shortly, because apply waits for it.
+/// State, and the position up to which the log is applied. Only the state machine changes it. Keep reads short: apply
+/// waits for the lock.
 pub(crate) struct Replica {
     replicated: RwLock<Replicated>,
     observer: Arc<dyn ApplyObserver>,
@@ -19,7 +19,7 @@ pub(crate) struct Replica {
     next_index: watch::Sender<u64>,
 }
 
-/// What a snapshot holds.
+/// Contents of a snapshot.
 pub(crate) struct Replicated {
     pub(crate) state: State,
     pub(crate) last_applied: Option<LogId>,
@@ -55,8 +55,8 @@ impl Replica {
         }
     }
 
-    /// Looks at the state. Nothing is applied meanwhile.
-    pub(crate) fn look<T>(&self, f: impl FnOnce(&Replicated) -> T) -> T {
+    /// Runs `f` on the state; blocks apply meanwhile.
+    pub(crate) fn read<T>(&self, f: impl FnOnce(&Replicated) -> T) -> T {
         // A panic elsewhere while looking leaves the state whole. One while applying ends openraft's task, and with it
         // this broker's part in the group; what was applied before may still be read as stale.
         f(&self.replicated.read().unwrap_or_else(PoisonError::into_inner))
@@ -72,7 +72,7 @@ impl Replica {
         self.next_index.borrow().saturating_sub(1)
     }
 
-    /// Waits until the entry at `index` is applied; for ever, if it never is.
+    /// Waits until the entry at `index` is applied.
     pub(crate) async fn applied(&self, index: u64) {
         // The sender is a field of this very object, so the channel is open.
         let _ = self.next_index.subscribe().wait_for(|next| *next > index).await;
@@ -116,7 +116,7 @@ impl Replica {
         self.publish(revision, meta.last_log_id);
     }
 
-    /// Tells whoever looks on of a snapshot.
+    /// Notifies the observer of a snapshot.
     pub(super) fn snapshot_made(&self, made: &SnapshotMade) {
         self.observer.snapshot_made(made);
     }

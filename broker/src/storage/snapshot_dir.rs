@@ -9,42 +9,42 @@ use std::sync::{Arc, Mutex, PoisonError};
 use comity_runtime::atomic_file;
 use tracing::warn;
 
-use super::error::StorageError;
-use super::replica::Replicated;
-use super::snapshot_file::{self, Loaded, MAX_FILE_BYTES, SnapshotHandle};
-use crate::group::raft_types::SnapshotMeta;
+use crate::replication::types::SnapshotMeta;
+use crate::storage::replica::Replicated;
+use crate::storage::snapshot_file::{self, Loaded, MAX_FILE_BYTES, SnapshotHandle};
+use crate::storage::storage_error::StorageError;
 
-/// The one before the newest stays, for the case that the newest is damaged.
+/// Snapshots kept: the previous one is the fallback if the newest is damaged.
 const KEPT: usize = 2;
 const EXTENSION: &str = "snapshot";
 const TEMPORARY: &str = "incoming";
-/// In the name of a snapshot that the leader sent. It may cover entries that this broker's log never had.
+/// Marks a snapshot received from the leader: it may cover entries that this broker's log never had.
 pub(super) const RECEIVED: &str = ".received";
 
 /// The snapshots of one broker. Clones share them.
 #[derive(Clone)]
 pub(crate) struct SnapshotDir {
-    inner: Arc<Inner>,
+    inner: Arc<SnapshotDirInner>,
 }
 
-struct Inner {
+struct SnapshotDirInner {
     dir: PathBuf,
     current: Mutex<Option<(SnapshotMeta, PathBuf)>>,
     incoming: AtomicU64,
 }
 
 impl SnapshotDir {
-    /// Opens or makes the directory, and sweeps what a crash left; blocks, as all calls here do.
+    /// Opens or creates the directory and removes temporary files. Blocks, as all calls here do.
     pub(super) fn open(dir: PathBuf) -> Result<Self, StorageError> {
         atomic_file::create_private_dir(&dir)?;
         for path in with_extension(&dir, TEMPORARY) {
             let _ = fs::remove_file(path);
         }
-        Ok(Self { inner: Arc::new(Inner { dir, current: Mutex::new(None), incoming: AtomicU64::new(0) }) })
+        Ok(Self { inner: Arc::new(SnapshotDirInner { dir, current: Mutex::new(None), incoming: AtomicU64::new(0) }) })
     }
 
-    /// Reads the newest snapshot. Where it is damaged, the one before it does as well if the log, of which entries up
-    /// to `purged` are gone, still has all that came after it.
+    /// Reads the newest snapshot. If it is damaged, falls back to the previous one, provided that the log, purged up to
+    /// `purged`, has every later entry.
     pub(super) fn load(&self, purged: Option<u64>) -> Result<Option<Loaded>, StorageError> {
         let mut first_error = None;
         for path in self.files() {
@@ -59,7 +59,8 @@ impl SnapshotDir {
                         return Err(error);
                     }
                     if let Some(error) = first_error {
-                        warn!(%error, used = %path.display(), "the newest snapshot is damaged; the one before it is used");
+                        warn!(%error, used = %path.display(), "the newest snapshot is damaged; the one before it is \
+                            used");
                     }
                     self.set_current(&loaded.meta, path);
                     return Ok(Some(loaded));
@@ -98,7 +99,7 @@ impl SnapshotDir {
         Ok((meta, SnapshotHandle::open(path)?))
     }
 
-    /// Checks a snapshot that came from elsewhere and makes it the newest.
+    /// Checks a received snapshot and makes it the newest.
     pub(super) fn install(&self, meta: &SnapshotMeta, handle: &SnapshotHandle) -> io::Result<Loaded> {
         let loaded = snapshot_file::read(&handle.path, handle.reader()?)?;
         if loaded.meta != *meta {
@@ -109,7 +110,7 @@ impl SnapshotDir {
         Ok(loaded)
     }
 
-    /// A file for a snapshot that is about to come in.
+    /// Creates a file for a snapshot to receive.
     pub(crate) fn receive(&self) -> io::Result<IncomingSnapshot> {
         let number = self.inner.incoming.fetch_add(1, Ordering::Relaxed);
         let path = self.inner.dir.join(format!("{number}.{TEMPORARY}"));
@@ -148,7 +149,7 @@ impl SnapshotDir {
     }
 }
 
-/// A snapshot on its way in; deleted unless it is installed.
+/// A snapshot being received; deleted unless installed.
 pub(crate) struct IncomingSnapshot {
     handle: SnapshotHandle,
     bytes: u64,
@@ -165,7 +166,7 @@ impl IncomingSnapshot {
         self.handle.file.write_all(chunk)
     }
 
-    /// All chunks came.
+    /// Ends reception after the last chunk.
     pub(crate) fn finish(self) -> SnapshotHandle {
         self.handle
     }

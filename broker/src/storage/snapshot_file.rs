@@ -14,20 +14,20 @@ use comity_core::{State, snapshot};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::error::StorageError;
-use super::replica::Replicated;
-use crate::group::raft_types::SnapshotMeta;
+use crate::replication::types::{SnapshotMeta, TypeConfig};
+use crate::storage::replica::Replicated;
+use crate::storage::storage_error::StorageError;
 
 const MAGIC: &[u8; 8] = b"COMITYSN";
 const FORMAT: u16 = 1;
 const DIGEST_BYTES: usize = 32;
 /// Members and a place in the log.
 const MAX_HEADER_BYTES: usize = 1 << 20;
-/// Bytes of a snapshot file.
+/// Maximum bytes of a snapshot file.
 pub(crate) const MAX_FILE_BYTES: u64 = 1 << 30;
-/// Bytes of a state once unpacked, so that a small file cannot fill the memory.
+/// Maximum bytes of a decompressed state, so that a small file cannot exhaust memory.
 const MAX_STATE_BYTES: u64 = 4 << 30;
-/// Read or written at once.
+/// Buffer size.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Fast, and already a tenth of the JSON.
 const ZSTD_LEVEL: i32 = 3;
@@ -43,14 +43,17 @@ pub(crate) struct Loaded {
     pub(crate) meta: SnapshotMeta,
 }
 
-/// An open snapshot file. Stays readable when the file is deleted meanwhile.
+/// An open snapshot file. Stays readable after the file is deleted.
 #[derive(Debug)]
 pub struct SnapshotHandle {
     pub(super) file: File,
     pub(super) path: PathBuf,
-    /// Deleted with the handle: a snapshot on its way in.
+    /// Delete the file with the handle: a snapshot being received.
     pub(super) temporary: bool,
 }
+
+/// A snapshot as openraft passes it on.
+pub(crate) type RaftSnapshot = openraft::type_config::alias::SnapshotOf<TypeConfig, SnapshotHandle>;
 
 impl SnapshotHandle {
     pub(super) fn open(path: PathBuf) -> io::Result<Self> {
@@ -74,7 +77,7 @@ impl Drop for SnapshotHandle {
     }
 }
 
-/// Writes through, counts and digests, and refuses what would make the file larger than any snapshot.
+/// A writer that counts and hashes bytes, and enforces `MAX_FILE_BYTES`.
 struct Digesting<W> {
     to: W,
     digest: Sha256,
@@ -98,7 +101,7 @@ impl<W: Write> Write for Digesting<W> {
     }
 }
 
-/// Writes a snapshot file; takes as long as the state is large, and little memory beside it.
+/// Writes a snapshot file as a stream, with little memory.
 pub(super) fn write(replicated: &Replicated, to: impl Write) -> io::Result<()> {
     let header = serde_json::to_vec(&Header { covers: replicated.meta() }).map_err(io::Error::other)?;
     let header_len = u32::try_from(header.len()).map_err(io::Error::other)?;
@@ -116,7 +119,7 @@ pub(super) fn write(replicated: &Replicated, to: impl Write) -> io::Result<()> {
     to.flush()
 }
 
-/// What a snapshot file holds; `path` names it in errors. Goes through it twice: once for its checksum.
+/// Reads a snapshot file in two passes, the first for its checksum; `path` names it in errors.
 pub(super) fn read(path: &Path, mut file: impl Read + Seek) -> Result<Loaded, StorageError> {
     let damaged = |reason: &str| StorageError::damaged(path, reason);
     let unreadable = |error: io::Error| StorageError::of_io(path, &error);
@@ -161,7 +164,7 @@ pub(super) fn read(path: &Path, mut file: impl Read + Seek) -> Result<Loaded, St
     }
 }
 
-/// Compares the digest of the first `content` bytes with what follows them.
+/// Checks the digest of the first `content` bytes against the one that follows.
 fn check_digest(file: &mut impl Read, content: u64) -> io::Result<()> {
     let (mut digest, mut buffer, mut left) = (Sha256::new(), vec![0; BUFFER_BYTES], content);
     while left > 0 {

@@ -1,16 +1,14 @@
-//! How much of the time snapshots may take.
-//!
-//! Each is of the whole state, so that the larger a federation is the longer one takes, while the log of a busy one
-//! grows ever faster. Without a pause between them it would do little else.
+//! Limits the share of time spent on snapshots: each copies the whole state, so a large, busy federation would
+//! otherwise do little else.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Snapshots take one part in so many of the time at most.
+/// Snapshots take at most 1/5 of the time.
 const ONE_PART_IN: u32 = 5;
-/// However long the last one took: what the log grows by meanwhile is applied again after a restart.
+/// Bounds the pause, and so the log to apply again after a restart.
 const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 
 /// When the next snapshot may begin. Clones share it.
@@ -28,7 +26,7 @@ impl SnapshotPace {
         }
     }
 
-    /// One ended just now that took so long.
+    /// Records a snapshot that ended now and took `took`.
     pub(super) fn made(&self, took: Duration) {
         let pause = took.saturating_mul(ONE_PART_IN - 1).min(LONGEST_PAUSE);
         *self.free_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + pause);

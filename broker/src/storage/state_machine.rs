@@ -1,4 +1,4 @@
-//! What openraft drives: applies entries, makes and installs snapshots.
+//! The openraft state machine: applies entries, makes and installs snapshots.
 
 use std::io;
 use std::sync::Arc;
@@ -8,14 +8,12 @@ use futures::{Stream, TryStreamExt as _};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder, Snapshot, StoredMembership as Stored};
 
-use super::replica::{Replica, Replicated};
-use super::snapshot_dir::SnapshotDir;
-use super::snapshot_file::SnapshotHandle;
-use super::snapshot_pace::SnapshotPace;
-use crate::group::SnapshotMade;
-use crate::group::raft_types::{LogId, SnapshotMeta, StoredMembership, TypeConfig};
-
-type RaftSnapshot = openraft::type_config::alias::SnapshotOf<TypeConfig, SnapshotHandle>;
+use crate::replication::types::{LogId, SnapshotMeta, StoredMembership, TypeConfig};
+use crate::storage::SnapshotMade;
+use crate::storage::replica::{Replica, Replicated};
+use crate::storage::snapshot_dir::SnapshotDir;
+use crate::storage::snapshot_file::{RaftSnapshot, SnapshotHandle};
+use crate::storage::snapshot_pace::SnapshotPace;
 
 /// Applies the log to the `Replica`.
 pub struct StateMachine {
@@ -35,7 +33,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     type SnapshotBuilder = SnapshotBuilder;
 
     async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
-        Ok(self.replica.look(|replicated| (replicated.last_applied, replicated.membership.clone())))
+        Ok(self.replica.read(|replicated| (replicated.last_applied, replicated.membership.clone())))
     }
 
     async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
@@ -89,7 +87,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 }
 
-/// Makes snapshots beside apply.
+/// Makes snapshots in parallel with apply.
 pub struct SnapshotBuilder {
     replica: Arc<Replica>,
     snapshots: SnapshotDir,
@@ -105,12 +103,13 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
         let (meta, snapshot) = blocking(move || {
             let began = Instant::now();
             // Apply waits for the copy, not for encoding, packing and writing it.
-            let replicated = replica.look(Replicated::copy_for_snapshot);
+            let replicated = replica.read(Replicated::copy_for_snapshot);
             let held_up = began.elapsed();
             let (meta, snapshot) = snapshots.make(&replicated)?;
             drop(replicated);
             let made = SnapshotMade { took: began.elapsed(), held_up, bytes: snapshot.file.metadata()?.len() };
-            tracing::info!(covers = %meta, bytes = made.bytes, took = ?made.took, held_up = ?made.held_up, "snapshot made");
+            tracing::info!(covers = %meta, bytes = made.bytes, took = ?made.took, held_up = ?made.held_up, "snapshot \
+                made");
             pace.made(made.took);
             replica.snapshot_made(&made);
             Ok((meta, snapshot))

@@ -13,8 +13,8 @@ use openraft::{EntryPayload, RaftLogReader as _};
 use tempfile::TempDir;
 
 use super::*;
-use crate::group::SnapshotMade;
-use crate::group::raft_types::{Entry, LogId, TypeConfig, Vote};
+use crate::replication::types::{Entry, LogId, TypeConfig, Vote};
+use crate::storage::SnapshotMade;
 
 struct Blind;
 
@@ -140,7 +140,7 @@ async fn a_disk_that_lost_its_log_begins_a_new_life() {
             }
             "end" => {
                 let disk = open(data, 1, Arc::new(Blind)).await.unwrap();
-                disk.log.note_reached(Place { term: 1, index: 9 }).unwrap();
+                disk.log.note_reached(LogPosition { term: 1, index: 9 }).unwrap();
                 drop(disk);
                 let bytes = fs::read(&file).unwrap();
                 fs::write(&file, &bytes[..bytes.len() - 30]).unwrap();

@@ -1,4 +1,4 @@
-//! A data directory that is read by itself, without a group, and the new one that is made of it.
+//! Reads a data directory without its group, and founds a new group on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,33 +10,34 @@ use comity_core::reply::Actor;
 use comity_core::{Command, LogEnvelope, State};
 use openraft::{EntryPayload, Membership, StoredMembership};
 
-use super::error::StorageError;
-use super::log_store::LogStore;
-use super::marker::Marker;
-use super::reached::{Place, Reached};
-use super::replica::Replicated;
-use super::snapshot_dir::SnapshotDir;
-use crate::group::raft_types::{LogId, Vote};
-use crate::group::{GroupId, MemberAddress, MemberNode};
+use crate::replication::identity::GroupId;
+use crate::replication::member::{MemberAddress, MemberNode};
+use crate::replication::types::{LogId, Vote};
+use crate::storage::log_store::LogStore;
+use crate::storage::marker::Marker;
+use crate::storage::reached::{LogPosition, Reached};
+use crate::storage::replica::Replicated;
+use crate::storage::snapshot_dir::SnapshotDir;
+use crate::storage::storage_error::StorageError;
 
 /// Entries that are read at once.
 const BATCH: u64 = 1_024;
 
-/// What a copy holds.
+/// Contents of a copy.
 pub(crate) struct SurvivingCopy {
-    /// With every entry of the log applied, also those that the copy does not know to be committed.
+    /// State with every entry applied, committed or not.
     pub(crate) state: State,
     /// The last entry.
     pub(crate) last: LogId,
-    /// The last entry that it knows to be committed.
+    /// Last entry known to be committed.
     pub(crate) committed: Option<u64>,
-    /// Its group.
+    /// Group of the copy.
     pub(crate) group: Option<GroupId>,
     /// Groups that one was recovered from.
     replaces: Vec<GroupId>,
 }
 
-/// Reads the copy in `data`, of broker `id`; blocks. A torn end is cut off there, so give it a directory of its own.
+/// Reads the copy of broker `id` in `data`; blocks. Truncates a torn end, so pass a scratch copy.
 pub(crate) fn read(data: &Path, id: u64) -> Result<SurvivingCopy, StorageError> {
     let marker = Marker::read(data, id)?;
     let log = LogStore::open(&data.join("log"), Reached::open(data))?;
@@ -99,8 +100,8 @@ fn copy_dir(from: &Path, to: &Path) -> Result<(), StorageError> {
     Ok(())
 }
 
-/// Makes the data directory of a new group in `data`, which must not be there: broker `id` alone votes in it, and it
-/// begins with the copy's state. Blocks.
+/// Creates the data directory `data`, which must not exist, of a new group with the copy's state and the single voter
+/// `id`. Blocks.
 pub(crate) fn found_on(
     copy: SurvivingCopy,
     data: &Path,
@@ -142,8 +143,8 @@ impl SurvivingCopy {
     }
 
     /// The last entry.
-    pub(crate) fn end(&self) -> Place {
-        Place { term: self.last.leader_id.term, index: self.last.index }
+    pub(crate) fn end(&self) -> LogPosition {
+        LogPosition { term: self.last.leader_id.term, index: self.last.index }
     }
 }
 
@@ -152,7 +153,7 @@ impl LogStore {
     fn begin_after(&self, last: LogId, vote: Vote) -> std::io::Result<()> {
         self.write_and_sync(move |log| {
             use raft_log::api::raft_log_writer::RaftLogWriter as _;
-            log.save_vote(super::wal_types::StoredVote(vote))?;
+            log.save_vote(crate::storage::wal_types::StoredVote(vote))?;
             log.purge((last.leader_id.term, last.index)).map(drop)
         })
     }

@@ -1,4 +1,4 @@
-//! Tells a torn end of the log from damage.
+//! Distinguishes a torn end of the log from damage.
 //!
 //! raft-log cuts off an incomplete record at the end of the newest chunk. A damaged length looks the same: the record
 //! then seems to reach beyond the end of the file, and whole, acknowledged records behind it would go with it. So
@@ -12,8 +12,8 @@ use raft_log::RaftWalTypes;
 use raft_log::chunked_wal::{self, WALRecord};
 use raft_log::codeq::Decode as _;
 
-use super::error::StorageError;
-use super::wal_types::WalTypes;
+use crate::storage::storage_error::StorageError;
+use crate::storage::wal_types::WalTypes;
 
 type Record = WALRecord<RaftWalTypes<WalTypes>>;
 

@@ -1,4 +1,4 @@
-//! What raft-log writes, in our types.
+//! Record types of raft-log.
 
 use std::io::{self, Read, Write};
 
@@ -8,9 +8,10 @@ use openraft::storage::IOFlushed;
 use raft_log::codeq::{Decode, Encode};
 use tokio::sync::oneshot;
 
-use super::disk_watch::PendingWrite;
-use super::entry_codec::{self, MAX_ENTRY_BYTES};
-use crate::group::raft_types::{Entry, LogId, Proposed, TypeConfig, Vote};
+use crate::replication::command_codec::MAX_ENTRY_BYTES;
+use crate::replication::entry_codec;
+use crate::replication::types::{Entry, LogId, Proposed, TypeConfig, Vote};
+use crate::storage::disk_watch::PendingWrite;
 
 /// Names the types of the log.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -37,7 +38,7 @@ impl raft_log::Types for WalTypes {
 #[derive(Debug, Clone)]
 pub(super) struct Payload {
     bytes: Bytes,
-    /// The same, where it came from consensus and not from the disk: then nobody has to read the bytes.
+    /// The decoded entry, if it came from consensus.
     proposed: Option<Proposed>,
 }
 
@@ -106,13 +107,13 @@ impl Decode for StoredVote {
     }
 }
 
-/// What happens once bytes are on disk.
+/// Callback after an fsync.
 pub(super) struct Flushed {
     pub(super) write: PendingWrite,
     pub(super) tell: Tell,
 }
 
-/// Who is told.
+/// Receiver of the result.
 pub(super) enum Tell {
     /// Consensus, of appended entries.
     Appended(IOFlushed<TypeConfig>),
@@ -125,7 +126,7 @@ impl raft_log::Callback for Flushed {
         self.write.end(&result);
         match self.tell {
             Tell::Appended(callback) => callback.io_completed(result),
-            // A caller that went away does not need to know.
+            // The caller may be gone.
             Tell::Waiting(sender) => drop(sender.send(result)),
         }
     }

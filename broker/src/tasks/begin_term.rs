@@ -1,4 +1,4 @@
-//! The first command of every leader.
+//! Proposes `BeginTerm`, the first command of every leader.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use crate::context::Context;
 
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Proposes until it is committed: nothing else may be proposed by a leader before. Ends, too, when leadership does.
+/// Retries until committed; a leader proposes nothing else before.
 pub(super) async fn run(context: &Context) {
     loop {
         if let Some(outage) = context.group.outage().await {
             let command = Command::BeginTerm(BeginTerm { broker: context.id, outage });
-            match super::propose(context, command).await {
+            match crate::tasks::propose(context, command).await {
                 Ok(_) => return,
                 Err(error) => tracing::warn!(%error, "the term cannot begin yet"),
             }

@@ -1,4 +1,4 @@
-//! Proposes `Expire` when something falls due.
+//! Proposes `Expire` when a timer in the state is due.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use comity_core::command::Expire;
 use crate::context::Context;
 use crate::group::Consistency;
 
-/// With nothing due, looks again after this long: log time may have been re-based.
+/// Maximum sleep with nothing due: log time may be re-based.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
-/// Shortest time between two proposals, so that things due close together go together.
+/// Minimum interval of proposals, which batches timers.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(20);
 
 /// Sleeps until the next thing is due or the state changes.
@@ -22,7 +22,7 @@ pub(super) async fn run(context: &Context) {
         let now = context.now();
         match next {
             Some(due) if due <= now => {
-                if let Err(error) = super::propose(context, Command::Expire(Expire {})).await {
+                if let Err(error) = crate::tasks::propose(context, Command::Expire(Expire {})).await {
                     tracing::warn!(%error, "nothing expires yet");
                 }
                 context.clock.sleep(SHORTEST_SLEEP).await;

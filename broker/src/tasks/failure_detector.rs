@@ -1,5 +1,4 @@
-//! Says which clusters are heard and which are not. Silence tears nothing down: it makes leases suspect and keeps new
-//! work away.
+//! Marks clusters as heard or silent. Silence ends no lease: it makes leases suspect and stops new placements.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,13 +9,13 @@ use comity_core::{ClusterId, Command, State};
 use crate::context::Context;
 use crate::group::Consistency;
 
-/// Between two looks: a cluster that is back is used within this time.
+/// Check interval: a returning cluster is used within this time.
 const EVERY: Duration = Duration::from_millis(250);
 /// Clusters in one command.
 const BATCH: usize = 1_000;
 
-/// Looks for as long as this broker leads. A new leader has heard nobody yet: it calls nobody silent before twice the
-/// time has passed.
+/// Runs while this broker leads. A new leader has heard no agent yet, so it marks none as silent before twice
+/// `silent_after`.
 pub(super) async fn run(context: &Context) {
     let began = context.clock.elapsed();
     loop {
@@ -26,7 +25,7 @@ pub(super) async fn run(context: &Context) {
         let Ok(marks) = context.group.read(Consistency::Stale, look).await else { return };
         if !marks.heard.is_empty() || !marks.silent.is_empty() {
             tracing::info!(heard = ?marks.heard, silent = ?marks.silent, "clusters");
-            if let Err(error) = super::propose(context, Command::MarkClusters(marks)).await {
+            if let Err(error) = crate::tasks::propose(context, Command::MarkClusters(marks)).await {
                 tracing::warn!(%error, "clusters are not marked yet");
             }
         }
@@ -34,7 +33,7 @@ pub(super) async fn run(context: &Context) {
     }
 }
 
-/// Times are those of this broker's monotonic clock: neither its wall clock nor log time makes anybody silent.
+/// Computes the marks to propose. All times are of this broker's monotonic clock.
 fn marks(state: &State, heard: &BTreeMap<ClusterId, Duration>, began: Duration, now: Duration) -> MarkClusters {
     let silent_after = Duration::from_millis(state.settings().silent_after.0);
     let may_call_silent = now.saturating_sub(began) >= silent_after * 2;

@@ -1,4 +1,4 @@
-//! Calls leases back for their donors, and spares those whose reason has gone away.
+//! Proposes reclaims of leases for their donors, and spares leases whose reason has gone.
 
 use std::time::Duration;
 
@@ -12,17 +12,16 @@ use comity_core::{Command, LeaseId, ReplyBody};
 use crate::context::Context;
 use crate::group::{Consistency, Unavailable};
 
-/// Also without a change, for policy has dates.
+/// Maximum interval: policy has dates.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
-/// Changes that come close together are looked at together: an offer changes with each pod that starts.
+/// Batches changes: an offer changes with each pod that starts.
 const TOGETHER: Duration = Duration::from_millis(250);
-/// A look goes through all devices of all donors, and nothing is applied meanwhile: it takes at most one part in so
-/// many of the time, however large the federation is.
+/// A pass visits all devices of all donors and blocks apply: passes take at most 1/10 of the time.
 const ONE_PART_IN: u32 = 10;
-/// Shortest sleep while a need is watched that has not lasted yet.
+/// Minimum sleep while a need has not lasted long enough.
 const WATCHING: Duration = Duration::from_millis(500);
 
-/// Looks on each change of the state, for as long as this broker leads.
+/// Runs on each change of the state while this broker leads.
 pub(super) async fn run(context: &Context) {
     let mut revision = context.group.revision();
     let mut reclaimer = Reclaimer::default();
@@ -55,7 +54,7 @@ async fn look(context: &Context, reclaimer: &mut Reclaimer) -> Result<(), Unavai
     reclaim(context, spare, reclaims).await
 }
 
-/// Proposes it, if it is anything.
+/// Proposes reclaims and spared leases, if any.
 pub(super) async fn reclaim(
     context: &Context,
     spare: Vec<LeaseId>,
@@ -64,7 +63,7 @@ pub(super) async fn reclaim(
     if spare.is_empty() && reclaims.is_empty() {
         return Ok(());
     }
-    match super::propose(context, Command::ReclaimLeases(ReclaimLeases { spare, reclaims })).await?.reply {
+    match crate::tasks::propose(context, Command::ReclaimLeases(ReclaimLeases { spare, reclaims })).await?.reply {
         Ok(ReplyBody::Reclaimed { leases, spared, refused }) => {
             tracing::info!(reclaimed = ?leases, ?spared, "leases");
             for (lease, refusal) in refused {

@@ -1,4 +1,4 @@
-//! Places what waits, plan by plan: what comes in while one is being committed is in the next.
+//! Runs the scheduler: plans placements of queued requests and proposes them.
 
 use std::time::Duration;
 
@@ -12,14 +12,13 @@ use comity_core::scheduler::{Plan, Planner};
 use crate::context::Context;
 use crate::group::{Consistency, Unavailable};
 
-/// Also without a change, for policy has dates.
+/// Maximum interval: policy has dates.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
-/// A plan goes through the whole queue, and nothing is applied meanwhile: where nothing comes of plans, they take at
-/// most this part of the time, however long the queue is.
+/// A plan visits the whole queue and blocks apply: fruitless plans take at most 1/4 of the time.
 const ONE_PART_IN: u32 = 4;
-/// Shorter plans need no pause: it would be longer than they are.
+/// Shorter plans need no pause.
 const SHORT: Duration = Duration::from_micros(200);
-/// After the group could not answer.
+/// Pause after the group did not answer.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Plans on each change of the state while requests wait, leases are being reclaimed, or gangs lack members.
@@ -47,12 +46,12 @@ pub(super) async fn run(context: &Context) {
     }
 }
 
-/// What follows a plan.
+/// Next step after a plan.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
-    /// Another one at once: more may be placed.
+    /// Plan again at once: more may be placed.
     Plan,
-    /// A pause, and then the next change.
+    /// Pause, then wait for the next change.
     Wait { pause: Duration },
 }
 
@@ -72,8 +71,8 @@ async fn place(context: &Context, planner: &mut Planner) -> Result<Next, Unavail
     let plan = plan(context, planner).await?;
     let (took, placed) = (context.clock.elapsed().saturating_sub(began), plan.placements.len());
     let again = carry_out(context, planner, plan.placements, plan.unplaced.len(), plan.based_on).await?;
-    // After the placements, beside which they were found to be needed.
-    super::reclaimer::reclaim(context, Vec::new(), plan.reclaims).await?;
+    // Proposed after the placements with which they were planned.
+    crate::tasks::reclaimer::reclaim(context, Vec::new(), plan.reclaims).await?;
     Ok(Next::after(took, placed, again))
 }
 
@@ -90,7 +89,7 @@ async fn carry_out(
     let placed = placements.len();
     let mut made = 0;
     for command in PlaceRequests::of_plan(placements) {
-        let applied = super::propose(context, Command::PlaceRequests(command)).await?;
+        let applied = crate::tasks::propose(context, Command::PlaceRequests(command)).await?;
         match applied.reply {
             Ok(ReplyBody::Placed { leases, refused }) => {
                 made += leases.len();
@@ -99,21 +98,21 @@ async fn carry_out(
                     planner.forget();
                 }
                 for (request, refusal) in refused {
-                    tracing::info!(%request, code = refusal.code.as_str(), reason = %refusal.reason, "placement refused");
+                    tracing::info!(%request, code = refusal.code.as_str(), reason = %refusal.reason, "placement \
+                        refused");
                 }
             }
             Ok(_) => {}
             Err(refusal) => tracing::error!(%refusal, "the plan was refused as a whole"),
         }
     }
-    // A full plan leaves some behind; one that was refused in part is made again. One of which nothing came waits for
-    // the next change, so that no plan is proposed for ever.
+    // Plan again after a full or partly refused plan. A plan without any placement waits for the next change.
     Ok(made > 0 && (placed == MAX_PLACEMENTS_PER_PLAN || made < placed || unplaced > 0))
 }
 
 async fn plan(context: &Context, planner: &mut Planner) -> Result<Plan, Unavailable> {
     let began = context.clock.elapsed();
-    // Planning looks at the state in place: a copy of a large federation would cost more than the plan.
+    // Plans under the read lock: copying a large state would cost more than the plan.
     let plan = context
         .group
         .read(Consistency::Stale, |state| {
@@ -133,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_plans_of_which_nothing_comes_leave_three_quarters_of_the_time_to_others() {
+    fn fruitless_long_plans_leave_three_quarters_of_the_time() {
         let ms = Duration::from_millis;
         assert_eq!(Next::after(ms(40), 0, false), Next::Wait { pause: ms(120) });
         assert_eq!(Next::after(SHORT, 0, false), Next::Wait { pause: Duration::ZERO });

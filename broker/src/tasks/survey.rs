@@ -8,14 +8,14 @@ use tokio_util::sync::CancellationToken;
 use crate::context::Context;
 use crate::group::Consistency;
 
-/// As often as a scraper usually looks.
+/// A usual scrape interval.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Counts now and then until `stop`.
+/// Updates the gauges until `stop`.
 pub(super) async fn run(context: Context, stop: CancellationToken) {
     loop {
         context.metrics.clocks(&context.group.clocks());
-        // Counted in a copy: with many leases it takes longer than anybody should wait.
+        // Counts on a copy, so that apply does not wait.
         let Ok(state) = context.group.read(Consistency::Stale, snapshot::copy).await else { return };
         context.metrics.survey(&state);
         drop(state);

@@ -1,4 +1,4 @@
-//! Payloads of frames.
+//! Encodes and decodes message payloads.
 
 use comity_proto::raft::v1::{Frame, LogEntry};
 use openraft::raft::{AppendEntriesRequest, VoteRequest};
@@ -7,19 +7,24 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 
-use crate::group::raft_types::{Entry, LogId, SnapshotMeta, TypeConfig, Vote};
-use crate::storage::entry_codec;
+use crate::replication::entry_codec;
+use crate::replication::types::{Entry, LogId, SnapshotMeta, TypeConfig, Vote};
 
-/// A request for a vote, or the question whether one would be granted.
+/// Maximum bytes of one message: the largest entry or a batch of small ones, with headers.
+pub(super) const MAX_MESSAGE_BYTES: usize = 32 << 20;
+/// Bytes of a snapshot in one message.
+pub(super) const SNAPSHOT_CHUNK_BYTES: usize = 1 << 20;
+
+/// A vote or pre-vote request.
 #[derive(Serialize, Deserialize)]
 pub(super) struct VoteMessage {
     pub(super) pre_vote: bool,
     pub(super) request: VoteRequest<TypeConfig>,
-    /// The leader whose process the candidate found to have ended, where that is why it stands.
+    /// The leader whose process the candidate found ended, if that is why it stands.
     pub(super) leader_gone: Option<u64>,
 }
 
-/// A request to append, without its entries: they are beside it, as the bytes of the log.
+/// An append request without its entries, which the frame carries as stored bytes.
 #[derive(Serialize, Deserialize)]
 struct AppendHeader {
     vote: Vote,
@@ -27,7 +32,7 @@ struct AppendHeader {
     leader_commit: Option<LogId>,
 }
 
-/// openraft's own request has no text form.
+/// A leadership transfer; openraft's own request cannot be serialized.
 #[derive(Serialize, Deserialize)]
 pub(super) struct TransferMessage {
     pub(super) from_leader: Vote,
@@ -35,14 +40,14 @@ pub(super) struct TransferMessage {
     pub(super) last_log_id: Option<LogId>,
 }
 
-/// Begins a snapshot.
+/// First message of a snapshot.
 #[derive(Serialize, Deserialize)]
 pub(super) struct SnapshotHeader {
     pub(super) vote: Vote,
     pub(super) meta: SnapshotMeta,
 }
 
-/// A message in whose name a broker speaks.
+/// A message that names its sender.
 pub(super) trait Vouched {
     /// The broker that must have sent it.
     fn sender(&self) -> u64;
@@ -57,22 +62,22 @@ impl Vouched for Vote {
 pub(super) fn encode<T: Serialize>(message: &T) -> Result<Frame, Status> {
     let payload =
         serde_json::to_vec(message).map_err(|error| Status::internal(format!("cannot be written: {error}")))?;
-    if payload.len() > super::MAX_MESSAGE_BYTES {
-        let text = format!("a message of {} bytes, allowed are {}", payload.len(), super::MAX_MESSAGE_BYTES);
+    if payload.len() > MAX_MESSAGE_BYTES {
+        let text = format!("a message of {} bytes, allowed are {}", payload.len(), MAX_MESSAGE_BYTES);
         return Err(Status::resource_exhausted(text));
     }
     Ok(Frame { payload, entries: Vec::new() })
 }
 
-/// A request to append: no entry is written again.
+/// Encodes an append request without re-encoding its entries.
 pub(super) fn encode_append(message: &AppendEntriesRequest<TypeConfig>) -> Result<Frame, Status> {
     let AppendEntriesRequest { vote, prev_log_id, entries, leader_commit } = message;
     let header = AppendHeader { vote: *vote, prev_log_id: *prev_log_id, leader_commit: *leader_commit };
     let mut frame = encode(&header)?;
     frame.entries = entries.iter().map(encode_entry).collect::<Result<_, _>>()?;
     let bytes = frame.entries.iter().map(|entry| entry.payload.len()).sum::<usize>();
-    if bytes > super::MAX_MESSAGE_BYTES {
-        let text = format!("entries of {bytes} bytes, allowed are {}", super::MAX_MESSAGE_BYTES);
+    if bytes > MAX_MESSAGE_BYTES {
+        let text = format!("entries of {bytes} bytes, allowed are {}", MAX_MESSAGE_BYTES);
         return Err(Status::resource_exhausted(text));
     }
     Ok(frame)
@@ -84,7 +89,7 @@ fn encode_entry(entry: &Entry) -> Result<LogEntry, Status> {
     Ok(LogEntry { term: entry.log_id.leader_id.term, index: entry.log_id.index, payload })
 }
 
-/// The request that [`encode_append`] wrote.
+/// Decodes the output of [`encode_append`].
 pub(super) fn decode_append(frame: Frame) -> Result<AppendEntriesRequest<TypeConfig>, Status> {
     let AppendHeader { vote, prev_log_id, leader_commit } = decode(&frame.payload)?;
     let entries = frame.entries.into_iter().map(|LogEntry { term, index, payload }| {
@@ -108,7 +113,7 @@ mod tests {
     use prost::Message as _;
 
     use super::*;
-    use crate::group::raft_types::Proposed;
+    use crate::replication::types::Proposed;
 
     fn at(index: u64) -> LogId {
         LogId::new(CommittedLeaderId::new(3), index)

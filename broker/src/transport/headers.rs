@@ -1,10 +1,11 @@
-//! What every message between brokers says beside its content: of which group it is, and for which life of the
-//! receiver's disk. A broker that lost its log must not answer for what it was before.
+//! Headers of every message between brokers: the sender's group and the receiver's incarnation. A broker that lost its
+//! log must not answer for its earlier incarnation.
 
 use tonic::Status;
 use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
 
-use crate::group::{GroupId, Incarnation, Standing};
+use crate::group::members::eligibility::Eligibility;
+use crate::replication::identity::{GroupId, Incarnation};
 
 const GROUP: &str = "comity-group";
 const TO: &str = "comity-to";
@@ -40,17 +41,17 @@ pub(super) fn outcast(mut status: Status, why: Outcast) -> Status {
     status
 }
 
-/// Whether a broker that is in no group becomes one of the caller's: a leader's messages reach it only in the life that
-/// the leader admitted.
+/// Whether a broker without a group joins the caller's group. Only a leader's messages do that, and only if they name
+/// the incarnation that the leader admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Adopts {
-    /// It does.
-    Yes,
-    /// The message is refused.
-    No,
+pub(super) enum GroupAdoption {
+    /// Join it.
+    Adopt,
+    /// Refuse the message.
+    Refuse,
 }
 
-/// Writes them.
+/// Writes the headers.
 pub(super) fn put(metadata: &mut MetadataMap, group: Option<&GroupId>, to: &Incarnation) {
     let mut insert = |key, text: &str| {
         // Both are hex digits.
@@ -64,28 +65,31 @@ pub(super) fn put(metadata: &mut MetadataMap, group: Option<&GroupId>, to: &Inca
     }
 }
 
-/// Refuses what is for another life of this disk, or of another group. A broker that is in no group yet takes the group
-/// of the leader that admitted it.
-pub(super) async fn check(metadata: &MetadataMap, standing: &Standing, adopts: Adopts) -> Result<(), Status> {
+/// Refuses a message for another incarnation or from another group; `adopts` governs a broker without a group.
+pub(super) async fn check(
+    metadata: &MetadataMap,
+    eligibility: &Eligibility,
+    adopts: GroupAdoption,
+) -> Result<(), Status> {
     let text = |key: &str| metadata.get(key).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
     let theirs = GroupId::from_wire(&text(GROUP));
-    if theirs.as_ref().is_some_and(|theirs| standing.replaces(theirs)) {
+    if theirs.as_ref().is_some_and(|theirs| eligibility.replaces(theirs)) {
         let text = "this broker's group was recovered from a copy of the caller's, and only one of them may go on";
         return Err(outcast(Status::failed_precondition(text), Outcast::Replaced));
     }
     let to = text(TO);
-    if to != standing.incarnation().as_str() {
-        let own = standing.incarnation();
+    if to != eligibility.incarnation().as_str() {
+        let own = eligibility.incarnation();
         return Err(Status::failed_precondition(format!(
             "this message is for incarnation {} of this broker, which is {own} now: its log was lost, and it has to be \
              admitted again",
             to.get(..8).unwrap_or("none")
         )));
     }
-    match (standing.group(), theirs) {
+    match (eligibility.group(), theirs) {
         (Some(own), Some(theirs)) if own == theirs => Ok(()),
-        (None, Some(theirs)) if adopts == Adopts::Yes => {
-            standing.adopt(theirs).await.map_err(|error| Status::internal(error.to_string()))
+        (None, Some(theirs)) if adopts == GroupAdoption::Adopt => {
+            eligibility.adopt(theirs).await.map_err(|error| Status::internal(error.to_string()))
         }
         (own, theirs) => {
             let name = |group: Option<GroupId>| group.map_or_else(|| "no group".to_owned(), |it| format!("group {it}"));

@@ -1,4 +1,4 @@
-//! What openraft sends, to one peer.
+//! Sends openraft messages to one peer.
 
 use std::future::Future;
 use std::io::Read as _;
@@ -13,36 +13,50 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
     TransferLeaderResponse, VoteRequest, VoteResponse,
 };
-use openraft::{OptionalSend, RPCTypes, RaftNetworkV2};
+use openraft::{OptionalSend, RPCTypes, RaftNetworkFactory, RaftNetworkV2};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Status};
 
-use super::frame::{self, SnapshotHeader, TransferMessage, VoteMessage};
-use super::headers;
-use super::peers::{Client, Lane, Peers, describe, never_connected, within};
-use super::stream_append::Exchange;
-use crate::group::MemberNode;
-use crate::group::raft_types::{LogId, SnapshotMeta, TypeConfig, Vote};
-use crate::storage::{Place, SnapshotHandle};
+use crate::replication::member::MemberNode;
+use crate::replication::types::{LogId, SnapshotMeta, TypeConfig, Vote};
+use crate::storage::{LogPosition, RaftSnapshot, SnapshotHandle};
+use crate::transport::frame::{self, SnapshotHeader, TransferMessage, VoteMessage};
+use crate::transport::headers;
+use crate::transport::peers::{Client, Lane, Peers, describe, never_connected, within};
+use crate::transport::stream_append::AppendExchange;
 
-/// openraft grants an append as long as a heartbeat; entries take longer, for they are written to disk.
+/// Minimum timeout of appends: openraft grants a heartbeat interval, but entries are written to disk.
 const APPEND_AT_LEAST: Duration = Duration::from_secs(2);
 /// Chunks read ahead of the network.
 const CHUNKS_AHEAD: usize = 4;
 
 /// Answers to a stream of appends, in order.
 type Answers<'s> = BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>>;
-type RaftSnapshot = openraft::type_config::alias::SnapshotOf<TypeConfig, SnapshotHandle>;
-
-/// One peer, for one purpose.
+/// One peer on one lane.
 pub(crate) struct PeerNetwork {
     peers: Peers,
     target: u64,
     node: MemberNode,
     lane: Lane,
+}
+
+impl RaftNetworkFactory<TypeConfig> for Peers {
+    type Network = PeerNetwork;
+
+    async fn new_client(&mut self, target: u64, node: &MemberNode) -> PeerNetwork {
+        PeerNetwork::new(self.clone(), target, node.clone(), Lane::Log)
+    }
+
+    async fn new_heartbeat_client(&mut self, target: u64, node: &MemberNode) -> PeerNetwork {
+        PeerNetwork::new(self.clone(), target, node.clone(), Lane::Heartbeat)
+    }
+
+    async fn new_snapshot_client(&mut self, target: u64, node: &MemberNode) -> PeerNetwork {
+        PeerNetwork::new(self.clone(), target, node.clone(), Lane::Snapshot)
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -97,7 +111,7 @@ impl PeerNetwork {
         )
         .await;
         if self.lane == Lane::Heartbeat {
-            self.peers.sign_of_life(self.target, &reply);
+            self.peers.note_heartbeat(self.target, &reply);
         }
         reply.and_then(|reply| frame::decode(&reply.payload)).map_err(|status| self.failed(method, timeout, &status))
     }
@@ -114,7 +128,7 @@ impl PeerNetwork {
             Code::DeadlineExceeded | Code::Cancelled => {
                 Timeout { action, id: self.peers.own_id(), target: self.target, timeout }.into()
             }
-            // A peer that is unreachable would count as granting a pre-vote.
+            // openraft counts an unreachable peer as granting a pre-vote.
             _ if matches!(method, Method::Vote) => NetworkError::from_string(reason).into(),
             Code::Unauthenticated | Code::PermissionDenied | Code::FailedPrecondition => {
                 Unreachable::from_string(reason).into()
@@ -124,13 +138,13 @@ impl PeerNetwork {
         }
     }
 
-    /// Opens a stream of appends. `timeout` is for the peer to take it up, and for each answer.
+    /// Opens a stream of appends; `timeout` bounds opening and each answer.
     async fn open_stream<S>(&self, requests: S, timeout: Duration) -> Result<Answers<'_>, RPCError<TypeConfig>>
     where
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
     {
         let mut client = self.client()?;
-        let exchange = Exchange::new(timeout);
+        let exchange = AppendExchange::new(timeout);
         let opened = client.stream_append(self.message(exchange.outgoing(requests)));
         let opened = tokio::time::timeout(timeout, opened).await.unwrap_or_else(|_| {
             Err(Status::deadline_exceeded(format!("no stream of appends within {} ms", timeout.as_millis())))
@@ -147,16 +161,16 @@ impl PeerNetwork {
         Ok(answers.boxed())
     }
 
-    /// Remembers how far the peer's log is on its disk.
+    /// Records how far the peer's log is on its disk.
     fn note_acknowledged(&self, acknowledged: Option<LogId>) {
         let Some(id) = acknowledged else { return };
-        let place = Place { term: id.leader_id.term, index: id.index };
-        self.peers.standing().note_acknowledged(self.target, &self.node.incarnation, place);
+        let place = LogPosition { term: id.leader_id.term, index: id.index };
+        self.peers.eligibility().note_acknowledged(self.target, &self.node.incarnation, place);
     }
 
-    /// Elections are off while this broker may not vote; one that had begun before asks nobody.
-    fn ask_only_with_standing(&self) -> Result<(), RPCError<TypeConfig>> {
-        if self.peers.standing().may_vote() {
+    /// Refuses to ask for votes while this broker may not vote: an election may have begun before.
+    fn ask_only_if_eligible(&self) -> Result<(), RPCError<TypeConfig>> {
+        if self.peers.eligibility().may_vote() {
             return Ok(());
         }
         Err(NetworkError::from_string("this broker does not vote yet".to_owned()).into())
@@ -183,7 +197,7 @@ impl PeerNetwork {
     }
 }
 
-/// Sends the file in chunks; ends early, without a last chunk, where the file cannot be read: the checksum tells.
+/// Sends the file in chunks. On a read error it stops early, which the checksum reveals.
 fn read_chunks(
     vote: Vote,
     meta: SnapshotMeta,
@@ -197,8 +211,8 @@ fn read_chunks(
         if sender.blocking_send(next).is_err() {
             return Ok(());
         }
-        let mut data = Vec::with_capacity(super::SNAPSHOT_CHUNK_BYTES);
-        (&mut file).take(super::SNAPSHOT_CHUNK_BYTES as u64).read_to_end(&mut data)?;
+        let mut data = Vec::with_capacity(frame::SNAPSHOT_CHUNK_BYTES);
+        (&mut file).take(frame::SNAPSHOT_CHUNK_BYTES as u64).read_to_end(&mut data)?;
         if data.is_empty() {
             return Ok(());
         }
@@ -249,7 +263,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         rpc: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        self.ask_only_with_standing()?;
+        self.ask_only_if_eligible()?;
         let leader_gone = self.peers.stands_after(&rpc);
         self.exchange(Method::Vote, &VoteMessage { pre_vote: false, request: rpc, leader_gone }, option.soft_ttl())
             .await
@@ -260,7 +274,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         rpc: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        self.ask_only_with_standing()?;
+        self.ask_only_if_eligible()?;
         let message = VoteMessage { pre_vote: true, request: rpc, leader_gone: None };
         self.exchange(Method::Vote, &message, option.soft_ttl()).await
     }

@@ -1,4 +1,4 @@
-//! Connections to the other brokers, made once and kept.
+//! Clients for the other brokers, with cached connections.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,32 +11,32 @@ use comity_proto::raft::v1::{
 };
 use comity_runtime::spiffe::{SpiffeId, TrustDomain};
 use comity_runtime::tls::{BrokerChannel, BrokerEndpoints, ChannelOptions, ClientTls, ConnectError, connect_with};
-use openraft::RaftNetworkFactory;
 use openraft::raft::{VoteRequest, VoteResponse};
 use tonic::{Request, Status, Streaming};
 
-use super::frame::{self, VoteMessage};
-use super::headers::{self, Outcast};
-use super::network::PeerNetwork;
-use super::reach::Reach;
-use crate::group::raft_types::TypeConfig;
-use crate::group::{ForwardReply, ForwardRequest, removed, replaced_by};
-use crate::group::{GroupId, MemberAddress, MemberNode, Standing};
+use crate::group::members::eligibility::{Eligibility, Halt};
+use crate::replication::identity::GroupId;
+use crate::replication::member::{MemberAddress, MemberNode};
+use crate::replication::types::TypeConfig;
+use crate::transport::forward::{ForwardReply, ForwardRequest};
+use crate::transport::frame::{self, VoteMessage};
+use crate::transport::headers::{self, Outcast};
+use crate::transport::reach::Reach;
 
 pub(super) type Client = RaftTransportClient<BrokerChannel>;
 
-/// What a connection is for. They are apart, so that a large message never holds up a sign of life.
+/// Purpose of a connection. Separate connections keep large messages from delaying heartbeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Lane {
     /// Log entries and votes.
     Log,
-    /// Signs of life.
+    /// Heartbeats.
     Heartbeat,
     /// Snapshots.
     Snapshot,
-    /// What followers hand to their leader.
+    /// Requests forwarded to the leader.
     Forward,
-    /// The stream by which a follower attends its leader. It is never idle, so nothing else should wait behind it.
+    /// The stream by which a follower notices the end of its leader. Always open, so it has its own connection.
     Attend,
 }
 
@@ -46,24 +46,24 @@ pub(super) enum Lane {
 pub(crate) struct CallError {
     peer: u64,
     reason: String,
-    /// False where no connection was made, so that the peer cannot have seen the call.
+    /// False if no connection was made, so that the peer cannot have seen the call.
     pub(crate) may_have_arrived: bool,
 }
 
 /// The other brokers. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Peers {
-    inner: Arc<Inner>,
+    inner: Arc<PeersInner>,
 }
 
-struct Inner {
+struct PeersInner {
     id: u64,
     trust_domain: TrustDomain,
     tls: ClientTls,
-    standing: Standing,
-    /// At most one a peer and lane; a group has few members.
+    eligibility: Eligibility,
+    /// One per peer and lane.
     clients: Mutex<BTreeMap<(u64, Lane), (String, Client)>>,
-    /// The term of this broker's last election after a leader whose process had ended, and that leader.
+    /// Term of this broker's last election after an ended leader, and that leader.
     stands_after: Mutex<Option<(u64, u64)>>,
     reach: Reach,
     /// Where tests lay lines that can be cut.
@@ -72,22 +72,22 @@ struct Inner {
 }
 
 impl Peers {
-    pub(super) fn standing(&self) -> &Standing {
-        &self.inner.standing
+    pub(super) fn eligibility(&self) -> &Eligibility {
+        &self.inner.eligibility
     }
 
-    /// What every message to a member says of its sender's group.
+    /// Group of this broker, for the headers.
     pub(super) fn group(&self) -> Option<GroupId> {
-        self.inner.standing.group()
+        self.inner.eligibility.group()
     }
 
-    pub(crate) fn new(id: u64, trust_domain: TrustDomain, tls: ClientTls, standing: Standing) -> Self {
+    pub(crate) fn new(id: u64, trust_domain: TrustDomain, tls: ClientTls, eligibility: Eligibility) -> Self {
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(PeersInner {
                 id,
                 trust_domain,
                 tls,
-                standing,
+                eligibility,
                 clients: Mutex::new(BTreeMap::new()),
                 stands_after: Mutex::new(None),
                 reach: Reach::default(),
@@ -97,22 +97,22 @@ impl Peers {
         }
     }
 
-    /// Takes note of what became of a sign of life.
-    pub(super) fn sign_of_life<T>(&self, peer: u64, outcome: &Result<T, Status>) {
+    /// Records the outcome of a heartbeat.
+    pub(super) fn note_heartbeat<T>(&self, peer: u64, outcome: &Result<T, Status>) {
         match outcome {
             Ok(_) => self.inner.reach.answered(peer),
             Err(status) => self.inner.reach.failed(peer, &describe(status)),
         }
     }
 
-    /// Stops this broker where a peer refuses it because it has no part in the group any more.
-    pub(super) fn heed(&self, peer: u64, status: &Status) {
+    /// Stops this broker if a peer refuses it because it no longer belongs to the group.
+    pub(crate) fn heed(&self, peer: u64, status: &Status) {
         let halt = match Outcast::of(status) {
-            Some(Outcast::Removed) => removed(self.inner.id),
-            Some(Outcast::Replaced) => replaced_by(self.inner.id, peer),
+            Some(Outcast::Removed) => Halt::removed(self.inner.id),
+            Some(Outcast::Replaced) => Halt::replaced_by(self.inner.id, peer),
             None => return,
         };
-        self.inner.standing.halt(halt);
+        self.inner.eligibility.halt(halt);
     }
 
     fn failed(&self, peer: u64, status: &Status) -> CallError {
@@ -120,8 +120,8 @@ impl Peers {
         failed(peer, status)
     }
 
-    /// Where a peer is dialled.
-    pub(crate) fn place(&self, peer: u64, address: &MemberAddress) -> String {
+    /// Address to dial for a peer.
+    pub(crate) fn dial_address(&self, peer: u64, address: &MemberAddress) -> String {
         #[cfg(test)]
         if let Some(line) = self.inner.lines.lock().unwrap_or_else(PoisonError::into_inner).get(&peer) {
             return line.clone();
@@ -143,7 +143,7 @@ impl Peers {
 
     /// A client for one peer; it connects at the first call, and again when the connection ends.
     pub(super) fn client(&self, peer: u64, address: &MemberAddress, lane: Lane) -> Result<Client, CallError> {
-        let place = self.place(peer, address);
+        let place = self.dial_address(peer, address);
         let mut clients = self.inner.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, client)) = clients.get(&(peer, lane))
             && *at == place
@@ -164,13 +164,13 @@ impl Peers {
         };
         let channel = connect_with(&endpoints, &self.inner.tls.clone().expecting(expected), options);
         let client = Client::new(channel)
-            .max_decoding_message_size(super::MAX_MESSAGE_BYTES)
-            .max_encoding_message_size(super::MAX_MESSAGE_BYTES);
+            .max_decoding_message_size(frame::MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(frame::MAX_MESSAGE_BYTES);
         clients.insert((peer, lane), (place, client.clone()));
         Ok(client)
     }
 
-    /// Asks a broker, which need not be a member, what it knows of this one and of the group.
+    /// Says hello to a broker, which need not be a member.
     pub(crate) async fn hello(
         &self,
         peer: u64,
@@ -191,7 +191,7 @@ impl Peers {
         request
     }
 
-    /// Hands something to the leader.
+    /// Forwards a request to the leader.
     pub(crate) async fn forward(
         &self,
         leader: u64,
@@ -213,7 +213,7 @@ impl Peers {
         Ok(reply.map_err(|status| self.failed(leader, &status))?.index)
     }
 
-    /// Attends a broker: the stream ends with its process, or with the line to it.
+    /// Opens a stream that ends with the peer's process or the connection.
     pub(crate) async fn attend(&self, broker: u64, node: &MemberNode) -> Result<Streaming<AttendResponse>, CallError> {
         let mut client = self.client(broker, &node.address, Lane::Attend)?;
         // No deadline: it is meant to last.
@@ -238,12 +238,12 @@ impl Peers {
         frame::decode(&reply.payload).map_err(|status| self.failed(peer, &status))
     }
 
-    /// Takes note of an election that is about to begin, so that its votes say why.
+    /// Records why an election is about to begin, so that its vote requests say so.
     pub(crate) fn stand_after(&self, leader: u64, term: u64) {
         *self.inner.stands_after.lock().unwrap_or_else(PoisonError::into_inner) = Some((term, leader));
     }
 
-    /// The leader that had ended, for a request for votes of such an election.
+    /// The ended leader, for a vote request of such an election.
     pub(super) fn stands_after(&self, request: &VoteRequest<TypeConfig>) -> Option<u64> {
         let stands = *self.inner.stands_after.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, leader) = stands.filter(|(term, _)| *term == request.vote.leader_id.term)?;
@@ -280,22 +280,6 @@ impl Peers {
     }
 }
 
-impl RaftNetworkFactory<TypeConfig> for Peers {
-    type Network = PeerNetwork;
-
-    async fn new_client(&mut self, target: u64, node: &MemberNode) -> PeerNetwork {
-        PeerNetwork::new(self.clone(), target, node.clone(), Lane::Log)
-    }
-
-    async fn new_heartbeat_client(&mut self, target: u64, node: &MemberNode) -> PeerNetwork {
-        PeerNetwork::new(self.clone(), target, node.clone(), Lane::Heartbeat)
-    }
-
-    async fn new_snapshot_client(&mut self, target: u64, node: &MemberNode) -> PeerNetwork {
-        PeerNetwork::new(self.clone(), target, node.clone(), Lane::Snapshot)
-    }
-}
-
 /// Makes a call with a deadline, which the peer learns as well.
 pub(super) async fn within<M, R, F>(
     timeout: Duration,
@@ -320,7 +304,7 @@ fn failed(peer: u64, status: &Status) -> CallError {
     CallError { peer, reason: describe(status), may_have_arrived: !never_connected(status) }
 }
 
-/// The reason at the bottom: tonic says only "transport error".
+/// Root cause of a status; tonic says only "transport error".
 pub(super) fn describe(status: &Status) -> String {
     ConnectError::behind(status).map_or_else(|| status.message().to_owned(), ToString::to_string)
 }
@@ -340,7 +324,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::group::Proposal;
+    use crate::replication::proposal::Proposal;
 
     async fn call(address: String) -> CallError {
         let ca = CertificateAuthority::create(TrustDomain::new("peers.test").unwrap(), std::time::SystemTime::now())
@@ -349,7 +333,7 @@ mod tests {
         let pem = ca.new_identity(&me, &[], Duration::from_secs(60), std::time::SystemTime::now()).unwrap();
         let source = IdentitySource::new(TlsIdentity::from_pem(&pem).unwrap());
         let tls = ClientTls::new(ca.roots().clone(), source.subscribe());
-        let peers = Peers::new(1, ca.trust_domain().clone(), tls, Standing::of_nothing(1));
+        let peers = Peers::new(1, ca.trust_domain().clone(), tls, Eligibility::without_disk(1));
         let address = MemberAddress { raft: address.clone(), client: address };
         let at = MemberNode { address, incarnation: crate::group::Incarnation::draw() };
         let proposal =

@@ -1,4 +1,4 @@
-//! Which peers answer: told once for each change, not for each message.
+//! Logs when a peer becomes unreachable or reachable again.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
-/// A peer that is silent for less may just be slow.
+/// Silence before a warning.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What is known of each peer from the signs of life that a leader sends.
+/// Unreachable peers, by heartbeats.
 #[derive(Default)]
 pub(super) struct Reach(Mutex<BTreeMap<u64, Silence>>);
 

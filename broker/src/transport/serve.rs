@@ -1,10 +1,10 @@
-//! What peers may call.
+//! The gRPC service of the Raft port.
 
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use comity_core::ClusterId;
-use comity_proto::raft::v1::raft_transport_server::RaftTransport;
+use comity_proto::raft::v1::raft_transport_server::{RaftTransport, RaftTransportServer};
 use comity_proto::raft::v1::{
     AttendRequest, AttendResponse, ExchangeClocksRequest, ExchangeClocksResponse, Frame, HelloRequest, HelloResponse,
     ReadIndexRequest, ReadIndexResponse, ReportSeenRequest, ReportSeenResponse, SnapshotChunk,
@@ -14,20 +14,21 @@ use openraft::raft::{AppendEntriesResponse, TransferLeaderRequest};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::authorise::Caller;
-use super::frame::{self, TransferMessage, VoteMessage};
-use super::headers::{self, Adopts, Outcast};
-use super::serve_snapshot;
-use super::stream_append::WINDOW;
 use crate::group::{Group, MAX_CLUSTERS_PER_REPORT};
+use crate::transport::calling_broker::CallingBroker;
+use crate::transport::frame::{self, TransferMessage, VoteMessage};
+use crate::transport::headers::Outcast;
+use crate::transport::headers::{self, GroupAdoption};
+use crate::transport::serve_snapshot;
+use crate::transport::stream_append::WINDOW;
 
-/// Callers open their stream again after this: a connection must not outlive its certificate by it.
+/// Maximum age of a stream; callers reopen it. Keeps connections from outliving their certificate.
 const LONGEST_STREAM: Duration = Duration::from_secs(600);
 
 /// The Raft port of one broker.
 pub struct RaftTransportService {
     group: Group,
-    /// One snapshot comes in at a time: each takes disk, and only the newest is of use.
+    /// Permits one incoming snapshot at a time.
     snapshots: Semaphore,
 }
 
@@ -36,35 +37,43 @@ impl RaftTransportService {
         Self { group, snapshots: Semaphore::new(1) }
     }
 
-    /// The broker that calls. One that was removed is not heard, though its certificate is good.
-    fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+    /// Authenticates the caller; refuses removed brokers, whose certificates may still be valid.
+    fn caller<T>(&self, request: &Request<T>) -> Result<CallingBroker, Status> {
         let inner = &self.group.inner;
-        let caller = Caller::of(request.extensions(), &inner.config.trust_domain, inner.certificate_time())?;
-        is_member(&self.group, caller)?;
+        let caller = CallingBroker::of(request.extensions(), &inner.config.trust_domain, inner.certificate_time())?;
+        check_not_removed(&self.group, caller)?;
         Ok(caller)
     }
 
-    /// The member that calls, in a message that is meant for this broker as it is now.
-    async fn member<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+    /// Authenticates a member and checks the headers.
+    async fn member<T>(&self, request: &Request<T>) -> Result<CallingBroker, Status> {
         let caller = self.caller(request)?;
-        headers::check(request.metadata(), &self.group.inner.standing, Adopts::No).await?;
+        headers::check(request.metadata(), &self.group.inner.eligibility, GroupAdoption::Refuse).await?;
         Ok(caller)
     }
 
-    /// The leader that calls; its group becomes this broker's where that has none yet.
-    async fn leader<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+    /// Authenticates the leader; a broker without a group joins the leader's group.
+    async fn leader<T>(&self, request: &Request<T>) -> Result<CallingBroker, Status> {
         let caller = self.caller(request)?;
-        headers::check(request.metadata(), &self.group.inner.standing, Adopts::Yes).await?;
-        may_append(&self.group)?;
+        headers::check(request.metadata(), &self.group.inner.eligibility, GroupAdoption::Adopt).await?;
+        check_may_append(&self.group)?;
         Ok(caller)
     }
 
-    fn votes(&self) -> Result<(), Status> {
-        if self.group.inner.standing.may_vote() {
+    fn check_may_vote(&self) -> Result<(), Status> {
+        if self.group.inner.eligibility.may_vote() {
             return Ok(());
         }
         Err(Status::failed_precondition("this broker does not vote yet: it has not found its place in the group"))
     }
+}
+
+/// The service for the Raft port. Serve it over [`comity_runtime::tls::incoming`]: it refuses every caller whose
+/// connection does not say who it is.
+pub fn service(group: &Group) -> RaftTransportServer<RaftTransportService> {
+    RaftTransportServer::new(RaftTransportService::new(group.clone()))
+        .max_decoding_message_size(frame::MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(frame::MAX_MESSAGE_BYTES)
 }
 
 #[tonic::async_trait]
@@ -93,7 +102,7 @@ impl RaftTransport for RaftTransportService {
 
     async fn vote(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
         let caller = self.member(&request).await?;
-        self.votes()?;
+        self.check_may_vote()?;
         let VoteMessage { pre_vote, mut request, leader_gone } = frame::decode(&request.into_inner().payload)?;
         caller.vouch(&request.vote)?;
         let raft = &self.group.inner.raft;
@@ -101,7 +110,7 @@ impl RaftTransport for RaftTransportService {
             if pre_vote {
                 return frame::encode(&self.group.inner.would_grant(&request, leader).await).map(Response::new);
             }
-            // The candidate's word alone lifts no lease.
+            // Checks for itself: the candidate's word does not lift the lease.
             request.leadership_transfer = self.group.inner.finds_gone(leader).await;
         }
         let reply = if pre_vote { raft.pre_vote(request).await } else { raft.vote(request).await };
@@ -110,7 +119,7 @@ impl RaftTransport for RaftTransportService {
 
     async fn transfer(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
         let caller = self.member(&request).await?;
-        self.votes()?;
+        self.check_may_vote()?;
         let TransferMessage { from_leader, to, last_log_id } = frame::decode(&request.into_inner().payload)?;
         caller.vouch(&from_leader)?;
         let message = TransferLeaderRequest::new(from_leader, to, last_log_id);
@@ -170,7 +179,7 @@ impl RaftTransport for RaftTransportService {
     async fn hello(&self, request: Request<HelloRequest>) -> Result<Response<HelloResponse>, Status> {
         let inner = &self.group.inner;
         // A removed broker is told so.
-        let caller = Caller::of(request.extensions(), &inner.config.trust_domain, inner.certificate_time())?;
+        let caller = CallingBroker::of(request.extensions(), &inner.config.trust_domain, inner.certificate_time())?;
         caller.is(request.get_ref().broker)?;
         self.group.serve_hello(request.get_ref()).await.map(Response::new)
     }
@@ -186,11 +195,11 @@ impl RaftTransport for RaftTransportService {
 }
 
 /// Appends what the leader sends.
-async fn append(group: &Group, caller: Caller, frame: Frame) -> Result<Frame, Status> {
+async fn append(group: &Group, caller: CallingBroker, frame: Frame) -> Result<Frame, Status> {
     let came = Instant::now();
     // Either may have changed since a stream was opened.
-    is_member(group, caller)?;
-    may_append(group)?;
+    check_not_removed(group, caller)?;
+    check_may_append(group)?;
     let message = frame::decode_append(frame)?;
     caller.vouch(&message.vote)?;
     group.inner.refuse_other_history(&message).map_err(Status::failed_precondition)?;
@@ -201,7 +210,7 @@ async fn append(group: &Group, caller: Caller, frame: Frame) -> Result<Frame, St
     frame::encode(&reply)
 }
 
-/// Ends when a stream must: with this broker's part in the group, or when it has lasted for long enough.
+/// Waits until a stream must end: at shutdown or `LONGEST_STREAM`.
 fn until_stopped(group: &Group) -> impl Future<Output = ()> + Send + 'static {
     let stop = group.inner.stop.clone();
     async move {
@@ -210,17 +219,17 @@ fn until_stopped(group: &Group) -> impl Future<Output = ()> + Send + 'static {
 }
 
 /// Refuses a broker that was removed, though its certificate is good.
-fn is_member(group: &Group, caller: Caller) -> Result<(), Status> {
-    if !group.inner.standing.is_removed(caller.broker()) {
+fn check_not_removed(group: &Group, caller: CallingBroker) -> Result<(), Status> {
+    if !group.inner.eligibility.is_removed(caller.broker()) {
         return Ok(());
     }
     let text = format!("broker {} was removed from this group", caller.broker());
     Err(headers::outcast(Status::permission_denied(text), Outcast::Removed))
 }
 
-/// Refuses entries while it is not known whether this broker's log is whole.
-fn may_append(group: &Group) -> Result<(), Status> {
-    if group.inner.standing.may_append() {
+/// Refuses entries until this broker's log is known to be whole.
+fn check_may_append(group: &Group) -> Result<(), Status> {
+    if group.inner.eligibility.may_append() {
         return Ok(());
     }
     let text = "this broker has just started, and the others have not confirmed yet that its log is whole";

@@ -1,4 +1,4 @@
-//! A snapshot on its way in.
+//! Receives a snapshot from the leader.
 
 use std::io;
 use std::time::Duration;
@@ -7,19 +7,17 @@ use comity_proto::raft::v1::SnapshotChunk;
 use openraft::Snapshot;
 use tonic::{Status, Streaming};
 
-use super::authorise::Caller;
-use super::frame::{self, SnapshotHeader};
-use crate::group::raft_types::{TypeConfig, Vote};
-use crate::storage::{IncomingSnapshot, SnapshotDir, SnapshotHandle};
+use crate::replication::types::Vote;
+use crate::storage::{IncomingSnapshot, RaftSnapshot, SnapshotDir};
+use crate::transport::calling_broker::CallingBroker;
+use crate::transport::frame::{self, SnapshotHeader};
 
-/// A sender that is silent for this long has gone.
+/// Timeout of the next chunk.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
 
-type RaftSnapshot = openraft::type_config::alias::SnapshotOf<TypeConfig, SnapshotHandle>;
-
-/// Writes the chunks into a temporary file. Whether it is whole shows when it is installed, by its checksum.
+/// Writes the chunks to a temporary file; installation checks its checksum.
 pub(super) async fn receive(
-    caller: Caller,
+    caller: CallingBroker,
     mut chunks: Streaming<SnapshotChunk>,
     dir: &SnapshotDir,
 ) -> Result<(Vote, RaftSnapshot), Status> {
@@ -30,8 +28,8 @@ pub(super) async fn receive(
     let mut incoming = blocking(move || dir.receive()).await?;
     let mut data = first.data;
     loop {
-        if data.len() > super::SNAPSHOT_CHUNK_BYTES {
-            let text = format!("data: {} bytes in one chunk, allowed are {}", data.len(), super::SNAPSHOT_CHUNK_BYTES);
+        if data.len() > frame::SNAPSHOT_CHUNK_BYTES {
+            let text = format!("data: {} bytes in one chunk, allowed are {}", data.len(), frame::SNAPSHOT_CHUNK_BYTES);
             return Err(Status::invalid_argument(text));
         }
         incoming = append(incoming, data).await?;

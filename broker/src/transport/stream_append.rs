@@ -1,12 +1,12 @@
-//! The log on its way to one follower: a stream of appends, answered in order.
+//! Replicates the log to one follower: a stream of appends, answered in order.
 //!
 //! ```text
 //!   consensus ─▶ requests ─▶ window ─▶ wire ─▶ follower: append, fsync
 //!   consensus ◀─ results  ◀─ deadline ◀─ wire ◀─────────┘
 //! ```
 //!
-//! The next append is on its way while the follower syncs the one before. The window bounds how many are: entries that
-//! wait for it share one message and one sync.
+//! The window bounds unanswered appends: the next one is sent while the follower syncs the previous; waiting entries
+//! share one message and one sync.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,23 +20,23 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tonic::{Status, Streaming};
 
-use super::frame;
-use crate::group::raft_types::{LogId, TypeConfig};
+use crate::replication::types::{LogId, TypeConfig};
+use crate::transport::frame;
 
-/// Appends that the follower has not answered yet.
+/// Maximum unanswered appends.
 pub(super) const WINDOW: usize = 2;
 
-/// What both directions of one stream share.
+/// Shared by both directions of one stream.
 #[derive(Clone)]
-pub(super) struct Exchange {
-    inner: Arc<Inner>,
+pub(super) struct AppendExchange {
+    inner: Arc<AppendExchangeInner>,
 }
 
-struct Inner {
+struct AppendExchangeInner {
     window: Semaphore,
-    /// Appends that are not answered yet.
+    /// Unanswered appends.
     sent: Mutex<VecDeque<Sent>>,
-    /// Why the requests ended early, where they did.
+    /// Why the requests ended early, if they did.
     failed: Mutex<Option<Status>>,
     /// Longest time between an append and its answer.
     limit: Duration,
@@ -57,7 +57,7 @@ impl Sent {
         Self { at: Instant::now(), prev, last: request.entries.last().map(|entry| entry.log_id).or(prev) }
     }
 
-    /// What the answer means to consensus.
+    /// Converts the answer to the result for consensus.
     fn answered(self, answer: AppendEntriesResponse<TypeConfig>) -> Result<StreamAppendResult<TypeConfig>, Status> {
         match (answer, self.prev) {
             (AppendEntriesResponse::Success, _) => Ok(Ok(self.last)),
@@ -71,10 +71,10 @@ impl Sent {
     }
 }
 
-impl Exchange {
+impl AppendExchange {
     pub(super) fn new(limit: Duration) -> Self {
         let (sent, failed) = (Mutex::default(), Mutex::default());
-        Self { inner: Arc::new(Inner { window: Semaphore::new(WINDOW), sent, failed, limit }) }
+        Self { inner: Arc::new(AppendExchangeInner { window: Semaphore::new(WINDOW), sent, failed, limit }) }
     }
 
     fn sent(&self) -> MutexGuard<'_, VecDeque<Sent>> {
@@ -85,7 +85,7 @@ impl Exchange {
         self.inner.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The requests as they are sent. Ends where one cannot be sent; [`Exchange::next`] then says why.
+    /// The requests as they are sent. Ends where one cannot be sent; [`AppendExchange::next`] then says why.
     pub(super) fn outgoing<S>(&self, requests: S) -> impl Stream<Item = Frame> + Send + 'static
     where
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,

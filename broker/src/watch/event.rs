@@ -1,12 +1,12 @@
-//! One object after a change, rendered once for all watchers, with what decides who may see it.
+//! Change events: one object after a change, rendered once for all watchers, with the keys that decide who may see it.
 
 use comity_core::reply::Change;
 use comity_core::{ClusterId, LeaseId, PeeringId, RequestId, State, TenantId};
 use comity_proto::v1;
 use comity_proto::v1::watch_event::Object;
 
-use crate::authorize::Viewer;
-use crate::convert::{cluster, lease, peering, request};
+use crate::api::authorize::Viewer;
+use crate::api::convert::{cluster, lease, peering, request};
 
 /// One object after a change.
 #[derive(Debug, Clone)]
@@ -15,7 +15,7 @@ pub struct Event {
     subject: Subject,
 }
 
-/// What an event is about, as far as it decides who may see it.
+/// Keys of an event that decide who may see it.
 #[derive(Debug, Clone)]
 enum Subject {
     Request { id: RequestId, tenant: TenantId, origin: ClusterId },
@@ -64,7 +64,7 @@ impl Event {
         Self { message: v1::WatchEvent { revision: state.revision, object: Some(object) }, subject }
     }
 
-    /// For a watcher that sees `viewer`'s part and, if `only` is set, wants just that request and its leases.
+    /// The event if `viewer` may see it and it matches `only`: a request and its leases.
     #[must_use]
     pub fn for_watcher(&self, viewer: &Viewer, only: Option<RequestId>) -> Option<v1::WatchEvent> {
         let (visible, about) = match &self.subject {
@@ -80,7 +80,7 @@ impl Event {
     }
 }
 
-/// The objects that changed, as they are now. What is gone was forgotten long after it ended: nobody waits for it.
+/// Renders changed objects as they are now. Deleted objects ended long before, so they need no event.
 pub(super) fn of_changes(state: &State, changes: &[Change]) -> Vec<Event> {
     changes
         .iter()
@@ -94,13 +94,13 @@ pub(super) fn of_changes(state: &State, changes: &[Change]) -> Vec<Event> {
         .collect()
 }
 
-/// All clusters, for a watcher that begins.
+/// All clusters, as the first part of a snapshot.
 pub fn clusters(state: &State, viewer: &Viewer, only: Option<RequestId>) -> Vec<v1::WatchEvent> {
     let clusters = state.clusters.keys().filter_map(|id| Event::cluster(state, id));
     clusters.filter_map(|event| event.for_watcher(viewer, only)).collect()
 }
 
-/// Everything else. A copy of the state is enough, so that nothing waits however much there is.
+/// Requests, leases and peerings: the rest of a snapshot. Works on a copy of the state, so that apply does not wait.
 pub fn objects(state: &State, viewer: &Viewer, only: Option<RequestId>) -> impl Iterator<Item = v1::WatchEvent> + Send {
     let requests = state.requests.keys().filter_map(|id| Event::request(state, *id));
     let leases = state.leases.keys().filter_map(|id| Event::lease(state, *id));

@@ -1,12 +1,12 @@
-//! The last changes, within a bound.
+//! Ring buffer of recent changes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use comity_policy::Bundle;
 
-use super::event::Event;
-use crate::errors::RpcError;
+use crate::api::rpc_error::RpcError;
+use crate::watch::event::Event;
 
 /// Everything that one revision changed.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub struct Batch {
     pub revision: u64,
     /// Objects as they are at this revision.
     pub events: Vec<Event>,
-    /// The bundle in force at this revision: what a watcher may see hangs on it.
+    /// The bundle in force at this revision: it decides what a watcher may see.
     pub policy: Option<Arc<Bundle>>,
 }
 
@@ -25,15 +25,15 @@ pub(super) struct Ring {
     batches: VecDeque<Arc<Batch>>,
     /// Events in all batches.
     events: usize,
-    most: usize,
+    max_events: usize,
     /// Revision before the first batch.
     before: u64,
     policy: Option<Arc<Bundle>>,
 }
 
 impl Ring {
-    pub(super) fn new(most: usize) -> Self {
-        Self { batches: VecDeque::new(), events: 0, most, before: 0, policy: None }
+    pub(super) fn new(max_events: usize) -> Self {
+        Self { batches: VecDeque::new(), events: 0, max_events, before: 0, policy: None }
     }
 
     pub(super) fn policy(&self) -> Option<Arc<Bundle>> {
@@ -41,11 +41,11 @@ impl Ring {
     }
 
     pub(super) fn push(&mut self, batch: Batch) {
-        // A change without events that anybody sees (a bundle) still has its place in the order.
+        // A change without events, such as a bundle, still counts.
         self.events += batch.events.len().max(1);
         self.policy.clone_from(&batch.policy);
         self.batches.push_back(Arc::new(batch));
-        while self.events > self.most
+        while self.events > self.max_events
             && self.batches.len() > 1
             && let Some(oldest) = self.batches.pop_front()
         {

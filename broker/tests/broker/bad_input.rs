@@ -1,7 +1,7 @@
-//! What is malformed, too large, stale, used up or foreign is refused with a reason, and loses nothing.
+//! Malformed, oversized, stale, reused or foreign input is refused with a reason and loses nothing.
 
+use comity_broker::api::join_secret;
 use comity_broker::group::Proposal;
-use comity_broker::join_secret;
 use comity_core::command::InviteCluster;
 use comity_core::{ClusterId, Command, Millis};
 use comity_proto::v1;

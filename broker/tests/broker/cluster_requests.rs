@@ -1,5 +1,4 @@
-//! An agent asks for GPUs with its cluster's certificate: for its own cluster and its own institution's tenants, no
-//! more.
+//! Agents may submit requests only for their own cluster and their institution's tenants.
 
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;

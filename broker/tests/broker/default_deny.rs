@@ -1,4 +1,4 @@
-//! Who may call what, from the wire: everybody else is refused.
+//! The authorization table over the wire: callers that it does not list are refused.
 
 use comity_proto::v1;
 use comity_proto::v1::agent_service_client::AgentServiceClient;
@@ -16,8 +16,8 @@ use tonic::{Code, Status};
 
 use crate::federation::{Federation, assert_refused, examples, identity_of, spec};
 
-/// Calls everything as one caller; each call's name and what the gate said: `Ok` if it was let through, whatever came
-/// then.
+/// Calls every RPC as one caller. Returns each name and the authorization result: `Ok` if permitted, whatever the
+/// outcome.
 async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Code>)> {
     fn gate<T>(reply: Result<T, Status>) -> Result<(), Code> {
         match reply {

@@ -1,5 +1,4 @@
-//! The wire's view of an agent: it says what an agent says, and sets nothing up. Real agents are tested with their
-//! crate and in `integration-tests`.
+//! A fake agent: speaks the protocol and sets nothing up. The agent's crate and `integration-tests` test real ones.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

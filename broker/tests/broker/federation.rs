@@ -26,7 +26,7 @@ use tonic::{Code, Status};
 /// Trust domain of the example policy.
 pub(crate) const DOMAIN: &str = "comity.example";
 
-/// A broker, its files, and what is needed to speak to it.
+/// A broker, its files, and its clients' credentials.
 pub(crate) struct Federation {
     home: TempDir,
     config: Config,
@@ -164,7 +164,7 @@ impl Federation {
 /// A join request with a fresh TLS key.
 pub(crate) fn join_request(cluster: &str, secret: &[u8], identity: &IdentityKey) -> (v1::JoinRequest, KeyAndCsr) {
     let key = KeyAndCsr::generate().unwrap();
-    let proof = identity.sign(comity_broker::rpc::federation::JOIN_PROOF_DOMAIN, &[key.csr.as_bytes()]);
+    let proof = identity.sign(comity_broker::api::rpc::federation_service::JOIN_PROOF_DOMAIN, &[key.csr.as_bytes()]);
     let request = v1::JoinRequest {
         cluster: cluster.to_owned(),
         secret: secret.to_vec(),
@@ -199,14 +199,14 @@ async fn local_listeners() -> (Listeners, MemberAddress) {
     (Listeners { client, raft }, address)
 }
 
-/// What a refused call says in its metadata.
+/// Error detail in the metadata of a refused call.
 pub(crate) fn detail(status: &Status) -> v1::ErrorDetail {
     let bytes = status.metadata().get_bin(comity_proto::ERROR_DETAIL_METADATA);
     let bytes = bytes.unwrap_or_else(|| panic!("no details: {status:?}")).to_bytes().unwrap();
     v1::ErrorDetail::decode(bytes).unwrap()
 }
 
-/// The call was refused with this code about this field and value, with a remedy.
+/// Asserts the code, field and value of a refusal, and that it has a remedy.
 pub(crate) fn assert_refused<T: std::fmt::Debug>(reply: Result<T, Status>, code: Code, field: &str, value: &str) {
     let status = reply.unwrap_err();
     let detail = detail(&status);

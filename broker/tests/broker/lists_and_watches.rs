@@ -1,4 +1,4 @@
-//! Pages, snapshots, resuming, and being told to begin again.
+//! Pages, snapshots, resuming, and `resync-required`.
 
 use comity_proto::v1;
 use comity_proto::v1::request_service_client::RequestServiceClient;

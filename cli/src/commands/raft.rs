@@ -252,9 +252,7 @@ impl RaftCommand {
             Self::Promote(BrokerArgs { id }) => {
                 session.print(&members_view(change_members(session, Change::Promote(v1::Promote { id: *id })).await?))
             }
-            Self::Remove(BrokerArgs { id }) => {
-                session.print(&members_view(remove(session, *id).await?))
-            }
+            Self::Remove(BrokerArgs { id }) => session.print(&members_view(remove(session, *id).await?)),
             Self::Replace(args) => session.print(&members_view(args.run(session).await?)),
             Self::TransferLeader(TransferArgs { id }) => {
                 let transfer = v1::TransferLeader { id: id.unwrap_or(0) };

@@ -1,8 +1,8 @@
-//! Disks that hang, fill up, or may not be written.
+//! Disks that hang, fill up, or are read-only.
 
 use super::*;
 
-/// A disk that hangs until this is dropped, also by a test that fails: the log's thread must end.
+/// Keeps a disk hanging until dropped, also by a failing test, so that the log's thread ends.
 struct Stalled(storage::DiskWatch);
 
 impl Stalled {
@@ -49,7 +49,7 @@ async fn a_leader_whose_disk_hangs_hands_over() {
     }
 }
 
-/// A small file system of its own, or nothing where this process may not mount one.
+/// A small file system; `None` if this process may not mount one.
 struct Mounted(std::path::PathBuf);
 
 fn mount(arguments: &[&str]) -> bool {
@@ -106,7 +106,7 @@ fn says_that_nothing_is_lost(text: &str, fault: &str) {
     assert!(!text.contains("damaged") && !text.contains("empty"), "{text}");
 }
 
-/// Fills what is left of a file system.
+/// Fills a file system.
 fn fill(dir: &Path) -> std::path::PathBuf {
     use std::io::Write as _;
     let path = dir.join("filler");

@@ -1,9 +1,9 @@
 //! Brokers that cannot reach each other, and leaders whose process has ended.
 
-use super::line::{CUT, Lines, Open, WHOLE};
 use super::*;
+use crate::group::tests::line::{CUT, Lines, Open, WHOLE};
 
-/// Three brokers with lines between them, and who leads.
+/// Three brokers, the lines between them, and the leader.
 async fn three_with_lines(federation: &Federation) -> (Vec<Broker>, Lines, usize) {
     let brokers = vec![federation.start(1).await, federation.start(2).await, federation.start(3).await];
     let lines = Lines::lay(federation, &brokers).await;
@@ -27,7 +27,7 @@ fn leads(broker: &Broker) -> bool {
     broker.group.leadership().borrow().is_leader()
 }
 
-/// How long it takes until `look` is true.
+/// Time until `look` is true.
 async fn until(what: &str, look: impl Fn() -> bool) -> Duration {
     let began = Instant::now();
     eventually(what, || async { look().then_some(()) }).await;
@@ -237,7 +237,7 @@ async fn a_follower_that_finds_its_leader_gone_alone_is_not_believed() {
     misled.group.inner.peers.lay_line(brokers[index].id, nobody.to_string());
     let vote = misled.group.inner.raft.metrics().borrow_watched().vote;
     let later = Instant::now() + SOON;
-    misled.group.inner.succeed(failover::Followed { leader: brokers[index].id, vote }, later).await;
+    misled.group.inner.stand_for_election(failover::Followed { leader: brokers[index].id, vote }, later).await;
     assert!(leads(&brokers[index]));
     assert!(brokers.iter().all(|broker| term(broker) == before), "an election was held");
     for broker in brokers {

@@ -1,4 +1,4 @@
-//! TCP from one broker to another that can be cut, each way by itself, as by a firewall that drops everything.
+//! TCP proxies between brokers that can drop all traffic, per direction, like a firewall.
 
 use std::net::SocketAddr;
 
@@ -9,20 +9,20 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-/// What passes.
+/// Directions that pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Open {
+pub(crate) struct Open {
     /// Calls.
-    pub(super) there: bool,
+    pub(crate) there: bool,
     /// Answers.
-    pub(super) back: bool,
+    pub(crate) back: bool,
 }
 
-pub(super) const WHOLE: Open = Open { there: true, back: true };
-pub(super) const CUT: Open = Open { there: false, back: false };
+pub(crate) const WHOLE: Open = Open { there: true, back: true };
+pub(crate) const CUT: Open = Open { there: false, back: false };
 
 /// The line from one broker to another.
-pub(super) struct Line {
+pub(crate) struct Line {
     address: String,
     open: watch::Sender<Open>,
     task: JoinHandle<()>,
@@ -51,11 +51,11 @@ impl Drop for Line {
 }
 
 /// Lines between all brokers, by caller and called.
-pub(super) struct Lines(BTreeMap<(u64, u64), Line>);
+pub(crate) struct Lines(BTreeMap<(u64, u64), Line>);
 
 impl Lines {
     /// Lays them; call it before the group is made, while nobody has called anybody.
-    pub(super) async fn lay(federation: &Federation, brokers: &[Broker]) -> Self {
+    pub(crate) async fn lay(federation: &Federation, brokers: &[Broker]) -> Self {
         let mut lines = BTreeMap::new();
         for from in brokers {
             for to in brokers.iter().filter(|to| to.id != from.id) {
@@ -68,7 +68,7 @@ impl Lines {
     }
 
     /// Sets the lines from and to one broker.
-    pub(super) fn set(&self, broker: u64, outgoing: Open, incoming: Open) {
+    pub(crate) fn set(&self, broker: u64, outgoing: Open, incoming: Open) {
         for ((from, to), line) in &self.0 {
             if *from == broker {
                 line.open.send_replace(outgoing);

@@ -1,9 +1,9 @@
-//! Brokers whose disk lost the log, or the end of it, and groups that were put together wrongly.
+//! Disks that lost the log or its end, and misassembled groups.
 
 use super::*;
 use crate::storage::{found_on, read_copy};
 
-/// How long nothing must happen, where nothing may.
+/// Observation time of tests that nothing happens.
 const QUIET: Duration = Duration::from_secs(3);
 
 fn wipe(federation: &Federation, id: u64) {
@@ -95,7 +95,7 @@ async fn a_wiped_broker_comes_back_by_itself_and_votes_once_it_has_caught_up() {
     }
     wipe(&federation, 1);
     let wiped = federation.start(1).await;
-    assert!(!wiped.group.inner.standing.may_vote(), "it votes before anybody admitted it");
+    assert!(!wiped.group.inner.eligibility.may_vote(), "it votes before anybody admitted it");
     brokers.insert(0, wiped);
     all_vote(&brokers).await;
     assert_eq!(same_everywhere(&brokers).await.0, 25);
@@ -121,7 +121,7 @@ async fn empty_brokers_never_found_a_group_because_they_met() {
     tokio::time::sleep(QUIET).await;
     for broker in &brokers {
         assert_eq!(broker.group.status().await.leader, None);
-        assert!(broker.group.inner.standing.group().is_none());
+        assert!(broker.group.inner.eligibility.group().is_none());
     }
     crash_all(brokers).await;
 }
@@ -284,10 +284,10 @@ async fn what_came_while_a_hello_was_underway_is_neither_lost_nor_ahead_of_the_l
     let (leader, follower) = (&brokers[index], &brokers[(index + 1) % 3]);
     changed(&leader.group, 1).await;
     let applied = same_everywhere(&brokers).await;
-    let before = follower.group.inner.applied_place();
+    let before = follower.group.inner.applied_position();
     let hello = comity_proto::raft::v1::HelloRequest {
         broker: follower.id,
-        incarnation: follower.group.inner.standing.incarnation().as_str().to_owned(),
+        incarnation: follower.group.inner.eligibility.incarnation().as_str().to_owned(),
         ..Default::default()
     };
     let early = leader.group.serve_hello(&hello).await.unwrap();
@@ -298,7 +298,7 @@ async fn what_came_while_a_hello_was_underway_is_neither_lost_nor_ahead_of_the_l
     assert!(matches!(judge(&early, before), hello::Answer::Fine(_)), "entries came while the leader answered");
     assert!(matches!(judge(&late, before), hello::Answer::Fine(_)), "entries were acknowledged before the answer came");
     // The same answer to a broker that had applied more before it asked.
-    let now = follower.group.inner.applied_place();
+    let now = follower.group.inner.applied_position();
     assert!(matches!(judge(&early, now), hello::Answer::Behind(_)));
     crash_all(brokers).await;
 }

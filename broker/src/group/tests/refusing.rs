@@ -1,4 +1,4 @@
-//! Leaders whose clock is off.
+//! Leaders with wrong clocks refuse certificates and hand over.
 
 use comity_runtime::tls::dial;
 use tokio::io::AsyncReadExt as _;

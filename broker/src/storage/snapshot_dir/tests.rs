@@ -5,7 +5,7 @@ use openraft::StoredMembership;
 use openraft::vote::leader_id_std::CommittedLeaderId;
 
 use super::*;
-use crate::group::raft_types::LogId;
+use crate::replication::types::LogId;
 
 fn at(index: u64) -> Replicated {
     let mut state = State::default();

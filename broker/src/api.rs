@@ -1,0 +1,12 @@
+//! The gRPC API for users and agents: services, authorization, conversion between messages and the core's types.
+
+pub mod agent_streams;
+pub mod authorize;
+pub mod caller;
+pub mod convert;
+pub mod idempotency;
+pub mod join_secret;
+pub mod paging;
+pub mod rpc;
+pub mod rpc_error;
+pub mod server;

@@ -1,0 +1,322 @@
+//! Authorization: one default-deny table of RPCs, with roles from the policy bundle in force. [`Viewer`] decides about
+//! single objects.
+
+use std::collections::BTreeSet;
+
+use comity_core::refusal::Code;
+use comity_core::{ClusterId, Refusal, TenantId};
+use comity_policy::{Bundle, Roles, TenantRole};
+
+use crate::api::caller::Caller;
+use crate::api::rpc_error::RpcError;
+
+/// Every RPC of the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "each is the RPC of the same name")]
+pub enum Rpc {
+    GetFederation,
+    InviteCluster,
+    Join,
+    RenewCertificate,
+    ListClusters,
+    GetCluster,
+    ListOffers,
+    GetOffer,
+    SubmitRequest,
+    GetRequest,
+    ListRequests,
+    CancelRequest,
+    ExplainRequest,
+    QuoteRequest,
+    GetLease,
+    ListLeases,
+    ReleaseLease,
+    RenewLease,
+    CheckpointLease,
+    GetPeering,
+    ListPeerings,
+    CheckPolicy,
+    ApplyPolicy,
+    GetPolicy,
+    Watch,
+    GetRaftStatus,
+    ChangeMembers,
+    RebaseTime,
+    Connect,
+}
+
+/// Kinds of callers in the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Who {
+    /// No authentication; the call may carry a secret.
+    Anyone,
+    /// A cluster.
+    Cluster,
+    /// A user with any role.
+    Member,
+    /// A user who may submit for some tenant.
+    Submitter,
+    /// A user who operates some institution.
+    Operator,
+    /// A maintainer of the federation; a bootstrap admin while no bundle is in force.
+    Admin,
+    /// A broker of the group.
+    Broker,
+}
+
+impl Rpc {
+    /// The authorization table.
+    const fn allows(self) -> &'static [Who] {
+        use Who::{Admin, Anyone, Broker, Cluster, Member, Operator, Submitter};
+        match self {
+            Self::GetFederation | Self::Join => &[Anyone],
+            Self::Connect => &[Cluster],
+            Self::RenewCertificate => &[Cluster, Member, Admin],
+            Self::ListClusters
+            | Self::GetCluster
+            | Self::ListOffers
+            | Self::GetOffer
+            | Self::GetRequest
+            | Self::ListRequests
+            | Self::GetLease
+            | Self::ListLeases
+            | Self::GetPeering
+            | Self::ListPeerings
+            | Self::Watch
+            | Self::ExplainRequest => &[Cluster, Member],
+            Self::QuoteRequest => &[Member],
+            // A cluster asks for its own pods, and gives back what they no longer need.
+            Self::SubmitRequest | Self::CancelRequest | Self::ReleaseLease => &[Cluster, Submitter],
+            Self::RenewLease | Self::CheckpointLease => &[Submitter],
+            Self::CheckPolicy | Self::GetPolicy => &[Member, Admin],
+            Self::ApplyPolicy | Self::ChangeMembers | Self::RebaseTime => &[Admin],
+            Self::InviteCluster => &[Operator, Admin],
+            Self::GetRaftStatus => &[Operator, Admin, Broker],
+        }
+    }
+}
+
+/// Checks the table. `bootstrap`: SPIFFE ids that count as maintainers while no bundle is in force.
+pub fn authorize(
+    rpc: Rpc,
+    caller: &Caller,
+    bundle: Option<&Bundle>,
+    bootstrap: &BTreeSet<String>,
+) -> Result<(), RpcError> {
+    let roles = roles_of(caller, bundle);
+    let is = |who: &Who| match (who, caller) {
+        (Who::Anyone, _) | (Who::Cluster, Caller::Cluster(..)) | (Who::Broker, Caller::Broker(_)) => true,
+        (Who::Member, Caller::User(_)) => !roles.is_empty(),
+        (Who::Submitter, Caller::User(_)) => roles.tenants.values().any(|role| *role >= TenantRole::Submitter),
+        (Who::Operator, Caller::User(_)) => !roles.institutions_operated.is_empty(),
+        (Who::Admin, Caller::User(id)) => {
+            roles.federation_admin || (bundle.is_none() && bootstrap.contains(&id.to_string()))
+        }
+        _ => false,
+    };
+    if rpc.allows().iter().any(is) {
+        return Ok(());
+    }
+    if *caller == Caller::Anonymous {
+        return Err(RpcError::Unauthenticated {
+            reason: "this call needs a client certificate",
+            remedy: "call with the certificate of a user or cluster of this federation",
+        });
+    }
+    Err(denied(format!("{} may not call {rpc:?}", caller.name()), bundle.is_some()).into())
+}
+
+/// Roles of a user; none for clusters and brokers.
+#[must_use]
+pub fn roles_of(caller: &Caller, bundle: Option<&Bundle>) -> Roles {
+    match (caller, bundle) {
+        (Caller::User(id), Some(bundle)) => bundle.roles_of(&id.to_string()),
+        _ => Roles::default(),
+    }
+}
+
+fn denied(reason: String, policy_in_force: bool) -> Refusal {
+    let remedy = if policy_in_force {
+        "ask a maintainer to give this id the role in the policy bundle"
+    } else {
+        "no policy bundle is in force: a bootstrap admin applies one with `comity policy apply DIRECTORY`"
+    };
+    Refusal::new(Code::PermissionDenied, reason, remedy)
+}
+
+/// The objects that a caller may see.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Viewer {
+    /// Sees everything.
+    all: bool,
+    /// Requests and leases of these tenants.
+    tenants: BTreeSet<TenantId>,
+    /// These clusters with their peerings, and the leases they borrow or lend.
+    clusters: BTreeSet<ClusterId>,
+    /// Clusters whose summaries and peerings are visible, but not their leases: those that a user's tenants belong
+    /// with.
+    related: BTreeSet<ClusterId>,
+    /// Sees the sums of all offers.
+    offers: bool,
+}
+
+impl Viewer {
+    /// View of `caller` under `bundle`.
+    #[must_use]
+    pub fn of(caller: &Caller, bundle: Option<&Bundle>) -> Self {
+        if let Caller::Cluster(_, cluster) = caller {
+            return Self { clusters: BTreeSet::from([cluster.clone()]), ..Self::default() };
+        }
+        let (roles, Some(bundle)) = (roles_of(caller, bundle), bundle) else { return Self::default() };
+        let institutions_of_tenants: BTreeSet<&str> = roles
+            .tenants
+            .keys()
+            .filter_map(|tenant| bundle.tenants.get(tenant))
+            .map(|tenant| tenant.spec.institution.as_str())
+            .collect();
+        let clusters_of = |is_theirs: &dyn Fn(&str) -> bool| -> BTreeSet<ClusterId> {
+            bundle
+                .enrollable_clusters()
+                .filter(|(_, institution)| is_theirs(institution))
+                .filter_map(|(cluster, _)| ClusterId::parse(cluster, "cluster").ok())
+                .collect()
+        };
+        Self {
+            all: roles.federation_admin,
+            tenants: roles.tenants.keys().filter_map(|tenant| TenantId::parse(tenant, "tenant").ok()).collect(),
+            clusters: clusters_of(&|institution| roles.institutions_operated.contains(institution)),
+            related: clusters_of(&|institution| institutions_of_tenants.contains(institution)),
+            offers: !roles.is_empty(),
+        }
+    }
+
+    /// Whether a cluster's summary may be seen.
+    #[must_use]
+    pub fn sees_cluster(&self, cluster: &ClusterId) -> bool {
+        self.all || self.clusters.contains(cluster) || self.related.contains(cluster)
+    }
+
+    /// Whether an offer may be seen, summed up.
+    #[must_use]
+    pub fn sees_offer(&self, cluster: &ClusterId) -> bool {
+        self.offers || self.sees_cluster(cluster)
+    }
+
+    /// Whether an offer may be seen node by node.
+    #[must_use]
+    pub fn sees_nodes(&self, cluster: &ClusterId) -> bool {
+        self.all || self.clusters.contains(cluster)
+    }
+
+    /// Whether a request may be seen.
+    #[must_use]
+    pub fn sees_request(&self, tenant: &TenantId, origin: &ClusterId) -> bool {
+        self.all || self.tenants.contains(tenant) || self.clusters.contains(origin)
+    }
+
+    /// Whether a lease may be seen.
+    #[must_use]
+    pub fn sees_lease(&self, tenant: &TenantId, origin: &ClusterId, donor: &ClusterId) -> bool {
+        self.sees_request(tenant, origin) || self.clusters.contains(donor)
+    }
+
+    /// Whether a peering may be seen.
+    #[must_use]
+    pub fn sees_peering(&self, origin: &ClusterId, donor: &ClusterId) -> bool {
+        self.sees_cluster(origin) || self.sees_cluster(donor)
+    }
+}
+
+/// Permits a user to submit for a tenant, and a cluster for tenants of its institution with itself as origin.
+pub fn may_submit(
+    caller: &Caller,
+    bundle: Option<&Bundle>,
+    tenant: &TenantId,
+    origin: &ClusterId,
+) -> Result<(), Refusal> {
+    if let Caller::Cluster(_, cluster) = caller {
+        return may_act_from(cluster, bundle, tenant, origin);
+    }
+    if roles_of(caller, bundle).may_submit(tenant.as_str()) {
+        return Ok(());
+    }
+    Err(denied(format!("{} may not submit for tenant {tenant}", caller.name()), bundle.is_some())
+        .at("spec.tenant", tenant))
+}
+
+/// Permits a cluster to act as origin for tenants of its institution.
+fn may_act_from(
+    cluster: &ClusterId,
+    bundle: Option<&Bundle>,
+    tenant: &TenantId,
+    origin: &ClusterId,
+) -> Result<(), Refusal> {
+    let refused = |reason: String, remedy: String| Err(Refusal::new(Code::PermissionDenied, reason, remedy));
+    if origin != cluster {
+        let reason = format!("cluster {cluster} may not act for requests from {origin}");
+        return refused(reason, format!("name {cluster} as the origin, or leave it to {origin} and its users"))
+            .map_err(|refusal| refusal.at("spec.origin", origin));
+    }
+    let Some(bundle) = bundle else {
+        return Err(denied(format!("cluster {cluster} belongs to no institution"), false));
+    };
+    let Some(institution) = bundle.institution_of_cluster(cluster.as_str()) else {
+        let reason = format!("no institution of the policy bundle has cluster {cluster}");
+        return refused(reason, "ask a maintainer to list it in `clusters` of its Institution document".to_owned())
+            .map_err(|refusal| refusal.at("spec.origin", origin));
+    };
+    if bundle.tenants.get(tenant.as_str()).is_some_and(|document| document.spec.institution == institution) {
+        return Ok(());
+    }
+    let reason = format!("cluster {cluster} of {institution} may not act for tenant {tenant}, which is not theirs");
+    refused(reason, format!("name a tenant of {institution}; its users ask for others with their own certificates"))
+        .map_err(|refusal| refusal.at("spec.tenant", tenant))
+}
+
+/// Permits changes to an object that `owner` submitted: by its owner as a submitter, by admins of the tenant, and by
+/// the origin cluster for tenants of its institution.
+pub fn may_change(
+    caller: &Caller,
+    bundle: Option<&Bundle>,
+    tenant: &TenantId,
+    origin: &ClusterId,
+    owner: &str,
+) -> Result<(), Refusal> {
+    if let Caller::Cluster(_, cluster) = caller {
+        return may_act_from(cluster, bundle, tenant, origin);
+    }
+    let roles = roles_of(caller, bundle);
+    let own = caller.name() == owner && roles.may_submit(tenant.as_str());
+    if own || roles.has_tenant_role(tenant.as_str(), TenantRole::Admin) {
+        return Ok(());
+    }
+    Err(denied(format!("{} is neither its owner nor an admin of tenant {tenant}", caller.name()), bundle.is_some()))
+}
+
+/// Permits a user to quote a tenant's request.
+pub fn may_view_tenant(caller: &Caller, bundle: Option<&Bundle>, tenant: &TenantId) -> Result<(), Refusal> {
+    if roles_of(caller, bundle).may_view(tenant.as_str()) {
+        return Ok(());
+    }
+    Err(denied(format!("{} has no role in tenant {tenant}", caller.name()), bundle.is_some()).at("spec.tenant", tenant))
+}
+
+/// Permits a user to invite a cluster.
+pub fn may_invite(caller: &Caller, bundle: Option<&Bundle>, cluster: &ClusterId) -> Result<(), Refusal> {
+    let bundle_says = match (caller, bundle) {
+        // A cluster that no document names is refused by the command itself, with a better reason.
+        (Caller::User(id), Some(bundle)) => {
+            bundle.may_invite(&id.to_string(), cluster.as_str())
+                || (roles_of(caller, Some(bundle)).federation_admin
+                    && bundle.institution_of_cluster(cluster.as_str()).is_none())
+        }
+        // Before a bundle is in force the command says that one must be applied.
+        (Caller::User(_), None) => true,
+        _ => false,
+    };
+    if bundle_says {
+        return Ok(());
+    }
+    Err(denied(format!("{} operates no institution that may enrol cluster {cluster}", caller.name()), bundle.is_some())
+        .at("cluster", cluster))
+}

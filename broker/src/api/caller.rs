@@ -1,0 +1,67 @@
+//! The authenticated caller: the SPIFFE id of its verified certificate.
+
+use std::time::SystemTime;
+
+use comity_core::{Actor, ClusterId};
+use comity_runtime::spiffe::{SpiffeId, SpiffeKind};
+use comity_runtime::tls::PeerInfo;
+
+use crate::api::rpc_error::RpcError;
+
+/// An authenticated caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Caller {
+    /// Showed no certificate.
+    Anonymous,
+    /// A person or program.
+    User(SpiffeId),
+    /// A cluster's agent.
+    Cluster(SpiffeId, ClusterId),
+    /// Another broker of the group.
+    Broker(SpiffeId),
+}
+
+impl Caller {
+    /// From the TLS handshake; refuses a certificate that has expired since.
+    pub fn of(peer: Option<&PeerInfo>, now: SystemTime) -> Result<Self, RpcError> {
+        let Some(PeerInfo { spiffe: Some(id), .. }) = peer else { return Ok(Self::Anonymous) };
+        if peer.is_some_and(|peer| peer.has_expired(now)) {
+            return Err(RpcError::Unauthenticated {
+                reason: "the certificate of this connection has ended",
+                remedy: "connect again with a fresh certificate; if there is none, join again or ask for a new one",
+            });
+        }
+        Ok(match id.kind() {
+            SpiffeKind::Broker(_) => Self::Broker(id.clone()),
+            SpiffeKind::User(_) => Self::User(id.clone()),
+            SpiffeKind::Cluster(name) => Self::Cluster(id.clone(), ClusterId::parse(name.as_str(), "certificate")?),
+        })
+    }
+
+    /// For logs and idempotency records.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Anonymous => "anonymous".to_owned(),
+            Self::User(id) | Self::Cluster(id, _) | Self::Broker(id) => id.to_string(),
+        }
+    }
+
+    /// The calling cluster, if it is one.
+    #[must_use]
+    pub fn cluster(&self) -> Option<&ClusterId> {
+        match self {
+            Self::Cluster(_, cluster) => Some(cluster),
+            Self::Anonymous | Self::User(_) | Self::Broker(_) => None,
+        }
+    }
+
+    /// The actor in log entries.
+    #[must_use]
+    pub fn actor(&self) -> Actor {
+        match self {
+            Self::Cluster(_, cluster) => Actor::Cluster(cluster.clone()),
+            other => Actor::User(other.name()),
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! Converts agent reports to commands, and desired states to messages.
+
+use comity_core::command::{
+    AckEnvelope, AdvertiseOffer, LeaseOutcome, OfferKeys, PeeringOutcome, RelayEnvelope, ReportLease, ReportPeering,
+};
+use comity_core::envelope::{Envelope, EnvelopeKey, Step};
+use comity_core::keys::{KeyBundle, Side};
+use comity_core::limits::{MAX_ENDPOINT_BYTES, MAX_ENDPOINTS, MAX_ENVELOPE_BYTES, MAX_MESSAGE_BYTES, MAX_POD_CIDRS};
+use comity_core::network::ClusterNetwork;
+use comity_core::peering::Peering;
+use comity_core::{ClusterId, Command, LeaseId, PeeringId, Refusal, State, Timestamp};
+use comity_proto::v1;
+use comity_proto::v1::agent_message::Body;
+
+use crate::api::convert::{offer, peering, required};
+
+/// Bytes of a failure's code.
+const MAX_CODE_BYTES: usize = 64;
+/// Bytes of a namespace or Secret name: a DNS subdomain.
+const MAX_NAME_BYTES: usize = 253;
+/// Bytes of an identity key's text.
+const MAX_IDENTITY_KEY_BYTES: usize = 64;
+
+/// Converts a report to a command; `caller` is the cluster of the certificate. Refuses hello and heartbeats.
+pub fn command(body: Body, caller: &ClusterId) -> Result<Command, Refusal> {
+    match body {
+        Body::Hello(_) | Body::Heartbeat(_) => Err(Refusal::invalid(
+            "message_id",
+            "",
+            "is set on a message that is not acknowledged",
+            "send hello once, first, and heartbeats with message_id 0",
+        )),
+        Body::Offer(offer) => {
+            let offer = offer::parse(offer, caller)?;
+            Ok(Command::AdvertiseOffer(AdvertiseOffer { cluster: caller.clone(), offer }))
+        }
+        Body::KeyBundle(bundle) => Ok(Command::OfferKeys(OfferKeys { bundle: key_bundle(bundle, caller)? })),
+        Body::Envelope(envelope) => Ok(Command::RelayEnvelope(RelayEnvelope { envelope: sealed(envelope, caller)? })),
+        Body::EnvelopeAck(ack) => {
+            let key = EnvelopeKey {
+                to: caller.clone(),
+                peering: PeeringId::parse(&ack.peering, "envelope_ack.peering")?,
+                epoch: ack.epoch,
+                lease: optional_lease(&ack.lease, "envelope_ack.lease")?,
+                step: Step::parse(&ack.step)?,
+                sequence: ack.sequence,
+            };
+            Ok(Command::AckEnvelope(AckEnvelope { key }))
+        }
+        Body::PeeringReport(report) => peering_report(report, caller).map(Command::ReportPeering),
+        Body::LeaseReport(report) => lease_report(report, caller).map(Command::ReportLease),
+    }
+}
+
+fn key_bundle(bundle: v1::KeyBundle, caller: &ClusterId) -> Result<KeyBundle, Refusal> {
+    own("key_bundle.cluster", &bundle.cluster, caller)?;
+    let side = match v1::Side::try_from(bundle.side) {
+        Ok(v1::Side::Origin) => Side::Origin,
+        Ok(v1::Side::Donor) => Side::Donor,
+        Ok(v1::Side::Unspecified) | Err(_) => {
+            return Err(Refusal::invalid(
+                "key_bundle.side",
+                bundle.side,
+                "is not a side",
+                "use SIDE_ORIGIN (1) or SIDE_DONOR (2)",
+            ));
+        }
+    };
+    if bundle.identity_key.len() > MAX_IDENTITY_KEY_BYTES {
+        return Err(Refusal::invalid(
+            "key_bundle.identity_key",
+            &bundle.identity_key,
+            "is too long",
+            "send ed25519: and base64 of 32 bytes",
+        ));
+    }
+    if bundle.endpoints.len() > MAX_ENDPOINTS {
+        return Err(Refusal::invalid(
+            "key_bundle.endpoints",
+            bundle.endpoints.len(),
+            "candidates are too many",
+            format!("send at most {MAX_ENDPOINTS}"),
+        ));
+    }
+    let bundle = KeyBundle {
+        peering: PeeringId::parse(&bundle.peering, "key_bundle.peering")?,
+        epoch: bundle.epoch,
+        cluster: caller.clone(),
+        side,
+        wireguard_public: bundle.wireguard_public.into(),
+        hpke_public: bundle.hpke_public.into(),
+        endpoints: bundle.endpoints,
+        identity_key: bundle.identity_key,
+        voucher: bundle.voucher.into(),
+        signature: bundle.signature.into(),
+        network: bundle.network.map(network).transpose()?,
+    };
+    bundle.check()?;
+    Ok(bundle)
+}
+
+/// Parses a network within size limits; `ClusterNetwork::check` validates the rest.
+fn network(network: v1::ClusterNetwork) -> Result<ClusterNetwork, Refusal> {
+    let field = |name: &str| format!("key_bundle.network.{name}");
+    if network.pod_cidrs.len() > MAX_POD_CIDRS {
+        return Err(Refusal::invalid(
+            &field("pod_cidrs"),
+            network.pod_cidrs.len(),
+            "ranges are too many",
+            format!("send at most {MAX_POD_CIDRS}"),
+        ));
+    }
+    bounded(&field("api_server"), &network.api_server, MAX_ENDPOINT_BYTES)?;
+    Ok(ClusterNetwork {
+        pod_cidrs: network.pod_cidrs,
+        api_server: network.api_server,
+        liqo_cluster_id: network.liqo_cluster_id,
+        liqo_version: network.liqo_version,
+        tun: network.tun,
+        liqo_network: network.liqo_network,
+    })
+}
+
+fn sealed(envelope: v1::Envelope, caller: &ClusterId) -> Result<Envelope, Refusal> {
+    own("envelope.from", &envelope.from, caller)?;
+    if envelope.ciphertext.len() > MAX_ENVELOPE_BYTES {
+        return Err(Refusal::invalid(
+            "envelope.ciphertext",
+            format!("{} bytes", envelope.ciphertext.len()),
+            "is too large",
+            format!("send at most {MAX_ENVELOPE_BYTES} bytes"),
+        ));
+    }
+    let envelope = Envelope {
+        key: EnvelopeKey {
+            to: ClusterId::parse(&envelope.to, "envelope.to")?,
+            peering: PeeringId::parse(&envelope.peering, "envelope.peering")?,
+            epoch: envelope.epoch,
+            lease: optional_lease(&envelope.lease, "envelope.lease")?,
+            step: Step::parse(&envelope.step)?,
+            sequence: envelope.sequence,
+        },
+        from: caller.clone(),
+        encapsulated_key: envelope.encapsulated_key.into(),
+        ciphertext: envelope.ciphertext.into(),
+        expires_at: Timestamp(envelope.expires_at_ms),
+    };
+    envelope.check()?;
+    Ok(envelope)
+}
+
+fn peering_report(report: v1::PeeringReport, caller: &ClusterId) -> Result<ReportPeering, Refusal> {
+    use v1::peering_report::Outcome;
+    let outcome =
+        required(report.outcome, "peering_report.outcome", "use authenticated, established, failed or closed")?;
+    let outcome = match outcome {
+        Outcome::Authenticated(_) => PeeringOutcome::Authenticated,
+        Outcome::Established(established) => PeeringOutcome::Established { rtt_us: established.rtt_us },
+        Outcome::Closed(_) => PeeringOutcome::Closed,
+        Outcome::Failed(failed) => {
+            bounded("peering_report.failed.code", &failed.code, MAX_CODE_BYTES)?;
+            bounded("peering_report.failed.message", &failed.message, MAX_MESSAGE_BYTES)?;
+            PeeringOutcome::Failed { code: failed.code, message: failed.message }
+        }
+    };
+    let peering = PeeringId::parse(&report.peering, "peering_report.peering")?;
+    Ok(ReportPeering { cluster: caller.clone(), peering, epoch: report.epoch, outcome })
+}
+
+fn lease_report(report: v1::LeaseReport, caller: &ClusterId) -> Result<ReportLease, Refusal> {
+    use v1::lease_report::Outcome;
+    let outcome = match required(report.outcome, "lease_report.outcome", "use ready, failed, clean or checkpointed")? {
+        Outcome::Clean(_) => LeaseOutcome::Clean,
+        Outcome::Checkpointed(_) => LeaseOutcome::Checkpointed,
+        Outcome::Ready(ready) => {
+            bounded("lease_report.ready.namespace", &ready.namespace, MAX_NAME_BYTES)?;
+            bounded("lease_report.ready.secret_name", &ready.secret_name, MAX_NAME_BYTES)?;
+            LeaseOutcome::Ready { namespace: ready.namespace, secret_name: ready.secret_name }
+        }
+        Outcome::Failed(failed) => {
+            bounded("lease_report.failed.code", &failed.code, MAX_CODE_BYTES)?;
+            bounded("lease_report.failed.message", &failed.message, MAX_MESSAGE_BYTES)?;
+            LeaseOutcome::Failed { code: failed.code, message: failed.message }
+        }
+    };
+    let lease = LeaseId::parse(&report.lease, "lease_report.lease")?;
+    Ok(ReportLease { cluster: caller.clone(), lease, fencing_token: report.fencing_token, outcome })
+}
+
+fn own(field: &str, named: &str, caller: &ClusterId) -> Result<(), Refusal> {
+    if named == caller.as_str() {
+        return Ok(());
+    }
+    Err(Refusal::invalid(
+        field,
+        named,
+        "is not the cluster of the caller's certificate",
+        format!("speak only for {caller}"),
+    ))
+}
+
+fn bounded(field: &str, text: &str, max: usize) -> Result<(), Refusal> {
+    if text.len() <= max {
+        return Ok(());
+    }
+    Err(Refusal::invalid(field, text, "is too long", format!("send at most {max} bytes")))
+}
+
+fn optional_lease(text: &str, field: &str) -> Result<Option<LeaseId>, Refusal> {
+    if text.is_empty() { Ok(None) } else { LeaseId::parse(text, field).map(Some) }
+}
+
+/// Desired state of `cluster`, without its leases.
+#[must_use]
+pub fn desired_without_leases(state: &State, cluster: &ClusterId) -> v1::DesiredState {
+    v1::DesiredState {
+        revision: state.revision,
+        log_time_ms: state.log_time.0,
+        leases: Vec::new(),
+        peerings: state.peerings_of(cluster).map(|(id, held)| directive(state, cluster, id, held)).collect(),
+        envelopes: state.envelopes_for(cluster).map(envelope_to_proto).collect(),
+    }
+}
+
+fn directive(state: &State, cluster: &ClusterId, id: PeeringId, held: &Peering) -> v1::PeeringDirective {
+    let other = if held.origin == *cluster { &held.donor } else { &held.origin };
+    let member = state.clusters.get(other);
+    let institution = member.map_or_else(String::new, |member| member.institution.to_string());
+    let keys = state
+        .policy
+        .as_ref()
+        .and_then(|record| record.bundle.institutions.get(&institution))
+        .map(|document| document.spec.signing_keys.iter().map(crate::api::convert::ed25519_text).collect())
+        .unwrap_or_default();
+    v1::PeeringDirective {
+        peering: Some(peering::to_proto(id, held)),
+        origin_keys: held.origin_keys.as_ref().map(key_bundle_to_proto),
+        donor_keys: held.donor_keys.as_ref().map(key_bundle_to_proto),
+        peer_identity_key: member.map_or_else(String::new, |member| member.identity_key.clone()),
+        peer_institution: institution,
+        peer_institution_keys: keys,
+        reported_established: held.side_of(cluster).is_some_and(|side| held.established.contains(&side)),
+    }
+}
+
+fn key_bundle_to_proto(bundle: &KeyBundle) -> v1::KeyBundle {
+    v1::KeyBundle {
+        peering: bundle.peering.to_string(),
+        epoch: bundle.epoch,
+        cluster: bundle.cluster.to_string(),
+        side: match bundle.side {
+            Side::Origin => v1::Side::Origin.into(),
+            Side::Donor => v1::Side::Donor.into(),
+        },
+        wireguard_public: bundle.wireguard_public.0.clone(),
+        hpke_public: bundle.hpke_public.0.clone(),
+        endpoints: bundle.endpoints.clone(),
+        identity_key: bundle.identity_key.clone(),
+        voucher: bundle.voucher.0.clone(),
+        signature: bundle.signature.0.clone(),
+        network: bundle.network.as_ref().map(network_to_proto),
+    }
+}
+
+fn network_to_proto(network: &ClusterNetwork) -> v1::ClusterNetwork {
+    v1::ClusterNetwork {
+        pod_cidrs: network.pod_cidrs.clone(),
+        api_server: network.api_server.clone(),
+        liqo_cluster_id: network.liqo_cluster_id.clone(),
+        liqo_version: network.liqo_version.clone(),
+        tun: network.tun,
+        liqo_network: network.liqo_network,
+    }
+}
+
+fn envelope_to_proto(envelope: &Envelope) -> v1::Envelope {
+    v1::Envelope {
+        peering: envelope.key.peering.to_string(),
+        epoch: envelope.key.epoch,
+        lease: envelope.key.lease.map_or_else(String::new, |lease| lease.to_string()),
+        step: envelope.key.step.as_str().to_owned(),
+        sequence: envelope.key.sequence,
+        from: envelope.from.to_string(),
+        to: envelope.key.to.to_string(),
+        encapsulated_key: envelope.encapsulated_key.0.clone(),
+        ciphertext: envelope.ciphertext.0.clone(),
+        expires_at_ms: envelope.expires_at.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(body: Body) -> Refusal {
+        let caller = ClusterId::parse("campus", "cluster").expect("a label");
+        command(body, &caller).expect_err("it is bad")
+    }
+
+    fn keys() -> v1::KeyBundle {
+        v1::KeyBundle {
+            peering: "peer-1".into(),
+            epoch: 1,
+            cluster: "campus".into(),
+            side: 1,
+            wireguard_public: vec![1; 32],
+            hpke_public: vec![2; 32],
+            identity_key: "ed25519:x".into(),
+            signature: vec![3; 64],
+            network: Some(v1::ClusterNetwork {
+                pod_cidrs: vec!["10.44.0.0/16".into(), "10.45.0.0/16".into()],
+                api_server: "10.0.0.7:6443".into(),
+                liqo_cluster_id: "campus".into(),
+                liqo_version: "v1.2.0".into(),
+                tun: true,
+                liqo_network: true,
+            }),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_bundle_goes_on_as_it_came_because_it_is_signed() {
+        let caller = ClusterId::parse("campus", "cluster").expect("a label");
+        for bundle in [keys(), v1::KeyBundle { network: None, ..keys() }] {
+            let parsed = key_bundle(bundle.clone(), &caller).expect("it is good");
+            assert_eq!(key_bundle_to_proto(&parsed), bundle);
+        }
+    }
+
+    #[test]
+    fn networks_that_cannot_be_are_refused() {
+        let with = |change: fn(&mut v1::ClusterNetwork)| {
+            let mut bundle = keys();
+            bundle.network.as_mut().map(change).expect("it has one");
+            Body::KeyBundle(bundle)
+        };
+        for (body, field) in [
+            (with(|n| n.pod_cidrs = vec!["10.0.0.0/24".into(); 9]), "key_bundle.network.pod_cidrs"),
+            (with(|n| n.pod_cidrs.push("10.44.1.0/24".into())), "key_bundle.network.pod_cidrs[2]"),
+            (with(|n| n.api_server = "x".repeat(263)), "key_bundle.network.api_server"),
+            (with(|n| n.api_server = "10.0.0.7".into()), "key_bundle.network.api_server"),
+            (with(|n| n.liqo_cluster_id = "No!".into()), "key_bundle.network.liqo_cluster_id"),
+            (with(|n| n.liqo_version = "\n".into()), "key_bundle.network.liqo_version"),
+        ] {
+            let refusal = refused(body);
+            assert_eq!(refusal.field, field, "{refusal}");
+            assert!(!refusal.remedy.is_empty());
+        }
+    }
+
+    #[test]
+    fn reports_of_others_and_unknown_values_are_refused() {
+        let keys = v1::KeyBundle { peering: "peer-1".into(), cluster: "campus".into(), side: 1, ..Default::default() };
+        let envelope = v1::Envelope {
+            from: "campus".into(),
+            to: "centre".into(),
+            peering: "peer-1".into(),
+            step: "psk".into(),
+            sequence: 1,
+            encapsulated_key: vec![0; 32],
+            ciphertext: vec![0; 64],
+            ..Default::default()
+        };
+        let long = v1::lease_report::Failed { code: "x".into(), message: "y".repeat(513) };
+        for (body, field) in [
+            (Body::KeyBundle(v1::KeyBundle { cluster: "centre".into(), ..keys.clone() }), "key_bundle.cluster"),
+            (Body::KeyBundle(v1::KeyBundle { side: 0, ..keys.clone() }), "key_bundle.side"),
+            (Body::KeyBundle(v1::KeyBundle { side: 7, ..keys.clone() }), "key_bundle.side"),
+            (
+                Body::KeyBundle(v1::KeyBundle { endpoints: vec!["a:1".into(); 9], ..keys.clone() }),
+                "key_bundle.endpoints",
+            ),
+            (Body::KeyBundle(keys), "key_bundle.wireguard_public"),
+            (Body::Envelope(v1::Envelope { from: "centre".into(), ..envelope.clone() }), "envelope.from"),
+            (Body::Envelope(v1::Envelope { step: "password".into(), ..envelope.clone() }), "envelope.step"),
+            (
+                Body::Envelope(v1::Envelope { ciphertext: vec![0; MAX_ENVELOPE_BYTES + 1], ..envelope }),
+                "envelope.ciphertext",
+            ),
+            (
+                Body::PeeringReport(v1::PeeringReport { peering: "peer-1".into(), ..Default::default() }),
+                "peering_report.outcome",
+            ),
+            (
+                Body::LeaseReport(v1::LeaseReport { lease: "lease-1".into(), ..Default::default() }),
+                "lease_report.outcome",
+            ),
+            (
+                Body::LeaseReport(v1::LeaseReport {
+                    lease: "lease-1".into(),
+                    outcome: Some(v1::lease_report::Outcome::Failed(long)),
+                    ..Default::default()
+                }),
+                "lease_report.failed.message",
+            ),
+            (Body::EnvelopeAck(v1::EnvelopeAck { peering: "7".into(), ..Default::default() }), "envelope_ack.peering"),
+        ] {
+            let refusal = refused(body);
+            assert_eq!(refusal.field, field, "{refusal}");
+            assert!(!refusal.remedy.is_empty());
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Converts explanations and quotes of requests.
+
+use comity_core::demand::RequestSpec;
+use comity_core::explain::{Explanation, QueuePosition, ReclaimedLease, Reclaims};
+use comity_core::feasibility::DonorVerdict;
+use comity_core::{ClusterId, LeaseId, TenantId, Timestamp};
+use comity_proto::v1;
+
+/// Each donor's verdict.
+#[must_use]
+pub fn verdicts(explanation: &Explanation) -> Vec<v1::DonorVerdict> {
+    explanation.donors.iter().map(verdict).collect()
+}
+
+/// Converts to the API message.
+#[must_use]
+pub fn standing_to_proto(standing: &QueuePosition, spec: &RequestSpec) -> v1::QueueStanding {
+    let reserved = standing.reserved.as_ref();
+    let (earliest_ms, earliest_donor) = earliest(standing.earliest.as_ref());
+    v1::QueueStanding {
+        place: u32::try_from(standing.place).unwrap_or(u32::MAX),
+        waiting: u32::try_from(standing.waiting).unwrap_or(u32::MAX),
+        share_ppm: standing.share_ppm,
+        entitled_ppm: standing.entitled_ppm,
+        reserved_for: reserved.map_or_else(String::new, |reserved| reserved.request.to_string()),
+        reserved_from_ms: reserved.map_or(0, |reserved| reserved.at.0),
+        reserved_donor: reserved.map_or_else(String::new, |reserved| names(&reserved.donors)),
+        earliest_ms,
+        earliest_donor,
+        too_late: too_late(earliest_ms, spec.start_by),
+    }
+}
+
+/// For the API. `seen` returns the tenant of a lease that the caller may see; other leases stay
+/// anonymous.
+#[must_use]
+pub fn reclaims_to_proto<'s>(reclaims: &Reclaims, seen: impl Fn(LeaseId) -> Option<&'s TenantId>) -> v1::Reclaims {
+    let told = |told: &ReclaimedLease| {
+        let tenant = seen(told.lease);
+        v1::ReclaimedLease {
+            lease: tenant.map_or_else(String::new, |_| told.lease.to_string()),
+            tenant: tenant.map_or_else(String::new, ToString::to_string),
+            priority: told.priority.as_ref().map_or_else(String::new, ToString::to_string),
+            gpus_milli: told.gpus_milli,
+            notice_ms: told.notice.0,
+            until_ms: told.until.map_or(0, |until| until.0),
+        }
+    };
+    v1::Reclaims {
+        donor: reclaims.donor.to_string(),
+        given: reclaims.given,
+        move_aside: reclaims.move_aside,
+        gpus_milli: reclaims.gpus_milli(),
+        until_ms: reclaims.until().map_or(0, |until| until.0),
+        leases: reclaims.leases.iter().map(told).collect(),
+    }
+}
+
+/// Whether a request fails before its earliest start.
+#[must_use]
+pub fn too_late(earliest_ms: u64, start_by: Option<Timestamp>) -> bool {
+    start_by.is_some_and(|closes| earliest_ms >= closes.0)
+}
+
+/// When and where a request could start, as the API has it.
+#[must_use]
+pub fn earliest(earliest: Option<&(Timestamp, Vec<ClusterId>)>) -> (u64, String) {
+    earliest.map_or_else(Default::default, |(at, donors)| (at.0, names(donors)))
+}
+
+fn names(donors: &[ClusterId]) -> String {
+    donors.iter().map(ClusterId::as_str).collect::<Vec<_>>().join(", ")
+}
+
+fn verdict(verdict: &DonorVerdict) -> v1::DonorVerdict {
+    let donor = verdict.donor.to_string();
+    match &verdict.obstacle {
+        None => v1::DonorVerdict { donor, fits: true, ..v1::DonorVerdict::default() },
+        Some(obstacle) => v1::DonorVerdict {
+            donor,
+            fits: false,
+            code: obstacle.code.clone(),
+            reason: obstacle.reason.clone(),
+            unblock: obstacle.unblock.clone(),
+            by: obstacle.by.clone(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use comity_core::{Millis, PriorityName};
+
+    use super::*;
+
+    #[test]
+    fn a_start_at_or_after_the_end_of_the_window_is_too_late() {
+        let closes = Some(Timestamp(2_000));
+        assert_eq!([1_999, 2_000, 2_001].map(|at| too_late(at, closes)), [false, true, true]);
+        assert!(!too_late(u64::MAX, None) && !too_late(0, None));
+    }
+
+    #[test]
+    fn which_lease_is_reclaimed_is_told_to_those_who_may_see_it() {
+        let lease = |id| ReclaimedLease {
+            lease: LeaseId(id),
+            priority: Some(PriorityName::parse("low", "priority").expect("it is good")),
+            gpus_milli: 2_000,
+            notice: Millis(60_000),
+            until: Some(Timestamp(90_000 + id)),
+        };
+        let reclaims = Reclaims {
+            donor: ClusterId::parse("north", "donor").expect("it is good"),
+            given: false,
+            move_aside: false,
+            leases: vec![lease(7), lease(8)],
+        };
+        let team = TenantId::parse("team", "tenant").expect("it is good");
+        let told = reclaims_to_proto(&reclaims, |id| (id == LeaseId(8)).then_some(&team));
+        assert_eq!((told.gpus_milli, told.until_ms, told.donor.as_str()), (4_000, 90_008, "north"));
+        let which: Vec<_> = told.leases.iter().map(|it| (it.lease.as_str(), it.tenant.as_str())).collect();
+        assert_eq!(which, [("", ""), ("lease-8", "team")]);
+        assert!(told.leases.iter().all(|it| it.priority == "low" && it.notice_ms == 60_000));
+    }
+}

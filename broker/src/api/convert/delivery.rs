@@ -1,0 +1,63 @@
+//! Converts deliveries: how a lease reaches the origin.
+
+use std::collections::BTreeSet;
+
+use comity_core::Refusal;
+use comity_core::demand::Delivery;
+use comity_core::inventory::namespace_alone;
+use comity_proto::v1;
+
+/// Deliveries that an offer may name: each kind once.
+const MAX_DELIVERIES: usize = 2;
+
+/// A delivery by its number; `field` names it in the refusal.
+pub fn parse(number: i32, field: &str) -> Result<Delivery, Refusal> {
+    match v1::Delivery::try_from(number) {
+        Ok(v1::Delivery::Namespace) => Ok(Delivery::Namespace),
+        Ok(v1::Delivery::VirtualNode) => Ok(Delivery::VirtualNode),
+        Ok(v1::Delivery::Unspecified) | Err(_) => Err(Refusal::invalid(
+            field,
+            number,
+            "is not a delivery that this broker knows",
+            "use DELIVERY_NAMESPACE (1) or DELIVERY_VIRTUAL_NODE (2)",
+        )),
+    }
+}
+
+/// Parses the deliveries of an offer; none means namespaces only.
+pub fn parse_offered(numbers: &[i32]) -> Result<BTreeSet<Delivery>, Refusal> {
+    if numbers.is_empty() {
+        return Ok(namespace_alone());
+    }
+    if numbers.len() > MAX_DELIVERIES {
+        return Err(Refusal::invalid(
+            "offer.deliveries",
+            numbers.len(),
+            "deliveries are too many",
+            format!("name at most {MAX_DELIVERIES}, each once"),
+        ));
+    }
+    let mut offered = BTreeSet::new();
+    for (index, number) in numbers.iter().enumerate() {
+        let field = format!("offer.deliveries[{index}]");
+        if !offered.insert(parse(*number, &field)?) {
+            return Err(Refusal::invalid(&field, number, "comes twice", "name each delivery once"));
+        }
+    }
+    Ok(offered)
+}
+
+/// Converts to the API message.
+#[must_use]
+pub fn to_proto(delivery: Delivery) -> i32 {
+    match delivery {
+        Delivery::Namespace => v1::Delivery::Namespace.into(),
+        Delivery::VirtualNode => v1::Delivery::VirtualNode.into(),
+    }
+}
+
+/// For the API, in order.
+#[must_use]
+pub fn offered_to_proto(offered: &BTreeSet<Delivery>) -> Vec<i32> {
+    offered.iter().copied().map(to_proto).collect()
+}

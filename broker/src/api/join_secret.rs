@@ -1,0 +1,21 @@
+//! Secrets of join tokens. They are derived, not random: a repeated invitation gives the same token on any broker,
+//! while the log holds only a hash.
+
+use comity_core::ClusterId;
+use comity_runtime::ca::CertificateAuthority;
+use comity_runtime::join_token::{SECRET_BYTES, hash_secret};
+use comity_runtime::secret::Secret;
+
+const PURPOSE: &str = "comity-join-secret-v1";
+
+/// Derives the secret for an invitation of `cluster` by `caller` under an idempotency key. Requires the authority's
+/// private key.
+pub fn derive(ca: &CertificateAuthority, caller: &str, cluster: &ClusterId, key: &str) -> Secret<[u8; SECRET_BYTES]> {
+    ca.derive_secret(PURPOSE, &[caller.as_bytes(), cluster.as_str().as_bytes(), key.as_bytes()])
+}
+
+/// Hash of the secret, for the log.
+#[must_use]
+pub fn hash_hex(secret: &[u8]) -> String {
+    hex::encode(hash_secret(secret))
+}

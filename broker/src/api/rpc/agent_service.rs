@@ -1,0 +1,346 @@
+//! AgentService: the one stream of each agent.
+//!
+//! ```text
+//!   agent ─ report ─▶ parse ─▶ propose ─▶ committed ─▶ ack        (one after the other, in the order of the outbox)
+//!   apply ─ cluster touched ─▶ read the whole desired state ─▶ agent     (the newest only; what was missed is in it)
+//! ```
+
+mod desired;
+mod wire;
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use comity_core::command::{AdvertiseOffer, ReviseOffer};
+use comity_core::refusal::Code;
+use comity_core::reply::Applied;
+use comity_core::{ClusterId, Command, Refusal, State};
+use comity_proto::v1;
+use comity_proto::v1::agent_message::Body;
+use comity_proto::v1::broker_message::Body as Reply;
+use comity_runtime::telemetry::continue_trace;
+use futures::stream::{PollNext, select_with_strategy};
+use futures::{Stream, StreamExt as _};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+use tracing::{Instrument as _, info_span};
+
+use self::desired::DesiredWriter;
+use self::wire::ToAgent;
+use crate::api::authorize::Rpc;
+use crate::api::caller::Caller;
+use crate::api::convert::agent;
+use crate::api::rpc_error::{RpcError, refusal_detail};
+use crate::context::Context;
+use crate::group::{Consistency, Unavailable};
+
+pub use self::wire::AgentServer;
+
+/// Acks queued for one agent.
+const QUEUE: usize = 16;
+/// Desired states queued for one agent: they may have megabytes, and only the newest counts.
+const DESIRED_QUEUE: usize = 1;
+/// An agent that reads nothing for this long is disconnected.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of the hello.
+const HELLO: Duration = Duration::from_secs(10);
+/// Attempts to commit a report while the group has no leader; then the agent tries another broker.
+const TRIES: u32 = 10;
+/// Pause between attempts.
+const PAUSE: Duration = Duration::from_millis(300);
+/// Interval of certificate expiry checks.
+const CERTIFICATE_CHECK: Duration = Duration::from_secs(5);
+/// Bytes of a traceparent: the standard's first version has 55.
+const MAX_TRACEPARENT_BYTES: usize = 64;
+
+/// Serves agents.
+#[derive(Debug, Clone)]
+pub struct AgentHandlers {
+    /// Shared context.
+    pub context: Context,
+}
+
+/// After this long without a leader, agents and watchers are sent to another broker; elections take less.
+pub(super) const LEADERLESS: Duration = Duration::from_secs(5);
+
+type Messages = Pin<Box<dyn Stream<Item = Result<ToAgent, Status>> + Send>>;
+
+impl AgentHandlers {
+    async fn connect(&self, request: Request<Streaming<v1::AgentMessage>>) -> Result<Response<Messages>, Status> {
+        self.begin(request).await.map(Response::new).map_err(|error| self.context.fail(error))
+    }
+
+    async fn begin(&self, request: Request<Streaming<v1::AgentMessage>>) -> Result<Messages, RpcError> {
+        let caller = self.context.admit(Rpc::Connect, &request).await?;
+        let cluster = caller.cluster().cloned().ok_or(RpcError::Internal { what: "naming the caller's cluster" })?;
+        let span = info_span!("agent", %cluster);
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        let (desired, shown) = mpsc::channel(DESIRED_QUEUE);
+        let stream = AgentStream { context: self.context.clone(), caller, cluster, sender: sender.clone(), desired };
+        let incoming = request.into_inner();
+        let task = async move {
+            if let Some(status) = stream.run(incoming).await {
+                tracing::info!(code = ?status.code(), reason = status.message(), "stream ended by this broker");
+                let _ = tokio::time::timeout(PAUSE, sender.send(Err(status))).await;
+            } else {
+                tracing::info!("stream ended by the agent");
+            }
+        };
+        tokio::spawn(task.instrument(span));
+        // Welcome and acks go first.
+        let (acks, desired) = (ReceiverStream::new(receiver), ReceiverStream::new(shown).map(Ok));
+        Ok(Box::pin(select_with_strategy(acks, desired, |(): &mut ()| PollNext::Left)))
+    }
+}
+
+/// One agent's stream.
+struct AgentStream {
+    context: Context,
+    caller: Caller,
+    cluster: ClusterId,
+    sender: mpsc::Sender<Result<ToAgent, Status>>,
+    desired: mpsc::Sender<ToAgent>,
+}
+
+/// Why a stream ends: the agent is gone, or with a status.
+enum End {
+    Gone,
+    Because(Status),
+}
+
+impl From<RpcError> for End {
+    fn from(error: RpcError) -> Self {
+        Self::Because(error.into())
+    }
+}
+
+impl From<Unavailable> for End {
+    fn from(error: Unavailable) -> Self {
+        RpcError::from(error).into()
+    }
+}
+
+impl AgentStream {
+    /// Runs the stream; returns the status to send, or `None` if the agent is gone.
+    async fn run(self, mut incoming: Streaming<v1::AgentMessage>) -> Option<Status> {
+        let seat = self.context.streams.take(&self.cluster);
+        let _counted = self.context.metrics.agent_stream();
+        // Subscribes before the first read, so that no change is missed.
+        let touched = self.context.hub.touched().follow(&self.cluster);
+        let end = tokio::select! {
+            end = self.serve(&mut incoming, touched) => end,
+            end = self.certificate_ends() => end,
+            () = seat.replaced() => RpcError::Superseded { cluster: self.cluster.to_string() }.into(),
+            () = self.context.stop.cancelled() => RpcError::Stopping.into(),
+            // Without a leader, heartbeats of this agent are not reported.
+            () = self.context.group.without_leader_for(LEADERLESS) => {
+                Unavailable::NoLeader { broker: self.context.id }.into()
+            }
+            () = self.sender.closed() => End::Gone,
+        };
+        self.context.hub.touched().tidy();
+        match end {
+            End::Gone => None,
+            End::Because(status) => Some(status),
+        }
+    }
+
+    async fn serve(&self, incoming: &mut Streaming<v1::AgentMessage>, touched: watch::Receiver<u64>) -> End {
+        match self.greet(incoming).await {
+            Ok(()) => {}
+            Err(end) => return end,
+        }
+        let ended = tokio::select! {
+            ended = self.take_reports(incoming) => ended,
+            ended = self.send_desired(touched) => ended,
+        };
+        match ended {
+            Ok(()) => End::Gone,
+            Err(end) => end,
+        }
+    }
+
+    /// Receives the hello and sends the welcome.
+    async fn greet(&self, incoming: &mut Streaming<v1::AgentMessage>) -> Result<(), End> {
+        let first = tokio::time::timeout(HELLO, incoming.message()).await;
+        let hello = match first {
+            Ok(Ok(Some(v1::AgentMessage { body: Some(Body::Hello(hello)), .. }))) => hello,
+            Ok(Ok(None)) => return Err(End::Gone),
+            Ok(Err(status)) => return Err(End::Because(crate::api::rpc::explain_failure::explained(status))),
+            Ok(Ok(Some(_))) | Err(_) => {
+                let refusal = Refusal::invalid("body", "", "is not hello", "send hello first, within 10 seconds");
+                return Err(RpcError::from(refusal).into());
+            }
+        };
+        let (welcome, revision) =
+            self.context.group.read(Consistency::Linearizable, |state| self.welcome(state)).await?;
+        let welcome = welcome.map_err(RpcError::from)?;
+        if hello.revision > revision {
+            tracing::warn!(
+                theirs = hello.revision,
+                ours = revision,
+                "the agent has seen a later state than this group holds"
+            );
+        }
+        self.context.group.heard(&self.cluster);
+        tracing::info!(agent_version = hello.agent_version.chars().take(64).collect::<String>(), "agent connected");
+        self.send(Reply::Welcome(welcome)).await
+    }
+
+    fn welcome(&self, state: &State) -> (Result<v1::Welcome, Refusal>, u64) {
+        let settings = state.settings();
+        let member = state.clusters.get(&self.cluster).ok_or_else(|| {
+            let refusal = Refusal::not_found("certificate", &self.cluster, "member cluster");
+            Refusal { remedy: "join with a token from `comity cluster invite`".to_owned(), ..refusal }
+        });
+        let welcome = member.map(|member| v1::Welcome {
+            broker: self.context.id,
+            heartbeat_interval_ms: settings.heartbeat().0,
+            offer_generation: member.offer.as_ref().map_or(0, |offer| offer.generation),
+            outage_grace_ms: settings.outage_grace.0,
+        });
+        (welcome, state.revision)
+    }
+
+    /// Commits reports one by one, in order.
+    async fn take_reports(&self, incoming: &mut Streaming<v1::AgentMessage>) -> Result<(), End> {
+        loop {
+            let message = match incoming.message().await {
+                Ok(Some(message)) => message,
+                Ok(None) => return Ok(()),
+                Err(status) => return Err(End::Because(crate::api::rpc::explain_failure::explained(status))),
+            };
+            self.context.group.heard(&self.cluster);
+            let Some(body) = message.body else {
+                let refusal =
+                    Refusal::invalid("body", "", "is missing or unknown to this broker", "send a known message");
+                if message.message_id == 0 {
+                    return Err(RpcError::from(refusal).into());
+                }
+                self.acknowledge(message.message_id, Some(&refusal)).await?;
+                continue;
+            };
+            match (&body, message.message_id) {
+                (Body::Heartbeat(_), 0) => {}
+                (_, 0) => {
+                    let refusal = Refusal::invalid("message_id", 0, "is not in an outbox", "count reports from 1");
+                    return Err(RpcError::from(refusal).into());
+                }
+                (_, id) => {
+                    let span = info_span!("report", message_id = id);
+                    if message.traceparent.len() <= MAX_TRACEPARENT_BYTES {
+                        continue_trace(&span, &message.traceparent);
+                    }
+                    let error = self.carry_out(body).instrument(span).await?;
+                    self.acknowledge(id, error.as_ref()).await?;
+                }
+            }
+        }
+    }
+
+    /// Commits a report: returns a refusal, retries while there is no leader.
+    async fn carry_out(&self, body: Body) -> Result<Option<Refusal>, End> {
+        let command = match agent::command(body, &self.cluster) {
+            Ok(command) => command,
+            Err(refusal) => return Ok(Some(refusal)),
+        };
+        let mut revision = self.as_revision(&command).await;
+        let mut tried = 1;
+        loop {
+            // Reports are idempotent.
+            match self.context.propose(&self.caller, revision.as_ref().unwrap_or(&command).clone(), None).await {
+                // This broker lagged behind the stored offer: send the whole offer.
+                Ok(Applied { reply: Err(refusal), .. })
+                    if revision.is_some() && refusal.code == Code::StaleGeneration =>
+                {
+                    revision = None;
+                    continue;
+                }
+                Ok(Applied { reply, .. }) => return Ok(reply.err()),
+                Err(error) if tried >= TRIES => return Err(error.into()),
+                Err(_) => tried += 1,
+            }
+            self.context.clock.sleep(PAUSE).await;
+        }
+    }
+
+    /// Converts an offer to a revision of the stored one if little changed: the log entry is smaller and faster to
+    /// apply.
+    async fn as_revision(&self, command: &Command) -> Option<Command> {
+        let Command::AdvertiseOffer(AdvertiseOffer { cluster, offer }) = command else { return None };
+        let between = |state: &State| {
+            let held = state.clusters.get(cluster)?.offer.as_deref()?;
+            (held != offer).then(|| ReviseOffer::between(cluster, held, offer)).flatten()
+        };
+        // If the read fails, the whole offer is sent.
+        let revision = self.context.group.read(Consistency::Stale, between).await.ok().flatten();
+        revision.map(Command::ReviseOffer)
+    }
+
+    async fn acknowledge(&self, message_id: u64, refusal: Option<&Refusal>) -> Result<(), End> {
+        if let Some(refusal) = refusal {
+            tracing::info!(message_id, code = refusal.code.as_str(), reason = refusal.reason, "report refused");
+        }
+        self.send(Reply::Ack(v1::Ack { message_id, error: refusal.map(refusal_detail) })).await
+    }
+
+    /// Sends desired states. The first is linearizable: a lagging broker must not send an older state than the agent
+    /// has seen, because the agent tears down leases that are missing.
+    async fn send_desired(&self, mut touched: watch::Receiver<u64>) -> Result<(), End> {
+        self.context.group.catch_up().await?;
+        let mut writer = DesiredWriter::default();
+        loop {
+            // Waits for queue space before reading, so that the newest state is sent.
+            let room = tokio::time::timeout(PATIENCE, self.desired.reserve()).await;
+            let room = room.map_err(|_| too_slow("a desired state waits"))?.map_err(|_| End::Gone)?;
+            let turn = self.context.pace.turn().await;
+            touched.mark_unchanged();
+            let write = |state: &State| {
+                let began = self.context.clock.elapsed();
+                let desired = writer.write(state, &self.cluster);
+                (desired, self.context.clock.elapsed().saturating_sub(began))
+            };
+            let (desired, took) = self.context.group.read(Consistency::Stale, write).await?;
+            turn.end(took);
+            room.send(ToAgent::Desired(desired));
+            if touched.changed().await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until the cluster holds no valid certificate: a stream may outlive the certificate that opened it.
+    async fn certificate_ends(&self) -> End {
+        loop {
+            self.context.clock.sleep(CERTIFICATE_CHECK).await;
+            let newest = |state: &State| state.clusters.get(&self.cluster).map(|member| member.certificate_not_after.0);
+            let now = self.context.now().0;
+            match self.context.group.read(Consistency::Stale, newest).await {
+                Ok(Some(not_after)) if not_after > now => {}
+                Ok(_) => {
+                    return RpcError::Unauthenticated {
+                        reason: "the newest certificate of this cluster has ended",
+                        remedy: "join again with a token from `comity cluster invite`",
+                    }
+                    .into();
+                }
+                // Keep the agent while the group cannot be read.
+                Err(_) => {}
+            }
+        }
+    }
+
+    async fn send(&self, body: Reply) -> Result<(), End> {
+        let message = ToAgent::Message(v1::BrokerMessage { body: Some(body) });
+        match self.sender.send_timeout(Ok(message), PATIENCE).await {
+            Ok(()) => Ok(()),
+            Err(mpsc::error::SendTimeoutError::Closed(_)) => Err(End::Gone),
+            Err(mpsc::error::SendTimeoutError::Timeout(_)) => Err(too_slow(&format!("{QUEUE} acks wait"))),
+        }
+    }
+}
+
+fn too_slow(what: &str) -> End {
+    RpcError::TooMany { what: format!("{what} for the agent") }.into()
+}

@@ -1,0 +1,128 @@
+//! Adds error details to failures that tonic itself reports, such as a message that is too large or malformed.
+
+use std::pin::Pin;
+use std::task::{Context as TaskContext, Poll};
+
+use comity_proto::{ERROR_DETAIL_METADATA, v1};
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
+use tonic::{Code, Status};
+use tower::{Layer, Service};
+
+use crate::api::rpc_error;
+
+/// Adds details to failed calls without them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ExplainFailureLayer;
+
+impl<S> Layer<S> for ExplainFailureLayer {
+    type Service = ExplainFailure<S>;
+    fn layer(&self, inner: S) -> ExplainFailure<S> {
+        ExplainFailure { inner }
+    }
+}
+
+/// Service of [`ExplainFailureLayer`].
+#[derive(Debug, Clone)]
+pub struct ExplainFailure<S> {
+    inner: S,
+}
+
+impl<S, B> Service<Request<B>> for ExplainFailure<S>
+where
+    S: Service<Request<B>, Response = Response<Body>>,
+    S::Future: Send + 'static,
+    S::Error: 'static,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let call = self.inner.call(request);
+        Box::pin(async move {
+            let response = call.await?;
+            // A refused call answers with its status in the headers; a stream that fails later says so by itself.
+            Ok(match Status::from_header_map(response.headers()) {
+                Some(status)
+                    if status.code() != Code::Ok && status.metadata().get_bin(ERROR_DETAIL_METADATA).is_none() =>
+                {
+                    explained(status).into_http()
+                }
+                _ => response,
+            })
+        })
+    }
+}
+
+/// The same status, with details.
+#[must_use]
+pub fn explained(status: Status) -> Status {
+    if status.metadata().get_bin(ERROR_DETAIL_METADATA).is_some() {
+        return status;
+    }
+    let detail = |code: &str, field: &str, value: String, remedy: &str| v1::ErrorDetail {
+        code: code.to_owned(),
+        reason: status.message().to_owned(),
+        field: field.to_owned(),
+        value,
+        remedy: remedy.to_owned(),
+    };
+    let (code, detail) = match status.code() {
+        Code::OutOfRange if status.message().contains("message length too large") => (
+            Code::ResourceExhausted,
+            detail(
+                "message-too-large",
+                "message",
+                sizes(status.message()),
+                "send less in one message; the limit is in the reason",
+            ),
+        ),
+        Code::Unimplemented => {
+            (Code::Unimplemented, detail("unimplemented", "", String::new(), "look at `comity.v1` by reflection"))
+        }
+        Code::Internal | Code::InvalidArgument => (
+            Code::InvalidArgument,
+            detail("malformed-message", "message", String::new(), "send a message of the type that the call takes"),
+        ),
+        Code::Cancelled | Code::DeadlineExceeded => {
+            (status.code(), detail("cancelled", "", String::new(), "allow more time, and repeat the call with its key"))
+        }
+        other => (other, detail("failed", "", String::new(), "try again")),
+    };
+    rpc_error::status(code, &detail)
+}
+
+/// The first number in the library's sentence: how large the message was.
+fn sizes(message: &str) -> String {
+    let digits: String = message.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
+    if digits.is_empty() { String::new() } else { format!("{digits} bytes") }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+
+    #[test]
+    fn an_oversized_message_is_explained_with_its_size() {
+        let theirs = Status::out_of_range(
+            "Error, decoded message length too large: found 5242880 bytes, the limit is: 4194304 bytes",
+        );
+        let ours = explained(theirs);
+        assert_eq!(ours.code(), Code::ResourceExhausted);
+        let bytes = ours.metadata().get_bin(ERROR_DETAIL_METADATA).and_then(|value| value.to_bytes().ok());
+        let detail = v1::ErrorDetail::decode(bytes.expect("it has details")).expect("ours");
+        assert_eq!(
+            (detail.code.as_str(), detail.field.as_str(), detail.value.as_str()),
+            ("message-too-large", "message", "5242880 bytes")
+        );
+        assert!(!detail.remedy.is_empty());
+        assert_eq!(explained(ours.clone()).message(), ours.message());
+    }
+}

@@ -1,0 +1,68 @@
+//! OfferService: offers, in detail for operators and summed up for others.
+
+use std::ops::Bound;
+
+use comity_core::{ClusterId, Refusal};
+use comity_proto::v1;
+use comity_proto::v1::offer_service_server::OfferService;
+use tonic::Request;
+
+use crate::api::authorize::Rpc;
+use crate::api::convert::offer;
+use crate::api::paging::Page;
+use crate::api::rpc::serve;
+use crate::api::rpc_error::RpcError;
+use crate::context::Context;
+
+/// Reads offers.
+#[derive(Debug, Clone)]
+pub struct OfferHandlers {
+    /// Shared context.
+    pub context: Context,
+}
+
+serve! { OfferService for OfferHandlers {
+    list_offers: ListOffersRequest -> ListOffersResponse;
+    get_offer: GetOfferRequest -> GetOfferResponse;
+} }
+
+impl OfferHandlers {
+    async fn list_offers(&self, request: Request<v1::ListOffersRequest>) -> Result<v1::ListOffersResponse, RpcError> {
+        let caller = self.context.admit(Rpc::ListOffers, &request).await?;
+        let viewer = self.context.viewer(&caller);
+        let message = request.into_inner();
+        let page = Page::parse(message.page, "offers")?;
+        let after = page.after(|key| ClusterId::parse(key, "page.token"))?;
+        let read = |state: &comity_core::State| {
+            let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+            let visible = state.clusters.range(range).filter(|(id, _)| viewer.sees_offer(id));
+            let offers = visible.filter_map(|(id, cluster)| Some((id.clone(), offer::summary(state, id, cluster)?)));
+            let (offers, page) = page.take(offers, state.revision);
+            Ok(v1::ListOffersResponse { offers, page: Some(page) })
+        };
+        self.context.read(message.consistency, read).await
+    }
+
+    async fn get_offer(&self, request: Request<v1::GetOfferRequest>) -> Result<v1::GetOfferResponse, RpcError> {
+        let caller = self.context.admit(Rpc::GetOffer, &request).await?;
+        let viewer = self.context.viewer(&caller);
+        let message = request.into_inner();
+        let id = ClusterId::parse(&message.cluster, "cluster")?;
+        let read = |state: &comity_core::State| {
+            let missing = || Refusal::not_found("cluster", &id, "offer");
+            let cluster = state.clusters.get(&id).filter(|_| viewer.sees_offer(&id)).ok_or_else(missing)?;
+            let held = cluster.offer.as_ref().ok_or_else(missing)?;
+            Ok(v1::GetOfferResponse {
+                // Only operators of the cluster see its nodes.
+                offer: viewer.sees_nodes(&id).then(|| offer::to_proto(&id, held)),
+                summary: offer::summary(state, &id, cluster),
+                quarantines: if viewer.sees_nodes(&id) {
+                    offer::quarantines(held, &cluster.health)
+                } else {
+                    Vec::new()
+                },
+            })
+        };
+        self.context.read(message.consistency, read).await
+    }
+}

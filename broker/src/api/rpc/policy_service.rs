@@ -1,0 +1,123 @@
+//! PolicyService: checks, applies and shows policy bundles.
+
+use comity_core::command::ApplyPolicy;
+use comity_core::refusal::Code;
+use comity_core::{Command, Refusal, ReplyBody, State};
+use comity_policy::{Bundle, BundleSource, Problem};
+use comity_proto::v1;
+use comity_proto::v1::policy_service_server::PolicyService;
+use tonic::Request;
+
+use crate::api::authorize::Rpc;
+use crate::api::convert::{self, policy};
+use crate::api::idempotency;
+use crate::api::rpc::serve;
+use crate::api::rpc_error::RpcError;
+use crate::context::Context;
+
+/// Checks, applies and shows bundles.
+#[derive(Debug, Clone)]
+pub struct PolicyHandlers {
+    /// Shared context.
+    pub context: Context,
+}
+
+serve! { PolicyService for PolicyHandlers {
+    check_policy: CheckPolicyRequest -> CheckPolicyResponse;
+    apply_policy: ApplyPolicyRequest -> ApplyPolicyResponse;
+    get_policy: GetPolicyRequest -> GetPolicyResponse;
+} }
+
+impl PolicyHandlers {
+    async fn check_policy(
+        &self,
+        request: Request<v1::CheckPolicyRequest>,
+    ) -> Result<v1::CheckPolicyResponse, RpcError> {
+        self.context.admit(Rpc::CheckPolicy, &request).await?;
+        let source = policy::source(request.into_inner().bundle)?;
+        Ok(match compile(source).await? {
+            Ok(bundle) => v1::CheckPolicyResponse {
+                problems: Vec::new(),
+                hash: bundle.hash.clone(),
+                documents: convert::count(bundle.document_count()),
+            },
+            Err(problems) => v1::CheckPolicyResponse {
+                problems: policy::problems_to_proto(&problems),
+                hash: String::new(),
+                documents: 0,
+            },
+        })
+    }
+
+    async fn apply_policy(
+        &self,
+        request: Request<v1::ApplyPolicyRequest>,
+    ) -> Result<v1::ApplyPolicyResponse, RpcError> {
+        let caller = self.context.admit(Rpc::ApplyPolicy, &request).await?;
+        let mut message = request.into_inner();
+        let key = std::mem::take(&mut message.idempotency_key);
+        let idempotency = idempotency::of_call(&caller.name(), &key, "ApplyPolicy", &message)?;
+        let source = policy::source(message.bundle)?;
+        let bundle = match compile(source.clone()).await? {
+            Ok(bundle) => bundle,
+            Err(problems) => {
+                return Ok(v1::ApplyPolicyResponse {
+                    problems: policy::problems_to_proto(&problems),
+                    ..v1::ApplyPolicyResponse::default()
+                });
+            }
+        };
+        self.own_trust_domain(&bundle)?;
+        let command = Command::ApplyPolicy(ApplyPolicy { source });
+        self.context
+            .mutate(&caller, command, Some(idempotency), |state, reply| {
+                let record = state.policy.as_ref().ok_or_else(none_in_force)?;
+                Ok(v1::ApplyPolicyResponse {
+                    problems: Vec::new(),
+                    hash: record.bundle.hash.clone(),
+                    documents: convert::count(record.bundle.document_count()),
+                    changed: reply == ReplyBody::Policy { changed: true },
+                })
+            })
+            .await
+    }
+
+    async fn get_policy(&self, request: Request<v1::GetPolicyRequest>) -> Result<v1::GetPolicyResponse, RpcError> {
+        self.context.admit(Rpc::GetPolicy, &request).await?;
+        let read = |state: &State| {
+            let record = state.policy.as_ref().ok_or_else(none_in_force)?;
+            Ok(v1::GetPolicyResponse {
+                bundle: Some(policy::source_to_proto(&record.source)),
+                hash: record.bundle.hash.clone(),
+                applied_at_ms: record.applied_at.0,
+                applied_by: record.applied_by.clone(),
+            })
+        };
+        self.context.read(request.into_inner().consistency, read).await
+    }
+
+    /// Refuses a bundle of another trust domain: it would leave no user with a role.
+    fn own_trust_domain(&self, bundle: &Bundle) -> Result<(), Refusal> {
+        let (ours, theirs) = (self.context.ca.trust_domain().as_str(), &bundle.federation.spec.trust_domain);
+        if theirs == ours {
+            return Ok(());
+        }
+        Err(Refusal::invalid(
+            "Federation.spec.trustDomain",
+            theirs,
+            "is not the trust domain of this federation's authority",
+            format!("write {ours}"),
+        ))
+    }
+}
+
+/// Compiles a bundle on a blocking thread.
+async fn compile(source: BundleSource) -> Result<Result<Bundle, Vec<Problem>>, RpcError> {
+    tokio::task::spawn_blocking(move || Bundle::compile(&source))
+        .await
+        .map_err(|_| RpcError::Internal { what: "compiling the bundle" })
+}
+
+fn none_in_force() -> Refusal {
+    Refusal::new(Code::NoPolicy, "no policy bundle is in force", "apply one with `comity policy apply DIRECTORY`")
+}

@@ -1,0 +1,219 @@
+//! RequestService: submits, follows, explains and cancels requests.
+
+use std::ops::Bound;
+
+use comity_core::command::{self, CancelRequest, SubmitRequest};
+
+use comity_core::request::Request as HeldRequest;
+use comity_core::{Command, LeaseId, Refusal, ReplyBody, RequestId, State, TenantId, explain};
+use comity_proto::v1;
+use comity_proto::v1::request_service_server::RequestService;
+use tonic::Request;
+
+use crate::api::authorize::{Rpc, Viewer, may_change, may_submit, may_view_tenant};
+use crate::api::convert::{answer, lease, request as convert};
+use crate::api::idempotency;
+use crate::api::paging::Page;
+use crate::api::rpc::serve;
+use crate::api::rpc_error::RpcError;
+use crate::context::Context;
+use crate::group::Consistency;
+
+/// Submits, follows and explains requests.
+#[derive(Debug, Clone)]
+pub struct RequestHandlers {
+    /// Shared context.
+    pub context: Context,
+}
+
+serve! { RequestService for RequestHandlers {
+    submit_request: SubmitRequestRequest -> SubmitRequestResponse;
+    get_request: GetRequestRequest -> GetRequestResponse;
+    list_requests: ListRequestsRequest -> ListRequestsResponse;
+    cancel_request: CancelRequestRequest -> CancelRequestResponse;
+    explain_request: ExplainRequestRequest -> ExplainRequestResponse;
+    quote_request: QuoteRequestRequest -> QuoteRequestResponse;
+} }
+
+impl RequestHandlers {
+    async fn submit_request(
+        &self,
+        request: Request<v1::SubmitRequestRequest>,
+    ) -> Result<v1::SubmitRequestResponse, RpcError> {
+        let caller = self.context.admit(Rpc::SubmitRequest, &request).await?;
+        let mut message = request.into_inner();
+        let key = std::mem::take(&mut message.idempotency_key);
+        let idempotency = idempotency::of_call(&caller.name(), &key, "SubmitRequest", &message)?;
+        let dry_run = message.dry_run;
+        let spec = convert::spec(message.spec)?;
+        self.context.permit(|bundle| may_submit(&caller, bundle, &spec.tenant, &spec.origin)).await?;
+        if dry_run {
+            let now = self.context.now();
+            let read = |state: &State| command::check_submission(state, &spec, now.max(state.log_time));
+            let checked = self.context.group.read(Consistency::Linearizable, read).await??;
+            let request = v1::Request {
+                spec: Some(convert::spec_to_proto(&checked)),
+                submitted_by: caller.name(),
+                message: "the request is good; nothing was submitted".to_owned(),
+                ..v1::Request::default()
+            };
+            return Ok(v1::SubmitRequestResponse { request: Some(request) });
+        }
+        let command = Command::SubmitRequest(SubmitRequest { spec, submitted_by: caller.name() });
+        let submitted = self
+            .context
+            .mutate(&caller, command, Some(idempotency), |state, reply| match reply {
+                ReplyBody::Request(id) => shown(state, id),
+                _ => Err(Refusal::not_found("request", "", "request")),
+            })
+            .await?;
+        tracing::info!(request = submitted.id, caller = caller.name(), "submitted");
+        Ok(v1::SubmitRequestResponse { request: Some(submitted) })
+    }
+
+    async fn get_request(&self, request: Request<v1::GetRequestRequest>) -> Result<v1::GetRequestResponse, RpcError> {
+        let caller = self.context.admit(Rpc::GetRequest, &request).await?;
+        let viewer = self.context.viewer(&caller);
+        let message = request.into_inner();
+        let id = RequestId::parse(&message.request, "request")?;
+        let read = |state: &State| {
+            let held = state.requests.get(&id).filter(|held| viewer.sees_request(&held.spec.tenant, &held.spec.origin));
+            let held = held.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
+            Ok(v1::GetRequestResponse { request: Some(convert::to_proto(id, held)) })
+        };
+        self.context.read(message.consistency, read).await
+    }
+
+    async fn list_requests(
+        &self,
+        request: Request<v1::ListRequestsRequest>,
+    ) -> Result<v1::ListRequestsResponse, RpcError> {
+        let caller = self.context.admit(Rpc::ListRequests, &request).await?;
+        let viewer = self.context.viewer(&caller);
+        let message = request.into_inner();
+        let page = Page::parse(message.page, "requests")?;
+        let after = page.after(|key| RequestId::parse(key, "page.token"))?;
+        let tenant =
+            Some(&message.tenant).filter(|t| !t.is_empty()).map(|t| TenantId::parse(t, "tenant")).transpose()?;
+        let read = |state: &State| {
+            let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+            let wanted = state.requests.range(range).filter(|(_, held)| {
+                viewer.sees_request(&held.spec.tenant, &held.spec.origin)
+                    && tenant.as_ref().is_none_or(|tenant| *tenant == held.spec.tenant)
+                    && (message.include_ended || !held.state.is_final())
+            });
+            let wanted = wanted.map(|(id, held)| (*id, convert::to_proto(*id, held)));
+            let (requests, page) = page.take(wanted, state.revision);
+            Ok(v1::ListRequestsResponse { requests, page: Some(page) })
+        };
+        self.context.read(message.consistency, read).await
+    }
+
+    async fn cancel_request(
+        &self,
+        request: Request<v1::CancelRequestRequest>,
+    ) -> Result<v1::CancelRequestResponse, RpcError> {
+        let caller = self.context.admit(Rpc::CancelRequest, &request).await?;
+        let mut message = request.into_inner();
+        let key = std::mem::take(&mut message.idempotency_key);
+        let idempotency = idempotency::of_call(&caller.name(), &key, "CancelRequest", &message)?;
+        let id = RequestId::parse(&message.request, "request")?;
+        let held = self.held(id).await?;
+        let viewer = self.context.viewer(&caller);
+        let held = held.filter(|held| viewer.sees_request(&held.spec.tenant, &held.spec.origin));
+        let held = held.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
+        self.context
+            .permit(|bundle| {
+                may_change(&caller, bundle, &held.spec.tenant, &held.spec.origin, &held.submitted_by)
+                    .map_err(|refusal| refusal.at("request", id))
+            })
+            .await?;
+        let command = Command::CancelRequest(CancelRequest { request: id });
+        let cancelled = self.context.mutate(&caller, command, Some(idempotency), |state, _| shown(state, id)).await?;
+        Ok(v1::CancelRequestResponse { request: Some(cancelled) })
+    }
+
+    async fn explain_request(
+        &self,
+        request: Request<v1::ExplainRequestRequest>,
+    ) -> Result<v1::ExplainRequestResponse, RpcError> {
+        let caller = self.context.admit(Rpc::ExplainRequest, &request).await?;
+        let viewer = self.context.viewer(&caller);
+        let id = RequestId::parse(&request.into_inner().request, "request")?;
+        let read = |state: &State| {
+            let held = state.requests.get(&id).filter(|held| viewer.sees_request(&held.spec.tenant, &held.spec.origin));
+            let held = held.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
+            let request = Some(convert::to_proto(id, held));
+            let Some(waiting) = explain::explain_waiting(state, id) else {
+                // Other donors matter only if the scheduler still seeks something for it.
+                let sought = explain::explain_pending(state, id);
+                let mut summary = format!("{id} does not wait: {}", held.message);
+                if let Some(sought) = &sought {
+                    summary = format!("{summary}; {}", sought.summary);
+                }
+                return Ok(v1::ExplainRequestResponse {
+                    request,
+                    donors: sought.as_ref().map_or_else(Vec::new, answer::verdicts),
+                    summary,
+                    revision: state.revision,
+                    standing: None,
+                    reclaims: None,
+                });
+            };
+            Ok(v1::ExplainRequestResponse {
+                request,
+                donors: answer::verdicts(&waiting.explanation),
+                summary: waiting.explanation.summary,
+                revision: state.revision,
+                standing: waiting.standing.as_ref().map(|it| answer::standing_to_proto(it, &held.spec)),
+                reclaims: waiting.reclaims.as_ref().map(|it| answer::reclaims_to_proto(it, whose(state, &viewer))),
+            })
+        };
+        self.context.read(v1::Consistency::Linearizable.into(), read).await
+    }
+
+    async fn quote_request(
+        &self,
+        request: Request<v1::QuoteRequestRequest>,
+    ) -> Result<v1::QuoteRequestResponse, RpcError> {
+        let caller = self.context.admit(Rpc::QuoteRequest, &request).await?;
+        let viewer = self.context.viewer(&caller);
+        let spec = convert::spec(request.into_inner().spec)?;
+        self.context.permit(|bundle| may_view_tenant(&caller, bundle, &spec.tenant)).await?;
+        let now = self.context.now();
+        let read = |state: &State| {
+            let spec = command::check_submission(state, &spec, state.log_time.max(now))?;
+            let quote = explain::quote(state, &spec);
+            let (earliest_ms, earliest_donor) = answer::earliest(quote.earliest.as_ref());
+            Ok(v1::QuoteRequestResponse {
+                placement: quote.placements.first().map(lease::placement_to_proto),
+                more_placements: quote.placements.iter().skip(1).map(lease::placement_to_proto).collect(),
+                donors: answer::verdicts(&quote.explanation),
+                price_milli_credits: quote.price_milli_credits,
+                summary: quote.explanation.summary,
+                earliest_ms,
+                earliest_donor,
+                too_late: answer::too_late(earliest_ms, spec.start_by),
+                reclaims: quote.reclaims.as_ref().map(|it| answer::reclaims_to_proto(it, whose(state, &viewer))),
+            })
+        };
+        self.context.read(v1::Consistency::Linearizable.into(), read).await
+    }
+
+    async fn held(&self, id: RequestId) -> Result<Option<HeldRequest>, RpcError> {
+        Ok(self.context.group.read(Consistency::Linearizable, |state| state.requests.get(&id).cloned()).await?)
+    }
+}
+
+/// Returns the tenant of a lease that `viewer` may see.
+fn whose<'s>(state: &'s State, viewer: &Viewer) -> impl Fn(LeaseId) -> Option<&'s TenantId> {
+    move |id| {
+        let lease = state.leases.get(&id)?;
+        viewer.sees_lease(&lease.tenant, &lease.origin, &lease.placement.donor).then_some(&lease.tenant)
+    }
+}
+
+fn shown(state: &State, id: RequestId) -> Result<v1::Request, Refusal> {
+    let held = state.requests.get(&id).ok_or_else(|| Refusal::not_found("request", id, "request"))?;
+    Ok(convert::to_proto(id, held))
+}

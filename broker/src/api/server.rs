@@ -1,0 +1,136 @@
+//! The two listeners: one for agents and users, one for the other brokers.
+
+use std::time::Duration;
+
+use comity_proto::FILE_DESCRIPTOR_SET;
+use comity_proto::v1::federation_service_server::FederationServiceServer;
+use comity_proto::v1::lease_service_server::LeaseServiceServer;
+use comity_proto::v1::offer_service_server::OfferServiceServer;
+use comity_proto::v1::peering_service_server::PeeringServiceServer;
+use comity_proto::v1::policy_service_server::PolicyServiceServer;
+use comity_proto::v1::raft_service_server::RaftServiceServer;
+use comity_proto::v1::request_service_server::RequestServiceServer;
+use comity_proto::v1::watch_service_server::WatchServiceServer;
+use comity_runtime::telemetry::TraceLayer;
+use comity_runtime::tls::{Incoming, IncomingLimits, ServerTls, incoming};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+
+use crate::api::rpc::explain_failure::ExplainFailureLayer;
+use crate::api::rpc::peer_limit::PeerLimitLayer;
+use crate::api::rpc::{
+    MAX_MESSAGE_BYTES, agent_service, federation_service, lease_service, offer_service, peering_service,
+    policy_service, raft_service, request_service, watch_service,
+};
+use crate::context::Context;
+use crate::group::Group;
+use crate::transport;
+
+/// Maximum connections of agents and users: more than a broker's share of 10,000 agents.
+const MAX_CONNECTIONS: usize = 16_384;
+/// Maximum concurrent calls and streams per connection.
+const MAX_STREAMS: u32 = 256;
+/// HTTP/2 ping interval and timeout.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of unary calls; proposals time out earlier.
+const CALL_TIMEOUT: Duration = Duration::from_secs(150);
+
+/// Serves agents and users until `stop`.
+///
+/// # Errors
+/// Where the listener fails.
+pub async fn serve_clients(
+    context: Context,
+    listener: TcpListener,
+    tls: ServerTls,
+    connection_age: Duration,
+    stop: CancellationToken,
+) -> Result<(), tonic::transport::Error> {
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_service_status("", tonic_health::ServingStatus::Serving).await;
+    let stopping = {
+        let stop = stop.clone();
+        async move {
+            stop.cancelled().await;
+            health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
+        }
+    };
+    // The descriptors are this crate's own, so they are valid; without them only reflection is missing.
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()
+        .ok();
+    let limits = IncomingLimits { connections: MAX_CONNECTIONS, ..IncomingLimits::default() };
+    base()
+        .timeout(CALL_TIMEOUT)
+        .max_connection_age(connection_age)
+        .layer(TraceLayer)
+        .layer(PeerLimitLayer::default())
+        .layer(ExplainFailureLayer)
+        .add_service(health_service)
+        .add_optional_service(reflection)
+        .add_service(
+            FederationServiceServer::new(federation_service::FederationHandlers { context: context.clone() })
+                .max_decoding_message_size(MAX_MESSAGE_BYTES),
+        )
+        .add_service(
+            OfferServiceServer::new(offer_service::OfferHandlers { context: context.clone() })
+                .max_decoding_message_size(MAX_MESSAGE_BYTES),
+        )
+        .add_service(
+            RequestServiceServer::new(request_service::RequestHandlers { context: context.clone() })
+                .max_decoding_message_size(MAX_MESSAGE_BYTES),
+        )
+        .add_service(
+            LeaseServiceServer::new(lease_service::LeaseHandlers { context: context.clone() })
+                .max_decoding_message_size(MAX_MESSAGE_BYTES),
+        )
+        .add_service(
+            PeeringServiceServer::new(peering_service::PeeringHandlers { context: context.clone() })
+                .max_decoding_message_size(MAX_MESSAGE_BYTES),
+        )
+        .add_service(
+            PolicyServiceServer::new(policy_service::PolicyHandlers { context: context.clone() })
+                .max_decoding_message_size(MAX_MESSAGE_BYTES),
+        )
+        .add_service(
+            WatchServiceServer::new(watch_service::WatchHandlers::new(context.clone()))
+                .max_decoding_message_size(MAX_MESSAGE_BYTES),
+        )
+        .add_service(
+            RaftServiceServer::new(raft_service::RaftHandlers { context: context.clone() })
+                .max_decoding_message_size(MAX_MESSAGE_BYTES),
+        )
+        .add_service(agent_service::AgentServer::new(agent_service::AgentHandlers { context }))
+        .serve_with_incoming_shutdown(incoming(listener, tls, limits), stopping)
+        .await
+}
+
+/// Serves the other brokers until `stop`.
+///
+/// # Errors
+/// Where the listener fails.
+pub async fn serve_brokers(
+    group: Group,
+    listener: TcpListener,
+    tls: ServerTls,
+    connection_age: Duration,
+    stop: CancellationToken,
+) -> Result<(), tonic::transport::Error> {
+    let connections: Incoming = incoming(listener, tls, IncomingLimits::default());
+    base()
+        .max_connection_age(connection_age)
+        .add_service(transport::service(&group))
+        .serve_with_incoming_shutdown(connections, stop.cancelled_owned())
+        .await
+}
+
+fn base() -> Server {
+    Server::builder()
+        .max_concurrent_streams(MAX_STREAMS)
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+}

@@ -1,0 +1,7 @@
+//! Who belongs to the group, who votes, and how brokers join, return and leave.
+
+pub(crate) mod admission;
+pub(crate) mod eligibility;
+pub(crate) mod founding;
+pub(crate) mod hello;
+mod membership;

@@ -1,0 +1,38 @@
+//! Proposals: commands before the leader stamps them.
+
+use comity_core::log::LOG_FORMAT;
+use comity_core::reply::{Actor, Idempotency};
+use comity_core::{Command, LogEnvelope, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// A command without its time, which the leader stamps.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Proposal {
+    /// Who proposes it.
+    pub actor: Actor,
+    /// The command.
+    pub command: Command,
+    /// Makes repeated calls harmless; also lets the group retry after an unknown outcome.
+    pub idempotency: Option<Idempotency>,
+    /// W3C traceparent; empty if none.
+    pub traceparent: String,
+}
+
+impl Proposal {
+    /// A proposal of the leader task of broker `id`.
+    pub fn of_leader(id: u64, command: Command) -> Self {
+        Self { actor: Actor::Leader(id), command, idempotency: None, traceparent: String::new() }
+    }
+
+    /// The log entry, stamped with `time`.
+    pub(crate) fn at(self, time: Timestamp) -> LogEnvelope {
+        LogEnvelope {
+            format: LOG_FORMAT,
+            actor: self.actor,
+            time,
+            traceparent: self.traceparent,
+            idempotency: self.idempotency,
+            command: self.command,
+        }
+    }
+}
