@@ -14,8 +14,8 @@ use crate::state::fairness::Ledger;
 use crate::state::timers::Due;
 
 impl State {
-    /// Carries out one log entry. Total and deterministic: equal states and entries give equal states and answers.
-    /// A command that is refused changes nothing but log time.
+    /// Applies one log entry. Total and deterministic: equal states and entries give equal states and replies. A
+    /// refused command changes nothing but log time.
     pub fn apply(&mut self, entry: &LogEnvelope) -> Applied {
         self.log_time = self.log_time.max(entry.time.shifted(self.time_shift_ms));
         if let Some(reply) = entry.idempotency.as_ref().and_then(|key| idempotency::seen(&self.idempotency, key)) {
@@ -28,7 +28,7 @@ impl State {
         let reply = entry.command.apply(&mut transition);
         let changes = transition.finish();
         debug_assert!(reply.is_ok() || changes.is_empty(), "a refused command changed {changes:?}");
-        // A refusal is not kept: whoever mends its cause may repeat the call as it was.
+        // Do not store refusals: a caller who fixes the cause may repeat the same call.
         if let (Some(key), Ok(_)) = (&entry.idempotency, &reply) {
             self.remember(key, &reply);
         }

@@ -1,4 +1,4 @@
-//! One entry being applied: what a command may do to the state, so that no command forgets what follows from a change.
+//! The primitive changes that commands make, each with its consequences, so that no command forgets one.
 
 pub(crate) mod failures;
 pub(crate) mod moves;
@@ -22,14 +22,14 @@ use crate::model::work::WorkType;
 use crate::state::timers::Due;
 use crate::state::{State, gang};
 
-/// An entry being applied.
+/// One entry while it is applied.
 pub(crate) struct Transition<'a> {
     pub(crate) state: &'a mut State,
     pub(crate) now: Timestamp,
     pub(crate) actor: &'a Actor,
     pub(crate) traceparent: &'a str,
     pub(crate) settings: Settings,
-    /// Whether what fails is remembered from this entry on.
+    /// Whether this entry's format records failures.
     pub(crate) remembers_failures: bool,
     revision: u64,
     changes: BTreeSet<Change>,
@@ -68,7 +68,7 @@ impl<'a> Transition<'a> {
 
     // --- clusters -------------------------------------------------------------------------------------------------
 
-    /// Changes a cluster that exists.
+    /// Changes an existing cluster.
     pub(crate) fn change_cluster(&mut self, id: &ClusterId, change: impl FnOnce(&mut crate::model::cluster::Cluster)) {
         if let Some(cluster) = self.state.clusters.get_mut(id) {
             change(cluster);
@@ -106,7 +106,7 @@ impl<'a> Transition<'a> {
         }
     }
 
-    /// Keeps at hand whether members of a gang may come later.
+    /// Updates the index of gangs that more members may join.
     fn note_growth(&mut self, id: RequestId) {
         let grows = self.state.requests.get(&id).is_some_and(|request| gang::missing(self.state, request) > 0);
         if grows {
@@ -163,7 +163,7 @@ impl<'a> Transition<'a> {
         }
     }
 
-    /// A lease does not take anything of its donor any more.
+    /// Releases the capacity that a lease took at its donor.
     fn give_back(&mut self, lease: &Lease) {
         let lender = self.state.lender(&lease.placement.donor);
         self.settle(lease, lender.as_ref());
@@ -173,7 +173,7 @@ impl<'a> Transition<'a> {
         self.state.derived.usage.remove(&lease.as_use());
     }
 
-    /// Keeps account of what those of a lease held until now, before that changes.
+    /// Accounts the past use of a lease's tenant, institution and lender. Must run before their use changes.
     fn settle(&mut self, lease: &Lease, lender: Option<&InstitutionId>) {
         let State { fairness, derived, .. } = &mut *self.state;
         if let Some(ledger) = fairness {
@@ -182,7 +182,7 @@ impl<'a> Transition<'a> {
         }
     }
 
-    /// Both clusters of a lease show it in their summaries.
+    /// Reports a change of both clusters of a lease, whose summaries show it.
     fn note_both(&mut self, origin: &ClusterId, donor: &ClusterId) {
         for cluster in [origin, donor] {
             if self.state.clusters.contains_key(cluster) {
@@ -191,7 +191,7 @@ impl<'a> Transition<'a> {
         }
     }
 
-    /// Begins the end of a lease; its request goes on as the reason says.
+    /// Starts ending a lease; `reason` decides what happens to its request.
     pub(crate) fn end_lease(&mut self, id: LeaseId, reason: EndReason, message: &str) {
         let Some(lease) = self.state.leases.get(&id) else { return };
         if !lease.state.may_become(LeaseState::Ending) {
@@ -216,7 +216,7 @@ impl<'a> Transition<'a> {
         self.end_if_clean(id);
     }
 
-    /// One side of a lease has taken down everything.
+    /// Records that one side of a lease has removed everything.
     pub(crate) fn side_clean(&mut self, id: LeaseId, side: Side) {
         self.change_lease(id, |lease| match side {
             Side::Origin => lease.origin_side = SideState::Clean,
@@ -246,7 +246,7 @@ impl<'a> Transition<'a> {
 
     // --- peerings -------------------------------------------------------------------------------------------------
 
-    /// The peering between two clusters over which leases run; proposes one if there is none.
+    /// The peering between two clusters that carries leases; proposes one if none exists.
     pub(crate) fn peering_for(&mut self, origin: &ClusterId, donor: &ClusterId) -> PeeringId {
         if let Some((id, _)) = self.state.peering_between(origin, donor) {
             return id;
@@ -305,7 +305,7 @@ impl<'a> Transition<'a> {
         });
     }
 
-    /// A handshake failed: its keys and envelopes are void, and it is tried again after a pause.
+    /// Fails a handshake: voids its keys and envelopes, and schedules a retry after a pause.
     pub(crate) fn fail_peering(&mut self, id: PeeringId, message: &str) {
         let now = self.now;
         self.drop_envelopes(id, |_| true);
@@ -340,7 +340,7 @@ impl<'a> Transition<'a> {
         }
     }
 
-    /// Deletes the envelopes of a peering that `which` selects.
+    /// Deletes the envelopes of a peering for which `which` returns true.
     pub(crate) fn drop_envelopes(&mut self, peering: PeeringId, which: impl Fn(&EnvelopeKey) -> bool) {
         let Some(ends) = self.state.peerings.get(&peering) else { return };
         let keys: Vec<EnvelopeKey> = [&ends.origin, &ends.donor]

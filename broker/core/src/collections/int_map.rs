@@ -1,13 +1,13 @@
-//! Values by numbers, found with one look at memory.
+//! Open-addressing table with integer keys.
 
 use crate::collections::interner::digest_of;
 
-/// What values are found by: a number, or a pair of them.
+/// An integer key, or a pair of integers.
 pub(crate) trait Key: Copy + Eq {
-    /// No key: it stands where a place of the table is free.
+    /// Reserved value that marks a free slot of the table.
     const NONE: Self;
 
-    /// Different keys have different words.
+    /// The key as one integer. Different keys give different integers.
     fn word(self) -> u64;
 }
 
@@ -27,7 +27,7 @@ impl Key for (u32, u32) {
     }
 }
 
-/// From keys to values. A table with open addressing; at most three quarters of it are in use.
+/// Map from integer keys to values. Open addressing, at most three quarters full.
 #[derive(Clone, Debug)]
 pub(crate) struct Index<K, V> {
     places: Vec<(K, V)>,
@@ -49,7 +49,7 @@ impl<K: Key, V: Copy + Default> Index<K, V> {
         (found != K::NONE).then_some(value)
     }
 
-    /// Remembers a key that is not known yet.
+    /// Inserts a key that the map does not contain yet.
     pub(crate) fn insert(&mut self, key: K, value: V) {
         if 3 * self.places.len() <= 4 * self.used {
             let places = (2 * self.places.len()).max(64);
@@ -64,7 +64,7 @@ impl<K: Key, V: Copy + Default> Index<K, V> {
         self.used += 1;
     }
 
-    /// Keys that are known.
+    /// Number of keys.
     pub(crate) fn len(&self) -> usize {
         self.used
     }
@@ -73,7 +73,8 @@ impl<K: Key, V: Copy + Default> Index<K, V> {
         *self = Self::default();
     }
 
-    /// The place of a key, or the free one for it. There is one: at most three quarters are in use.
+    /// The slot of `key`, or the free slot where it belongs. One always exists: the table is at most three quarters
+    /// full.
     fn place_of(&self, key: K) -> usize {
         let mask = self.places.len() - 1;
         let mut place = usize::try_from(digest_of([key.word()].into_iter())).unwrap_or(0) & mask;

@@ -1,13 +1,13 @@
-//! Small numbers for values that come again and again.
+//! Interns values as dense ids.
 
-/// A fixed 64-bit digest of a value, the same in every process: tables do not depend on it for anything but speed, and
-/// equal costs are told apart by it.
+/// A 64-bit digest that is the same in every process. Tables depend on it only for speed; the planner uses it to break
+/// ties between equal costs.
 pub(crate) trait Digest {
-    /// The digest.
+    /// The digest of this value.
     fn digest(&self) -> u64;
 }
 
-/// Mixes words into a digest, one multiplication each (the finaliser of splitmix64 at the end).
+/// Mixes words into a digest with one multiplication each and the finaliser of splitmix64 at the end.
 pub(crate) fn digest_of(words: impl Iterator<Item = u64>) -> u64 {
     let mixed = words.fold(0xcbf2_9ce4_8422_2325_u64, |hash, word| {
         (hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -16,24 +16,24 @@ pub(crate) fn digest_of(words: impl Iterator<Item = u64>) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Slots, or a difference of them.
+/// Slot counts, or a difference of them.
 impl Digest for [i32; 8] {
     fn digest(&self) -> u64 {
         digest_of(self.iter().map(|&slots| u64::from(slots.cast_unsigned())))
     }
 }
 
-/// A place of the table: the upper half of a value's digest, so that hardly ever another value is looked at, and its
-/// number.
+/// One slot of the table: the upper half of the value's digest, which rules out nearly all other values without
+/// comparing them, and the value's id.
 type Place = (u32, u32);
-/// No value is at this place of the table.
+/// Marks a free slot.
 const FREE: Place = (0, u32::MAX);
 
 fn upper_half(digest: u64) -> u32 {
     u32::try_from(digest >> 32).unwrap_or(u32::MAX)
 }
 
-/// Gives equal values the same small number. A table with open addressing; at most half of it is in use.
+/// Gives equal values the same dense id. Open addressing, at most half full.
 #[derive(Clone, Debug)]
 pub(crate) struct Interner<T> {
     places: Vec<Place>,
@@ -48,13 +48,13 @@ impl<T> Default for Interner<T> {
 }
 
 impl<T: Digest + Eq> Interner<T> {
-    /// The number of `value`, a new one if it was never seen.
+    /// The id of `value`; assigns a new id to a new value.
     pub(crate) fn intern(&mut self, value: T) -> u32 {
         let digest = value.digest();
         self.find(&value, digest).unwrap_or_else(|place| self.put(place, digest, value))
     }
 
-    /// The same for a value that is only copied if it was never seen.
+    /// Like [`intern`](Self::intern), but clones the value only if it is new.
     pub(crate) fn intern_ref(&mut self, value: &T) -> u32
     where
         T: Clone,
@@ -63,12 +63,12 @@ impl<T: Digest + Eq> Interner<T> {
         self.find(value, digest).unwrap_or_else(|place| self.put(place, digest, value.clone()))
     }
 
-    /// The number of `value` if it was ever seen.
+    /// The id of `value`, if it was interned before.
     pub(crate) fn number_of(&self, value: &T) -> Option<u32> {
         if self.places.is_empty() { None } else { self.look(value, value.digest()).ok() }
     }
 
-    /// The number of `value`, or the place for it. There is one: at most half are in use.
+    /// The id of `value`, or the free slot where it belongs. A free slot always exists: the table is at most half full.
     fn find(&mut self, value: &T, digest: u64) -> Result<u32, usize> {
         if self.places.len() <= 2 * self.values.len() {
             self.grow();
@@ -132,7 +132,7 @@ mod tests {
 
     impl Digest for u64 {
         fn digest(&self) -> u64 {
-            // All in few places, so that probing is tested.
+            // Few distinct digests, to test probing.
             *self % 3
         }
     }

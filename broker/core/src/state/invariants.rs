@@ -1,5 +1,5 @@
-//! Named sentences that hold after every applied entry. One file each; checked in debug builds after every apply, by
-//! tests everywhere, and by an admin call.
+//! Invariants that hold after every applied entry, one file each. Debug builds check them after every apply; so do
+//! tests and an admin call.
 
 pub(crate) mod a_gang_stands_or_falls_together;
 pub(crate) mod a_request_has_one_owner;
@@ -17,15 +17,15 @@ pub(crate) mod what_replaces_a_lease_knows_it;
 
 use crate::state::State;
 
-/// A sentence and how to check it. The check gives one line per violation.
+/// A named invariant and its check.
 pub struct Invariant {
-    /// The sentence.
+    /// The invariant as a sentence.
     pub sentence: &'static str,
-    /// Finds violations.
+    /// Returns one line per violation.
     pub check: fn(&State) -> Vec<String>,
 }
 
-/// All of them.
+/// All invariants.
 pub const ALL: &[Invariant] = &[
     no_gpu_is_lent_twice::INVARIANT,
     no_mig_slot_is_lent_twice::INVARIANT,
@@ -52,7 +52,7 @@ pub fn violations(state: &State) -> Vec<String> {
         .collect()
 }
 
-/// Stops if a sentence does not hold.
+/// Panics if an invariant does not hold.
 #[cfg(debug_assertions)]
 pub(crate) fn assert_all(state: &State) {
     let violations = violations(state);

@@ -1,5 +1,4 @@
-//! What follows from offers and is kept at hand: classes of devices, what they look like, and sums. Changed by what
-//! changed in an offer.
+//! Data derived from offers: device classes, counts of equal devices, and sums. Updated incrementally.
 
 use std::collections::BTreeMap;
 
@@ -15,17 +14,18 @@ use crate::model::policy_record::PolicyRecord;
 use crate::state::Derived;
 use crate::state::timers::Due;
 
-/// What devices of classes look like, and how many look so.
+/// Number of devices per class and attributes.
 pub(crate) type Looks = BTreeMap<(ClassName, DeviceFacts), u64>;
 
-/// Sorts devices into classes, those that look alike once, so that nobody evaluates CEL while matching.
+/// Assigns classes to devices. Evaluates each distinct set of attributes once, so that the scheduler never evaluates
+/// CEL.
 struct Sorter<'a> {
     policy: &'a PolicyRecord,
     known: BTreeMap<DeviceFacts, (Option<ClassName>, u64)>,
     last: Option<Last<'a>>,
 }
 
-/// The device that was sorted last: devices of a node, and most nodes of a cluster, are alike.
+/// The most recent device. Neighbouring devices are usually equal, so this avoids most lookups.
 struct Last<'a> {
     device: &'a Device,
     facts: DeviceFacts,
@@ -59,7 +59,7 @@ impl<'a> Sorter<'a> {
         }
     }
 
-    /// How many devices of classes were sorted, by looks.
+    /// Number of classified devices per class and attributes.
     fn counted(mut self) -> Looks {
         self.count_last();
         self.known.into_iter().filter_map(|(facts, (class, times))| Some(((class?, facts), times))).collect()
@@ -67,7 +67,7 @@ impl<'a> Sorter<'a> {
 }
 
 impl Derived {
-    /// Takes a whole offer in, and what is remembered of what failed.
+    /// Updates everything derived from a cluster's whole offer and failure records.
     pub(crate) fn note_offer(&mut self, id: &ClusterId, cluster: &Cluster, policy: Option<&PolicyRecord>) {
         self.occupancy.note_offer(id);
         self.timers.set(Due::Health(id.clone()), cluster.health.due());
@@ -95,7 +95,8 @@ impl Derived {
         self.facts.insert(id.clone(), sorter.counted());
     }
 
-    /// Takes in that one node of an offer became another, came (`before` is `None`) or went (`after` is `None`).
+    /// Updates everything derived from one node that changed, was added (`before` is `None`) or was removed (`after` is
+    /// `None`).
     pub(crate) fn note_node(
         &mut self,
         id: &ClusterId,
@@ -143,12 +144,12 @@ impl Derived {
         }
     }
 
-    /// A node as it may be used, if that is less than is offered.
+    /// The usable view of a node, if it is less than the offered node.
     fn used(&self, id: &ClusterId, node: &NodeId) -> Option<&Node> {
         self.usable.get(id)?.get(node)
     }
 
-    /// Something of a cluster held `before` for leases, and holds `after`.
+    /// Replaces a part `before` of a cluster's lendable capacity with `after`.
     fn note_capacity(&mut self, id: &ClusterId, before: Amounts, after: Amounts) {
         let held = self.capacities.remove(id).unwrap_or_default();
         let holds = held.minus(before).plus(after);
@@ -159,7 +160,7 @@ impl Derived {
     }
 }
 
-/// What a node holds for leases: nothing if it may not be used, else its healthy devices, less what local work takes.
+/// Lendable capacity of a node: healthy devices minus local use, or nothing if the node is unschedulable.
 pub(crate) fn for_leases(node: &Node) -> Amounts {
     if !node.schedulable {
         return Amounts::default();

@@ -1,4 +1,4 @@
-//! What fell due happens.
+//! Handles every deadline that has passed.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,9 +13,9 @@ use crate::model::request::RequestState;
 use crate::model::work::WorkType;
 use crate::state::timers::Due;
 
-/// Carries out what is due at the entry's log time: ends of holds, terms and notices, start windows of requests,
-/// deadlines and retries of handshakes, idle peerings, unread envelopes, quarantines, join tokens, old answers; and
-/// forgets the oldest of what has ended.
+/// Handles what is due at the entry's log time: ends of holds, terms and notices, start windows of requests, deadlines
+/// and retries of handshakes, idle peerings, unread envelopes, quarantines, join tokens and stored replies. Also drops
+/// the oldest ended objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expire {}
 
@@ -58,7 +58,7 @@ fn expire_lease(transition: &mut Transition<'_>, id: LeaseId) {
             transition.end_lease(id, EndReason::Expired, "its term ran out");
         }
         LeaseState::Reclaiming if transition.repair_waits(id) => {
-            // It was to move for another one's sake, and has nowhere to go on.
+            // The lease was to move to make room for another request, but has no new place.
             transition.keep_lease(id);
             reconsider(transition, id);
         }
@@ -73,8 +73,8 @@ fn expire_lease(transition: &mut Transition<'_>, id: LeaseId) {
     }
 }
 
-/// A start window opens or closes. Being placed in time is enough; a hold that fails after the deadline is not tried
-/// again.
+/// Opens or closes a start window. A request placed in time meets its deadline; if its hold fails after the deadline,
+/// it is not retried.
 fn expire_request(transition: &mut Transition<'_>, id: RequestId) {
     let now = transition.now;
     transition.change_request(id, |request| {
@@ -140,7 +140,7 @@ fn drain(transition: &mut Transition<'_>, id: PeeringId, message: &str) {
     });
 }
 
-/// Keeps the newest [`MAX_ENDED_KEPT`] of each kind that has ended. Numbers grow, so the lowest are the oldest.
+/// Keeps the newest [`MAX_ENDED_KEPT`] ended objects of each kind. Ids ascend, so the lowest are the oldest.
 fn forget_ended(transition: &mut Transition<'_>) {
     let state = &mut *transition.state;
     let live = state.derived.live_leases.len();
@@ -155,7 +155,7 @@ fn forget_ended(transition: &mut Transition<'_>) {
     for id in old {
         state.leases.remove(&id);
     }
-    // Requests refer to their leases and are as many; their own excess is counted apart from what is under way.
+    // Scan the requests only when there may be too many ended ones.
     if state.requests.len() > 2 * MAX_ENDED_KEPT {
         let ended: Vec<RequestId> =
             state.requests.iter().filter(|(_, request)| request.state.is_final()).map(|(id, _)| *id).collect();

@@ -1,4 +1,4 @@
-//! What failed at a donor is taken note of, and kept out where it fails again and again.
+//! Records failures of a donor's nodes and devices, and quarantines those that fail repeatedly.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::state::State;
 use crate::state::timers::Due;
 
 impl Transition<'_> {
-    /// Takes note of what a whole offer, which is to replace the one that is held, says of nodes that are in both.
+    /// Records the failures that a new whole offer reports for nodes also present in the current one.
     pub(crate) fn note_health_of_offer(&mut self, id: &ClusterId, offer: &Offer) {
         self.note_health(id, &offer.nodes);
         if !self.remembers_failures {
@@ -22,13 +22,13 @@ impl Transition<'_> {
         }
     }
 
-    /// The same of the nodes that a revision changes.
+    /// Records the failures that a revision reports for the nodes it changes.
     pub(crate) fn note_health_of_nodes(&mut self, id: &ClusterId, nodes: &NodeMap) {
         self.note_health(id, nodes);
         self.set_health_timer(id);
     }
 
-    /// Takes note that these nodes are not in the offer any more.
+    /// Records that these nodes have left the offer.
     pub(crate) fn note_gone_nodes(&mut self, id: &ClusterId, gone: &BTreeSet<NodeId>) {
         let State { clusters, derived, .. } = &mut *self.state;
         let Some(cluster) = clusters.get_mut(id).filter(|_| self.remembers_failures) else { return };
@@ -46,7 +46,7 @@ impl Transition<'_> {
         }
     }
 
-    /// What was kept out long enough may be used again.
+    /// Ends quarantines that are over, so that these parts may be used again.
     pub(crate) fn end_quarantines(&mut self, id: &ClusterId) {
         let (now, mut freed) = (self.now, Vec::new());
         self.change_cluster(id, |cluster| freed = cluster.health.expire(now));

@@ -1,4 +1,4 @@
-//! What the request of a lease makes of its beginning and its end.
+//! How the start and the end of a lease affect its request.
 
 use crate::apply::transition::Transition;
 use crate::model::id::{LeaseId, RequestId};
@@ -9,8 +9,8 @@ use crate::model::request::RequestState;
 use crate::state::gang::{self, Fate};
 
 impl Transition<'_> {
-    /// A lease has become active. The parts of a gang end together: the term of all begins when the last one of those
-    /// it starts with is there, and who comes later ends with the others.
+    /// Handles a lease that became active. All leases of a gang expire together: their common term starts when the last
+    /// of the initial leases is active, and later ones adopt it.
     pub(crate) fn lease_began(&mut self, id: LeaseId) {
         let state = &*self.state;
         let Some(lease) = state.leases.get(&id) else { return };
@@ -41,8 +41,8 @@ impl Transition<'_> {
         }
     }
 
-    /// Whether a lease is being reclaimed only so that another request fits, and what is to replace it is not usable
-    /// yet, while its term goes on: then it does not end.
+    /// Whether a lease moves only to make room for another request, its term has not expired, and its replacement is
+    /// not usable yet. Such a lease does not end.
     pub(crate) fn repair_waits(&self, id: LeaseId) -> bool {
         let Some(lease) = self.state.leases.get(&id) else { return false };
         let repair = lease.reclaim.as_ref().is_some_and(|it| matches!(it.reason, ReclaimReason::Repair { .. }));
@@ -51,7 +51,7 @@ impl Transition<'_> {
         repair && lease.state == LeaseState::Reclaiming && !runs_out && !lease.moved_to.is_some_and(usable)
     }
 
-    /// How a lease ends that moves so that another request fits, if its work was saved before its new place was usable.
+    /// The end of a lease that moved to make room, if its work was saved before its new place was usable.
     fn repaired(&self, old: LeaseId) -> Option<(EndReason, String)> {
         let lease = self.state.leases.get(&old).filter(|lease| lease.state == LeaseState::Reclaiming)?;
         let reclaim = lease.reclaim.as_ref().filter(|it| matches!(it.reason, ReclaimReason::Repair { .. }))?;
@@ -59,7 +59,7 @@ impl Transition<'_> {
         saved.then(|| (reclaim.end_reason(), format!("reclaimed: {}; its work was saved", reclaim.reason)))
     }
 
-    /// The request of a lease that has begun to end goes on, with `next` if that takes over, or ends with it.
+    /// Detaches an ending lease from its request. The request continues, with `next` if that takes over, or ends too.
     pub(crate) fn leave_request(
         &mut self,
         request: RequestId,
@@ -75,7 +75,7 @@ impl Transition<'_> {
         }
         let (donor, reason) = (lease.placement.donor.clone(), lease.end_reason.unwrap_or(EndReason::Released));
         if found.leases().all(|own| own != id) {
-            // It was to replace another one, which still is in force.
+            // The lease was to replace another one that is still in force.
             if reason.retries() && !reason.was_served() {
                 self.change_request(request, |request| _ = request.failed_donors.insert(donor));
             }
@@ -128,7 +128,7 @@ impl Transition<'_> {
                 | EndReason::DeviceLost
                 | EndReason::NodeLost
                 | EndReason::DonorLost => {
-                    // It was served before; only what fails from now on counts.
+                    // The request was served before, so its count of attempts starts again.
                     request.attempts = 0;
                     if request.spec.start_by.is_some_and(|deadline| deadline <= now) {
                         request.message = format!("{message}, and it may not start again after its start_by");

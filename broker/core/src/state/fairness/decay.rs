@@ -1,10 +1,10 @@
-//! Powers of one half in integers, so that every replica computes the same.
+//! Exponential decay in integers, so that every replica computes the same value.
 
 use crate::model::time::Millis;
 
-/// One, as [`decay`] gives it.
+/// The fixed-point value 1 of [`decay`].
 pub(crate) const ONE: u128 = 1 << 64;
-/// Binary digits of a part of a half-life that count.
+/// Binary digits of precision for the fraction of a half-life.
 const DIGITS: u32 = 40;
 /// 2^64 × 2^(−1/2^k) for k from 1, rounded down.
 const ROOTS: [u64; DIGITS as usize] = [
@@ -50,7 +50,7 @@ const ROOTS: [u64; DIGITS as usize] = [
     0xffffffffff4e8de8,
 ];
 
-/// 2^64 × 2^(−span / half-life), within 2^-32 of that; [`ONE`] for no time, 0 after 64 half-lives.
+/// 2^64 × 2^(−span / half-life) with an error below 2^-32 of that; [`ONE`] for a zero span, 0 after 64 half-lives.
 pub(crate) fn decay(span: Millis, half_life: Millis) -> u128 {
     let half_life = half_life.0.max(1);
     let (whole, rest) = (span.0 / half_life, span.0 % half_life);
@@ -94,7 +94,7 @@ mod tests {
             assert!(now <= last, "{span:?}");
             last = now;
         }
-        // A millisecond of the longest half-life that is a year is not lost.
+        // Even one millisecond counts under the longest half-life, a year.
         assert!(decay(Millis(1), Millis::from_hours(24 * 366)) < ONE);
     }
 }

@@ -1,4 +1,4 @@
-//! The past of everybody who holds or lends something, or did lately.
+//! The past use and lending of all tenants and institutions.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::model::time::{Millis, Timestamp};
 use crate::state::fairness::holdings::Holdings;
 use crate::state::fairness::past::Past;
 
-/// Past use and past lending. Advanced when what is held changes; nothing of it is left after 64 half-lives.
+/// Past use and past lending. Advances when holdings change; an entry decays to nothing within 64 half-lives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
     pub(crate) tenants: BTreeMap<TenantId, Past>,
@@ -20,14 +20,14 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A ledger that begins `now`, with what is held.
+    /// Starts a ledger at `now` with the present holdings.
     pub(crate) fn begin(now: Timestamp, held: &Holdings) -> Self {
         let mut ledger = Self::default();
         ledger.advance_all(now, held, Millis(1));
         ledger
     }
 
-    /// Takes in what those of a lease held until `now`. To be called before that changes.
+    /// Accounts until `now` the use of a lease's tenant, institution and lender. Must run before their holdings change.
     pub(crate) fn advance(
         &mut self,
         lease: &Lease,
@@ -42,14 +42,14 @@ impl Ledger {
         }
     }
 
-    /// Takes in what everybody held until `now`, and forgets those of whom nothing is left.
+    /// Accounts everybody's use until `now`, and drops entries that have decayed to nothing.
     pub(crate) fn advance_all(&mut self, now: Timestamp, held: &Holdings, half_life: Millis) {
         all(&mut self.tenants, &held.tenants, now, half_life);
         all(&mut self.institutions, &held.institutions, now, half_life);
         all(&mut self.lenders, &held.lenders, now, half_life);
     }
 
-    /// Log time was re-based.
+    /// Shifts all timestamps after a re-base of log time.
     pub(crate) fn shift(&mut self, ms: i64) {
         let Self { tenants, institutions, lenders } = self;
         for past in tenants.values_mut().chain(institutions.values_mut()).chain(lenders.values_mut()) {
@@ -57,7 +57,7 @@ impl Ledger {
         }
     }
 
-    /// How many pasts are kept.
+    /// Number of entries.
     pub(crate) fn len(&self) -> usize {
         self.tenants.len() + self.institutions.len() + self.lenders.len()
     }

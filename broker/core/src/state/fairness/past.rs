@@ -1,4 +1,4 @@
-//! What somebody held before, with less weight the longer ago it was.
+//! The past use of one tenant or institution, decayed by age.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,25 +6,26 @@ use crate::model::amounts::Amounts;
 use crate::model::time::{Millis, Timestamp};
 use crate::state::fairness::decay::{ONE, decay};
 
-/// Parts of a unit that means are kept in: what is held for a moment only must leave a trace.
+/// Fractional bits of the mean, so that even a brief use leaves a trace.
 const PARTS_BITS: u32 = 20;
 
-/// The exponentially weighted mean of what was held, up to a moment.
+/// The exponentially weighted mean of past use, up to a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Past {
-    /// In 1/2^20 of each resource's unit.
+    /// In 2^-20 of each resource's unit.
     mean: Amounts,
-    /// Up to when.
+    /// The moment up to which `mean` counts.
     at: Timestamp,
 }
 
 impl Past {
-    /// Nothing, up to `now`.
+    /// No use up to `now`.
     pub(crate) fn none(now: Timestamp) -> Self {
         Self { mean: Amounts::default(), at: now }
     }
 
-    /// The mean up to `now`, if `held` was held since: `mean × d + held × (1 − d)` with d = 2^(−time / half-life).
+    /// The mean up to `now` if `held` was in use since `at`: `mean × d + held × (1 − d)` with d = 2^(−time /
+    /// half-life).
     pub(crate) fn advanced(self, held: Amounts, now: Timestamp, half_life: Millis) -> Self {
         let keeps = decay(now.since(self.at), half_life);
         let mean = self.mean.with(held, |mean, held| {
@@ -35,26 +36,26 @@ impl Past {
         Self { mean, at: self.at.max(now) }
     }
 
-    /// Log time was re-based.
+    /// Shifts the timestamp after a re-base of log time.
     pub(crate) fn shift(&mut self, ms: i64) {
         let Self { mean: _, at } = self;
         *at = at.shifted(ms);
     }
 
-    /// What is held and the mean of what was, in 1/2^20 of units.
+    /// Present use plus the mean of past use, in 2^-20 of units.
     pub(crate) fn with_held(self, held: Amounts) -> Amounts {
         self.mean.with(held, |mean, held| mean.saturating_add(parts(held)))
     }
 
-    /// Whether nothing of it is left.
+    /// Whether the mean has decayed to nothing.
     pub(crate) fn is_over(&self, now: Timestamp, half_life: Millis) -> bool {
         self.mean.is_zero() || decay(now.since(self.at), half_life) == 0
     }
 }
 
-/// In 1/2^20 of a unit.
+/// Converts units to 2^-20 of units.
 pub(crate) fn parts(amount: u64) -> u64 {
-    // A quarter of the range is left for sums.
+    // Leave a quarter of the range for sums.
     amount.min(u64::MAX >> (PARTS_BITS + 2)) << PARTS_BITS
 }
 

@@ -5,8 +5,8 @@ use crate::state::invariants::Invariant;
 pub(crate) const INVARIANT: Invariant =
     Invariant { sentence: "nothing is placed on a node or device that is not healthy, or kept out", check };
 
-/// A place may fail after something was placed there. But a lease that was placed by the offer that is held, and is not
-/// in force yet, was placed on what is as it was then; parts only ever come to be kept out by an offer.
+/// A device may fail after a lease was placed on it. But a lease that is not in force yet and was placed under the
+/// current offer was placed on the devices as they are now: only a new offer can quarantine a device or node.
 fn check(state: &State) -> Vec<String> {
     let mut violations = Vec::new();
     for (id, lease) in state.live_leases().filter(|(_, lease)| lease.state.is_held()) {

@@ -7,7 +7,7 @@ pub(crate) const INVARIANT: Invariant = Invariant {
     check,
 };
 
-/// Leases that have ended may be forgotten one by one.
+/// The state drops ended leases one by one.
 fn check(state: &State) -> Vec<String> {
     let mut violations = Vec::new();
     for (id, lease) in &state.leases {

@@ -1,4 +1,4 @@
-//! Clusters are heard again, or not any more.
+//! Marks clusters as connected or silent.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,12 +7,12 @@ use crate::model::id::{ClusterId, LeaseId};
 use crate::model::lease::LeaseState;
 use crate::model::reply::{Reply, ReplyBody};
 
-/// What the failure detector saw. Silence makes leases suspect and keeps new work away; it tears nothing down.
+/// The failure detector's findings. Silence makes leases suspect and keeps new work away; it tears nothing down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MarkClusters {
-    /// Heard again.
+    /// Clusters that report again.
     pub heard: Vec<ClusterId>,
-    /// Silent for too long.
+    /// Clusters that were silent for too long.
     pub silent: Vec<ClusterId>,
 }
 
@@ -43,7 +43,7 @@ fn mark(transition: &mut Transition<'_>, id: &ClusterId, connected: bool) {
     }
 }
 
-/// A lease in force is active while both its clusters are heard, suspect otherwise.
+/// Makes a lease in force active if both its clusters are connected, suspect otherwise.
 pub(crate) fn reconsider(transition: &mut Transition<'_>, id: LeaseId) {
     let Some(lease) = transition.state.leases.get(&id) else { return };
     let silent: Vec<&str> = [&lease.origin, &lease.placement.donor]

@@ -1,4 +1,4 @@
-//! A cluster says which nodes of its offer changed.
+//! Changes some nodes of a cluster's offer.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,27 +12,28 @@ use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::state::State;
 
-/// One part in so many of an offer may have changed before the whole of it is the shorter thing to say.
+/// If more than 1/4 of the nodes change, sending the whole offer is shorter.
 const WORTH_REVISING: usize = 4;
 
-/// Changes some nodes of a cluster's offer; the others stay as they are. Takes time by how many change.
+/// Changes some nodes of a cluster's offer and keeps the others. Costs time proportional to the number of changed
+/// nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReviseOffer {
-    /// Whose.
+    /// The donor.
     pub cluster: ClusterId,
-    /// Generation of the offer that is changed: it must be the one that is held.
+    /// Generation that this revision is based on; must equal the stored one.
     pub revises: u64,
-    /// Generation that it has then; above that.
+    /// Generation after the revision; must be higher.
     pub generation: u64,
-    /// NodeMap that came or became others, as they are now.
+    /// Added or changed nodes, in their new form.
     pub nodes: NodeMap,
-    /// NodeMap that went.
+    /// Removed nodes.
     pub gone: BTreeSet<NodeId>,
 }
 
 impl ReviseOffer {
-    /// What makes `offer` of `held`. `None` where the whole must be said: deliveries or data changed, or a good part of
-    /// the nodes.
+    /// The revision that turns `held` into `offer`. `None` if the agent must send the whole offer: deliveries or data
+    /// changed, or too many nodes did.
     #[must_use]
     pub fn between(cluster: &ClusterId, held: &Offer, offer: &Offer) -> Option<Self> {
         if held.deliveries != offer.deliveries || held.data != offer.data {
@@ -86,7 +87,7 @@ impl ReviseOffer {
         Ok(ReplyBody::Done)
     }
 
-    /// Whether it was carried out already: agents' reports may come twice.
+    /// Whether this revision was applied already: agents may report twice.
     fn is_held(&self, held: &Offer) -> bool {
         held.generation == self.generation
             && self.nodes.iter().all(|(id, node)| held.nodes.get(id) == Some(node))
