@@ -6,7 +6,7 @@ pub(crate) mod transition;
 
 use crate::apply::entry::{FAIRNESS_SINCE, HEALTH_SINCE, LogEnvelope};
 use crate::apply::transition::Transition;
-use crate::model::idempotency::{self, Record};
+use crate::model::idempotency::{self, StoredReply};
 use crate::model::limits::MAX_IDEMPOTENCY_RECORDS;
 use crate::model::reply::{Applied, Idempotency, Reply};
 use crate::state::State;
@@ -44,7 +44,7 @@ impl State {
             self.forget(&oldest);
         }
         let name = idempotency::record_name(key);
-        let record = Record { body_sha256: key.body_sha256.clone(), reply: reply.clone(), at: self.log_time };
+        let record = StoredReply { body_sha256: key.body_sha256.clone(), reply: reply.clone(), at: self.log_time };
         self.derived.timers.set(Due::Idempotency(name.clone()), Some(record.at.after(idempotency::KEPT_FOR)));
         self.idempotency.insert(name, record);
     }

@@ -26,7 +26,7 @@ use crate::model::envelope::{Envelope, EnvelopeKey};
 use crate::model::id::{
     ClassName, ClusterId, InstitutionId, LeaseId, NodeId, PeeringId, PriorityName, RequestId, TenantId,
 };
-use crate::model::idempotency::{self, Record};
+use crate::model::idempotency::{self, StoredReply};
 use crate::model::lease::{Lease, LeaseState};
 use crate::model::peering::Peering;
 use crate::model::policy_record::PolicyRecord;
@@ -37,7 +37,7 @@ use crate::model::work::{WorkMix, WorkType};
 use crate::state::cluster_sums::ClusterSums;
 use crate::state::fairness::{Holdings, Ledger};
 use crate::state::occupancy::Occupancy;
-use crate::state::offered::Looks;
+use crate::state::offered::DeviceCounts;
 use crate::state::queue::Queue;
 use crate::state::timers::{Due, Timers};
 use crate::state::usable::Usable;
@@ -64,7 +64,7 @@ pub struct State {
     /// Envelopes that their receivers have not acknowledged.
     pub envelopes: CowMap<EnvelopeKey, Envelope>,
     /// Replies kept for repeated calls.
-    pub idempotency: CowMap<String, Record>,
+    pub idempotency: CowMap<String, StoredReply>,
     /// Past use of tenants and institutions; `None` until the first entry of format 3.
     #[serde(default)]
     pub fairness: Option<Ledger>,
@@ -93,7 +93,7 @@ pub(crate) struct Derived {
     pub(crate) occupancy: Occupancy,
     pub(crate) usage: UsageTable,
     pub(crate) classes: BTreeMap<ClusterId, BTreeMap<NodeId, Vec<Option<ClassName>>>>,
-    pub(crate) facts: BTreeMap<ClusterId, Looks>,
+    pub(crate) device_counts: BTreeMap<ClusterId, DeviceCounts>,
     pub(crate) usable: Usable,
     pub(crate) timers: Timers,
     pub(crate) queued: BTreeSet<RequestId>,
@@ -110,7 +110,7 @@ pub(crate) struct Derived {
     /// Leases under reclaim; they are still in force.
     pub(crate) reclaiming: BTreeSet<LeaseId>,
     /// Waiting requests for which leases are or were reclaimed.
-    pub(crate) room_made: BTreeSet<RequestId>,
+    pub(crate) reclaimed_for: BTreeSet<RequestId>,
     /// Running gangs with fewer members than desired.
     pub(crate) growing: BTreeSet<RequestId>,
     /// Peerings that accept leases, by origin and donor.
@@ -127,13 +127,13 @@ pub(crate) struct ClusterIndex {
 
 impl State {
     /// The institution that owns a cluster.
-    pub(crate) fn lender(&self, donor: &ClusterId) -> Option<InstitutionId> {
+    pub(crate) fn institution_of_donor(&self, donor: &ClusterId) -> Option<InstitutionId> {
         let owner = self.policy.as_ref()?.bundle.institution_of_cluster(donor.as_str())?;
         InstitutionId::parse(owner, "institution").ok()
     }
 
     /// Accounts everybody's use until now. Must run before the accounting rules change.
-    pub(crate) fn settle_all(&mut self) {
+    pub(crate) fn account_all_use(&mut self) {
         let half_life = self.settings().usage_half_life;
         if let Some(ledger) = &mut self.fairness {
             ledger.advance_all(self.log_time, &self.derived.holdings, half_life);
@@ -254,14 +254,14 @@ impl Derived {
                 derived.occupancy.take(&lease.placement);
                 derived.cluster_sums.borrow(lease);
                 derived.usage.add(&lease.as_use());
-                derived.holdings.add(lease, state.lender(&lease.placement.donor).as_ref());
+                derived.holdings.add(lease, state.institution_of_donor(&lease.placement.donor).as_ref());
             }
             derived.note_lease(*id, lease);
         }
         for (id, request) in &state.requests {
             derived.work.add(WorkType::of(request), 1);
             derived.note_request(*id, request, state.policy.as_ref());
-            if gang::missing(state, request) > 0 {
+            if gang::joinable_members(state, request) > 0 {
                 derived.growing.insert(*id);
             }
         }
@@ -296,9 +296,9 @@ impl Derived {
             }
         }
         if queued && request.room_at.is_some() {
-            self.room_made.insert(id);
+            self.reclaimed_for.insert(id);
         } else {
-            self.room_made.remove(&id);
+            self.reclaimed_for.remove(&id);
         }
         let class = request.spec.priority.as_ref().map(PriorityName::as_str);
         let value = policy.map_or(0, |record| record.bundle.priority_value(class));

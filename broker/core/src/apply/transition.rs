@@ -102,13 +102,13 @@ impl<'a> Transition<'a> {
             request.revision = self.revision;
             self.state.derived.note_request(id, request, self.state.policy.as_ref());
             self.changes.insert(Change::Request(id));
-            self.note_growth(id);
+            self.index_growing(id);
         }
     }
 
     /// Updates the index of gangs that more members may join.
-    fn note_growth(&mut self, id: RequestId) {
-        let grows = self.state.requests.get(&id).is_some_and(|request| gang::missing(self.state, request) > 0);
+    fn index_growing(&mut self, id: RequestId) {
+        let grows = self.state.requests.get(&id).is_some_and(|request| gang::joinable_members(self.state, request) > 0);
         if grows {
             self.state.derived.growing.insert(id);
         } else {
@@ -122,15 +122,15 @@ impl<'a> Transition<'a> {
         self.state.next_lease += 1;
         let id = LeaseId(self.state.next_lease);
         lease.revision = self.revision;
-        let lender = self.state.lender(&lease.placement.donor);
-        self.settle(&lease, lender.as_ref());
+        let lender = self.state.institution_of_donor(&lease.placement.donor);
+        self.account_use(&lease, lender.as_ref());
         self.state.derived.holdings.add(&lease, lender.as_ref());
         self.state.derived.occupancy.take(&lease.placement);
         self.state.derived.cluster_sums.borrow(&lease);
         self.state.derived.usage.add(&lease.as_use());
         self.state.derived.note_lease(id, &lease);
         let peering = lease.peering;
-        self.note_both(&lease.origin.clone(), &lease.placement.donor.clone());
+        self.note_clusters(&lease.origin.clone(), &lease.placement.donor.clone());
         self.state.leases.insert(id, lease);
         self.changes.insert(Change::Lease(id));
         self.change_peering(peering, |peering| {
@@ -156,17 +156,17 @@ impl<'a> Transition<'a> {
             self.changes.insert(Change::Lease(id));
             let (request, origin, donor) = (lease.request, lease.origin.clone(), lease.placement.donor.clone());
             if let Some(lease) = given_back {
-                self.give_back(&lease);
+                self.release_capacity(&lease);
             }
-            self.note_growth(request);
-            self.note_both(&origin, &donor);
+            self.index_growing(request);
+            self.note_clusters(&origin, &donor);
         }
     }
 
     /// Releases the capacity that a lease took at its donor.
-    fn give_back(&mut self, lease: &Lease) {
-        let lender = self.state.lender(&lease.placement.donor);
-        self.settle(lease, lender.as_ref());
+    fn release_capacity(&mut self, lease: &Lease) {
+        let lender = self.state.institution_of_donor(&lease.placement.donor);
+        self.account_use(lease, lender.as_ref());
         self.state.derived.holdings.remove(lease, lender.as_ref());
         self.state.derived.occupancy.give_back(&lease.placement);
         self.state.derived.cluster_sums.give_back(lease);
@@ -174,16 +174,16 @@ impl<'a> Transition<'a> {
     }
 
     /// Accounts the past use of a lease's tenant, institution and lender. Must run before their use changes.
-    fn settle(&mut self, lease: &Lease, lender: Option<&InstitutionId>) {
+    fn account_use(&mut self, lease: &Lease, lender: Option<&InstitutionId>) {
         let State { fairness, derived, .. } = &mut *self.state;
         if let Some(ledger) = fairness {
             let lender = lender.filter(|lender| **lender != lease.institution);
-            ledger.advance(lease, lender, (self.now, self.settings.usage_half_life), &derived.holdings);
+            ledger.advance(lease, lender, self.now, self.settings.usage_half_life, &derived.holdings);
         }
     }
 
     /// Reports a change of both clusters of a lease, whose summaries show it.
-    fn note_both(&mut self, origin: &ClusterId, donor: &ClusterId) {
+    fn note_clusters(&mut self, origin: &ClusterId, donor: &ClusterId) {
         for cluster in [origin, donor] {
             if self.state.clusters.contains_key(cluster) {
                 self.changes.insert(Change::Cluster(cluster.clone()));
@@ -208,24 +208,24 @@ impl<'a> Transition<'a> {
         });
         self.drop_envelopes(peering, |key| key.lease == Some(id));
         let next = replaced_by.filter(|next| self.takes_over(*next, reason));
-        self.leave_request(request, id, (was, next), message);
-        self.unlink(id, replaces, next);
+        self.detach_from_request(request, id, was, next, message);
+        self.unlink_from_chain(id, replaces, next);
         if let Some(left) = replaced_by.filter(|_| next.is_none()) {
             self.end_lease(left, reason, message);
         }
-        self.end_if_clean(id);
+        self.end_if_both_clean(id);
     }
 
     /// Records that one side of a lease has removed everything.
-    pub(crate) fn side_clean(&mut self, id: LeaseId, side: Side) {
+    pub(crate) fn report_clean(&mut self, id: LeaseId, side: Side) {
         self.change_lease(id, |lease| match side {
             Side::Origin => lease.origin_side = SideState::Clean,
             Side::Donor => lease.donor_side = SideState::Clean,
         });
-        self.end_if_clean(id);
+        self.end_if_both_clean(id);
     }
 
-    fn end_if_clean(&mut self, id: LeaseId) {
+    fn end_if_both_clean(&mut self, id: LeaseId) {
         let Some(lease) = self.state.leases.get(&id) else { return };
         let clean = lease.donor_side == SideState::Clean && lease.origin_side == SideState::Clean;
         if lease.state != LeaseState::Ending || !clean {

@@ -96,7 +96,7 @@ impl<K: Ord, V> CowMap<K, V> {
         K: Borrow<Q>,
     {
         let entries = &self.chunks.get(self.chunk_of(key))?.entries;
-        entries.get(place(entries, key).ok()?)
+        entries.get(search(entries, key).ok()?)
     }
 
     /// The value of `key`.
@@ -153,7 +153,7 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
     {
         let number = self.chunk_of(key);
         let chunk = self.chunks.get_mut(number)?;
-        let at = place(&chunk.entries, key).ok()?;
+        let at = search(&chunk.entries, key).ok()?;
         Arc::make_mut(&mut chunk.entries).get_mut(at).map(|(_, value)| Arc::make_mut(value))
     }
 
@@ -169,10 +169,10 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
         let number = self.chunk_of(&key);
         let Some(chunk) = self.chunks.get_mut(number) else {
             self.len = 1;
-            self.chunks.push(Chunk::of(key, value));
+            self.chunks.push(Chunk::single(key, value));
             return None;
         };
-        let at = match place(&chunk.entries, &key) {
+        let at = match search(&chunk.entries, &key) {
             Ok(at) => {
                 let held = Arc::make_mut(&mut chunk.entries).get_mut(at);
                 return held.map(|(_, held)| std::mem::replace(held, value));
@@ -183,7 +183,7 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
         let is_last = number + 1 == self.chunks.len();
         if is_last && at == MAX_CHUNK {
             // Keys are mostly ascending ids: start a new chunk instead of splitting a full one.
-            self.chunks.push(Chunk::of(key, value));
+            self.chunks.push(Chunk::single(key, value));
             return None;
         }
         self.insert_at(number, at, (key, value));
@@ -212,7 +212,7 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
     {
         let number = self.chunk_of(key);
         let chunk = self.chunks.get_mut(number)?;
-        let at = place(&chunk.entries, key).ok()?;
+        let at = search(&chunk.entries, key).ok()?;
         let entries = Arc::make_mut(&mut chunk.entries);
         let (_, value) = entries.remove(at);
         if let Some((first, _)) = entries.first().filter(|_| at == 0) {
@@ -239,15 +239,16 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
 
     /// Keeps only the entries for which `keep` returns true.
     pub fn retain(&mut self, mut keep: impl FnMut(&K, &V) -> bool) {
-        let gone: Vec<K> = self.iter().filter(|(key, value)| !keep(key, value)).map(|(key, _)| key.clone()).collect();
-        for key in &gone {
+        let removed: Vec<K> =
+            self.iter().filter(|(key, value)| !keep(key, value)).map(|(key, _)| key.clone()).collect();
+        for key in &removed {
             self.remove(key);
         }
     }
 }
 
 impl<K: Clone, V> Chunk<K, V> {
-    fn of(key: K, value: Arc<V>) -> Self {
+    fn single(key: K, value: Arc<V>) -> Self {
         let mut entries = Vec::with_capacity(MAX_CHUNK);
         entries.push((key.clone(), value));
         Self { first: key, entries: Arc::new(entries) }
@@ -255,7 +256,7 @@ impl<K: Clone, V> Chunk<K, V> {
 }
 
 /// Position of `key` in `entries`, or where to insert it.
-fn place<K: Ord + Borrow<Q>, V, Q: Ord + ?Sized>(entries: &[Entry<K, V>], key: &Q) -> Result<usize, usize> {
+fn search<K: Ord + Borrow<Q>, V, Q: Ord + ?Sized>(entries: &[Entry<K, V>], key: &Q) -> Result<usize, usize> {
     entries.binary_search_by(|(held, _)| held.borrow().cmp(key))
 }
 

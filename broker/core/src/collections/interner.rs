@@ -25,9 +25,9 @@ impl Digest for [i32; 8] {
 
 /// One slot of the table: the upper half of the value's digest, which rules out nearly all other values without
 /// comparing them, and the value's id.
-type Place = (u32, u32);
+type Slot = (u32, u32);
 /// Marks a free slot.
-const FREE: Place = (0, u32::MAX);
+const FREE: Slot = (0, u32::MAX);
 
 fn upper_half(digest: u64) -> u32 {
     u32::try_from(digest >> 32).unwrap_or(u32::MAX)
@@ -36,14 +36,14 @@ fn upper_half(digest: u64) -> u32 {
 /// Gives equal values the same dense id. Open addressing, at most half full.
 #[derive(Clone, Debug)]
 pub(crate) struct Interner<T> {
-    places: Vec<Place>,
+    slots: Vec<Slot>,
     values: Vec<T>,
     digests: Vec<u64>,
 }
 
 impl<T> Default for Interner<T> {
     fn default() -> Self {
-        Self { places: Vec::new(), values: Vec::new(), digests: Vec::new() }
+        Self { slots: Vec::new(), values: Vec::new(), digests: Vec::new() }
     }
 }
 
@@ -51,7 +51,7 @@ impl<T: Digest + Eq> Interner<T> {
     /// The id of `value`; assigns a new id to a new value.
     pub(crate) fn intern(&mut self, value: T) -> u32 {
         let digest = value.digest();
-        self.find(&value, digest).unwrap_or_else(|place| self.put(place, digest, value))
+        self.find_or_grow(&value, digest).unwrap_or_else(|slot| self.insert_at(slot, digest, value))
     }
 
     /// Like [`intern`](Self::intern), but clones the value only if it is new.
@@ -60,61 +60,61 @@ impl<T: Digest + Eq> Interner<T> {
         T: Clone,
     {
         let digest = value.digest();
-        self.find(value, digest).unwrap_or_else(|place| self.put(place, digest, value.clone()))
+        self.find_or_grow(value, digest).unwrap_or_else(|slot| self.insert_at(slot, digest, value.clone()))
     }
 
     /// The id of `value`, if it was interned before.
-    pub(crate) fn number_of(&self, value: &T) -> Option<u32> {
-        if self.places.is_empty() { None } else { self.look(value, value.digest()).ok() }
+    pub(crate) fn id_of(&self, value: &T) -> Option<u32> {
+        if self.slots.is_empty() { None } else { self.probe(value, value.digest()).ok() }
     }
 
     /// The id of `value`, or the free slot where it belongs. A free slot always exists: the table is at most half full.
-    fn find(&mut self, value: &T, digest: u64) -> Result<u32, usize> {
-        if self.places.len() <= 2 * self.values.len() {
+    fn find_or_grow(&mut self, value: &T, digest: u64) -> Result<u32, usize> {
+        if self.slots.len() <= 2 * self.values.len() {
             self.grow();
         }
-        self.look(value, digest)
+        self.probe(value, digest)
     }
 
-    fn look(&self, value: &T, digest: u64) -> Result<u32, usize> {
-        let (mask, upper) = (self.places.len() - 1, upper_half(digest));
-        let mut place = usize::try_from(digest).unwrap_or(0) & mask;
-        while self.places[place] != FREE {
-            let (other, number) = self.places[place];
-            if other == upper && self.values[number as usize] == *value {
-                return Ok(number);
+    fn probe(&self, value: &T, digest: u64) -> Result<u32, usize> {
+        let (mask, upper) = (self.slots.len() - 1, upper_half(digest));
+        let mut slot = usize::try_from(digest).unwrap_or(0) & mask;
+        while self.slots[slot] != FREE {
+            let (other, id) = self.slots[slot];
+            if other == upper && self.values[id as usize] == *value {
+                return Ok(id);
             }
-            place = (place + 1) & mask;
+            slot = (slot + 1) & mask;
         }
-        Err(place)
+        Err(slot)
     }
 
-    fn put(&mut self, place: usize, digest: u64, value: T) -> u32 {
-        let number = u32::try_from(self.values.len()).unwrap_or(u32::MAX);
-        self.places[place] = (upper_half(digest), number);
+    fn insert_at(&mut self, slot: usize, digest: u64, value: T) -> u32 {
+        let id = u32::try_from(self.values.len()).unwrap_or(u32::MAX);
+        self.slots[slot] = (upper_half(digest), id);
         self.values.push(value);
         self.digests.push(digest);
-        number
+        id
     }
 
     fn grow(&mut self) {
-        let places = (4 * self.values.len()).next_power_of_two().max(64);
-        self.places = vec![FREE; places];
-        for (number, &digest) in (0..).zip(&self.digests) {
-            let mut place = usize::try_from(digest).unwrap_or(0) & (places - 1);
-            while self.places[place] != FREE {
-                place = (place + 1) & (places - 1);
+        let slots = (4 * self.values.len()).next_power_of_two().max(64);
+        self.slots = vec![FREE; slots];
+        for (id, &digest) in (0..).zip(&self.digests) {
+            let mut slot = usize::try_from(digest).unwrap_or(0) & (slots - 1);
+            while self.slots[slot] != FREE {
+                slot = (slot + 1) & (slots - 1);
             }
-            self.places[place] = (upper_half(digest), number);
+            self.slots[slot] = (upper_half(digest), id);
         }
     }
 
-    pub(crate) fn get(&self, number: u32) -> &T {
-        &self.values[number as usize]
+    pub(crate) fn get(&self, id: u32) -> &T {
+        &self.values[id as usize]
     }
 
-    pub(crate) fn digest(&self, number: u32) -> u64 {
-        self.digests[number as usize]
+    pub(crate) fn digest(&self, id: u32) -> u64 {
+        self.digests[id as usize]
     }
 
     pub(crate) fn len(&self) -> usize {

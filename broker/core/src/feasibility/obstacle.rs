@@ -8,7 +8,7 @@ use crate::model::demand::Delivery;
 use crate::model::id::ClusterId;
 use crate::model::placement::Placement;
 use crate::model::time::Timestamp;
-use crate::state::offered::for_leases;
+use crate::state::offered::lendable;
 
 /// What stands in the way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,7 +74,7 @@ pub(crate) fn not_local(snapshot: &Snapshot<'_>, donor: &ClusterId) -> u64 {
     if snapshot.is_as_usable() {
         return snapshot.state.derived.capacities.get(donor).map_or(0, |holds| holds.gpu_milli);
     }
-    snapshot.nodes(donor).map(|(_, node, _)| for_leases(node).gpu_milli).sum()
+    snapshot.nodes(donor).map(|(_, node, _)| lendable(node).gpu_milli).sum()
 }
 
 /// The donor's local reserve stays free: what is free on all its healthy devices, less this placement.

@@ -21,7 +21,7 @@ use crate::scheduler::plan::Plan;
 use crate::scheduler::planning::Planning;
 use crate::scheduler::preempt::{Room, room_for};
 use crate::scheduler::reserve::{Start, end_if_reclaimed, end_of};
-use crate::state::gang::replacing;
+use crate::state::gang::replacement_specs;
 
 /// Requests for which one plan keeps room that is being made.
 const MAX_ROOMS: usize = 16;
@@ -35,7 +35,7 @@ impl<'a> Planning<'a, '_> {
         let value = |request: &Request| {
             self.snapshot.bundle.priority_value(request.spec.priority.as_ref().map(crate::PriorityName::as_str))
         };
-        let waiting = state.derived.room_made.iter().filter_map(|id| Some((*id, state.requests.get(id)?)));
+        let waiting = state.derived.reclaimed_for.iter().filter_map(|id| Some((*id, state.requests.get(id)?)));
         let waiting = waiting.filter(|(_, request)| request.waits());
         let mut waiting: Vec<(RequestId, &Request)> = waiting.collect();
         waiting.sort_by_key(|(id, request)| (std::cmp::Reverse(value(request)), *id));
@@ -149,7 +149,7 @@ impl<'a> Planning<'a, '_> {
             }
             let chain = request.chain_of(state, id);
             self.each_view(|snapshot| snapshot.without_chain(&chain));
-            let places = replacing(state, request, id);
+            let places = replacement_specs(state, request, id);
             let found = places.iter().find_map(|spec| self.find(spec, Some(request)));
             self.each_view(|snapshot| snapshot.with_chain_again(&chain));
             if let Some(found) = found {

@@ -33,14 +33,14 @@ pub const SNAPSHOT_FORMAT: u16 = 5;
 const CHUNK_BYTES: usize = 64 << 10;
 
 #[derive(Serialize)]
-struct Writing<'a> {
+struct SnapshotOut<'a> {
     format: u16,
     state: &'a State,
 }
 
 #[derive(Deserialize)]
 #[serde(field_identifier, rename_all = "lowercase")]
-enum Field {
+enum SnapshotField {
     Format,
     State,
     #[serde(other)]
@@ -48,11 +48,11 @@ enum Field {
 }
 
 /// Reads format and state in one pass. Reports the format even if the rest is unreadable.
-struct Reading<'f> {
+struct SnapshotIn<'f> {
     format: &'f mut Option<u16>,
 }
 
-impl<'de> DeserializeSeed<'de> for Reading<'_> {
+impl<'de> DeserializeSeed<'de> for SnapshotIn<'_> {
     type Value = State;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<State, D::Error> {
@@ -60,7 +60,7 @@ impl<'de> DeserializeSeed<'de> for Reading<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Reading<'_> {
+impl<'de> Visitor<'de> for SnapshotIn<'_> {
     type Value = State;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -71,15 +71,15 @@ impl<'de> Visitor<'de> for Reading<'_> {
         let mut state = None;
         while let Some(field) = map.next_key()? {
             match field {
-                Field::Format => {
+                SnapshotField::Format => {
                     let found = map.next_value()?;
                     *self.format = Some(found);
                     if found > SNAPSHOT_FORMAT {
                         return Err(A::Error::custom("the format is a later one"));
                     }
                 }
-                Field::State => state = Some(map.next_value()?),
-                Field::Unknown => {
+                SnapshotField::State => state = Some(map.next_value()?),
+                SnapshotField::Unknown => {
                     let IgnoredAny = map.next_value()?;
                 }
             }
@@ -134,7 +134,7 @@ pub fn copy(state: &State) -> State {
 
 /// Writes the canonical bytes in many small writes. Equal states give equal bytes on every replica.
 pub fn write(state: &State, to: impl Write) -> Result<(), SnapshotError> {
-    Ok(serde_json::to_writer(to, &Writing { format: SNAPSHOT_FORMAT, state })?)
+    Ok(serde_json::to_writer(to, &SnapshotOut { format: SNAPSHOT_FORMAT, state })?)
 }
 
 /// Reads the state that [`write()`] wrote. Reads byte by byte, so `from` should be buffered.
@@ -157,7 +157,7 @@ pub fn decode(bytes: &[u8]) -> Result<State, SnapshotError> {
 fn read_json<'de>(json: impl JsonRead<'de>) -> Result<State, SnapshotError> {
     let mut json = serde_json::Deserializer::new(json);
     let mut format = None;
-    let read = Reading { format: &mut format }.deserialize(&mut json);
+    let read = SnapshotIn { format: &mut format }.deserialize(&mut json);
     if let Some(found) = format.filter(|found| *found > SNAPSHOT_FORMAT) {
         return Err(SnapshotError::FromTheFuture { found });
     }
@@ -167,9 +167,9 @@ fn read_json<'de>(json: impl JsonRead<'de>) -> Result<State, SnapshotError> {
     Ok(state)
 }
 
-struct Digesting(Sha256);
+struct DigestWriter(Sha256);
 
-impl Write for Digesting {
+impl Write for DigestWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.update(bytes);
         Ok(bytes.len())
@@ -182,7 +182,7 @@ impl Write for Digesting {
 
 /// SHA-256 of the canonical bytes, in hex.
 pub fn digest(state: &State) -> Result<String, SnapshotError> {
-    let mut buffered = BufWriter::with_capacity(CHUNK_BYTES, Digesting(Sha256::new()));
+    let mut buffered = BufWriter::with_capacity(CHUNK_BYTES, DigestWriter(Sha256::new()));
     write(state, &mut buffered)?;
     let digesting = buffered.into_inner().map_err(|error| serde_json::Error::io(error.into_error()))?;
     Ok(hex::encode(digesting.0.finalize()))

@@ -37,7 +37,7 @@ pub(crate) enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The request continues without the lease.
-    GoesOn,
+    Continues,
     /// The request ends too, as the lease's end reason says, and so do its other leases.
     Ends,
 }
@@ -58,7 +58,7 @@ pub(crate) fn held_milli(state: &State, request: &Request) -> u64 {
 }
 
 /// Whether all initial parts have become active, so that the gang can work.
-pub(crate) fn runs(state: &State, request: &Request) -> bool {
+pub(crate) fn has_started(state: &State, request: &Request) -> bool {
     parts(state, request).all(|(_, lease)| came_later(lease) || !lease.state.is_held())
 }
 
@@ -68,11 +68,11 @@ fn came_later(lease: &Lease) -> bool {
 }
 
 /// What happens to the request when lease `id` ends. `was` is the lease's previous state.
-pub(crate) fn fate(state: &State, request: &Request, (id, lease): (LeaseId, &Lease), was: LeaseState) -> Fate {
+pub(crate) fn fate_of_request(state: &State, request: &Request, id: LeaseId, lease: &Lease, was: LeaseState) -> Fate {
     let reason = lease.end_reason.unwrap_or(EndReason::Released);
     let failed = reason.retries() || reason == EndReason::OriginFailed;
     if lease.joins && was.is_held() && failed {
-        return Fate::GoesOn;
+        return Fate::Continues;
     }
     let Some(members) = request.spec.members.filter(|_| reason.retries() && (came_later(lease) || !was.is_held()))
     else {
@@ -81,11 +81,11 @@ pub(crate) fn fate(state: &State, request: &Request, (id, lease): (LeaseId, &Lea
     let rest = parts(state, request).filter(|(other, _)| *other != id);
     let works = rest.filter(|(_, lease)| lease.state.is_in_force());
     let left: u32 = works.map(|(_, lease)| members_of(&request.spec, lease)).sum();
-    if left >= members.min && runs(state, request) { Fate::GoesOn } else { Fate::Ends }
+    if left >= members.min && has_started(state, request) { Fate::Continues } else { Fate::Ends }
 }
 
 /// End reason of the other parts when one part ends for `reason`.
-pub(crate) fn reason_of_others(reason: EndReason) -> EndReason {
+pub(crate) fn end_reason_of_other_parts(reason: EndReason) -> EndReason {
     match reason {
         EndReason::Released | EndReason::Expired | EndReason::Cancelled => reason,
         EndReason::HoldExpired
@@ -102,7 +102,7 @@ pub(crate) fn reason_of_others(reason: EndReason) -> EndReason {
 }
 
 /// The first lease of a request that continues without lease `id`.
-pub(crate) fn leave(state: &State, request: &Request, id: LeaseId) -> Option<LeaseId> {
+pub(crate) fn first_lease_without(state: &State, request: &Request, id: LeaseId) -> Option<LeaseId> {
     if request.lease != Some(id) {
         return request.lease;
     }
@@ -111,28 +111,28 @@ pub(crate) fn leave(state: &State, request: &Request, id: LeaseId) -> Option<Lea
 }
 
 /// Number of members that may join a running gang. Zero while any part is under reclaim, suspect or not active yet.
-pub(crate) fn missing(state: &State, request: &Request) -> u32 {
+pub(crate) fn joinable_members(state: &State, request: &Request) -> u32 {
     let elastic = |members: &Members| members.min < members.desired;
     let Some(members) = request.spec.members.filter(elastic) else { return 0 };
     // No check ensures that a new part shares an RDMA network with the first one.
     if request.state != RequestState::Matched || request.spec.topology.rdma_gbits > 0 {
         return 0;
     }
-    let (mut held, mut many) = (0_u32, 0);
+    let (mut held, mut count) = (0_u32, 0);
     for (_, lease) in parts(state, request) {
         if lease.state != LeaseState::Active {
             return 0;
         }
         held = held.saturating_add(members_of(&request.spec, lease));
-        many += 1;
+        count += 1;
     }
-    if many == 0 || many >= MAX_PARTS { 0 } else { members.desired.saturating_sub(held) }
+    if count == 0 || count >= MAX_PARTS { 0 } else { members.desired.saturating_sub(held) }
 }
 
 /// The demand of members that may join now. `None` if none may, or if the gang ends too soon for them to be useful.
 /// Excludes donors that failed this gang.
-pub(crate) fn joining(state: &State, request: &Request) -> Option<RequestSpec> {
-    let missing = missing(state, request);
+pub(crate) fn join_spec(state: &State, request: &Request) -> Option<RequestSpec> {
+    let missing = joinable_members(state, request);
     if missing == 0 {
         return None;
     }
@@ -140,25 +140,25 @@ pub(crate) fn joining(state: &State, request: &Request) -> Option<RequestSpec> {
     if ends <= state.log_time.after(state.settings().hold) {
         return None;
     }
-    let mut spec = request.spec.for_members(Members { min: 1, desired: missing }, home(state, request));
+    let mut spec = request.spec.for_members(Members { min: 1, desired: missing }, confined_to(state, request));
     spec.deny_donors.extend(request.failed_donors.iter().cloned());
     Some(spec)
 }
 
 /// The demands that may replace `id`, a lease under reclaim; best first. If the lease is the whole request, anything
-/// that serves the request may replace it. A part of a gang needs a placement for as many members. A gang confined to
+/// that serves the request may replace it. A part of a gang needs a placement for as count members. A gang confined to
 /// one donor may also move as a whole, together with its first lease, to another donor; on the same donor that would
 /// only add a part.
-pub(crate) fn replacing(state: &State, request: &Request, id: LeaseId) -> Vec<RequestSpec> {
+pub(crate) fn replacement_specs(state: &State, request: &Request, id: LeaseId) -> Vec<RequestSpec> {
     let Some(lease) = state.leases.get(&id).filter(|_| request.may_replace(state, id)) else { return Vec::new() };
     if request.parts.is_empty() {
-        return vec![elsewhere(&request.spec)];
+        return vec![whole_replacement_spec(&request.spec)];
     }
-    let (home, spread) = (home(state, request), request.spec.spread_donors);
+    let (home, spread) = (confined_to(state, request), request.spec.spread_donors);
     let mut specs = Vec::new();
     if spread || home.contains(&lease.placement.donor) {
-        let many = members_of(&request.spec, lease);
-        specs.push(request.spec.for_members(Members { min: many, desired: many }, home.clone()));
+        let count = members_of(&request.spec, lease);
+        specs.push(request.spec.for_members(Members { min: count, desired: count }, home.clone()));
     }
     if !spread && request.chain_of(state, id).first() == request.lease.as_ref() {
         let mut whole = request.spec.clone();
@@ -169,12 +169,12 @@ pub(crate) fn replacing(state: &State, request: &Request, id: LeaseId) -> Vec<Re
 }
 
 /// The demand that may replace a lease that is the whole request.
-pub(crate) fn elsewhere(spec: &RequestSpec) -> RequestSpec {
+pub(crate) fn whole_replacement_spec(spec: &RequestSpec) -> RequestSpec {
     RequestSpec { spread_donors: false, ..spec.clone() }
 }
 
 /// The donor that must hold all parts of a gang; empty if the gang may spread.
-fn home(state: &State, request: &Request) -> Vec<ClusterId> {
+fn confined_to(state: &State, request: &Request) -> Vec<ClusterId> {
     if request.spec.spread_donors {
         return Vec::new();
     }
@@ -182,7 +182,7 @@ fn home(state: &State, request: &Request) -> Vec<ClusterId> {
 }
 
 /// Whether `next`, the replacement of one part, holds the whole gang at a new donor, so that the other parts end.
-pub(crate) fn moves_whole(state: &State, request: &Request, next: LeaseId) -> bool {
+pub(crate) fn moved_as_a_whole(state: &State, request: &Request, next: LeaseId) -> bool {
     let at = |id: LeaseId| state.leases.get(&id).map(|lease| &lease.placement.donor);
     !request.spec.spread_donors && request.leases().any(|id| at(id) != at(next))
 }
@@ -200,7 +200,7 @@ pub(crate) fn role(state: &State, request: &Request, proposed: &ProposedPlacemen
         }
         (Aim::Replace(lease), _) if request.may_replace(state, *lease) => Ok(Role::Replaces(*lease)),
         (Aim::Replace(lease), _) => Err(refused(format!("{lease} of {id} has not to move"))),
-        (Aim::Join, _) if missing(state, request) > 0 => Ok(Role::Joins),
+        (Aim::Join, _) if joinable_members(state, request) > 0 => Ok(Role::Joins),
         (Aim::Join, _) => Err(refused(format!("no members of {id} are missing, or it does not run"))),
     }
 }

@@ -47,12 +47,12 @@ struct DonorOccupancy {
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     count: u64,
-    recent: VecDeque<Change>,
+    recent: VecDeque<NodeChange>,
 }
 
 /// A change of one node.
 #[derive(Clone, Debug)]
-pub struct Change {
+pub struct NodeChange {
     /// The changed node.
     pub node: NodeId,
     /// The [fingerprint](NodeOccupancy::fingerprint) of the lent capacity after the change; `None` if the node itself
@@ -78,7 +78,7 @@ impl Changes {
 
     /// Nodes that changed after the first `count` changes; `None` if the log no longer reaches back so far.
     #[must_use]
-    pub fn since(&self, count: u64) -> Option<impl Iterator<Item = &Change>> {
+    pub fn since(&self, count: u64) -> Option<impl Iterator<Item = &NodeChange>> {
         let new = usize::try_from(self.count.checked_sub(count)?).ok()?;
         Some(self.recent.range(self.recent.len().checked_sub(new)?..))
     }
@@ -87,7 +87,7 @@ impl Changes {
         if self.recent.len() >= MAX_CHANGES {
             self.recent.pop_front();
         }
-        self.recent.push_back(Change { node: node.clone(), lent });
+        self.recent.push_back(NodeChange { node: node.clone(), lent });
         self.count += 1;
     }
 
@@ -165,15 +165,15 @@ impl NodeOccupancy {
             }
         }
         for (network, taken) in &taken.rdma_gbits {
-            reduce(&mut self.rdma_gbits, network, *taken);
+            subtract(&mut self.rdma_gbits, network, *taken);
         }
         for taken in taken.rdma_functions.values() {
-            reduce(&mut self.rdma_functions, &taken.resource, taken.count);
+            subtract(&mut self.rdma_functions, &taken.resource, taken.count);
         }
         for (index, share) in &taken.devices {
-            reduce(&mut self.devices, index, share.milli);
+            subtract(&mut self.devices, index, share.milli);
             if let Some(profile) = profile {
-                reduce(&mut self.profiles, &(*index, profile.to_owned()), share.units);
+                subtract(&mut self.profiles, &(*index, profile.to_owned()), share.units);
             }
             if let Some(slots) = self.slots.get_mut(index) {
                 *slots = slots.without(share.slots);
@@ -246,7 +246,7 @@ impl Occupancy {
     }
 }
 
-fn reduce<K: Ord>(table: &mut LiteMap<K, u32>, key: &K, by: u32) {
+fn subtract<K: Ord>(table: &mut LiteMap<K, u32>, key: &K, by: u32) {
     if let Some(amount) = table.get_mut(key) {
         *amount = amount.saturating_sub(by);
         if *amount == 0 {

@@ -15,11 +15,11 @@ use crate::state::Derived;
 use crate::state::timers::Due;
 
 /// Number of devices per class and attributes.
-pub(crate) type Looks = BTreeMap<(ClassName, DeviceFacts), u64>;
+pub(crate) type DeviceCounts = BTreeMap<(ClassName, DeviceFacts), u64>;
 
 /// Assigns classes to devices. Evaluates each distinct set of attributes once, so that the scheduler never evaluates
 /// CEL.
-struct Sorter<'a> {
+struct Classifier<'a> {
     policy: &'a PolicyRecord,
     known: BTreeMap<DeviceFacts, (Option<ClassName>, u64)>,
     last: Option<Last<'a>>,
@@ -33,7 +33,7 @@ struct Last<'a> {
     times: u64,
 }
 
-impl<'a> Sorter<'a> {
+impl<'a> Classifier<'a> {
     fn new(policy: &'a PolicyRecord) -> Self {
         Self { policy, known: BTreeMap::new(), last: None }
     }
@@ -43,7 +43,7 @@ impl<'a> Sorter<'a> {
             last.times += 1;
             return last.class.clone();
         }
-        self.count_last();
+        self.flush_last();
         let facts = device.facts();
         let class = self.known.get(&facts).map(|(class, _)| class.clone()).unwrap_or_else(|| {
             let class = self.policy.bundle.class_of(&facts);
@@ -53,15 +53,15 @@ impl<'a> Sorter<'a> {
         class
     }
 
-    fn count_last(&mut self) {
+    fn flush_last(&mut self) {
         if let Some(Last { facts, class, times, .. }) = self.last.take() {
             self.known.entry(facts).or_insert((class, 0)).1 += times;
         }
     }
 
     /// Number of classified devices per class and attributes.
-    fn counted(mut self) -> Looks {
-        self.count_last();
+    fn into_counts(mut self) -> DeviceCounts {
+        self.flush_last();
         self.known.into_iter().filter_map(|(facts, (class, times))| Some(((class?, facts), times))).collect()
     }
 }
@@ -76,23 +76,23 @@ impl Derived {
         let mut holds = Amounts::default();
         for (node, has) in offer.into_iter().flat_map(|offer| &offer.nodes) {
             self.note_usable(id, node, Some(has), cluster.health.node(node));
-            holds = holds.plus(for_leases(self.used(id, node).unwrap_or(has)));
+            holds = holds.plus(lendable(self.usable_view(id, node).unwrap_or(has)));
         }
         self.note_capacity(id, self.capacities.get(id).copied().unwrap_or_default(), holds);
         let devices = offer.into_iter().flat_map(|offer| offer.nodes.values()).map(|node| node.devices.len()).sum();
         self.cluster_sums.set_devices(id, devices);
         let (Some(offer), Some(policy)) = (offer, policy) else {
             self.classes.remove(id);
-            self.facts.remove(id);
+            self.device_counts.remove(id);
             return;
         };
-        let mut sorter = Sorter::new(policy);
+        let mut classifier = Classifier::new(policy);
         let mut nodes = BTreeMap::new();
         for (node, has) in &offer.nodes {
-            nodes.insert(node.clone(), has.devices.iter().map(|device| sorter.class_of(device)).collect());
+            nodes.insert(node.clone(), has.devices.iter().map(|device| classifier.class_of(device)).collect());
         }
         self.classes.insert(id.clone(), nodes);
-        self.facts.insert(id.clone(), sorter.counted());
+        self.device_counts.insert(id.clone(), classifier.into_counts());
     }
 
     /// Updates everything derived from one node that changed, was added (`before` is `None`) or was removed (`after` is
@@ -101,11 +101,13 @@ impl Derived {
         &mut self,
         id: &ClusterId,
         node: &NodeId,
-        (before, after): (Option<&Node>, Option<&Node>),
-        (health, policy): (&Health, Option<&PolicyRecord>),
+        before: Option<&Node>,
+        after: Option<&Node>,
+        health: &Health,
+        policy: Option<&PolicyRecord>,
     ) {
         self.occupancy.note_node(id, node);
-        let holds = |of: &Self, has: Option<&Node>| of.used(id, node).or(has).map(for_leases).unwrap_or_default();
+        let holds = |of: &Self, has: Option<&Node>| of.usable_view(id, node).or(has).map(lendable).unwrap_or_default();
         let held = holds(self, before);
         self.note_usable(id, node, after, health.node(node));
         self.note_capacity(id, held, holds(self, after));
@@ -120,16 +122,16 @@ impl Derived {
             return;
         }
         let classes = self.classes.entry(id.clone()).or_default();
-        let looks = self.facts.entry(id.clone()).or_default();
-        let mut sorter = Sorter::new(policy);
+        let counts = self.device_counts.entry(id.clone()).or_default();
+        let mut classifier = Classifier::new(policy);
         for device in before.into_iter().flat_map(|node| &node.devices) {
-            sorter.class_of(device);
+            classifier.class_of(device);
         }
-        for (look, times) in sorter.counted() {
-            if let Some(count) = looks.get_mut(&look) {
+        for (key, times) in classifier.into_counts() {
+            if let Some(count) = counts.get_mut(&key) {
                 *count = count.saturating_sub(times);
                 if *count == 0 {
-                    looks.remove(&look);
+                    counts.remove(&key);
                 }
             }
         }
@@ -137,15 +139,15 @@ impl Derived {
             classes.remove(node);
             return;
         };
-        let mut sorter = Sorter::new(policy);
-        classes.insert(node.clone(), after.devices.iter().map(|device| sorter.class_of(device)).collect());
-        for (look, times) in sorter.counted() {
-            *looks.entry(look).or_default() += times;
+        let mut classifier = Classifier::new(policy);
+        classes.insert(node.clone(), after.devices.iter().map(|device| classifier.class_of(device)).collect());
+        for (key, times) in classifier.into_counts() {
+            *counts.entry(key).or_default() += times;
         }
     }
 
     /// The usable view of a node, if it is less than the offered node.
-    fn used(&self, id: &ClusterId, node: &NodeId) -> Option<&Node> {
+    fn usable_view(&self, id: &ClusterId, node: &NodeId) -> Option<&Node> {
         self.usable.get(id)?.get(node)
     }
 
@@ -161,7 +163,7 @@ impl Derived {
 }
 
 /// Lendable capacity of a node: healthy devices minus local use, or nothing if the node is unschedulable.
-pub(crate) fn for_leases(node: &Node) -> Amounts {
+pub(crate) fn lendable(node: &Node) -> Amounts {
     if !node.schedulable {
         return Amounts::default();
     }

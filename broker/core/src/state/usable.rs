@@ -12,7 +12,7 @@ use crate::state::{Derived, State};
 pub(crate) type Usable = BTreeMap<ClusterId, BTreeMap<NodeId, Node>>;
 
 /// The usable view of `node`; `None` if the whole node is usable.
-pub(crate) fn usable(node: &Node, health: Option<&NodeHealth>) -> Option<Node> {
+pub(crate) fn usable_view_of(node: &Node, health: Option<&NodeHealth>) -> Option<Node> {
     let barred = |index: u32| health.is_some_and(|health| health.device_until(index).is_some());
     let bars_node = node.schedulable && (!node.ready || health.is_some_and(|health| health.until().is_some()));
     let bars_some = (0_u32..).zip(&node.devices).any(|(index, device)| device.healthy && barred(index));
@@ -57,7 +57,7 @@ impl Derived {
         node: Option<&Node>,
         health: Option<&NodeHealth>,
     ) {
-        match node.and_then(|node| usable(node, health)) {
+        match node.and_then(|node| usable_view_of(node, health)) {
             Some(used) => {
                 self.usable.entry(donor.clone()).or_default().insert(id.clone(), used);
             }

@@ -51,7 +51,7 @@ impl ApplyPolicy {
             Actor::Leader(id) => format!("broker {id}"),
         };
         // Account past use under the old policy before the new one takes effect.
-        transition.state.settle_all();
+        transition.state.account_all_use();
         transition.state.policy = Some(PolicyRecord {
             bundle: Arc::new(bundle),
             source: self.source.clone(),

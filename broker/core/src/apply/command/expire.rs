@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::command::clusters::mark_clusters::reconsider;
+use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
 use crate::apply::transition::Transition;
 use crate::model::id::{LeaseId, PeeringId, RequestId};
 use crate::model::lease::{EndReason, LeaseState};
@@ -41,7 +41,7 @@ impl Expire {
         }
         forget_ended(transition);
         if transition.state.fairness.as_ref().is_some_and(|ledger| ledger.len() > MAX_PASTS_KEPT) {
-            transition.state.settle_all();
+            transition.state.account_all_use();
         }
         Ok(ReplyBody::Expired { moved })
     }
@@ -57,10 +57,10 @@ fn expire_lease(transition: &mut Transition<'_>, id: LeaseId) {
         LeaseState::Active | LeaseState::Suspect => {
             transition.end_lease(id, EndReason::Expired, "its term ran out");
         }
-        LeaseState::Reclaiming if transition.repair_waits(id) => {
+        LeaseState::Reclaiming if transition.must_outlast_repair(id) => {
             // The lease was to move to make room for another request, but has no new place.
-            transition.keep_lease(id);
-            reconsider(transition, id);
+            transition.cancel_reclaim(id);
+            refresh_suspicion(transition, id);
         }
         LeaseState::Reclaiming => {
             let reclaimed = lease.reclaim.as_ref().filter(|reclaim| reclaim.deadline <= transition.now);

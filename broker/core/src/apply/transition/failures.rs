@@ -54,7 +54,7 @@ impl Transition<'_> {
         if let Some(cluster) = clusters.get(id) {
             for node in &freed {
                 let has = cluster.offer.as_ref().and_then(|offer| offer.nodes.get(node));
-                derived.note_node(id, node, (has, has), (&cluster.health, policy.as_ref()));
+                derived.note_node(id, node, has, has, &cluster.health, policy.as_ref());
             }
         }
         self.set_health_timer(id);

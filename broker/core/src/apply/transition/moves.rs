@@ -6,7 +6,7 @@ use crate::model::lease::{EndReason, Lease, LeaseState};
 
 impl Transition<'_> {
     /// Removes an ending lease from its replacement chain: its successor now replaces its predecessor.
-    pub(crate) fn unlink(&mut self, id: LeaseId, before: Option<LeaseId>, next: Option<LeaseId>) {
+    pub(crate) fn unlink_from_chain(&mut self, id: LeaseId, before: Option<LeaseId>, next: Option<LeaseId>) {
         let waits = |lease: &Lease| lease.moved_to == Some(id) && lease.state == LeaseState::Reclaiming;
         let Some(before) = before.filter(|before| self.state.leases.get(before).is_some_and(waits)) else { return };
         self.change_lease(before, |lease| lease.moved_to = next);
@@ -24,7 +24,7 @@ impl Transition<'_> {
     }
 
     /// Cancels the reclaim of a lease, and ends the lease that was to replace it.
-    pub(crate) fn keep_lease(&mut self, id: LeaseId) {
+    pub(crate) fn cancel_reclaim(&mut self, id: LeaseId) {
         let Some(lease) = self.state.leases.get(&id).filter(|lease| lease.state == LeaseState::Reclaiming) else {
             return;
         };

@@ -5,7 +5,7 @@ use crate::apply::transition::Transition;
 use crate::model::broker_record::BrokerRecord;
 use crate::model::cluster::{Cluster, Invite};
 use crate::model::envelope::Envelope;
-use crate::model::idempotency::Record;
+use crate::model::idempotency::StoredReply;
 use crate::model::lease::Lease;
 use crate::model::peering::Peering;
 use crate::model::policy_record::PolicyRecord;
@@ -212,8 +212,8 @@ fn shift_peering(peering: &mut Peering, ms: i64) {
     shift_any([deadline, retry_at, idle_since], ms);
 }
 
-fn shift_answer(record: &mut Record, ms: i64) {
-    let Record { body_sha256: _, reply, at } = record;
+fn shift_answer(record: &mut StoredReply, ms: i64) {
+    let StoredReply { body_sha256: _, reply, at } = record;
     shift(at, ms);
     match reply {
         Ok(ReplyBody::Invited { expires_at }) => shift(expires_at, ms),

@@ -133,7 +133,7 @@ fn moves_beside<'a>(
         let request = snapshot.state.requests.get(&lease.request)?;
         snapshot.without(lease);
         // Who failed it before may fail it again: it would be reclaimed for nothing, over and over.
-        let mut spec = gang::elsewhere(&request.spec);
+        let mut spec = gang::whole_replacement_spec(&request.spec);
         spec.deny_donors.extend(request.failed_donors.iter().cloned());
         let mut fitter = |snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>| {
             fit(snapshot, donor, wanted, &mut mig_values)

@@ -14,7 +14,7 @@ use crate::model::inventory::{Node, Offer};
 use crate::model::time::{Millis, Timestamp};
 
 /// Failures within [`WINDOW`] without consequences: a reset or two, and a restart of the device plugin.
-pub const MOST_FALLS: usize = 3;
+pub const TOLERATED_FAILURES: usize = 3;
 /// Failures that are further apart are unrelated.
 pub const WINDOW: Millis = Millis::from_hours(1);
 /// Length of the first quarantine; each further one lasts twice as long.
@@ -26,11 +26,11 @@ pub const FORGOTTEN_AFTER: Millis = Millis::from_hours(24);
 /// How long a node must be missing from an offer to count as gone: labels and plugins come and go with restarts.
 pub const GONE_AFTER: Millis = Millis::from_mins(1);
 /// Failure records per donor, the most recent ones: enough for the devices of 100 large servers.
-pub const MAX_RECORDS: usize = 1_024;
+pub const MAX_FAILURE_RECORDS: usize = 1_024;
 
 /// The failures of one node or device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct FailureRecord {
     /// Recent failures, oldest first, each within [`WINDOW`] of the latest. A quarantine clears the list.
     pub fell: Vec<Timestamp>,
     /// End of its quarantine, if it is in one.
@@ -50,10 +50,10 @@ pub struct Record {
 pub struct NodeHealth {
     /// The node itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node: Option<Record>,
+    pub node: Option<FailureRecord>,
     /// Devices by index.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub devices: BTreeMap<u32, Record>,
+    pub devices: BTreeMap<u32, FailureRecord>,
     /// Since when it is missing from the offer although it holds leases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone_since: Option<Timestamp>,
@@ -66,14 +66,14 @@ pub struct Health {
     nodes: BTreeMap<NodeId, NodeHealth>,
 }
 
-impl Record {
+impl FailureRecord {
     /// Records a failure; starts a quarantine if there were too many.
-    fn falls(&mut self, named: bool, now: Timestamp) {
+    fn record_failure(&mut self, named: bool, now: Timestamp) {
         self.named = named;
         self.fell.retain(|at| now.since(*at) < WINDOW);
         self.fell.push(now);
         self.last = self.last.max(now);
-        if self.fell.len() <= MOST_FALLS {
+        if self.fell.len() <= TOLERATED_FAILURES {
             return;
         }
         self.fell.clear();
@@ -95,7 +95,7 @@ impl NodeHealth {
         *self == Self::default()
     }
 
-    fn records(&self) -> impl Iterator<Item = &Record> {
+    fn records(&self) -> impl Iterator<Item = &FailureRecord> {
         self.node.iter().chain(self.devices.values())
     }
 
@@ -112,7 +112,7 @@ impl NodeHealth {
     }
 
     /// Whether a device is quarantined that its cluster identified as the failed one.
-    pub(crate) fn bars_named(&self, index: u32) -> bool {
+    pub(crate) fn quarantines_identified(&self, index: u32) -> bool {
         self.devices.get(&index).is_some_and(|record| record.named && record.until.is_some())
     }
 }
@@ -132,26 +132,27 @@ impl Health {
     /// Records failures that a changed node reports. Adding or removing a node is not a failure.
     pub(crate) fn note_node(&mut self, id: &NodeId, before: Option<&Node>, after: Option<&Node>, now: Timestamp) {
         let (Some(before), Some(after)) = (before, after) else { return };
-        let mut falls: Vec<(Option<u32>, bool)> = Vec::new();
+        let mut failed: Vec<(Option<u32>, bool)> = Vec::new();
         if before.ready && !after.ready {
-            falls.push((None, true));
+            failed.push((None, true));
         }
         // While a node is not ready, its devices report nothing new.
         if before.ready && after.ready {
             let devices = (0_u32..).zip(before.devices.iter().zip(&after.devices));
-            let fell = devices.filter(|(_, (before, after))| before.healthy && !after.healthy && before.is_like(after));
-            falls.extend(fell.map(|(index, (_, after))| (Some(index), after.fault.is_some())));
+            let newly_failed =
+                devices.filter(|(_, (before, after))| before.healthy && !after.healthy && before.is_like(after));
+            failed.extend(newly_failed.map(|(index, (_, after))| (Some(index), after.fault.is_some())));
         }
-        if falls.is_empty() {
+        if failed.is_empty() {
             return;
         }
         let remembered = self.nodes.entry(id.clone()).or_default();
-        for (part, named) in falls {
+        for (part, named) in failed {
             let record = match part {
                 None => remembered.node.get_or_insert_default(),
                 Some(index) => remembered.devices.entry(index).or_default(),
             };
-            record.falls(named, now);
+            record.record_failure(named, now);
         }
     }
 
@@ -175,20 +176,20 @@ impl Health {
             }
         }
         self.nodes.retain(|_, remembered| !remembered.is_empty());
-        self.keep_to_bound();
+        self.evict_oldest();
     }
 
-    fn keep_to_bound(&mut self) {
+    fn evict_oldest(&mut self) {
         let count: usize = self.nodes.values().map(|remembered| remembered.records().count()).sum();
-        if count <= MAX_RECORDS {
+        if count <= MAX_FAILURE_RECORDS {
             return;
         }
         let mut lasts: Vec<Timestamp> =
             self.nodes.values().flat_map(NodeHealth::records).map(|record| record.last).collect();
         lasts.sort_unstable();
-        let oldest = lasts[count - MAX_RECORDS];
-        let mut excess = count - MAX_RECORDS;
-        let mut goes = |record: &Record| {
+        let oldest = lasts[count - MAX_FAILURE_RECORDS];
+        let mut excess = count - MAX_FAILURE_RECORDS;
+        let mut goes = |record: &FailureRecord| {
             let goes = excess > 0 && record.last <= oldest;
             excess -= usize::from(goes);
             goes
@@ -204,7 +205,7 @@ impl Health {
 
     /// When the next quarantine ends or the next record is forgotten.
     pub(crate) fn due(&self) -> Option<Timestamp> {
-        self.nodes.values().flat_map(NodeHealth::records).map(Record::due).min()
+        self.nodes.values().flat_map(NodeHealth::records).map(FailureRecord::due).min()
     }
 
     /// Ends quarantines that are over and drops expired records. Returns the nodes whose quarantine, or a device's
@@ -212,7 +213,7 @@ impl Health {
     pub(crate) fn expire(&mut self, now: Timestamp) -> Vec<NodeId> {
         let mut freed = Vec::new();
         for (id, remembered) in &mut self.nodes {
-            let mut is_over = |record: &mut Record| {
+            let mut is_over = |record: &mut FailureRecord| {
                 if record.due() > now {
                     return false;
                 }
@@ -236,7 +237,7 @@ impl Health {
     pub(crate) fn shift(&mut self, ms: i64) {
         let Self { nodes } = self;
         for NodeHealth { node, devices, gone_since } in nodes.values_mut() {
-            for Record { fell, until, named: _, times: _, last } in node.iter_mut().chain(devices.values_mut()) {
+            for FailureRecord { fell, until, named: _, times: _, last } in node.iter_mut().chain(devices.values_mut()) {
                 for time in fell.iter_mut().chain(until).chain([last]) {
                     *time = time.shifted(ms);
                 }

@@ -12,7 +12,7 @@ pub const KEPT_FOR: Millis = Millis::from_hours(24);
 
 /// A stored reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct StoredReply {
     /// SHA-256 of the call's body.
     pub body_sha256: String,
     /// The reply.
@@ -29,7 +29,7 @@ pub fn record_name(idempotency: &Idempotency) -> String {
 
 /// The stored reply to a repeated call, if there is one.
 #[must_use]
-pub fn seen(table: &CowMap<String, Record>, idempotency: &Idempotency) -> Option<Reply> {
+pub fn seen(table: &CowMap<String, StoredReply>, idempotency: &Idempotency) -> Option<Reply> {
     let record = table.get(&record_name(idempotency))?;
     if record.body_sha256 == idempotency.body_sha256 {
         return Some(record.reply.clone());

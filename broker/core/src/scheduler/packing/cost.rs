@@ -1,6 +1,6 @@
 //! What tasks cost on states, remembered.
 
-use crate::collections::int_map::Index;
+use crate::collections::int_map::IntMap;
 use crate::collections::interner::Interner;
 use crate::scheduler::packing::gang_slots::{Gangs, SORTS, Slots};
 use crate::scheduler::packing::mix::Mix;
@@ -53,7 +53,7 @@ pub(crate) struct Known {
 }
 
 /// What is remembered of a task, by state.
-pub(crate) type KnownOfTask = Index<u32, Known>;
+pub(crate) type KnownOfTask = IntMap<u32, Known>;
 
 /// The task does not fit on the state.
 const NO_ASSIGNMENT: u16 = u16::MAX;

@@ -75,7 +75,7 @@ impl DonorIndex {
         let mut notes = std::mem::take(&mut self.taken);
         let all_known = recent.map(|(same_offer, recent)| {
             let mut known = recent.enumerate().map(|(at, change)| {
-                let node = self.names.number_of(&change.node)?;
+                let node = self.names.id_of(&change.node)?;
                 notes.push(Note { node, is: true, at, lent: change.lent });
                 Some(())
             });
@@ -148,7 +148,7 @@ impl DonorIndex {
     /// Counts in what `snapshot` has taken of a node.
     pub(crate) fn take(&mut self, snapshot: &Snapshot<'_>, donor: &ClusterId, all_nodes: &mut AllNodes, id: &NodeId) {
         let known = snapshot.number_looked_at(donor, id);
-        let Some(number) = known.or_else(|| self.names.number_of(id)) else { return };
+        let Some(number) = known.or_else(|| self.names.id_of(id)) else { return };
         self.update(snapshot, donor, all_nodes, number);
         let lent = snapshot.occupancy(donor, id).map(NodeOccupancy::fingerprint);
         self.taken.push(Note { node: number, is: false, at: self.taken.len(), lent });

@@ -24,26 +24,26 @@ impl Holdings {
     /// Adds a lease. `lender` is the institution that owns its donor.
     pub(crate) fn add(&mut self, lease: &Lease, lender: Option<&InstitutionId>) {
         let amounts = Amounts::of(&lease.placement);
-        self.each(lease, lender, |sum| *sum = sum.plus(amounts));
+        self.change_sums(lease, lender, |sum| *sum = sum.plus(amounts));
     }
 
     /// Subtracts a lease that was added before.
     pub(crate) fn remove(&mut self, lease: &Lease, lender: Option<&InstitutionId>) {
         let amounts = Amounts::of(&lease.placement);
-        self.each(lease, lender, |sum| *sum = sum.minus(amounts));
+        self.change_sums(lease, lender, |sum| *sum = sum.minus(amounts));
     }
 
-    fn each(&mut self, lease: &Lease, lender: Option<&InstitutionId>, change: impl Fn(&mut Amounts)) {
-        at(&mut self.tenants, &lease.tenant, &change);
-        at(&mut self.institutions, &lease.institution, &change);
+    fn change_sums(&mut self, lease: &Lease, lender: Option<&InstitutionId>, change: impl Fn(&mut Amounts)) {
+        change_sum(&mut self.tenants, &lease.tenant, &change);
+        change_sum(&mut self.institutions, &lease.institution, &change);
         if let Some(lender) = lender.filter(|lender| **lender != lease.institution) {
-            at(&mut self.lenders, lender, &change);
+            change_sum(&mut self.lenders, lender, &change);
         }
     }
 }
 
 /// Changes one sum. Removes zero entries, so that equal states compare equal.
-fn at<K: Ord + Clone>(sums: &mut BTreeMap<K, Amounts>, key: &K, change: impl Fn(&mut Amounts)) {
+fn change_sum<K: Ord + Clone>(sums: &mut BTreeMap<K, Amounts>, key: &K, change: impl Fn(&mut Amounts)) {
     let sum = sums.entry(key.clone()).or_default();
     change(sum);
     if sum.is_zero() {

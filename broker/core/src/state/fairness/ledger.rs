@@ -32,21 +32,22 @@ impl Ledger {
         &mut self,
         lease: &Lease,
         lender: Option<&InstitutionId>,
-        (now, half_life): (Timestamp, Millis),
+        now: Timestamp,
+        half_life: Millis,
         held: &Holdings,
     ) {
-        one(&mut self.tenants, &lease.tenant, &held.tenants, now, half_life);
-        one(&mut self.institutions, &lease.institution, &held.institutions, now, half_life);
+        advance_one(&mut self.tenants, &lease.tenant, &held.tenants, now, half_life);
+        advance_one(&mut self.institutions, &lease.institution, &held.institutions, now, half_life);
         if let Some(lender) = lender {
-            one(&mut self.lenders, lender, &held.lenders, now, half_life);
+            advance_one(&mut self.lenders, lender, &held.lenders, now, half_life);
         }
     }
 
     /// Accounts everybody's use until `now`, and drops entries that have decayed to nothing.
     pub(crate) fn advance_all(&mut self, now: Timestamp, held: &Holdings, half_life: Millis) {
-        all(&mut self.tenants, &held.tenants, now, half_life);
-        all(&mut self.institutions, &held.institutions, now, half_life);
-        all(&mut self.lenders, &held.lenders, now, half_life);
+        advance_each(&mut self.tenants, &held.tenants, now, half_life);
+        advance_each(&mut self.institutions, &held.institutions, now, half_life);
+        advance_each(&mut self.lenders, &held.lenders, now, half_life);
     }
 
     /// Shifts all timestamps after a re-base of log time.
@@ -63,21 +64,26 @@ impl Ledger {
     }
 }
 
-fn one<K: Ord + Clone>(
+fn advance_one<K: Ord + Clone>(
     pasts: &mut BTreeMap<K, Past>,
     key: &K,
     held: &BTreeMap<K, Amounts>,
     now: Timestamp,
     half_life: Millis,
 ) {
-    let past = pasts.entry(key.clone()).or_insert_with(|| Past::none(now));
+    let past = pasts.entry(key.clone()).or_insert_with(|| Past::zero(now));
     *past = past.advanced(held.get(key).copied().unwrap_or_default(), now, half_life);
 }
 
-fn all<K: Ord + Clone>(pasts: &mut BTreeMap<K, Past>, held: &BTreeMap<K, Amounts>, now: Timestamp, half_life: Millis) {
-    pasts.retain(|key, past| held.contains_key(key) || !past.is_over(now, half_life));
+fn advance_each<K: Ord + Clone>(
+    pasts: &mut BTreeMap<K, Past>,
+    held: &BTreeMap<K, Amounts>,
+    now: Timestamp,
+    half_life: Millis,
+) {
+    pasts.retain(|key, past| held.contains_key(key) || !past.is_negligible(now, half_life));
     let keys: Vec<K> = pasts.keys().chain(held.keys()).cloned().collect();
     for key in keys {
-        one(pasts, &key, held, now, half_life);
+        advance_one(pasts, &key, held, now, half_life);
     }
 }

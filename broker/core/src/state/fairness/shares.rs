@@ -8,7 +8,7 @@ use crate::model::amounts::Amounts;
 use crate::model::id::{InstitutionId, TenantId};
 use crate::model::limits::WHOLE_MILLI;
 use crate::state::State;
-use crate::state::fairness::past::{Past, parts};
+use crate::state::fairness::past::{Past, to_fraction_units};
 
 /// The default weight, for tenants and institutions without a policy document; other weights are relative to it.
 const USUAL_WEIGHT: u32 = 100;
@@ -71,7 +71,7 @@ impl<'a> Shares<'a> {
 
     /// Adds what the plan places for a tenant.
     pub fn add(&mut self, tenant: &'a str, amounts: Amounts) {
-        let amounts = Past::default().with_held(amounts);
+        let amounts = Past::default().plus_held(amounts);
         let institution = self.institution_of(tenant);
         let used = self.used_by_tenant(tenant).plus(amounts);
         self.tenants.insert(tenant, used);
@@ -107,9 +107,9 @@ fn used(state: &State, past: Option<&Past>, held: Option<&Amounts>) -> Amounts {
     let held = held.copied().unwrap_or_default();
     let now = state.log_time;
     past.copied()
-        .unwrap_or_else(|| Past::none(now))
+        .unwrap_or_else(|| Past::zero(now))
         .advanced(held, now, state.settings().usage_half_life)
-        .with_held(held)
+        .plus_held(held)
 }
 
 /// Present and past lending of each institution, and the mean over `count` institutions. The mean is at least one GPU,
@@ -122,7 +122,7 @@ fn lent_by(state: &State, count: u128) -> (BTreeMap<&str, u64>, u128) {
         .map(|id| (id.as_str(), used(state, past.and_then(|past| past.get(id)), held.get(id)).gpu_milli))
         .collect();
     let all: u128 = lent.values().map(|&lent| u128::from(lent)).sum();
-    let mean = (all / count).max(u128::from(parts(u64::from(WHOLE_MILLI))));
+    let mean = (all / count).max(u128::from(to_fraction_units(u64::from(WHOLE_MILLI))));
     (lent, mean)
 }
 

@@ -54,7 +54,7 @@ impl ReviseOffer {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         let held = transition.state.clusters.get(&self.cluster).and_then(|cluster| cluster.offer.as_ref());
         let held = held.ok_or_else(|| Refusal::not_found("offer.cluster", &self.cluster, "offer"))?;
-        if self.is_held(held) {
+        if self.is_applied(held) {
             return Ok(ReplyBody::Done);
         }
         self.check(held)?;
@@ -62,12 +62,12 @@ impl ReviseOffer {
         let State { clusters, derived, policy, .. } = &mut *transition.state;
         let Some(cluster) = clusters.get(&self.cluster) else { return Ok(ReplyBody::Done) };
         let held = |id: &NodeId| cluster.offer.as_ref().and_then(|offer| offer.nodes.get(id));
-        let known = (&cluster.health, policy.as_ref());
+        let health = &cluster.health;
         for (id, node) in &self.nodes {
-            derived.note_node(&self.cluster, id, (held(id), Some(node)), known);
+            derived.note_node(&self.cluster, id, held(id), Some(node), health, policy.as_ref());
         }
         for id in &self.gone {
-            derived.note_node(&self.cluster, id, (held(id), None), known);
+            derived.note_node(&self.cluster, id, held(id), None, health, policy.as_ref());
         }
         transition.change_cluster(&self.cluster, |cluster| {
             let Some(offer) = cluster.offer.as_mut().map(Arc::make_mut) else { return };
@@ -88,7 +88,7 @@ impl ReviseOffer {
     }
 
     /// Whether this revision was applied already: agents may report twice.
-    fn is_held(&self, held: &Offer) -> bool {
+    fn is_applied(&self, held: &Offer) -> bool {
         held.generation == self.generation
             && self.nodes.iter().all(|(id, node)| held.nodes.get(id) == Some(node))
             && !self.gone.iter().any(|id| held.nodes.contains_key(id))

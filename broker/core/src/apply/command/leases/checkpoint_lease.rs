@@ -25,16 +25,16 @@ impl CheckpointLease {
             return Err(Refusal::new(Code::WrongState, reason, "nothing of it runs that could be saved")
                 .at("lease", self.lease));
         }
-        checkpointed(transition, self.lease);
+        record_checkpoint(transition, self.lease);
         Ok(ReplyBody::Lease(self.lease))
     }
 }
 
 /// Records the checkpoint of a lease in force, and ends the lease if it is being reclaimed.
-pub(crate) fn checkpointed(transition: &mut Transition<'_>, id: LeaseId) {
+pub(crate) fn record_checkpoint(transition: &mut Transition<'_>, id: LeaseId) {
     let now = transition.now;
     transition.change_lease(id, |lease| lease.checkpointed_at = Some(now));
-    if transition.repair_waits(id) {
+    if transition.must_outlast_repair(id) {
         return;
     }
     let reclaim = transition.state.leases.get(&id).and_then(|lease| lease.reclaim.as_ref());

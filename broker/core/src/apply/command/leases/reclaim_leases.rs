@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::command::clusters::mark_clusters::reconsider;
+use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
 use crate::apply::transition::Transition;
 use crate::feasibility::{check_reclaims, is_still_needed};
 use crate::model::id::LeaseId;
@@ -60,8 +60,8 @@ fn spare(transition: &mut Transition<'_>, id: LeaseId) -> Result<(), Refusal> {
         let reason = format!("{id} is not reclaimed, or its reason holds");
         return Err(Refusal::new(Code::WrongState, reason, "look again").at("lease", id));
     }
-    transition.keep_lease(id);
-    reconsider(transition, id);
+    transition.cancel_reclaim(id);
+    refresh_suspicion(transition, id);
     Ok(())
 }
 

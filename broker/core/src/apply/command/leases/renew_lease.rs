@@ -42,7 +42,7 @@ impl RenewLease {
             ));
         }
         let now = transition.now;
-        let all = all_of(transition.state, self.lease);
+        let all = leases_of_gang(transition.state, self.lease);
         for id in &all {
             check_renewal(transition.state, *id, term)?;
         }
@@ -57,7 +57,7 @@ impl RenewLease {
 }
 
 /// The lease and the other leases of its gang in force: all must end at the same time, so they are renewed together.
-fn all_of(state: &State, id: LeaseId) -> Vec<LeaseId> {
+fn leases_of_gang(state: &State, id: LeaseId) -> Vec<LeaseId> {
     let request = state.leases.get(&id).and_then(|lease| state.requests.get(&lease.request));
     let gang = request.filter(|request| request.leases().any(|own| own == id));
     let parts = gang.into_iter().flat_map(|request| gang::parts(state, request));

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::command::clusters::mark_clusters::reconsider;
-use crate::apply::command::leases::checkpoint_lease::checkpointed;
+use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
+use crate::apply::command::leases::checkpoint_lease::record_checkpoint;
 use crate::apply::transition::Transition;
 use crate::model::id::{ClusterId, LeaseId};
 use crate::model::keys::Side;
@@ -97,7 +97,7 @@ impl ReportLease {
                         "report a failure first if it cannot be kept up",
                     ));
                 }
-                transition.side_clean(self.lease, side);
+                transition.report_clean(self.lease, side);
             }
             LeaseOutcome::Checkpointed => {
                 if side == Side::Donor {
@@ -109,7 +109,7 @@ impl ReportLease {
                 }
                 // A late report is harmless.
                 if state.is_in_force() {
-                    checkpointed(transition, self.lease);
+                    record_checkpoint(transition, self.lease);
                 }
             }
         }
@@ -148,9 +148,9 @@ impl ReportLease {
             }
         });
         if waited && !held(transition) {
-            transition.lease_began(self.lease);
+            transition.align_gang_terms(self.lease);
             // The missing report may have arrived before one of the clusters fell silent.
-            reconsider(transition, self.lease);
+            refresh_suspicion(transition, self.lease);
         }
     }
 }

@@ -80,9 +80,9 @@ fn place(transition: &mut Transition<'_>, proposed: &ProposedPlacement) -> Resul
     let request = request.clone();
     let made = proposed.parts().zip(grants);
     let made: Vec<LeaseId> = made
-        .map(|(part, grant)| make(transition, proposed.request, &request, (role, &institution), part, grant))
+        .map(|(part, grant)| make_lease(transition, proposed.request, &request, role, &institution, part, grant))
         .collect();
-    note(transition, proposed.request, role, &made);
+    link_leases(transition, proposed.request, role, &made);
     if proposed.overdue {
         transition.state.last_overdue = transition.now;
     }
@@ -90,11 +90,12 @@ fn place(transition: &mut Transition<'_>, proposed: &ProposedPlacement) -> Resul
 }
 
 /// Makes one lease of the request.
-fn make(
+fn make_lease(
     transition: &mut Transition<'_>,
     id: RequestId,
     request: &Request,
-    (role, institution): (Role, &InstitutionId),
+    role: Role,
+    institution: &InstitutionId,
     placement: &Placement,
     grant: Grant,
 ) -> LeaseId {
@@ -151,7 +152,7 @@ fn make(
 }
 
 /// Records the new leases in the request and in the lease they replace.
-fn note(transition: &mut Transition<'_>, id: RequestId, role: Role, made: &[LeaseId]) {
+fn link_leases(transition: &mut Transition<'_>, id: RequestId, role: Role, made: &[LeaseId]) {
     let names: Vec<String> = made.iter().map(ToString::to_string).collect();
     let names = names.join(", ");
     transition.change_request(id, |request| {

@@ -6,7 +6,7 @@ use crate::model::inventory::Device;
 use crate::model::refusal::Refusal;
 
 /// Bytes of a fault's message.
-const MAX_MESSAGE_BYTES: usize = 128;
+const MAX_FAULT_MESSAGE_BYTES: usize = 128;
 
 /// Severity of a fault. It decides what happens to leases on the device and to new placements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -78,12 +78,12 @@ impl Fault {
             let remedy = "offer it as not healthy, or without that fault";
             return Err(Refusal::invalid(&format!("{field}.fault"), self.class.as_str(), &reason, remedy));
         }
-        if self.message.len() > MAX_MESSAGE_BYTES || self.message.chars().any(char::is_control) {
+        if self.message.len() > MAX_FAULT_MESSAGE_BYTES || self.message.chars().any(char::is_control) {
             return Err(Refusal::invalid(
                 &format!("{field}.fault.message"),
                 self.message.escape_debug(),
                 "is no short line",
-                format!("use at most {MAX_MESSAGE_BYTES} bytes without control characters"),
+                format!("use at most {MAX_FAULT_MESSAGE_BYTES} bytes without control characters"),
             ));
         }
         Ok(())

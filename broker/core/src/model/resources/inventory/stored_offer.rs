@@ -208,7 +208,7 @@ impl<'de> Visitor<'de> for &mut ReadNodes {
 /// Fields of an offer. Readers skip unknown fields of later releases.
 #[derive(Deserialize)]
 #[serde(field_identifier, rename_all = "lowercase")]
-enum Field {
+enum OfferField {
     Generation,
     Kinds,
     Nodes,
@@ -234,14 +234,14 @@ impl<'de> Deserialize<'de> for Offer {
                 let mut read = ReadNodes::default();
                 while let Some(field) = map.next_key()? {
                     match field {
-                        Field::Generation => generation = Some(map.next_value()?),
-                        Field::Kinds => {
+                        OfferField::Generation => generation = Some(map.next_value()?),
+                        OfferField::Kinds => {
                             read.kinds = map.next_value::<Vec<Device>>()?.into_iter().map(Arc::new).collect()
                         }
-                        Field::Nodes => nodes = Some(map.next_value_seed(&mut read)?),
-                        Field::Deliveries => deliveries = Some(map.next_value()?),
-                        Field::Data => data = map.next_value()?,
-                        Field::Unknown => {
+                        OfferField::Nodes => nodes = Some(map.next_value_seed(&mut read)?),
+                        OfferField::Deliveries => deliveries = Some(map.next_value()?),
+                        OfferField::Data => data = map.next_value()?,
+                        OfferField::Unknown => {
                             let de::IgnoredAny = map.next_value()?;
                         }
                     }

@@ -19,30 +19,34 @@ pub struct Shape {
     pub media: bool,
 }
 
-const fn shape(compute: u8, size: u8, starts: &'static [u8], media: bool) -> Shape {
-    Shape { compute, size, starts, media }
+const fn shape(compute: u8, size: u8, starts: &'static [u8]) -> Shape {
+    Shape { compute, size, starts, media: false }
+}
+
+const fn media_shape(compute: u8, size: u8, starts: &'static [u8]) -> Shape {
+    Shape { compute, size, starts, media: true }
 }
 
 /// A100, H100, H200, B200 and related boards: eight memory slots, seven compute slices. Only three shapes reach the
 /// last slot. 3g tries slot 4 first: 4g can start only at 0, and whatever fits in the upper half fits in the lower
 /// half. Source: `nvidia-smi mig -lgipp` on A100, H100 80GB and H100 NVL; MIG User Guide for the others.
 const EIGHT_SLOTS: &[Shape] = &[
-    shape(7, 8, &[0], false),
-    shape(4, 4, &[0], false),
-    shape(3, 4, &[4, 0], false),
-    shape(2, 2, &[4, 0, 2], false),
-    shape(1, 2, &[6, 4, 0, 2], false),
-    shape(1, 1, &[6, 4, 5, 0, 1, 2, 3], false),
-    shape(1, 1, &[6, 4, 5, 0, 1, 2, 3], true),
+    shape(7, 8, &[0]),
+    shape(4, 4, &[0]),
+    shape(3, 4, &[4, 0]),
+    shape(2, 2, &[4, 0, 2]),
+    shape(1, 2, &[6, 4, 0, 2]),
+    shape(1, 1, &[6, 4, 5, 0, 1, 2, 3]),
+    media_shape(1, 1, &[6, 4, 5, 0, 1, 2, 3]),
 ];
 
 /// A30: four memory slots, four compute slices. Source: MIG User Guide, A30.
 const FOUR_SLOTS: &[Shape] = &[
-    shape(4, 4, &[0], false),
-    shape(2, 2, &[0, 2], false),
-    shape(2, 2, &[0, 2], true),
-    shape(1, 1, &[0, 1, 2, 3], false),
-    shape(1, 1, &[0, 1, 2, 3], true),
+    shape(4, 4, &[0]),
+    shape(2, 2, &[0, 2]),
+    media_shape(2, 2, &[0, 2]),
+    shape(1, 1, &[0, 1, 2, 3]),
+    media_shape(1, 1, &[0, 1, 2, 3]),
 ];
 
 /// Words in product names, and the memory sizes of these boards in GiB, rounded up. RTX PRO boards also support MIG,

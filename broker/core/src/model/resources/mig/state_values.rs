@@ -11,7 +11,7 @@ pub type Weights = [u16; MAX_SHAPES];
 /// The sum of all weights.
 const PARTS: u128 = 1_024;
 /// Largest number of instances per device.
-const MOST: u32 = 7;
+const MOST_INSTANCES: u32 = 7;
 /// A multiple of every number up to [`MOST_INSTANCES`].
 const DIVISIBLE: u128 = 420;
 /// States to cache: all states of both geometries for a dozen work mixes.
@@ -30,7 +30,7 @@ pub struct StateValues {
 
 impl StateValues {
     /// The value of one slot that will certainly be filled.
-    pub const SLOT: u128 = PARTS.pow(MOST) * DIVISIBLE;
+    pub const SLOT: u128 = PARTS.pow(MOST_INSTANCES) * DIVISIBLE;
 
     /// Weights for the recent `counts` of each shape.
     #[must_use]
@@ -89,7 +89,7 @@ fn value(board: Board, weights: &Weights, in_use: InUse) -> u128 {
             ways *= u128::from(weight).pow(u32::from(count));
         }
         if let Some(last) = (DIVISIBLE * slots).checked_div(u128::from(many)) {
-            value += ways * PARTS.pow(MOST.saturating_sub(many)) * last;
+            value += ways * PARTS.pow(MOST_INSTANCES.saturating_sub(many)) * last;
         }
     }
     value
