@@ -5,7 +5,7 @@ pub mod entry;
 pub(crate) mod transition;
 
 use crate::apply::entry::{FAIRNESS_SINCE, HEALTH_SINCE, LogEnvelope};
-use crate::apply::transition::Transition;
+use crate::apply::transition::{FailureMemory, Transition};
 use crate::model::idempotency::{self, StoredReply};
 use crate::model::limits::MAX_IDEMPOTENCY_RECORDS;
 use crate::model::reply::{Applied, Idempotency, Reply};
@@ -24,7 +24,8 @@ impl State {
         if self.fairness.is_none() && entry.format >= FAIRNESS_SINCE {
             self.fairness = Some(Ledger::begin(self.log_time, &self.derived.holdings));
         }
-        let mut transition = Transition::begin(self, &entry.actor, &entry.traceparent, entry.format >= HEALTH_SINCE);
+        let failure_memory = if entry.format >= HEALTH_SINCE { FailureMemory::On } else { FailureMemory::Off };
+        let mut transition = Transition::begin(self, &entry.actor, &entry.traceparent, failure_memory);
         let reply = entry.command.apply(&mut transition);
         let changes = transition.finish();
         debug_assert!(reply.is_ok() || changes.is_empty(), "a refused command changed {changes:?}");

@@ -22,6 +22,13 @@ use crate::model::work::WorkType;
 use crate::state::timers::Due;
 use crate::state::{State, gang};
 
+/// Whether an entry's format records failures of nodes and devices.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FailureMemory {
+    Off,
+    On,
+}
+
 /// One entry while it is applied.
 pub(crate) struct Transition<'a> {
     pub(crate) state: &'a mut State,
@@ -29,8 +36,7 @@ pub(crate) struct Transition<'a> {
     pub(crate) actor: &'a Actor,
     pub(crate) traceparent: &'a str,
     pub(crate) settings: Settings,
-    /// Whether this entry's format records failures.
-    pub(crate) remembers_failures: bool,
+    failure_memory: FailureMemory,
     revision: u64,
     changes: BTreeSet<Change>,
 }
@@ -40,7 +46,7 @@ impl<'a> Transition<'a> {
         state: &'a mut State,
         actor: &'a Actor,
         traceparent: &'a str,
-        remembers_failures: bool,
+        failure_memory: FailureMemory,
     ) -> Self {
         let settings = state.settings();
         Self {
@@ -48,7 +54,7 @@ impl<'a> Transition<'a> {
             actor,
             traceparent,
             settings,
-            remembers_failures,
+            failure_memory,
             revision: state.revision + 1,
             changes: BTreeSet::new(),
             state,

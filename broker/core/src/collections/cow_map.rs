@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   copy ──┐
-//!          ├─▶ chunk 1..64 ─▶ values        a copy counts references to chunks: 1,600 for 100,000 entries
+//!          ├─▶ chunk 1..64 ─▶ values        a copy increments one reference count per chunk: 1,600 for 100,000 entries
 //!   map ───┼─▶ chunk 65..128 ─▶ values
-//!          └─▶ chunk 129..192 ─▶ values     a change copies its own chunk and value, once after each copy
+//!          └─▶ chunk 129..192 ─▶ values     the first change after a copy duplicates one chunk and one value
 //! ```
 //!
 //! The broker copies the state for a snapshot while it applies nothing, so copying must be fast however large the state
@@ -22,16 +22,16 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// Entries per chunk. Doubling it halves the cost of a copy and doubles the cost of the first change after one.
 const MAX_CHUNK: usize = 64;
 /// Neighbouring chunks with fewer entries in total are merged.
-const MIN_PAIR: usize = MAX_CHUNK / 2;
+const MERGE_BELOW: usize = MAX_CHUNK / 2;
 
-type Entry<K, V> = (K, Arc<V>);
+type SharedEntry<K, V> = (K, Arc<V>);
 
 /// A run of neighbouring entries; never empty.
 #[derive(Clone)]
 struct Chunk<K, V> {
     /// Copy of the first entry's key, for the binary search.
     first: K,
-    entries: Arc<Vec<Entry<K, V>>>,
+    entries: Arc<Vec<SharedEntry<K, V>>>,
 }
 
 /// An ordered map. Copying costs one reference count per chunk; both sides share values until one changes them.
@@ -91,7 +91,7 @@ impl<K: Ord, V> CowMap<K, V> {
         self.chunks.partition_point(|chunk| chunk.first.borrow() <= key).saturating_sub(1)
     }
 
-    fn entry<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&Entry<K, V>>
+    fn entry<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&SharedEntry<K, V>>
     where
         K: Borrow<Q>,
     {
@@ -190,7 +190,7 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
         None
     }
 
-    fn insert_at(&mut self, number: usize, at: usize, entry: Entry<K, V>) {
+    fn insert_at(&mut self, number: usize, at: usize, entry: SharedEntry<K, V>) {
         let chunk = &mut self.chunks[number];
         if at == 0 {
             chunk.first = entry.0.clone();
@@ -230,8 +230,8 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
             self.chunks.remove(number);
             return;
         }
-        let left = if entries(number) + entries(number + 1) < MIN_PAIR { number } else { number.wrapping_sub(1) };
-        if entries(left) + entries(left.wrapping_add(1)) < MIN_PAIR {
+        let left = if entries(number) + entries(number + 1) < MERGE_BELOW { number } else { number.wrapping_sub(1) };
+        if entries(left) + entries(left.wrapping_add(1)) < MERGE_BELOW {
             let right = self.chunks.remove(left + 1);
             Arc::make_mut(&mut self.chunks[left].entries).extend(right.entries.iter().cloned());
         }
@@ -256,13 +256,13 @@ impl<K: Clone, V> Chunk<K, V> {
 }
 
 /// Position of `key` in `entries`, or where to insert it.
-fn search<K: Ord + Borrow<Q>, V, Q: Ord + ?Sized>(entries: &[Entry<K, V>], key: &Q) -> Result<usize, usize> {
+fn search<K: Ord + Borrow<Q>, V, Q: Ord + ?Sized>(entries: &[SharedEntry<K, V>], key: &Q) -> Result<usize, usize> {
     entries.binary_search_by(|(held, _)| held.borrow().cmp(key))
 }
 
 /// Iterator over a [`CowMap`] in key order.
 pub struct Iter<'a, K, V> {
-    entries: slice::Iter<'a, Entry<K, V>>,
+    entries: slice::Iter<'a, SharedEntry<K, V>>,
     chunks: slice::Iter<'a, Chunk<K, V>>,
 }
 
@@ -378,13 +378,13 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_grow_fill_their_chunks() {
+    fn ascending_keys_fill_their_chunks() {
         let map = numbers(6_400);
         assert_eq!((map.len(), map.chunks.len()), (6_400, 100));
     }
 
     #[test]
-    fn a_copy_shares_all_but_what_was_changed_since() {
+    fn a_copy_shares_unchanged_chunks() {
         let mut map = numbers(6_400);
         let copy = map.clone();
         assert_eq!(shared(&map, &copy), 100);
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_many_is_in_few_chunks() {
+    fn chunks_merge_after_removals() {
         let mut map = numbers(6_400);
         map.retain(|number, _| number % 64 == 0);
         assert_eq!(map.len(), 100);
@@ -441,7 +441,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_map_and_copies_stay_as_they_were(ops in prop::collection::vec(op(), 0..2_000)) {
+        fn behaves_like_btree_map_and_copies_stay_unchanged(ops in prop::collection::vec(op(), 0..2_000)) {
             let (mut map, mut model) = (CowMap::new(), BTreeMap::new());
             let mut copies = Vec::new();
             for op in ops {

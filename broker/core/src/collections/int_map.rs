@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_in_is_found() {
+    fn inserted_keys_are_found() {
         let mut map = IntMap::default();
         assert_eq!(map.get((0, 0)), None);
         let pairs = || (0..97_u32).flat_map(|one| (0..13_u32).map(move |other| (one * 31, other * 1_000)));

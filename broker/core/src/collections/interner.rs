@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_values_have_one_number() {
+    fn equal_values_have_one_id() {
         let mut interner = Interner::default();
         let numbers: Vec<u32> = (0..500_u64).map(|value| interner.intern(value * 7)).collect();
         assert_eq!(numbers, (0..500).collect::<Vec<u32>>());

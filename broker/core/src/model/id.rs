@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_in_the_order_of_their_texts() {
+    fn labels_order_like_their_texts() {
         let texts =
             ["a", "a-b", "abcdefgh", "abcdefgh0", "abcdefg-z", "abcdefghi-b", "abcdefghi-a", "b", &"a".repeat(40)];
         let mut ids: Vec<NodeId> = texts.iter().map(|text| NodeId::parse(text, "node").unwrap()).collect();
@@ -239,7 +239,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn labels_compare_as_their_texts(
+        fn labels_compare_like_their_texts(
             head in "[a-b-]{0,20}", one in "[a-b-]{0,20}", other in "[a-b-]{0,20}", long in 0..40_usize,
         ) {
             let label = |tail: &str| format!("a{}{head}{tail}0", "x".repeat(long % 4 * 5));

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_exist_has_a_plural() {
+    fn not_found_remedies_use_the_plural() {
         for (what, remedy) in [
             ("lease", "list the leases that exist"),
             ("class", "name one of the classes that the policy in force defines: comity policy show --text"),

@@ -74,7 +74,7 @@ mod tests {
     use super::Timestamp;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn dates_match_the_calendar() {
         for (ms, text) in [
             (0, "1970-01-01 00:00 UTC"),
             (951_782_400_000, "2000-02-29 00:00 UTC"),

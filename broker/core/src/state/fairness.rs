@@ -5,11 +5,11 @@
 //! The scheduler compares shares in two steps: first between institutions, then between the tenants of one institution.
 //!
 //! ```text
-//! use            = held now + mean of what was held, weighted by age with a half-life (`usageHalfLife`)
-//! share          = max over resources of use / what all offers hold
+//! use            = present use + mean of past use, decayed with half-life `usageHalfLife`
+//! share          = max over resources of use / total capacity of all offers
 //! tenant         : share × 100 / weight
 //! institution    : share × 100 / (weight × reciprocity)
-//! reciprocity    = 1 + min(3, lent / mean lent of all institutions)      lent: GPUs held by others, now and before
+//! reciprocity    = 1 + min(3, lent / mean lent of all institutions)      lent: GPUs lent to others, now and past
 //! ```
 //!
 //! All arithmetic uses integers. The state stores past use and advances it by log time only when holdings change.

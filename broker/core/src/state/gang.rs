@@ -59,11 +59,11 @@ pub(crate) fn held_milli(state: &State, request: &Request) -> u64 {
 
 /// Whether all initial parts have become active, so that the gang can work.
 pub(crate) fn has_started(state: &State, request: &Request) -> bool {
-    parts(state, request).all(|(_, lease)| came_later(lease) || !lease.state.is_held())
+    parts(state, request).all(|(_, lease)| was_added_later(lease) || !lease.state.is_held())
 }
 
 /// Whether a lease was added to a running gang, with more members or as a replacement.
-fn came_later(lease: &Lease) -> bool {
+fn was_added_later(lease: &Lease) -> bool {
     lease.joins || lease.moved_from.is_some()
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn fate_of_request(state: &State, request: &Request, id: LeaseId, lea
     if lease.joins && was.is_held() && failed {
         return Fate::Continues;
     }
-    let Some(members) = request.spec.members.filter(|_| reason.retries() && (came_later(lease) || !was.is_held()))
+    let Some(members) = request.spec.members.filter(|_| reason.retries() && (was_added_later(lease) || !was.is_held()))
     else {
         return Fate::Ends;
     };
@@ -146,7 +146,7 @@ pub(crate) fn join_spec(state: &State, request: &Request) -> Option<RequestSpec>
 }
 
 /// The demands that may replace `id`, a lease under reclaim; best first. If the lease is the whole request, anything
-/// that serves the request may replace it. A part of a gang needs a placement for as count members. A gang confined to
+/// that serves the request may replace it. A part of a gang needs a placement for as many members. A gang confined to
 /// one donor may also move as a whole, together with its first lease, to another donor; on the same donor that would
 /// only add a part.
 pub(crate) fn replacement_specs(state: &State, request: &Request, id: LeaseId) -> Vec<RequestSpec> {

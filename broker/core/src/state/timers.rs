@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_and_other_things_fall_due_in_one_order() {
+    fn replies_and_other_objects_share_one_order() {
         let mut timers = Timers::default();
         let answer = |name: &str| Due::Idempotency(name.to_owned());
         for (due, at) in [

@@ -51,7 +51,7 @@ fn expire_lease(transition: &mut Transition<'_>, id: LeaseId) {
     let Some(lease) = transition.state.leases.get(&id) else { return };
     match lease.state {
         LeaseState::Placed | LeaseState::Connecting => {
-            let message = format!("not active within its hold: {}", waiting_for(lease));
+            let message = format!("not active within its hold: {}", unready_side(lease));
             transition.end_lease(id, EndReason::HoldExpired, &message);
         }
         LeaseState::Active | LeaseState::Suspect => {
@@ -88,7 +88,7 @@ fn expire_request(transition: &mut Transition<'_>, id: RequestId) {
     });
 }
 
-fn waiting_for(lease: &crate::model::lease::Lease) -> &'static str {
+fn unready_side(lease: &crate::model::lease::Lease) -> &'static str {
     use crate::model::lease::SideState::Ready;
     match (lease.donor_side, lease.origin_side) {
         (Ready, Ready) => "nothing",
@@ -100,14 +100,14 @@ fn waiting_for(lease: &crate::model::lease::Lease) -> &'static str {
 
 fn expire_peering(transition: &mut Transition<'_>, id: PeeringId) {
     let Some(peering) = transition.state.peerings.get(&id) else { return };
-    let deserted = peering.leases.is_empty();
+    let is_unused = peering.leases.is_empty();
     match peering.state {
         PeeringState::Proposed | PeeringState::Keys | PeeringState::Authenticating | PeeringState::Establishing => {
             let message = format!("step {} was not done in time", step_name(peering.state));
             transition.fail_peering(id, &message);
         }
-        PeeringState::Established if deserted => drain(transition, id, "idle"),
-        PeeringState::Failed if deserted => drain(transition, id, "failed, and no lease needs it"),
+        PeeringState::Established if is_unused => drain_peering(transition, id, "idle"),
+        PeeringState::Failed if is_unused => drain_peering(transition, id, "failed, and no lease needs it"),
         PeeringState::Failed => {
             let deadline = transition.now.after(transition.settings.handshake_step);
             transition.change_peering(id, |peering| {
@@ -130,7 +130,7 @@ fn step_name(state: PeeringState) -> &'static str {
     }
 }
 
-fn drain(transition: &mut Transition<'_>, id: PeeringId, message: &str) {
+fn drain_peering(transition: &mut Transition<'_>, id: PeeringId, message: &str) {
     transition.drop_envelopes(id, |_| true);
     transition.change_peering(id, |peering| {
         peering.state = PeeringState::Draining;

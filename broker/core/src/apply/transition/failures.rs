@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::apply::transition::Transition;
+use crate::apply::transition::{FailureMemory, Transition};
 use crate::model::id::{ClusterId, NodeId};
 use crate::model::inventory::{NodeMap, Offer};
 use crate::state::State;
@@ -12,7 +12,7 @@ impl Transition<'_> {
     /// Records the failures that a new whole offer reports for nodes also present in the current one.
     pub(crate) fn note_health_of_offer(&mut self, id: &ClusterId, offer: &Offer) {
         self.note_health(id, &offer.nodes);
-        if !self.remembers_failures {
+        if self.failure_memory == FailureMemory::Off {
             return;
         }
         let State { clusters, derived, .. } = &mut *self.state;
@@ -31,7 +31,7 @@ impl Transition<'_> {
     /// Records that these nodes have left the offer.
     pub(crate) fn note_gone_nodes(&mut self, id: &ClusterId, gone: &BTreeSet<NodeId>) {
         let State { clusters, derived, .. } = &mut *self.state;
-        let Some(cluster) = clusters.get_mut(id).filter(|_| self.remembers_failures) else { return };
+        let Some(cluster) = clusters.get_mut(id).filter(|_| self.failure_memory == FailureMemory::On) else { return };
         let Some(offer) = &cluster.offer else { return };
         let is_lent = |node: &NodeId| derived.occupancy.node(id, node).is_some();
         cluster.health.note_gone(offer, gone.iter(), is_lent, self.now);
@@ -39,7 +39,9 @@ impl Transition<'_> {
     }
 
     fn note_health(&mut self, id: &ClusterId, nodes: &NodeMap) {
-        let Some(cluster) = self.state.clusters.get_mut(id).filter(|_| self.remembers_failures) else { return };
+        let Some(cluster) = self.state.clusters.get_mut(id).filter(|_| self.failure_memory == FailureMemory::On) else {
+            return;
+        };
         let Some(held) = &cluster.offer else { return };
         for (node, after) in nodes {
             cluster.health.note_node(node, held.nodes.get(node), Some(after), self.now);

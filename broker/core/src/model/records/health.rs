@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::model::id::NodeId;
-use crate::model::inventory::{Node, Offer};
+use crate::model::inventory::{Device, Node, Offer};
 use crate::model::time::{Millis, Timestamp};
 
 /// Failures within [`WINDOW`] without consequences: a reset or two, and a restart of the device plugin.
@@ -66,10 +66,25 @@ pub struct Health {
     nodes: BTreeMap<NodeId, NodeHealth>,
 }
 
+/// What a cluster knows about a failed part.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Knowledge {
+    /// The cluster says which part failed.
+    Identified,
+    /// The cluster only counts failed devices.
+    Counted,
+}
+
+impl Knowledge {
+    fn of(device: &Device) -> Self {
+        if device.fault.is_some() { Self::Identified } else { Self::Counted }
+    }
+}
+
 impl FailureRecord {
     /// Records a failure; starts a quarantine if there were too many.
-    fn record_failure(&mut self, named: bool, now: Timestamp) {
-        self.named = named;
+    fn record_failure(&mut self, knowledge: Knowledge, now: Timestamp) {
+        self.named = knowledge == Knowledge::Identified;
         self.fell.retain(|at| now.since(*at) < WINDOW);
         self.fell.push(now);
         self.last = self.last.max(now);
@@ -132,27 +147,27 @@ impl Health {
     /// Records failures that a changed node reports. Adding or removing a node is not a failure.
     pub(crate) fn note_node(&mut self, id: &NodeId, before: Option<&Node>, after: Option<&Node>, now: Timestamp) {
         let (Some(before), Some(after)) = (before, after) else { return };
-        let mut failed: Vec<(Option<u32>, bool)> = Vec::new();
+        let mut failed: Vec<(Option<u32>, Knowledge)> = Vec::new();
         if before.ready && !after.ready {
-            failed.push((None, true));
+            failed.push((None, Knowledge::Identified));
         }
         // While a node is not ready, its devices report nothing new.
         if before.ready && after.ready {
             let devices = (0_u32..).zip(before.devices.iter().zip(&after.devices));
             let newly_failed =
                 devices.filter(|(_, (before, after))| before.healthy && !after.healthy && before.is_like(after));
-            failed.extend(newly_failed.map(|(index, (_, after))| (Some(index), after.fault.is_some())));
+            failed.extend(newly_failed.map(|(index, (_, after))| (Some(index), Knowledge::of(after))));
         }
         if failed.is_empty() {
             return;
         }
         let remembered = self.nodes.entry(id.clone()).or_default();
-        for (part, named) in failed {
+        for (part, knowledge) in failed {
             let record = match part {
                 None => remembered.node.get_or_insert_default(),
                 Some(index) => remembered.devices.entry(index).or_default(),
             };
-            record.record_failure(named, now);
+            record.record_failure(knowledge, now);
         }
     }
 

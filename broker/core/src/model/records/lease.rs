@@ -91,7 +91,7 @@ pub struct Lease {
     pub gpus: GpuDemand,
     /// The topology it satisfies.
     pub topology: Topology,
-    /// How it reaches the origin.
+    /// How the origin accesses it.
     #[serde(default)]
     pub delivery: Delivery,
     /// The GPU class it is charged to.

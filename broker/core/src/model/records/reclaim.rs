@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! active ─▶ reclaiming ─▶ ending(reclaimed | preempted | donor-lost) ─▶ ended
-//!    ▲          │  at the deadline, or as soon as the origin says that its work is saved
-//!    └──────────┘  the reason has gone away
+//!    ▲          │  at the deadline, or once the origin reports that its work is saved
+//!    └──────────┘  reclaim cancelled: the reason is gone
 //! ```
 //!
 //! A lease whose device or node is gone ends at once (device-lost, node-lost), because its work has already stopped.
@@ -34,7 +34,7 @@ pub enum ReclaimReason {
     },
     /// A request of higher priority needs the capacity.
     Preempted {
-        /// That request.
+        /// The request of higher priority.
         by: RequestId,
     },
     /// A blocked request fits if this lease moves, and the lease has another place to go.
@@ -53,7 +53,7 @@ pub enum ReclaimReason {
     },
     /// One of its nodes failed.
     NodeFailed {
-        /// That node.
+        /// The failed node.
         node: NodeId,
         /// Whether the node has left the cluster. Otherwise it is not ready, or failed too often lately.
         gone: bool,

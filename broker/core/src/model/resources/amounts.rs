@@ -43,18 +43,18 @@ impl Amounts {
     /// Sum of both; saturates.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
-        self.with(other, u64::saturating_add)
+        self.combine(other, u64::saturating_add)
     }
 
     /// Difference of both; saturates at zero.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
-        self.with(other, u64::saturating_sub)
+        self.combine(other, u64::saturating_sub)
     }
 
     /// Combines each resource of both with `join`.
     #[must_use]
-    pub(crate) fn with(self, other: Self, join: impl Fn(u64, u64) -> u64) -> Self {
+    pub(crate) fn combine(self, other: Self, join: impl Fn(u64, u64) -> u64) -> Self {
         Self {
             gpu_milli: join(self.gpu_milli, other.gpu_milli),
             cpu_milli: join(self.cpu_milli, other.cpu_milli),

@@ -11,7 +11,7 @@ use crate::model::limits::{
 use crate::model::refusal::Refusal;
 
 /// Assumed bandwidth of a link without any information, in Mbit/s.
-pub const USUAL_MBITS: u64 = 1_000;
+pub const DEFAULT_MBITS: u64 = 1_000;
 
 /// A dataset that a request's work reads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +45,7 @@ impl DataSite {
 
     /// Mbit/s to another cluster as declared by this cluster's operator, above 0; `None` if undeclared.
     #[must_use]
-    pub fn said_mbits_to(&self, other: &ClusterId) -> Option<u64> {
+    pub fn declared_mbits_to(&self, other: &ClusterId) -> Option<u64> {
         Some(self.egress_mbits_to.get(other).copied().unwrap_or(self.egress_mbits)).filter(|mbits| *mbits > 0)
     }
 
@@ -82,9 +82,9 @@ impl DataSite {
 /// a smaller declared number and replaces the default if none was declared.
 #[must_use]
 pub fn mbits_between(from: (&ClusterId, &DataSite), to: (&ClusterId, Option<&DataSite>)) -> u64 {
-    let said = from.1.said_mbits_to(to.0);
+    let declared = from.1.declared_mbits_to(to.0);
     let seen = to.1.and_then(|site| site.measured_mbits_from.get(from.0)).copied().filter(|mbits| *mbits > 0);
-    said.max(seen).unwrap_or(USUAL_MBITS)
+    declared.max(seen).unwrap_or(DEFAULT_MBITS)
 }
 
 /// Checks the datasets that a request names.
@@ -123,7 +123,8 @@ fn check_name(name: &str, field: &str) -> Result<(), Refusal> {
             name.escape_debug(),
             "is not the name of a dataset",
             format!(
-                "use 1 to {MAX_DATASET_NAME_BYTES} letters, digits and -_./:@, as in imagenet-1k or doi:10.5281/zenodo.1"
+                "use 1 to {MAX_DATASET_NAME_BYTES} letters, digits and -_./:@, \
+                 as in imagenet-1k or doi:10.5281/zenodo.1"
             ),
         ));
     }
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn an_amount_takes_bits_over_bits_a_second() {
+    fn transfer_time_is_size_over_bandwidth() {
         // 150 GiB over 10 Gbit/s: 1,288 Gbit.
         assert_eq!(seconds(150 << 10, 10_000), 128);
         assert_eq!(seconds(0, 0), 0);
@@ -155,29 +156,29 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_has_a_usual_line() {
+    fn undeclared_links_have_the_default_bandwidth() {
         let (eos, atlas) = (cluster("eos"), cluster("atlas"));
         let home = cluster("home");
         let mut site = DataSite::default();
         let to = |site: &DataSite, other: &ClusterId| mbits_between((&home, site), (other, None));
-        assert_eq!((to(&site, &eos), site.is_empty()), (USUAL_MBITS, true));
+        assert_eq!((to(&site, &eos), site.is_empty()), (DEFAULT_MBITS, true));
         site.egress_mbits = 10_000;
         site.egress_mbits_to.insert(eos.clone(), 100_000);
         assert_eq!((to(&site, &eos), to(&site, &atlas)), (100_000, 10_000));
     }
 
     #[test]
-    fn what_was_seen_to_arrive_raises_what_is_said_and_takes_the_place_of_a_guess() {
+    fn measurements_raise_declared_and_default_bandwidth() {
         let (home, eos) = (cluster("home"), cluster("eos"));
-        let between = |said, seen| {
-            let from = DataSite { egress_mbits: said, ..DataSite::default() };
+        let between = |declared, seen| {
+            let from = DataSite { egress_mbits: declared, ..DataSite::default() };
             let to = DataSite { measured_mbits_from: BTreeMap::from([(home.clone(), seen)]), ..DataSite::default() };
             mbits_between((&home, &from), (&eos, Some(&to)))
         };
         assert_eq!(between(10_000, 40_000), 40_000);
         assert_eq!(between(10_000, 400), 10_000, "it may just not have had more to carry");
         assert_eq!((between(0, 400), between(0, 40_000)), (400, 40_000));
-        assert_eq!(between(0, 0), USUAL_MBITS);
+        assert_eq!(between(0, 0), DEFAULT_MBITS);
     }
 
     #[test]

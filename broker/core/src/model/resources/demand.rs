@@ -91,7 +91,7 @@ pub struct RequestSpec {
     pub tenant: TenantId,
     /// The cluster that the workload comes from.
     pub origin: ClusterId,
-    /// What GPUs.
+    /// The GPUs, per member if `members` is set.
     pub gpus: GpuDemand,
     /// Their topology.
     pub topology: Topology,
@@ -110,7 +110,7 @@ pub struct RequestSpec {
     pub allow_donors: Vec<ClusterId>,
     /// Donors that must not serve it.
     pub deny_donors: Vec<ClusterId>,
-    /// How the lease reaches the origin.
+    /// How the origin accesses the lease.
     pub delivery: Delivery,
     /// Namespace on the origin: gets the kubeconfig Secret, or holds the pods that may run on the virtual node.
     pub target_namespace: String,
@@ -147,7 +147,7 @@ impl GpuDemand {
     /// shares. A MIG profile takes at least one of at most eight slots per compute slice. A memory share has no bound
     /// before the device is known.
     #[must_use]
-    pub fn surely_milli(&self) -> u64 {
+    pub fn lower_bound_milli(&self) -> u64 {
         let each = match &self.share {
             Share::Whole => u64::from(WHOLE_MILLI),
             Share::Milli(milli) => u64::from(*milli),
@@ -169,16 +169,16 @@ impl RequestSpec {
         self.gpus.nominal_milli().saturating_mul(u64::from(self.members.map_or(1, |members| members.min)))
     }
 
-    /// Thousandths of devices that it starts with at least, as counted by [`GpuDemand::surely_milli`].
+    /// Thousandths of devices that it starts with at least, as counted by [`GpuDemand::lower_bound_milli`].
     #[must_use]
     pub fn least_milli(&self) -> u64 {
-        self.gpus.surely_milli().saturating_mul(u64::from(self.members.map_or(1, |members| members.min)))
+        self.gpus.lower_bound_milli().saturating_mul(u64::from(self.members.map_or(1, |members| members.min)))
     }
 
-    /// Thousandths of devices with all desired members, as counted by [`GpuDemand::surely_milli`].
+    /// Thousandths of devices with all desired members, as counted by [`GpuDemand::lower_bound_milli`].
     #[must_use]
     pub fn most_milli(&self) -> u64 {
-        self.gpus.surely_milli().saturating_mul(u64::from(self.members.map_or(1, |members| members.desired)))
+        self.gpus.lower_bound_milli().saturating_mul(u64::from(self.members.map_or(1, |members| members.desired)))
     }
 
     /// Minimum number of shares to start.

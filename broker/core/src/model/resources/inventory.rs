@@ -380,7 +380,7 @@ mod tests {
     use super::brand;
 
     #[test]
-    fn consumer_cards_are_told_from_data_centre_ones() {
+    fn brands_separate_consumer_from_data_centre_cards() {
         assert_eq!(brand("NVIDIA-GeForce-RTX-4090"), "GeForce");
         assert_eq!(brand("NVIDIA RTX A6000"), "NvidiaRTX");
         assert_eq!(brand("Tesla-T4"), "Tesla");

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_ranges_are_no_ranges() {
+    fn bad_ranges_are_refused() {
         for cidr in [
             "",
             "10.44.0.0",
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn refusals_name_the_field() {
         let with = |change: fn(&mut ClusterNetwork)| {
             let mut network = good();
             change(&mut network);

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::amounts::Amounts;
 use crate::model::time::{Millis, Timestamp};
-use crate::state::fairness::decay::{ONE, decay};
+use crate::state::fairness::decay::{FIXED_ONE, decay};
 
 /// Fractional bits of the mean, so that even a brief use leaves a trace.
 const PARTS_BITS: u32 = 20;
@@ -28,10 +28,10 @@ impl Past {
     /// half-life).
     pub(crate) fn advanced(self, held: Amounts, now: Timestamp, half_life: Millis) -> Self {
         let keeps = decay(now.since(self.at), half_life);
-        let mean = self.mean.with(held, |mean, held| {
+        let mean = self.mean.combine(held, |mean, held| {
             let held = u128::from(to_fraction_units(held));
-            let sum = u128::from(mean) * keeps + held * (ONE - keeps);
-            u64::try_from(sum.saturating_add(ONE / 2) >> 64).unwrap_or(u64::MAX)
+            let sum = u128::from(mean) * keeps + held * (FIXED_ONE - keeps);
+            u64::try_from(sum.saturating_add(FIXED_ONE / 2) >> 64).unwrap_or(u64::MAX)
         });
         Self { mean, at: self.at.max(now) }
     }
@@ -44,7 +44,7 @@ impl Past {
 
     /// Present use plus the mean of past use, in 2^-20 of units.
     pub(crate) fn plus_held(self, held: Amounts) -> Amounts {
-        self.mean.with(held, |mean, held| mean.saturating_add(to_fraction_units(held)))
+        self.mean.combine(held, |mean, held| mean.saturating_add(to_fraction_units(held)))
     }
 
     /// Whether the mean has decayed to nothing.
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_half_life_the_mean_is_half_way() {
+    fn the_mean_is_halfway_after_one_half_life() {
         let past = Past::zero(Timestamp(0)).advanced(gpus(8_000), Timestamp(DAY.0), DAY);
         assert_eq!(past.mean, gpus(to_fraction_units(4_000)));
         let later = past.advanced(Amounts::default(), Timestamp(3 * DAY.0), DAY);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn many_small_steps_are_one_large_one() {
+    fn many_small_steps_equal_one_large_step() {
         let mut stepped = Past::zero(Timestamp(0));
         for ms in (0..=3_600_000_u64).step_by(7) {
             stepped = stepped.advanced(gpus(50), Timestamp(ms), DAY);

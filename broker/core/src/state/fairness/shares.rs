@@ -11,9 +11,9 @@ use crate::state::State;
 use crate::state::fairness::past::{Past, to_fraction_units};
 
 /// The default weight, for tenants and institutions without a policy document; other weights are relative to it.
-const USUAL_WEIGHT: u32 = 100;
+const DEFAULT_WEIGHT: u32 = 100;
 /// Upper bound of the reciprocity bonus for lending, in thousandths.
-const MOST_RECIPROCITY: u128 = 3_000;
+const MAX_RECIPROCITY_BONUS: u128 = 3_000;
 
 /// Shares of tenants and institutions, computed on first use and cached.
 pub struct Shares<'a> {
@@ -41,7 +41,7 @@ impl<'a> Shares<'a> {
     /// Dominant share of a tenant within its institution, divided by its weight. Unit: 2^-40 of total capacity at the
     /// default weight of 100.
     pub fn tenant(&mut self, tenant: &'a str) -> u64 {
-        let weight = self.bundle.tenants.get(tenant).map_or(USUAL_WEIGHT, |tenant| tenant.spec.weight);
+        let weight = self.bundle.tenants.get(tenant).map_or(DEFAULT_WEIGHT, |tenant| tenant.spec.weight);
         weighted(self.dominant(tenant), u128::from(weight) * 1_000)
     }
 
@@ -60,12 +60,12 @@ impl<'a> Shares<'a> {
 
     /// The divisor of an institution's share: weight × 1,000 × reciprocity.
     pub fn weight(&mut self, institution: &str) -> u128 {
-        let weight = self.bundle.institutions.get(institution).map_or(USUAL_WEIGHT, |found| found.spec.weight);
+        let weight = self.bundle.institutions.get(institution).map_or(DEFAULT_WEIGHT, |found| found.spec.weight);
         let count = u128::try_from(self.bundle.institutions.len().max(1)).unwrap_or(1);
         let (state, lent) = (self.state, &mut self.lent);
         let (lent, mean) = lent.get_or_insert_with(|| lent_by(state, count));
         let lent = u128::from(lent.get(institution).copied().unwrap_or(0));
-        let reciprocity = 1_000 + (lent * 1_000 / (*mean).max(1)).min(MOST_RECIPROCITY);
+        let reciprocity = 1_000 + (lent * 1_000 / (*mean).max(1)).min(MAX_RECIPROCITY_BONUS);
         u128::from(weight) * reciprocity
     }
 
@@ -141,6 +141,6 @@ fn dominant(used: Amounts, capacity: Amounts) -> u64 {
 
 /// Divides a share by a weight in thousandths.
 fn weighted(share: u64, weight: u128) -> u64 {
-    let by = u128::from(USUAL_WEIGHT) * 1_000;
+    let by = u128::from(DEFAULT_WEIGHT) * 1_000;
     u64::try_from(u128::from(share) * by / weight.max(1)).unwrap_or(u64::MAX)
 }

@@ -7,7 +7,7 @@ use crate::state::State;
 use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant = Invariant {
-    sentence: "a matched request has exactly the leases that it names, besides those that are to replace them one after the other, and only then has it any",
+    sentence: "a matched request holds exactly the leases that it names and their replacements; others hold none",
     check,
 };
 
@@ -29,7 +29,7 @@ fn check(state: &State) -> Vec<String> {
             violations.push(format!("{id} is {:?} with leases {leases:?}", request.state));
         }
     }
-    violations.extend(held.into_keys().map(|id| format!("{id} has a lease and does not exist")));
+    violations.extend(held.into_keys().map(|id| format!("{id} has a lease but does not exist")));
     violations
 }
 

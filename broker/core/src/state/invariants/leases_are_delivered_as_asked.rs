@@ -2,7 +2,7 @@ use crate::state::State;
 use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant =
-    Invariant { sentence: "a lease reaches the origin the way its request asks for", check };
+    Invariant { sentence: "every lease uses the delivery that its request asks for", check };
 
 /// The state may drop a request before its leases; then there is nothing to compare.
 fn check(state: &State) -> Vec<String> {

@@ -11,7 +11,7 @@ pub(crate) const INVARIANT: Invariant = Invariant {
 
 /// Use of one node by leases, and the highest offer generation among them.
 #[derive(Default)]
-struct Lent {
+struct NodeUse {
     numa: BTreeMap<u32, (NumaAmounts, u64)>,
     rdma_gbits: BTreeMap<String, (u64, u64)>,
     rdma_functions: BTreeMap<String, (u64, u64)>,
@@ -20,7 +20,7 @@ struct Lent {
 /// Sums use from the leases themselves. A node may shrink below what it already lends, so the check compares use with
 /// capacity only if a lease was placed under the current offer: that lease was given what was left.
 fn check(state: &State) -> Vec<String> {
-    let mut lent: BTreeMap<_, Lent> = BTreeMap::new();
+    let mut lent: BTreeMap<_, NodeUse> = BTreeMap::new();
     for lease in state.leases.values().filter(|lease| lease.occupies()) {
         let generation = lease.placement.offer_generation;
         for (node, part) in &lease.placement.nodes {

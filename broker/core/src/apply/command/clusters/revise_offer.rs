@@ -12,8 +12,8 @@ use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::state::State;
 
-/// If more than 1/4 of the nodes change, sending the whole offer is shorter.
-const WORTH_REVISING: usize = 4;
+/// A revision may change at most 1/4 of the nodes. Beyond that, sending the whole offer is shorter.
+const REVISION_DIVISOR: usize = 4;
 
 /// Changes some nodes of a cluster's offer and keeps the others. Costs time proportional to the number of changed
 /// nodes.
@@ -42,7 +42,7 @@ impl ReviseOffer {
         let gone: BTreeSet<NodeId> = held.nodes.keys().filter(|id| !offer.nodes.contains_key(*id)).cloned().collect();
         let changed = offer.nodes.iter().filter(|(id, node)| held.nodes.get(*id) != Some(*node));
         let nodes: NodeMap = changed.map(|(id, node)| (id.clone(), node.clone())).collect();
-        ((nodes.len() + gone.len()) * WORTH_REVISING <= offer.nodes.len()).then(|| Self {
+        ((nodes.len() + gone.len()) * REVISION_DIVISOR <= offer.nodes.len()).then(|| Self {
             cluster: cluster.clone(),
             revises: held.generation,
             generation: offer.generation,

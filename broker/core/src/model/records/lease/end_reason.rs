@@ -22,7 +22,7 @@ pub enum EndReason {
     Reclaimed,
     /// Reclaimed for a request of higher priority.
     Preempted,
-    /// It was to replace a lease whose reclaim was cancelled.
+    /// No longer needed: the reclaim of the lease that it was to replace was cancelled, or its gang moved as a whole.
     NotNeeded,
     /// Another part of its gang failed, and the gang cannot start or continue without it.
     PartFailed,

@@ -20,7 +20,7 @@ impl Devices {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether the node has no devices.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

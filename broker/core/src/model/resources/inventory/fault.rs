@@ -107,7 +107,7 @@ mod tests {
     use super::FaultClass::{self, Application, Degraded, Link, Lost};
 
     #[test]
-    fn what_follows_from_a_number_is_by_its_severity() {
+    fn xid_numbers_have_a_severity() {
         for (class, xids) in [
             (Application, &[13, 31, 43, 45, 109][..]),
             (Link, &[74, 145]),

@@ -67,7 +67,7 @@ const BOARDS: &[(&str, &[u32], &[Shape])] = &[
 
 /// Tenths of its slots' share of the board's memory that an instance certainly has. The driver's overhead varies by
 /// board and profile but stays below the remaining tenth.
-const SURE_TENTHS: u64 = 9;
+const GUARANTEED_TENTHS: u64 = 9;
 
 /// The MIG geometry of a board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -146,7 +146,7 @@ impl Board {
     /// compute slices, never with the media extension.
     #[must_use]
     pub fn shape_with_memory(self, memory_mib: u64, wanted: u64) -> Option<(usize, &'static Shape)> {
-        let sure = |shape: &Shape| memory_mib * u64::from(shape.size) / u64::from(self.slots) * SURE_TENTHS / 10;
+        let sure = |shape: &Shape| memory_mib * u64::from(shape.size) / u64::from(self.slots) * GUARANTEED_TENTHS / 10;
         let fitting = self.shapes.iter().enumerate().filter(|(_, shape)| !shape.media && sure(shape) >= wanted);
         fitting.min_by_key(|(_, shape)| (shape.size, shape.compute))
     }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_that_drivers_give() {
+    fn names_match_the_drivers() {
         for (product, memory_mib, names) in KNOWN {
             let board = board(product, *memory_mib);
             assert_eq!(board.names().join(" "), *names, "{product}");
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn boards_that_are_not_known_have_no_geometry() {
+    fn unknown_boards_have_no_geometry() {
         for (product, memory_mib) in [
             ("NVIDIA-L40S", 46_068),
             ("NVIDIA-H100-80GB-HBM3", 9_856),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_served_by_the_smallest_that_is_sure_to_have_it() {
+    fn memory_gets_the_smallest_sufficient_shape() {
         let served = |product, memory_mib, wanted| {
             let board = board(product, memory_mib);
             board.shape_with_memory(memory_mib, wanted).map(|(_, shape)| board.name(shape))
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_the_device_never_add_up_to_more_than_it() {
+    fn shares_never_exceed_the_device() {
         for (product, memory_mib, _) in KNOWN {
             let board = board(product, *memory_mib);
             for shape in board.shapes() {

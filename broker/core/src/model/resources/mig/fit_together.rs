@@ -15,7 +15,7 @@ use crate::model::mig::slots::Slots;
 pub type InstanceCounts = [u32; MAX_SHAPES];
 
 /// Attempts to place instances with the media extension before the search gives up.
-const MAX_TRIES: u32 = 1_024;
+const MAX_MEDIA_TRIES: u32 = 1_024;
 
 /// Whether the `asked` instances fit on `devices` of `board` besides the used ones. Exact, unless instances with the
 /// media extension have more than a thousand possible arrangements.
@@ -27,7 +27,7 @@ pub fn fit_together(board: Board, devices: &[InUse], asked: &InstanceCounts) -> 
         });
     let free: u64 =
         devices.iter().map(|device| u64::from(u32::from(board.slots()).saturating_sub(device.slots.count()))).sum();
-    wanted <= free && place_media(board, &mut devices.to_vec(), &mut asked.clone(), &mut { MAX_TRIES })
+    wanted <= free && place_media(board, &mut devices.to_vec(), &mut asked.clone(), &mut { MAX_MEDIA_TRIES })
 }
 
 /// Tries every position for the next instance with the media extension; once none is left, places the others.
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn one_device_in_any_state_takes_what_exhaustive_search_finds_and_nothing_else() {
+    fn one_device_matches_exhaustive_search() {
         for board in boards() {
             let all = asked_of(board, u32::from(board.slots()));
             for state in states(board) {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn two_devices_in_many_states_take_what_exhaustive_search_finds_and_nothing_else() {
+    fn two_devices_match_exhaustive_search() {
         for board in boards() {
             let all = asked_of(board, 2 * u32::from(board.slots()));
             let states: Vec<InUse> = states(board).into_iter().collect();

@@ -9,13 +9,13 @@ use crate::model::mig::in_use::InUse;
 pub type Weights = [u16; MAX_SHAPES];
 
 /// The sum of all weights.
-const PARTS: u128 = 1_024;
+const WEIGHT_TOTAL: u128 = 1_024;
 /// Largest number of instances per device.
 const MOST_INSTANCES: u32 = 7;
 /// A multiple of every number up to [`MOST_INSTANCES`].
-const DIVISIBLE: u128 = 420;
+const COMMON_MULTIPLE: u128 = 420;
 /// States to cache: all states of both geometries for a dozen work mixes.
-const MAX_KNOWN: usize = 8_192;
+const MAX_CACHED_STATES: usize = 8_192;
 
 /// Computes and caches the value of device states under the expected work.
 ///
@@ -30,7 +30,7 @@ pub struct StateValues {
 
 impl StateValues {
     /// The value of one slot that will certainly be filled.
-    pub const SLOT: u128 = PARTS.pow(MOST_INSTANCES) * DIVISIBLE;
+    pub const SLOT: u128 = WEIGHT_TOTAL.pow(MOST_INSTANCES) * COMMON_MULTIPLE;
 
     /// Weights for the recent `counts` of each shape.
     #[must_use]
@@ -39,7 +39,7 @@ impl StateValues {
         let all: u128 = counts.iter().sum();
         let mut weights = [0; MAX_SHAPES];
         for (weight, count) in weights.iter_mut().zip(&counts) {
-            *weight = u16::try_from((count * PARTS).checked_div(all).unwrap_or(0).max(1)).unwrap_or(u16::MAX);
+            *weight = u16::try_from((count * WEIGHT_TOTAL).checked_div(all).unwrap_or(0).max(1)).unwrap_or(u16::MAX);
         }
         // The most frequent shape absorbs the rounding error. Without any counts, all shapes get equal weights.
         if all == 0 {
@@ -47,11 +47,11 @@ impl StateValues {
             weights
                 .iter_mut()
                 .take(counts.len())
-                .for_each(|weight| *weight = u16::try_from(PARTS / shapes).unwrap_or(1));
+                .for_each(|weight| *weight = u16::try_from(WEIGHT_TOTAL / shapes).unwrap_or(1));
         }
         let sum: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();
         if let Some(most) = weights.iter_mut().max() {
-            *most = u16::try_from((u128::from(*most) + PARTS).saturating_sub(sum)).unwrap_or(u16::MAX);
+            *most = u16::try_from((u128::from(*most) + WEIGHT_TOTAL).saturating_sub(sum)).unwrap_or(u16::MAX);
         }
         weights
     }
@@ -62,7 +62,7 @@ impl StateValues {
         if let Some(value) = self.known.get(&key) {
             return *value;
         }
-        if self.known.len() >= MAX_KNOWN {
+        if self.known.len() >= MAX_CACHED_STATES {
             self.known.clear();
         }
         let value = value(board, weights, in_use);
@@ -75,7 +75,7 @@ impl StateValues {
 /// arrival fills, averaged over the orders.
 fn value(board: Board, weights: &Weights, in_use: InUse) -> u128 {
     let mut fits = BTreeSet::new();
-    gather(board, in_use, (0, 0), [0; MAX_SHAPES], &mut fits);
+    gather(board, in_use, 0, 0, [0; MAX_SHAPES], &mut fits);
     let mut value = 0;
     for placed in &fits {
         let (mut many, mut slots, mut ways) = (0_u32, 0, 1_u128);
@@ -88,29 +88,30 @@ fn value(board: Board, weights: &Weights, in_use: InUse) -> u128 {
             }
             ways *= u128::from(weight).pow(u32::from(count));
         }
-        if let Some(last) = (DIVISIBLE * slots).checked_div(u128::from(many)) {
-            value += ways * PARTS.pow(MOST_INSTANCES.saturating_sub(many)) * last;
+        if let Some(last) = (COMMON_MULTIPLE * slots).checked_div(u128::from(many)) {
+            value += ways * WEIGHT_TOTAL.pow(MOST_INSTANCES.saturating_sub(many)) * last;
         }
     }
     value
 }
 
-/// Collects the combinations that fit, from shape and start number `from` on.
+/// Collects the combinations that fit, from start `first_start` of shape `first_shape` on.
 fn gather(
     board: Board,
     in_use: InUse,
-    from: (usize, usize),
+    first_shape: usize,
+    first_start: usize,
     placed: [u8; MAX_SHAPES],
     all: &mut BTreeSet<[u8; MAX_SHAPES]>,
 ) {
     all.insert(placed);
-    for (at, shape) in board.shapes().iter().enumerate().skip(from.0) {
-        let first = if at == from.0 { from.1 } else { 0 };
+    for (at, shape) in board.shapes().iter().enumerate().skip(first_shape) {
+        let first = if at == first_shape { first_start } else { 0 };
         for (number, &start) in shape.starts.iter().enumerate().skip(first) {
             if in_use.fits(shape, start) {
                 let mut more = placed;
                 more[at] += 1;
-                gather(board, in_use.with(shape, start), (at, number + 1), more, all);
+                gather(board, in_use.with(shape, start), at, number + 1, more, all);
             }
         }
     }
@@ -127,12 +128,12 @@ mod tests {
     }
 
     #[test]
-    fn weights_add_up_and_none_is_nothing() {
+    fn weights_add_up_and_are_positive() {
         let [eight, four] = boards();
         for counts in [[0; MAX_SHAPES], [1, 1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, u64::MAX, 1], [5, 0, 0, 3, 0, 0, 0]] {
             for (board, shapes) in [(eight, 7), (four, 5)] {
                 let weights = StateValues::weights(board, &counts);
-                assert_eq!(weights.iter().map(|&weight| u128::from(weight)).sum::<u128>(), PARTS, "{counts:?}");
+                assert_eq!(weights.iter().map(|&weight| u128::from(weight)).sum::<u128>(), WEIGHT_TOTAL, "{counts:?}");
                 assert!(weights[..shapes].iter().all(|&weight| weight > 0), "{weights:?}");
                 assert!(weights[shapes..].iter().all(|&weight| weight == 0), "{weights:?}");
             }
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn worth_is_what_arrivals_are_expected_to_fill() {
+    fn value_is_the_expected_number_of_filled_slots() {
         let [eight, _] = boards();
         // Nearly all weight is on 1g, with 1/1,024 on each other shape: nearly seven instances fit.
         let weights = StateValues::weights(eight, &[0, 0, 0, 0, 0, 1, 0]);
@@ -156,7 +157,7 @@ mod tests {
     /// For every state and shape, compares the combinations that fit after the chosen position with those after every
     /// other position.
     #[test]
-    fn no_place_is_chosen_over_one_that_is_good_for_all_of_it_and_for_more() {
+    fn no_dominated_position_is_chosen() {
         for board in boards() {
             for counts in [[0; MAX_SHAPES], [0, 0, 0, 9, 0, 1, 0], [1, 0, 0, 0, 0, 90, 9]] {
                 let (weights, mut value) = (StateValues::weights(board, &counts), StateValues::default());
@@ -165,7 +166,7 @@ mod tests {
                         let places: Vec<InUse> = state.starts(shape).map(|start| state.with(shape, start)).collect();
                         let after = |in_use| {
                             let mut all = BTreeSet::new();
-                            gather(board, in_use, (0, 0), [0; MAX_SHAPES], &mut all);
+                            gather(board, in_use, 0, 0, [0; MAX_SHAPES], &mut all);
                             all
                         };
                         let Some(best) = places.iter().max_by_key(|place| value.of(board, &weights, **place)) else {
