@@ -5,8 +5,8 @@ pub mod entry;
 pub(crate) mod transition;
 
 use crate::apply::entry::{FAIRNESS_SINCE, HEALTH_SINCE, LogEnvelope};
-use crate::apply::transition::Transition;
-use crate::model::idempotency::{self, Record};
+use crate::apply::transition::{FailureMemory, Transition};
+use crate::model::idempotency::{self, StoredReply};
 use crate::model::limits::MAX_IDEMPOTENCY_RECORDS;
 use crate::model::reply::{Applied, Idempotency, Reply};
 use crate::state::State;
@@ -14,8 +14,8 @@ use crate::state::fairness::Ledger;
 use crate::state::timers::Due;
 
 impl State {
-    /// Carries out one log entry. Total and deterministic: equal states and entries give equal states and answers.
-    /// A command that is refused changes nothing but log time.
+    /// Applies one log entry. Total and deterministic: equal states and entries give equal states and replies. A
+    /// refused command changes nothing but log time.
     pub fn apply(&mut self, entry: &LogEnvelope) -> Applied {
         self.log_time = self.log_time.max(entry.time.shifted(self.time_shift_ms));
         if let Some(reply) = entry.idempotency.as_ref().and_then(|key| idempotency::seen(&self.idempotency, key)) {
@@ -24,11 +24,12 @@ impl State {
         if self.fairness.is_none() && entry.format >= FAIRNESS_SINCE {
             self.fairness = Some(Ledger::begin(self.log_time, &self.derived.holdings));
         }
-        let mut transition = Transition::begin(self, &entry.actor, &entry.traceparent, entry.format >= HEALTH_SINCE);
+        let failure_memory = if entry.format >= HEALTH_SINCE { FailureMemory::On } else { FailureMemory::Off };
+        let mut transition = Transition::begin(self, &entry.actor, &entry.traceparent, failure_memory);
         let reply = entry.command.apply(&mut transition);
         let changes = transition.finish();
         debug_assert!(reply.is_ok() || changes.is_empty(), "a refused command changed {changes:?}");
-        // A refusal is not kept: whoever mends its cause may repeat the call as it was.
+        // Do not store refusals: a caller who fixes the cause may repeat the same call.
         if let (Some(key), Ok(_)) = (&entry.idempotency, &reply) {
             self.remember(key, &reply);
         }
@@ -44,7 +45,7 @@ impl State {
             self.forget(&oldest);
         }
         let name = idempotency::record_name(key);
-        let record = Record { body_sha256: key.body_sha256.clone(), reply: reply.clone(), at: self.log_time };
+        let record = StoredReply { body_sha256: key.body_sha256.clone(), reply: reply.clone(), at: self.log_time };
         self.derived.timers.set(Due::Idempotency(name.clone()), Some(record.at.after(idempotency::KEPT_FOR)));
         self.idempotency.insert(name, record);
     }

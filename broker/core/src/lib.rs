@@ -1,10 +1,10 @@
-//! The pure heart of the Comity broker.
+//! The deterministic core of the Comity broker.
 //!
-//! What this crate does: it holds the federation's [`State`], says which [`Command`]s exist, applies them totally and
-//! deterministically ([`State::apply`]), and matches queued requests against offers ([`scheduler::plan`]).
+//! This crate holds the federation's [`State`], defines the [`Command`]s, applies them totally and deterministically
+//! ([`State::apply`]), and matches queued requests with offers ([`scheduler::plan`]).
 //!
-//! What it never does: read a clock, draw a random number, touch a file or socket, know its Raft role, use floats or
-//! iterate in hash order. Time and seeds arrive in the [`LogEnvelope`]; effects leave as values ([`Applied`]).
+//! It never reads a clock, draws a random number, touches a file or socket, knows its Raft role, uses floats or
+//! iterates in hash order. Time and seeds arrive in the [`LogEnvelope`]; effects leave as values ([`Applied`]).
 //!
 //! ```text
 //!  LogEnvelope{time, actor, command} ──▶ State::apply ──▶ Applied{reply, changes}
@@ -12,16 +12,17 @@
 //!  State ──▶ scheduler::plan ──▶ Plan ──▶ (leader proposes Command::PlaceRequests; apply checks every placement again)
 //! ```
 //!
-//! - [`inventory`], [`demand`], [`placement`]: what there is, what is asked for, and the witness that it fits
-//! - [`request`], [`lease`], [`peering`]: state machines, each with a table of legal moves
-//! - [`reclaim`]: leases that are being reclaimed, and what becomes of their requests
-//! - [`command`] and one file per command under it
+//! - [`inventory`], [`demand`], [`placement`]: capacity, requests, and the chosen nodes and devices
+//! - [`request`], [`lease`], [`peering`]: state machines, each with a table of legal transitions
+//! - [`reclaim`]: leases under reclaim, and what happens to their requests
+//! - [`command`]: one file per command
 //! - [`scheduler`]: order, filter, fit, score, reserve, explain
-//! - [`fairness`]: what tenants hold, held and lend, and the shares that follow
-//! - [`mig`]: which instances a device can be cut into, and where each may lie
-//! - [`packing`]: the index of node states, and what each is worth under the live mix of work
-//! - [`invariants`]: named sentences, one file each
-//! - [`cow_map`]: tables that are copied in no time, for snapshots; [`snapshot`]: the format on disk
+//! - [`fairness`]: present and past use and lending of tenants, and the resulting shares
+//! - [`mig`]: the instances that a device can be partitioned into, and where each may lie
+//! - [`packing`]: the index of node states, and the value of each under the current mix of work
+//! - [`invariants`]: named invariants, one file each
+//! - [`cow_map`]: tables with cheap copies, for snapshots
+//! - [`snapshot`]: the format on disk
 
 mod apply;
 mod collections;

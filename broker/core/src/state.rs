@@ -26,7 +26,7 @@ use crate::model::envelope::{Envelope, EnvelopeKey};
 use crate::model::id::{
     ClassName, ClusterId, InstitutionId, LeaseId, NodeId, PeeringId, PriorityName, RequestId, TenantId,
 };
-use crate::model::idempotency::{self, Record};
+use crate::model::idempotency::{self, StoredReply};
 use crate::model::lease::{Lease, LeaseState};
 use crate::model::peering::Peering;
 use crate::model::policy_record::PolicyRecord;
@@ -37,44 +37,44 @@ use crate::model::work::{WorkMix, WorkType};
 use crate::state::cluster_sums::ClusterSums;
 use crate::state::fairness::{Holdings, Ledger};
 use crate::state::occupancy::Occupancy;
-use crate::state::offered::Looks;
+use crate::state::offered::DeviceCounts;
 use crate::state::queue::Queue;
 use crate::state::timers::{Due, Timers};
 use crate::state::usable::Usable;
 
-/// Everything the federation knows. Read freely; only [`State::apply`] changes it.
+/// The federation's state. Anyone may read it; only [`State::apply`] changes it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct State {
     /// Counts changes, without gaps.
     pub revision: u64,
-    /// Log time: never goes back, but by the command `rebase-time`.
+    /// Log time. Only the command `rebase-time` can move it back.
     pub log_time: Timestamp,
     /// The policy bundle in force.
     pub policy: Option<PolicyRecord>,
-    /// Members.
+    /// Member clusters.
     pub clusters: CowMap<ClusterId, Cluster>,
-    /// Outstanding join tokens by the SHA-256 of their secret, in hex.
+    /// Outstanding join tokens, by the SHA-256 of their secret in hex.
     pub invites: BTreeMap<String, Invite>,
-    /// Requests; ended ones are kept for a while.
+    /// Requests. Ended ones are kept for a while.
     pub requests: CowMap<RequestId, Request>,
-    /// Leases; ended ones are kept for a while.
+    /// Leases. Ended ones are kept for a while.
     pub leases: CowMap<LeaseId, Lease>,
-    /// Peerings; closed ones are kept for a while.
+    /// Peerings. Closed ones are kept for a while.
     pub peerings: CowMap<PeeringId, Peering>,
-    /// Envelopes on their way.
+    /// Envelopes that their receivers have not acknowledged.
     pub envelopes: CowMap<EnvelopeKey, Envelope>,
-    /// Answers kept for repeated calls.
-    pub idempotency: CowMap<String, Record>,
-    /// What tenants and institutions held before; `None` until the first entry of format 3.
+    /// Replies kept for repeated calls.
+    pub idempotency: CowMap<String, StoredReply>,
+    /// Past use of tenants and institutions; `None` until the first entry of format 3.
     #[serde(default)]
     pub fairness: Option<Ledger>,
-    /// When a request that waited far too long was last placed before its turn.
+    /// When an overdue request last jumped the queue.
     #[serde(default)]
     pub last_overdue: Timestamp,
     /// Brokers of the group, past and present, by number; at most [`MAX_BROKERS`](crate::model::limits::MAX_BROKERS).
     #[serde(default)]
     pub brokers: BTreeMap<u64, BrokerRecord>,
-    /// What the log clocks of leaders lack to log time: the sum of all re-bases, in milliseconds.
+    /// Offset from leaders' log clocks to log time: the sum of all re-bases, in milliseconds.
     #[serde(default)]
     pub time_shift_ms: i64,
     /// When the last leader began its term.
@@ -87,38 +87,38 @@ pub struct State {
     pub(crate) derived: Derived,
 }
 
-/// What follows from the rest and is kept at hand.
+/// Indexes and sums computed from the rest of the state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Derived {
     pub(crate) occupancy: Occupancy,
     pub(crate) usage: UsageTable,
     pub(crate) classes: BTreeMap<ClusterId, BTreeMap<NodeId, Vec<Option<ClassName>>>>,
-    pub(crate) facts: BTreeMap<ClusterId, Looks>,
+    pub(crate) device_counts: BTreeMap<ClusterId, DeviceCounts>,
     pub(crate) usable: Usable,
     pub(crate) timers: Timers,
     pub(crate) queued: BTreeSet<RequestId>,
-    /// How many requests of each tenant wait.
+    /// Number of waiting requests per tenant.
     pub(crate) queued_by: BTreeMap<TenantId, usize>,
     pub(crate) queue: Queue,
     pub(crate) holdings: Holdings,
-    /// What each cluster's offer holds for leases, and all of them together.
+    /// Lendable capacity of each cluster's offer, and their total.
     pub(crate) capacities: BTreeMap<ClusterId, Amounts>,
     pub(crate) capacity: Amounts,
     pub(crate) cluster_sums: ClusterSums,
     pub(crate) work: WorkMix,
     pub(crate) live_leases: BTreeSet<LeaseId>,
-    /// Leases that are being reclaimed and still in force.
+    /// Leases under reclaim; they are still in force.
     pub(crate) reclaiming: BTreeSet<LeaseId>,
     /// Waiting requests for which leases are or were reclaimed.
-    pub(crate) room_made: BTreeSet<RequestId>,
-    /// Gangs that run with fewer members than they would have.
+    pub(crate) reclaimed_for: BTreeSet<RequestId>,
+    /// Running gangs with fewer members than desired.
     pub(crate) growing: BTreeSet<RequestId>,
     /// Peerings that accept leases, by origin and donor.
     pub(crate) pairs: BTreeMap<ClusterId, BTreeMap<ClusterId, PeeringId>>,
     pub(crate) by_cluster: BTreeMap<ClusterId, ClusterIndex>,
 }
 
-/// Live objects of one cluster, as origin or donor.
+/// Live leases and peerings of one cluster, as origin or donor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClusterIndex {
     pub(crate) leases: BTreeSet<LeaseId>,
@@ -127,81 +127,81 @@ pub(crate) struct ClusterIndex {
 
 impl State {
     /// The institution that owns a cluster.
-    pub(crate) fn lender(&self, donor: &ClusterId) -> Option<InstitutionId> {
+    pub(crate) fn institution_of_donor(&self, donor: &ClusterId) -> Option<InstitutionId> {
         let owner = self.policy.as_ref()?.bundle.institution_of_cluster(donor.as_str())?;
         InstitutionId::parse(owner, "institution").ok()
     }
 
-    /// Takes in what everybody held until now; to be called before it is counted otherwise.
-    pub(crate) fn settle_all(&mut self) {
+    /// Accounts everybody's use until now. Must run before the accounting rules change.
+    pub(crate) fn account_all_use(&mut self) {
         let half_life = self.settings().usage_half_life;
         if let Some(ledger) = &mut self.fairness {
             ledger.advance_all(self.log_time, &self.derived.holdings, half_life);
         }
     }
 
-    /// Builds what is derived, after the state was read from a snapshot.
+    /// Recomputes all derived data, for instance after loading a snapshot.
     pub fn rebuild_derived(&mut self) {
         self.derived = Derived::of(self);
     }
 
-    /// What leases take of donors.
+    /// The capacity that leases take at each donor.
     #[must_use]
     pub fn occupancy(&self) -> &Occupancy {
         &self.derived.occupancy
     }
 
-    /// What counts against policy limits.
+    /// The use that counts against policy limits.
     #[must_use]
     pub fn usage(&self) -> &UsageTable {
         &self.derived.usage
     }
 
-    /// Class of each device of a node, by index; `None` for devices of no class.
+    /// GPU class of each device of a node, by index; `None` for devices without a class.
     #[must_use]
     pub fn device_classes(&self, cluster: &ClusterId, node: &NodeId) -> &[Option<ClassName>] {
         self.derived.classes.get(cluster).and_then(|nodes| nodes.get(node)).map_or(&[], Vec::as_slice)
     }
 
-    /// Requests that wait, by number.
+    /// Waiting requests, by id.
     pub fn queued(&self) -> impl Iterator<Item = (RequestId, &Request)> {
         self.derived.queued.iter().filter_map(|id| Some((*id, self.requests.get(id)?)))
     }
 
-    /// How many requests wait.
+    /// Number of waiting requests.
     #[must_use]
     pub fn queued_len(&self) -> usize {
         self.derived.queued.len()
     }
 
-    /// How many requests of a tenant wait.
+    /// Number of waiting requests of a tenant.
     #[must_use]
     pub fn queued_of(&self, tenant: &TenantId) -> usize {
         self.derived.queued_by.get(tenant).copied().unwrap_or_default()
     }
 
-    /// What is asked for lately.
+    /// The mix of recent work.
     #[must_use]
     pub fn work(&self) -> &WorkMix {
         &self.derived.work
     }
 
-    /// Leases that are not ended, by number.
+    /// Leases that have not ended, by id.
     pub fn live_leases(&self) -> impl Iterator<Item = (LeaseId, &Lease)> {
         self.derived.live_leases.iter().filter_map(|id| Some((*id, self.leases.get(id)?)))
     }
 
-    /// Leases that are being reclaimed and still in force, by number.
+    /// Leases under reclaim, by id. They are still in force.
     pub fn reclaiming(&self) -> impl Iterator<Item = (LeaseId, &Lease)> {
         self.derived.reclaiming.iter().filter_map(|id| Some((*id, self.leases.get(id)?)))
     }
 
-    /// Gangs that run with fewer members than they would have, by number.
+    /// Running gangs with fewer members than desired, by id.
     pub fn growing(&self) -> impl Iterator<Item = (RequestId, &Request)> {
         self.derived.growing.iter().filter_map(|id| Some((*id, self.requests.get(id)?)))
     }
 
-    /// Leases of `cluster`, as origin or donor, that are not ended.
+    /// Leases of `cluster`, as origin or donor, that have not ended.
     pub fn leases_of(&self, cluster: &ClusterId) -> impl Iterator<Item = (LeaseId, &Lease)> {
         let index = self.derived.by_cluster.get(cluster);
         index.into_iter().flat_map(|index| &index.leases).filter_map(|id| Some((*id, self.leases.get(id)?)))
@@ -213,7 +213,7 @@ impl State {
         index.into_iter().flat_map(|index| &index.peerings).filter_map(|id| Some((*id, self.peerings.get(id)?)))
     }
 
-    /// Envelopes that wait for `cluster`.
+    /// Envelopes that wait for `cluster` to fetch them.
     pub fn envelopes_for(&self, cluster: &ClusterId) -> impl Iterator<Item = &Envelope> {
         let from = EnvelopeKey {
             to: cluster.clone(),
@@ -226,20 +226,20 @@ impl State {
         self.envelopes.range(from..).take_while(move |(key, _)| key.to == *cluster).map(|(_, envelope)| envelope)
     }
 
-    /// The peering between `origin` and `donor` over which new leases run, if there is one.
+    /// The peering from `origin` to `donor` that accepts new leases, if there is one.
     #[must_use]
     pub fn peering_between(&self, origin: &ClusterId, donor: &ClusterId) -> Option<(PeeringId, &Peering)> {
         let id = *self.derived.pairs.get(origin)?.get(donor)?;
         Some((id, self.peerings.get(&id)?))
     }
 
-    /// When the next thing falls due: the expirer proposes `Expire` then.
+    /// The next deadline, at which the expirer proposes `Expire`.
     #[must_use]
     pub fn next_due(&self) -> Option<Timestamp> {
         self.derived.timers.next()
     }
 
-    /// Times in force.
+    /// The timeouts in force.
     #[must_use]
     pub fn settings(&self) -> Settings {
         Settings::of(self.policy.as_ref())
@@ -254,14 +254,14 @@ impl Derived {
                 derived.occupancy.take(&lease.placement);
                 derived.cluster_sums.borrow(lease);
                 derived.usage.add(&lease.as_use());
-                derived.holdings.add(lease, state.lender(&lease.placement.donor).as_ref());
+                derived.holdings.add(lease, state.institution_of_donor(&lease.placement.donor).as_ref());
             }
             derived.note_lease(*id, lease);
         }
         for (id, request) in &state.requests {
             derived.work.add(WorkType::of(request), 1);
             derived.note_request(*id, request, state.policy.as_ref());
-            if gang::missing(state, request) > 0 {
+            if gang::joinable_members(state, request) > 0 {
                 derived.growing.insert(*id);
             }
         }
@@ -296,9 +296,9 @@ impl Derived {
             }
         }
         if queued && request.room_at.is_some() {
-            self.room_made.insert(id);
+            self.reclaimed_for.insert(id);
         } else {
-            self.room_made.remove(&id);
+            self.reclaimed_for.remove(&id);
         }
         let class = request.spec.priority.as_ref().map(PriorityName::as_str);
         let value = policy.map_or(0, |record| record.bundle.priority_value(class));

@@ -1,4 +1,4 @@
-//! Commands: everything that can change the state. One file each; each checks all it needs before it changes anything.
+//! All commands, one file each. A command checks everything before it changes anything.
 
 pub(crate) mod apply_policy;
 pub(crate) mod brokers;
@@ -38,7 +38,7 @@ pub use requests::cancel_request::CancelRequest;
 pub use requests::place_requests::PlaceRequests;
 pub use requests::submit_request::{SubmitRequest, check as check_submission};
 
-/// Everything that can change the state.
+/// A change to the state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "each variant is documented at the type of the same name")]
@@ -70,7 +70,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Carries it out.
+    /// Applies the command.
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         match self {
             Self::ApplyPolicy(command) => command.apply(transition),

@@ -1,4 +1,4 @@
-//! One entry being applied: what a command may do to the state, so that no command forgets what follows from a change.
+//! The primitive changes that commands make, each with its consequences, so that no command forgets one.
 
 pub(crate) mod failures;
 pub(crate) mod moves;
@@ -22,15 +22,21 @@ use crate::model::work::WorkType;
 use crate::state::timers::Due;
 use crate::state::{State, gang};
 
-/// An entry being applied.
+/// Whether an entry's format records failures of nodes and devices.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FailureMemory {
+    Off,
+    On,
+}
+
+/// One entry while it is applied.
 pub(crate) struct Transition<'a> {
     pub(crate) state: &'a mut State,
     pub(crate) now: Timestamp,
     pub(crate) actor: &'a Actor,
     pub(crate) traceparent: &'a str,
     pub(crate) settings: Settings,
-    /// Whether what fails is remembered from this entry on.
-    pub(crate) remembers_failures: bool,
+    failure_memory: FailureMemory,
     revision: u64,
     changes: BTreeSet<Change>,
 }
@@ -40,7 +46,7 @@ impl<'a> Transition<'a> {
         state: &'a mut State,
         actor: &'a Actor,
         traceparent: &'a str,
-        remembers_failures: bool,
+        failure_memory: FailureMemory,
     ) -> Self {
         let settings = state.settings();
         Self {
@@ -48,7 +54,7 @@ impl<'a> Transition<'a> {
             actor,
             traceparent,
             settings,
-            remembers_failures,
+            failure_memory,
             revision: state.revision + 1,
             changes: BTreeSet::new(),
             state,
@@ -68,7 +74,7 @@ impl<'a> Transition<'a> {
 
     // --- clusters -------------------------------------------------------------------------------------------------
 
-    /// Changes a cluster that exists.
+    /// Changes an existing cluster.
     pub(crate) fn change_cluster(&mut self, id: &ClusterId, change: impl FnOnce(&mut crate::model::cluster::Cluster)) {
         if let Some(cluster) = self.state.clusters.get_mut(id) {
             change(cluster);
@@ -102,13 +108,13 @@ impl<'a> Transition<'a> {
             request.revision = self.revision;
             self.state.derived.note_request(id, request, self.state.policy.as_ref());
             self.changes.insert(Change::Request(id));
-            self.note_growth(id);
+            self.index_growing(id);
         }
     }
 
-    /// Keeps at hand whether members of a gang may come later.
-    fn note_growth(&mut self, id: RequestId) {
-        let grows = self.state.requests.get(&id).is_some_and(|request| gang::missing(self.state, request) > 0);
+    /// Updates the index of gangs that more members may join.
+    fn index_growing(&mut self, id: RequestId) {
+        let grows = self.state.requests.get(&id).is_some_and(|request| gang::joinable_members(self.state, request) > 0);
         if grows {
             self.state.derived.growing.insert(id);
         } else {
@@ -122,15 +128,15 @@ impl<'a> Transition<'a> {
         self.state.next_lease += 1;
         let id = LeaseId(self.state.next_lease);
         lease.revision = self.revision;
-        let lender = self.state.lender(&lease.placement.donor);
-        self.settle(&lease, lender.as_ref());
+        let lender = self.state.institution_of_donor(&lease.placement.donor);
+        self.account_use(&lease, lender.as_ref());
         self.state.derived.holdings.add(&lease, lender.as_ref());
         self.state.derived.occupancy.take(&lease.placement);
         self.state.derived.cluster_sums.borrow(&lease);
         self.state.derived.usage.add(&lease.as_use());
         self.state.derived.note_lease(id, &lease);
         let peering = lease.peering;
-        self.note_both(&lease.origin.clone(), &lease.placement.donor.clone());
+        self.note_clusters(&lease.origin.clone(), &lease.placement.donor.clone());
         self.state.leases.insert(id, lease);
         self.changes.insert(Change::Lease(id));
         self.change_peering(peering, |peering| {
@@ -156,34 +162,34 @@ impl<'a> Transition<'a> {
             self.changes.insert(Change::Lease(id));
             let (request, origin, donor) = (lease.request, lease.origin.clone(), lease.placement.donor.clone());
             if let Some(lease) = given_back {
-                self.give_back(&lease);
+                self.release_capacity(&lease);
             }
-            self.note_growth(request);
-            self.note_both(&origin, &donor);
+            self.index_growing(request);
+            self.note_clusters(&origin, &donor);
         }
     }
 
-    /// A lease does not take anything of its donor any more.
-    fn give_back(&mut self, lease: &Lease) {
-        let lender = self.state.lender(&lease.placement.donor);
-        self.settle(lease, lender.as_ref());
+    /// Releases the capacity that a lease took at its donor.
+    fn release_capacity(&mut self, lease: &Lease) {
+        let lender = self.state.institution_of_donor(&lease.placement.donor);
+        self.account_use(lease, lender.as_ref());
         self.state.derived.holdings.remove(lease, lender.as_ref());
         self.state.derived.occupancy.give_back(&lease.placement);
         self.state.derived.cluster_sums.give_back(lease);
         self.state.derived.usage.remove(&lease.as_use());
     }
 
-    /// Keeps account of what those of a lease held until now, before that changes.
-    fn settle(&mut self, lease: &Lease, lender: Option<&InstitutionId>) {
+    /// Accounts the past use of a lease's tenant, institution and lender. Must run before their use changes.
+    fn account_use(&mut self, lease: &Lease, lender: Option<&InstitutionId>) {
         let State { fairness, derived, .. } = &mut *self.state;
         if let Some(ledger) = fairness {
             let lender = lender.filter(|lender| **lender != lease.institution);
-            ledger.advance(lease, lender, (self.now, self.settings.usage_half_life), &derived.holdings);
+            ledger.advance(lease, lender, self.now, self.settings.usage_half_life, &derived.holdings);
         }
     }
 
-    /// Both clusters of a lease show it in their summaries.
-    fn note_both(&mut self, origin: &ClusterId, donor: &ClusterId) {
+    /// Reports a change of both clusters of a lease, whose summaries show it.
+    fn note_clusters(&mut self, origin: &ClusterId, donor: &ClusterId) {
         for cluster in [origin, donor] {
             if self.state.clusters.contains_key(cluster) {
                 self.changes.insert(Change::Cluster(cluster.clone()));
@@ -191,7 +197,7 @@ impl<'a> Transition<'a> {
         }
     }
 
-    /// Begins the end of a lease; its request goes on as the reason says.
+    /// Starts ending a lease; `reason` decides what happens to its request.
     pub(crate) fn end_lease(&mut self, id: LeaseId, reason: EndReason, message: &str) {
         let Some(lease) = self.state.leases.get(&id) else { return };
         if !lease.state.may_become(LeaseState::Ending) {
@@ -208,24 +214,24 @@ impl<'a> Transition<'a> {
         });
         self.drop_envelopes(peering, |key| key.lease == Some(id));
         let next = replaced_by.filter(|next| self.takes_over(*next, reason));
-        self.leave_request(request, id, (was, next), message);
-        self.unlink(id, replaces, next);
+        self.detach_from_request(request, id, was, next, message);
+        self.unlink_from_chain(id, replaces, next);
         if let Some(left) = replaced_by.filter(|_| next.is_none()) {
             self.end_lease(left, reason, message);
         }
-        self.end_if_clean(id);
+        self.end_if_both_clean(id);
     }
 
-    /// One side of a lease has taken down everything.
-    pub(crate) fn side_clean(&mut self, id: LeaseId, side: Side) {
+    /// Records that one side of a lease has removed everything.
+    pub(crate) fn report_clean(&mut self, id: LeaseId, side: Side) {
         self.change_lease(id, |lease| match side {
             Side::Origin => lease.origin_side = SideState::Clean,
             Side::Donor => lease.donor_side = SideState::Clean,
         });
-        self.end_if_clean(id);
+        self.end_if_both_clean(id);
     }
 
-    fn end_if_clean(&mut self, id: LeaseId) {
+    fn end_if_both_clean(&mut self, id: LeaseId) {
         let Some(lease) = self.state.leases.get(&id) else { return };
         let clean = lease.donor_side == SideState::Clean && lease.origin_side == SideState::Clean;
         if lease.state != LeaseState::Ending || !clean {
@@ -246,7 +252,7 @@ impl<'a> Transition<'a> {
 
     // --- peerings -------------------------------------------------------------------------------------------------
 
-    /// The peering between two clusters over which leases run; proposes one if there is none.
+    /// The peering between two clusters that carries leases; proposes one if none exists.
     pub(crate) fn peering_for(&mut self, origin: &ClusterId, donor: &ClusterId) -> PeeringId {
         if let Some((id, _)) = self.state.peering_between(origin, donor) {
             return id;
@@ -305,7 +311,7 @@ impl<'a> Transition<'a> {
         });
     }
 
-    /// A handshake failed: its keys and envelopes are void, and it is tried again after a pause.
+    /// Fails a handshake: voids its keys and envelopes, and schedules a retry after a pause.
     pub(crate) fn fail_peering(&mut self, id: PeeringId, message: &str) {
         let now = self.now;
         self.drop_envelopes(id, |_| true);
@@ -340,7 +346,7 @@ impl<'a> Transition<'a> {
         }
     }
 
-    /// Deletes the envelopes of a peering that `which` selects.
+    /// Deletes the envelopes of a peering for which `which` returns true.
     pub(crate) fn drop_envelopes(&mut self, peering: PeeringId, which: impl Fn(&EnvelopeKey) -> bool) {
         let Some(ends) = self.state.peerings.get(&peering) else { return };
         let keys: Vec<EnvelopeKey> = [&ends.origin, &ends.donor]

@@ -1,13 +1,14 @@
-//! An ordered map whose copies share what neither of them has changed since.
+//! An ordered map with cheap copies: a copy shares every chunk and value that neither side has changed since.
 //!
 //! ```text
 //!   copy ──┐
-//!          ├─▶ chunk 1..64 ─▶ values        a copy counts references to chunks: 1,600 for 100,000 entries
+//!          ├─▶ chunk 1..64 ─▶ values        a copy increments one reference count per chunk: 1,600 for 100,000 entries
 //!   map ───┼─▶ chunk 65..128 ─▶ values
-//!          └─▶ chunk 129..192 ─▶ values     a change copies its own chunk and value, once after each copy
+//!          └─▶ chunk 129..192 ─▶ values     the first change after a copy duplicates one chunk and one value
 //! ```
 //!
-//! A snapshot takes a copy while nothing is applied, so that a copy has to be short, however much there is.
+//! The broker copies the state for a snapshot while it applies nothing, so copying must be fast however large the state
+//! is.
 
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -18,22 +19,22 @@ use std::{fmt, slice};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Entries of one chunk. Twice as many halve what a copy counts, and double what a first change copies.
+/// Entries per chunk. Doubling it halves the cost of a copy and doubles the cost of the first change after one.
 const MAX_CHUNK: usize = 64;
-/// Two neighbours with fewer entries together become one.
-const MIN_PAIR: usize = MAX_CHUNK / 2;
+/// Neighbouring chunks with fewer entries in total are merged.
+const MERGE_BELOW: usize = MAX_CHUNK / 2;
 
-type Entry<K, V> = (K, Arc<V>);
+type SharedEntry<K, V> = (K, Arc<V>);
 
-/// Neighbouring entries; never none.
+/// A run of neighbouring entries; never empty.
 #[derive(Clone)]
 struct Chunk<K, V> {
-    /// Its first key, at hand for the search.
+    /// Copy of the first entry's key, for the binary search.
     first: K,
-    entries: Arc<Vec<Entry<K, V>>>,
+    entries: Arc<Vec<SharedEntry<K, V>>>,
 }
 
-/// An ordered map. A copy takes as long as its chunks are many, and shares values until one side changes them.
+/// An ordered map. Copying costs one reference count per chunk; both sides share values until one changes them.
 #[derive(Clone)]
 pub struct CowMap<K, V> {
     chunks: Vec<Chunk<K, V>>,
@@ -41,30 +42,30 @@ pub struct CowMap<K, V> {
 }
 
 impl<K, V> CowMap<K, V> {
-    /// A map of nothing.
+    /// An empty map.
     #[must_use]
     pub const fn new() -> Self {
         Self { chunks: Vec::new(), len: 0 }
     }
 
-    /// How many entries it has.
+    /// Number of entries.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Whether the map is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Entries by key.
+    /// Entries in key order.
     pub fn iter(&self) -> Iter<'_, K, V> {
         Iter { entries: [].iter(), chunks: self.chunks.iter() }
     }
 
-    /// Keys in order.
+    /// Keys in ascending order.
     pub fn keys(&self) -> impl Iterator<Item = &K> {
         self.iter().map(|(key, _)| key)
     }
@@ -75,14 +76,14 @@ impl<K, V> CowMap<K, V> {
         self.chunks.last()?.entries.last().map(|(key, value)| (key, &**value))
     }
 
-    /// Values by key.
+    /// Values in key order.
     pub fn values(&self) -> impl Iterator<Item = &V> {
         self.iter().map(|(_, value)| value)
     }
 }
 
 impl<K: Ord, V> CowMap<K, V> {
-    /// The chunk that has `key`, if any has.
+    /// Index of the chunk that contains `key`, if any chunk does.
     fn chunk_of<Q: Ord + ?Sized>(&self, key: &Q) -> usize
     where
         K: Borrow<Q>,
@@ -90,12 +91,12 @@ impl<K: Ord, V> CowMap<K, V> {
         self.chunks.partition_point(|chunk| chunk.first.borrow() <= key).saturating_sub(1)
     }
 
-    fn entry<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&Entry<K, V>>
+    fn entry<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&SharedEntry<K, V>>
     where
         K: Borrow<Q>,
     {
         let entries = &self.chunks.get(self.chunk_of(key))?.entries;
-        entries.get(place(entries, key).ok()?)
+        entries.get(search(entries, key).ok()?)
     }
 
     /// The value of `key`.
@@ -106,7 +107,7 @@ impl<K: Ord, V> CowMap<K, V> {
         self.entry(key).map(|(_, value)| &**value)
     }
 
-    /// The key as it is held, and its value.
+    /// The stored key and its value.
     pub fn get_key_value<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(&K, &V)>
     where
         K: Borrow<Q>,
@@ -114,7 +115,7 @@ impl<K: Ord, V> CowMap<K, V> {
         self.entry(key).map(|(key, value)| (key, &**value))
     }
 
-    /// Whether there is a value of `key`.
+    /// Whether the map contains `key`.
     pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -136,7 +137,7 @@ impl<K: Ord, V> CowMap<K, V> {
         })
     }
 
-    /// Entries from the first one in the chunk of `from` that is not `before`.
+    /// Iterates from the first entry in the chunk of `from` for which `before` is false.
     fn skip_to(&self, from: &K, before: impl Fn(&K) -> bool) -> Iter<'_, K, V> {
         let mut chunks = self.chunks.get(self.chunk_of(from)..).unwrap_or_default().iter();
         let entries = chunks.next().map_or(&[][..], |chunk| &chunk.entries);
@@ -145,33 +146,33 @@ impl<K: Ord, V> CowMap<K, V> {
 }
 
 impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
-    /// The value of `key`, to be changed; from then on no copy shares it.
+    /// Mutable access to the value of `key`. Copies the value first if another map shares it.
     pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
     {
         let number = self.chunk_of(key);
         let chunk = self.chunks.get_mut(number)?;
-        let at = place(&chunk.entries, key).ok()?;
+        let at = search(&chunk.entries, key).ok()?;
         Arc::make_mut(&mut chunk.entries).get_mut(at).map(|(_, value)| Arc::make_mut(value))
     }
 
-    /// Entries by key, to be changed; from then on no copy shares any of them.
+    /// Mutable access to all entries in key order. Copies every value that another map shares.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
         let entries = self.chunks.iter_mut().flat_map(|chunk| Arc::make_mut(&mut chunk.entries));
         entries.map(|(key, value)| (&*key, Arc::make_mut(value)))
     }
 
-    /// Sets the value of `key`; gives back the one before.
+    /// Sets the value of `key` and returns the previous one.
     pub fn insert(&mut self, key: K, value: V) -> Option<Arc<V>> {
         let value = Arc::new(value);
         let number = self.chunk_of(&key);
         let Some(chunk) = self.chunks.get_mut(number) else {
             self.len = 1;
-            self.chunks.push(Chunk::of(key, value));
+            self.chunks.push(Chunk::single(key, value));
             return None;
         };
-        let at = match place(&chunk.entries, &key) {
+        let at = match search(&chunk.entries, &key) {
             Ok(at) => {
                 let held = Arc::make_mut(&mut chunk.entries).get_mut(at);
                 return held.map(|(_, held)| std::mem::replace(held, value));
@@ -181,15 +182,15 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
         self.len += 1;
         let is_last = number + 1 == self.chunks.len();
         if is_last && at == MAX_CHUNK {
-            // Numbers only grow: chunks that are full stay so.
-            self.chunks.push(Chunk::of(key, value));
+            // Keys are mostly ascending ids: start a new chunk instead of splitting a full one.
+            self.chunks.push(Chunk::single(key, value));
             return None;
         }
         self.insert_at(number, at, (key, value));
         None
     }
 
-    fn insert_at(&mut self, number: usize, at: usize, entry: Entry<K, V>) {
+    fn insert_at(&mut self, number: usize, at: usize, entry: SharedEntry<K, V>) {
         let chunk = &mut self.chunks[number];
         if at == 0 {
             chunk.first = entry.0.clone();
@@ -204,14 +205,14 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
         }
     }
 
-    /// Takes the value of `key` out.
+    /// Removes `key` and returns its value.
     pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<Arc<V>>
     where
         K: Borrow<Q>,
     {
         let number = self.chunk_of(key);
         let chunk = self.chunks.get_mut(number)?;
-        let at = place(&chunk.entries, key).ok()?;
+        let at = search(&chunk.entries, key).ok()?;
         let entries = Arc::make_mut(&mut chunk.entries);
         let (_, value) = entries.remove(at);
         if let Some((first, _)) = entries.first().filter(|_| at == 0) {
@@ -222,45 +223,46 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
         Some(value)
     }
 
-    /// Drops a chunk that became empty, or joins it with a neighbour if both are small.
+    /// Drops the chunk if it is empty, or merges it with a neighbour if both are small.
     fn join(&mut self, number: usize) {
         let entries = |number: usize| self.chunks.get(number).map_or(MAX_CHUNK, |chunk| chunk.entries.len());
         if entries(number) == 0 {
             self.chunks.remove(number);
             return;
         }
-        let left = if entries(number) + entries(number + 1) < MIN_PAIR { number } else { number.wrapping_sub(1) };
-        if entries(left) + entries(left.wrapping_add(1)) < MIN_PAIR {
+        let left = if entries(number) + entries(number + 1) < MERGE_BELOW { number } else { number.wrapping_sub(1) };
+        if entries(left) + entries(left.wrapping_add(1)) < MERGE_BELOW {
             let right = self.chunks.remove(left + 1);
             Arc::make_mut(&mut self.chunks[left].entries).extend(right.entries.iter().cloned());
         }
     }
 
-    /// Keeps the entries for which `keep` says so.
+    /// Keeps only the entries for which `keep` returns true.
     pub fn retain(&mut self, mut keep: impl FnMut(&K, &V) -> bool) {
-        let gone: Vec<K> = self.iter().filter(|(key, value)| !keep(key, value)).map(|(key, _)| key.clone()).collect();
-        for key in &gone {
+        let removed: Vec<K> =
+            self.iter().filter(|(key, value)| !keep(key, value)).map(|(key, _)| key.clone()).collect();
+        for key in &removed {
             self.remove(key);
         }
     }
 }
 
 impl<K: Clone, V> Chunk<K, V> {
-    fn of(key: K, value: Arc<V>) -> Self {
+    fn single(key: K, value: Arc<V>) -> Self {
         let mut entries = Vec::with_capacity(MAX_CHUNK);
         entries.push((key.clone(), value));
         Self { first: key, entries: Arc::new(entries) }
     }
 }
 
-/// Where `key` is among `entries`, or would be.
-fn place<K: Ord + Borrow<Q>, V, Q: Ord + ?Sized>(entries: &[Entry<K, V>], key: &Q) -> Result<usize, usize> {
+/// Position of `key` in `entries`, or where to insert it.
+fn search<K: Ord + Borrow<Q>, V, Q: Ord + ?Sized>(entries: &[SharedEntry<K, V>], key: &Q) -> Result<usize, usize> {
     entries.binary_search_by(|(held, _)| held.borrow().cmp(key))
 }
 
-/// What [`CowMap::iter`] gives.
+/// Iterator over a [`CowMap`] in key order.
 pub struct Iter<'a, K, V> {
-    entries: slice::Iter<'a, Entry<K, V>>,
+    entries: slice::Iter<'a, SharedEntry<K, V>>,
     chunks: slice::Iter<'a, Chunk<K, V>>,
 }
 
@@ -296,7 +298,7 @@ impl<K: Ord + Borrow<Q>, V, Q: Ord + ?Sized> Index<&Q> for CowMap<K, V> {
     type Output = V;
 
     /// # Panics
-    /// If there is no value of `key`.
+    /// If the map does not contain `key`.
     fn index(&self, key: &Q) -> &V {
         self.get(key).expect("the map has the key")
     }
@@ -368,7 +370,7 @@ mod tests {
         (0..count).map(|number| (number, number.to_string())).collect()
     }
 
-    /// Chunks that two maps share.
+    /// Counts the chunks that two maps share.
     fn shared(one: &CowMap<u64, String>, other: &CowMap<u64, String>) -> usize {
         let same =
             one.chunks.iter().zip(&other.chunks).filter(|(one, other)| Arc::ptr_eq(&one.entries, &other.entries));
@@ -376,13 +378,13 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_grow_fill_their_chunks() {
+    fn ascending_keys_fill_their_chunks() {
         let map = numbers(6_400);
         assert_eq!((map.len(), map.chunks.len()), (6_400, 100));
     }
 
     #[test]
-    fn a_copy_shares_all_but_what_was_changed_since() {
+    fn a_copy_shares_unchanged_chunks() {
         let mut map = numbers(6_400);
         let copy = map.clone();
         assert_eq!(shared(&map, &copy), 100);
@@ -397,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_many_is_in_few_chunks() {
+    fn chunks_merge_after_removals() {
         let mut map = numbers(6_400);
         map.retain(|number, _| number % 64 == 0);
         assert_eq!(map.len(), 100);
@@ -439,7 +441,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_map_and_copies_stay_as_they_were(ops in prop::collection::vec(op(), 0..2_000)) {
+        fn behaves_like_btree_map_and_copies_stay_unchanged(ops in prop::collection::vec(op(), 0..2_000)) {
             let (mut map, mut model) = (CowMap::new(), BTreeMap::new());
             let mut copies = Vec::new();
             for op in ops {

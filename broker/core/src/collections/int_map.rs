@@ -1,70 +1,70 @@
-//! Values by numbers, found with one look at memory.
+//! Open-addressing table with integer keys.
 
 use crate::collections::interner::digest_of;
 
-/// What values are found by: a number, or a pair of them.
+/// An integer key, or a pair of integers.
 pub(crate) trait Key: Copy + Eq {
-    /// No key: it stands where a place of the table is free.
-    const NONE: Self;
+    /// Reserved value that marks a free slot of the table.
+    const EMPTY: Self;
 
-    /// Different keys have different words.
-    fn word(self) -> u64;
+    /// The key as one integer. Different keys give different integers.
+    fn to_u64(self) -> u64;
 }
 
 impl Key for u32 {
-    const NONE: Self = Self::MAX;
+    const EMPTY: Self = Self::MAX;
 
-    fn word(self) -> u64 {
+    fn to_u64(self) -> u64 {
         u64::from(self)
     }
 }
 
 impl Key for (u32, u32) {
-    const NONE: Self = (u32::MAX, u32::MAX);
+    const EMPTY: Self = (u32::MAX, u32::MAX);
 
-    fn word(self) -> u64 {
+    fn to_u64(self) -> u64 {
         u64::from(self.0) << 32 | u64::from(self.1)
     }
 }
 
-/// From keys to values. A table with open addressing; at most three quarters of it are in use.
+/// Map from integer keys to values. Open addressing, at most three quarters full.
 #[derive(Clone, Debug)]
-pub(crate) struct Index<K, V> {
-    places: Vec<(K, V)>,
+pub(crate) struct IntMap<K, V> {
+    slots: Vec<(K, V)>,
     used: usize,
 }
 
-impl<K, V> Default for Index<K, V> {
+impl<K, V> Default for IntMap<K, V> {
     fn default() -> Self {
-        Self { places: Vec::new(), used: 0 }
+        Self { slots: Vec::new(), used: 0 }
     }
 }
 
-impl<K: Key, V: Copy + Default> Index<K, V> {
+impl<K: Key, V: Copy + Default> IntMap<K, V> {
     pub(crate) fn get(&self, key: K) -> Option<V> {
-        if self.places.is_empty() {
+        if self.slots.is_empty() {
             return None;
         }
-        let (found, value) = self.places[self.place_of(key)];
-        (found != K::NONE).then_some(value)
+        let (found, value) = self.slots[self.slot_of(key)];
+        (found != K::EMPTY).then_some(value)
     }
 
-    /// Remembers a key that is not known yet.
+    /// Inserts a key that the map does not contain yet.
     pub(crate) fn insert(&mut self, key: K, value: V) {
-        if 3 * self.places.len() <= 4 * self.used {
-            let places = (2 * self.places.len()).max(64);
-            let past = std::mem::replace(&mut self.places, vec![(K::NONE, V::default()); places]);
-            for entry in past.into_iter().filter(|(key, _)| *key != K::NONE) {
-                let place = self.place_of(entry.0);
-                self.places[place] = entry;
+        if 3 * self.slots.len() <= 4 * self.used {
+            let slots = (2 * self.slots.len()).max(64);
+            let past = std::mem::replace(&mut self.slots, vec![(K::EMPTY, V::default()); slots]);
+            for entry in past.into_iter().filter(|(key, _)| *key != K::EMPTY) {
+                let slot = self.slot_of(entry.0);
+                self.slots[slot] = entry;
             }
         }
-        let place = self.place_of(key);
-        self.places[place] = (key, value);
+        let slot = self.slot_of(key);
+        self.slots[slot] = (key, value);
         self.used += 1;
     }
 
-    /// Keys that are known.
+    /// Number of keys.
     pub(crate) fn len(&self) -> usize {
         self.used
     }
@@ -73,14 +73,15 @@ impl<K: Key, V: Copy + Default> Index<K, V> {
         *self = Self::default();
     }
 
-    /// The place of a key, or the free one for it. There is one: at most three quarters are in use.
-    fn place_of(&self, key: K) -> usize {
-        let mask = self.places.len() - 1;
-        let mut place = usize::try_from(digest_of([key.word()].into_iter())).unwrap_or(0) & mask;
-        while self.places[place].0 != K::NONE && self.places[place].0 != key {
-            place = (place + 1) & mask;
+    /// The slot of `key`, or the free slot where it belongs. One always exists: the table is at most three quarters
+    /// full.
+    fn slot_of(&self, key: K) -> usize {
+        let mask = self.slots.len() - 1;
+        let mut slot = usize::try_from(digest_of([key.to_u64()].into_iter())).unwrap_or(0) & mask;
+        while self.slots[slot].0 != K::EMPTY && self.slots[slot].0 != key {
+            slot = (slot + 1) & mask;
         }
-        place
+        slot
     }
 }
 
@@ -89,17 +90,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_in_is_found() {
-        let mut index = Index::default();
-        assert_eq!(index.get((0, 0)), None);
+    fn inserted_keys_are_found() {
+        let mut map = IntMap::default();
+        assert_eq!(map.get((0, 0)), None);
         let pairs = || (0..97_u32).flat_map(|one| (0..13_u32).map(move |other| (one * 31, other * 1_000)));
         for (pair, value) in pairs().zip(0_u32..) {
-            assert_eq!(index.get(pair), None);
-            index.insert(pair, value);
+            assert_eq!(map.get(pair), None);
+            map.insert(pair, value);
         }
-        assert!(pairs().zip(0..).all(|(pair, value)| index.get(pair) == Some(value)));
-        assert_eq!((index.len(), index.get((1, 1))), (97 * 13, None));
-        index.clear();
-        assert_eq!((index.len(), index.get((0, 0))), (0, None));
+        assert!(pairs().zip(0..).all(|(pair, value)| map.get(pair) == Some(value)));
+        assert_eq!((map.len(), map.get((1, 1))), (97 * 13, None));
+        map.clear();
+        assert_eq!((map.len(), map.get((0, 0))), (0, None));
     }
 }

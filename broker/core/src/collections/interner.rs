@@ -1,13 +1,13 @@
-//! Small numbers for values that come again and again.
+//! Interns values as dense ids.
 
-/// A fixed 64-bit digest of a value, the same in every process: tables do not depend on it for anything but speed, and
-/// equal costs are told apart by it.
+/// A 64-bit digest that is the same in every process. Tables depend on it only for speed; the planner uses it to break
+/// ties between equal costs.
 pub(crate) trait Digest {
-    /// The digest.
+    /// The digest of this value.
     fn digest(&self) -> u64;
 }
 
-/// Mixes words into a digest, one multiplication each (the finaliser of splitmix64 at the end).
+/// Mixes words into a digest with one multiplication each and the finaliser of splitmix64 at the end.
 pub(crate) fn digest_of(words: impl Iterator<Item = u64>) -> u64 {
     let mixed = words.fold(0xcbf2_9ce4_8422_2325_u64, |hash, word| {
         (hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -16,105 +16,105 @@ pub(crate) fn digest_of(words: impl Iterator<Item = u64>) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Slots, or a difference of them.
+/// Slot counts, or a difference of them.
 impl Digest for [i32; 8] {
     fn digest(&self) -> u64 {
         digest_of(self.iter().map(|&slots| u64::from(slots.cast_unsigned())))
     }
 }
 
-/// A place of the table: the upper half of a value's digest, so that hardly ever another value is looked at, and its
-/// number.
-type Place = (u32, u32);
-/// No value is at this place of the table.
-const FREE: Place = (0, u32::MAX);
+/// One slot of the table: the upper half of the value's digest, which rules out nearly all other values without
+/// comparing them, and the value's id.
+type Slot = (u32, u32);
+/// Marks a free slot.
+const FREE: Slot = (0, u32::MAX);
 
 fn upper_half(digest: u64) -> u32 {
     u32::try_from(digest >> 32).unwrap_or(u32::MAX)
 }
 
-/// Gives equal values the same small number. A table with open addressing; at most half of it is in use.
+/// Gives equal values the same dense id. Open addressing, at most half full.
 #[derive(Clone, Debug)]
 pub(crate) struct Interner<T> {
-    places: Vec<Place>,
+    slots: Vec<Slot>,
     values: Vec<T>,
     digests: Vec<u64>,
 }
 
 impl<T> Default for Interner<T> {
     fn default() -> Self {
-        Self { places: Vec::new(), values: Vec::new(), digests: Vec::new() }
+        Self { slots: Vec::new(), values: Vec::new(), digests: Vec::new() }
     }
 }
 
 impl<T: Digest + Eq> Interner<T> {
-    /// The number of `value`, a new one if it was never seen.
+    /// The id of `value`; assigns a new id to a new value.
     pub(crate) fn intern(&mut self, value: T) -> u32 {
         let digest = value.digest();
-        self.find(&value, digest).unwrap_or_else(|place| self.put(place, digest, value))
+        self.find_or_grow(&value, digest).unwrap_or_else(|slot| self.insert_at(slot, digest, value))
     }
 
-    /// The same for a value that is only copied if it was never seen.
+    /// Like [`intern`](Self::intern), but clones the value only if it is new.
     pub(crate) fn intern_ref(&mut self, value: &T) -> u32
     where
         T: Clone,
     {
         let digest = value.digest();
-        self.find(value, digest).unwrap_or_else(|place| self.put(place, digest, value.clone()))
+        self.find_or_grow(value, digest).unwrap_or_else(|slot| self.insert_at(slot, digest, value.clone()))
     }
 
-    /// The number of `value` if it was ever seen.
-    pub(crate) fn number_of(&self, value: &T) -> Option<u32> {
-        if self.places.is_empty() { None } else { self.look(value, value.digest()).ok() }
+    /// The id of `value`, if it was interned before.
+    pub(crate) fn id_of(&self, value: &T) -> Option<u32> {
+        if self.slots.is_empty() { None } else { self.probe(value, value.digest()).ok() }
     }
 
-    /// The number of `value`, or the place for it. There is one: at most half are in use.
-    fn find(&mut self, value: &T, digest: u64) -> Result<u32, usize> {
-        if self.places.len() <= 2 * self.values.len() {
+    /// The id of `value`, or the free slot where it belongs. A free slot always exists: the table is at most half full.
+    fn find_or_grow(&mut self, value: &T, digest: u64) -> Result<u32, usize> {
+        if self.slots.len() <= 2 * self.values.len() {
             self.grow();
         }
-        self.look(value, digest)
+        self.probe(value, digest)
     }
 
-    fn look(&self, value: &T, digest: u64) -> Result<u32, usize> {
-        let (mask, upper) = (self.places.len() - 1, upper_half(digest));
-        let mut place = usize::try_from(digest).unwrap_or(0) & mask;
-        while self.places[place] != FREE {
-            let (other, number) = self.places[place];
-            if other == upper && self.values[number as usize] == *value {
-                return Ok(number);
+    fn probe(&self, value: &T, digest: u64) -> Result<u32, usize> {
+        let (mask, upper) = (self.slots.len() - 1, upper_half(digest));
+        let mut slot = usize::try_from(digest).unwrap_or(0) & mask;
+        while self.slots[slot] != FREE {
+            let (other, id) = self.slots[slot];
+            if other == upper && self.values[id as usize] == *value {
+                return Ok(id);
             }
-            place = (place + 1) & mask;
+            slot = (slot + 1) & mask;
         }
-        Err(place)
+        Err(slot)
     }
 
-    fn put(&mut self, place: usize, digest: u64, value: T) -> u32 {
-        let number = u32::try_from(self.values.len()).unwrap_or(u32::MAX);
-        self.places[place] = (upper_half(digest), number);
+    fn insert_at(&mut self, slot: usize, digest: u64, value: T) -> u32 {
+        let id = u32::try_from(self.values.len()).unwrap_or(u32::MAX);
+        self.slots[slot] = (upper_half(digest), id);
         self.values.push(value);
         self.digests.push(digest);
-        number
+        id
     }
 
     fn grow(&mut self) {
-        let places = (4 * self.values.len()).next_power_of_two().max(64);
-        self.places = vec![FREE; places];
-        for (number, &digest) in (0..).zip(&self.digests) {
-            let mut place = usize::try_from(digest).unwrap_or(0) & (places - 1);
-            while self.places[place] != FREE {
-                place = (place + 1) & (places - 1);
+        let slots = (4 * self.values.len()).next_power_of_two().max(64);
+        self.slots = vec![FREE; slots];
+        for (id, &digest) in (0..).zip(&self.digests) {
+            let mut slot = usize::try_from(digest).unwrap_or(0) & (slots - 1);
+            while self.slots[slot] != FREE {
+                slot = (slot + 1) & (slots - 1);
             }
-            self.places[place] = (upper_half(digest), number);
+            self.slots[slot] = (upper_half(digest), id);
         }
     }
 
-    pub(crate) fn get(&self, number: u32) -> &T {
-        &self.values[number as usize]
+    pub(crate) fn get(&self, id: u32) -> &T {
+        &self.values[id as usize]
     }
 
-    pub(crate) fn digest(&self, number: u32) -> u64 {
-        self.digests[number as usize]
+    pub(crate) fn digest(&self, id: u32) -> u64 {
+        self.digests[id as usize]
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -132,13 +132,13 @@ mod tests {
 
     impl Digest for u64 {
         fn digest(&self) -> u64 {
-            // All in few places, so that probing is tested.
+            // Few distinct digests, to test probing.
             *self % 3
         }
     }
 
     #[test]
-    fn equal_values_have_one_number() {
+    fn equal_values_have_one_id() {
         let mut interner = Interner::default();
         let numbers: Vec<u32> = (0..500_u64).map(|value| interner.intern(value * 7)).collect();
         assert_eq!(numbers, (0..500).collect::<Vec<u32>>());

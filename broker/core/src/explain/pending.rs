@@ -8,7 +8,7 @@ use crate::model::demand::RequestSpec;
 use crate::model::id::{LeaseId, RequestId};
 use crate::model::request::Request;
 use crate::state::State;
-use crate::state::gang::{held_milli, joining, missing, replacing};
+use crate::state::gang::{held_milli, join_spec, joinable_members, replacement_specs};
 
 /// Explains the pending search for a request; `None` if there is none, or while no policy is in force.
 #[must_use]
@@ -29,7 +29,7 @@ fn another_place(snapshot: &Snapshot<'_>, request: &Request) -> Option<Explanati
     // As in planning, a replaced lease and its replacement count once against limits.
     let mut snapshot = snapshot.clone();
     snapshot.exclude_chain(&request.chain_of(state, id));
-    let spec = replacing(state, request, id).into_iter().next()?;
+    let spec = replacement_specs(state, request, id).into_iter().next()?;
     let found = explain_donors(&snapshot, &spec);
     let summary = format!("another place is sought for {id} until {}: {}", until.to_minute(), found.summary);
     Some(Explanation { summary, ..found })
@@ -38,11 +38,11 @@ fn another_place(snapshot: &Snapshot<'_>, request: &Request) -> Option<Explanati
 /// Places for the missing members of a running gang.
 fn more_members(snapshot: &Snapshot<'_>, request: &Request) -> Option<Explanation> {
     let state = snapshot.state;
-    let spec = RequestSpec { spread_donors: false, ..joining(state, request)? };
+    let spec = RequestSpec { spread_donors: false, ..join_spec(state, request)? };
     let mut snapshot = snapshot.clone();
     snapshot.beside_milli = held_milli(state, request);
     let found = explain_donors(&snapshot, &spec);
-    let missing = missing(state, request);
+    let missing = joinable_members(state, request);
     let summary = format!("{missing} more of its members would join: {}", found.summary);
     Some(Explanation { summary, ..found })
 }

@@ -75,8 +75,8 @@ pub(crate) fn check_proposed(state: &State, proposed: &ProposedPlacement, role: 
     let mut refusal = None;
     let specs = match role {
         Role::Starts => vec![request.spec.clone()],
-        Role::Replaces(old) => gang::replacing(state, request, old),
-        Role::Joins => gang::joining(state, request).into_iter().collect(),
+        Role::Replaces(old) => gang::replacement_specs(state, request, old),
+        Role::Joins => gang::join_spec(state, request).into_iter().collect(),
     };
     for spec in specs {
         match check_placement(&snapshot, &spec, &proposed.placement) {

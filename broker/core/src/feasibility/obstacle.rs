@@ -8,7 +8,7 @@ use crate::model::demand::Delivery;
 use crate::model::id::ClusterId;
 use crate::model::placement::Placement;
 use crate::model::time::Timestamp;
-use crate::state::offered::for_leases;
+use crate::state::offered::lendable;
 
 /// A reason why a donor cannot serve a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,7 +74,7 @@ pub(crate) fn lendable_milli(snapshot: &Snapshot<'_>, donor: &ClusterId) -> u64 
     if snapshot.uses_actual_nodes() {
         return snapshot.state.derived.capacities.get(donor).map_or(0, |holds| holds.gpu_milli);
     }
-    snapshot.nodes(donor).map(|(_, node, _)| for_leases(node).gpu_milli).sum()
+    snapshot.nodes(donor).map(|(_, node, _)| lendable(node).gpu_milli).sum()
 }
 
 /// Checks that the donor's local reserve stays free alongside this placement.

@@ -87,7 +87,7 @@ fn ask_selector(
     selector: &Selector,
     fitter: Fitter<'_>,
 ) -> Result<FeasiblePlacement, Box<Obstacle>> {
-    let facts = snapshot.state.derived.facts.get(donor).into_iter().flat_map(BTreeMap::keys);
+    let facts = snapshot.state.derived.device_counts.get(donor).into_iter().flat_map(BTreeMap::keys);
     let classes: BTreeSet<&ClassName> =
         facts.filter(|(_, facts)| selector.matches(facts)).map(|(class, _)| class).collect();
     let mut first = None;

@@ -1,4 +1,4 @@
-//! Bytes that travel as base64 in JSON.
+//! Bytes that JSON carries as base64.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

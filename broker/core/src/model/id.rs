@@ -1,5 +1,5 @@
-//! Ids. Parse, don't validate: a value of these types is well formed. Names of up to 23 bytes are where the id is, so
-//! that tables of them are searched without a look elsewhere; longer ones are shared by those who hold them.
+//! Ids. Parse, don't validate: every value of these types is well formed. Names of up to 23 bytes are stored inline, so
+//! that lookups need no extra memory access; longer names are shared by reference count.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -25,8 +25,7 @@ pub fn is_dns_label(text: &str) -> bool {
     }
 }
 
-/// Order of labels, which are no bytes but such of printed characters: eight bytes are compared at a time, as one
-/// number.
+/// Orders labels like their texts, eight bytes at a time. Labels contain printable ASCII only.
 fn order(one: &str, other: &str) -> Ordering {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     let (heads, other_heads) = (one.as_chunks::<8>().0, other.as_chunks::<8>().0);
@@ -39,7 +38,7 @@ fn order(one: &str, other: &str) -> Ordering {
     next_eight(one, same).cmp(&next_eight(other, same))
 }
 
-/// The eight bytes from `at` on as one number, with zeros where there are none: less than any byte of a label.
+/// The eight bytes from `at` on as one integer, padded with zeros, which are less than any byte of a label.
 fn next_eight(label: &[u8], at: usize) -> u64 {
     if let Some(eight) = label[at..].first_chunk() {
         return u64::from_be_bytes(*eight);
@@ -147,7 +146,7 @@ label_id!(
     /// A priority class.
     PriorityName, "priority class");
 label_id!(
-    /// A node of an offer: the donor's agent hashes its host name, so any label will do.
+    /// A node of an offer. The donor's agent hashes the host name, so any label is valid.
     NodeId, "node");
 
 macro_rules! number_id {
@@ -228,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_in_the_order_of_their_texts() {
+    fn labels_order_like_their_texts() {
         let texts =
             ["a", "a-b", "abcdefgh", "abcdefgh0", "abcdefg-z", "abcdefghi-b", "abcdefghi-a", "b", &"a".repeat(40)];
         let mut ids: Vec<NodeId> = texts.iter().map(|text| NodeId::parse(text, "node").unwrap()).collect();
@@ -240,7 +239,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn labels_compare_as_their_texts(
+        fn labels_compare_like_their_texts(
             head in "[a-b-]{0,20}", one in "[a-b-]{0,20}", other in "[a-b-]{0,20}", long in 0..40_usize,
         ) {
             let label = |tail: &str| format!("a{}{head}{tail}0", "x".repeat(long % 4 * 5));

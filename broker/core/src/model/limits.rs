@@ -1,16 +1,16 @@
-//! Written bounds. Each says why it is what it is; policy may set lower ones, never higher.
+//! Hard limits, each with its reason. Policy may set lower limits, never higher ones.
 
 /// Bytes of one encoded command: four times the largest offer, far below the RPC's own limit.
 pub const MAX_COMMAND_BYTES: usize = 16 << 20;
 /// Nodes of one offer: twice the largest Kubernetes cluster that upstream supports.
 pub const MAX_NODES_PER_OFFER: usize = 10_000;
-/// Devices of one node: the largest servers sold hold 16; virtual nodes of pools may group more.
+/// Devices per node. The largest servers on sale hold 16; virtual nodes may group more.
 pub const MAX_DEVICES_PER_NODE: usize = 128;
-/// NUMA nodes of one node: four sockets of today's largest processors, cut in four.
+/// NUMA nodes per node: four of today's largest processors, each split in four.
 pub const MAX_NUMA_NODES: usize = 32;
-/// RDMA networks of one node: one for each of its devices would still be few of these.
+/// RDMA networks per node. Even one network per device needs no more.
 pub const MAX_NETWORKS_PER_NODE: usize = 16;
-/// Gbit/s of one node on one network: a hundred times what the fastest servers have.
+/// Gbit/s of a node on one network: 100 times that of the fastest servers.
 pub const MAX_RDMA_GBITS: u32 = 1_000_000;
 /// Bytes of the name of a network or of an NVLink clique.
 pub const MAX_NAME_BYTES: usize = 63;
@@ -22,29 +22,29 @@ pub const MAX_SHARES_PER_REQUEST: u32 = 4_096;
 pub const MIN_SHARE_MILLI: u32 = 50;
 /// A whole device in thousandths.
 pub const WHOLE_MILLI: u32 = 1_000;
-/// CPU or memory asked for per share may not exceed this, so that sums over 4,096 shares cannot overflow.
+/// Largest CPU or memory per share, so that sums over 4,096 shares cannot overflow.
 pub const MAX_AMOUNT: u64 = 1 << 40;
 /// Longest lease: 90 days.
 pub const MAX_LEASE_MS: u64 = 90 * 24 * 3_600 * 1_000;
-/// How far ahead a request may say when it starts: a year.
+/// How far in the future a request's start window may lie: a year.
 pub const MAX_START_AHEAD_MS: u64 = 366 * 24 * 3_600 * 1_000;
-/// Pasts of tenants and institutions kept before those of whom nothing is left are looked for.
+/// Records of past use to keep before dropping those that have decayed to nothing.
 pub const MAX_PASTS_KEPT: usize = 10_000;
-/// Shortest lease: 10 seconds; shorter ones would end before a handshake is worth its while.
+/// Shortest lease: 10 seconds. A shorter one would not justify a handshake.
 pub const MIN_LEASE_MS: u64 = 10_000;
-/// Requests that wait at the same time, in the whole federation.
+/// Waiting requests in the whole federation.
 pub const MAX_QUEUED_REQUESTS: usize = 50_000;
-/// Leases that are not yet ended, in the whole federation.
+/// Leases in the whole federation that have not ended.
 pub const MAX_LEASES: usize = 200_000;
 /// Donor names in an allow or deny list.
 pub const MAX_DONOR_LIST: usize = 256;
-/// Datasets that a request may want near.
+/// Datasets that a request may name.
 pub const MAX_DATASETS_PER_REQUEST: usize = 16;
-/// Datasets that a cluster may say to hold.
+/// Datasets that a cluster may list.
 pub const MAX_DATASETS_PER_SITE: usize = 1_024;
 /// Bytes of a dataset's name.
 pub const MAX_DATASET_NAME_BYTES: usize = 128;
-/// Mbit/s of a line: 100 Tbit/s.
+/// Bandwidth of a link in Mbit/s: 100 Tbit/s.
 pub const MAX_MBITS: u64 = 100_000_000;
 /// Bytes of free text such as `purpose`.
 pub const MAX_PURPOSE_BYTES: usize = 256;
@@ -52,7 +52,7 @@ pub const MAX_PURPOSE_BYTES: usize = 256;
 pub const MAX_SELECTOR_BYTES: usize = 1_024;
 /// Bytes of an idempotency key.
 pub const MAX_IDEMPOTENCY_KEY_BYTES: usize = 128;
-/// Idempotency records kept; the oldest go first.
+/// Idempotency records to keep; the oldest go first.
 pub const MAX_IDEMPOTENCY_RECORDS: usize = 100_000;
 /// Bytes of an envelope's ciphertext.
 pub const MAX_ENVELOPE_BYTES: usize = 64 << 10;
@@ -62,34 +62,35 @@ pub const MAX_ENVELOPES_PER_CLUSTER: usize = 1_024;
 pub const MAX_ENDPOINTS: usize = 8;
 /// Bytes of one endpoint candidate.
 pub const MAX_ENDPOINT_BYTES: usize = 262;
-/// Ranges of pod addresses of one cluster.
+/// Pod address ranges per cluster.
 pub const MAX_POD_CIDRS: usize = 8;
-/// Bytes of the version of a cluster's Liqo.
+/// Bytes of a Liqo version.
 pub const MAX_LIQO_VERSION_BYTES: usize = 32;
-/// Join tokens that are outstanding.
+/// Outstanding join tokens.
 pub const MAX_INVITES: usize = 1_000;
-/// Ended requests, leases and closed peerings kept for people to look at; the oldest go first.
+/// Ended requests, leases and closed peerings to keep for inspection; the oldest go first.
 pub const MAX_ENDED_KEPT: usize = 1_000;
 /// Placements tried before a request fails.
 pub const MAX_ATTEMPTS: u32 = 5;
-/// Leases of one gang: one for each donor, or for each time that members came later.
+/// Leases of one gang: one per donor, and one for each time that members joined later.
 pub const MAX_PARTS: usize = 16;
-/// Leases of one request that are being reclaimed while others are to replace them: then it waits until some have
-/// ended.
+/// Replacements in one chain that are themselves under reclaim. The request then waits until some have ended.
 pub const MAX_REPLACED: usize = 3;
 /// Placements in one command.
 pub const MAX_PLACEMENTS_PER_COMMAND: usize = 512;
-/// Placements in one plan, which may take several commands: with more at hand, more of them are the same.
+/// Placements in one plan, which may take several commands. Larger plans contain more equal placements, which are
+/// cheaper.
 pub const MAX_PLACEMENTS_PER_PLAN: usize = 2_048;
-/// Objects that one `Expire` may move, so that no single apply takes long.
+/// Objects that one `Expire` may change, so that no single apply takes long.
 pub const MAX_EXPIRIES_PER_COMMAND: usize = 1_000;
-/// Longest notice that a request may ask for before it is preempted: a day.
+/// Longest notice that a preemptible request may ask for: a day.
 pub const MAX_GRACE_MS: u64 = 24 * 3_600 * 1_000;
-/// Leases reclaimed by one command: more are being reclaimed by the next one.
+/// Leases that one command reclaims; the next command reclaims the rest.
 pub const MAX_RECLAIMS_PER_COMMAND: usize = 64;
-/// Bytes of a message that an agent sends for people.
+/// Bytes of an agent's message for people.
 pub const MAX_MESSAGE_BYTES: usize = 512;
-/// Brokers that a group has had, removed ones among them.
+/// Brokers that a group has ever had, including removed ones.
 pub const MAX_BROKERS: usize = 1_024;
-/// What counters skip when a group is recovered from a copy: far more than a group counts between two backups.
+/// How far counters skip ahead when a group is recovered from a backup: far more than a group counts between two
+/// backups.
 pub const RECOVERY_GAP: u64 = 1 << 20;

@@ -1,4 +1,4 @@
-//! What the state keeps: one type per file.
+//! The objects in the state, one type per file.
 
 pub mod broker_record;
 pub mod cluster;

@@ -1,4 +1,4 @@
-//! Why something was not done. A refusal is a reply, never an error.
+//! Refusals. A refusal is a reply, never an error.
 
 use std::fmt;
 
@@ -8,29 +8,29 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Code {
-    /// A field has a value it cannot have.
+    /// A field has an invalid value.
     InvalidField,
-    /// The thing named does not exist.
+    /// The named object does not exist.
     NotFound,
-    /// The thing is not in a state in which this can be done.
+    /// The object's state does not allow the operation.
     WrongState,
-    /// Policy says no.
+    /// Policy denies it.
     PolicyDenied,
     /// No policy bundle is in force yet.
     NoPolicy,
     /// The caller may not do this.
     PermissionDenied,
-    /// The same idempotency key came with another body.
+    /// The same idempotency key was used with another body.
     IdempotencyConflict,
-    /// The offer is older than the one held.
+    /// The offer is older than the current one.
     StaleGeneration,
-    /// The fencing token is not the lease's.
+    /// The fencing token does not match the lease's.
     StaleFencingToken,
     /// The join token is unknown, used or expired.
     InvalidToken,
-    /// The capacity is not there any more.
+    /// The capacity is no longer available.
     NoCapacity,
-    /// A written bound was reached.
+    /// A hard limit was reached.
     LimitReached,
     /// The message belongs to another epoch or step.
     StaleEpoch,
@@ -58,18 +58,18 @@ impl Code {
     }
 }
 
-/// Why something was not done, and what to do about it.
+/// Why the broker refused an operation, and how to fix the cause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// Stable code.
     pub code: Code,
-    /// One sentence for people, lower case, without full stop.
+    /// One sentence for people, in lower case and without a full stop.
     pub reason: String,
     /// Path of the field at fault, as in "spec.gpus.count"; empty if none.
     pub field: String,
-    /// The value refused, shortened to 80 characters; never a secret.
+    /// The refused value, shortened to 80 characters; never a secret.
     pub value: String,
-    /// What to do about it.
+    /// How to fix the cause.
     pub remedy: String,
 }
 
@@ -79,13 +79,13 @@ impl Refusal {
         Self::new(Code::NoPolicy, "no policy bundle is in force", "apply one with `comity policy apply DIRECTORY`")
     }
 
-    /// A refusal that is about no single field.
+    /// A refusal that concerns no single field.
     #[must_use]
     pub fn new(code: Code, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { code, reason: reason.into(), field: String::new(), value: String::new(), remedy: remedy.into() }
     }
 
-    /// A field with a value it cannot have; reads "`field` `value` `why`".
+    /// A refusal of an invalid field; reads "`field` `value` `why`".
     #[must_use]
     pub fn invalid(field: &str, value: impl fmt::Display, why: &str, remedy: impl Into<String>) -> Self {
         let value = shorten(&value.to_string());
@@ -98,7 +98,7 @@ impl Refusal {
         }
     }
 
-    /// Something that does not exist.
+    /// A refusal because `what` does not exist.
     #[must_use]
     pub fn not_found(field: &str, value: impl fmt::Display, what: &str) -> Self {
         let value = shorten(&value.to_string());
@@ -108,7 +108,7 @@ impl Refusal {
             field: field.to_owned(),
             value,
             remedy: match what {
-                // Those are documents of the policy.
+                // Policy documents define these.
                 "class" | "priority class" | "tenant" => {
                     format!(
                         "name one of the {} that the policy in force defines: comity policy show --text",
@@ -120,7 +120,7 @@ impl Refusal {
         }
     }
 
-    /// The same refusal, about `field`.
+    /// The same refusal, attributed to `field`.
     #[must_use]
     pub fn at(mut self, field: &str, value: impl fmt::Display) -> Self {
         field.clone_into(&mut self.field);
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_exist_has_a_plural() {
+    fn not_found_remedies_use_the_plural() {
         for (what, remedy) in [
             ("lease", "list the leases that exist"),
             ("class", "name one of the classes that the policy in force defines: comity policy show --text"),

@@ -1,4 +1,4 @@
-//! Capacity: what nodes have, what requests demand, and what placements take.
+//! Resources: the capacity of nodes, the demand of requests, and the resources in placements.
 
 pub mod amounts;
 pub mod data;

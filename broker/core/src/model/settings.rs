@@ -1,28 +1,28 @@
-//! Times that policy sets, with what is in force until a bundle is.
+//! Timeouts that policy sets, with the defaults for a federation without a bundle.
 
 use crate::model::policy_record::PolicyRecord;
 use crate::model::time::Millis;
 
-/// Times in force.
+/// The timeouts in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Length of a lease that does not say.
+    /// Default length of a lease.
     pub lease_term: Millis,
-    /// How long capacity is held for a lease that is not yet active.
+    /// How long a lease may take to become active.
     pub hold: Millis,
     /// How long one step of a handshake may take.
     pub handshake_step: Millis,
-    /// How long a peering without leases is kept warm.
+    /// How long to keep an idle peering.
     pub peering_idle: Millis,
-    /// After how much silence an agent counts as not heard.
+    /// Silence after which an agent counts as disconnected.
     pub silent_after: Millis,
-    /// After how much silence a donor is given up, and its leases are being reclaimed.
+    /// Silence after which the broker gives a donor up and reclaims its leases.
     pub donor_lost_after: Millis,
-    /// How long agents go on by themselves after a lease's end while no broker can be reached.
+    /// How long agents keep a lease past its end while no broker is reachable.
     pub outage_grace: Millis,
-    /// How long a request waits before capacity is reserved for it.
+    /// How long a request waits before the scheduler reserves capacity for it.
     pub reserve_after: Millis,
-    /// After how long what a tenant used counts half.
+    /// Half-life of past use.
     pub usage_half_life: Millis,
 }
 
@@ -43,7 +43,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Those of the bundle in force.
+    /// The timeouts of the bundle in force, or the defaults.
     #[must_use]
     pub fn of(policy: Option<&PolicyRecord>) -> Self {
         policy.map_or_else(Self::default, |record| Self::from_bundle(&record.bundle))
@@ -64,15 +64,14 @@ impl Settings {
         }
     }
 
-    /// How often agents send something: often enough that losing two in a row is not silence.
+    /// Interval between agents' heartbeats: two lost ones in a row do not yet count as silence.
     #[must_use]
     pub fn heartbeat(&self) -> Millis {
         Millis((self.silent_after.0 / 4).max(100))
     }
 }
 
-/// Pause before a handshake that failed `failures` times in a row is tried again: doubling from half a second to a
-/// minute.
+/// Pause before retrying a handshake after `failures` consecutive failures. Doubles from half a second to a minute.
 #[must_use]
 pub fn retry_pause(failures: u32) -> Millis {
     Millis((500_u64 << failures.saturating_sub(1).min(7)).min(60_000))

@@ -2,31 +2,31 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Milliseconds since the Unix epoch, UTC, as the leader stamped them.
+/// Milliseconds since the Unix epoch, UTC, as stamped by the leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(pub u64);
 
-/// A length of time in milliseconds.
+/// A duration in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Millis(pub u64);
 
 impl Timestamp {
-    /// Later by `span`; stops at the end of time instead of wrapping.
+    /// This time plus `span`; saturates.
     #[must_use]
     pub fn after(self, span: Millis) -> Self {
         Self(self.0.saturating_add(span.0))
     }
 
-    /// Later by `ms`, earlier if it is negative; stops at either end of time.
+    /// This time plus `ms`, which may be negative; saturates.
     #[must_use]
     pub fn shifted(self, ms: i64) -> Self {
         Self(self.0.saturating_add_signed(ms))
     }
 
-    /// Date and time of day for people, to the minute and rounded up: "2026-11-22 18:40 UTC". The calendar is that of
-    /// Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
+    /// Date and time for people, rounded up to the minute: "2026-11-22 18:40 UTC". Uses `civil_from_days` of Howard
+    /// Hinnant, "chrono-Compatible Low-Level Date Algorithms".
     #[must_use]
     pub fn to_minute(self) -> String {
         let minutes = self.0.div_ceil(60_000);
@@ -42,7 +42,7 @@ impl Timestamp {
         format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", minute / 60, minute % 60)
     }
 
-    /// How long after `earlier` this is; zero if it is not later.
+    /// Time elapsed since `earlier`; zero if this is not later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Millis {
         Millis(self.0.saturating_sub(earlier.0))
@@ -74,7 +74,7 @@ mod tests {
     use super::Timestamp;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn dates_match_the_calendar() {
         for (ms, text) in [
             (0, "1970-01-01 00:00 UTC"),
             (951_782_400_000, "2000-02-29 00:00 UTC"),

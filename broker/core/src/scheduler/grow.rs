@@ -3,7 +3,7 @@
 use crate::model::proposal::{Aim, ProposedPlacement};
 use crate::scheduler::plan::Plan;
 use crate::scheduler::planning::Planning;
-use crate::state::gang::{held_milli, joining};
+use crate::state::gang::{held_milli, join_spec};
 
 /// Gangs that one plan tries to grow; the next plan continues behind them.
 const MAX_GROWING: usize = 16;
@@ -22,7 +22,7 @@ impl Planning<'_, '_> {
                 return;
             }
             *self.last_grown = Some(*id);
-            let Some(spec) = joining(state, request) else { continue };
+            let Some(spec) = join_spec(state, request) else { continue };
             // At one donor at a time: the new members form one lease.
             let spec = crate::model::demand::RequestSpec { spread_donors: false, ..spec };
             let held = held_milli(state, request);

@@ -21,7 +21,7 @@ use crate::scheduler::plan::Plan;
 use crate::scheduler::planning::Planning;
 use crate::scheduler::preempt::{Room, cheapest_room};
 use crate::scheduler::reserve::{Start, end_if_reclaimed, lease_end};
-use crate::state::gang::replacing;
+use crate::state::gang::replacement_specs;
 
 /// Requests waiting for reclaimed room that one plan serves.
 const MAX_ROOM_WAITERS: usize = 16;
@@ -35,7 +35,7 @@ impl<'a> Planning<'a, '_> {
         let value = |request: &Request| {
             self.snapshot.bundle.priority_value(request.spec.priority.as_ref().map(crate::PriorityName::as_str))
         };
-        let waiting = state.derived.room_made.iter().filter_map(|id| Some((*id, state.requests.get(id)?)));
+        let waiting = state.derived.reclaimed_for.iter().filter_map(|id| Some((*id, state.requests.get(id)?)));
         let waiting = waiting.filter(|(_, request)| request.waits());
         let mut waiting: Vec<(RequestId, &Request)> = waiting.collect();
         waiting.sort_by_key(|(id, request)| (std::cmp::Reverse(value(request)), *id));
@@ -155,7 +155,7 @@ impl<'a> Planning<'a, '_> {
             }
             let chain = request.chain_of(state, id);
             self.update_views(|snapshot| snapshot.exclude_chain(&chain));
-            let places = replacing(state, request, id);
+            let places = replacement_specs(state, request, id);
             let found = places.iter().find_map(|spec| self.find(spec, Some(request)));
             self.update_views(|snapshot| snapshot.restore_chain(&chain));
             if let Some(found) = found {

@@ -1,5 +1,5 @@
-//! Sums that are shown with a cluster each time that something of it changes: derived, and kept at hand so that nobody
-//! adds up thousands of nodes and leases for it.
+//! Per-cluster sums for the cluster summary. Kept incrementally, so that no summary scans thousands of nodes and
+//! leases.
 
 use std::collections::BTreeMap;
 
@@ -7,35 +7,35 @@ use crate::model::id::ClusterId;
 use crate::model::lease::Lease;
 use crate::state::State;
 
-/// Of one cluster.
+/// The sums of one cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sums {
     devices: usize,
     borrowed_milli: u64,
 }
 
-/// By cluster; those that have and borrow nothing are left out.
+/// Sums by cluster, without clusters whose sums are all zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClusterSums(BTreeMap<ClusterId, Sums>);
 
 impl ClusterSums {
-    /// The cluster offers so many devices.
+    /// Sets the number of devices that the cluster offers.
     pub(crate) fn set_devices(&mut self, cluster: &ClusterId, devices: usize) {
         self.change(cluster, |sums| sums.devices = devices);
     }
 
-    /// A node with `before` devices became one with `after`.
+    /// Changes a node's number of devices.
     pub(crate) fn note_devices(&mut self, cluster: &ClusterId, before: usize, after: usize) {
         self.change(cluster, |sums| sums.devices = sums.devices.saturating_sub(before) + after);
     }
 
-    /// A lease begins to occupy devices for its origin.
+    /// Adds a lease that starts to occupy devices.
     pub(crate) fn borrow(&mut self, lease: &Lease) {
         let milli = lease.placement.milli();
         self.change(&lease.origin, |sums| sums.borrowed_milli = sums.borrowed_milli.saturating_add(milli));
     }
 
-    /// It occupies them no longer.
+    /// Subtracts a lease that no longer occupies devices.
     pub(crate) fn give_back(&mut self, lease: &Lease) {
         let milli = lease.placement.milli();
         self.change(&lease.origin, |sums| sums.borrowed_milli = sums.borrowed_milli.saturating_sub(milli));
@@ -51,13 +51,13 @@ impl ClusterSums {
 }
 
 impl State {
-    /// Devices of a cluster's offer.
+    /// Number of devices in a cluster's offer.
     #[must_use]
     pub fn devices_offered(&self, cluster: &ClusterId) -> usize {
         self.derived.cluster_sums.0.get(cluster).map_or(0, |sums| sums.devices)
     }
 
-    /// Thousandths of devices that a cluster's leases take of others.
+    /// Thousandths of devices that a cluster borrows.
     #[must_use]
     pub fn borrowed_milli(&self, cluster: &ClusterId) -> u64 {
         self.derived.cluster_sums.0.get(cluster).map_or(0, |sums| sums.borrowed_milli)

@@ -1,4 +1,4 @@
-//! The state as bytes. The broker compresses and checksums them; here is only the format.
+//! The snapshot format: the state as canonical JSON. The broker compresses and checksums it.
 
 use std::fmt;
 use std::io::{self, BufWriter, Read, Write};
@@ -10,45 +10,49 @@ use sha2::{Digest as _, Sha256};
 
 use crate::state::{Derived, State};
 
-/// Version of the format. Readers take this and all earlier ones.
+/// Version of the snapshot format. Readers accept this and all earlier versions.
 ///
-/// Format 2 adds `delivery` to leases, `deliveries` to offers and `network` to key bundles. A state of format 1 has
-/// leases by namespace only, from clusters that can deliver nothing else. Format 3 adds `fairness`, `last_overdue`, to
-/// requests priority and start window, to MIG devices `layout`, and `slots` to placements on them: states of earlier
-/// formats have kept no account of what was held, and MIG devices without a layout are lent by number. Format 4 adds
-/// wiring to offers, requests and placements, to requests members, `preemptible` and `room_at`, and to leases their
-/// reclaim, what they replace or are replaced by, and when their work was saved and their end began: of earlier formats
-/// nothing is known of all that, and nobody asks for it. Format 5 adds `spread_donors` and `parts` to requests and
-/// `joins` to leases: before, a request had one lease. It also adds to clusters what is remembered of what failed, to
-/// devices of offers what is wrong with them, and to nodes whether they answer: in earlier formats nothing has failed.
-/// It has `time_shift_ms` and `term_began`: in earlier formats time was never re-based. And its offers hold each kind
-/// of device once (`inventory/stored_offer.rs`).
+/// Format 2 adds `delivery` to leases, `deliveries` to offers and `network` to key bundles. In format 1 every lease is
+/// a namespace, and clusters can deliver nothing else.
+///
+/// Format 3 adds `fairness`, `last_overdue`, priority and start window to requests, `layout` to MIG devices, and
+/// `slots` to placements on them. Earlier states have no record of past use, and lend MIG devices without a layout by
+/// count.
+///
+/// Format 4 adds wiring to offers, requests and placements; members, `preemptible` and `room_at` to requests; and to
+/// leases their reclaim, their predecessor and successor, and the times of the last checkpoint and of the start of
+/// their end. Earlier states leave all of that unset.
+///
+/// Format 5 adds `spread_donors` and `parts` to requests and `joins` to leases (earlier, a request had one lease);
+/// failure records to clusters, faults to devices and `ready` to nodes (earlier, nothing has failed); and
+/// `time_shift_ms` and `term_began` (earlier, time was never re-based). Its offers store each kind of device once
+/// (`inventory/stored_offer.rs`).
 pub const SNAPSHOT_FORMAT: u16 = 5;
 
-/// Bytes that are digested at once.
+/// Bytes to digest at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
 #[derive(Serialize)]
-struct Writing<'a> {
+struct SnapshotOut<'a> {
     format: u16,
     state: &'a State,
 }
 
 #[derive(Deserialize)]
 #[serde(field_identifier, rename_all = "lowercase")]
-enum Field {
+enum SnapshotField {
     Format,
     State,
     #[serde(other)]
     Unknown,
 }
 
-/// Reads format and state in one pass; the format is told even where the rest cannot be read.
-struct Reading<'f> {
+/// Reads format and state in one pass. Reports the format even if the rest is unreadable.
+struct SnapshotIn<'f> {
     format: &'f mut Option<u16>,
 }
 
-impl<'de> DeserializeSeed<'de> for Reading<'_> {
+impl<'de> DeserializeSeed<'de> for SnapshotIn<'_> {
     type Value = State;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<State, D::Error> {
@@ -56,7 +60,7 @@ impl<'de> DeserializeSeed<'de> for Reading<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Reading<'_> {
+impl<'de> Visitor<'de> for SnapshotIn<'_> {
     type Value = State;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -67,15 +71,15 @@ impl<'de> Visitor<'de> for Reading<'_> {
         let mut state = None;
         while let Some(field) = map.next_key()? {
             match field {
-                Field::Format => {
+                SnapshotField::Format => {
                     let found = map.next_value()?;
                     *self.format = Some(found);
                     if found > SNAPSHOT_FORMAT {
                         return Err(A::Error::custom("the format is a later one"));
                     }
                 }
-                Field::State => state = Some(map.next_value()?),
-                Field::Unknown => {
+                SnapshotField::State => state = Some(map.next_value()?),
+                SnapshotField::Unknown => {
                     let IgnoredAny = map.next_value()?;
                 }
             }
@@ -87,22 +91,22 @@ impl<'de> Visitor<'de> for Reading<'_> {
     }
 }
 
-/// Why bytes are not a state.
+/// Why a snapshot cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// Not JSON, or not of this shape.
+    /// Not JSON, or JSON of another shape.
     #[error("snapshot cannot be read: {0}")]
     Malformed(#[from] serde_json::Error),
     /// Written by a later release.
     #[error("snapshot has format {found}, this broker reads up to {SNAPSHOT_FORMAT}; install the newer release")]
     FromTheFuture {
-        /// Its format.
+        /// The snapshot's format.
         found: u16,
     },
 }
 
-/// A copy of all that a snapshot holds, without what is derived. It shares tables with `state` (see
-/// [`crate::collections::cow_map`]), so that it takes a millisecond or two while everybody waits.
+/// Copies what a snapshot contains, without derived data. The copy shares tables with `state` (see
+/// [`crate::collections::cow_map`]), so it takes only a millisecond or two, during which the broker applies nothing.
 #[must_use]
 pub fn copy(state: &State) -> State {
     State {
@@ -128,24 +132,24 @@ pub fn copy(state: &State) -> State {
     }
 }
 
-/// Writes the canonical bytes, in many small pieces: equal states give equal bytes, on every replica.
+/// Writes the canonical bytes in many small writes. Equal states give equal bytes on every replica.
 pub fn write(state: &State, to: impl Write) -> Result<(), SnapshotError> {
-    Ok(serde_json::to_writer(to, &Writing { format: SNAPSHOT_FORMAT, state })?)
+    Ok(serde_json::to_writer(to, &SnapshotOut { format: SNAPSHOT_FORMAT, state })?)
 }
 
-/// The state that [`write()`] wrote. Reads byte by byte, so `from` should have a buffer.
+/// Reads the state that [`write()`] wrote. Reads byte by byte, so `from` should be buffered.
 pub fn read(from: impl Read) -> Result<State, SnapshotError> {
     read_json(IoRead::new(from))
 }
 
-/// What [`write()`] writes.
+/// Returns the bytes that [`write()`] writes.
 pub fn encode(state: &State) -> Result<Vec<u8>, SnapshotError> {
     let mut bytes = Vec::new();
     write(state, &mut bytes)?;
     Ok(bytes)
 }
 
-/// The state that [`encode`] gave.
+/// Reads the state that [`encode`] returned.
 pub fn decode(bytes: &[u8]) -> Result<State, SnapshotError> {
     read_json(SliceRead::new(bytes))
 }
@@ -153,7 +157,7 @@ pub fn decode(bytes: &[u8]) -> Result<State, SnapshotError> {
 fn read_json<'de>(json: impl JsonRead<'de>) -> Result<State, SnapshotError> {
     let mut json = serde_json::Deserializer::new(json);
     let mut format = None;
-    let read = Reading { format: &mut format }.deserialize(&mut json);
+    let read = SnapshotIn { format: &mut format }.deserialize(&mut json);
     if let Some(found) = format.filter(|found| *found > SNAPSHOT_FORMAT) {
         return Err(SnapshotError::FromTheFuture { found });
     }
@@ -163,9 +167,9 @@ fn read_json<'de>(json: impl JsonRead<'de>) -> Result<State, SnapshotError> {
     Ok(state)
 }
 
-struct Digesting(Sha256);
+struct DigestWriter(Sha256);
 
-impl Write for Digesting {
+impl Write for DigestWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.update(bytes);
         Ok(bytes.len())
@@ -178,7 +182,7 @@ impl Write for Digesting {
 
 /// SHA-256 of the canonical bytes, in hex.
 pub fn digest(state: &State) -> Result<String, SnapshotError> {
-    let mut buffered = BufWriter::with_capacity(CHUNK_BYTES, Digesting(Sha256::new()));
+    let mut buffered = BufWriter::with_capacity(CHUNK_BYTES, DigestWriter(Sha256::new()));
     write(state, &mut buffered)?;
     let digesting = buffered.into_inner().map_err(|error| serde_json::Error::io(error.into_error()))?;
     Ok(hex::encode(digesting.0.finalize()))

@@ -1,19 +1,18 @@
-//! Who is next by fairness: what tenants and institutions hold, what they held, what they lend, and the shares that
-//! follow.
+//! Fair sharing: present and past use of tenants and institutions, what they lend, and the resulting shares.
 //!
 //! Dominant resource fairness (Ghodsi et al., NSDI 2011) over three resources: thousandths of GPUs, thousandths of
-//! cores, MiB of memory. The dominant share of somebody is the largest of the three parts that their use is of what the
-//! federation has to lend. It is taken in two steps, first between institutions, then between the tenants of one.
+//! cores, MiB of memory. A dominant share is the largest fraction of any resource's total capacity that a user takes.
+//! The scheduler compares shares in two steps: first between institutions, then between the tenants of one institution.
 //!
 //! ```text
-//! use            = held now + mean of what was held, weighted by age with a half-life (`usageHalfLife`)
-//! share          = max over resources of use / what all offers hold
+//! use            = present use + mean of past use, decayed with half-life `usageHalfLife`
+//! share          = max over resources of use / total capacity of all offers
 //! tenant         : share × 100 / weight
 //! institution    : share × 100 / (weight × reciprocity)
-//! reciprocity    = 1 + min(3, lent / mean lent of all institutions)      lent: GPUs held by others, now and before
+//! reciprocity    = 1 + min(3, lent / mean lent of all institutions)      lent: GPUs lent to others, now and past
 //! ```
 //!
-//! Everything is an integer; past use is kept in the state and advanced by log time only when what is held changes.
+//! All arithmetic uses integers. The state stores past use and advances it by log time only when holdings change.
 
 pub(crate) mod decay;
 pub(crate) mod holdings;

@@ -1,17 +1,17 @@
-//! Gangs of several leases: the one place where their parts are tied together.
+//! Gangs with several leases, called parts: the one module that keeps the parts of a gang together.
 //!
-//! A gang has one lease at each donor that it lies on, and one more for each time that members came later. Its parts
-//! stand or fall together until it runs: they are placed in one step, and if one fails before all are active, all end
-//! and the request waits again, as old as it was. From then on they are renewed and released together; a part that its
-//! donor takes away ends the gang only if fewer than its least number of members are left.
+//! A gang has one lease per donor, plus one for each time that members joined later. Until the gang runs, its parts
+//! succeed or fail together: one step places them all, and if one fails before all are active, all end and the request
+//! waits again with its original age. After that, they are renewed and released together. If a donor reclaims a part,
+//! the gang ends only if fewer than `min` members remain.
 //!
-//! Members that come later are a further lease, not a change of the first: to agents a lease is one placement under one
-//! id and fencing token from beginning to end, and if it fails, what runs already is not concerned.
+//! Members that join later get a new lease; the first lease does not change. To agents, a lease is one placement under
+//! one id and fencing token from beginning to end. If the new lease fails, the running members are unaffected.
 //!
-//! Each part is being reclaimed and replaced by itself, and what is to replace it in turn ([`Request::chains`]); so is
-//! one whose device, node or donor fails while something can still be saved. A part that is gone at once is one that
-//! its donor takes away without notice: the gang goes on without it, and members join in its stead, or it ends if they
-//! are too few.
+//! Each part is reclaimed and replaced on its own, and so is its replacement ([`Request::chains`]). The same holds for
+//! a part whose device, node or donor fails while work can still be saved. A part that is gone at once counts as
+//! reclaimed without notice: the gang continues and new members join in its place, or it ends if too few members
+//! remain.
 
 use crate::model::demand::{Members, RequestSpec};
 use crate::model::id::{ClusterId, LeaseId};
@@ -22,70 +22,70 @@ use crate::model::refusal::{Code, Refusal};
 use crate::model::request::{Request, RequestState};
 use crate::state::State;
 
-/// What a placement is to its request.
+/// The purpose of a placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// What the request starts with.
+    /// An initial lease of the request.
     Starts,
-    /// A new place for a lease that is being reclaimed.
+    /// A replacement for a lease under reclaim.
     Replaces(LeaseId),
-    /// Members that come later.
+    /// Members that join a running gang.
     Joins,
 }
 
-/// What becomes of a request when one of its leases ends.
+/// What happens to a request when one of its leases ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It goes on without.
-    GoesOn,
-    /// It ends with it, as the reason says, and so do its other leases.
+    /// The request continues without the lease.
+    Continues,
+    /// The request ends too, as the lease's end reason says, and so do its other leases.
     Ends,
 }
 
-/// Leases of a request that exist, the first one first.
+/// Existing leases of a request, the first one first.
 pub(crate) fn parts<'s>(state: &'s State, request: &'s Request) -> impl Iterator<Item = (LeaseId, &'s Lease)> {
     request.leases().filter_map(|id| Some((id, state.leases.get(&id)?)))
 }
 
-/// How many members a lease holds.
+/// Number of members on a lease.
 pub(crate) fn members_of(spec: &RequestSpec, lease: &Lease) -> u32 {
     lease.gpus.count / spec.gpus.count.max(1)
 }
 
-/// Thousandths of devices that all its leases hold.
+/// Thousandths of devices that all leases of a request hold.
 pub(crate) fn held_milli(state: &State, request: &Request) -> u64 {
     parts(state, request).fold(0, |all, (_, lease)| lease.placement.milli().saturating_add(all))
 }
 
-/// Whether all parts that it started with have been active, so that it can work.
-pub(crate) fn runs(state: &State, request: &Request) -> bool {
-    parts(state, request).all(|(_, lease)| came_later(lease) || !lease.state.is_held())
+/// Whether all initial parts have become active, so that the gang can work.
+pub(crate) fn has_started(state: &State, request: &Request) -> bool {
+    parts(state, request).all(|(_, lease)| was_added_later(lease) || !lease.state.is_held())
 }
 
-/// Whether a lease came to a gang that ran already: with more members, or in the place of another one.
-fn came_later(lease: &Lease) -> bool {
+/// Whether a lease was added to a running gang, with more members or as a replacement.
+fn was_added_later(lease: &Lease) -> bool {
     lease.joins || lease.moved_from.is_some()
 }
 
-/// What becomes of the request of `id`, which ends and was in state `was`.
-pub(crate) fn fate(state: &State, request: &Request, (id, lease): (LeaseId, &Lease), was: LeaseState) -> Fate {
+/// What happens to the request when lease `id` ends. `was` is the lease's previous state.
+pub(crate) fn fate_of_request(state: &State, request: &Request, id: LeaseId, lease: &Lease, was: LeaseState) -> Fate {
     let reason = lease.end_reason.unwrap_or(EndReason::Released);
     let failed = reason.retries() || reason == EndReason::OriginFailed;
     if lease.joins && was.is_held() && failed {
-        return Fate::GoesOn;
+        return Fate::Continues;
     }
-    let Some(members) = request.spec.members.filter(|_| reason.retries() && (came_later(lease) || !was.is_held()))
+    let Some(members) = request.spec.members.filter(|_| reason.retries() && (was_added_later(lease) || !was.is_held()))
     else {
         return Fate::Ends;
     };
     let rest = parts(state, request).filter(|(other, _)| *other != id);
     let works = rest.filter(|(_, lease)| lease.state.is_in_force());
     let left: u32 = works.map(|(_, lease)| members_of(&request.spec, lease)).sum();
-    if left >= members.min && runs(state, request) { Fate::GoesOn } else { Fate::Ends }
+    if left >= members.min && has_started(state, request) { Fate::Continues } else { Fate::Ends }
 }
 
-/// Why the other parts of a gang end when one does for `reason`.
-pub(crate) fn reason_of_others(reason: EndReason) -> EndReason {
+/// End reason of the other parts when one part ends for `reason`.
+pub(crate) fn end_reason_of_other_parts(reason: EndReason) -> EndReason {
     match reason {
         EndReason::Released | EndReason::Expired | EndReason::Cancelled => reason,
         EndReason::HoldExpired
@@ -101,8 +101,8 @@ pub(crate) fn reason_of_others(reason: EndReason) -> EndReason {
     }
 }
 
-/// Takes a lease out of its request, which goes on without.
-pub(crate) fn leave(state: &State, request: &Request, id: LeaseId) -> Option<LeaseId> {
+/// The first lease of a request that continues without lease `id`.
+pub(crate) fn first_lease_without(state: &State, request: &Request, id: LeaseId) -> Option<LeaseId> {
     if request.lease != Some(id) {
         return request.lease;
     }
@@ -110,29 +110,29 @@ pub(crate) fn leave(state: &State, request: &Request, id: LeaseId) -> Option<Lea
     rest.filter(|(_, lease)| lease.state.is_in_force()).map(|(id, _)| id).next()
 }
 
-/// How many members may join a gang that runs; zero while a part of it is being reclaimed, silent or not active yet.
-pub(crate) fn missing(state: &State, request: &Request) -> u32 {
+/// Number of members that may join a running gang. Zero while any part is under reclaim, suspect or not active yet.
+pub(crate) fn joinable_members(state: &State, request: &Request) -> u32 {
     let elastic = |members: &Members| members.min < members.desired;
     let Some(members) = request.spec.members.filter(elastic) else { return 0 };
-    // Which network the nodes of the first lease share with those of another one, nobody checks.
+    // No check ensures that a new part shares an RDMA network with the first one.
     if request.state != RequestState::Matched || request.spec.topology.rdma_gbits > 0 {
         return 0;
     }
-    let (mut held, mut many) = (0_u32, 0);
+    let (mut held, mut count) = (0_u32, 0);
     for (_, lease) in parts(state, request) {
         if lease.state != LeaseState::Active {
             return 0;
         }
         held = held.saturating_add(members_of(&request.spec, lease));
-        many += 1;
+        count += 1;
     }
-    if many == 0 || many >= MAX_PARTS { 0 } else { members.desired.saturating_sub(held) }
+    if count == 0 || count >= MAX_PARTS { 0 } else { members.desired.saturating_sub(held) }
 }
 
-/// What members that join now may be: so many at most, at these donors; `None` if nothing may join, or it would not be
-/// worth its while before the gang ends. A donor that failed the gang is not asked for more.
-pub(crate) fn joining(state: &State, request: &Request) -> Option<RequestSpec> {
-    let missing = missing(state, request);
+/// The demand of members that may join now. `None` if none may, or if the gang ends too soon for them to be useful.
+/// Excludes donors that failed this gang.
+pub(crate) fn join_spec(state: &State, request: &Request) -> Option<RequestSpec> {
+    let missing = joinable_members(state, request);
     if missing == 0 {
         return None;
     }
@@ -140,24 +140,25 @@ pub(crate) fn joining(state: &State, request: &Request) -> Option<RequestSpec> {
     if ends <= state.log_time.after(state.settings().hold) {
         return None;
     }
-    let mut spec = request.spec.for_members(Members { min: 1, desired: missing }, home(state, request));
+    let mut spec = request.spec.for_members(Members { min: 1, desired: missing }, confined_to(state, request));
     spec.deny_donors.extend(request.failed_donors.iter().cloned());
     Some(spec)
 }
 
-/// What may replace `id`, which is being reclaimed: the best first. A lease that is all of its request may be replaced
-/// by whatever would serve the request; a part of a gang, by as many members. A gang that must lie on one donor may
-/// also move as a whole, with its first lease and never to where it is: there that would be one part more of it.
-pub(crate) fn replacing(state: &State, request: &Request, id: LeaseId) -> Vec<RequestSpec> {
+/// The demands that may replace `id`, a lease under reclaim; best first. If the lease is the whole request, anything
+/// that serves the request may replace it. A part of a gang needs a placement for as many members. A gang confined to
+/// one donor may also move as a whole, together with its first lease, to another donor; on the same donor that would
+/// only add a part.
+pub(crate) fn replacement_specs(state: &State, request: &Request, id: LeaseId) -> Vec<RequestSpec> {
     let Some(lease) = state.leases.get(&id).filter(|_| request.may_replace(state, id)) else { return Vec::new() };
     if request.parts.is_empty() {
-        return vec![elsewhere(&request.spec)];
+        return vec![whole_replacement_spec(&request.spec)];
     }
-    let (home, spread) = (home(state, request), request.spec.spread_donors);
+    let (home, spread) = (confined_to(state, request), request.spec.spread_donors);
     let mut specs = Vec::new();
     if spread || home.contains(&lease.placement.donor) {
-        let many = members_of(&request.spec, lease);
-        specs.push(request.spec.for_members(Members { min: many, desired: many }, home.clone()));
+        let count = members_of(&request.spec, lease);
+        specs.push(request.spec.for_members(Members { min: count, desired: count }, home.clone()));
     }
     if !spread && request.chain_of(state, id).first() == request.lease.as_ref() {
         let mut whole = request.spec.clone();
@@ -167,39 +168,39 @@ pub(crate) fn replacing(state: &State, request: &Request, id: LeaseId) -> Vec<Re
     specs
 }
 
-/// What may replace a lease that is all of its request.
-pub(crate) fn elsewhere(spec: &RequestSpec) -> RequestSpec {
+/// The demand that may replace a lease that is the whole request.
+pub(crate) fn whole_replacement_spec(spec: &RequestSpec) -> RequestSpec {
     RequestSpec { spread_donors: false, ..spec.clone() }
 }
 
-/// The donor that all parts of a gang must be at; empty if it may be spread.
-fn home(state: &State, request: &Request) -> Vec<ClusterId> {
+/// The donor that must hold all parts of a gang; empty if the gang may spread.
+fn confined_to(state: &State, request: &Request) -> Vec<ClusterId> {
     if request.spec.spread_donors {
         return Vec::new();
     }
     parts(state, request).next().map(|(_, lease)| lease.placement.donor.clone()).into_iter().collect()
 }
 
-/// Whether the rest of a gang ends because `next` took the place of one of its leases: it has moved as a whole.
-pub(crate) fn moves_whole(state: &State, request: &Request, next: LeaseId) -> bool {
+/// Whether `next`, the replacement of one part, holds the whole gang at a new donor, so that the other parts end.
+pub(crate) fn moved_as_a_whole(state: &State, request: &Request, next: LeaseId) -> bool {
     let at = |id: LeaseId| state.leases.get(&id).map(|lease| &lease.placement.donor);
     !request.spec.spread_donors && request.leases().any(|id| at(id) != at(next))
 }
 
-/// What a proposed placement is to its request.
+/// Determines the purpose of a proposed placement, or refuses it.
 pub(crate) fn role(state: &State, request: &Request, proposed: &ProposedPlacement) -> Result<Role, Refusal> {
     let refused = |reason: String| Refusal::new(Code::WrongState, reason, "plan again");
     let id = proposed.request;
     match (&proposed.aim, request.state) {
         (Aim::Serve, RequestState::Queued) => Ok(Role::Starts),
-        // Before format 5 nothing else could be meant.
+        // Before format 5, `Serve` also meant a replacement.
         (Aim::Serve, _) => {
             let replaced = request.leases().find(|lease| request.may_replace(state, *lease));
             replaced.map(Role::Replaces).ok_or_else(|| refused(format!("{id} neither waits nor has to move")))
         }
         (Aim::Replace(lease), _) if request.may_replace(state, *lease) => Ok(Role::Replaces(*lease)),
         (Aim::Replace(lease), _) => Err(refused(format!("{lease} of {id} has not to move"))),
-        (Aim::Join, _) if missing(state, request) > 0 => Ok(Role::Joins),
+        (Aim::Join, _) if joinable_members(state, request) > 0 => Ok(Role::Joins),
         (Aim::Join, _) => Err(refused(format!("no members of {id} are missing, or it does not run"))),
     }
 }

@@ -1,45 +1,45 @@
-//! Named sentences that hold after every applied entry. One file each; checked in debug builds after every apply, by
-//! tests everywhere, and by an admin call.
+//! Invariants that hold after every applied entry, one file each. Debug builds check them after every apply; so do
+//! tests and an admin call.
 
-pub(crate) mod a_gang_stands_or_falls_together;
+pub(crate) mod a_gang_is_whole_or_absent;
 pub(crate) mod a_request_has_one_owner;
-pub(crate) mod derived_follows_from_the_rest;
+pub(crate) mod derived_data_is_current;
 pub(crate) mod envelopes_belong_to_their_epoch;
 pub(crate) mod leases_are_delivered_as_asked;
 pub(crate) mod no_gpu_is_lent_twice;
 pub(crate) mod no_lease_stops_before_its_grace;
 pub(crate) mod no_mig_slot_is_lent_twice;
 pub(crate) mod no_numa_node_or_link_is_lent_twice;
-pub(crate) mod nothing_is_placed_on_what_is_unwell;
 pub(crate) mod peerings_know_their_leases;
+pub(crate) mod replacements_name_their_predecessor;
 pub(crate) mod revisions_do_not_run_ahead;
-pub(crate) mod what_replaces_a_lease_knows_it;
+pub(crate) mod unhealthy_devices_get_no_leases;
 
 use crate::state::State;
 
-/// A sentence and how to check it. The check gives one line per violation.
+/// A named invariant and its check.
 pub struct Invariant {
-    /// The sentence.
+    /// The invariant as a sentence.
     pub sentence: &'static str,
-    /// Finds violations.
+    /// Returns one line per violation.
     pub check: fn(&State) -> Vec<String>,
 }
 
-/// All of them.
+/// All invariants.
 pub const ALL: &[Invariant] = &[
     no_gpu_is_lent_twice::INVARIANT,
     no_mig_slot_is_lent_twice::INVARIANT,
     no_numa_node_or_link_is_lent_twice::INVARIANT,
-    nothing_is_placed_on_what_is_unwell::INVARIANT,
+    unhealthy_devices_get_no_leases::INVARIANT,
     a_request_has_one_owner::INVARIANT,
-    a_gang_stands_or_falls_together::INVARIANT,
+    a_gang_is_whole_or_absent::INVARIANT,
     leases_are_delivered_as_asked::INVARIANT,
     no_lease_stops_before_its_grace::INVARIANT,
-    what_replaces_a_lease_knows_it::INVARIANT,
+    replacements_name_their_predecessor::INVARIANT,
     peerings_know_their_leases::INVARIANT,
     envelopes_belong_to_their_epoch::INVARIANT,
     revisions_do_not_run_ahead::INVARIANT,
-    derived_follows_from_the_rest::INVARIANT,
+    derived_data_is_current::INVARIANT,
 ];
 
 /// All violations, each as "sentence: detail".
@@ -52,7 +52,7 @@ pub fn violations(state: &State) -> Vec<String> {
         .collect()
 }
 
-/// Stops if a sentence does not hold.
+/// Panics if an invariant does not hold.
 #[cfg(debug_assertions)]
 pub(crate) fn assert_all(state: &State) {
     let violations = violations(state);

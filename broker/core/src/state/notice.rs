@@ -1,12 +1,12 @@
-//! How long before its end a reclaimed lease is told.
+//! The length of a reclaim notice.
 
 use crate::model::lease::Lease;
 use crate::model::reclaim::ReclaimReason;
 use crate::model::time::Millis;
 use crate::state::State;
 
-/// The notice that a lease is given for `reason`: what the donor's terms give, and for a preemption or a repair at
-/// least what the request itself asks for.
+/// The notice that a lease gets when reclaimed for `reason`: the donor's notice period, and for a preemption or a
+/// repair at least the period that the request asks for.
 pub(crate) fn notice(state: &State, lease: &Lease, reason: &ReclaimReason) -> Millis {
     let bundle = state.policy.as_ref().map(|record| &record.bundle);
     let policy = bundle.map_or(0, |bundle| bundle.reclaim_grace_ms(lease.placement.donor.as_str()));

@@ -1,4 +1,4 @@
-//! What leases take of each donor's devices: derived from the leases, kept at hand for the scheduler.
+//! Capacity that leases take at each donor, derived from the leases for the scheduler.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,10 +10,10 @@ use crate::model::inventory::NumaAmounts;
 use crate::model::mig::Slots;
 use crate::model::placement::{NodePlacement, Placement};
 
-/// Changes that are kept for each donor: more than one plan places.
+/// Changes kept per donor: more than one plan makes.
 const MAX_CHANGES: usize = 1_024;
 
-/// What is lent of one node.
+/// Lent capacity of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeOccupancy {
     /// Thousandths lent, by device index.
@@ -26,7 +26,7 @@ pub struct NodeOccupancy {
     pub cpu_milli: u64,
     /// Main memory lent, in MiB.
     pub memory_mib: u64,
-    /// What of CPU and memory is lent of each NUMA node, to those who have it of certain ones.
+    /// CPU and memory lent per NUMA node, to leases that need NUMA alignment.
     pub numa: LiteMap<u32, NumaAmounts>,
     /// Gbit/s lent, by RDMA network.
     pub rdma_gbits: LiteMap<String, u32>,
@@ -34,7 +34,7 @@ pub struct NodeOccupancy {
     pub rdma_functions: LiteMap<String, u32>,
 }
 
-/// What is lent of one donor.
+/// Lent capacity of one donor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct DonorOccupancy {
     nodes: BTreeMap<NodeId, NodeOccupancy>,
@@ -43,24 +43,24 @@ struct DonorOccupancy {
     changes: Changes,
 }
 
-/// Nodes of one donor in the order in which they changed, as far as that is kept: what is lent of them, or what they
-/// are.
+/// A bounded log of changed nodes of one donor, in order: their lent capacity or the nodes themselves changed.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     count: u64,
-    recent: VecDeque<Change>,
+    recent: VecDeque<NodeChange>,
 }
 
 /// A change of one node.
 #[derive(Clone, Debug)]
-pub struct Change {
-    /// Which node.
+pub struct NodeChange {
+    /// The changed node.
     pub node: NodeId,
-    /// The [fingerprint](NodeOccupancy::fingerprint) of what is lent of it then; `None`: the node itself is another.
+    /// The [fingerprint](NodeOccupancy::fingerprint) of the lent capacity after the change; `None` if the node itself
+    /// changed.
     pub lent: Option<u64>,
 }
 
-/// How a state came about does not tell it from another.
+/// States with different histories may be equal.
 impl PartialEq for Changes {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -70,15 +70,15 @@ impl PartialEq for Changes {
 impl Eq for Changes {}
 
 impl Changes {
-    /// Changes so far.
+    /// Number of changes so far.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Nodes that changed since there were `count` changes; `None` where that is not known any more.
+    /// Nodes that changed after the first `count` changes; `None` if the log no longer reaches back so far.
     #[must_use]
-    pub fn since(&self, count: u64) -> Option<impl Iterator<Item = &Change>> {
+    pub fn since(&self, count: u64) -> Option<impl Iterator<Item = &NodeChange>> {
         let new = usize::try_from(self.count.checked_sub(count)?).ok()?;
         Some(self.recent.range(self.recent.len().checked_sub(new)?..))
     }
@@ -87,24 +87,24 @@ impl Changes {
         if self.recent.len() >= MAX_CHANGES {
             self.recent.pop_front();
         }
-        self.recent.push_back(Change { node: node.clone(), lent });
+        self.recent.push_back(NodeChange { node: node.clone(), lent });
         self.count += 1;
     }
 
-    /// Everything may have changed.
+    /// Records that any node may have changed.
     fn note_all(&mut self) {
         self.recent.clear();
         self.count += 1;
     }
 }
 
-/// What is lent, by donor and node. A lease counts from its placement until its donor reported clean.
+/// Lent capacity by donor and node. A lease counts from its placement until its donor reports clean.
 #[derive(Clone, Debug, Default)]
 pub struct Occupancy {
     donors: BTreeMap<ClusterId, DonorOccupancy>,
 }
 
-/// A donor that lends nothing any more is like one that never did.
+/// A donor that lends nothing equals one that never lent.
 impl PartialEq for Occupancy {
     fn eq(&self, other: &Self) -> bool {
         let lends = |(_, donor): &(&ClusterId, &DonorOccupancy)| !donor.nodes.is_empty();
@@ -115,15 +115,14 @@ impl PartialEq for Occupancy {
 impl Eq for Occupancy {}
 
 impl NodeOccupancy {
-    /// A digest of the devices, CPU and main memory that are lent: who has counted in as much already need not look
-    /// again.
+    /// A digest of the lent devices, CPU and main memory. A reader that saw the same fingerprint need not look again.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let devices = self.devices.iter().map(|(&index, &milli)| u64::from(index) << 32 | u64::from(milli));
         digest_of([self.cpu_milli, self.memory_mib].into_iter().chain(devices))
     }
 
-    /// Adds what `taken` takes, as instances of `profile` if it is of MIG.
+    /// Adds `taken`, as instances of `profile` if that is set.
     pub(crate) fn take(&mut self, taken: &NodePlacement, profile: Option<&str>) {
         self.cpu_milli = self.cpu_milli.saturating_add(taken.cpu_milli);
         self.memory_mib = self.memory_mib.saturating_add(taken.memory_mib);
@@ -153,7 +152,7 @@ impl NodeOccupancy {
         }
     }
 
-    /// Gives back what `taken` took.
+    /// Subtracts `taken`.
     pub(crate) fn give_back(&mut self, taken: &NodePlacement, profile: Option<&str>) {
         self.cpu_milli = self.cpu_milli.saturating_sub(taken.cpu_milli);
         self.memory_mib = self.memory_mib.saturating_sub(taken.memory_mib);
@@ -166,15 +165,15 @@ impl NodeOccupancy {
             }
         }
         for (network, taken) in &taken.rdma_gbits {
-            reduce(&mut self.rdma_gbits, network, *taken);
+            subtract(&mut self.rdma_gbits, network, *taken);
         }
         for taken in taken.rdma_functions.values() {
-            reduce(&mut self.rdma_functions, &taken.resource, taken.count);
+            subtract(&mut self.rdma_functions, &taken.resource, taken.count);
         }
         for (index, share) in &taken.devices {
-            reduce(&mut self.devices, index, share.milli);
+            subtract(&mut self.devices, index, share.milli);
             if let Some(profile) = profile {
-                reduce(&mut self.profiles, &(*index, profile.to_owned()), share.units);
+                subtract(&mut self.profiles, &(*index, profile.to_owned()), share.units);
             }
             if let Some(slots) = self.slots.get_mut(index) {
                 *slots = slots.without(share.slots);
@@ -187,41 +186,41 @@ impl NodeOccupancy {
 }
 
 impl Occupancy {
-    /// What is lent of `node` of `donor`; `None` if nothing is.
+    /// Lent capacity of a node; `None` if it lends nothing.
     #[must_use]
     pub fn node(&self, donor: &ClusterId, node: &NodeId) -> Option<&NodeOccupancy> {
         self.donors.get(donor)?.nodes.get(node)
     }
 
-    /// Nodes of `donor` of which something is lent, by id.
+    /// Nodes of `donor` that lend something, by id.
     pub fn lent_nodes(&self, donor: &ClusterId) -> impl Iterator<Item = &NodeId> {
         self.donors.get(donor).into_iter().flat_map(|donor| donor.nodes.keys())
     }
 
-    /// `donor` made a whole offer: each of its nodes may be another.
+    /// Records a whole new offer of `donor`: any node may have changed.
     pub(crate) fn note_offer(&mut self, donor: &ClusterId) {
         self.donors.entry(donor.clone()).or_default().changes.note_all();
     }
 
-    /// A node of `donor` is another one than before.
+    /// Records that a node of `donor` itself changed.
     pub(crate) fn note_node(&mut self, donor: &ClusterId, node: &NodeId) {
         self.donors.entry(donor.clone()).or_default().changes.note(node, None);
     }
 
-    /// Which nodes of `donor` changed lately: something was lent of them or given back, or its offer was revised.
+    /// The log of recent changes of `donor`'s nodes: leases took or returned capacity, or the offer was revised.
     #[must_use]
     pub fn changes(&self, donor: &ClusterId) -> &Changes {
         const NONE: &Changes = &Changes { count: 0, recent: VecDeque::new() };
         self.donors.get(donor).map_or(NONE, |donor| &donor.changes)
     }
 
-    /// Thousandths of devices that `donor` lends in all.
+    /// Thousandths of devices that `donor` lends in total.
     #[must_use]
     pub fn lent_milli(&self, donor: &ClusterId) -> u64 {
         self.donors.get(donor).map_or(0, |donor| donor.milli)
     }
 
-    /// Adds what `placement` takes.
+    /// Adds the capacity that `placement` takes.
     pub fn take(&mut self, placement: &Placement) {
         let donor = self.donors.entry(placement.donor.clone()).or_default();
         donor.milli = donor.milli.saturating_add(placement.milli());
@@ -232,7 +231,7 @@ impl Occupancy {
         }
     }
 
-    /// Gives back what `placement` took. Entries that become empty go, so that equal states are equal values.
+    /// Subtracts the capacity that `placement` took. Removes empty entries, so that equal states compare equal.
     pub fn give_back(&mut self, placement: &Placement) {
         let Some(donor) = self.donors.get_mut(&placement.donor) else { return };
         donor.milli = donor.milli.saturating_sub(placement.milli());
@@ -247,7 +246,7 @@ impl Occupancy {
     }
 }
 
-fn reduce<K: Ord>(table: &mut LiteMap<K, u32>, key: &K, by: u32) {
+fn subtract<K: Ord>(table: &mut LiteMap<K, u32>, key: &K, by: u32) {
     if let Some(amount) = table.get_mut(key) {
         *amount = amount.saturating_sub(by);
         if *amount == 0 {

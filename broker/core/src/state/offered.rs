@@ -1,5 +1,4 @@
-//! What follows from offers and is kept at hand: classes of devices, what they look like, and sums. Changed by what
-//! changed in an offer.
+//! Data derived from offers: device classes, counts of equal devices, and sums. Updated incrementally.
 
 use std::collections::BTreeMap;
 
@@ -15,17 +14,18 @@ use crate::model::policy_record::PolicyRecord;
 use crate::state::Derived;
 use crate::state::timers::Due;
 
-/// What devices of classes look like, and how many look so.
-pub(crate) type Looks = BTreeMap<(ClassName, DeviceFacts), u64>;
+/// Number of devices per class and attributes.
+pub(crate) type DeviceCounts = BTreeMap<(ClassName, DeviceFacts), u64>;
 
-/// Sorts devices into classes, those that look alike once, so that nobody evaluates CEL while matching.
-struct Sorter<'a> {
+/// Assigns classes to devices. Evaluates each distinct set of attributes once, so that the scheduler never evaluates
+/// CEL.
+struct Classifier<'a> {
     policy: &'a PolicyRecord,
     known: BTreeMap<DeviceFacts, (Option<ClassName>, u64)>,
     last: Option<Last<'a>>,
 }
 
-/// The device that was sorted last: devices of a node, and most nodes of a cluster, are alike.
+/// The most recent device. Neighbouring devices are usually equal, so this avoids most lookups.
 struct Last<'a> {
     device: &'a Device,
     facts: DeviceFacts,
@@ -33,7 +33,7 @@ struct Last<'a> {
     times: u64,
 }
 
-impl<'a> Sorter<'a> {
+impl<'a> Classifier<'a> {
     fn new(policy: &'a PolicyRecord) -> Self {
         Self { policy, known: BTreeMap::new(), last: None }
     }
@@ -43,7 +43,7 @@ impl<'a> Sorter<'a> {
             last.times += 1;
             return last.class.clone();
         }
-        self.count_last();
+        self.flush_last();
         let facts = device.facts();
         let class = self.known.get(&facts).map(|(class, _)| class.clone()).unwrap_or_else(|| {
             let class = self.policy.bundle.class_of(&facts);
@@ -53,21 +53,21 @@ impl<'a> Sorter<'a> {
         class
     }
 
-    fn count_last(&mut self) {
+    fn flush_last(&mut self) {
         if let Some(Last { facts, class, times, .. }) = self.last.take() {
             self.known.entry(facts).or_insert((class, 0)).1 += times;
         }
     }
 
-    /// How many devices of classes were sorted, by looks.
-    fn counted(mut self) -> Looks {
-        self.count_last();
+    /// Number of classified devices per class and attributes.
+    fn into_counts(mut self) -> DeviceCounts {
+        self.flush_last();
         self.known.into_iter().filter_map(|(facts, (class, times))| Some(((class?, facts), times))).collect()
     }
 }
 
 impl Derived {
-    /// Takes a whole offer in, and what is remembered of what failed.
+    /// Updates everything derived from a cluster's whole offer and failure records.
     pub(crate) fn note_offer(&mut self, id: &ClusterId, cluster: &Cluster, policy: Option<&PolicyRecord>) {
         self.occupancy.note_offer(id);
         self.timers.set(Due::Health(id.clone()), cluster.health.due());
@@ -76,35 +76,38 @@ impl Derived {
         let mut holds = Amounts::default();
         for (node, has) in offer.into_iter().flat_map(|offer| &offer.nodes) {
             self.note_usable(id, node, Some(has), cluster.health.node(node));
-            holds = holds.plus(for_leases(self.used(id, node).unwrap_or(has)));
+            holds = holds.plus(lendable(self.usable_view(id, node).unwrap_or(has)));
         }
         self.note_capacity(id, self.capacities.get(id).copied().unwrap_or_default(), holds);
         let devices = offer.into_iter().flat_map(|offer| offer.nodes.values()).map(|node| node.devices.len()).sum();
         self.cluster_sums.set_devices(id, devices);
         let (Some(offer), Some(policy)) = (offer, policy) else {
             self.classes.remove(id);
-            self.facts.remove(id);
+            self.device_counts.remove(id);
             return;
         };
-        let mut sorter = Sorter::new(policy);
+        let mut classifier = Classifier::new(policy);
         let mut nodes = BTreeMap::new();
         for (node, has) in &offer.nodes {
-            nodes.insert(node.clone(), has.devices.iter().map(|device| sorter.class_of(device)).collect());
+            nodes.insert(node.clone(), has.devices.iter().map(|device| classifier.class_of(device)).collect());
         }
         self.classes.insert(id.clone(), nodes);
-        self.facts.insert(id.clone(), sorter.counted());
+        self.device_counts.insert(id.clone(), classifier.into_counts());
     }
 
-    /// Takes in that one node of an offer became another, came (`before` is `None`) or went (`after` is `None`).
+    /// Updates everything derived from one node that changed, was added (`before` is `None`) or was removed (`after` is
+    /// `None`).
     pub(crate) fn note_node(
         &mut self,
         id: &ClusterId,
         node: &NodeId,
-        (before, after): (Option<&Node>, Option<&Node>),
-        (health, policy): (&Health, Option<&PolicyRecord>),
+        before: Option<&Node>,
+        after: Option<&Node>,
+        health: &Health,
+        policy: Option<&PolicyRecord>,
     ) {
         self.occupancy.note_node(id, node);
-        let holds = |of: &Self, has: Option<&Node>| of.used(id, node).or(has).map(for_leases).unwrap_or_default();
+        let holds = |of: &Self, has: Option<&Node>| of.usable_view(id, node).or(has).map(lendable).unwrap_or_default();
         let held = holds(self, before);
         self.note_usable(id, node, after, health.node(node));
         self.note_capacity(id, held, holds(self, after));
@@ -119,16 +122,16 @@ impl Derived {
             return;
         }
         let classes = self.classes.entry(id.clone()).or_default();
-        let looks = self.facts.entry(id.clone()).or_default();
-        let mut sorter = Sorter::new(policy);
+        let counts = self.device_counts.entry(id.clone()).or_default();
+        let mut classifier = Classifier::new(policy);
         for device in before.into_iter().flat_map(|node| &node.devices) {
-            sorter.class_of(device);
+            classifier.class_of(device);
         }
-        for (look, times) in sorter.counted() {
-            if let Some(count) = looks.get_mut(&look) {
+        for (key, times) in classifier.into_counts() {
+            if let Some(count) = counts.get_mut(&key) {
                 *count = count.saturating_sub(times);
                 if *count == 0 {
-                    looks.remove(&look);
+                    counts.remove(&key);
                 }
             }
         }
@@ -136,19 +139,19 @@ impl Derived {
             classes.remove(node);
             return;
         };
-        let mut sorter = Sorter::new(policy);
-        classes.insert(node.clone(), after.devices.iter().map(|device| sorter.class_of(device)).collect());
-        for (look, times) in sorter.counted() {
-            *looks.entry(look).or_default() += times;
+        let mut classifier = Classifier::new(policy);
+        classes.insert(node.clone(), after.devices.iter().map(|device| classifier.class_of(device)).collect());
+        for (key, times) in classifier.into_counts() {
+            *counts.entry(key).or_default() += times;
         }
     }
 
-    /// A node as it may be used, if that is less than is offered.
-    fn used(&self, id: &ClusterId, node: &NodeId) -> Option<&Node> {
+    /// The usable view of a node, if it is less than the offered node.
+    fn usable_view(&self, id: &ClusterId, node: &NodeId) -> Option<&Node> {
         self.usable.get(id)?.get(node)
     }
 
-    /// Something of a cluster held `before` for leases, and holds `after`.
+    /// Replaces a part `before` of a cluster's lendable capacity with `after`.
     fn note_capacity(&mut self, id: &ClusterId, before: Amounts, after: Amounts) {
         let held = self.capacities.remove(id).unwrap_or_default();
         let holds = held.minus(before).plus(after);
@@ -159,8 +162,8 @@ impl Derived {
     }
 }
 
-/// What a node holds for leases: nothing if it may not be used, else its healthy devices, less what local work takes.
-pub(crate) fn for_leases(node: &Node) -> Amounts {
+/// Lendable capacity of a node: healthy devices minus local use, or nothing if the node is unschedulable.
+pub(crate) fn lendable(node: &Node) -> Amounts {
     if !node.schedulable {
         return Amounts::default();
     }

@@ -1,4 +1,4 @@
-//! Requests that may be placed, in the ways in which the scheduler asks for them: derived from the state, kept at hand.
+//! Index of the requests that may be placed, in the orders that the scheduler needs.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,17 +10,18 @@ use crate::model::time::Timestamp;
 /// Requests of one priority by tenant, oldest first.
 pub(crate) type ByTenant = BTreeMap<TenantId, BTreeSet<RequestId>>;
 
-/// Requests that wait and whose start window is open.
+/// Waiting requests whose start window is open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Queue {
-    /// By value of their priority class, the highest first.
+    /// By value of their priority class, highest first.
     pub(crate) levels: BTreeMap<Reverse<u32>, ByTenant>,
-    /// By how long they wait, the longest first.
+    /// By waiting time, longest first.
     pub(crate) by_age: BTreeSet<(Timestamp, RequestId)>,
 }
 
 impl Queue {
-    /// Takes a request in or out, as it stands. Its priority has this value since the policy came into force.
+    /// Adds or removes a request according to its state. `value` is the value of its priority class under the policy in
+    /// force.
     pub(crate) fn note(&mut self, id: RequestId, request: &Request, value: u32) {
         let tenant = &request.spec.tenant;
         if request.waits() {

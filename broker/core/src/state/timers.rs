@@ -1,4 +1,4 @@
-//! What falls due when: derived from the state, kept at hand so that nobody scans for it.
+//! Index of all deadlines in the state, so that nothing scans for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,26 +7,26 @@ use crate::model::envelope::EnvelopeKey;
 use crate::model::id::{ClusterId, LeaseId, PeeringId, RequestId};
 use crate::model::time::Timestamp;
 
-/// Something with a time.
+/// An object with a deadline.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Due {
-    /// A hold or a term ends.
+    /// The end of a hold or term.
     Lease(LeaseId),
-    /// A start window opens or closes.
+    /// The opening or closing of a start window.
     Request(RequestId),
-    /// A step's deadline, a retry, or the end of idleness.
+    /// A handshake step's deadline, a retry, or the end of the idle period.
     Peering(PeeringId),
-    /// An envelope is deleted unread.
+    /// The deletion of an unread envelope.
     Envelope(EnvelopeKey),
-    /// A join token, by its hash.
+    /// The expiry of a join token, by its hash.
     Invite(String),
-    /// An idempotency record, by its key.
+    /// The expiry of an idempotency record, by its key.
     Idempotency(String),
-    /// A node or device of a donor is kept out no longer, or that it failed is forgotten.
+    /// The end of a quarantine, or of the memory of a failure, at a donor.
     Health(ClusterId),
 }
 
-/// Times by object and objects by time.
+/// Deadlines by object, and objects by deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Table<K> {
     at: BTreeMap<K, Timestamp>,
@@ -55,8 +55,8 @@ impl<K: Clone + Ord> Table<K> {
     }
 }
 
-/// Everything with a time. Answers that are kept have a table of their own: there are many of them, and the oldest one
-/// is asked for at each call once there are as many as may be.
+/// All deadlines. Stored replies have their own table: they are numerous, and once their number reaches the limit, each
+/// call looks up the oldest one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Timers {
     things: Table<Due>,
@@ -64,7 +64,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Sets or, with `None`, removes the time of `due`.
+    /// Sets the deadline of `due`; removes it if `time` is `None`.
     pub(crate) fn set(&mut self, due: Due, time: Option<Timestamp>) {
         match due {
             Due::Idempotency(name) => self.answers.set(name.into(), time),
@@ -72,7 +72,7 @@ impl Timers {
         }
     }
 
-    /// When the next thing falls due.
+    /// The earliest deadline.
     #[must_use]
     pub(crate) fn next(&self) -> Option<Timestamp> {
         let thing = self.things.order.first().map(|(time, _)| *time);
@@ -80,13 +80,13 @@ impl Timers {
         thing.into_iter().chain(answer).min()
     }
 
-    /// The answer that falls due first, by its key: the oldest one.
+    /// Key of the stored reply that expires first, which is the oldest one.
     #[must_use]
     pub(crate) fn oldest_answer(&self) -> Option<&str> {
         self.answers.order.first().map(|(_, name)| name.as_ref())
     }
 
-    /// Up to `limit` things due at or before `now`, earliest first.
+    /// Up to `limit` objects due at or before `now`, earliest first.
     #[must_use]
     pub(crate) fn due(&self, now: Timestamp, limit: usize) -> Vec<Due> {
         let answers =
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_and_other_things_fall_due_in_one_order() {
+    fn replies_and_other_objects_share_one_order() {
         let mut timers = Timers::default();
         let answer = |name: &str| Due::Idempotency(name.to_owned());
         for (due, at) in [

@@ -1,6 +1,5 @@
-//! Nodes as they may be used, where that is less than what is offered: what is kept out for failing again and again,
-//! nodes that are not ready, and cliques in which NVLink failed. Derived from offers and from what is remembered of
-//! them.
+//! Usable views of nodes that may lend less than they offer: without quarantined devices and nodes, nodes that are not
+//! ready, and NVLink cliques with a failed link. Derived from offers and failure records.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,11 +8,11 @@ use crate::model::id::{ClusterId, NodeId};
 use crate::model::inventory::{FaultClass, Node};
 use crate::state::{Derived, State};
 
-/// Nodes of which less may be used than is offered, by donor.
+/// The nodes with a reduced usable view, by donor.
 pub(crate) type Usable = BTreeMap<ClusterId, BTreeMap<NodeId, Node>>;
 
-/// `node` as it may be used; `None` if that is as it is offered.
-pub(crate) fn usable(node: &Node, health: Option<&NodeHealth>) -> Option<Node> {
+/// The usable view of `node`; `None` if the whole node is usable.
+pub(crate) fn usable_view_of(node: &Node, health: Option<&NodeHealth>) -> Option<Node> {
     let barred = |index: u32| health.is_some_and(|health| health.device_until(index).is_some());
     let bars_node = node.schedulable && (!node.ready || health.is_some_and(|health| health.until().is_some()));
     let bars_some = (0_u32..).zip(&node.devices).any(|(index, device)| device.healthy && barred(index));
@@ -32,7 +31,8 @@ pub(crate) fn usable(node: &Node, health: Option<&NodeHealth>) -> Option<Node> {
     Some(used)
 }
 
-/// Cliques of a node in which NVLink failed at some device: which pairs can still reach one another nobody says.
+/// NVLink cliques of a node with a failed link. The whole clique counts as broken, because no report says which pairs
+/// of devices still connect.
 pub(crate) fn broken_cliques(node: &Node) -> BTreeSet<&str> {
     let failed =
         node.devices.iter().filter(|device| device.fault.as_ref().is_some_and(|fault| fault.class == FaultClass::Link));
@@ -40,7 +40,7 @@ pub(crate) fn broken_cliques(node: &Node) -> BTreeSet<&str> {
 }
 
 impl State {
-    /// A node of a donor's offer as it may be used.
+    /// The usable view of a node in a donor's offer.
     #[must_use]
     pub fn usable_node(&self, donor: &ClusterId, id: &NodeId) -> Option<&Node> {
         let instead = self.derived.usable.get(donor).and_then(|nodes| nodes.get(id));
@@ -49,7 +49,7 @@ impl State {
 }
 
 impl Derived {
-    /// Takes in how a node may be used now.
+    /// Updates the usable view of a node.
     pub(crate) fn note_usable(
         &mut self,
         donor: &ClusterId,
@@ -57,7 +57,7 @@ impl Derived {
         node: Option<&Node>,
         health: Option<&NodeHealth>,
     ) {
-        match node.and_then(|node| usable(node, health)) {
+        match node.and_then(|node| usable_view_of(node, health)) {
             Some(used) => {
                 self.usable.entry(donor.clone()).or_default().insert(id.clone(), used);
             }

@@ -1,4 +1,4 @@
-//! A policy bundle comes into force, as a whole.
+//! Puts a policy bundle into force as a whole.
 
 use std::sync::Arc;
 
@@ -10,10 +10,11 @@ use crate::model::policy_record::PolicyRecord;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Actor, Change, Reply, ReplyBody};
 
-/// Replaces the bundle in force. The sources are compiled here again: a bundle that does not compile changes nothing.
+/// Replaces the bundle in force. Each replica compiles the sources again: a bundle that does not compile changes
+/// nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApplyPolicy {
-    /// All files.
+    /// All source files of the bundle.
     pub source: BundleSource,
 }
 
@@ -49,15 +50,15 @@ impl ApplyPolicy {
             Actor::Cluster(id) => id.to_string(),
             Actor::Leader(id) => format!("broker {id}"),
         };
-        // What was held until now was held under the terms until now.
-        transition.state.settle_all();
+        // Account past use under the old policy before the new one takes effect.
+        transition.state.account_all_use();
         transition.state.policy = Some(PolicyRecord {
             bundle: Arc::new(bundle),
             source: self.source.clone(),
             applied_at: transition.now,
             applied_by,
         });
-        // Idle times of peerings may have changed: everything derived from them is computed again.
+        // The new policy may change the idle timeout of peerings, so recompute everything derived.
         transition.state.rebuild_derived();
         transition.note(Change::Policy);
         Ok(ReplyBody::Policy { changed: true })

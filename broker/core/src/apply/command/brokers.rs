@@ -1,4 +1,4 @@
-//! The broker group itself.
+//! Commands about the broker group itself.
 
 pub(crate) mod assign_broker;
 pub(crate) mod begin_term;

@@ -1,4 +1,4 @@
-//! Members and their offers.
+//! Commands about member clusters and their offers.
 
 pub(crate) mod advertise_offer;
 pub(crate) mod invite_cluster;

@@ -1,8 +1,8 @@
-//! What fell due happens.
+//! Handles every deadline that has passed.
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::command::clusters::mark_clusters::reconsider;
+use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
 use crate::apply::transition::Transition;
 use crate::model::id::{LeaseId, PeeringId, RequestId};
 use crate::model::lease::{EndReason, LeaseState};
@@ -13,9 +13,9 @@ use crate::model::request::RequestState;
 use crate::model::work::WorkType;
 use crate::state::timers::Due;
 
-/// Carries out what is due at the entry's log time: ends of holds, terms and notices, start windows of requests,
-/// deadlines and retries of handshakes, idle peerings, unread envelopes, quarantines, join tokens, old answers; and
-/// forgets the oldest of what has ended.
+/// Handles what is due at the entry's log time: ends of holds, terms and notices, start windows of requests, deadlines
+/// and retries of handshakes, idle peerings, unread envelopes, quarantines, join tokens and stored replies. Also drops
+/// the oldest ended objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expire {}
 
@@ -41,7 +41,7 @@ impl Expire {
         }
         forget_ended(transition);
         if transition.state.fairness.as_ref().is_some_and(|ledger| ledger.len() > MAX_PASTS_KEPT) {
-            transition.state.settle_all();
+            transition.state.account_all_use();
         }
         Ok(ReplyBody::Expired { moved })
     }
@@ -51,16 +51,16 @@ fn expire_lease(transition: &mut Transition<'_>, id: LeaseId) {
     let Some(lease) = transition.state.leases.get(&id) else { return };
     match lease.state {
         LeaseState::Placed | LeaseState::Connecting => {
-            let message = format!("not active within its hold: {}", waiting_for(lease));
+            let message = format!("not active within its hold: {}", unready_side(lease));
             transition.end_lease(id, EndReason::HoldExpired, &message);
         }
         LeaseState::Active | LeaseState::Suspect => {
             transition.end_lease(id, EndReason::Expired, "its term ran out");
         }
-        LeaseState::Reclaiming if transition.repair_waits(id) => {
-            // It was to move for another one's sake, and has nowhere to go on.
-            transition.keep_lease(id);
-            reconsider(transition, id);
+        LeaseState::Reclaiming if transition.must_outlast_repair(id) => {
+            // The lease was to move to make room for another request, but has no new place.
+            transition.cancel_reclaim(id);
+            refresh_suspicion(transition, id);
         }
         LeaseState::Reclaiming => {
             let reclaimed = lease.reclaim.as_ref().filter(|reclaim| reclaim.deadline <= transition.now);
@@ -73,8 +73,8 @@ fn expire_lease(transition: &mut Transition<'_>, id: LeaseId) {
     }
 }
 
-/// A start window opens or closes. Being placed in time is enough; a hold that fails after the deadline is not tried
-/// again.
+/// Opens or closes a start window. A request placed in time meets its deadline; if its hold fails after the deadline,
+/// it is not retried.
 fn expire_request(transition: &mut Transition<'_>, id: RequestId) {
     let now = transition.now;
     transition.change_request(id, |request| {
@@ -88,7 +88,7 @@ fn expire_request(transition: &mut Transition<'_>, id: RequestId) {
     });
 }
 
-fn waiting_for(lease: &crate::model::lease::Lease) -> &'static str {
+fn unready_side(lease: &crate::model::lease::Lease) -> &'static str {
     use crate::model::lease::SideState::Ready;
     match (lease.donor_side, lease.origin_side) {
         (Ready, Ready) => "nothing",
@@ -100,14 +100,14 @@ fn waiting_for(lease: &crate::model::lease::Lease) -> &'static str {
 
 fn expire_peering(transition: &mut Transition<'_>, id: PeeringId) {
     let Some(peering) = transition.state.peerings.get(&id) else { return };
-    let deserted = peering.leases.is_empty();
+    let is_unused = peering.leases.is_empty();
     match peering.state {
         PeeringState::Proposed | PeeringState::Keys | PeeringState::Authenticating | PeeringState::Establishing => {
             let message = format!("step {} was not done in time", step_name(peering.state));
             transition.fail_peering(id, &message);
         }
-        PeeringState::Established if deserted => drain(transition, id, "idle"),
-        PeeringState::Failed if deserted => drain(transition, id, "failed, and no lease needs it"),
+        PeeringState::Established if is_unused => drain_peering(transition, id, "idle"),
+        PeeringState::Failed if is_unused => drain_peering(transition, id, "failed, and no lease needs it"),
         PeeringState::Failed => {
             let deadline = transition.now.after(transition.settings.handshake_step);
             transition.change_peering(id, |peering| {
@@ -130,7 +130,7 @@ fn step_name(state: PeeringState) -> &'static str {
     }
 }
 
-fn drain(transition: &mut Transition<'_>, id: PeeringId, message: &str) {
+fn drain_peering(transition: &mut Transition<'_>, id: PeeringId, message: &str) {
     transition.drop_envelopes(id, |_| true);
     transition.change_peering(id, |peering| {
         peering.state = PeeringState::Draining;
@@ -140,7 +140,7 @@ fn drain(transition: &mut Transition<'_>, id: PeeringId, message: &str) {
     });
 }
 
-/// Keeps the newest [`MAX_ENDED_KEPT`] of each kind that has ended. Numbers grow, so the lowest are the oldest.
+/// Keeps the newest [`MAX_ENDED_KEPT`] ended objects of each kind. Ids ascend, so the lowest are the oldest.
 fn forget_ended(transition: &mut Transition<'_>) {
     let state = &mut *transition.state;
     let live = state.derived.live_leases.len();
@@ -155,7 +155,7 @@ fn forget_ended(transition: &mut Transition<'_>) {
     for id in old {
         state.leases.remove(&id);
     }
-    // Requests refer to their leases and are as many; their own excess is counted apart from what is under way.
+    // Scan the requests only when there may be too many ended ones.
     if state.requests.len() > 2 * MAX_ENDED_KEPT {
         let ended: Vec<RequestId> =
             state.requests.iter().filter(|(_, request)| request.state.is_final()).map(|(id, _)| *id).collect();

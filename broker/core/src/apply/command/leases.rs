@@ -1,4 +1,4 @@
-//! Leases in force.
+//! Commands about leases in force.
 
 pub(crate) mod checkpoint_lease;
 pub(crate) mod reclaim_leases;

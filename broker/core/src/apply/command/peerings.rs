@@ -1,4 +1,4 @@
-//! Handshakes and envelopes.
+//! Commands about handshakes and envelopes.
 
 pub(crate) mod ack_envelope;
 pub(crate) mod offer_keys;

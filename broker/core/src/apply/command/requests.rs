@@ -1,4 +1,4 @@
-//! Requests, from submission to placement.
+//! Commands about requests, from submission to placement.
 
 pub(crate) mod cancel_request;
 pub(crate) mod place_requests;

@@ -1,18 +1,18 @@
-//! What failed at a donor is taken note of, and kept out where it fails again and again.
+//! Records failures of a donor's nodes and devices, and quarantines those that fail repeatedly.
 
 use std::collections::BTreeSet;
 
-use crate::apply::transition::Transition;
+use crate::apply::transition::{FailureMemory, Transition};
 use crate::model::id::{ClusterId, NodeId};
 use crate::model::inventory::{NodeMap, Offer};
 use crate::state::State;
 use crate::state::timers::Due;
 
 impl Transition<'_> {
-    /// Takes note of what a whole offer, which is to replace the one that is held, says of nodes that are in both.
+    /// Records the failures that a new whole offer reports for nodes also present in the current one.
     pub(crate) fn note_health_of_offer(&mut self, id: &ClusterId, offer: &Offer) {
         self.note_health(id, &offer.nodes);
-        if !self.remembers_failures {
+        if self.failure_memory == FailureMemory::Off {
             return;
         }
         let State { clusters, derived, .. } = &mut *self.state;
@@ -22,16 +22,16 @@ impl Transition<'_> {
         }
     }
 
-    /// The same of the nodes that a revision changes.
+    /// Records the failures that a revision reports for the nodes it changes.
     pub(crate) fn note_health_of_nodes(&mut self, id: &ClusterId, nodes: &NodeMap) {
         self.note_health(id, nodes);
         self.set_health_timer(id);
     }
 
-    /// Takes note that these nodes are not in the offer any more.
+    /// Records that these nodes have left the offer.
     pub(crate) fn note_gone_nodes(&mut self, id: &ClusterId, gone: &BTreeSet<NodeId>) {
         let State { clusters, derived, .. } = &mut *self.state;
-        let Some(cluster) = clusters.get_mut(id).filter(|_| self.remembers_failures) else { return };
+        let Some(cluster) = clusters.get_mut(id).filter(|_| self.failure_memory == FailureMemory::On) else { return };
         let Some(offer) = &cluster.offer else { return };
         let is_lent = |node: &NodeId| derived.occupancy.node(id, node).is_some();
         cluster.health.note_gone(offer, gone.iter(), is_lent, self.now);
@@ -39,14 +39,16 @@ impl Transition<'_> {
     }
 
     fn note_health(&mut self, id: &ClusterId, nodes: &NodeMap) {
-        let Some(cluster) = self.state.clusters.get_mut(id).filter(|_| self.remembers_failures) else { return };
+        let Some(cluster) = self.state.clusters.get_mut(id).filter(|_| self.failure_memory == FailureMemory::On) else {
+            return;
+        };
         let Some(held) = &cluster.offer else { return };
         for (node, after) in nodes {
             cluster.health.note_node(node, held.nodes.get(node), Some(after), self.now);
         }
     }
 
-    /// What was kept out long enough may be used again.
+    /// Ends quarantines that are over, so that these parts may be used again.
     pub(crate) fn end_quarantines(&mut self, id: &ClusterId) {
         let (now, mut freed) = (self.now, Vec::new());
         self.change_cluster(id, |cluster| freed = cluster.health.expire(now));
@@ -54,7 +56,7 @@ impl Transition<'_> {
         if let Some(cluster) = clusters.get(id) {
             for node in &freed {
                 let has = cluster.offer.as_ref().and_then(|offer| offer.nodes.get(node));
-                derived.note_node(id, node, (has, has), (&cluster.health, policy.as_ref()));
+                derived.note_node(id, node, has, has, &cluster.health, policy.as_ref());
             }
         }
         self.set_health_timer(id);

@@ -5,9 +5,8 @@ use crate::model::id::LeaseId;
 use crate::model::lease::{EndReason, Lease, LeaseState};
 
 impl Transition<'_> {
-    /// Takes a lease that ends out of the order in which leases of a request replace one another: what was to replace
-    /// it replaces the one before.
-    pub(crate) fn unlink(&mut self, id: LeaseId, before: Option<LeaseId>, next: Option<LeaseId>) {
+    /// Removes an ending lease from its replacement chain: its successor now replaces its predecessor.
+    pub(crate) fn unlink_from_chain(&mut self, id: LeaseId, before: Option<LeaseId>, next: Option<LeaseId>) {
         let waits = |lease: &Lease| lease.moved_to == Some(id) && lease.state == LeaseState::Reclaiming;
         let Some(before) = before.filter(|before| self.state.leases.get(before).is_some_and(waits)) else { return };
         self.change_lease(before, |lease| lease.moved_to = next);
@@ -17,15 +16,15 @@ impl Transition<'_> {
         }
     }
 
-    /// Whether the lease that was to replace one that ends takes its request over: where the donor ends it, and it has
-    /// not failed itself.
+    /// Whether the successor of an ending lease takes over the request: the donor ended the lease, and the successor
+    /// has not failed itself.
     pub(crate) fn takes_over(&self, next: LeaseId, reason: EndReason) -> bool {
         let lives = |lease: &Lease| lease.state.is_held() || lease.state.is_in_force();
         reason.retries() && self.state.leases.get(&next).is_some_and(lives)
     }
 
-    /// A lease that was reclaimed stays; what was to replace it is not needed.
-    pub(crate) fn keep_lease(&mut self, id: LeaseId) {
+    /// Cancels the reclaim of a lease, and ends the lease that was to replace it.
+    pub(crate) fn cancel_reclaim(&mut self, id: LeaseId) {
         let Some(lease) = self.state.leases.get(&id).filter(|lease| lease.state == LeaseState::Reclaiming) else {
             return;
         };

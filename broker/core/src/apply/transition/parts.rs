@@ -1,4 +1,4 @@
-//! What the request of a lease makes of its beginning and its end.
+//! How the start and the end of a lease affect its request.
 
 use crate::apply::transition::Transition;
 use crate::model::id::{LeaseId, RequestId};
@@ -9,13 +9,13 @@ use crate::model::request::RequestState;
 use crate::state::gang::{self, Fate};
 
 impl Transition<'_> {
-    /// A lease has become active. The parts of a gang end together: the term of all begins when the last one of those
-    /// it starts with is there, and who comes later ends with the others.
-    pub(crate) fn lease_began(&mut self, id: LeaseId) {
+    /// Handles a lease that became active. All leases of a gang expire together: their common term starts when the last
+    /// of the initial leases is active, and later ones adopt it.
+    pub(crate) fn align_gang_terms(&mut self, id: LeaseId) {
         let state = &*self.state;
         let Some(lease) = state.leases.get(&id) else { return };
         if let Some(old) = lease.moved_from
-            && let Some((reason, why)) = self.repaired(old)
+            && let Some((reason, why)) = self.end_of_repaired(old)
         {
             self.end_lease(old, reason, &why);
             return;
@@ -26,7 +26,7 @@ impl Transition<'_> {
             return;
         };
         let late = lease.joins || lease.moved_from.is_some();
-        if request.leases().all(|own| own != id) || !late && !gang::runs(state, request) {
+        if request.leases().all(|own| own != id) || !late && !gang::has_started(state, request) {
             return;
         }
         let others = gang::parts(state, request).filter(|(other, lease)| *other != id && lease.state.is_in_force());
@@ -41,9 +41,9 @@ impl Transition<'_> {
         }
     }
 
-    /// Whether a lease is being reclaimed only so that another request fits, and what is to replace it is not usable
-    /// yet, while its term goes on: then it does not end.
-    pub(crate) fn repair_waits(&self, id: LeaseId) -> bool {
+    /// Whether a lease moves only to make room for another request, its term has not expired, and its replacement is
+    /// not usable yet. Such a lease does not end.
+    pub(crate) fn must_outlast_repair(&self, id: LeaseId) -> bool {
         let Some(lease) = self.state.leases.get(&id) else { return false };
         let repair = lease.reclaim.as_ref().is_some_and(|it| matches!(it.reason, ReclaimReason::Repair { .. }));
         let usable = |next: LeaseId| self.state.leases.get(&next).is_some_and(|next| next.state.is_in_force());
@@ -51,20 +51,21 @@ impl Transition<'_> {
         repair && lease.state == LeaseState::Reclaiming && !runs_out && !lease.moved_to.is_some_and(usable)
     }
 
-    /// How a lease ends that moves so that another request fits, if its work was saved before its new place was usable.
-    fn repaired(&self, old: LeaseId) -> Option<(EndReason, String)> {
+    /// The end of a lease that moved to make room, if its work was saved before its new place was usable.
+    fn end_of_repaired(&self, old: LeaseId) -> Option<(EndReason, String)> {
         let lease = self.state.leases.get(&old).filter(|lease| lease.state == LeaseState::Reclaiming)?;
         let reclaim = lease.reclaim.as_ref().filter(|it| matches!(it.reason, ReclaimReason::Repair { .. }))?;
         let saved = lease.checkpointed_at.is_some_and(|at| at >= reclaim.since);
         saved.then(|| (reclaim.end_reason(), format!("reclaimed: {}; its work was saved", reclaim.reason)))
     }
 
-    /// The request of a lease that has begun to end goes on, with `next` if that takes over, or ends with it.
-    pub(crate) fn leave_request(
+    /// Detaches an ending lease from its request. The request continues, with `next` if that takes over, or ends too.
+    pub(crate) fn detach_from_request(
         &mut self,
         request: RequestId,
         id: LeaseId,
-        (was, next): (LeaseState, Option<LeaseId>),
+        was: LeaseState,
+        next: Option<LeaseId>,
         message: &str,
     ) {
         let (Some(found), Some(lease)) = (self.state.requests.get(&request), self.state.leases.get(&id)) else {
@@ -75,7 +76,7 @@ impl Transition<'_> {
         }
         let (donor, reason) = (lease.placement.donor.clone(), lease.end_reason.unwrap_or(EndReason::Released));
         if found.leases().all(|own| own != id) {
-            // It was to replace another one, which still is in force.
+            // The lease was to replace another one that is still in force.
             if reason.retries() && !reason.was_served() {
                 self.change_request(request, |request| _ = request.failed_donors.insert(donor));
             }
@@ -83,7 +84,7 @@ impl Transition<'_> {
         }
         let others: Vec<LeaseId> = found.leases().filter(|own| *own != id).collect();
         if let Some(next) = next {
-            let moves_whole = gang::moves_whole(self.state, found, next);
+            let moved_whole = gang::moved_as_a_whole(self.state, found, next);
             self.change_request(request, |request| {
                 if request.lease == Some(id) {
                     request.lease = Some(next);
@@ -92,18 +93,18 @@ impl Transition<'_> {
                     request.parts.insert(next);
                 }
                 request.message = format!("moved to {next}");
-                if moves_whole {
+                if moved_whole {
                     request.parts.clear();
                 }
             });
-            if moves_whole {
+            if moved_whole {
                 let message = format!("its gang moved to {next}");
                 others.into_iter().for_each(|other| self.end_lease(other, EndReason::NotNeeded, &message));
             }
             return;
         }
-        if gang::fate(self.state, found, (id, lease), was) == Fate::GoesOn {
-            let first = gang::leave(self.state, found, id);
+        if gang::fate_of_request(self.state, found, id, lease, was) == Fate::Continues {
+            let first = gang::first_lease_without(self.state, found, id);
             self.change_request(request, |request| {
                 request.lease = first;
                 request.parts.remove(&id);
@@ -128,7 +129,7 @@ impl Transition<'_> {
                 | EndReason::DeviceLost
                 | EndReason::NodeLost
                 | EndReason::DonorLost => {
-                    // It was served before; only what fails from now on counts.
+                    // The request was served before, so its count of attempts starts again.
                     request.attempts = 0;
                     if request.spec.start_by.is_some_and(|deadline| deadline <= now) {
                         request.message = format!("{message}, and it may not start again after its start_by");
@@ -145,7 +146,7 @@ impl Transition<'_> {
         });
         let why = format!("{id} of the same gang ends: {message}");
         for other in others {
-            self.end_lease(other, gang::reason_of_others(reason), &why);
+            self.end_lease(other, gang::end_reason_of_other_parts(reason), &why);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Log time moves, and everything that was stamped by it. Each type is taken apart whole, so that none can get a new
-//! time that is forgotten here.
+//! Shifts log time and every timestamp made by it. Each type is destructured in full, so that a new timestamp field
+//! cannot be forgotten here.
 
 use crate::apply::transition::Transition;
 use crate::model::broker_record::BrokerRecord;
 use crate::model::cluster::{Cluster, Invite};
 use crate::model::envelope::Envelope;
-use crate::model::idempotency::Record;
+use crate::model::idempotency::StoredReply;
 use crate::model::lease::Lease;
 use crate::model::peering::Peering;
 use crate::model::policy_record::PolicyRecord;
@@ -16,7 +16,7 @@ use crate::model::time::Timestamp;
 use crate::state::State;
 
 impl Transition<'_> {
-    /// Moves log time by `ms`, and with it what was stamped by it. Times that people wrote stay.
+    /// Shifts log time and all timestamps made by it by `ms`. Times that people set stay.
     pub(crate) fn rebase(&mut self, ms: i64) {
         let revision = self.revision;
         let State {
@@ -105,7 +105,7 @@ fn shift_cluster(cluster: &mut Cluster, ms: i64) {
         institution: _,
         identity_key: _,
         joined_at,
-        // It stands in the certificate itself.
+        // The certificate itself contains it.
         certificate_not_after: _,
         connected: _,
         since,
@@ -119,7 +119,7 @@ fn shift_cluster(cluster: &mut Cluster, ms: i64) {
     health.shift(ms);
 }
 
-/// Start windows are of people, so one that was open may be closed once more.
+/// People set start windows, so the shift may close a window that was open.
 fn shift_request(request: &mut Request, ms: i64, now: Timestamp) {
     let Request {
         spec,
@@ -212,8 +212,8 @@ fn shift_peering(peering: &mut Peering, ms: i64) {
     shift_any([deadline, retry_at, idle_since], ms);
 }
 
-fn shift_answer(record: &mut Record, ms: i64) {
-    let Record { body_sha256: _, reply, at } = record;
+fn shift_answer(record: &mut StoredReply, ms: i64) {
+    let StoredReply { body_sha256: _, reply, at } = record;
     shift(at, ms);
     match reply {
         Ok(ReplyBody::Invited { expires_at }) => shift(expires_at, ms),

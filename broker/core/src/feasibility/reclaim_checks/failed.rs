@@ -66,7 +66,7 @@ fn device_fails(
     if let Some(class) = class.filter(|class| class.withdraws()) {
         return Some((index, class));
     }
-    let barred = health.is_some_and(|health| health.bars_named(index));
+    let barred = health.is_some_and(|health| health.quarantines_identified(index));
     if barred || (!device.healthy && is_short(state, donor, id, node, index)) {
         return Some((index, FaultClass::Degraded));
     }

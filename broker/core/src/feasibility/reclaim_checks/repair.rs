@@ -139,7 +139,7 @@ fn places_for_moved<'a>(
         let request = snapshot.state.requests.get(&lease.request)?;
         snapshot.exclude(lease);
         // A donor that failed the request may fail it again, and reclaims would repeat for nothing.
-        let mut spec = gang::elsewhere(&request.spec);
+        let mut spec = gang::whole_replacement_spec(&request.spec);
         spec.deny_donors.extend(request.failed_donors.iter().cloned());
         let mut fitter = |snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>| {
             fit(snapshot, donor, wanted, &mut mig_values)

@@ -1,18 +1,18 @@
-//! Who belongs to the broker group, as the group itself remembers it.
+//! Membership of the broker group, as recorded in the state.
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::time::Timestamp;
 
-/// What a broker is to be in its group. Raft's membership follows it.
+/// The role of a broker in its group. Raft's membership follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BrokerRole {
-    /// It gets the log and votes.
+    /// Receives the log and votes.
     Voter,
-    /// It gets the log and does not vote.
+    /// Receives the log and does not vote.
     Learner,
-    /// It left. Its number is never used again: a later broker of the same number would be taken for this one.
+    /// Has left. The group never reuses its number, because a new broker with the number would be mistaken for it.
     Removed,
 }
 
@@ -31,12 +31,12 @@ impl BrokerRole {
 /// One broker of the group, past or present.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrokerRecord {
-    /// What it is to be.
+    /// Its role.
     pub role: BrokerRole,
     /// "host:port" for its peers.
     pub raft_address: String,
     /// "host:port" for agents and users.
     pub client_address: String,
-    /// Since when it has this role.
+    /// When it got this role.
     pub since: Timestamp,
 }

@@ -1,4 +1,4 @@
-//! Member clusters and the tokens by which they join.
+//! Member clusters, and the tokens that let them join.
 
 use std::sync::Arc;
 
@@ -12,35 +12,37 @@ use crate::model::time::Timestamp;
 /// A member cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cluster {
-    /// Institution that owns it.
+    /// The institution that owns it.
     pub institution: InstitutionId,
     /// Public identity key, "ed25519:BASE64".
     pub identity_key: String,
     /// When it joined.
     pub joined_at: Timestamp,
-    /// End of its newest certificate.
+    /// Expiry of its newest certificate.
     pub certificate_not_after: Timestamp,
-    /// Whether its agent is heard. An unheard cluster's offer is not matched; nothing is torn down because of it.
+    /// Whether its agent reports. The scheduler ignores the offer of a silent cluster; nothing is torn down because of
+    /// silence.
     pub connected: bool,
-    /// Since when `connected` is as it is.
+    /// When `connected` last changed.
     pub since: Timestamp,
-    /// Its offer, once it made one. Shared, for the rest changes more often and a large offer takes long to copy.
+    /// Its offer, once it has made one. Shared, because the other fields change more often and a large offer is slow to
+    /// copy.
     #[serde(default, with = "stored_offer::shared")]
     pub offer: Option<Arc<Offer>>,
-    /// What is remembered of its nodes and devices that failed.
+    /// Recent failures of its nodes and devices.
     #[serde(default, skip_serializing_if = "Health::is_empty")]
     pub health: Health,
-    /// Last fencing token given out for leases on this donor.
+    /// The last fencing token issued for leases on this donor.
     pub last_fencing_token: u64,
     /// Revision that last changed it.
     pub revision: u64,
 }
 
-/// A single-use join token that is outstanding. Only the hash of its secret is kept.
+/// An outstanding single-use join token. The state keeps only the hash of its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Invite {
-    /// Cluster it is for.
+    /// The cluster that may join.
     pub cluster: ClusterId,
-    /// When it ends.
+    /// When it expires.
     pub expires_at: Timestamp,
 }

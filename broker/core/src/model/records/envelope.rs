@@ -1,4 +1,4 @@
-//! Sealed messages between two agents. The broker carries them and cannot read them.
+//! Sealed messages between two agents. The broker relays them and cannot read them.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -10,13 +10,13 @@ use crate::model::peering::PeeringState;
 use crate::model::refusal::Refusal;
 use crate::model::time::Timestamp;
 
-/// Steps that travel in envelopes, in the order in which they come.
+/// Handshake steps that travel in envelopes, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
     /// Donor → origin: WireGuard pre-shared key and a nonce.
     Psk,
-    /// Origin → donor: proof that it opened the step before.
+    /// Origin → donor: proof that it opened the previous envelope.
     Proof,
     /// Donor → origin: the lease's credential.
     Credential,
@@ -33,7 +33,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// All of them.
+    /// All steps, in order.
     pub const ALL: [Self; 8] = [
         Self::Psk,
         Self::Proof,
@@ -45,7 +45,7 @@ impl Step {
         Self::LiqoClient,
     ];
 
-    /// The side that sends it; the other one receives it.
+    /// The sending side; the other side receives.
     #[must_use]
     pub fn sender(self) -> Side {
         match self {
@@ -54,14 +54,14 @@ impl Step {
         }
     }
 
-    /// Whether it belongs to one lease; else it belongs to the peering.
+    /// Whether it belongs to one lease instead of the peering.
     #[must_use]
     pub fn is_of_a_lease(self) -> bool {
         self == Self::Credential
     }
 
-    /// Whether a peering in `state` takes it. What the two Liqos exchange needs both sides' verified keys and nothing
-    /// of the tunnel, so it goes on beside it.
+    /// Whether a peering in `state` accepts it. Liqo's exchange needs both sides' verified keys but not the tunnel, so
+    /// it runs in parallel with the tunnel setup.
     #[must_use]
     pub fn fits(self, state: PeeringState) -> bool {
         use PeeringState::{Authenticating, Established, Establishing};
@@ -98,10 +98,10 @@ impl Step {
     }
 }
 
-/// What makes an envelope one of its kind: it is bound into the associated data, so none can be replayed or moved.
+/// Identifies an envelope. The associated data includes it, so nobody can replay or move an envelope.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EnvelopeKey {
-    /// Receiver; first, so that one cluster's envelopes lie together.
+    /// The receiver. First, so that the envelopes for one cluster are adjacent.
     pub to: ClusterId,
     /// Peering.
     pub peering: PeeringId,
@@ -115,7 +115,7 @@ pub struct EnvelopeKey {
     pub sequence: u64,
 }
 
-/// JSON maps want text keys: "to/peer-1/1/lease-2/credential/1", with "-" for no lease.
+/// JSON maps need text keys: "to/peer-1/1/lease-2/credential/1", with "-" for no lease.
 impl Serialize for EnvelopeKey {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let lease = self.lease.map_or_else(|| "-".to_owned(), |lease| lease.to_string());
@@ -159,7 +159,7 @@ impl EnvelopeKey {
 /// A sealed message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Envelope {
-    /// What it is.
+    /// Its identity.
     pub key: EnvelopeKey,
     /// Sender.
     pub from: ClusterId,
@@ -167,7 +167,7 @@ pub struct Envelope {
     pub encapsulated_key: Blob,
     /// HPKE ciphertext.
     pub ciphertext: Blob,
-    /// When it is deleted unread.
+    /// When the broker deletes it, even if unread.
     pub expires_at: Timestamp,
 }
 

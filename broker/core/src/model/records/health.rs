@@ -1,81 +1,94 @@
-//! What is remembered of a donor's nodes and devices that failed: how often lately, and until when those that fail
-//! again and again are kept out.
+//! Recent failures of a donor's nodes and devices, and the quarantines of those that fail repeatedly.
 //!
-//! A device that is well once more is lent once more, at once; but one that falls ill for the [`MOST_FALLS`]th time and
-//! once again within [`WINDOW`] is kept out for a while that doubles each time, whatever its cluster says of it: what
-//! is placed on it would be reclaimed soon. A device that a cluster only counts (Kubernetes does not say which of a
-//! node's devices are not healthy) is known by its number alone.
+//! A device that recovers is lent again at once. But a device that fails more than [`TOLERATED_FAILURES`] times within
+//! [`WINDOW`] is quarantined, whatever its cluster reports, because work placed on it would soon be reclaimed. Each
+//! further quarantine lasts twice as long. If a cluster only counts unhealthy devices (Kubernetes does not say which of
+//! a node's devices are unhealthy), a device is known by its index alone.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::id::NodeId;
-use crate::model::inventory::{Node, Offer};
+use crate::model::inventory::{Device, Node, Offer};
 use crate::model::time::{Millis, Timestamp};
 
-/// Falls within [`WINDOW`] that nothing follows from: a reset or two and a restart of the device plugin.
-pub const MOST_FALLS: usize = 3;
-/// Falls that are further apart have nothing to do with one another.
+/// Failures within [`WINDOW`] without consequences: a reset or two, and a restart of the device plugin.
+pub const TOLERATED_FAILURES: usize = 3;
+/// Failures that are further apart are unrelated.
 pub const WINDOW: Millis = Millis::from_hours(1);
-/// How long a part is kept out for the first time; each further time twice as long.
+/// Length of the first quarantine; each further one lasts twice as long.
 pub const FIRST_QUARANTINE: Millis = Millis::from_mins(10);
-/// Longest time: a part that still fails then is looked at by people once a day.
+/// Longest quarantine: people look once a day at a part that still fails.
 pub const LONGEST_QUARANTINE: Millis = Millis::from_hours(24);
-/// After so long without a fall a part is as good as any.
+/// The memory of a failure ends after this time without another one.
 pub const FORGOTTEN_AFTER: Millis = Millis::from_hours(24);
-/// How long a node must be missing from an offer before it counts as gone: labels and plugins come and go with
-/// restarts.
+/// How long a node must be missing from an offer to count as gone: labels and plugins come and go with restarts.
 pub const GONE_AFTER: Millis = Millis::from_mins(1);
-/// Parts of one donor that are remembered, those that fell last: devices of a hundred large servers.
-pub const MAX_RECORDS: usize = 1_024;
+/// Failure records per donor, the most recent ones: enough for the devices of 100 large servers.
+pub const MAX_FAILURE_RECORDS: usize = 1_024;
 
-/// What is remembered of one node or device.
+/// The failures of one node or device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
-    /// When it fell ill within [`WINDOW`] of the last time, oldest first; those that led to a quarantine are not in it.
+pub struct FailureRecord {
+    /// Recent failures, oldest first, each within [`WINDOW`] of the latest. A quarantine clears the list.
     pub fell: Vec<Timestamp>,
-    /// Until when it is kept out.
+    /// End of its quarantine, if it is in one.
     pub until: Option<Timestamp>,
-    /// Whether its cluster said what was wrong with it when it last fell; else it only counts devices, and this is one
-    /// of them.
+    /// Whether its cluster identified it when it last failed. Otherwise the cluster only counts unhealthy devices, and
+    /// this is one of them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub named: bool,
-    /// How many times in a row it was kept out.
+    /// Number of quarantines in a row.
     pub times: u32,
-    /// When anything of this last happened.
+    /// The latest failure, or the end of the latest quarantine.
     pub last: Timestamp,
 }
 
-/// What is remembered of one node and its devices.
+/// The failures of one node and its devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeHealth {
     /// The node itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node: Option<Record>,
+    pub node: Option<FailureRecord>,
     /// Devices by index.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub devices: BTreeMap<u32, Record>,
-    /// Since when it is missing from the offer though leases lie on it.
+    pub devices: BTreeMap<u32, FailureRecord>,
+    /// Since when it is missing from the offer although it holds leases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone_since: Option<Timestamp>,
 }
 
-/// What is remembered of one donor, by node.
+/// The failures of one donor, by node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Health {
     nodes: BTreeMap<NodeId, NodeHealth>,
 }
 
-impl Record {
-    /// It fell ill.
-    fn falls(&mut self, named: bool, now: Timestamp) {
-        self.named = named;
+/// What a cluster knows about a failed part.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Knowledge {
+    /// The cluster says which part failed.
+    Identified,
+    /// The cluster only counts failed devices.
+    Counted,
+}
+
+impl Knowledge {
+    fn of(device: &Device) -> Self {
+        if device.fault.is_some() { Self::Identified } else { Self::Counted }
+    }
+}
+
+impl FailureRecord {
+    /// Records a failure; starts a quarantine if there were too many.
+    fn record_failure(&mut self, knowledge: Knowledge, now: Timestamp) {
+        self.named = knowledge == Knowledge::Identified;
         self.fell.retain(|at| now.since(*at) < WINDOW);
         self.fell.push(now);
         self.last = self.last.max(now);
-        if self.fell.len() <= MOST_FALLS {
+        if self.fell.len() <= TOLERATED_FAILURES {
             return;
         }
         self.fell.clear();
@@ -86,7 +99,7 @@ impl Record {
         self.last = self.last.max(until);
     }
 
-    /// When the next thing happens to it by itself.
+    /// When its quarantine ends or the record expires.
     fn due(&self) -> Timestamp {
         self.until.unwrap_or(self.last.after(FORGOTTEN_AFTER))
     }
@@ -97,68 +110,69 @@ impl NodeHealth {
         *self == Self::default()
     }
 
-    fn records(&self) -> impl Iterator<Item = &Record> {
+    fn records(&self) -> impl Iterator<Item = &FailureRecord> {
         self.node.iter().chain(self.devices.values())
     }
 
-    /// Until when the node is kept out.
+    /// End of the node's quarantine.
     #[must_use]
     pub fn until(&self) -> Option<Timestamp> {
         self.node.as_ref().and_then(|record| record.until)
     }
 
-    /// Until when a device is kept out.
+    /// End of a device's quarantine.
     #[must_use]
     pub fn device_until(&self, index: u32) -> Option<Timestamp> {
         self.devices.get(&index).and_then(|record| record.until)
     }
 
-    /// Whether a device is kept out that its cluster knows to be the one that failed.
-    pub(crate) fn bars_named(&self, index: u32) -> bool {
+    /// Whether a device is quarantined that its cluster identified as the failed one.
+    pub(crate) fn quarantines_identified(&self, index: u32) -> bool {
         self.devices.get(&index).is_some_and(|record| record.named && record.until.is_some())
     }
 }
 
 impl Health {
-    /// What is remembered of a node, if anything is.
+    /// The failures of a node, if there are any.
     #[must_use]
     pub fn node(&self, id: &NodeId) -> Option<&NodeHealth> {
         self.nodes.get(id)
     }
 
-    /// Nodes of which something is remembered, by id.
+    /// Nodes with failures, by id.
     pub fn nodes(&self) -> impl Iterator<Item = (&NodeId, &NodeHealth)> {
         self.nodes.iter()
     }
 
-    /// Takes in that a node is offered otherwise. A node that comes, or goes, is no node that falls ill.
+    /// Records failures that a changed node reports. Adding or removing a node is not a failure.
     pub(crate) fn note_node(&mut self, id: &NodeId, before: Option<&Node>, after: Option<&Node>, now: Timestamp) {
         let (Some(before), Some(after)) = (before, after) else { return };
-        let mut falls: Vec<(Option<u32>, bool)> = Vec::new();
+        let mut failed: Vec<(Option<u32>, Knowledge)> = Vec::new();
         if before.ready && !after.ready {
-            falls.push((None, true));
+            failed.push((None, Knowledge::Identified));
         }
-        // While a node is not ready nothing that is said of its devices is new.
+        // While a node is not ready, its devices report nothing new.
         if before.ready && after.ready {
             let devices = (0_u32..).zip(before.devices.iter().zip(&after.devices));
-            let fell = devices.filter(|(_, (before, after))| before.healthy && !after.healthy && before.is_like(after));
-            falls.extend(fell.map(|(index, (_, after))| (Some(index), after.fault.is_some())));
+            let newly_failed =
+                devices.filter(|(_, (before, after))| before.healthy && !after.healthy && before.is_like(after));
+            failed.extend(newly_failed.map(|(index, (_, after))| (Some(index), Knowledge::of(after))));
         }
-        if falls.is_empty() {
+        if failed.is_empty() {
             return;
         }
         let remembered = self.nodes.entry(id.clone()).or_default();
-        for (part, named) in falls {
+        for (part, knowledge) in failed {
             let record = match part {
                 None => remembered.node.get_or_insert_default(),
                 Some(index) => remembered.devices.entry(index).or_default(),
             };
-            record.falls(named, now);
+            record.record_failure(knowledge, now);
         }
     }
 
-    /// Takes in which of `nodes` are missing from an offer though leases lie on them. An offer without any node says
-    /// that the cluster cannot see or lend, not that all of it is gone.
+    /// Records which of `nodes` are missing from an offer although they hold leases. An empty offer means that the
+    /// cluster cannot see its nodes or does not lend, not that all nodes are gone.
     pub(crate) fn note_gone<'n>(
         &mut self,
         offer: &Offer,
@@ -177,20 +191,20 @@ impl Health {
             }
         }
         self.nodes.retain(|_, remembered| !remembered.is_empty());
-        self.keep_to_bound();
+        self.evict_oldest();
     }
 
-    fn keep_to_bound(&mut self) {
+    fn evict_oldest(&mut self) {
         let count: usize = self.nodes.values().map(|remembered| remembered.records().count()).sum();
-        if count <= MAX_RECORDS {
+        if count <= MAX_FAILURE_RECORDS {
             return;
         }
         let mut lasts: Vec<Timestamp> =
             self.nodes.values().flat_map(NodeHealth::records).map(|record| record.last).collect();
         lasts.sort_unstable();
-        let oldest = lasts[count - MAX_RECORDS];
-        let mut excess = count - MAX_RECORDS;
-        let mut goes = |record: &Record| {
+        let oldest = lasts[count - MAX_FAILURE_RECORDS];
+        let mut excess = count - MAX_FAILURE_RECORDS;
+        let mut goes = |record: &FailureRecord| {
             let goes = excess > 0 && record.last <= oldest;
             excess -= usize::from(goes);
             goes
@@ -206,14 +220,15 @@ impl Health {
 
     /// When the next quarantine ends or the next record is forgotten.
     pub(crate) fn due(&self) -> Option<Timestamp> {
-        self.nodes.values().flat_map(NodeHealth::records).map(Record::due).min()
+        self.nodes.values().flat_map(NodeHealth::records).map(FailureRecord::due).min()
     }
 
-    /// Ends quarantines that are over and forgets what was long ago. The nodes of which parts may be used again.
+    /// Ends quarantines that are over and drops expired records. Returns the nodes whose quarantine, or a device's
+    /// quarantine, ended.
     pub(crate) fn expire(&mut self, now: Timestamp) -> Vec<NodeId> {
         let mut freed = Vec::new();
         for (id, remembered) in &mut self.nodes {
-            let mut is_over = |record: &mut Record| {
+            let mut is_over = |record: &mut FailureRecord| {
                 if record.due() > now {
                     return false;
                 }
@@ -233,11 +248,11 @@ impl Health {
         freed
     }
 
-    /// Log time was re-based.
+    /// Shifts all timestamps after a re-base of log time.
     pub(crate) fn shift(&mut self, ms: i64) {
         let Self { nodes } = self;
         for NodeHealth { node, devices, gone_since } in nodes.values_mut() {
-            for Record { fell, until, named: _, times: _, last } in node.iter_mut().chain(devices.values_mut()) {
+            for FailureRecord { fell, until, named: _, times: _, last } in node.iter_mut().chain(devices.values_mut()) {
                 for time in fell.iter_mut().chain(until).chain([last]) {
                     *time = time.shifted(ms);
                 }
@@ -246,7 +261,7 @@ impl Health {
         }
     }
 
-    /// Whether nothing is remembered.
+    /// Whether there are no failures.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()

@@ -1,4 +1,4 @@
-//! Answers that are kept so that a repeated call changes nothing.
+//! Stored replies, so that a repeated call changes nothing.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,29 +7,29 @@ use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Idempotency, Reply};
 use crate::model::time::{Millis, Timestamp};
 
-/// How long an answer is kept: a client that retries later than a day starts again.
+/// How long to keep a reply: a client that retries after a day starts over.
 pub const KEPT_FOR: Millis = Millis::from_hours(24);
 
-/// One answer.
+/// A stored reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
-    /// SHA-256 of the body the answer was for.
+pub struct StoredReply {
+    /// SHA-256 of the call's body.
     pub body_sha256: String,
-    /// The answer.
+    /// The reply.
     pub reply: Reply,
-    /// When it was given.
+    /// When the call was applied.
     pub at: Timestamp,
 }
 
-/// Name of a record: caller and key. Callers are SPIFFE ids, which have no blanks.
+/// Key of a record: caller and idempotency key. Callers are SPIFFE ids, which contain no spaces.
 #[must_use]
 pub fn record_name(idempotency: &Idempotency) -> String {
     format!("{} {}", idempotency.caller, idempotency.key)
 }
 
-/// The answer to give without doing anything, if this call was seen before.
+/// The stored reply to a repeated call, if there is one.
 #[must_use]
-pub fn seen(table: &CowMap<String, Record>, idempotency: &Idempotency) -> Option<Reply> {
+pub fn seen(table: &CowMap<String, StoredReply>, idempotency: &Idempotency) -> Option<Reply> {
     let record = table.get(&record_name(idempotency))?;
     if record.body_sha256 == idempotency.body_sha256 {
         return Some(record.reply.clone());

@@ -1,4 +1,4 @@
-//! Key bundles: what each side of a peering shows the other. The broker can read them and cannot alter them.
+//! Key bundles that the two sides of a peering exchange. The broker can read them and cannot alter them.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,9 +12,9 @@ use crate::model::refusal::Refusal;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
-    /// Borrows.
+    /// The borrower.
     Origin,
-    /// Lends.
+    /// The lender.
     Donor,
 }
 
@@ -25,7 +25,7 @@ pub struct KeyBundle {
     pub peering: PeeringId,
     /// Epoch.
     pub epoch: u32,
-    /// Whose keys.
+    /// The cluster that owns the keys.
     pub cluster: ClusterId,
     /// Its side.
     pub side: Side,
@@ -41,13 +41,13 @@ pub struct KeyBundle {
     pub voucher: Blob,
     /// Signature of the identity key over the rest.
     pub signature: Blob,
-    /// What the other side must know of this cluster's network to reach virtual nodes; `None` if it serves none.
+    /// Network details that the other side needs for virtual nodes; `None` if the cluster supports none.
     #[serde(default)]
     pub network: Option<ClusterNetwork>,
 }
 
 impl KeyBundle {
-    /// Checks form and bounds. Signatures are checked by the agents, which are the ones that must not be deceived.
+    /// Checks form and bounds. The agents check the signatures, because they must not trust the broker.
     pub fn check(&self) -> Result<(), Refusal> {
         for (field, blob, len) in [
             ("key_bundle.wireguard_public", &self.wireguard_public, 32),

@@ -1,4 +1,4 @@
-//! Leases and their legal moves.
+//! Leases and their legal transitions.
 
 mod end_reason;
 
@@ -12,28 +12,28 @@ use crate::model::placement::Placement;
 use crate::model::reclaim::Reclaim;
 use crate::model::time::{Millis, Timestamp};
 
-/// Where a lease stands.
+/// State of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LeaseState {
     /// Capacity is held; the handshake has not begun.
     Placed,
-    /// Clusters shake hands and the donor prepares the delivery.
+    /// The clusters run the handshake, and the donor prepares the delivery.
     Connecting,
     /// The origin holds a working credential.
     Active,
     /// One side is silent; nothing is torn down because of that.
     Suspect,
-    /// Reclaimed: still in force, until its deadline or until its work is saved.
+    /// Under reclaim: in force until its deadline or until its work is saved.
     Reclaiming,
-    /// Both sides are taking down what they made.
+    /// Both sides are removing what they made.
     Ending,
     /// Both sides reported clean.
     Ended,
 }
 
 impl LeaseState {
-    /// The table of legal moves.
+    /// The table of legal transitions.
     #[must_use]
     pub fn may_become(self, next: Self) -> bool {
         use LeaseState::{Active, Connecting, Ended, Ending, Placed, Reclaiming, Suspect};
@@ -48,7 +48,7 @@ impl LeaseState {
         )
     }
 
-    /// Whether it waits to become active within its hold.
+    /// Whether it must still become active within its hold.
     #[must_use]
     pub fn is_held(self) -> bool {
         matches!(self, Self::Placed | Self::Connecting)
@@ -61,48 +61,48 @@ impl LeaseState {
     }
 }
 
-/// How one side of a lease stands.
+/// Progress of one side of a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SideState {
     /// Nothing reported.
     #[default]
     Pending,
-    /// Prepared.
+    /// The side is prepared.
     Ready,
-    /// Everything taken down.
+    /// The side has removed everything.
     Clean,
 }
 
-/// A granted request.
+/// Capacity granted to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// Request it serves.
+    /// The request it serves.
     pub request: RequestId,
-    /// Tenant accounted for it.
+    /// The tenant charged for it.
     pub tenant: TenantId,
     /// Origin.
     pub origin: ClusterId,
     /// Donor, nodes and devices.
     pub placement: Placement,
-    /// Peering it runs over.
+    /// The peering it uses.
     pub peering: PeeringId,
-    /// What was asked for.
+    /// The GPU demand it serves.
     pub gpus: GpuDemand,
-    /// How it lies together.
+    /// The topology it satisfies.
     pub topology: Topology,
-    /// How it reaches the origin.
+    /// How the origin accesses it.
     #[serde(default)]
     pub delivery: Delivery,
-    /// GPU class it is accounted in.
+    /// The GPU class it is charged to.
     pub class: ClassName,
-    /// Institution of the tenant when it was granted.
+    /// The tenant's institution at the time of the grant.
     pub institution: InstitutionId,
-    /// Agreement it was granted under; `None` within one institution.
+    /// The agreement it was granted under; `None` within one institution.
     pub agreement: Option<String>,
     /// Length of one term.
     pub term: Millis,
-    /// Where it stands.
+    /// Its state.
     pub state: LeaseState,
     /// Why it ends; set from `Ending` on.
     pub end_reason: Option<EndReason>,
@@ -114,9 +114,9 @@ pub struct Lease {
     pub hold_until: Timestamp,
     /// When it became active.
     pub active_at: Option<Timestamp>,
-    /// When it ends unless renewed; set with `active_at`.
+    /// Expiry unless renewed; set with `active_at`.
     pub expires_at: Option<Timestamp>,
-    /// When both sides were clean.
+    /// When both sides had reported clean.
     pub ended_at: Option<Timestamp>,
     /// The donor's side.
     pub donor_side: SideState,
@@ -124,16 +124,16 @@ pub struct Lease {
     pub origin_side: SideState,
     /// Namespace on the donor, once made.
     pub donor_namespace: String,
-    /// Namespace on the origin: for the Secret, or whose pods may run on the virtual node.
+    /// Namespace on the origin: holds the Secret, or the pods that may run on the virtual node.
     pub target_namespace: String,
-    /// Secret on the origin, once written; empty where the delivery makes none.
+    /// Secret on the origin, once written; empty if the delivery makes none.
     pub secret_name: String,
     /// W3C traceparent of its request's submission; empty if none.
     pub traceparent: String,
-    /// The reclaim, from `Reclaiming` on; kept when it ends by it.
+    /// The reclaim, from `Reclaiming` on. Kept if the lease ends by it.
     #[serde(default)]
     pub reclaim: Option<Reclaim>,
-    /// When its origin last said that its work is saved.
+    /// When its origin last reported that its work is saved.
     #[serde(default)]
     pub checkpointed_at: Option<Timestamp>,
     /// The lease of the same request that it replaces.
@@ -142,26 +142,26 @@ pub struct Lease {
     /// The lease of the same request that replaces it.
     #[serde(default)]
     pub moved_to: Option<LeaseId>,
-    /// Whether it brings members to a gang that ran already. Until it is active itself, its end concerns nobody else.
+    /// Whether it adds members to a gang that was already running. Until it is active, its end affects no other lease.
     #[serde(default)]
     pub joins: bool,
     /// When its end began.
     #[serde(default)]
     pub ending_at: Option<Timestamp>,
-    /// For people.
+    /// Status message for people.
     pub message: String,
     /// Revision that last changed it.
     pub revision: u64,
 }
 
 impl Lease {
-    /// Whether its capacity on the donor is taken: until the donor reported its side clean.
+    /// Whether it occupies capacity on the donor: until the donor reports clean.
     #[must_use]
     pub fn occupies(&self) -> bool {
         self.donor_side != SideState::Clean && self.state != LeaseState::Ended
     }
 
-    /// When it ends by itself or is ended, if nothing changes; `None` while nothing is set for it.
+    /// Its next deadline, at which it ends by itself; `None` if it has none.
     #[must_use]
     pub fn due(&self) -> Option<Timestamp> {
         match self.state {
@@ -175,7 +175,7 @@ impl Lease {
         }
     }
 
-    /// As it counts against policy limits.
+    /// The lease as policy limits count it.
     #[must_use]
     pub fn as_use(&self) -> comity_policy::LeaseUse<'_> {
         comity_policy::LeaseUse {

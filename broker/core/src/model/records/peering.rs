@@ -1,4 +1,4 @@
-//! Peerings and their legal moves.
+//! Peerings and their legal transitions.
 
 use std::collections::BTreeSet;
 
@@ -8,30 +8,30 @@ use crate::model::id::{ClusterId, LeaseId};
 use crate::model::keys::{KeyBundle, Side};
 use crate::model::time::Timestamp;
 
-/// Where a peering stands.
+/// State of a peering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PeeringState {
-    /// Both sides are asked for their keys.
+    /// Waits for both sides' keys.
     Proposed,
-    /// One side's keys are here.
+    /// One side has sent its keys.
     Keys,
-    /// Both keys are here; the pre-shared key travels and is proved.
+    /// Both sides have sent their keys; the pre-shared key is exchanged and proved.
     Authenticating,
     /// Tunnels are coming up.
     Establishing,
-    /// Both sides saw the tunnel's handshake.
+    /// Both sides have seen the tunnel's handshake.
     Established,
     /// Idle for too long.
     Draining,
-    /// Nothing is left.
+    /// Everything is removed.
     Closed,
-    /// A step failed; tried again with fresh keys at `retry_at`.
+    /// A step failed; retried with fresh keys at `retry_at`.
     Failed,
 }
 
 impl PeeringState {
-    /// The table of legal moves.
+    /// The table of legal transitions.
     #[must_use]
     pub fn may_become(self, next: Self) -> bool {
         use PeeringState::{Authenticating, Closed, Draining, Established, Establishing, Failed, Keys, Proposed};
@@ -47,13 +47,13 @@ impl PeeringState {
         )
     }
 
-    /// Whether a new lease may run over it.
+    /// Whether it accepts new leases.
     #[must_use]
     pub fn accepts_leases(self) -> bool {
         !matches!(self, Self::Draining | Self::Closed)
     }
 
-    /// Whether a step is under way that has a deadline.
+    /// Whether a step with a deadline is in progress.
     #[must_use]
     pub fn is_handshaking(self) -> bool {
         matches!(self, Self::Proposed | Self::Keys | Self::Authenticating | Self::Establishing)
@@ -63,35 +63,35 @@ impl PeeringState {
 /// The trust and network relation between one origin and one donor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peering {
-    /// Borrows.
+    /// The borrower.
     pub origin: ClusterId,
-    /// Lends.
+    /// The lender.
     pub donor: ClusterId,
-    /// Where it stands.
+    /// Its state.
     pub state: PeeringState,
-    /// Counts handshakes, from 1.
+    /// Number of the current handshake, from 1.
     pub epoch: u32,
-    /// When the current step must be done.
+    /// Deadline of the current step.
     pub deadline: Option<Timestamp>,
-    /// When a failed handshake is tried again.
+    /// When to retry a failed handshake.
     pub retry_at: Option<Timestamp>,
-    /// Failures in a row, for the pause before the next try.
+    /// Consecutive failures, which determine the pause before the next retry.
     pub failures: u32,
     /// The origin's keys of this epoch.
     pub origin_keys: Option<KeyBundle>,
     /// The donor's keys of this epoch.
     pub donor_keys: Option<KeyBundle>,
-    /// Sides that reported the tunnel to stand in this epoch.
+    /// Sides that reported the tunnel up in this epoch.
     pub established: BTreeSet<Side>,
-    /// Sides that reported everything taken down.
+    /// Sides that reported everything removed.
     pub closed: BTreeSet<Side>,
-    /// Leases that run over it and are not ended.
+    /// Leases that use it and have not ended.
     pub leases: BTreeSet<LeaseId>,
-    /// Since when no lease runs over it.
+    /// Since when no lease uses it.
     pub idle_since: Option<Timestamp>,
-    /// Round-trip time in microseconds as the origin saw it; zero if unknown.
+    /// Round-trip time in microseconds as measured by the origin; zero if unknown.
     pub rtt_us: u64,
-    /// For people.
+    /// Status message for people.
     pub message: String,
     /// Revision that last changed it.
     pub revision: u64,

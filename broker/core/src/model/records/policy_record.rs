@@ -1,4 +1,4 @@
-//! The policy bundle in force, as it is replicated: its sources, compiled again on each replica.
+//! The policy bundle in force. The state replicates its sources, and each replica compiles them.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::time::Timestamp;
 
-/// The bundle in force. Equal sources compile to equal bundles, so only the sources are stored.
+/// The bundle in force. Equal sources compile to equal bundles, so the state stores only the sources.
 #[derive(Clone, Debug)]
 pub struct PolicyRecord {
     /// Compiled documents.
     pub bundle: Arc<Bundle>,
-    /// What they were compiled from.
+    /// Their sources.
     pub source: BundleSource,
     /// When it was applied.
     pub applied_at: Timestamp,
-    /// SPIFFE id of who applied it.
+    /// SPIFFE id of the person or program that applied it.
     pub applied_by: String,
 }
 

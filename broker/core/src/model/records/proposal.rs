@@ -1,4 +1,4 @@
-//! Proposals of the scheduler.
+//! Placements and reclaims that the scheduler proposes.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,47 +10,47 @@ use crate::model::reclaim::ReclaimReason;
 /// One placement of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProposedPlacement {
-    /// Request it is for.
+    /// The request it serves.
     pub request: RequestId,
-    /// Where.
+    /// The placement, or the first part of a gang.
     pub placement: Placement,
-    /// Where else: of a gang that lies on several donors, its parts at the others. All of them are made, or none.
+    /// Further parts of a gang, at other donors. Apply creates all parts or none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more: Vec<Placement>,
-    /// What it is for.
+    /// Its purpose.
     #[serde(default)]
     pub aim: Aim,
-    /// Whether it waited so long that it was served before its turn.
+    /// Whether the request is overdue and jumped the queue.
     #[serde(default)]
     pub overdue: bool,
 }
 
-/// What a placement is for.
+/// Purpose of a placement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Aim {
-    /// A request that waits; or, as before format 5, one whose lease is being reclaimed.
+    /// Starts a waiting request. Before format 5, also replaces a lease under reclaim.
     #[default]
     Serve,
-    /// A new place for this lease, which is being reclaimed.
+    /// Replaces this lease, which is under reclaim.
     Replace(LeaseId),
-    /// More members for a gang that runs.
+    /// Adds members to a running gang.
     Join,
 }
 
 impl ProposedPlacement {
-    /// All of a request in one place, in its turn.
+    /// Serves a whole request at one donor, in queue order.
     #[must_use]
     pub fn alone(request: RequestId, placement: Placement) -> Self {
         Self { request, placement, more: Vec::new(), aim: Aim::Serve, overdue: false }
     }
 
-    /// All of its parts.
+    /// All parts of the placement.
     pub fn parts(&self) -> impl Iterator<Item = &Placement> {
         std::iter::once(&self.placement).chain(&self.more)
     }
 
-    /// What it takes in all.
+    /// Total capacity that it takes.
     #[must_use]
     pub fn amounts(&self) -> Amounts {
         self.parts().map(Amounts::of).fold(Amounts::default(), Amounts::plus)
@@ -60,8 +60,8 @@ impl ProposedPlacement {
 /// A lease to reclaim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProposedReclaim {
-    /// Which one.
+    /// The lease.
     pub lease: LeaseId,
-    /// Why.
+    /// The reason.
     pub reason: ReclaimReason,
 }

@@ -1,18 +1,18 @@
-//! Leases that are being reclaimed: why, until when, and what a request says about that.
+//! Reclaims: why, until when, and how the request continues.
 //!
 //! ```text
 //! active ─▶ reclaiming ─▶ ending(reclaimed | preempted | donor-lost) ─▶ ended
-//!    ▲          │  at the deadline, or as soon as the origin says that its work is saved
-//!    └──────────┘  the reason has gone away
+//!    ▲          │  at the deadline, or once the origin reports that its work is saved
+//!    └──────────┘  reclaim cancelled: the reason is gone
 //! ```
 //!
-//! A lease whose device or node is gone ends at once (device-lost, node-lost): nothing of it runs any more.
+//! A lease whose device or node is gone ends at once (device-lost, node-lost), because its work has already stopped.
 //!
-//! A lease that is being reclaimed stays in force until its deadline. Meanwhile its request is placed once more, as if
-//! it waited: the new lease says which one it replaces (`moved_from`), has a fencing token and a handshake of its own,
-//! and takes over the request when the old one ends. If it is being reclaimed itself before that, it is replaced in
-//! turn. So what moves is the request, by its id; to agents, a lease is one placement under one id and token from
-//! beginning to end, and none of them ever sees a lease change its donor.
+//! A lease under reclaim stays in force until its deadline. Meanwhile the scheduler places its request again, as if it
+//! were waiting. The new lease names the one it replaces (`moved_from`), has its own fencing token and handshake, and
+//! takes over the request when the old lease ends. If the new lease is itself reclaimed before that, another lease
+//! replaces it in turn. So the request moves and keeps its id. To agents, a lease is one placement under one id and
+//! token from beginning to end; no lease ever changes its donor.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,45 +25,45 @@ use crate::model::time::{Millis, Timestamp};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReclaimReason {
-    /// Local work of the donor takes more than what is lent leaves it, or its reserve is not kept free.
+    /// The donor's local work needs capacity that is lent, or the donor's reserve is not free.
     LocalNeed,
-    /// The policy in force, or what it says since a date has passed, does not allow such a lease any more.
+    /// The policy in force no longer allows the lease, perhaps because one of its dates has passed.
     PolicyChanged {
         /// The code of the denial, as in "agreement-ended".
         code: String,
     },
-    /// A request of higher priority needs its place.
+    /// A request of higher priority needs the capacity.
     Preempted {
-        /// Which one.
+        /// The request of higher priority.
         by: RequestId,
     },
-    /// A request that fits nowhere fits if this lease moves, and there is another place for it.
+    /// A blocked request fits if this lease moves, and the lease has another place to go.
     Repair {
-        /// Which one.
+        /// The blocked request.
         by: RequestId,
     },
-    /// A device of it failed.
+    /// One of its devices failed.
     DeviceFailed {
         /// Its node.
         node: NodeId,
-        /// Its number there.
+        /// The device's index on the node.
         device: u32,
-        /// How bad it is.
+        /// The fault's severity.
         class: FaultClass,
     },
-    /// A node of it failed.
+    /// One of its nodes failed.
     NodeFailed {
-        /// Which one.
+        /// The failed node.
         node: NodeId,
-        /// Whether its cluster has it no more; else it does not answer, or failed too often lately.
+        /// Whether the node has left the cluster. Otherwise it is not ready, or failed too often lately.
         gone: bool,
     },
-    /// Nothing was heard of its donor for so long that it is given up.
+    /// Its donor was silent for too long.
     DonorSilent,
 }
 
 impl ReclaimReason {
-    /// The word for it in the API and in messages.
+    /// Its name in the API and in messages.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -77,7 +77,7 @@ impl ReclaimReason {
         }
     }
 
-    /// The request that waits for the place, if it is being reclaimed for one.
+    /// The request that waits for the capacity, if any.
     #[must_use]
     pub fn for_request(&self) -> Option<RequestId> {
         match self {
@@ -90,19 +90,19 @@ impl ReclaimReason {
         }
     }
 
-    /// Whether the place of a lease has failed, rather than that somebody wants it.
+    /// Whether a failure caused the reclaim, not demand for the capacity.
     #[must_use]
     pub fn is_failure(&self) -> bool {
         matches!(self, Self::DeviceFailed { .. } | Self::NodeFailed { .. } | Self::DonorSilent)
     }
 
-    /// Whether what ran there has ended already, so that no notice would help.
+    /// Whether the work has already stopped, so that notice is pointless.
     #[must_use]
     pub fn leaves_no_time(&self) -> bool {
         matches!(self, Self::DeviceFailed { class: FaultClass::Lost, .. } | Self::NodeFailed { gone: true, .. })
     }
 
-    /// How a lease ends for it at once: one that leaves no time, or one that is not in force yet.
+    /// End reason of a lease that ends at once: its work has stopped, or it is not in force yet.
     #[must_use]
     pub fn ends_at_once(&self) -> EndReason {
         match self {
@@ -137,21 +137,21 @@ impl std::fmt::Display for ReclaimReason {
     }
 }
 
-/// A reclaim.
+/// A reclaim in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reclaim {
-    /// Why.
+    /// The reason.
     pub reason: ReclaimReason,
-    /// When notice was given.
+    /// When the notice began.
     pub since: Timestamp,
-    /// Notice given: at least what policy and, for a preemption, the request itself ask for.
+    /// Length of the notice: at least what policy and, for a preemption, the request require.
     pub grace: Millis,
-    /// When the lease ends, unless its work is saved before or the reason goes away.
+    /// When the lease ends, unless its work is saved earlier or the reclaim is cancelled.
     pub deadline: Timestamp,
 }
 
 impl Reclaim {
-    /// How a lease ends that is not spared.
+    /// End reason of the lease, unless the reclaim is cancelled.
     #[must_use]
     pub fn end_reason(&self) -> EndReason {
         match &self.reason {

@@ -1,4 +1,4 @@
-//! Answers to commands, and what they changed.
+//! Replies to commands, and the resulting changes.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,11 +14,11 @@ pub enum Actor {
     User(String),
     /// A cluster's agent.
     Cluster(ClusterId),
-    /// A leader task of broker `id`.
+    /// A leader task of the broker with this number.
     Leader(u64),
 }
 
-/// Makes a repeated call harmless.
+/// Identifies a call, so that repeating it is harmless.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Idempotency {
     /// SPIFFE id of the caller.
@@ -29,57 +29,57 @@ pub struct Idempotency {
     pub body_sha256: String,
 }
 
-/// What a command that was carried out gives back.
+/// Result of a successful command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReplyBody {
-    /// Nothing to say.
+    /// No further result.
     Done,
-    /// A request was made or changed.
+    /// A request was created or changed.
     Request(RequestId),
     /// A lease was changed.
     Lease(LeaseId),
-    /// A bundle was looked at; `changed` is false if it was in force already.
+    /// A bundle was applied; `changed` is false if it was already in force.
     Policy {
-        /// Whether it is new.
+        /// Whether the bundle is new.
         changed: bool,
     },
     /// A join token was recorded.
     Invited {
-        /// When it ends.
+        /// When the token expires.
         expires_at: Timestamp,
     },
-    /// Placements were checked one by one.
+    /// Placements were checked individually.
     Placed {
-        /// Leases made.
+        /// New leases.
         leases: Vec<LeaseId>,
-        /// Placements that did not fit any more.
+        /// Placements that are no longer valid.
         refused: Vec<(RequestId, Refusal)>,
     },
-    /// Calls back were checked one by one.
+    /// Reclaims were checked individually.
     Reclaimed {
-        /// Leases reclaimed.
+        /// Leases now under reclaim.
         leases: Vec<LeaseId>,
-        /// Leases that stay after all.
+        /// Leases whose reclaim was cancelled.
         spared: Vec<LeaseId>,
-        /// What was not right any more.
+        /// Reclaims that are no longer valid.
         refused: Vec<(LeaseId, Refusal)>,
     },
-    /// Things fell due.
+    /// Deadlines were handled.
     Expired {
-        /// How many.
+        /// Number of objects changed.
         moved: u32,
     },
 }
 
-/// Answer to a command.
+/// Reply to a command.
 pub type Reply = Result<ReplyBody, Refusal>;
 
-/// What changed; the objects themselves are in the state.
+/// A changed object. The state contains the object itself.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
-    /// A cluster, its offer or liveness.
+    /// A cluster, its offer or its liveness.
     Cluster(ClusterId),
     /// A request.
     Request(RequestId),
@@ -89,7 +89,7 @@ pub enum Change {
     Peering(PeeringId),
     /// Envelopes for a cluster.
     Envelopes(ClusterId),
-    /// A join token for a cluster: made or expired.
+    /// A join token for a cluster: created or expired.
     Invite(ClusterId),
     /// The policy bundle.
     Policy,
@@ -98,10 +98,10 @@ pub enum Change {
 /// Outcome of applying one entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
-    /// For whoever proposed it.
+    /// The reply to the proposer.
     pub reply: Reply,
-    /// Revision after it.
+    /// The revision after the entry.
     pub revision: u64,
-    /// What changed, sorted, without repetitions; empty if nothing did.
+    /// Changed objects, sorted and without duplicates; empty if nothing changed.
     pub changes: Vec<Change>,
 }

@@ -1,4 +1,4 @@
-//! Offloading requests and their legal moves.
+//! Offloading requests and their legal transitions.
 
 use std::collections::BTreeSet;
 
@@ -8,24 +8,24 @@ use crate::model::demand::RequestSpec;
 use crate::model::id::{ClusterId, LeaseId};
 use crate::model::time::Timestamp;
 
-/// Where a request stands.
+/// State of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RequestState {
-    /// Waits for a donor.
+    /// Waits for capacity.
     Queued,
-    /// Has a lease that is not ended.
+    /// Has a lease that has not ended.
     Matched,
     /// Its lease ended as planned.
     Completed,
-    /// Its owner took it back.
+    /// Its owner cancelled it.
     Cancelled,
-    /// It could not be served.
+    /// It cannot be served.
     Failed,
 }
 
 impl RequestState {
-    /// The table of legal moves.
+    /// The table of legal transitions.
     #[must_use]
     pub fn may_become(self, next: Self) -> bool {
         use RequestState::{Cancelled, Completed, Failed, Matched, Queued};
@@ -35,7 +35,7 @@ impl RequestState {
         )
     }
 
-    /// Whether nothing more will happen to it.
+    /// Whether it can no longer change.
     #[must_use]
     pub fn is_final(self) -> bool {
         matches!(self, Self::Completed | Self::Cancelled | Self::Failed)
@@ -45,50 +45,50 @@ impl RequestState {
 /// An offloading request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// What is asked for, with defaults filled in.
+    /// The demand, with defaults filled in.
     pub spec: RequestSpec,
-    /// Where it stands.
+    /// Its state.
     pub state: RequestState,
     /// Its current or last lease.
     pub lease: Option<LeaseId>,
-    /// Further leases of a gang, besides `lease`: at other donors, or members that came later.
+    /// Further leases of a gang besides `lease`: at other donors, or for members that joined later.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub parts: BTreeSet<LeaseId>,
     /// When it was submitted.
     pub submitted_at: Timestamp,
-    /// SPIFFE id of who submitted it.
+    /// SPIFFE id of the submitter.
     pub submitted_by: String,
-    /// W3C traceparent of its submission, so that what follows joins the same trace; empty if none.
+    /// W3C traceparent of its submission, so that later work joins the same trace; empty if none.
     pub traceparent: String,
     /// Placements tried so far.
     pub attempts: u32,
-    /// Donors that failed it; not tried again while others may serve.
+    /// Donors that failed it. The scheduler avoids them while others can serve it.
     pub failed_donors: BTreeSet<ClusterId>,
-    /// Whether its start window has not opened yet: it is not tried before.
+    /// Whether its start window has not opened yet.
     #[serde(default)]
     pub early: bool,
-    /// Donor at which leases were reclaimed for it, while it waits.
+    /// The donor that reclaimed leases for this request, while it waits.
     #[serde(default)]
     pub room_at: Option<ClusterId>,
-    /// For people.
+    /// Status message for people.
     pub message: String,
     /// Revision that last changed it.
     pub revision: u64,
 }
 
 impl Request {
-    /// Whether it may be placed.
+    /// Whether it waits and may be placed now.
     #[must_use]
     pub fn waits(&self) -> bool {
         self.state == RequestState::Queued && !self.early
     }
 
-    /// Its leases, the first one first; of a request that is not matched, its last one.
+    /// Its leases, the first one first; if it is not matched, its last lease.
     pub fn leases(&self) -> impl Iterator<Item = LeaseId> {
         self.lease.into_iter().chain(self.parts.iter().copied())
     }
 
-    /// Since when it waits: its submission, or when its start window opened.
+    /// Start of its wait: its submission, or the opening of its start window.
     #[must_use]
     pub fn waits_since(&self) -> Timestamp {
         self.spec.not_before.map_or(self.submitted_at, |opened| opened.max(self.submitted_at))

@@ -1,4 +1,4 @@
-//! Amounts of the resources that fairness looks at.
+//! Amounts of the resources that fair sharing counts.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,13 +17,13 @@ pub struct Amounts {
 }
 
 impl Amounts {
-    /// What a placement takes.
+    /// The amounts that a placement takes.
     #[must_use]
     pub fn of(placement: &Placement) -> Self {
         Self { gpu_milli: placement.milli(), cpu_milli: placement.cpu_milli(), memory_mib: placement.memory_mib() }
     }
 
-    /// What a request asks for, before it is known where.
+    /// The amounts that a request needs, before its placement is known.
     #[must_use]
     pub fn asked(spec: &RequestSpec) -> Self {
         let count = spec.least_shares();
@@ -34,27 +34,27 @@ impl Amounts {
         }
     }
 
-    /// Whether there is nothing.
+    /// Whether all amounts are zero.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Both together; stops at the largest number.
+    /// Sum of both; saturates.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
-        self.with(other, u64::saturating_add)
+        self.combine(other, u64::saturating_add)
     }
 
-    /// Without `other`; stops at zero.
+    /// Difference of both; saturates at zero.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
-        self.with(other, u64::saturating_sub)
+        self.combine(other, u64::saturating_sub)
     }
 
-    /// Resource by resource.
+    /// Combines each resource of both with `join`.
     #[must_use]
-    pub(crate) fn with(self, other: Self, join: impl Fn(u64, u64) -> u64) -> Self {
+    pub(crate) fn combine(self, other: Self, join: impl Fn(u64, u64) -> u64) -> Self {
         Self {
             gpu_milli: join(self.gpu_milli, other.gpu_milli),
             cpu_milli: join(self.cpu_milli, other.cpu_milli),

@@ -1,4 +1,4 @@
-//! Where data are: what a request wants near, what clusters hold, and how long it takes from one to another.
+//! Data locality: the datasets that requests need and clusters hold, and the transfer times between clusters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,49 +10,49 @@ use crate::model::limits::{
 };
 use crate::model::refusal::Refusal;
 
-/// What a line carries of which nobody says anything, in Mbit/s.
-pub const USUAL_MBITS: u64 = 1_000;
+/// Assumed bandwidth of a link without any information, in Mbit/s.
+pub const DEFAULT_MBITS: u64 = 1_000;
 
-/// Data that a request's work reads.
+/// A dataset that a request's work reads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataNeed {
-    /// Name of the dataset, as institutions agree on it.
+    /// Name of the dataset, shared by all institutions.
     pub dataset: String,
-    /// How much of it, in MiB.
+    /// Amount of data to read, in MiB.
     pub mib: u64,
 }
 
-/// What a cluster holds, and how quickly it hands it on.
+/// Datasets that a cluster holds, and its bandwidth to other clusters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataSite {
     /// Datasets by name.
     pub datasets: BTreeSet<String>,
-    /// Mbit/s to others; 0: nobody says.
+    /// Mbit/s to other clusters; 0 if unknown.
     pub egress_mbits: u64,
-    /// Mbit/s to some others, where it is not that.
+    /// Mbit/s to particular clusters, which overrides `egress_mbits`.
     pub egress_mbits_to: BTreeMap<ClusterId, u64>,
-    /// Mbit/s that its agent saw arrive from others lately, through their tunnels.
+    /// Mbit/s that its agent recently measured from other clusters, through their tunnels.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub measured_mbits_from: BTreeMap<ClusterId, u64>,
 }
 
 impl DataSite {
-    /// Whether it says nothing.
+    /// Whether it contains no information.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Mbit/s to another cluster, above 0, as this one's operator says; `None`: not said.
+    /// Mbit/s to another cluster as declared by this cluster's operator, above 0; `None` if undeclared.
     #[must_use]
-    pub fn said_mbits_to(&self, other: &ClusterId) -> Option<u64> {
+    pub fn declared_mbits_to(&self, other: &ClusterId) -> Option<u64> {
         Some(self.egress_mbits_to.get(other).copied().unwrap_or(self.egress_mbits)).filter(|mbits| *mbits > 0)
     }
 
     /// Checks names and bounds.
     ///
     /// # Errors
-    /// With field, value and remedy.
+    /// Refuses with field, value and remedy.
     pub fn check(&self) -> Result<(), Refusal> {
         if self.datasets.len() > MAX_DATASETS_PER_SITE {
             return Err(Refusal::invalid(
@@ -78,17 +78,16 @@ impl DataSite {
     }
 }
 
-/// Mbit/s from one cluster to another, above 0; each with what it says of its data. What was seen to arrive is what the
-/// line carries at least: it wins over a smaller number that somebody wrote, and takes the place of a guess where
-/// nobody did.
+/// Mbit/s from one cluster to another, above 0. A measurement is a lower bound of the link's bandwidth, so it overrides
+/// a smaller declared number and replaces the default if none was declared.
 #[must_use]
 pub fn mbits_between(from: (&ClusterId, &DataSite), to: (&ClusterId, Option<&DataSite>)) -> u64 {
-    let said = from.1.said_mbits_to(to.0);
+    let declared = from.1.declared_mbits_to(to.0);
     let seen = to.1.and_then(|site| site.measured_mbits_from.get(from.0)).copied().filter(|mbits| *mbits > 0);
-    said.max(seen).unwrap_or(USUAL_MBITS)
+    declared.max(seen).unwrap_or(DEFAULT_MBITS)
 }
 
-/// Checks what a request wants near.
+/// Checks the datasets that a request names.
 pub(crate) fn check_needs(needs: &[DataNeed]) -> Result<(), Refusal> {
     if needs.len() > MAX_DATASETS_PER_REQUEST {
         return Err(Refusal::invalid(
@@ -124,14 +123,15 @@ fn check_name(name: &str, field: &str) -> Result<(), Refusal> {
             name.escape_debug(),
             "is not the name of a dataset",
             format!(
-                "use 1 to {MAX_DATASET_NAME_BYTES} letters, digits and -_./:@, as in imagenet-1k or doi:10.5281/zenodo.1"
+                "use 1 to {MAX_DATASET_NAME_BYTES} letters, digits and -_./:@, \
+                 as in imagenet-1k or doi:10.5281/zenodo.1"
             ),
         ));
     }
     Ok(())
 }
 
-/// Seconds, rounded down, that an amount takes over a line.
+/// Transfer time of an amount over a link in seconds, rounded down.
 #[must_use]
 pub fn seconds(mib: u64, mbits: u64) -> u64 {
     const BITS_PER_MIB: u128 = 8 << 20;
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn an_amount_takes_bits_over_bits_a_second() {
+    fn transfer_time_is_size_over_bandwidth() {
         // 150 GiB over 10 Gbit/s: 1,288 Gbit.
         assert_eq!(seconds(150 << 10, 10_000), 128);
         assert_eq!(seconds(0, 0), 0);
@@ -156,29 +156,29 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_has_a_usual_line() {
+    fn undeclared_links_have_the_default_bandwidth() {
         let (eos, atlas) = (cluster("eos"), cluster("atlas"));
         let home = cluster("home");
         let mut site = DataSite::default();
         let to = |site: &DataSite, other: &ClusterId| mbits_between((&home, site), (other, None));
-        assert_eq!((to(&site, &eos), site.is_empty()), (USUAL_MBITS, true));
+        assert_eq!((to(&site, &eos), site.is_empty()), (DEFAULT_MBITS, true));
         site.egress_mbits = 10_000;
         site.egress_mbits_to.insert(eos.clone(), 100_000);
         assert_eq!((to(&site, &eos), to(&site, &atlas)), (100_000, 10_000));
     }
 
     #[test]
-    fn what_was_seen_to_arrive_raises_what_is_said_and_takes_the_place_of_a_guess() {
+    fn measurements_raise_declared_and_default_bandwidth() {
         let (home, eos) = (cluster("home"), cluster("eos"));
-        let between = |said, seen| {
-            let from = DataSite { egress_mbits: said, ..DataSite::default() };
+        let between = |declared, seen| {
+            let from = DataSite { egress_mbits: declared, ..DataSite::default() };
             let to = DataSite { measured_mbits_from: BTreeMap::from([(home.clone(), seen)]), ..DataSite::default() };
             mbits_between((&home, &from), (&eos, Some(&to)))
         };
         assert_eq!(between(10_000, 40_000), 40_000);
         assert_eq!(between(10_000, 400), 10_000, "it may just not have had more to carry");
         assert_eq!((between(0, 400), between(0, 40_000)), (400, 40_000));
-        assert_eq!(between(0, 0), USUAL_MBITS);
+        assert_eq!(between(0, 0), DEFAULT_MBITS);
     }
 
     #[test]

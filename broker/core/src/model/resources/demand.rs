@@ -1,4 +1,4 @@
-//! What is asked for.
+//! The demand of a request.
 
 pub(crate) mod preemptible;
 pub(crate) mod topology;
@@ -17,38 +17,38 @@ use crate::model::time::{Millis, Timestamp};
 pub use preemptible::Preemptible;
 pub use topology::{Members, Numa, NvLink, Topology};
 
-/// How much of one device.
+/// Share of one device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Share {
-    /// All of it.
+    /// The whole device.
     Whole,
     /// Thousandths, 50 to 1000.
     Milli(u32),
-    /// A MIG profile by its reported name.
+    /// A MIG profile, by the name that the device reports.
     MigProfile(String),
     /// Device memory in MiB.
     MemoryMib(u64),
 }
 
-/// Which devices: those of a class, or those a CEL expression selects.
+/// The acceptable devices: those of a class, or those that a CEL expression selects.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceChoice {
     /// A GPU class of the policy bundle.
     Class(ClassName),
-    /// CEL over `device`.
+    /// A CEL expression over `device`.
     Selector(String),
 }
 
-/// What GPUs.
+/// The GPUs that a request needs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GpuDemand {
-    /// Which devices.
+    /// The acceptable devices.
     pub devices: DeviceChoice,
-    /// How much of each.
+    /// Share of each device.
     pub share: Share,
-    /// How many such shares.
+    /// Number of shares.
     pub count: u32,
     /// CPU per share, in thousandths of a core.
     pub cpu_milli_per_gpu: u64,
@@ -56,11 +56,11 @@ pub struct GpuDemand {
     pub memory_mib_per_gpu: u64,
 }
 
-/// How a lease reaches the origin.
+/// How the origin accesses a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Delivery {
-    /// A scoped namespace on the donor. All there was before formats 2 of log and snapshot, which name it.
+    /// A scoped namespace on the donor. The only kind before format 2 of the log and of snapshots.
     #[default]
     Namespace,
     /// A virtual node in the origin's cluster: pods scheduled on it run on the donor.
@@ -68,7 +68,7 @@ pub enum Delivery {
 }
 
 impl Delivery {
-    /// The word that policy has for it.
+    /// Policy's name for it.
     #[must_use]
     pub fn kind(self) -> comity_policy::DeliveryKind {
         match self {
@@ -84,55 +84,55 @@ impl std::fmt::Display for Delivery {
     }
 }
 
-/// An offloading request as asked for, checked.
+/// A checked offloading request, as submitted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestSpec {
-    /// Tenant that asks.
+    /// The requesting tenant.
     pub tenant: TenantId,
-    /// Cluster the workload comes from.
+    /// The cluster that the workload comes from.
     pub origin: ClusterId,
-    /// What GPUs.
+    /// The GPUs, per member if `members` is set.
     pub gpus: GpuDemand,
-    /// How they lie together.
+    /// Their topology.
     pub topology: Topology,
-    /// As how many members, each with `gpus`; `None`: `gpus` is all there is, and may lie on several nodes.
+    /// The gang's number of members, each with `gpus`. `None`: `gpus` is the whole demand and may lie on several nodes.
     #[serde(default)]
     pub members: Option<Members>,
-    /// Whether its members may lie on several donors, as one lease for each.
+    /// Whether its members may lie on several donors, with one lease per donor.
     #[serde(default)]
     pub spread_donors: bool,
-    /// What its work reads: a donor that has it, or has it soon, comes first.
+    /// Data that its work reads. The scheduler prefers donors that hold it or can fetch it soon.
     #[serde(default)]
     pub data: Vec<DataNeed>,
     /// Length of the lease; zero takes the federation's default.
     pub duration: Millis,
-    /// Donors that may serve it; empty: any.
+    /// Donors that may serve it; empty for any.
     pub allow_donors: Vec<ClusterId>,
-    /// Donors that must not.
+    /// Donors that must not serve it.
     pub deny_donors: Vec<ClusterId>,
-    /// How the lease reaches the origin.
+    /// How the origin accesses the lease.
     pub delivery: Delivery,
-    /// Namespace on the origin: for the kubeconfig Secret, or whose pods may run on the virtual node.
+    /// Namespace on the origin: gets the kubeconfig Secret, or holds the pods that may run on the virtual node.
     pub target_namespace: String,
     /// Free text.
     pub purpose: String,
-    /// Priority class; `None` takes the federation's default, if it has one.
+    /// Priority class; `None` takes the federation's default, if there is one.
     #[serde(default)]
     pub priority: Option<PriorityName>,
-    /// Not placed before this.
+    /// Earliest time to place it.
     #[serde(default)]
     pub not_before: Option<Timestamp>,
-    /// Placed by this, or not at all.
+    /// Latest time to place it.
     #[serde(default)]
     pub start_by: Option<Timestamp>,
-    /// Whether it may be preempted, and how; `None`: it may not.
+    /// Terms of its preemption; `None` if it may not be preempted.
     #[serde(default)]
     pub preemptible: Option<Preemptible>,
 }
 
 impl GpuDemand {
-    /// Thousandths of devices that this counts for in quotas before it is placed: exact for whole and milli shares;
-    /// MIG profiles and memory count by what they take of a device only once placed, and as one share each until then.
+    /// Thousandths of devices that quotas charge before the placement. Exact for whole and milli shares. MIG profiles
+    /// and memory shares count as one device each until placed, and by their actual share after that.
     #[must_use]
     pub fn nominal_milli(&self) -> u64 {
         let each = match &self.share {
@@ -143,11 +143,11 @@ impl GpuDemand {
         each.saturating_mul(u64::from(self.count))
     }
 
-    /// Thousandths of devices that it takes at least, wherever it is placed: exact for whole and milli shares. A MIG
-    /// profile takes a slot, of eight at most, for each compute slice; how much of a device an amount of memory is, the
-    /// device says.
+    /// Lower bound, in thousandths of devices, of what it takes wherever it is placed. Exact for whole and milli
+    /// shares. A MIG profile takes at least one of at most eight slots per compute slice. A memory share has no bound
+    /// before the device is known.
     #[must_use]
-    pub fn surely_milli(&self) -> u64 {
+    pub fn lower_bound_milli(&self) -> u64 {
         let each = match &self.share {
             Share::Whole => u64::from(WHOLE_MILLI),
             Share::Milli(milli) => u64::from(*milli),
@@ -163,37 +163,37 @@ impl GpuDemand {
 }
 
 impl RequestSpec {
-    /// Thousandths of devices that it starts with at least, as [`GpuDemand::nominal_milli`] counts them.
+    /// Thousandths of devices that it starts with at least, as counted by [`GpuDemand::nominal_milli`].
     #[must_use]
     pub fn nominal_milli(&self) -> u64 {
         self.gpus.nominal_milli().saturating_mul(u64::from(self.members.map_or(1, |members| members.min)))
     }
 
-    /// Thousandths of devices that it surely starts with, as [`GpuDemand::surely_milli`] counts them.
+    /// Thousandths of devices that it starts with at least, as counted by [`GpuDemand::lower_bound_milli`].
     #[must_use]
     pub fn least_milli(&self) -> u64 {
-        self.gpus.surely_milli().saturating_mul(u64::from(self.members.map_or(1, |members| members.min)))
+        self.gpus.lower_bound_milli().saturating_mul(u64::from(self.members.map_or(1, |members| members.min)))
     }
 
-    /// Thousandths of devices that all it may come to hold surely takes, counted so.
+    /// Thousandths of devices with all desired members, as counted by [`GpuDemand::lower_bound_milli`].
     #[must_use]
     pub fn most_milli(&self) -> u64 {
-        self.gpus.surely_milli().saturating_mul(u64::from(self.members.map_or(1, |members| members.desired)))
+        self.gpus.lower_bound_milli().saturating_mul(u64::from(self.members.map_or(1, |members| members.desired)))
     }
 
-    /// Shares without which it does not start.
+    /// Minimum number of shares to start.
     #[must_use]
     pub fn least_shares(&self) -> u64 {
         u64::from(self.gpus.count).saturating_mul(u64::from(self.members.map_or(1, |members| members.min)))
     }
 
-    /// Shares that it may come to hold.
+    /// Number of shares with all desired members.
     #[must_use]
     pub fn most_shares(&self) -> u64 {
         u64::from(self.gpus.count).saturating_mul(u64::from(self.members.map_or(1, |members| members.desired)))
     }
 
-    /// The same for so many of its members, at these donors; empty: at any that it allows.
+    /// The same request for `members`, limited to `donors`; empty for any donor that it allows.
     #[must_use]
     pub(crate) fn for_members(&self, members: Members, donors: Vec<ClusterId>) -> Self {
         let mut part = Self { members: self.members.map(|_| members), ..self.clone() };
@@ -204,13 +204,13 @@ impl RequestSpec {
         part
     }
 
-    /// Whether it lets this donor serve it.
+    /// Whether it allows this donor.
     #[must_use]
     pub fn allows(&self, donor: &ClusterId) -> bool {
         (self.allow_donors.is_empty() || self.allow_donors.contains(donor)) && !self.deny_donors.contains(donor)
     }
 
-    /// Only members are spread, and nothing that joins them reaches from donor to donor.
+    /// Only gangs may spread over donors, and nothing may connect their members across donors.
     fn check_spread(&self) -> Result<(), Refusal> {
         if !self.spread_donors {
             return Ok(());
@@ -231,7 +231,7 @@ impl RequestSpec {
         Ok(())
     }
 
-    /// Checks every bound; the refusal names field, value and remedy.
+    /// Checks every bound. The refusal names field, value and remedy.
     pub fn check(&self) -> Result<(), Refusal> {
         let gpus = &self.gpus;
         if gpus.count == 0 || gpus.count > MAX_SHARES_PER_REQUEST {

@@ -1,4 +1,4 @@
-//! What clusters have: devices, nodes, offers.
+//! The inventory of clusters: devices, nodes, offers.
 
 pub(crate) mod devices;
 pub(crate) mod fault;
@@ -29,7 +29,7 @@ pub use wiring::{DeviceWiring, NodeWiring, NumaAmounts, RdmaFunctions};
 pub enum Sharing {
     /// One tenant at a time.
     Exclusive,
-    /// Equal replicas in time.
+    /// Equal replicas by time-slicing.
     TimeSlicing {
         /// Replicas per device, 2 to 64.
         replicas: u32,
@@ -39,42 +39,42 @@ pub enum Sharing {
         /// Shares per device, 2 to 48.
         shares: u32,
     },
-    /// MIG instances as configured, by profile.
+    /// MIG instances by profile, as configured.
     Mig {
-        /// How many instances of each profile exist.
+        /// Number of instances per profile.
         instances: BTreeMap<String, u32>,
-        /// Where they are; `None`: not known, and they are lent by their number.
+        /// Positions of the instances; `None` if unknown, and then they are lent by count.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         layout: Option<MigLayout>,
     },
-    /// Any part of the device (HAMi, GaiaGPU).
+    /// Any fraction of the device (HAMi, GaiaGPU).
     Fractional {
         /// Smallest step in thousandths.
         step_milli: u32,
     },
 }
 
-/// Where the instances of a device are.
+/// Positions of a device's MIG instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct MigLayout {
-    /// Whether the donor cuts again what no instance in use holds, as leases need it.
+    /// Whether the donor repartitions slots that no used instance holds, as leases need them.
     pub repartition: bool,
-    /// Instances that exist, by first slot.
+    /// Existing instances, by first slot.
     #[serde(with = "layout::as_list")]
     pub instances: BTreeMap<u8, MigInstance>,
 }
 
-/// One instance that exists.
+/// An existing instance.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct MigInstance {
-    /// Profile, by its reported name.
+    /// Profile, by the name that the device reports.
     pub profile: String,
-    /// Whether local work holds it.
+    /// Whether local work uses it.
     pub local: bool,
 }
 
 impl MigLayout {
-    /// How many instances of each profile it has.
+    /// Number of instances per profile.
     #[must_use]
     pub fn counts(&self) -> BTreeMap<String, u32> {
         self.instances.values().fold(BTreeMap::new(), |mut counts, instance| {
@@ -85,7 +85,7 @@ impl MigLayout {
 }
 
 impl Sharing {
-    /// The word policy selectors see as `device.sharing`.
+    /// The value that policy selectors see as `device.sharing`.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -113,60 +113,60 @@ pub struct Device {
     pub driver_version: String,
     /// How it may be shared.
     pub sharing: Sharing,
-    /// Whether it may be given out.
+    /// Whether it may be lent.
     pub healthy: bool,
-    /// What is wrong with it, if anything is known to be.
+    /// Its fault, if one is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
-    /// Thousandths that local work takes; what Comity lent is not in it.
+    /// Thousandths in local use, not counting Comity's leases.
     pub local_use_milli: u32,
-    /// Kubernetes resource name it is counted by, as in "nvidia.com/gpu".
+    /// Name of the Kubernetes resource that counts it, as in "nvidia.com/gpu".
     pub resource_name: String,
-    /// Where it sits in its node.
+    /// Its position in the node.
     #[serde(default)]
     pub wiring: DeviceWiring,
 }
 
-/// One node of an offer. Devices are numbered by their place in the list.
+/// One node of an offer. A device's index is its position in the list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     /// Allocatable CPU in thousandths of a core.
     pub cpu_milli: u64,
     /// Allocatable main memory in MiB.
     pub memory_mib: u64,
-    /// CPU that local work requests, in thousandths of a core.
+    /// CPU requested by local work, in thousandths of a core.
     pub local_cpu_milli: u64,
-    /// Main memory that local work requests, in MiB.
+    /// Main memory requested by local work, in MiB.
     pub local_memory_mib: u64,
     /// Devices by index.
     pub devices: Devices,
-    /// False: nothing new is placed here.
+    /// Whether new leases may be placed here.
     pub schedulable: bool,
-    /// False: it does not answer, and what runs on it may have stopped; then nothing new is placed here either.
+    /// Whether the node responds. If not, its work may have stopped, and nothing new is placed here.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub ready: bool,
-    /// How its parts are joined.
+    /// How its parts are connected.
     #[serde(default)]
     pub wiring: NodeWiring,
 }
 
-/// Nodes by id: a sorted array, for offers have up to ten thousand of them and are seldom changed.
+/// Nodes by id. A sorted array, because offers have up to 10,000 nodes and seldom change.
 pub type NodeMap = LiteMap<NodeId, Node>;
 
-/// What one cluster advertises.
+/// The capacity that one cluster advertises.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Strictly increasing per cluster.
     pub generation: u64,
     /// Nodes by id.
     pub nodes: NodeMap,
-    /// How the cluster can deliver leases now; never empty.
+    /// Deliveries that the cluster supports now; never empty.
     pub deliveries: BTreeSet<Delivery>,
-    /// What data it holds.
+    /// Datasets that it holds.
     pub data: DataSite,
 }
 
-/// What a cluster can deliver that does not say: its agent knows nothing else.
+/// Deliveries of a cluster whose agent reports none: such an agent supports namespaces only.
 #[must_use]
 pub fn namespace_alone() -> BTreeSet<Delivery> {
     BTreeSet::from([Delivery::Namespace])
@@ -181,8 +181,8 @@ const fn is_yes(value: &bool) -> bool {
     *value
 }
 
-/// The brand that NVML would report, read from the product's name: offers carry no brand of their own, and policy
-/// tells consumer cards from data-centre ones by it. Names without one of these words are of the plain brand.
+/// The brand that NVML would report, derived from the product name: offers contain no brand, and policy needs it to
+/// tell consumer cards from data-centre cards. Names without a known word get the plain brand.
 fn brand(product_name: &str) -> &'static str {
     const BRANDS: [(&str, &str); 6] = [
         ("GeForce", "GeForce"),
@@ -196,7 +196,7 @@ fn brand(product_name: &str) -> &'static str {
 }
 
 impl Offer {
-    /// Checks the bounds that every offer keeps. `cluster` is named in the refusal.
+    /// Checks all bounds of the offer. The refusal names `cluster`.
     pub fn check(&self, cluster: &ClusterId) -> Result<(), Refusal> {
         if self.generation == 0 {
             return Err(Refusal::invalid("offer.generation", 0, "is not a generation", "count from 1"));
@@ -218,7 +218,7 @@ impl Offer {
     }
 }
 
-/// Checks that a cluster may offer so many nodes.
+/// Checks the number of nodes in an offer.
 pub(crate) fn check_node_count(nodes: usize, cluster: &ClusterId) -> Result<(), Refusal> {
     if nodes > MAX_NODES_PER_OFFER {
         return Err(Refusal::invalid(
@@ -268,7 +268,7 @@ impl Node {
 }
 
 impl Device {
-    /// What policy selectors see of it.
+    /// The attributes that policy selectors see.
     #[must_use]
     pub fn facts(&self) -> comity_policy::DeviceFacts {
         comity_policy::DeviceFacts {
@@ -283,7 +283,7 @@ impl Device {
         }
     }
 
-    /// Whether nothing but use, health and wiring tells them apart.
+    /// Whether the two differ only in use, health and wiring.
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         self.product_name == other.product_name
@@ -295,13 +295,13 @@ impl Device {
             && self.resource_name == other.resource_name
     }
 
-    /// The board it is, as MIG cuts it; `None` if its geometry is not known.
+    /// The device's MIG board; `None` if its geometry is unknown.
     #[must_use]
     pub fn board(&self) -> Option<Board> {
         Board::of(&self.product_name, self.memory_mib)
     }
 
-    /// The same device with nothing of it in local use, and healthy.
+    /// The same device, healthy and without local use.
     #[must_use]
     pub fn idle(&self) -> Self {
         let mut idle = Self { local_use_milli: 0, healthy: true, fault: None, ..self.clone() };
@@ -358,7 +358,7 @@ impl Device {
                 if let Some(layout) = layout {
                     layout::check(self, instances, layout, &format!("{field}.sharing.mig"))?;
                 }
-                // A device that is cut as leases need it may have none yet.
+                // A device with on-demand partitioning may have no instances yet.
                 let least = u32::from(!layout.as_ref().is_some_and(|layout| layout.repartition));
                 ("instances", instances.values().copied().fold(0, u32::saturating_add), least, 8)
             }
@@ -380,7 +380,7 @@ mod tests {
     use super::brand;
 
     #[test]
-    fn consumer_cards_are_told_from_data_centre_ones() {
+    fn brands_separate_consumer_from_data_centre_cards() {
         assert_eq!(brand("NVIDIA-GeForce-RTX-4090"), "GeForce");
         assert_eq!(brand("NVIDIA RTX A6000"), "NvidiaRTX");
         assert_eq!(brand("Tesla-T4"), "Tesla");

@@ -1,14 +1,14 @@
-//! The geometry of MIG: which instances a board can be cut into, and where each may lie.
+//! MIG geometry: the instances that a board can be partitioned into, and where each may lie.
 //!
-//! A board has memory slots on an axis; an instance of a profile takes some that follow one another and may begin only
-//! at certain ones. What does not overlap there, and keeps to the one media extension a device has, can exist together:
-//! compute slices follow. Names of profiles are computed from a board's memory, so "1g.10gb" is one thing on an A100 of
-//! 40 GB and another on one of 80 GB; only together with the board does a name say what is meant.
+//! A board has a row of memory slots. An instance takes a contiguous run of slots and may start only at certain ones.
+//! Instances can coexist if they do not overlap and at most one has the device's media extension; compute slices never
+//! add a constraint. Profile names depend on a board's memory: "1g.10gb" means different instances on an A100 of 40 GB
+//! and on one of 80 GB, so a name has a meaning only together with the board.
 //!
 //! - [`Slots`]: a set of slots of one device
-//! - [`Board`], [`Shape`]: tables, and names
-//! - [`InUse`]: what of one device is taken
-//! - [`StateValues`]: how much of the work that is expected a device in some state still serves
+//! - [`Board`], [`Shape`]: geometry tables and profile names
+//! - [`InUse`]: the used part of one device
+//! - [`StateValues`]: how much of the expected work a device in a given state can still serve
 //! - [`fit_together`]: whether several instances fit on several devices
 //!
 //! Source: NVIDIA MIG User Guide, "Supported MIG Profiles"; `nvidia-smi mig -lgip` and `-lgipp`.
@@ -25,7 +25,7 @@ pub use in_use::InUse;
 pub use slots::Slots;
 pub use state_values::{StateValues, Weights};
 
-/// States that a device can be in: all that instances in use can leave behind.
+/// All states that used instances can leave a device in.
 #[cfg(test)]
 fn states(board: Board) -> std::collections::BTreeSet<InUse> {
     let (mut all, mut open) = (std::collections::BTreeSet::new(), std::collections::BTreeSet::from([InUse::default()]));

@@ -1,5 +1,5 @@
-//! What one side of a peering tells the other of its network, so that virtual nodes can be reached. It travels in the
-//! signed key bundle: the broker checks its form and cannot alter it.
+//! Network details that the two sides of a peering exchange for virtual nodes. They travel in the signed key bundle:
+//! the broker checks their form and cannot alter them.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -9,29 +9,28 @@ use crate::model::id::is_dns_label;
 use crate::model::limits::{MAX_ENDPOINT_BYTES, MAX_LIQO_VERSION_BYTES, MAX_POD_CIDRS};
 use crate::model::refusal::Refusal;
 
-/// Shortest prefix of a range: no cluster's pods fill more than a tenth of the private addresses.
+/// Shortest allowed prefix: no cluster's pods fill more than a tenth of the private addresses.
 const SHORTEST_PREFIX: u8 = 8;
 
 /// One cluster's network.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterNetwork {
-    /// Ranges of its pods' addresses, as written; each reads as a [`PodCidr`].
+    /// Address ranges of its pods, as text; each parses as a [`PodCidr`].
     pub pod_cidrs: Vec<String>,
-    /// "host:port" under which the API server's certificate names it; empty if it is not to be reached.
+    /// "host:port" by which the API server's certificate names it; empty if it is unreachable.
     pub api_server: String,
-    /// Cluster id of its Liqo; empty if it has none.
+    /// Cluster id of its Liqo; empty without Liqo.
     pub liqo_cluster_id: String,
-    /// Version of its Liqo; empty if it has none.
+    /// Version of its Liqo; empty without Liqo.
     pub liqo_version: String,
-    /// Whether its agent's fabric routes pods.
+    /// Whether its agent's fabric routes pod traffic.
     pub tun: bool,
-    /// Whether its pods reach others through the gateways of its Liqo. Left out where it is false, as brokers of before
-    /// write it.
+    /// Whether its pods reach other clusters through Liqo gateways. Omitted if false, as in earlier releases.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub liqo_network: bool,
 }
 
-/// A range of IPv4 addresses that pods can have.
+/// A range of IPv4 addresses for pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PodCidr {
     address: u32,
@@ -39,8 +38,8 @@ pub struct PodCidr {
 }
 
 impl PodCidr {
-    /// Parses "10.44.0.0/16": no host bits, a prefix of 8 to 32, nothing that pods cannot have. There is one way to
-    /// write each range, so that equal texts are equal ranges.
+    /// Parses "10.44.0.0/16": no host bits, a prefix of 8 to 32, and only addresses that pods can have. Each range has
+    /// exactly one text form.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (address, prefix) = text.split_once('/')?;
@@ -58,7 +57,7 @@ impl PodCidr {
         u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0)
     }
 
-    /// Whether the two have an address in common: then one lies within the other.
+    /// Whether the ranges overlap; one then contains the other.
     #[must_use]
     pub fn overlaps(self, other: Self) -> bool {
         let mask = self.mask() & other.mask();
@@ -67,7 +66,7 @@ impl PodCidr {
 }
 
 impl ClusterNetwork {
-    /// Checks form and bounds. Whether the ranges may be routed is for the agent that would route them.
+    /// Checks form and bounds. The agent that would route the ranges decides whether it may.
     pub fn check(&self) -> Result<(), Refusal> {
         self.check_pod_cidrs()?;
         let invalid = |name: &str, value: &str, why: &str, remedy: &str| {
@@ -134,7 +133,7 @@ fn is_host_port(text: &str) -> bool {
     }
 }
 
-/// Labels joined by dots; the last one is no number, so that a mistyped address is not taken for a name.
+/// A DNS name whose last label is not a number, so that a mistyped address does not pass as a name.
 fn is_dns_name(text: &str) -> bool {
     let last = text.rsplit('.').next().unwrap_or_default();
     text.split('.').all(is_dns_label) && !last.bytes().all(|byte| byte.is_ascii_digit())
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_ranges_are_no_ranges() {
+    fn bad_ranges_are_refused() {
         for cidr in [
             "",
             "10.44.0.0",
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn refusals_name_the_field() {
         let with = |change: fn(&mut ClusterNetwork)| {
             let mut network = good();
             change(&mut network);

@@ -1,4 +1,4 @@
-//! Where a request is put: the witness that it fits.
+//! Placements: the nodes and devices chosen for a request.
 
 use litemap::LiteMap;
 use serde::{Deserialize, Serialize};
@@ -7,20 +7,20 @@ use crate::model::id::{ClusterId, NodeId};
 use crate::model::inventory::NumaAmounts;
 use crate::model::mig::Slots;
 
-/// How much of one device a placement takes.
+/// The part of one device that a placement takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceShare {
     /// Thousandths of the device.
     pub milli: u32,
-    /// Shares of the request that this holds.
+    /// Number of the request's shares on this device.
     pub units: u32,
-    /// MIG slots that they are, where the donor says which there are.
+    /// MIG slots of the shares, if the donor reports slots.
     #[serde(default, skip_serializing_if = "Slots::is_empty")]
     pub slots: Slots,
 }
 
 impl DeviceShare {
-    /// First slots of the MIG instances that it is, lowest first; empty where slots are not known.
+    /// First slots of the MIG instances, lowest first; empty if slots are unknown.
     #[must_use]
     pub fn starts(&self) -> Vec<u8> {
         let size = self.slots.count().checked_div(self.units).and_then(|size| u8::try_from(size).ok());
@@ -28,16 +28,16 @@ impl DeviceShare {
     }
 }
 
-/// Virtual functions that a placement takes of one node.
+/// Virtual functions that a placement takes on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakenFunctions {
-    /// Kubernetes resource that counts them on the donor.
+    /// The Kubernetes resource that counts them on the donor.
     pub resource: String,
-    /// How many.
+    /// Number of functions.
     pub count: u32,
 }
 
-/// What a placement takes of one node.
+/// The part of one node that a placement takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodePlacement {
     /// Devices by index.
@@ -46,13 +46,13 @@ pub struct NodePlacement {
     pub cpu_milli: u64,
     /// Main memory in MiB.
     pub memory_mib: u64,
-    /// What of that each NUMA node gives, by its number; empty: it may come from any.
+    /// CPU and memory per NUMA node, by number; empty if any NUMA node will do.
     #[serde(default, skip_serializing_if = "LiteMap::is_empty")]
     pub numa: LiteMap<u32, NumaAmounts>,
-    /// Gbit/s of the node on an RDMA network, by its name.
+    /// RDMA bandwidth in Gbit/s, by network.
     #[serde(default, skip_serializing_if = "LiteMap::is_empty")]
     pub rdma_gbits: LiteMap<String, u32>,
-    /// Virtual functions that carry it, by the network's name; empty where it is not lent by functions.
+    /// Virtual functions that carry the bandwidth, by network; empty if the network is not lent by functions.
     #[serde(default, skip_serializing_if = "LiteMap::is_empty")]
     pub rdma_functions: LiteMap<String, TakenFunctions>,
 }
@@ -64,36 +64,36 @@ pub struct Placement {
     pub donor: ClusterId,
     /// Nodes by id.
     pub nodes: LiteMap<NodeId, NodePlacement>,
-    /// Generation of the offer it was made from.
+    /// Generation of the offer that it is based on.
     pub offer_generation: u64,
-    /// Kubernetes resource name the shares are counted by on the donor.
+    /// Name of the Kubernetes resource that counts the shares on the donor.
     pub resource_name: String,
-    /// How many of that resource the donor's quota must allow.
+    /// Amount of that resource for the donor's quota.
     pub resource_count: u64,
-    /// MIG profile, if that is what the shares are.
+    /// MIG profile, if the shares are MIG instances.
     pub profile: Option<String>,
 }
 
 impl Placement {
-    /// Thousandths of devices taken in all.
+    /// Thousandths of devices, in total.
     #[must_use]
     pub fn milli(&self) -> u64 {
         self.nodes.values().flat_map(|node| node.devices.values()).map(|share| u64::from(share.milli)).sum()
     }
 
-    /// Shares of the request held in all.
+    /// Number of the request's shares, in total.
     #[must_use]
     pub fn units(&self) -> u64 {
         self.nodes.values().flat_map(|node| node.devices.values()).map(|share| u64::from(share.units)).sum()
     }
 
-    /// CPU taken in all, in thousandths of a core.
+    /// CPU in total, in thousandths of a core.
     #[must_use]
     pub fn cpu_milli(&self) -> u64 {
         self.nodes.values().map(|node| node.cpu_milli).sum()
     }
 
-    /// Main memory taken in all, in MiB.
+    /// Main memory in total, in MiB.
     #[must_use]
     pub fn memory_mib(&self) -> u64 {
         self.nodes.values().map(|node| node.memory_mib).sum()

@@ -1,27 +1,27 @@
-//! What is asked for, without who asks: types of work, and how often each occurs.
+//! The work mix: types of work, regardless of the tenant, and their frequencies.
 
 use std::collections::BTreeMap;
 
 use crate::model::demand::{DeviceChoice, GpuDemand, Share, Topology};
 use crate::model::request::Request;
 
-/// What a request asks for, as far as placing it goes. Equal ones are one type of work.
+/// The part of a request's demand that affects its placement. Requests with equal parts are one type of work.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WorkType {
-    /// What GPUs; a count of zero is work of CPU and memory alone, which no request is.
+    /// GPU demand. A count of zero means CPU and memory only, which no request is.
     pub gpus: GpuDemand,
-    /// How they lie together.
+    /// Topology.
     pub topology: Topology,
 }
 
 impl WorkType {
-    /// What `request` asks for.
+    /// The type of work of `request`.
     #[must_use]
     pub fn of(request: &Request) -> Self {
         Self { gpus: request.spec.gpus.clone(), topology: request.spec.topology }
     }
 
-    /// Work of CPU (in thousandths of a core) and main memory (in MiB) alone.
+    /// Work that needs only CPU (in thousandths of a core) and main memory (in MiB).
     #[must_use]
     pub fn without_gpus(cpu_milli: u64, memory_mib: u64) -> Self {
         let gpus = GpuDemand {
@@ -35,7 +35,7 @@ impl WorkType {
     }
 }
 
-/// Requests that the state holds, ended ones that are kept among them, by type: what work is like lately.
+/// The frequencies of work types among all requests in the state, including ended ones: an estimate of recent work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkMix {
     types: BTreeMap<WorkType, u64>,
@@ -43,14 +43,14 @@ pub struct WorkMix {
 }
 
 impl WorkMix {
-    /// Counts `work` once more, or `times`.
+    /// Adds `times` occurrences of `work`.
     pub fn add(&mut self, work: WorkType, times: u64) {
         let count = self.types.entry(work).or_default();
         *count = count.saturating_add(times);
         self.all = self.all.saturating_add(times);
     }
 
-    /// Counts `work` once less.
+    /// Subtracts one occurrence of `work`.
     pub(crate) fn remove(&mut self, work: &WorkType) {
         if let Some(count) = self.types.get_mut(work) {
             *count = count.saturating_sub(1);
@@ -61,7 +61,7 @@ impl WorkMix {
         }
     }
 
-    /// Counts all work half as often; what came once is forgotten.
+    /// Halves all counts; drops work that occurred once.
     pub(crate) fn halve(&mut self) {
         self.types.retain(|_, count| {
             *count /= 2;
@@ -70,12 +70,12 @@ impl WorkMix {
         self.all = self.types.values().fold(0, |all, count| all.saturating_add(*count));
     }
 
-    /// Types and how often each occurs, in a fixed order.
+    /// Types and their counts, in a fixed order.
     pub fn types(&self) -> impl Iterator<Item = (&WorkType, u64)> {
         self.types.iter().map(|(work, count)| (work, *count))
     }
 
-    /// How much work is counted in all.
+    /// Total count.
     #[must_use]
     pub fn all(&self) -> u64 {
         self.all

@@ -1,6 +1,6 @@
 //! Cached costs of tasks on node states.
 
-use crate::collections::int_map::Index;
+use crate::collections::int_map::IntMap;
 use crate::collections::interner::Interner;
 use crate::scheduler::packing::gang_slots::{GANG_CLASSES, Gangs, SlotCounts};
 use crate::scheduler::packing::mix::Mix;
@@ -53,7 +53,7 @@ pub(crate) struct KnownAssignment {
 }
 
 /// Cached assignments of one task, by state.
-pub(crate) type KnownAssignments = Index<u32, KnownAssignment>;
+pub(crate) type KnownAssignments = IntMap<u32, KnownAssignment>;
 
 /// The task does not fit on the state.
 const DOES_NOT_FIT: u16 = u16::MAX;

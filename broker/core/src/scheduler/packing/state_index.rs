@@ -5,7 +5,7 @@ pub(crate) mod choose;
 use smallvec::SmallVec;
 
 use self::choose::Prices;
-use crate::collections::int_map::Index;
+use crate::collections::int_map::IntMap;
 use crate::collections::interner::Interner;
 use crate::scheduler::packing::assignments::LiveGroups;
 use crate::scheduler::packing::cost::{Costs, States};
@@ -66,7 +66,7 @@ pub struct StateIndex {
     donors: Vec<DonorNodes>,
     groups: Vec<NodeGroup>,
     /// Group numbers by donor and state.
-    group_numbers: Index<(u32, u32), u32>,
+    group_numbers: IntMap<(u32, u32), u32>,
     live: LiveGroups,
     /// Number of nodes.
     nodes: usize,

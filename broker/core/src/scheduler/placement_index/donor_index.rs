@@ -83,7 +83,7 @@ impl DonorIndex {
         let mut node_changes = std::mem::take(&mut self.planned);
         let all_known = recent.map(|(same_offer, recent)| {
             let mut known = recent.enumerate().map(|(at, change)| {
-                let node = self.names.number_of(&change.node)?;
+                let node = self.names.id_of(&change.node)?;
                 node_changes.push(NodeChange { node, source: ChangeSource::State, at, lent: change.lent });
                 Some(())
             });
@@ -161,7 +161,7 @@ impl DonorIndex {
         id: &NodeId,
     ) {
         let known = snapshot.cached_number(donor, id);
-        let Some(number) = known.or_else(|| self.names.number_of(id)) else { return };
+        let Some(number) = known.or_else(|| self.names.id_of(id)) else { return };
         self.refresh_free(snapshot, donor, all_nodes, number);
         let lent = snapshot.occupancy(donor, id).map(NodeOccupancy::fingerprint);
         self.planned.push(NodeChange { node: number, source: ChangeSource::Plan, at: self.planned.len(), lent });

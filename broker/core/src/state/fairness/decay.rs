@@ -1,10 +1,10 @@
-//! Powers of one half in integers, so that every replica computes the same.
+//! Exponential decay in integers, so that every replica computes the same value.
 
 use crate::model::time::Millis;
 
-/// One, as [`decay`] gives it.
-pub(crate) const ONE: u128 = 1 << 64;
-/// Binary digits of a part of a half-life that count.
+/// The fixed-point value 1 of [`decay`].
+pub(crate) const FIXED_ONE: u128 = 1 << 64;
+/// Binary digits of precision for the fraction of a half-life.
 const DIGITS: u32 = 40;
 /// 2^64 × 2^(−1/2^k) for k from 1, rounded down.
 const ROOTS: [u64; DIGITS as usize] = [
@@ -50,7 +50,8 @@ const ROOTS: [u64; DIGITS as usize] = [
     0xffffffffff4e8de8,
 ];
 
-/// 2^64 × 2^(−span / half-life), within 2^-32 of that; [`ONE`] for no time, 0 after 64 half-lives.
+/// 2^64 × 2^(−span / half-life) with an error below 2^-32 of that; [`FIXED_ONE`] for a zero span, 0 after 64
+/// half-lives.
 pub(crate) fn decay(span: Millis, half_life: Millis) -> u128 {
     let half_life = half_life.0.max(1);
     let (whole, rest) = (span.0 / half_life, span.0 % half_life);
@@ -58,7 +59,7 @@ pub(crate) fn decay(span: Millis, half_life: Millis) -> u128 {
         return 0;
     }
     let digits = (u128::from(rest) << DIGITS) / u128::from(half_life);
-    let mut factor = ONE;
+    let mut factor = FIXED_ONE;
     for (place, root) in (0..).zip(ROOTS) {
         if digits >> (DIGITS - 1 - place) & 1 == 1 {
             factor = (factor * u128::from(root)) >> 64;
@@ -72,29 +73,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_quarters_and_roots_are_what_they_are() {
+    fn halves_quarters_and_roots_are_exact() {
         let half_life = Millis::from_hours(24);
-        assert_eq!(decay(Millis(0), half_life), ONE);
-        assert_eq!(decay(half_life, half_life), ONE / 2);
-        assert_eq!(decay(Millis::from_hours(72), half_life), ONE / 8);
+        assert_eq!(decay(Millis(0), half_life), FIXED_ONE);
+        assert_eq!(decay(half_life, half_life), FIXED_ONE / 2);
+        assert_eq!(decay(Millis::from_hours(72), half_life), FIXED_ONE / 8);
         assert_eq!(decay(Millis::from_hours(64 * 24), half_life), 0);
         let root = decay(Millis::from_hours(12), half_life);
-        assert!(((root * root) >> 64).abs_diff(ONE / 2) < 4, "√½ squared is ½");
+        assert!(((root * root) >> 64).abs_diff(FIXED_ONE / 2) < 4, "√½ squared is ½");
         let part = decay(Millis(7_777_777), half_life);
         let rest = decay(Millis(half_life.0 - 7_777_777), half_life);
-        assert!(((part * rest) >> 64).abs_diff(ONE / 2) < ONE >> 32, "parts of a half-life make one");
+        assert!(((part * rest) >> 64).abs_diff(FIXED_ONE / 2) < FIXED_ONE >> 32, "parts of a half-life make one");
     }
 
     #[test]
     fn a_longer_time_never_leaves_more() {
         let half_life = Millis::from_hours(24);
-        let mut last = ONE;
+        let mut last = FIXED_ONE;
         for span in (0..200_000_u64).map(|step| Millis(step * 997)) {
             let now = decay(span, half_life);
             assert!(now <= last, "{span:?}");
             last = now;
         }
-        // A millisecond of the longest half-life that is a year is not lost.
-        assert!(decay(Millis(1), Millis::from_hours(24 * 366)) < ONE);
+        // Even one millisecond counts under the longest half-life, a year.
+        assert!(decay(Millis(1), Millis::from_hours(24 * 366)) < FIXED_ONE);
     }
 }

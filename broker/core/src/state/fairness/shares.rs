@@ -1,4 +1,4 @@
-//! Weighted dominant shares as a plan sees them: they move with what it places.
+//! Weighted dominant shares, updated as a plan places requests.
 
 use std::collections::BTreeMap;
 
@@ -8,69 +8,70 @@ use crate::model::amounts::Amounts;
 use crate::model::id::{InstitutionId, TenantId};
 use crate::model::limits::WHOLE_MILLI;
 use crate::state::State;
-use crate::state::fairness::past::{Past, parts};
+use crate::state::fairness::past::{Past, to_fraction_units};
 
-/// Weight of those whom no document names any more, and what weights are measured by.
-const USUAL_WEIGHT: u32 = 100;
-/// The most that lending adds to an institution's weight, in thousandths of it.
-const MOST_RECIPROCITY: u128 = 3_000;
+/// The default weight, for tenants and institutions without a policy document; other weights are relative to it.
+const DEFAULT_WEIGHT: u32 = 100;
+/// Upper bound of the reciprocity bonus for lending, in thousandths.
+const MAX_RECIPROCITY_BONUS: u128 = 3_000;
 
-/// Shares of tenants and institutions. Computed when asked for, and kept.
+/// Shares of tenants and institutions, computed on first use and cached.
 pub struct Shares<'a> {
     state: &'a State,
     bundle: &'a Bundle,
     tenants: BTreeMap<&'a str, Amounts>,
     institutions: BTreeMap<&'a str, Amounts>,
-    /// GPUs that each institution lends and lent, and the mean of all.
+    /// Present and past lending of each institution in GPUs, and the mean over all.
     lent: Option<(BTreeMap<&'a str, u64>, u128)>,
 }
 
 impl<'a> Shares<'a> {
-    /// As they are before anything is placed.
+    /// The shares before the plan places anything.
     #[must_use]
     pub fn new(state: &'a State, bundle: &'a Bundle) -> Self {
         Self { state, bundle, tenants: BTreeMap::new(), institutions: BTreeMap::new(), lent: None }
     }
 
-    /// Institution of a tenant; empty if the tenant is not there any more.
+    /// Institution of a tenant; empty if policy no longer has the tenant.
     #[must_use]
     pub fn institution_of(&self, tenant: &str) -> &'a str {
         self.bundle.tenants.get(tenant).map_or("", |tenant| tenant.spec.institution.as_str())
     }
 
-    /// Dominant share of a tenant by its weight within its institution: 2^-40 of everything at the usual weight of 100.
+    /// Dominant share of a tenant within its institution, divided by its weight. Unit: 2^-40 of total capacity at the
+    /// default weight of 100.
     pub fn tenant(&mut self, tenant: &'a str) -> u64 {
-        let weight = self.bundle.tenants.get(tenant).map_or(USUAL_WEIGHT, |tenant| tenant.spec.weight);
+        let weight = self.bundle.tenants.get(tenant).map_or(DEFAULT_WEIGHT, |tenant| tenant.spec.weight);
         weighted(self.dominant(tenant), u128::from(weight) * 1_000)
     }
 
-    /// Dominant share of an institution by its weight and by what it lends, in the same measure.
+    /// Dominant share of an institution, divided by its weight and its reciprocity. Same unit.
     pub fn institution(&mut self, institution: &'a str) -> u64 {
         let weight = self.weight(institution);
         let used = self.used_by_institution(institution);
         weighted(dominant(used, self.state.derived.capacity), weight)
     }
 
-    /// Dominant share of a tenant without weights: 2^-40 of everything.
+    /// Unweighted dominant share of a tenant. Unit: 2^-40 of total capacity.
     pub fn dominant(&mut self, tenant: &'a str) -> u64 {
         let used = self.used_by_tenant(tenant);
         dominant(used, self.state.derived.capacity)
     }
 
-    /// What an institution's share is measured by: its weight × 1,000 × reciprocity.
+    /// The divisor of an institution's share: weight × 1,000 × reciprocity.
     pub fn weight(&mut self, institution: &str) -> u128 {
-        let weight = self.bundle.institutions.get(institution).map_or(USUAL_WEIGHT, |found| found.spec.weight);
+        let weight = self.bundle.institutions.get(institution).map_or(DEFAULT_WEIGHT, |found| found.spec.weight);
         let count = u128::try_from(self.bundle.institutions.len().max(1)).unwrap_or(1);
         let (state, lent) = (self.state, &mut self.lent);
         let (lent, mean) = lent.get_or_insert_with(|| lent_by(state, count));
         let lent = u128::from(lent.get(institution).copied().unwrap_or(0));
-        let reciprocity = 1_000 + (lent * 1_000 / (*mean).max(1)).min(MOST_RECIPROCITY);
+        let reciprocity = 1_000 + (lent * 1_000 / (*mean).max(1)).min(MAX_RECIPROCITY_BONUS);
         u128::from(weight) * reciprocity
     }
 
-    /// Counts in what a plan places.
+    /// Adds what the plan places for a tenant.
     pub fn add(&mut self, tenant: &'a str, amounts: Amounts) {
-        let amounts = Past::default().with_held(amounts);
+        let amounts = Past::default().plus_held(amounts);
         let institution = self.institution_of(tenant);
         let used = self.used_by_tenant(tenant).plus(amounts);
         self.tenants.insert(tenant, used);
@@ -101,18 +102,18 @@ impl<'a> Shares<'a> {
     }
 }
 
-/// What is held and was, in 1/2^20 of units.
+/// Present plus past use, in 2^-20 of units.
 fn used(state: &State, past: Option<&Past>, held: Option<&Amounts>) -> Amounts {
     let held = held.copied().unwrap_or_default();
     let now = state.log_time;
     past.copied()
-        .unwrap_or_else(|| Past::none(now))
+        .unwrap_or_else(|| Past::zero(now))
         .advanced(held, now, state.settings().usage_half_life)
-        .with_held(held)
+        .plus_held(held)
 }
 
-/// What each institution lends and lent, and the mean over `count` of them: at least one GPU each, so that the first
-/// that is lent is not everything.
+/// Present and past lending of each institution, and the mean over `count` institutions. The mean is at least one GPU,
+/// so that the first loan does not count as everything.
 fn lent_by(state: &State, count: u128) -> (BTreeMap<&str, u64>, u128) {
     let held = &state.derived.holdings.lenders;
     let past = state.fairness.as_ref().map(|ledger| &ledger.lenders);
@@ -121,11 +122,11 @@ fn lent_by(state: &State, count: u128) -> (BTreeMap<&str, u64>, u128) {
         .map(|id| (id.as_str(), used(state, past.and_then(|past| past.get(id)), held.get(id)).gpu_milli))
         .collect();
     let all: u128 = lent.values().map(|&lent| u128::from(lent)).sum();
-    let mean = (all / count).max(u128::from(parts(u64::from(WHOLE_MILLI))));
+    let mean = (all / count).max(u128::from(to_fraction_units(u64::from(WHOLE_MILLI))));
     (lent, mean)
 }
 
-/// The largest part that use, in 1/2^20 of units, is of a capacity in units: in 2^-40.
+/// The largest fraction of capacity that is used, in 2^-40. `used` is in 2^-20 of units, `capacity` in units.
 fn dominant(used: Amounts, capacity: Amounts) -> u64 {
     let share = |used: u64, capacity: u64| {
         (u128::from(used) << 20).checked_div(u128::from(capacity)).and_then(|share| u64::try_from(share).ok())
@@ -138,8 +139,8 @@ fn dominant(used: Amounts, capacity: Amounts) -> u64 {
     each.into_iter().flatten().max().unwrap_or(0)
 }
 
-/// By a weight in thousandths.
+/// Divides a share by a weight in thousandths.
 fn weighted(share: u64, weight: u128) -> u64 {
-    let by = u128::from(USUAL_WEIGHT) * 1_000;
+    let by = u128::from(DEFAULT_WEIGHT) * 1_000;
     u64::try_from(u128::from(share) * by / weight.max(1)).unwrap_or(u64::MAX)
 }

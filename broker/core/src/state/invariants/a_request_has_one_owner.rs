@@ -7,7 +7,7 @@ use crate::state::State;
 use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant = Invariant {
-    sentence: "a matched request has exactly the leases that it names, besides those that are to replace them one after the other, and only then has it any",
+    sentence: "a matched request holds exactly the leases that it names and their replacements; others hold none",
     check,
 };
 
@@ -29,12 +29,12 @@ fn check(state: &State) -> Vec<String> {
             violations.push(format!("{id} is {:?} with leases {leases:?}", request.state));
         }
     }
-    violations.extend(held.into_keys().map(|id| format!("{id} has a lease and does not exist")));
+    violations.extend(held.into_keys().map(|id| format!("{id} has a lease but does not exist")));
     violations
 }
 
-/// Whether those are what the request names, what is to replace one of these, and what that, each of which knows the
-/// one before.
+/// Whether `leases` are exactly the leases that the request names plus their chains of replacements, each of which
+/// names its predecessor.
 fn are_its_chains(state: &State, request: &Request, leases: &[LeaseId]) -> bool {
     let knows = |pair: &[LeaseId]| state.leases.get(&pair[1]).is_some_and(|next| next.moved_from == Some(pair[0]));
     let chains: Vec<Vec<LeaseId>> = request.chains(state).collect();

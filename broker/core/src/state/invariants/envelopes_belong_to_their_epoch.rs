@@ -2,7 +2,7 @@ use crate::state::State;
 use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant = Invariant {
-    sentence: "an envelope on its way belongs to the current epoch of a live peering and goes from the side that sends its step to the other",
+    sentence: "every envelope belongs to the current epoch of a live peering, and the side that owns its step sends it",
     check,
 };
 

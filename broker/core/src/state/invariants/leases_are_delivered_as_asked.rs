@@ -2,9 +2,9 @@ use crate::state::State;
 use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant =
-    Invariant { sentence: "a lease reaches the origin the way its request asks for", check };
+    Invariant { sentence: "every lease uses the delivery that its request asks for", check };
 
-/// Requests may be forgotten before their leases: then there is nothing to compare with.
+/// The state may drop a request before its leases; then there is nothing to compare.
 fn check(state: &State) -> Vec<String> {
     let mut violations = Vec::new();
     for (id, lease) in &state.leases {

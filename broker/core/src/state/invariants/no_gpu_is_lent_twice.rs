@@ -6,7 +6,7 @@ use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant = Invariant { sentence: "no GPU is lent twice", check };
 
-/// Sums what leases take of each device, from the leases themselves and not from what is kept at hand.
+/// Sums device use from the leases themselves, not from the derived occupancy.
 fn check(state: &State) -> Vec<String> {
     let mut lent = BTreeMap::new();
     for lease in state.leases.values().filter(|lease| lease.occupies()) {

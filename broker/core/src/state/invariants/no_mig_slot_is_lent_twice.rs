@@ -6,7 +6,7 @@ use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant = Invariant { sentence: "no MIG slot is lent twice", check };
 
-/// Lays the slots that leases hold of each device over one another, from the leases themselves.
+/// Overlays the MIG slots of all leases per device, from the leases themselves.
 fn check(state: &State) -> Vec<String> {
     let mut lent = BTreeMap::new();
     let mut twice = Vec::new();

@@ -9,19 +9,18 @@ pub(crate) const INVARIANT: Invariant = Invariant {
     check,
 };
 
-/// What leases take of one node, and of which generation of the offer the newest of them knew.
+/// Use of one node by leases, and the highest offer generation among them.
 #[derive(Default)]
-struct Lent {
+struct NodeUse {
     numa: BTreeMap<u32, (NumaAmounts, u64)>,
     rdma_gbits: BTreeMap<String, (u64, u64)>,
     rdma_functions: BTreeMap<String, (u64, u64)>,
 }
 
-/// Sums what leases take, from the leases themselves. A node may come to have less than it lends already: what is lent
-/// is compared with what the node has only where a lease was placed by the same offer, for that lease was given what
-/// was left.
+/// Sums use from the leases themselves. A node may shrink below what it already lends, so the check compares use with
+/// capacity only if a lease was placed under the current offer: that lease was given what was left.
 fn check(state: &State) -> Vec<String> {
-    let mut lent: BTreeMap<_, Lent> = BTreeMap::new();
+    let mut lent: BTreeMap<_, NodeUse> = BTreeMap::new();
     for lease in state.leases.values().filter(|lease| lease.occupies()) {
         let generation = lease.placement.offer_generation;
         for (node, part) in &lease.placement.nodes {

@@ -5,7 +5,7 @@ use crate::state::State;
 use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant = Invariant {
-    sentence: "a peering knows exactly the leases that run over it, and is not closed while there are any",
+    sentence: "a peering lists exactly the leases that use it, and does not close while there are any",
     check,
 };
 
@@ -18,7 +18,7 @@ fn check(state: &State) -> Vec<String> {
     for (id, peering) in &state.peerings {
         let leases = expected.remove(id).unwrap_or_default();
         if leases != peering.leases {
-            violations.push(format!("{id} knows {:?}, and {leases:?} run over it", peering.leases));
+            violations.push(format!("{id} lists {:?} but {leases:?} use it", peering.leases));
         }
         if !leases.is_empty() && !peering.state.accepts_leases() {
             violations.push(format!("{id} is {:?} with leases {leases:?}", peering.state));
@@ -27,7 +27,6 @@ fn check(state: &State) -> Vec<String> {
             violations.push(format!("{id} is idle since {:?} with leases {leases:?}", peering.idle_since));
         }
     }
-    violations
-        .extend(expected.into_iter().map(|(id, leases)| format!("{id} does not exist and {leases:?} run over it")));
+    violations.extend(expected.into_iter().map(|(id, leases)| format!("{id} does not exist but {leases:?} use it")));
     violations
 }

@@ -2,7 +2,7 @@ use crate::state::State;
 use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant =
-    Invariant { sentence: "no object has a revision above the state's, and numbers are given out once", check };
+    Invariant { sentence: "no object has a revision above the state's, and every id is unique", check };
 
 fn check(state: &State) -> Vec<String> {
     let mut violations = Vec::new();

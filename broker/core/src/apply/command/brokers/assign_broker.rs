@@ -1,4 +1,4 @@
-//! A broker of the group gets a role.
+//! Assigns a role to a broker of the group.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,13 +8,13 @@ use crate::model::limits::MAX_BROKERS;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 
-/// Records what a broker is to be in its group; the leader then changes Raft's membership to match. A broker that was
-/// removed stays removed, and a broker keeps its addresses.
+/// Records a broker's role in its group; the leader then changes Raft's membership to match. A removed broker stays
+/// removed, and a broker keeps its addresses.
 ///
-/// It makes no revision: watchers and agents have nothing to do with it.
+/// Does not increment the revision: watchers and agents do not depend on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AssignBroker {
-    /// Number of the broker, from 1.
+    /// Broker number, from 1.
     pub broker: u64,
     /// Its role from now on.
     pub role: BrokerRole,

@@ -1,4 +1,4 @@
-//! A new leader begins.
+//! Starts a new leader's term.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,16 +8,16 @@ use crate::model::lease::LeaseState;
 use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::{Millis, Timestamp};
 
-/// Shorter ones are ordinary changes of the leader, which agents do not notice.
+/// Agents do not notice shorter outages, such as an ordinary change of leader.
 pub const SHORTEST_OUTAGE: Millis = Millis::from_secs(2);
 
-/// The first command of every leader. Leases, holds, notices and handshake steps are lengthened by the outage before
-/// it, for nobody could renew or report meanwhile; never to more than they have when they begin.
+/// The first command of every leader. It extends leases, holds, notices and handshake deadlines by the preceding
+/// outage, because nobody could renew or report during it. The remaining time never exceeds the original length.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BeginTerm {
     /// The leader.
     pub broker: u64,
-    /// How long no leader reached a majority, as the monotonic clocks of members have it.
+    /// How long no leader reached a quorum, by the members' monotonic clocks.
     #[serde(default)]
     pub outage: Millis,
 }
@@ -25,7 +25,7 @@ pub struct BeginTerm {
 impl BeginTerm {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         let now = transition.now;
-        // An outage lies after the last term began. So one that two leaders in a row report counts once.
+        // The outage began after the last term did, so an outage that two leaders in a row report counts once.
         let outage = self.outage.min(now.since(transition.state.term_began));
         transition.state.term_began = now;
         if outage < SHORTEST_OUTAGE {
@@ -46,7 +46,7 @@ impl BeginTerm {
                 } else {
                     lease.expires_at = lease.expires_at.map(|end| longer(end, lease.term));
                 }
-                // Nobody could hear of the notice meanwhile, or say that work is saved.
+                // Nobody could receive the notice or report saved work during the outage.
                 if let Some(reclaim) = &mut lease.reclaim {
                     reclaim.deadline = longer(reclaim.deadline, reclaim.grace);
                 }

@@ -1,4 +1,4 @@
-//! Log time is set right after it was founded on clocks that were wrong.
+//! Corrects log time after the brokers' clocks were wrong.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,14 +6,14 @@ use crate::apply::transition::Transition;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 
-/// Moves log time, also backwards; nothing else does. What the brokers stamped moves with it, so that every lease,
-/// notice and deadline has as much time left as before. What people wrote stays: start windows, dates of agreements,
-/// ends of certificates.
+/// Shifts log time, possibly backwards; no other command does. Every timestamp that the brokers made shifts too, so
+/// each lease, notice and deadline keeps its remaining time. Dates that people set stay: start windows, agreement
+/// dates, certificate expiry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebaseTime {
-    /// The sum of re-bases that this one was reckoned on: the same command carried out twice moves time once.
+    /// The value of `time_shift_ms` that the operator based this shift on. It makes a repeated command a no-op.
     pub from_shift_ms: i64,
-    /// How far.
+    /// The shift in milliseconds; may be negative.
     pub by_ms: i64,
 }
 

@@ -1,4 +1,4 @@
-//! A new group begins with the state of an old one's copy.
+//! Starts a new broker group from a backup of an old one.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,11 +6,11 @@ use crate::apply::transition::Transition;
 use crate::model::limits::RECOVERY_GAP;
 use crate::model::reply::{Reply, ReplyBody};
 
-/// The last entries of the old group may be missing from the copy, and with them numbers and fencing tokens that agents
-/// and users have seen. All counters skip ahead by [`RECOVERY_GAP`], so that none of those is given out again.
+/// The backup may lack the last entries of the old group, and with them ids and fencing tokens that agents and users
+/// have seen. All counters skip ahead by [`RECOVERY_GAP`], so the new group does not reuse any of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoverGroup {
-    /// The broker whose copy it is.
+    /// The broker whose backup was restored.
     pub broker: u64,
 }
 

@@ -1,4 +1,4 @@
-//! A cluster advertises what it has.
+//! Replaces a cluster's whole offer.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use crate::state::State;
 /// Replaces a cluster's offer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdvertiseOffer {
-    /// Whose.
+    /// The donor.
     pub cluster: ClusterId,
-    /// What.
+    /// The new offer.
     pub offer: Offer,
 }
 

@@ -1,4 +1,4 @@
-//! A join token is made.
+//! Records a join token.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,16 +11,16 @@ use crate::model::reply::{Change, Reply, ReplyBody};
 use crate::model::time::Millis;
 use crate::state::timers::Due;
 
-/// Records the hash of a join token's secret. Whoever proposes it made the secret and gives it to the caller only.
+/// Records the hash of a join token's secret. The proposer generated the secret and gives it to the caller only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InviteCluster {
-    /// Cluster that may join.
+    /// The cluster that may join with this token.
     pub cluster: ClusterId,
     /// SHA-256 of the secret, in hex.
     pub secret_sha256: String,
-    /// How long it is good.
+    /// How long the token is valid.
     pub ttl: Millis,
-    /// Whether the cluster may be a member already: its agent is then replaced by whoever joins.
+    /// Whether the cluster may already be a member: the joining agent then replaces the current one.
     pub replace: bool,
 }
 

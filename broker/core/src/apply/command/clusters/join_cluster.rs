@@ -1,4 +1,4 @@
-//! A cluster joins, or joins again with a new identity.
+//! Joins a cluster, or rejoins it with a new identity.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,16 +11,16 @@ use crate::model::reply::{Change, Reply, ReplyBody};
 use crate::model::time::Timestamp;
 use crate::state::timers::Due;
 
-/// Uses up a join token and makes its cluster a member.
+/// Consumes a join token and makes its cluster a member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinCluster {
-    /// Which cluster.
+    /// The joining cluster.
     pub cluster: ClusterId,
     /// SHA-256 of the token's secret, in hex.
     pub secret_sha256: String,
     /// Its identity key, "ed25519:BASE64".
     pub identity_key: String,
-    /// End of the certificate it is given.
+    /// Expiry of the certificate that the broker issues to it.
     pub certificate_not_after: Timestamp,
 }
 
@@ -60,7 +60,7 @@ impl JoinCluster {
                 cluster.identity_key = identity_key;
                 cluster.certificate_not_after = self.certificate_not_after;
             });
-            // What was vouched for by the old identity is void.
+            // The new identity invalidates everything that the old one signed.
             let peerings: Vec<PeeringId> = transition.state.peerings_of(&self.cluster).map(|(id, _)| id).collect();
             for id in peerings {
                 transition.fail_peering(id, "one side joined again with a new identity");

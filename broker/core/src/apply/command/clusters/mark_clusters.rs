@@ -1,4 +1,4 @@
-//! Clusters are heard again, or not any more.
+//! Marks clusters as connected or silent.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,28 +7,35 @@ use crate::model::id::{ClusterId, LeaseId};
 use crate::model::lease::LeaseState;
 use crate::model::reply::{Reply, ReplyBody};
 
-/// What the failure detector saw. Silence makes leases suspect and keeps new work away; it tears nothing down.
+/// The failure detector's findings. Silence makes leases suspect and keeps new work away; it tears nothing down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MarkClusters {
-    /// Heard again.
+    /// Clusters that report again.
     pub heard: Vec<ClusterId>,
-    /// Silent for too long.
+    /// Clusters that were silent for too long.
     pub silent: Vec<ClusterId>,
 }
 
 impl MarkClusters {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         for id in &self.heard {
-            mark(transition, id, true);
+            mark(transition, id, Liveness::Connected);
         }
         for id in &self.silent {
-            mark(transition, id, false);
+            mark(transition, id, Liveness::Silent);
         }
         Ok(ReplyBody::Done)
     }
 }
 
-fn mark(transition: &mut Transition<'_>, id: &ClusterId, connected: bool) {
+#[derive(Clone, Copy)]
+enum Liveness {
+    Connected,
+    Silent,
+}
+
+fn mark(transition: &mut Transition<'_>, id: &ClusterId, liveness: Liveness) {
+    let connected = matches!(liveness, Liveness::Connected);
     if transition.state.clusters.get(id).is_none_or(|cluster| cluster.connected == connected) {
         return;
     }
@@ -39,12 +46,12 @@ fn mark(transition: &mut Transition<'_>, id: &ClusterId, connected: bool) {
     });
     let leases: Vec<LeaseId> = transition.state.leases_of(id).map(|(lease, _)| lease).collect();
     for lease in leases {
-        reconsider(transition, lease);
+        refresh_suspicion(transition, lease);
     }
 }
 
-/// A lease in force is active while both its clusters are heard, suspect otherwise.
-pub(crate) fn reconsider(transition: &mut Transition<'_>, id: LeaseId) {
+/// Makes a lease in force active if both its clusters are connected, suspect otherwise.
+pub(crate) fn refresh_suspicion(transition: &mut Transition<'_>, id: LeaseId) {
     let Some(lease) = transition.state.leases.get(&id) else { return };
     let silent: Vec<&str> = [&lease.origin, &lease.placement.donor]
         .into_iter()

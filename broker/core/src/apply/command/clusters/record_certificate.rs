@@ -1,4 +1,4 @@
-//! A member got a fresh certificate.
+//! Records a member's renewed certificate.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,12 +8,12 @@ use crate::model::refusal::Refusal;
 use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::Timestamp;
 
-/// Notes the end of a cluster's newest certificate.
+/// Records when a cluster's newest certificate expires.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordCertificate {
-    /// Whose.
+    /// The member.
     pub cluster: ClusterId,
-    /// When it ends.
+    /// When the certificate expires.
     pub not_after: Timestamp,
 }
 

@@ -1,4 +1,4 @@
-//! A cluster says which nodes of its offer changed.
+//! Changes some nodes of a cluster's offer.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,27 +12,28 @@ use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::state::State;
 
-/// One part in so many of an offer may have changed before the whole of it is the shorter thing to say.
-const WORTH_REVISING: usize = 4;
+/// A revision may change at most 1/4 of the nodes. Beyond that, sending the whole offer is shorter.
+const REVISION_DIVISOR: usize = 4;
 
-/// Changes some nodes of a cluster's offer; the others stay as they are. Takes time by how many change.
+/// Changes some nodes of a cluster's offer and keeps the others. Costs time proportional to the number of changed
+/// nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReviseOffer {
-    /// Whose.
+    /// The donor.
     pub cluster: ClusterId,
-    /// Generation of the offer that is changed: it must be the one that is held.
+    /// Generation that this revision is based on; must equal the stored one.
     pub revises: u64,
-    /// Generation that it has then; above that.
+    /// Generation after the revision; must be higher.
     pub generation: u64,
-    /// NodeMap that came or became others, as they are now.
+    /// Added or changed nodes, in their new form.
     pub nodes: NodeMap,
-    /// NodeMap that went.
+    /// Removed nodes.
     pub gone: BTreeSet<NodeId>,
 }
 
 impl ReviseOffer {
-    /// What makes `offer` of `held`. `None` where the whole must be said: deliveries or data changed, or a good part of
-    /// the nodes.
+    /// The revision that turns `held` into `offer`. `None` if the agent must send the whole offer: deliveries or data
+    /// changed, or too many nodes did.
     #[must_use]
     pub fn between(cluster: &ClusterId, held: &Offer, offer: &Offer) -> Option<Self> {
         if held.deliveries != offer.deliveries || held.data != offer.data {
@@ -41,7 +42,7 @@ impl ReviseOffer {
         let gone: BTreeSet<NodeId> = held.nodes.keys().filter(|id| !offer.nodes.contains_key(*id)).cloned().collect();
         let changed = offer.nodes.iter().filter(|(id, node)| held.nodes.get(*id) != Some(*node));
         let nodes: NodeMap = changed.map(|(id, node)| (id.clone(), node.clone())).collect();
-        ((nodes.len() + gone.len()) * WORTH_REVISING <= offer.nodes.len()).then(|| Self {
+        ((nodes.len() + gone.len()) * REVISION_DIVISOR <= offer.nodes.len()).then(|| Self {
             cluster: cluster.clone(),
             revises: held.generation,
             generation: offer.generation,
@@ -53,7 +54,7 @@ impl ReviseOffer {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         let held = transition.state.clusters.get(&self.cluster).and_then(|cluster| cluster.offer.as_ref());
         let held = held.ok_or_else(|| Refusal::not_found("offer.cluster", &self.cluster, "offer"))?;
-        if self.is_held(held) {
+        if self.is_applied(held) {
             return Ok(ReplyBody::Done);
         }
         self.check(held)?;
@@ -61,12 +62,12 @@ impl ReviseOffer {
         let State { clusters, derived, policy, .. } = &mut *transition.state;
         let Some(cluster) = clusters.get(&self.cluster) else { return Ok(ReplyBody::Done) };
         let held = |id: &NodeId| cluster.offer.as_ref().and_then(|offer| offer.nodes.get(id));
-        let known = (&cluster.health, policy.as_ref());
+        let health = &cluster.health;
         for (id, node) in &self.nodes {
-            derived.note_node(&self.cluster, id, (held(id), Some(node)), known);
+            derived.note_node(&self.cluster, id, held(id), Some(node), health, policy.as_ref());
         }
         for id in &self.gone {
-            derived.note_node(&self.cluster, id, (held(id), None), known);
+            derived.note_node(&self.cluster, id, held(id), None, health, policy.as_ref());
         }
         transition.change_cluster(&self.cluster, |cluster| {
             let Some(offer) = cluster.offer.as_mut().map(Arc::make_mut) else { return };
@@ -86,8 +87,8 @@ impl ReviseOffer {
         Ok(ReplyBody::Done)
     }
 
-    /// Whether it was carried out already: agents' reports may come twice.
-    fn is_held(&self, held: &Offer) -> bool {
+    /// Whether this revision was applied already: agents may report twice.
+    fn is_applied(&self, held: &Offer) -> bool {
         held.generation == self.generation
             && self.nodes.iter().all(|(id, node)| held.nodes.get(id) == Some(node))
             && !self.gone.iter().any(|id| held.nodes.contains_key(id))

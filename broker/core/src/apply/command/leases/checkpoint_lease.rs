@@ -1,4 +1,4 @@
-//! The work of a lease is saved.
+//! Records that the work of a lease is saved.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,12 +7,12 @@ use crate::model::id::LeaseId;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 
-/// Says that the work of a lease has saved itself. One that is being reclaimed ends with that, before its deadline:
-/// nothing is lost any more. One that is not loses less if it is being reclaimed later, and is being reclaimed rather
-/// than others.
+/// Reports that the work on a lease has saved itself. A lease under reclaim ends at once, before its deadline, since
+/// nothing is lost any more. Otherwise the lease loses less in a later reclaim, so the scheduler prefers it as a
+/// victim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointLease {
-    /// Which one.
+    /// The lease.
     pub lease: LeaseId,
 }
 
@@ -25,16 +25,16 @@ impl CheckpointLease {
             return Err(Refusal::new(Code::WrongState, reason, "nothing of it runs that could be saved")
                 .at("lease", self.lease));
         }
-        checkpointed(transition, self.lease);
+        record_checkpoint(transition, self.lease);
         Ok(ReplyBody::Lease(self.lease))
     }
 }
 
-/// Takes note that the work of a lease in force is saved, and ends it if it is being reclaimed.
-pub(crate) fn checkpointed(transition: &mut Transition<'_>, id: LeaseId) {
+/// Records the checkpoint of a lease in force, and ends the lease if it is being reclaimed.
+pub(crate) fn record_checkpoint(transition: &mut Transition<'_>, id: LeaseId) {
     let now = transition.now;
     transition.change_lease(id, |lease| lease.checkpointed_at = Some(now));
-    if transition.repair_waits(id) {
+    if transition.must_outlast_repair(id) {
         return;
     }
     let reclaim = transition.state.leases.get(&id).and_then(|lease| lease.reclaim.as_ref());

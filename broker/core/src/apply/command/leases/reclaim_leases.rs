@@ -1,8 +1,8 @@
-//! Leases are being reclaimed, and some that were are spared.
+//! Starts reclaims, and cancels those that are no longer needed.
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::command::clusters::mark_clusters::reconsider;
+use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
 use crate::apply::transition::Transition;
 use crate::feasibility::{check_reclaims, is_still_needed};
 use crate::model::id::LeaseId;
@@ -15,12 +15,12 @@ use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::Millis;
 use crate::state::notice::notice;
 
-/// Spares leases whose reason has gone away, then calls others back. Each is checked once more, and its deadline
-/// follows from log time and the notice that policy asks for: no proposal can make it shorter. Leases whose place is
-/// gone end at once, and so do those that are not in force yet.
+/// Cancels reclaims whose reason is gone, then starts new ones. Apply checks each again. The deadline follows from log
+/// time and the notice that policy requires, so no proposal can shorten it. Leases whose device or node is gone, and
+/// leases not yet in force, end at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReclaimLeases {
-    /// Leases that are being reclaimed and may stay.
+    /// Leases under reclaim that may stay.
     pub spare: Vec<LeaseId>,
     /// Leases to reclaim.
     pub reclaims: Vec<ProposedReclaim>,
@@ -60,8 +60,8 @@ fn spare(transition: &mut Transition<'_>, id: LeaseId) -> Result<(), Refusal> {
         let reason = format!("{id} is not reclaimed, or its reason holds");
         return Err(Refusal::new(Code::WrongState, reason, "look again").at("lease", id));
     }
-    transition.keep_lease(id);
-    reconsider(transition, id);
+    transition.cancel_reclaim(id);
+    refresh_suspicion(transition, id);
     Ok(())
 }
 
@@ -84,7 +84,7 @@ fn reclaim_lease(transition: &mut Transition<'_>, proposed: &ProposedReclaim) {
         lease.message = format!("reclaimed: {reason}");
         lease.reclaim = Some(Reclaim { reason, since, grace, deadline: since.after(grace) });
     });
-    // It was served: what is tried from now on counts again.
+    // The request was served, so its count of attempts starts again.
     transition.change_request(request, |request| request.attempts = 0);
     if let Some(by) = proposed.reason.for_request() {
         transition.change_request(by, |request| {

@@ -1,4 +1,4 @@
-//! A lease is given back.
+//! Releases a lease.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,10 +8,10 @@ use crate::model::lease::EndReason;
 use crate::model::refusal::Refusal;
 use crate::model::reply::{Reply, ReplyBody};
 
-/// Gives a lease back. Releasing what ends already does no harm.
+/// Ends a lease at its owner's request. Releasing a lease that is already ending is a no-op.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReleaseLease {
-    /// Which one.
+    /// The lease.
     pub lease: LeaseId,
 }
 

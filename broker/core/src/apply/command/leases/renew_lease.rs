@@ -1,4 +1,4 @@
-//! A lease gets a fresh term.
+//! Renews a lease.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,12 +11,12 @@ use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::Millis;
 use crate::state::{State, gang};
 
-/// Starts a fresh term from now, if policy allows one of that length; of a gang, for all of its leases.
+/// Starts a new term now, if policy allows its length; for a gang, on all its leases.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenewLease {
-    /// Which one.
+    /// The lease.
     pub lease: LeaseId,
-    /// Length of the term; zero: as before.
+    /// Length of the new term; zero keeps the current length.
     pub duration: Millis,
 }
 
@@ -42,7 +42,7 @@ impl RenewLease {
             ));
         }
         let now = transition.now;
-        let all = all_of(transition.state, self.lease);
+        let all = leases_of_gang(transition.state, self.lease);
         for id in &all {
             check_renewal(transition.state, *id, term)?;
         }
@@ -56,8 +56,8 @@ impl RenewLease {
     }
 }
 
-/// The lease, and the other parts of its gang that are in force: they end together, so they are renewed together.
-fn all_of(state: &State, id: LeaseId) -> Vec<LeaseId> {
+/// The lease and the other leases of its gang in force: all must end at the same time, so they are renewed together.
+fn leases_of_gang(state: &State, id: LeaseId) -> Vec<LeaseId> {
     let request = state.leases.get(&id).and_then(|lease| state.requests.get(&lease.request));
     let gang = request.filter(|request| request.leases().any(|own| own == id));
     let parts = gang.into_iter().flat_map(|request| gang::parts(state, request));

@@ -1,9 +1,9 @@
-//! One side of a lease says how it stands.
+//! Records one side's progress on a lease.
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::command::clusters::mark_clusters::reconsider;
-use crate::apply::command::leases::checkpoint_lease::checkpointed;
+use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
+use crate::apply::command::leases::checkpoint_lease::record_checkpoint;
 use crate::apply::transition::Transition;
 use crate::model::id::{ClusterId, LeaseId};
 use crate::model::keys::Side;
@@ -11,40 +11,40 @@ use crate::model::lease::{EndReason, LeaseState, SideState};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 
-/// How one side stands.
+/// What one side reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LeaseOutcome {
-    /// Prepared.
+    /// The side is prepared.
     Ready {
-        /// The donor's namespace; empty from the origin.
+        /// Namespace on the donor; empty if the origin reports.
         namespace: String,
-        /// The origin's Secret; empty from the donor.
+        /// Secret on the origin; empty if the donor reports.
         secret_name: String,
     },
-    /// It cannot, or will not.
+    /// The side cannot or will not continue.
     Failed {
-        /// Stable code.
+        /// Stable error code.
         code: String,
-        /// For people.
+        /// Message for people.
         message: String,
     },
-    /// Everything is taken down.
+    /// The side has removed everything.
     Clean,
-    /// The work that runs on it is saved; from the origin.
+    /// The work is saved; only the origin reports this.
     Checkpointed,
 }
 
-/// Step of a lease, from one of its two clusters. Reports of another fencing token are refused.
+/// A report from one of a lease's two clusters. Reports with another fencing token are refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportLease {
-    /// Who reports.
+    /// The reporting cluster.
     pub cluster: ClusterId,
-    /// Which lease.
+    /// The lease.
     pub lease: LeaseId,
-    /// Its fencing token.
+    /// The lease's fencing token.
     pub fencing_token: u64,
-    /// How it stands.
+    /// What the cluster reports.
     pub outcome: LeaseOutcome,
 }
 
@@ -97,7 +97,7 @@ impl ReportLease {
                         "report a failure first if it cannot be kept up",
                     ));
                 }
-                transition.side_clean(self.lease, side);
+                transition.report_clean(self.lease, side);
             }
             LeaseOutcome::Checkpointed => {
                 if side == Side::Donor {
@@ -107,9 +107,9 @@ impl ReportLease {
                         "only the origin can say that it is saved",
                     ));
                 }
-                // Said too late it does no harm.
+                // A late report is harmless.
                 if state.is_in_force() {
-                    checkpointed(transition, self.lease);
+                    record_checkpoint(transition, self.lease);
                 }
             }
         }
@@ -148,9 +148,9 @@ impl ReportLease {
             }
         });
         if waited && !held(transition) {
-            transition.lease_began(self.lease);
-            // What it waited for may have been said before one of the two fell silent.
-            reconsider(transition, self.lease);
+            transition.align_gang_terms(self.lease);
+            // The missing report may have arrived before one of the clusters fell silent.
+            refresh_suspicion(transition, self.lease);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! An envelope was opened, or is of no use.
+//! Acknowledges an envelope that was opened or is useless.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,10 +6,10 @@ use crate::apply::transition::Transition;
 use crate::model::envelope::EnvelopeKey;
 use crate::model::reply::{Reply, ReplyBody};
 
-/// Deletes an envelope. Repeating it does no harm.
+/// Deletes an envelope. Repeating it is a no-op.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AckEnvelope {
-    /// Which one.
+    /// The envelope.
     pub key: EnvelopeKey,
 }
 

@@ -1,4 +1,4 @@
-//! One side of a peering shows its keys.
+//! Records the keys of one side of a peering.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,11 +10,11 @@ use crate::model::peering::PeeringState;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 
-/// Step `keys` of the handshake. The same bundle twice does no harm; another one in the same epoch is refused, so that
-/// nobody can swap keys once they were shown.
+/// Step `keys` of the handshake. Repeating the same bundle is a no-op. A different bundle in the same epoch is refused,
+/// so that nobody can swap keys after publishing them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OfferKeys {
-    /// Signed keys.
+    /// The signed keys.
     pub bundle: KeyBundle,
 }
 

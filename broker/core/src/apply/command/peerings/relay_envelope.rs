@@ -1,4 +1,4 @@
-//! A sealed message goes from one agent to the other.
+//! Relays a sealed message from one agent to another.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,10 +11,11 @@ use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::Millis;
 
-/// How long an envelope may wait at most.
+/// Longest time that an envelope may wait.
 const LONGEST_WAIT: Millis = Millis::from_hours(24);
 
-/// Keeps an envelope until its receiver acknowledges it. A later sequence replaces earlier ones of its kind.
+/// Stores an envelope until its receiver acknowledges it. A higher sequence number replaces earlier envelopes of the
+/// same step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelayEnvelope {
     /// The message.

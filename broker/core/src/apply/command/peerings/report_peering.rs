@@ -1,4 +1,4 @@
-//! One side of a peering says how its handshake stands.
+//! Records one side's progress in a handshake.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,38 +9,38 @@ use crate::model::peering::{Peering, PeeringState};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 
-/// How one side stands.
+/// What one side reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PeeringOutcome {
     /// The donor checked the origin's proof that it holds the pre-shared key.
     Authenticated,
-    /// The tunnel stands.
+    /// The tunnel is up.
     Established {
         /// Round-trip time in microseconds; zero if unknown.
         rtt_us: u64,
     },
-    /// It cannot go on.
+    /// The handshake failed.
     Failed {
-        /// Stable code.
+        /// Stable error code.
         code: String,
-        /// For people.
+        /// Message for people.
         message: String,
     },
-    /// Everything is taken down.
+    /// The side has removed everything.
     Closed,
 }
 
-/// Step of a handshake, from one of its two clusters. Reports of another epoch are refused.
+/// A report from one of a peering's two clusters. Reports of another epoch are refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportPeering {
-    /// Who reports.
+    /// The reporting cluster.
     pub cluster: ClusterId,
-    /// Which peering.
+    /// The peering.
     pub peering: PeeringId,
-    /// Its epoch.
+    /// The peering's epoch.
     pub epoch: u32,
-    /// How it stands.
+    /// What the cluster reports.
     pub outcome: PeeringOutcome,
 }
 
@@ -111,7 +111,7 @@ impl ReportPeering {
     }
 }
 
-/// The peering that a message of `cluster` is about, and its side of it; messages of another epoch are refused.
+/// The peering of a message from `cluster`, and that cluster's side of it. Refuses messages of another epoch.
 pub(crate) fn peering_of<'a>(
     transition: &'a Transition<'_>,
     id: PeeringId,

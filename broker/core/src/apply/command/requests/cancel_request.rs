@@ -1,4 +1,4 @@
-//! A request is taken back.
+//! Cancels a request.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,10 +9,10 @@ use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::model::request::RequestState;
 
-/// Takes a request back; its lease, if any, ends. Cancelling what is cancelled does no harm.
+/// Cancels a request and ends its leases. Cancelling a cancelled request is a no-op.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CancelRequest {
-    /// Which one.
+    /// The request.
     pub request: RequestId,
 }
 

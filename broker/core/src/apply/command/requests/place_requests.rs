@@ -1,4 +1,4 @@
-//! The scheduler's plan is checked once more and carried out.
+//! Checks the scheduler's plan again and carries it out.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,16 +17,16 @@ use crate::model::reply::{Reply, ReplyBody};
 use crate::model::request::{Request, RequestState};
 use crate::state::gang::{self, Role};
 
-/// Makes leases from placements that still hold: for requests that wait, for leases that are being reclaimed, and for
-/// gangs that lack members. The others are named in the reply, and of them nothing is made.
+/// Makes leases from placements that are still valid: for waiting requests, for leases under reclaim, and for gangs
+/// that lack members. The reply lists the invalid placements; they create no lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceRequests {
-    /// In the order of the plan.
+    /// Placements in plan order.
     pub placements: Vec<ProposedPlacement>,
 }
 
 impl PlaceRequests {
-    /// A plan in as many commands as it takes, in its order.
+    /// Splits a plan into commands of bounded size, in plan order.
     pub fn of_plan(placements: Vec<ProposedPlacement>) -> impl Iterator<Item = Self> {
         let mut left = placements.into_iter();
         std::iter::from_fn(move || {
@@ -80,26 +80,27 @@ fn place(transition: &mut Transition<'_>, proposed: &ProposedPlacement) -> Resul
     let request = request.clone();
     let made = proposed.parts().zip(grants);
     let made: Vec<LeaseId> = made
-        .map(|(part, grant)| make(transition, proposed.request, &request, (role, &institution), part, grant))
+        .map(|(part, grant)| make_lease(transition, proposed.request, &request, role, &institution, part, grant))
         .collect();
-    note(transition, proposed.request, role, &made);
+    link_leases(transition, proposed.request, role, &made);
     if proposed.overdue {
         transition.state.last_overdue = transition.now;
     }
     Ok(made)
 }
 
-/// Makes the lease of one part.
-fn make(
+/// Makes one lease of the request.
+fn make_lease(
     transition: &mut Transition<'_>,
     id: RequestId,
     request: &Request,
-    (role, institution): (Role, &InstitutionId),
+    role: Role,
+    institution: &InstitutionId,
     placement: &Placement,
     grant: Grant,
 ) -> LeaseId {
     let (spec, placement, now) = (request.spec.clone(), placement.clone(), transition.now);
-    // What it has in all, over members.
+    // Shares in all, over all members.
     let count = u32::try_from(placement.units()).unwrap_or(spec.gpus.count);
     let mut fencing_token = 0;
     transition.change_cluster(&placement.donor, |donor| {
@@ -150,8 +151,8 @@ fn make(
     })
 }
 
-/// The request, and what is replaced, know of the new leases.
-fn note(transition: &mut Transition<'_>, id: RequestId, role: Role, made: &[LeaseId]) {
+/// Records the new leases in the request and in the lease they replace.
+fn link_leases(transition: &mut Transition<'_>, id: RequestId, role: Role, made: &[LeaseId]) {
     let names: Vec<String> = made.iter().map(ToString::to_string).collect();
     let names = names.join(", ");
     transition.change_request(id, |request| {

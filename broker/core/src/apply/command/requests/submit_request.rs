@@ -1,4 +1,4 @@
-//! A request is queued.
+//! Queues a request.
 
 use std::collections::BTreeSet;
 
@@ -18,9 +18,9 @@ use crate::state::State;
 /// Queues a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubmitRequest {
-    /// What is asked for.
+    /// The request as submitted.
     pub spec: RequestSpec,
-    /// SPIFFE id of who submits.
+    /// SPIFFE id of the submitter.
     pub submitted_by: String,
 }
 
@@ -48,8 +48,8 @@ impl SubmitRequest {
     }
 }
 
-/// Checks that a request could ever be served if it came at `now`, and fills in defaults. Also what a dry run does: log
-/// time stands still where nothing happens, so that it may be behind.
+/// Checks that a request submitted at `now` could ever be served, and fills in defaults. A dry run also calls it; it
+/// passes the current time because log time stands still while nothing is applied.
 pub fn check(state: &State, spec: &RequestSpec, now: Timestamp) -> Result<RequestSpec, Refusal> {
     spec.check()?;
     if state.policy.is_none() {
@@ -78,7 +78,7 @@ pub fn check(state: &State, spec: &RequestSpec, now: Timestamp) -> Result<Reques
     Ok(spec)
 }
 
-/// A deadline that has passed cannot be met, and one far ahead is a mistake of units.
+/// Refuses a deadline in the past, and one so far ahead that the units must be wrong.
 fn check_start_window(spec: &RequestSpec, now: Timestamp) -> Result<(), Refusal> {
     if let Some(start_by) = spec.start_by.filter(|start_by| *start_by <= now) {
         let remedy = format!("name a time in milliseconds since 1970 that is after {}, or none", now.0);

@@ -18,30 +18,30 @@ pub enum EndReason {
     DonorFailed,
     /// The origin could not use it.
     OriginFailed,
-    /// Reclaimed for what concerns its donor.
+    /// Reclaimed for the donor's own reasons.
     Reclaimed,
     /// Reclaimed for a request of higher priority.
     Preempted,
-    /// It was to replace one that was reclaimed, and stays after all.
+    /// No longer needed: the reclaim of the lease that it was to replace was cancelled, or its gang moved as a whole.
     NotNeeded,
-    /// Another part of its gang failed, without which the gang does not start or go on.
+    /// Another part of its gang failed, and the gang cannot start or continue without it.
     PartFailed,
-    /// A device of it is gone, or failed before it was in force.
+    /// One of its devices is gone, or failed before the lease was in force.
     DeviceLost,
-    /// A node of it is gone, or failed before it was in force.
+    /// One of its nodes is gone, or failed before the lease was in force.
     NodeLost,
-    /// Its donor was given up: nothing was heard of it for too long.
+    /// Its donor was silent for too long.
     DonorLost,
 }
 
 impl EndReason {
-    /// Whether the request goes back to the queue to be tried elsewhere.
+    /// Whether the request returns to the queue.
     #[must_use]
     pub fn retries(self) -> bool {
         matches!(self, Self::HoldExpired | Self::DonorFailed) || self.was_served()
     }
 
-    /// Whether the request had what it asked for until its donor took it away or failed.
+    /// Whether the lease was in use until its donor reclaimed it or failed.
     #[must_use]
     pub fn was_served(self) -> bool {
         matches!(self, Self::Reclaimed | Self::Preempted | Self::DeviceLost | Self::NodeLost | Self::DonorLost)

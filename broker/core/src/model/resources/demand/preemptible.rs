@@ -1,4 +1,4 @@
-//! What a request says about its own preemption.
+//! The terms on which a request may be preempted.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,12 +6,12 @@ use crate::model::limits::MAX_GRACE_MS;
 use crate::model::refusal::Refusal;
 use crate::model::time::Millis;
 
-/// That a request may be preempted, and how. One that does not say is being reclaimed only for what concerns its donor.
+/// Terms of preemption. A request without them is reclaimed only for its donor's own reasons.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Preemptible {
-    /// Notice that its work needs to save itself; the donor's `reclaimGrace`, if that is longer.
+    /// Notice that its work needs to save itself. A longer `reclaimGrace` of the donor overrides it.
     pub grace: Millis,
-    /// Whether its work says when it has saved itself. If it does, only what came later is lost.
+    /// Whether its work reports checkpoints. If so, a preemption loses only the work since the last one.
     pub checkpoint: bool,
 }
 
@@ -19,7 +19,7 @@ impl Preemptible {
     /// Checks the bound.
     ///
     /// # Errors
-    /// Names the field, its value and what would do.
+    /// Refuses with field, value and remedy.
     pub fn check(&self) -> Result<(), Refusal> {
         if self.grace.0 > MAX_GRACE_MS {
             let remedy = format!("use at most {MAX_GRACE_MS}, or leave it out for the donor's own");

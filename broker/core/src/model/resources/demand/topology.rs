@@ -1,4 +1,4 @@
-//! How the shares of a request lie together, and as how many members.
+//! The topology of a request: how its shares lie relative to one another, and the number of members.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,69 +6,69 @@ use crate::model::demand::{GpuDemand, Share};
 use crate::model::limits::{MAX_RDMA_GBITS, MAX_SHARES_PER_REQUEST};
 use crate::model::refusal::Refusal;
 
-/// How the shares lie together. All of a request is on one donor (gang).
+/// How the shares lie relative to one another. All shares are on one donor, unless the gang may spread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Topology {
     /// All shares on one node.
     pub same_node: bool,
-    /// Only nodes that the request takes whole.
+    /// Whether the request takes whole nodes only.
     pub whole_node: bool,
-    /// Whether NVLink joins the devices.
+    /// Whether NVLink connects the devices.
     #[serde(default)]
     pub nvlink: NvLink,
     /// Whether CPU and main memory of each share come from the NUMA node of its device.
     #[serde(default)]
     pub numa: Numa,
-    /// Gbit/s for RDMA that each node gives where the request lies on several; 0: none are asked for.
+    /// RDMA bandwidth in Gbit/s on each node, if the request lies on several; 0 for none.
     #[serde(default)]
     pub rdma_gbits: u32,
-    /// On as many nodes of the donor as have room, evenly, so that the failure of one takes little; else on as few as
-    /// can be.
+    /// Whether to use as many nodes as possible, evenly, so that one node's failure affects little. Otherwise as few as
+    /// possible.
     #[serde(default)]
     pub spread_nodes: bool,
 }
 
-/// Whether NVLink joins the devices that a request, or one of its members, has on a node.
+/// Whether NVLink connects the devices that a request, or one of its members, has on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NvLink {
-    /// Whatever is there.
+    /// Does not matter.
     #[default]
     None,
-    /// At a donor where that can be had.
+    /// Prefers donors that provide it.
     Preferred,
-    /// All of them are of one clique, or it does not fit.
+    /// Requires all devices in one clique.
     Required,
 }
 
-/// Where CPU and main memory come from.
+/// The source of CPU and main memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Numa {
-    /// From anywhere on the node.
+    /// Anywhere on the node.
     #[default]
     None,
-    /// From the NUMA node of the share's device.
+    /// The NUMA node of the share's device.
     Aligned,
 }
 
-/// How many members a gang has. A member has the shares of one [`GpuDemand`], all on one node.
+/// Number of members of a gang. A member has the shares of one [`GpuDemand`], all on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Members {
-    /// So many start together, or none.
+    /// Minimum number to start, all together.
     pub min: u32,
-    /// More are started with them as far as they fit, up to so many.
+    /// Desired number. Further members start or join as capacity allows.
     pub desired: u32,
 }
 
 impl Topology {
-    /// Whether it asks for more than amounts: for how devices, CPU and networks are joined.
+    /// Whether it constrains how devices, CPU and networks are connected.
     #[must_use]
     pub fn asks_for_wiring(&self) -> bool {
         self.nvlink != NvLink::None || self.numa != Numa::None || self.rdma_gbits > 0
     }
 
-    /// The same, asking for nothing of the kind.
+    /// The same topology without such constraints.
     #[must_use]
     pub fn without_wiring(self) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! The devices of a node, held once where they are equal: a large cluster has few kinds of them, and many of each.
+//! The devices of a node. Equal devices share memory, because a large cluster has many devices of few kinds.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -9,46 +9,46 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::inventory::Device;
 
-/// Devices by index. A copy shares them with the original, until one of the two is changed.
+/// Devices by index. Copies share them until one side changes.
 #[derive(Clone, Debug, Default)]
 pub struct Devices(Arc<[Arc<Device>]>);
 
 impl Devices {
-    /// How many.
+    /// Number of devices.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether the node has no devices.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The device of this index.
+    /// The device at `index`.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<&Device> {
         self.0.get(index).map(AsRef::as_ref)
     }
 
-    /// The device of index 0.
+    /// The device at index 0.
     #[must_use]
     pub fn first(&self) -> Option<&Device> {
         self.get(0)
     }
 
-    /// By index.
+    /// Devices in index order.
     pub fn iter(&self) -> DeviceIter<'_> {
         self.0.iter().map(AsRef::as_ref)
     }
 
-    /// By index, to be changed; those that are changed are no longer shared.
+    /// Mutable access in index order. A changed device is no longer shared.
     pub fn iter_mut(&mut self) -> DeviceIterMut<'_> {
         Arc::make_mut(&mut self.0).iter_mut().map(Arc::make_mut)
     }
 
-    /// The same devices; those that `other` has too are held with it.
+    /// The same devices, sharing memory with equal devices of `other`.
     #[must_use]
     pub fn shared_with(&self, other: &Self) -> Self {
         if self == other {
@@ -58,21 +58,21 @@ impl Devices {
         Self(self.0.iter().map(held).collect())
     }
 
-    /// The devices as they are held.
+    /// The shared pointers to the devices.
     pub(crate) fn held(&self) -> &[Arc<Device>] {
         &self.0
     }
 }
 
-/// What [`Devices::iter`] gives.
+/// Iterator over [`Devices`].
 pub type DeviceIter<'a> = std::iter::Map<std::slice::Iter<'a, Arc<Device>>, fn(&'a Arc<Device>) -> &'a Device>;
-/// What [`Devices::iter_mut`] gives.
+/// Mutable iterator over [`Devices`].
 pub type DeviceIterMut<'a> =
     std::iter::Map<std::slice::IterMut<'a, Arc<Device>>, fn(&'a mut Arc<Device>) -> &'a mut Device>;
 
 impl PartialEq for Devices {
     fn eq(&self, other: &Self) -> bool {
-        // The standard library compares what is shared by its address first.
+        // The standard library compares the addresses of the inner pointers first.
         Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
     }
 }
@@ -131,7 +131,7 @@ impl FromIterator<Device> for Devices {
     fn from_iter<I: IntoIterator<Item = Device>>(devices: I) -> Self {
         let mut held: Vec<Arc<Device>> = Vec::new();
         for device in devices {
-            // Neighbours are alike more often than not.
+            // Neighbouring devices are usually equal.
             let same = held.iter().rev().find(|held| ***held == device).cloned();
             held.push(same.unwrap_or_else(|| Arc::new(device)));
         }
@@ -157,7 +157,7 @@ impl<'de> Deserialize<'de> for Devices {
     }
 }
 
-/// Holds equal devices, and equal lists of them, once.
+/// Interns devices, and lists of devices.
 #[derive(Debug, Default)]
 pub struct DevicePool {
     devices: BTreeSet<Arc<Device>>,
@@ -165,7 +165,7 @@ pub struct DevicePool {
 }
 
 impl DevicePool {
-    /// Devices of a node, by index.
+    /// Interns the devices of a node, in index order.
     pub fn share(&mut self, devices: impl IntoIterator<Item = Device>) -> Devices {
         let held = devices.into_iter().map(|device| self.hold(device)).collect();
         self.list(held)

@@ -1,57 +1,55 @@
-//! What is wrong with a device, and how bad that is.
+//! Device faults and their severity.
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::inventory::Device;
 use crate::model::refusal::Refusal;
 
-/// Bytes of what is said of a fault.
-const MAX_MESSAGE_BYTES: usize = 128;
+/// Bytes of a fault's message.
+const MAX_FAULT_MESSAGE_BYTES: usize = 128;
 
-/// How bad a fault is: what follows for what runs on the device and for what could be placed there.
+/// Severity of a fault. It decides what happens to leases on the device and to new placements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultClass {
-    /// The program that ran there failed: nothing is wrong with the device, and nothing follows.
+    /// The program failed, not the device: no consequences.
     Application,
-    /// NVLink failed: who asked for devices that it joins is being reclaimed, and gets none of this clique. Others
-    /// stay.
+    /// NVLink failed: leases that need NVLink are reclaimed, and new ones do not get this clique. Other leases stay.
     Link,
-    /// It is not to be used until it is reset or repaired: nothing new comes, and what is there is being reclaimed with
-    /// notice.
+    /// The device needs a reset or repair: nothing new is placed on it, and its leases are reclaimed with notice.
     Degraded,
-    /// It is gone: what was there has ended already, and no notice would help.
+    /// The device is gone: its work has already stopped, and notice is pointless.
     Lost,
 }
 
 impl FaultClass {
-    /// How bad an error is that the driver of NVIDIA logs under this number ("NVRM: Xid … : 79"). Numbers that are not
-    /// known here count as [`Self::Degraded`], as NVIDIA's device plugin withdraws a device for all but those that it
-    /// knows to be harmless. Source: NVIDIA, "XID Errors", docs.nvidia.com/deploy/xid-errors, and the device plugin's
-    /// list of application errors, internal/rm/health.go.
+    /// Severity of an NVIDIA driver error ("NVRM: Xid … : 79"). Unknown numbers count as [`Self::Degraded`], because
+    /// NVIDIA's device plugin withdraws a device for every error that it does not know to be harmless. Source: NVIDIA,
+    /// "XID Errors", docs.nvidia.com/deploy/xid-errors, and the device plugin's list of application errors,
+    /// internal/rm/health.go.
     #[must_use]
     pub fn of_xid(xid: u32) -> Self {
         match xid {
-            // Bad programs (8, 11, 13, 31, 43, 68, 69, 109), clean-up after one (45), corrected errors that are counted
+            // Faulty programs (8, 11, 13, 31, 43, 68, 69, 109), cleanup after one (45), corrected and counted errors
             // (92).
             8 | 11 | 13 | 31 | 43 | 45 | 68 | 69 | 92 | 109 => Self::Application,
-            // Errors of NVLink: of one link (74), and those of the fifth generation by part (144 to 150).
+            // NVLink errors: of one link (74), and by component in the fifth generation (144 to 150).
             74 | 144..=150 => Self::Link,
             // Fallen off the bus.
             79 => Self::Lost,
-            // Memory: uncorrectable (48), rows remapped or not (63, 64), contained and uncontained (94, 95),
+            // Memory: uncorrectable (48), row remapping or its failure (63, 64), contained and uncontained (94, 95),
             // unrecovered (140). Firmware: 62, 119, 120. And all others.
             _ => Self::Degraded,
         }
     }
 
-    /// Whether nothing is placed on such a device.
+    /// Whether it prevents new placements on the device.
     #[must_use]
     pub fn withdraws(self) -> bool {
         matches!(self, Self::Degraded | Self::Lost)
     }
 
-    /// The word for it in the API.
+    /// Its name in the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -63,12 +61,12 @@ impl FaultClass {
     }
 }
 
-/// What is wrong with a device, as its cluster says.
+/// A device fault, as reported by its cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Fault {
-    /// How bad it is.
+    /// Its severity.
     pub class: FaultClass,
-    /// For people, as in "XID 79".
+    /// Message for people, as in "XID 79".
     #[serde(default)]
     pub message: String,
 }
@@ -80,12 +78,12 @@ impl Fault {
             let remedy = "offer it as not healthy, or without that fault";
             return Err(Refusal::invalid(&format!("{field}.fault"), self.class.as_str(), &reason, remedy));
         }
-        if self.message.len() > MAX_MESSAGE_BYTES || self.message.chars().any(char::is_control) {
+        if self.message.len() > MAX_FAULT_MESSAGE_BYTES || self.message.chars().any(char::is_control) {
             return Err(Refusal::invalid(
                 &format!("{field}.fault.message"),
                 self.message.escape_debug(),
                 "is no short line",
-                format!("use at most {MAX_MESSAGE_BYTES} bytes without control characters"),
+                format!("use at most {MAX_FAULT_MESSAGE_BYTES} bytes without control characters"),
             ));
         }
         Ok(())
@@ -109,7 +107,7 @@ mod tests {
     use super::FaultClass::{self, Application, Degraded, Link, Lost};
 
     #[test]
-    fn what_follows_from_a_number_is_by_its_severity() {
+    fn xid_numbers_have_a_severity() {
         for (class, xids) in [
             (Application, &[13, 31, 43, 45, 109][..]),
             (Link, &[74, 145]),

@@ -1,4 +1,4 @@
-//! RDMA bandwidth in pieces: the virtual functions by which a node lends a network, each for one pod at a time.
+//! Virtual functions, by which a node lends RDMA bandwidth. One pod at a time uses each.
 
 use crate::model::inventory::NodeWiring;
 use crate::model::inventory::wiring::RdmaFunctions;
@@ -6,14 +6,14 @@ use crate::model::limits::MAX_RESOURCE_NAME_BYTES;
 use crate::model::refusal::Refusal;
 
 impl NodeWiring {
-    /// Gbit/s of one virtual function of `network`; `None` where it is not lent by functions.
+    /// Gbit/s of one virtual function of `network`; `None` if the node does not lend the network by functions.
     #[must_use]
     pub fn gbits_each(&self, network: &str) -> Option<u32> {
         let count = self.rdma_functions.get(network)?.count;
         self.rdma_gbits.get(network)?.checked_div(count).filter(|each| *each > 0)
     }
 
-    /// Functions are of networks that the node has, carry whole Gbit/s, and are counted once.
+    /// Each function must belong to a network of the node, carry whole Gbit/s, and be counted once.
     pub(crate) fn check_functions(&self, field: &str) -> Result<(), Refusal> {
         let of_network = |network: &str, part: &str| format!("{field}.rdma[{network}].{part}");
         let mut resources: Vec<&str> = Vec::new();

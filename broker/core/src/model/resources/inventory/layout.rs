@@ -1,4 +1,4 @@
-//! What a layout of MIG instances must be like for the broker to lend by it.
+//! Checks of MIG layouts.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use crate::model::limits::WHOLE_MILLI;
 use crate::model::mig::InUse;
 use crate::model::refusal::Refusal;
 
-/// A list of pairs on disk: numbers as keys of a map are not read within [`Sharing`](crate::model::inventory::Sharing), which is told by
-/// a tag.
+/// Stores the map as a list of pairs: serde cannot read integer keys inside the internally tagged
+/// [`Sharing`](crate::model::inventory::Sharing).
 pub(crate) mod as_list {
     use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub(crate) mod as_list {
     }
 }
 
-/// Instances lie where the board allows, none over another; what else the device says agrees with them.
+/// Checks that instances lie where the board allows, do not overlap, and agree with the device's other fields.
 pub(crate) fn check(
     device: &Device,
     instances: &BTreeMap<String, u32>,

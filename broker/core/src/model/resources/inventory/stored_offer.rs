@@ -1,11 +1,10 @@
-//! Offers as they are written into log and snapshots: each kind of device once, and nodes that name kinds by their
-//! place.
+//! The stored form of offers: each kind of device once, and nodes that refer to kinds by index.
 //!
 //! ```text
 //!   {"generation":7,"kinds":[{…},{…}],"nodes":{"n1":{…,"devices":[0,0,1,1]}},"deliveries":[…]}
 //! ```
 //!
-//! Until format 5 there were no kinds, and each node had its devices as they are; that is still read.
+//! Before format 5, each node contained its devices in full. That form remains readable.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +22,7 @@ use crate::model::id::NodeId;
 use crate::model::inventory::devices::DevicePool;
 use crate::model::inventory::{Device, Node, NodeMap, NodeWiring, Offer, is_yes, namespace_alone, yes};
 
-/// A node whose devices are told as `D` tells them.
+/// A stored node. `D` is the form of its devices.
 #[derive(Serialize, Deserialize)]
 struct StoredNode<'a, D> {
     cpu_milli: u64,
@@ -38,12 +37,12 @@ struct StoredNode<'a, D> {
     wiring: Cow<'a, NodeWiring>,
 }
 
-/// Kinds of devices by their first appearance, so that equal offers are written as equal bytes.
+/// Kinds of devices in order of first appearance, so that equal offers give equal bytes.
 #[derive(Default)]
 struct Kinds<'a> {
     kinds: Vec<&'a Device>,
     by_device: BTreeMap<&'a Device, u32>,
-    /// The same by address, which is quicker where devices are shared. Never written, nor gone through.
+    /// Index by address, which speeds up the lookup of shared devices. Never stored or iterated.
     by_address: BTreeMap<usize, u32>,
 }
 
@@ -63,7 +62,7 @@ impl<'a> Kinds<'a> {
     }
 }
 
-/// Nodes with the kinds of their devices.
+/// Nodes with the kind of each device.
 struct Nodes<'a>(Vec<(&'a NodeId, &'a Node, Vec<u32>)>);
 
 impl Serialize for Nodes<'_> {
@@ -103,7 +102,7 @@ impl Serialize for Offer {
     }
 }
 
-/// An offer that is shared is stored as it is.
+/// Stores a shared offer like an owned one.
 pub(crate) mod shared {
     use std::sync::Arc;
 
@@ -120,7 +119,7 @@ pub(crate) mod shared {
     }
 }
 
-/// A device of a node: a kind, or as it is.
+/// A stored device: the index of its kind, or the device in full.
 enum StoredDevice {
     Kind(u64),
     Whole(Box<Device>),
@@ -149,7 +148,7 @@ impl<'de> Deserialize<'de> for StoredDevice {
     }
 }
 
-/// Reads nodes, and holds equal devices once.
+/// Reads nodes and interns their devices.
 #[derive(Default)]
 struct ReadNodes {
     kinds: Vec<Arc<Device>>,
@@ -206,10 +205,10 @@ impl<'de> Visitor<'de> for &mut ReadNodes {
     }
 }
 
-/// Fields of an offer; those that a later release adds are passed over.
+/// Fields of an offer. Readers skip unknown fields of later releases.
 #[derive(Deserialize)]
 #[serde(field_identifier, rename_all = "lowercase")]
-enum Field {
+enum OfferField {
     Generation,
     Kinds,
     Nodes,
@@ -235,14 +234,14 @@ impl<'de> Deserialize<'de> for Offer {
                 let mut read = ReadNodes::default();
                 while let Some(field) = map.next_key()? {
                     match field {
-                        Field::Generation => generation = Some(map.next_value()?),
-                        Field::Kinds => {
+                        OfferField::Generation => generation = Some(map.next_value()?),
+                        OfferField::Kinds => {
                             read.kinds = map.next_value::<Vec<Device>>()?.into_iter().map(Arc::new).collect()
                         }
-                        Field::Nodes => nodes = Some(map.next_value_seed(&mut read)?),
-                        Field::Deliveries => deliveries = Some(map.next_value()?),
-                        Field::Data => data = map.next_value()?,
-                        Field::Unknown => {
+                        OfferField::Nodes => nodes = Some(map.next_value_seed(&mut read)?),
+                        OfferField::Deliveries => deliveries = Some(map.next_value()?),
+                        OfferField::Data => data = map.next_value()?,
+                        OfferField::Unknown => {
                             let de::IgnoredAny = map.next_value()?;
                         }
                     }

@@ -1,5 +1,5 @@
-//! How the parts of a node are joined: NUMA nodes, NVLink, RDMA. All of it may be unknown; who asks for it is then not
-//! served there.
+//! How the parts of a node are connected: NUMA nodes, NVLink, RDMA. Any of it may be unknown; a request that needs an
+//! unknown part is not placed there.
 
 use std::collections::BTreeMap;
 
@@ -18,42 +18,40 @@ pub struct NumaAmounts {
     pub memory_mib: u64,
 }
 
-/// What is known of a node besides its devices.
+/// Wiring of a node, apart from its devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeWiring {
-    /// What each NUMA node has for pods, by its number; empty: not known.
+    /// Allocatable resources of each NUMA node, by number; empty if unknown.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub numa: BTreeMap<u32, NumaAmounts>,
-    /// Gbit/s that the node has on each network for RDMA, by a name that is the same on all nodes of the network;
-    /// empty: none that is known.
+    /// RDMA bandwidth in Gbit/s per network. All nodes of a network use the same name for it. Empty if unknown.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rdma_gbits: BTreeMap<String, u32>,
-    /// Where a network is lent by virtual functions: those, by its name.
+    /// Virtual functions by network, for networks lent by virtual functions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rdma_functions: BTreeMap<String, RdmaFunctions>,
 }
 
-/// What is known of where a device sits.
+/// Wiring of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceWiring {
-    /// The NUMA node that it is nearest to; `None`: not known.
+    /// The nearest NUMA node; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa: Option<u32>,
-    /// The clique of devices that NVLink joins it to; equal names on one node are one clique. `None`: none that is
-    /// known.
+    /// The NVLink clique of the device: devices of one node with equal names form a clique. `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvlink: Option<String>,
 }
 
 impl NumaAmounts {
-    /// So many times this.
+    /// The amounts times `count`.
     #[must_use]
     pub fn times(self, count: u32) -> Self {
         let count = u64::from(count);
         Self { cpu_milli: self.cpu_milli.saturating_mul(count), memory_mib: self.memory_mib.saturating_mul(count) }
     }
 
-    /// This and that.
+    /// Sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -62,7 +60,7 @@ impl NumaAmounts {
         }
     }
 
-    /// This without that; nothing where that is more.
+    /// Difference of both; saturates at zero.
     #[must_use]
     pub fn less(self, other: Self) -> Self {
         Self {
@@ -71,7 +69,7 @@ impl NumaAmounts {
         }
     }
 
-    /// How often `each` goes into it; `u32::MAX` where `each` takes nothing.
+    /// How often `each` fits; `u32::MAX` if `each` is zero.
     #[must_use]
     pub fn holds(self, each: Self) -> u32 {
         let times = |whole: u64, part: u64| {
@@ -151,7 +149,7 @@ impl DeviceWiring {
 }
 
 impl Device {
-    /// The same device where it is wired so.
+    /// The same device with this wiring.
     #[must_use]
     pub fn wired(self, numa: Option<u32>, nvlink: Option<&str>) -> Self {
         Self { wiring: DeviceWiring { numa, nvlink: nvlink.map(str::to_owned) }, ..self }
@@ -170,13 +168,13 @@ fn check_name(name: &str, field: &str) -> Result<(), Refusal> {
     ))
 }
 
-/// Virtual functions of one network that a node has; its bandwidth on the network is that of all of them.
+/// A node's virtual functions for one network. Together they carry the node's bandwidth on that network.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaFunctions {
-    /// Kubernetes resource that counts them, as in "nvidia.com/ib_vf".
+    /// The Kubernetes resource that counts them, as in "nvidia.com/ib_vf".
     pub resource: String,
-    /// How many pods of this node can have; at least 1.
+    /// Number of functions on this node; at least 1.
     pub count: u32,
-    /// How many of those local work has.
+    /// Number of functions in local use.
     pub local: u32,
 }

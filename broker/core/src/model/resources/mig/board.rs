@@ -1,51 +1,56 @@
-//! Boards, the shapes of their instances, and the names these go by.
+//! Boards, instance shapes, and profile names.
 
 use crate::model::mig::Slots;
 
-/// Shapes of the board that has most.
+/// Largest number of shapes of any board.
 pub const MAX_SHAPES: usize = 7;
 
-/// One kind of instance.
+/// A shape of MIG instances.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shape {
     /// Compute slices: the number before the "g".
     pub compute: u8,
     /// Memory slots.
     pub size: u8,
-    /// Slots at which one may begin; first where it is least in the way once all larger ones are placed.
+    /// Slots at which an instance may start. The first is the least obstructive one once all larger instances are
+    /// placed.
     pub starts: &'static [u8],
-    /// Whether it takes the media extension ("+me"), of which a device has one.
+    /// Whether it takes the media extension ("+me"), which only one instance per device can have.
     pub media: bool,
 }
 
-const fn shape(compute: u8, size: u8, starts: &'static [u8], media: bool) -> Shape {
-    Shape { compute, size, starts, media }
+const fn shape(compute: u8, size: u8, starts: &'static [u8]) -> Shape {
+    Shape { compute, size, starts, media: false }
 }
 
-/// A100, H100, H200, B200 and their kin: eight memory slots, seven compute slices. The last slot is reached by three
-/// shapes only. 3g begins at 4 first: 4g can begin at 0 alone, and whatever fits in the upper half fits in the lower
-/// one. Source: `nvidia-smi mig -lgipp` on A100, H100 80GB and H100 NVL; MIG User Guide for the others.
+const fn media_shape(compute: u8, size: u8, starts: &'static [u8]) -> Shape {
+    Shape { compute, size, starts, media: true }
+}
+
+/// A100, H100, H200, B200 and related boards: eight memory slots, seven compute slices. Only three shapes reach the
+/// last slot. 3g tries slot 4 first: 4g can start only at 0, and whatever fits in the upper half fits in the lower
+/// half. Source: `nvidia-smi mig -lgipp` on A100, H100 80GB and H100 NVL; MIG User Guide for the others.
 const EIGHT_SLOTS: &[Shape] = &[
-    shape(7, 8, &[0], false),
-    shape(4, 4, &[0], false),
-    shape(3, 4, &[4, 0], false),
-    shape(2, 2, &[4, 0, 2], false),
-    shape(1, 2, &[6, 4, 0, 2], false),
-    shape(1, 1, &[6, 4, 5, 0, 1, 2, 3], false),
-    shape(1, 1, &[6, 4, 5, 0, 1, 2, 3], true),
+    shape(7, 8, &[0]),
+    shape(4, 4, &[0]),
+    shape(3, 4, &[4, 0]),
+    shape(2, 2, &[4, 0, 2]),
+    shape(1, 2, &[6, 4, 0, 2]),
+    shape(1, 1, &[6, 4, 5, 0, 1, 2, 3]),
+    media_shape(1, 1, &[6, 4, 5, 0, 1, 2, 3]),
 ];
 
 /// A30: four memory slots, four compute slices. Source: MIG User Guide, A30.
 const FOUR_SLOTS: &[Shape] = &[
-    shape(4, 4, &[0], false),
-    shape(2, 2, &[0, 2], false),
-    shape(2, 2, &[0, 2], true),
-    shape(1, 1, &[0, 1, 2, 3], false),
-    shape(1, 1, &[0, 1, 2, 3], true),
+    shape(4, 4, &[0]),
+    shape(2, 2, &[0, 2]),
+    media_shape(2, 2, &[0, 2]),
+    shape(1, 1, &[0, 1, 2, 3]),
+    media_shape(1, 1, &[0, 1, 2, 3]),
 ];
 
-/// Words of product names, and the memory of such boards in GiB, rounded up. RTX PRO boards can be cut too, but where
-/// their instances may begin is not published: their instances are lent as they are reported.
+/// Words in product names, and the memory sizes of these boards in GiB, rounded up. RTX PRO boards also support MIG,
+/// but their start slots are unpublished, so their instances are lent as reported.
 const BOARDS: &[(&str, &[u32], &[Shape])] = &[
     ("A30", &[24], FOUR_SLOTS),
     ("A100", &[40, 80], EIGHT_SLOTS),
@@ -60,11 +65,11 @@ const BOARDS: &[(&str, &[u32], &[Shape])] = &[
     ("GB300", &[278], EIGHT_SLOTS),
 ];
 
-/// Tenths of its slots' share of the board's memory that an instance is sure to have: what the driver keeps for itself
-/// differs by board and profile, and is less than the other tenth on all of them.
-const SURE_TENTHS: u64 = 9;
+/// Tenths of its slots' share of the board's memory that an instance certainly has. The driver's overhead varies by
+/// board and profile but stays below the remaining tenth.
+const GUARANTEED_TENTHS: u64 = 9;
 
-/// A board that can be cut, as its geometry goes.
+/// The MIG geometry of a board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Board {
     shapes: &'static [Shape],
@@ -74,20 +79,20 @@ pub struct Board {
 }
 
 impl Board {
-    /// The board of a product with so much memory in MiB; `None` if its geometry is not known here. Of GH200 the name
-    /// tells the memory of the CPU, so the board's is what counts.
+    /// The board of a product with this memory in MiB; `None` if its geometry is unknown. The product name of a GH200
+    /// states the CPU's memory, so the device's memory decides.
     #[must_use]
     pub fn of(product_name: &str, memory_mib: u64) -> Option<Self> {
         let gib = u32::try_from(memory_mib.div_ceil(1_024)).ok()?;
         let mut words = product_name.split(|c: char| !c.is_ascii_alphanumeric());
         let (_, sizes, shapes) = words.find_map(|word| BOARDS.iter().find(|(name, _, _)| *name == word))?;
-        // Drivers keep some memory back: a little less than a GiB below its size a board is still that board.
+        // Drivers reserve some memory: a device up to a GiB below the board's size is still that board.
         let gib = *sizes.iter().find(|&&size| size == gib || size == gib + 1)?;
         let slots = shapes.iter().map(|shape| shape.size).max()?;
         Some(Self { shapes, slots, gib })
     }
 
-    /// The shapes its instances can have, the largest first.
+    /// The shapes of its instances, largest first.
     #[must_use]
     pub fn shapes(self) -> &'static [Shape] {
         self.shapes
@@ -99,14 +104,15 @@ impl Board {
         self.slots
     }
 
-    /// Thousandths of the device that an instance counts for: its part of the slots.
+    /// Thousandths of the device that an instance counts for: its fraction of the slots.
     #[must_use]
     pub fn milli(self, shape: &Shape) -> u32 {
         crate::model::limits::WHOLE_MILLI * u32::from(shape.size) / u32::from(self.slots)
     }
 
-    /// The name of a shape on this board, as in "3g.40gb": its memory is the part that its slots are of the board's, in
-    /// GiB, rounded. Source: go-nvlib, which device plugin and GPU Feature Discovery take names from.
+    /// The profile name of a shape on this board, as in "3g.40gb". The memory is the board's memory times the shape's
+    /// fraction of the slots, in GiB, rounded. Source: go-nvlib, from which the device plugin and GPU Feature Discovery
+    /// take names.
     #[must_use]
     pub fn name(self, shape: &Shape) -> String {
         let media = if shape.media { "+me" } else { "" };
@@ -118,8 +124,8 @@ impl Board {
         (2 * self.gib * u32::from(shape.size) + slots) / (2 * slots)
     }
 
-    /// The shape that `profile` names, and its number. Names of boards alike differ by one where memory is rounded
-    /// ("7g.79gb", "7g.80gb"); both are understood.
+    /// The shape that `profile` names, and its index. Rounding makes the names of similar boards differ by one
+    /// ("7g.79gb", "7g.80gb"); both are accepted.
     #[must_use]
     pub fn shape(self, profile: &str) -> Option<(usize, &'static Shape)> {
         let (plain, media) = profile.strip_suffix("+me").map_or((profile, false), |plain| (plain, true));
@@ -136,16 +142,16 @@ impl Board {
             .map(|(_, at, shape)| (at, shape))
     }
 
-    /// The smallest shape that is sure to have `wanted` MiB on a device of `memory_mib`: fewest slots, then fewest
-    /// compute slices, none with the media extension.
+    /// The smallest shape that certainly has `wanted` MiB on a device of `memory_mib`: fewest slots, then fewest
+    /// compute slices, never with the media extension.
     #[must_use]
     pub fn shape_with_memory(self, memory_mib: u64, wanted: u64) -> Option<(usize, &'static Shape)> {
-        let sure = |shape: &Shape| memory_mib * u64::from(shape.size) / u64::from(self.slots) * SURE_TENTHS / 10;
+        let sure = |shape: &Shape| memory_mib * u64::from(shape.size) / u64::from(self.slots) * GUARANTEED_TENTHS / 10;
         let fitting = self.shapes.iter().enumerate().filter(|(_, shape)| !shape.media && sure(shape) >= wanted);
         fitting.min_by_key(|(_, shape)| (shape.size, shape.compute))
     }
 
-    /// Names of all shapes, the largest first.
+    /// Names of all shapes, largest first.
     #[must_use]
     pub fn names(self) -> Vec<String> {
         self.shapes.iter().map(|shape| self.name(shape)).collect()
@@ -153,7 +159,7 @@ impl Board {
 }
 
 impl Shape {
-    /// The slots of one that begins at `start`; `None` if none may begin there.
+    /// The slots of an instance that starts at `start`; `None` if none may start there.
     #[must_use]
     pub fn at(&self, start: u8) -> Option<Slots> {
         self.starts.contains(&start).then(|| Slots::span(start, self.size))
@@ -164,7 +170,7 @@ impl Shape {
 mod tests {
     use super::*;
 
-    /// Product, MiB as reported, and the names that its driver gives.
+    /// Product, reported MiB, and the driver's profile names.
     const KNOWN: &[(&str, u64, &str)] = &[
         ("NVIDIA-A30", 24_576, "4g.24gb 2g.12gb 2g.12gb+me 1g.6gb 1g.6gb+me"),
         ("NVIDIA-A100-SXM4-40GB", 40_960, "7g.40gb 4g.20gb 3g.20gb 2g.10gb 1g.10gb 1g.5gb 1g.5gb+me"),
@@ -184,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_that_drivers_give() {
+    fn names_match_the_drivers() {
         for (product, memory_mib, names) in KNOWN {
             let board = board(product, *memory_mib);
             assert_eq!(board.names().join(" "), *names, "{product}");
@@ -210,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn boards_that_are_not_known_have_no_geometry() {
+    fn unknown_boards_have_no_geometry() {
         for (product, memory_mib) in [
             ("NVIDIA-L40S", 46_068),
             ("NVIDIA-H100-80GB-HBM3", 9_856),
@@ -223,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_served_by_the_smallest_that_is_sure_to_have_it() {
+    fn memory_gets_the_smallest_sufficient_shape() {
         let served = |product, memory_mib, wanted| {
             let board = board(product, memory_mib);
             board.shape_with_memory(memory_mib, wanted).map(|(_, shape)| board.name(shape))
@@ -239,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_the_device_never_add_up_to_more_than_it() {
+    fn shares_never_exceed_the_device() {
         for (product, memory_mib, _) in KNOWN {
             let board = board(product, *memory_mib);
             for shape in board.shapes() {

@@ -1,24 +1,24 @@
-//! Whether several instances fit on several devices of one board.
+//! Decides whether several instances fit on several devices of one board.
 //!
-//! Without the media extension the answer is exact and needs no search. An instance of all slots needs an idle device,
-//! and idle devices are alike. After that the halves of devices no longer depend on one another, nor do the quarters
-//! once the shapes of half a device are placed: which of several free halves or quarters is taken makes no difference,
-//! but that the upper half and the last quarter take less than the others. So the larger come first, each shape where
-//! it is least in the way, and what does not fit then fits in no other way either. The media extension ties slots of
-//! one device together: where its instances go is searched.
+//! Without the media extension, the answer is exact and needs no search. An instance of all slots needs an idle device,
+//! and all idle devices are alike. After that, the halves of devices are independent, and so are the quarters once the
+//! half-device shapes are placed. The choice among free halves or quarters does not matter, except that the upper half
+//! and the last quarter accept fewer shapes. So the algorithm places larger shapes first, each where it obstructs
+//! least; what does not fit then fits in no other way. The media extension ties the slots of a device together, so the
+//! algorithm searches for the positions of instances with it.
 
 use crate::model::mig::board::{Board, MAX_SHAPES};
 use crate::model::mig::in_use::InUse;
 use crate::model::mig::slots::Slots;
 
-/// How many instances of each shape are asked for, by the shape's number.
+/// Number of instances per shape, by the shape's index.
 pub type InstanceCounts = [u32; MAX_SHAPES];
 
-/// Ways to place instances with the media extension that are tried before it is taken that there is none.
-const MAX_TRIES: u32 = 1_024;
+/// Attempts to place instances with the media extension before the search gives up.
+const MAX_MEDIA_TRIES: u32 = 1_024;
 
-/// Whether all that is asked for fits on `devices` of `board` besides what is in use there. Exact, but for requests for
-/// so many instances with the media extension that there are more than a thousand ways to place those.
+/// Whether the `asked` instances fit on `devices` of `board` besides the used ones. Exact, unless instances with the
+/// media extension have more than a thousand possible arrangements.
 #[must_use]
 pub fn fit_together(board: Board, devices: &[InUse], asked: &InstanceCounts) -> bool {
     let wanted =
@@ -27,10 +27,10 @@ pub fn fit_together(board: Board, devices: &[InUse], asked: &InstanceCounts) -> 
         });
     let free: u64 =
         devices.iter().map(|device| u64::from(u32::from(board.slots()).saturating_sub(device.slots.count()))).sum();
-    wanted <= free && place_media(board, &mut devices.to_vec(), &mut asked.clone(), &mut { MAX_TRIES })
+    wanted <= free && place_media(board, &mut devices.to_vec(), &mut asked.clone(), &mut { MAX_MEDIA_TRIES })
 }
 
-/// Places one instance with the media extension wherever it may be, until there is none left; then the others.
+/// Tries every position for the next instance with the media extension; once none is left, places the others.
 fn place_media(board: Board, devices: &mut [InUse], asked: &mut InstanceCounts, tries: &mut u32) -> bool {
     let next = board.shapes().iter().enumerate().find(|(at, shape)| shape.media && asked[*at] > 0);
     let Some((at, shape)) = next else {
@@ -59,7 +59,8 @@ fn place_media(board: Board, devices: &mut [InUse], asked: &mut InstanceCounts, 
     false
 }
 
-/// Shapes without the media extension, the largest first, each at the first of its starts that is free on any device.
+/// Places shapes without the media extension, largest first, each at the first of its starts that is free on any
+/// device.
 fn place_others(board: Board, devices: &[InUse], asked: &InstanceCounts) -> bool {
     let mut used: Vec<Slots> = devices.iter().map(|device| device.slots).collect();
     for (shape, &count) in board.shapes().iter().zip(asked).filter(|(shape, _)| !shape.media) {
@@ -90,7 +91,7 @@ mod tests {
         [Board::of("NVIDIA-H100-80GB-HBM3", 81_559).unwrap(), Board::of("NVIDIA-A30", 24_576).unwrap()]
     }
 
-    /// All that can be placed on `devices`, found by placing everything everywhere.
+    /// All combinations that fit on `devices`, by exhaustive search.
     fn exhaustive(board: Board, devices: &[InUse]) -> BTreeSet<InstanceCounts> {
         let mut all = BTreeSet::from([[0; MAX_SHAPES]]);
         for &device in devices {
@@ -118,7 +119,7 @@ mod tests {
         all
     }
 
-    /// Everything that could be asked for of so many slots, whether or not it fits.
+    /// All combinations up to this number of slots, whether or not they fit.
     fn asked_of(board: Board, slots: u32) -> Vec<InstanceCounts> {
         let mut all = vec![[0; MAX_SHAPES]];
         for (at, shape) in board.shapes().iter().enumerate() {
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn one_device_in_any_state_takes_what_exhaustive_search_finds_and_nothing_else() {
+    fn one_device_matches_exhaustive_search() {
         for board in boards() {
             let all = asked_of(board, u32::from(board.slots()));
             for state in states(board) {
@@ -151,11 +152,11 @@ mod tests {
     }
 
     #[test]
-    fn two_devices_in_many_states_take_what_exhaustive_search_finds_and_nothing_else() {
+    fn two_devices_match_exhaustive_search() {
         for board in boards() {
             let all = asked_of(board, 2 * u32::from(board.slots()));
             let states: Vec<InUse> = states(board).into_iter().collect();
-            // Every pair of an A30; of the others those of a stride that shares no factor with the number of states.
+            // All pairs of states for an A30; for the others, a sample with a stride coprime to the number of states.
             let step = if board.slots() == 4 { 1 } else { 4_999 };
             for pair in (0..states.len() * states.len()).step_by(step) {
                 let devices = [states[pair / states.len()], states[pair % states.len()]];

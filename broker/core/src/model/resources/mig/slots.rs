@@ -11,44 +11,44 @@ impl Slots {
     /// No slot.
     pub const NONE: Self = Self(0);
 
-    /// `size` slots from `start` on; those beyond the eighth do not exist.
+    /// `size` slots from `start` on, without those beyond the eighth.
     #[must_use]
     pub fn span(start: u8, size: u8) -> Self {
         let from = |slot: u8| 0xff_u8.checked_shl(u32::from(slot)).unwrap_or(0);
         Self(from(start) & !from(start.saturating_add(size)))
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0 == 0
     }
 
-    /// How many.
+    /// Number of slots.
     #[must_use]
     pub fn count(self) -> u32 {
         self.0.count_ones()
     }
 
-    /// Whether some are in both.
+    /// Whether the sets intersect.
     #[must_use]
     pub fn overlaps(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Those in either.
+    /// Union of both.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Those that are not in `other`.
+    /// This set without the slots of `other`.
     #[must_use]
     pub fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Where instances of `size` slots begin that together take exactly these; `None` if they cannot.
+    /// First slots of instances of `size` slots that together fill exactly this set; `None` if impossible.
     #[must_use]
     pub fn starts(self, size: u8) -> Option<Vec<u8>> {
         let (mut left, mut starts) = (self, Vec::new());

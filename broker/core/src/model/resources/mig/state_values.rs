@@ -1,68 +1,68 @@
-//! What a device in some state is still good for.
+//! The value of MIG devices by state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::mig::board::{Board, MAX_SHAPES};
 use crate::model::mig::in_use::InUse;
 
-/// How often work of each shape is asked for, in parts of 1,024 that add up to that.
+/// Frequency of each shape, in parts of 1,024 that add up to 1,024.
 pub type Weights = [u16; MAX_SHAPES];
 
-/// Parts that weights add up to.
-const PARTS: u128 = 1_024;
-/// Most instances that a device holds.
-const MOST: u32 = 7;
-/// A number that all up to [`MOST`] divide.
-const DIVISIBLE: u128 = 420;
-/// States that are remembered: all of both geometries under a dozen mixes.
-const MAX_KNOWN: usize = 8_192;
+/// The sum of all weights.
+const WEIGHT_TOTAL: u128 = 1_024;
+/// Largest number of instances per device.
+const MOST_INSTANCES: u32 = 7;
+/// A multiple of every number up to [`MOST_INSTANCES`].
+const COMMON_MULTIPLE: u128 = 420;
+/// States to cache: all states of both geometries for a dozen work mixes.
+const MAX_CACHED_STATES: usize = 8_192;
 
-/// What devices are worth under the work that is expected, and remembers it.
+/// Computes and caches the value of device states under the expected work.
 ///
-/// The worth of a state is the number of memory slots that work which arrives one by one, of shapes drawn by weight, is
-/// expected to fill before one arrival does not fit, placed as well as hindsight allows. A place for an instance is as
-/// good as the worth that is left, so it is chosen to lose least. Every shape has some weight: of two places, one of
-/// which is good for all that the other is good for and for more, the other is never chosen.
+/// The value of a state is the expected number of memory slots that arriving instances fill before the first one does
+/// not fit. Instances arrive one by one with shapes drawn by weight, and are placed with perfect hindsight. The
+/// scheduler places an instance where the remaining value is highest. Every shape has some weight, so the scheduler
+/// never prefers a position that is strictly worse for future instances than another.
 #[derive(Clone, Debug, Default)]
 pub struct StateValues {
     known: BTreeMap<(Board, Weights, InUse), u128>,
 }
 
 impl StateValues {
-    /// What one slot that is sure to be filled is worth.
-    pub const SLOT: u128 = PARTS.pow(MOST) * DIVISIBLE;
+    /// The value of one slot that will certainly be filled.
+    pub const SLOT: u128 = WEIGHT_TOTAL.pow(MOST_INSTANCES) * COMMON_MULTIPLE;
 
-    /// Weights for `counts` of shapes asked for lately.
+    /// Weights for the recent `counts` of each shape.
     #[must_use]
     pub fn weights(board: Board, counts: &[u64; MAX_SHAPES]) -> Weights {
         let counts: Vec<u128> = counts.iter().take(board.shapes().len()).map(|&count| u128::from(count)).collect();
         let all: u128 = counts.iter().sum();
         let mut weights = [0; MAX_SHAPES];
         for (weight, count) in weights.iter_mut().zip(&counts) {
-            *weight = u16::try_from((count * PARTS).checked_div(all).unwrap_or(0).max(1)).unwrap_or(u16::MAX);
+            *weight = u16::try_from((count * WEIGHT_TOTAL).checked_div(all).unwrap_or(0).max(1)).unwrap_or(u16::MAX);
         }
-        // What rounding left over, or took, is the most frequent one's; where nothing is known all are alike.
+        // The most frequent shape absorbs the rounding error. Without any counts, all shapes get equal weights.
         if all == 0 {
             let shapes = u128::try_from(counts.len()).unwrap_or(1).max(1);
             weights
                 .iter_mut()
                 .take(counts.len())
-                .for_each(|weight| *weight = u16::try_from(PARTS / shapes).unwrap_or(1));
+                .for_each(|weight| *weight = u16::try_from(WEIGHT_TOTAL / shapes).unwrap_or(1));
         }
         let sum: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();
         if let Some(most) = weights.iter_mut().max() {
-            *most = u16::try_from((u128::from(*most) + PARTS).saturating_sub(sum)).unwrap_or(u16::MAX);
+            *most = u16::try_from((u128::from(*most) + WEIGHT_TOTAL).saturating_sub(sum)).unwrap_or(u16::MAX);
         }
         weights
     }
 
-    /// What a device in this state is worth; [`Self::SLOT`] is the unit.
+    /// The value of a device in this state; [`Self::SLOT`] is the unit.
     pub fn of(&mut self, board: Board, weights: &Weights, in_use: InUse) -> u128 {
         let key = (board, *weights, in_use);
         if let Some(value) = self.known.get(&key) {
             return *value;
         }
-        if self.known.len() >= MAX_KNOWN {
+        if self.known.len() >= MAX_CACHED_STATES {
             self.known.clear();
         }
         let value = value(board, weights, in_use);
@@ -71,11 +71,11 @@ impl StateValues {
     }
 }
 
-/// Sums over everything that fits together: how likely it is to arrive, in whatever order, and how many slots its last
-/// arrival fills, on average over the orders.
+/// Sums over every combination that fits: the probability that it arrives in any order, times the slots that its last
+/// arrival fills, averaged over the orders.
 fn value(board: Board, weights: &Weights, in_use: InUse) -> u128 {
     let mut fits = BTreeSet::new();
-    gather(board, in_use, (0, 0), [0; MAX_SHAPES], &mut fits);
+    gather(board, in_use, 0, 0, [0; MAX_SHAPES], &mut fits);
     let mut value = 0;
     for placed in &fits {
         let (mut many, mut slots, mut ways) = (0_u32, 0, 1_u128);
@@ -83,34 +83,35 @@ fn value(board: Board, weights: &Weights, in_use: InUse) -> u128 {
             for of_this in 1..=count {
                 many += 1;
                 slots += u128::from(shape.size);
-                // Orders of what is counted so far: a multinomial coefficient at every step, so nothing remains.
+                // Number of orders so far: a multinomial coefficient at every step, so the division is exact.
                 ways = ways * u128::from(many) / u128::from(of_this);
             }
             ways *= u128::from(weight).pow(u32::from(count));
         }
-        if let Some(last) = (DIVISIBLE * slots).checked_div(u128::from(many)) {
-            value += ways * PARTS.pow(MOST.saturating_sub(many)) * last;
+        if let Some(last) = (COMMON_MULTIPLE * slots).checked_div(u128::from(many)) {
+            value += ways * WEIGHT_TOTAL.pow(MOST_INSTANCES.saturating_sub(many)) * last;
         }
     }
     value
 }
 
-/// All that can be placed from shape and start number `from` on, by shape.
+/// Collects the combinations that fit, from start `first_start` of shape `first_shape` on.
 fn gather(
     board: Board,
     in_use: InUse,
-    from: (usize, usize),
+    first_shape: usize,
+    first_start: usize,
     placed: [u8; MAX_SHAPES],
     all: &mut BTreeSet<[u8; MAX_SHAPES]>,
 ) {
     all.insert(placed);
-    for (at, shape) in board.shapes().iter().enumerate().skip(from.0) {
-        let first = if at == from.0 { from.1 } else { 0 };
+    for (at, shape) in board.shapes().iter().enumerate().skip(first_shape) {
+        let first = if at == first_shape { first_start } else { 0 };
         for (number, &start) in shape.starts.iter().enumerate().skip(first) {
             if in_use.fits(shape, start) {
                 let mut more = placed;
                 more[at] += 1;
-                gather(board, in_use.with(shape, start), (at, number + 1), more, all);
+                gather(board, in_use.with(shape, start), at, number + 1, more, all);
             }
         }
     }
@@ -127,12 +128,12 @@ mod tests {
     }
 
     #[test]
-    fn weights_add_up_and_none_is_nothing() {
+    fn weights_add_up_and_are_positive() {
         let [eight, four] = boards();
         for counts in [[0; MAX_SHAPES], [1, 1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, u64::MAX, 1], [5, 0, 0, 3, 0, 0, 0]] {
             for (board, shapes) in [(eight, 7), (four, 5)] {
                 let weights = StateValues::weights(board, &counts);
-                assert_eq!(weights.iter().map(|&weight| u128::from(weight)).sum::<u128>(), PARTS, "{counts:?}");
+                assert_eq!(weights.iter().map(|&weight| u128::from(weight)).sum::<u128>(), WEIGHT_TOTAL, "{counts:?}");
                 assert!(weights[..shapes].iter().all(|&weight| weight > 0), "{weights:?}");
                 assert!(weights[shapes..].iter().all(|&weight| weight == 0), "{weights:?}");
             }
@@ -140,23 +141,23 @@ mod tests {
     }
 
     #[test]
-    fn worth_is_what_arrivals_are_expected_to_fill() {
+    fn value_is_the_expected_number_of_filled_slots() {
         let [eight, _] = boards();
-        // Only 1g is asked for, but for one part in 1,024 of each other shape: nearly seven of them fit.
+        // Nearly all weight is on 1g, with 1/1,024 on each other shape: nearly seven instances fit.
         let weights = StateValues::weights(eight, &[0, 0, 0, 0, 0, 1, 0]);
         let value = |in_use| StateValues::default().of(eight, &weights, in_use);
         let idle = value(InUse::default());
         assert!(idle > 6 * StateValues::SLOT && idle < 7 * StateValues::SLOT, "{}", idle / (StateValues::SLOT / 1_000));
-        // A device whose first half is taken holds three, and one with the last slot alone none of anything.
+        // A device with a used first half fits three, and a device with only the last slot free fits none.
         let half = value(InUse { slots: Slots::span(0, 4), media: false });
         assert!(half > 2 * StateValues::SLOT && half < 3 * StateValues::SLOT, "{}", half / (StateValues::SLOT / 1_000));
         assert_eq!(value(InUse { slots: Slots::span(0, 7), media: false }), 0);
     }
 
-    /// For every state and shape: all that fits after the place that is chosen, compared with all that fits after
-    /// another.
+    /// For every state and shape, compares the combinations that fit after the chosen position with those after every
+    /// other position.
     #[test]
-    fn no_place_is_chosen_over_one_that_is_good_for_all_of_it_and_for_more() {
+    fn no_dominated_position_is_chosen() {
         for board in boards() {
             for counts in [[0; MAX_SHAPES], [0, 0, 0, 9, 0, 1, 0], [1, 0, 0, 0, 0, 90, 9]] {
                 let (weights, mut value) = (StateValues::weights(board, &counts), StateValues::default());
@@ -165,7 +166,7 @@ mod tests {
                         let places: Vec<InUse> = state.starts(shape).map(|start| state.with(shape, start)).collect();
                         let after = |in_use| {
                             let mut all = BTreeSet::new();
-                            gather(board, in_use, (0, 0), [0; MAX_SHAPES], &mut all);
+                            gather(board, in_use, 0, 0, [0; MAX_SHAPES], &mut all);
                             all
                         };
                         let Some(best) = places.iter().max_by_key(|place| value.of(board, &weights, **place)) else {

@@ -57,7 +57,7 @@ fn each_kind_is_written_once_and_read_back() {
 }
 
 #[test]
-fn equal_offers_are_equal_bytes_however_they_are_held() {
+fn equal_offers_give_equal_bytes() {
     let mut pool = DevicePool::default();
     let mut shared = || pool.share([device(0), device(0), device(1), device(1)]);
     let one = offer([shared(), shared()]);
@@ -82,7 +82,7 @@ fn offers_of_earlier_formats_are_read() {
 }
 
 #[test]
-fn kinds_that_are_not_there_are_refused() {
+fn unknown_kinds_are_refused() {
     let text = serde_json::to_string(&offer(two())).unwrap().replacen("[0,0,1,1]", "[0,0,1,2]", 1);
     let error = serde_json::from_str::<Offer>(&text).unwrap_err().to_string();
     assert!(error.contains("kind 2 is not one of 2 before"), "{error}");
@@ -91,7 +91,7 @@ fn kinds_that_are_not_there_are_refused() {
 }
 
 #[test]
-fn what_is_changed_is_no_longer_shared() {
+fn changed_devices_are_no_longer_shared() {
     let mut pool = DevicePool::default();
     let (one, mut other) = (pool.share([device(0), device(0)]), pool.share([device(0), device(0)]));
     other[1].healthy = false;

@@ -8,26 +8,25 @@ use crate::state::gang::{members_of, parts};
 use crate::state::invariants::Invariant;
 
 pub(crate) const INVARIANT: Invariant = Invariant {
-    sentence: "the parts of a gang stand or fall together: it holds as many members as it needs, no more than it may, or none",
+    sentence: "a matched gang holds at least its minimum and at most its desired number of members",
     check,
 };
 
 fn check(state: &State) -> Vec<String> {
-    let wrong = |request: &Request| wrong(state, request);
-    state.requests.iter().filter_map(|(id, request)| Some(format!("{id} {}", wrong(request)?))).collect()
+    state.requests.iter().filter_map(|(id, request)| Some(format!("{id} {}", violation_of(state, request)?))).collect()
 }
 
-fn wrong(state: &State, request: &Request) -> Option<String> {
+fn violation_of(state: &State, request: &Request) -> Option<String> {
     if request.state != RequestState::Matched {
-        return (!request.parts.is_empty()).then(|| "is not matched and has parts".to_owned());
+        return (!request.parts.is_empty()).then(|| "is not matched but has parts".to_owned());
     }
     let Some(members) = request.spec.members else {
-        return (!request.parts.is_empty()).then(|| "is no gang and has parts".to_owned());
+        return (!request.parts.is_empty()).then(|| "is not a gang but has parts".to_owned());
     };
     let (mut working, mut all, mut many, mut donors) = (0_u32, 0_u32, 0, BTreeSet::new());
     for (id, lease) in parts(state, request) {
         if matches!(lease.state, LeaseState::Ending | LeaseState::Ended) {
-            return Some(format!("stands though {id} of it ends"));
+            return Some(format!("is matched although its part {id} ends"));
         }
         let here = members_of(&request.spec, lease);
         all += here;
@@ -37,10 +36,10 @@ fn wrong(state: &State, request: &Request) -> Option<String> {
     }
     if working < members.min || all > members.desired {
         let (min, desired) = (members.min, members.desired);
-        return Some(format!("holds {working} to {all} members, and {min} to {desired} are asked for"));
+        return Some(format!("holds {working} to {all} members but asks for {min} to {desired}"));
     }
     if !request.spec.spread_donors && donors.len() > 1 {
-        return Some(format!("may not be spread and lies on {donors:?}"));
+        return Some(format!("may not spread but lies on {donors:?}"));
     }
     (many > MAX_PARTS).then(|| format!("has {many} parts"))
 }

@@ -1,8 +1,7 @@
 use crate::state::invariants::Invariant;
 use crate::state::{Derived, State};
 
-pub(crate) const INVARIANT: Invariant =
-    Invariant { sentence: "what is kept at hand follows from the rest of the state", check };
+pub(crate) const INVARIANT: Invariant = Invariant { sentence: "derived data matches the rest of the state", check };
 
 fn check(state: &State) -> Vec<String> {
     if state.derived == Derived::of(state) {
