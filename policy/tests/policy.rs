@@ -341,7 +341,7 @@ fn priority_classes_are_ranks_and_at_most_one_is_the_default() {
         assert!(problems.len() == 1 && problems[0].0 == code && problems[0].1.contains(words), "{text}: {problems:?}");
     }
     let both = wrong("spec: {value: 5, default: true, usedBy: {tenants: [poly-ml]}}");
-    assert!(both.iter().any(|(_, message)| message.contains("keeps some from using it")), "{both:?}");
+    assert!(both.iter().any(|(_, message)| message.contains("keeps some tenants from using it")), "{both:?}");
 }
 
 #[test]

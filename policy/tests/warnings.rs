@@ -164,7 +164,7 @@ fn a_tenant_that_can_borrow_nothing_is_told_why() {
     }
     let none = GOOD.replace("maxConcurrentGpus: 8, maxGpusPerRequest: 8", "maxConcurrentGpus: 0");
     let found = warnings_of(&none);
-    assert!(found.len() == 1 && found[0].message.contains("quotas allow 0 GPUs"), "{found:?}");
+    assert!(found.len() == 1 && found[0].message.contains("its quotas allow 0 GPUs"), "{found:?}");
     // Within one institution no agreement is needed; what is closed for now may open again.
     let own = GOOD.replace("institution: western\n", "institution: lenders\n");
     let own = own.replace("borrowers: [western]", "borrowers: [lenders]");
