@@ -114,8 +114,8 @@ impl Bundle {
         self.classes_of(device).into_iter().next()
     }
 
-    /// All classes that match a device, by descending rank. Cheaper than [`class_matches`](Self::class_matches) for each
-    /// class.
+    /// All classes that match a device, by descending rank. Cheaper than [`class_matches`](Self::class_matches) for
+    /// each class.
     #[must_use]
     pub fn classes_of(&self, device: &DeviceFacts) -> Vec<&str> {
         let context = device_context(device);
@@ -132,7 +132,8 @@ impl Bundle {
         self.roles.get(spiffe_id).cloned().unwrap_or_default()
     }
 
-    /// Whether a user may invite a cluster, as a federation admin or as an operator of the institution that may enrol it.
+    /// Whether a user may invite a cluster, as a federation admin or as an operator of the institution that may enrol
+    /// it.
     #[must_use]
     pub fn may_invite(&self, spiffe_id: &str, cluster: &str) -> bool {
         let Some(owner) = self.institution_of_cluster(cluster) else {

@@ -8,8 +8,8 @@
 //!                          BorrowFacts, DeviceFacts, user id ──▶ decisions ◀────────┘
 //! ```
 //!
-//! Compiling reports *all* problems with file, line, column and snippet. [`Bundle::warnings`] lists likely mistakes in a
-//! valid bundle. The main questions to a [`Bundle`] are [`Bundle::may_borrow`], [`Bundle::class_of`] and
+//! Compiling reports *all* problems with file, line, column and snippet. [`Bundle::warnings`] lists likely mistakes in
+//! a valid bundle. The main questions to a [`Bundle`] are [`Bundle::may_borrow`], [`Bundle::class_of`] and
 //! [`Bundle::roles_of`]. Every allowance and denial cites the documents and lines behind it.
 //!
 //! The same files give the same bundle and the same decisions on every replica: this crate uses no clock, randomness,

@@ -16,8 +16,8 @@ struct Obstacle {
 }
 
 impl Bundle {
-    /// Likely mistakes, by file and line: useless reclaim notices, limits and dates without effect, equal priorities, and
-    /// tenants that cannot borrow anything. At most [`MAX_PROBLEMS`](crate::limits::MAX_PROBLEMS).
+    /// Likely mistakes, by file and line: useless reclaim notices, limits and dates without effect, equal priorities,
+    /// and tenants that cannot borrow anything. At most [`MAX_PROBLEMS`](crate::limits::MAX_PROBLEMS).
     #[must_use]
     pub fn warnings(&self) -> Vec<Problem> {
         let mut found = Problems::new(&self.source().files);
@@ -111,7 +111,8 @@ impl Bundle {
                     quota.place_of("maxGpusPerRequest"),
                     ProblemCode::LimitOfNoUse,
                     format!(
-                        "`maxGpusPerRequest: {}` of Quota `{}` is above its `maxConcurrentGpus` ({}), which applies first",
+                        "`maxGpusPerRequest: {}` of Quota `{}` is above its `maxConcurrentGpus: {}`, which \
+                         applies first",
                         show_gpus(each),
                         quota.name,
                         show_gpus(most)
@@ -173,8 +174,8 @@ impl Bundle {
         }
     }
 
-    /// A tenant that can borrow nothing: reports the last obstacle. Ignores obstacles that can go away without a change of
-    /// policy by others: dates, GPUs in use and `accepting: false`.
+    /// A tenant that can borrow nothing: reports the last obstacle. Ignores obstacles that can go away without a change
+    /// of policy by others: dates, GPUs in use and `accepting: false`.
     fn warn_of_blocked_tenant(&self, tenant: &Document<Tenant>, found: &mut Problems<'_>) {
         if found.is_full() {
             return;
@@ -204,7 +205,7 @@ impl Bundle {
         if allowed.is_empty() {
             return Some(Obstacle {
                 field: "classes",
-                message: format!("`classes` of Tenant `{name}` names only classes of which its quotas allow 0 GPUs"),
+                message: format!("`classes` of Tenant `{name}` names only classes with a quota of 0 GPUs"),
                 remedy: "raise `maxConcurrentGpus` of a Quota, or remove the tenant",
             });
         }
@@ -237,7 +238,7 @@ impl Bundle {
         Some(Obstacle {
             field: "institution",
             message: format!(
-                "`institution: {institution}` of Tenant `{name}`: no Agreement lets it borrow from its donors ({donors})"
+                "`institution: {institution}` of Tenant `{name}`: no Agreement lets it borrow from {donors}"
             ),
             remedy: "add an Agreement between the institutions that covers its classes",
         })

@@ -20,8 +20,8 @@ impl Bundle {
         }
     }
 
-    /// Like [`may_borrow`](Self::may_borrow), but cheaper: an allowance is only the name of the agreement, `None` within
-    /// one institution.
+    /// Like [`may_borrow`](Self::may_borrow), but cheaper: an allowance is only the name of the agreement, `None`
+    /// within one institution.
     ///
     /// # Errors
     /// The denial.

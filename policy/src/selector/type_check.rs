@@ -94,8 +94,8 @@ impl Checker<'_> {
         Type::Invalid
     }
 
-    /// Like [`report`](Self::report), but underlines `word`: CEL gives the position of the `.` before a field and of the
-    /// `(` after a function.
+    /// Like [`report`](Self::report), but underlines `word`: CEL gives the position of the `.` before a field and of
+    /// the `(` after a function.
     fn report_at_word(
         &mut self,
         id: u64,
