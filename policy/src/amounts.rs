@@ -1,37 +1,37 @@
-//! Durations, GPUs, credits and dates as people write them, to integers with a unit. No floating point.
+//! Parses and shows durations, GPUs, credits and dates. Values are integers with a unit, never floating point.
 
 use jiff::civil::Date;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::limits::{MAX_DURATION_MS, MAX_GPUS_MILLI};
 
-/// Why an amount cannot be used.
+/// Why an amount is invalid.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct AmountError {
-    /// What is wrong with it.
-    pub(crate) what: &'static str,
-    /// What to write.
+    /// The error, without the value.
+    pub(crate) message: &'static str,
+    /// How to write it.
     pub(crate) remedy: String,
 }
 
-fn refuse<T>(what: &'static str, remedy: impl Into<String>) -> Result<T, AmountError> {
-    Err(AmountError { what, remedy: remedy.into() })
+fn invalid<T>(message: &'static str, remedy: impl Into<String>) -> Result<T, AmountError> {
+    Err(AmountError { message, remedy: remedy.into() })
 }
 
-/// A duration such as `30s`, `90m`, `1h30m`, `7d` in milliseconds; units `ms`, `s`, `m`, `h`, `d`, the larger first.
+/// Parses a duration such as `30s`, `1h30m` or `7d` to milliseconds. Units are `d`, `h`, `m`, `s`, `ms`, in this order.
 pub(crate) fn parse_duration_ms(text: &str) -> Result<u64, AmountError> {
     const FORM: &str = "write a number and a unit, such as `30s`, `90m`, `24h` or `7d`";
     if text.starts_with('-') {
-        return refuse("a duration cannot be negative", FORM);
+        return invalid("a duration cannot be negative", FORM);
     }
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
-        return refuse("a duration needs a unit", format!("did you mean `{text}s` or `{text}m`?"));
+        return invalid("a duration needs a unit", format!("did you mean `{text}s` or `{text}m`?"));
     }
     let mut total: u64 = 0;
     let mut last_unit = u64::MAX;
     let mut rest = text;
     if rest.is_empty() {
-        return refuse("not a duration", FORM);
+        return invalid("not a duration", FORM);
     }
     while !rest.is_empty() {
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -44,10 +44,10 @@ pub(crate) fn parse_duration_ms(text: &str) -> Result<u64, AmountError> {
             "m" => 60_000,
             "h" => 3_600_000,
             "d" => 86_400_000,
-            _ => return refuse("not a duration", FORM),
+            _ => return invalid("not a duration", FORM),
         };
         if digits == 0 || unit_ms >= last_unit {
-            return refuse("not a duration", FORM);
+            return invalid("not a duration", FORM);
         }
         last_unit = unit_ms;
         rest = tail;
@@ -58,13 +58,13 @@ pub(crate) fn parse_duration_ms(text: &str) -> Result<u64, AmountError> {
             .and_then(|ms| total.checked_add(ms))
         {
             Some(total) if total <= MAX_DURATION_MS => total,
-            _ => return refuse("a duration is at most ten years", "write a shorter one"),
+            _ => return invalid("a duration is at most ten years", "write a shorter one"),
         };
     }
     Ok(total)
 }
 
-/// A decimal with at most three places, in thousandths.
+/// Parses a decimal with at most three places to thousandths; `None` above `most` thousandths.
 fn parse_milli(text: &str, most: u64) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = |part: &str| part.bytes().all(|b| b.is_ascii_digit());
@@ -79,11 +79,11 @@ fn parse_milli(text: &str, most: u64) -> Option<u64> {
     (milli <= most).then_some(milli)
 }
 
-/// An amount of GPUs such as `8`, `0.5` or `250m`, in milli-GPU.
+/// Parses an amount of GPUs such as `8`, `0.5` or `250m` to milli-GPU.
 pub(crate) fn parse_gpus_milli(text: &str) -> Result<u64, AmountError> {
     const FORM: &str = "write GPUs like `8`, `0.25` or `250m` (milli-GPU), from 0 to ten million";
     if text.starts_with('-') {
-        return refuse("an amount of GPUs cannot be negative", FORM);
+        return invalid("an amount of GPUs cannot be negative", FORM);
     }
     let milli = match text.strip_suffix('m') {
         Some(milli) if !milli.is_empty() && milli.bytes().all(|b| b.is_ascii_digit()) => {
@@ -92,14 +92,14 @@ pub(crate) fn parse_gpus_milli(text: &str) -> Result<u64, AmountError> {
         Some(_) => None,
         None => parse_milli(text, MAX_GPUS_MILLI),
     };
-    milli.map_or_else(|| refuse("not an amount of GPUs", FORM), Ok)
+    milli.map_or_else(|| invalid("not an amount of GPUs", FORM), Ok)
 }
 
-/// A price in credits such as `3` or `0.125`, in milli-credits.
+/// Parses a price in credits such as `3` or `0.125` to milli-credits.
 pub(crate) fn parse_credits_milli(text: &str) -> Result<u64, AmountError> {
     parse_milli(text, 1_000_000_000).map_or_else(
         || {
-            refuse(
+            invalid(
                 "not a price",
                 "write credits like `3` or `0.125`, from 0 to one million, with at most three decimals",
             )
@@ -108,41 +108,37 @@ pub(crate) fn parse_credits_milli(text: &str) -> Result<u64, AmountError> {
     )
 }
 
-/// The first moment of a date, or a moment, in milliseconds since 1970.
+/// Parses a time, or a date as its first millisecond (UTC), to milliseconds since 1970.
 pub(crate) fn parse_start_ms(text: &str) -> Result<u64, AmountError> {
-    parse_moment_ms(text, 0)
+    parse_time_ms(text, 0)
 }
 
-/// The last moment of a date, or a moment, in milliseconds since 1970.
+/// Parses a time, or a date as its last millisecond (UTC), to milliseconds since 1970.
 pub(crate) fn parse_end_ms(text: &str) -> Result<u64, AmountError> {
-    parse_moment_ms(text, 86_400_000 - 1)
+    parse_time_ms(text, 86_400_000 - 1)
 }
 
-fn parse_moment_ms(text: &str, into_the_day_ms: i64) -> Result<u64, AmountError> {
+fn parse_time_ms(text: &str, offset_in_day_ms: i64) -> Result<u64, AmountError> {
     const FORM: &str = "write an RFC 3339 date or time, such as `2027-01-31` or `2027-01-31T18:00:00Z`";
     let is_date = text.len() == 10;
-    let moment = if is_date {
+    let timestamp = if is_date {
         text.parse::<Date>()
             .ok()
             .and_then(|date| date.to_zoned(jiff::tz::TimeZone::UTC).ok())
-            .and_then(|zoned| zoned.timestamp().checked_add(SignedDuration::from_millis(into_the_day_ms)).ok())
+            .and_then(|zoned| zoned.timestamp().checked_add(SignedDuration::from_millis(offset_in_day_ms)).ok())
     } else {
         text.parse::<Timestamp>().ok()
     };
-    match moment.map(|moment| u64::try_from(moment.as_millisecond())) {
+    match timestamp.map(|timestamp| u64::try_from(timestamp.as_millisecond())) {
         Some(Ok(ms)) => Ok(ms),
-        Some(Err(_)) => refuse("a date before 1970", FORM),
-        None => refuse("not a date", FORM),
+        Some(Err(_)) => invalid("a date before 1970", FORM),
+        None => invalid("not a date", FORM),
     }
 }
 
-/// Milli-GPU as people write them: `3`, `0.25`.
+/// Shows milli-GPU as GPUs: `3`, `0.25`.
 #[must_use]
 pub fn show_gpus(milli: u64) -> String {
-    show_milli(milli)
-}
-
-fn show_milli(milli: u64) -> String {
     let (whole, rest) = (milli / 1000, milli % 1000);
     if rest == 0 {
         return whole.to_string();
@@ -150,7 +146,7 @@ fn show_milli(milli: u64) -> String {
     format!("{whole}.{rest:03}").trim_end_matches('0').to_owned()
 }
 
-/// Milliseconds as people write them: `1d12h`, `90m` as `1h30m`.
+/// Shows milliseconds as a duration that policy can read back: `1d12h`, `1h30m`.
 #[must_use]
 pub fn show_duration(ms: u64) -> String {
     if ms == 0 {
@@ -167,13 +163,13 @@ pub fn show_duration(ms: u64) -> String {
     shown
 }
 
-/// Milliseconds since 1970 as an RFC 3339 time.
+/// Shows milliseconds since 1970 as an RFC 3339 time.
 #[must_use]
-pub(crate) fn show_moment(ms: u64) -> String {
+pub(crate) fn show_time(ms: u64) -> String {
     i64::try_from(ms)
         .ok()
         .and_then(|ms| Timestamp::from_millisecond(ms).ok())
-        .map_or_else(|| format!("{ms} ms after 1970"), |moment| moment.to_string())
+        .map_or_else(|| format!("{ms} ms after 1970"), |timestamp| timestamp.to_string())
 }
 
 #[cfg(test)]
@@ -237,6 +233,6 @@ mod tests {
         assert_eq!(show_gpus(1500), "1.5");
         assert_eq!(show_gpus(8000), "8");
         assert_eq!(show_duration(5_400_000), "1h30m");
-        assert_eq!(show_moment(86_400_000), "1970-01-02T00:00:00Z");
+        assert_eq!(show_time(86_400_000), "1970-01-02T00:00:00Z");
     }
 }

@@ -1,4 +1,4 @@
-//! May a tenant borrow? One pure question with a reasoned answer.
+//! Whether a tenant may borrow from a donor: the facts of a lease, the decision and its reasons.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,59 +7,70 @@ use serde::{Deserialize, Serialize};
 
 use crate::documents::{DeliveryKind, DocRef};
 
+pub use usage::{LeaseUse, UsageTable};
+
 mod agreements;
 mod decide;
+mod denials;
+mod usage;
 
-/// What is asked: a tenant at an origin wants GPUs of one class from one donor, for a time.
+/// A proposed lease: a tenant at an origin borrows GPUs of one class from one donor.
 #[derive(Clone, Copy, Debug)]
 pub struct BorrowFacts<'f> {
-    /// The tenant.
+    /// The borrowing tenant.
     pub tenant: &'f str,
-    /// The cluster the request comes from.
+    /// The cluster of the request.
     pub origin_cluster: &'f str,
     /// The cluster that would lend.
     pub donor_cluster: &'f str,
     /// The class of the GPUs.
     pub class: &'f str,
-    /// All GPUs that the lease would hold, in milli-GPU; at least 1.
+    /// GPUs of the lease, in milli-GPU; at least 1.
     pub gpus_milli: u64,
-    /// What the same request holds by other leases, in milli-GPU: limits on one request count it too.
+    /// GPUs of other leases of the same request, in milli-GPU. Limits per request count them too.
     pub beside_milli: u64,
-    /// How the lease would reach the origin.
+    /// Delivery of the lease to the origin.
     pub delivery: DeliveryKind,
-    /// How long the lease would run, in milliseconds; at least 1.
+    /// Duration of the lease, in milliseconds; at least 1.
     pub duration_ms: u64,
-    /// Log time, in milliseconds since 1970.
+    /// Time of the log entry, in milliseconds since 1970.
     pub now_ms: u64,
-    /// What is in use now, without this request.
+    /// GPUs in use now, without this lease.
     pub in_use: InUse<'f>,
 }
 
-/// What is borrowed and lent now; see [`UsageTable::in_use`](crate::UsageTable::in_use). The default is: nothing.
+impl BorrowFacts<'_> {
+    /// GPUs of the whole request, with this lease, in milli-GPU.
+    pub(crate) const fn request_milli(&self) -> u64 {
+        self.gpus_milli.saturating_add(self.beside_milli)
+    }
+}
+
+/// GPUs in use that limits on a lease count; see [`UsageTable::in_use`]. The default is none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InUse<'f> {
     /// Borrowed by the tenant, all classes, in milli-GPU.
     pub tenant_milli: u64,
-    /// Borrowed by the tenant of this class, in milli-GPU.
+    /// Borrowed by the tenant in this class, in milli-GPU.
     pub tenant_class_milli: u64,
     /// Borrowed by all tenants of the institution, all classes, in milli-GPU.
     pub institution_milli: u64,
-    /// Borrowed by all tenants of the institution of this class, in milli-GPU.
+    /// Borrowed by all tenants of the institution in this class, in milli-GPU.
     pub institution_class_milli: u64,
-    /// Lent by the donor, by tenant and class, in milli-GPU; `None` if nothing.
+    /// Lent by the donor, by tenant and class, in milli-GPU; `None` for no leases.
     pub lent_by_donor: Option<&'f BTreeMap<String, BTreeMap<String, u64>>>,
-    /// Lent under each agreement, in milli-GPU; `None` if nothing.
+    /// Lent under each agreement, in milli-GPU; `None` for no leases.
     pub lent_under_agreement: Option<&'f BTreeMap<String, u64>>,
 }
 
 impl InUse<'_> {
-    /// All that the donor lends, in milli-GPU.
+    /// GPUs lent by the donor, in milli-GPU.
     #[must_use]
     pub fn lent_by_donor_milli(&self) -> u64 {
         self.lent_by_donor_where(|_, _| true)
     }
 
-    /// What the donor lends to the tenants and in the classes that `counts` names, in milli-GPU.
+    /// GPUs lent by the donor, in milli-GPU, where `counts(tenant, class)` holds.
     pub(crate) fn lent_by_donor_where(&self, counts: impl Fn(&str, &str) -> bool) -> u64 {
         let leases = self.lent_by_donor.into_iter().flatten();
         leases
@@ -68,25 +79,25 @@ impl InUse<'_> {
             .fold(0, |sum, (_, _, milli)| sum.saturating_add(*milli))
     }
 
-    /// What is lent under an agreement, in milli-GPU.
+    /// GPUs lent under an agreement, in milli-GPU.
     #[must_use]
     pub fn lent_under_agreement_milli(&self, agreement: &str) -> u64 {
         self.lent_under_agreement.and_then(|sums| sums.get(agreement)).copied().unwrap_or(0)
     }
 }
 
-/// The answer.
+/// The answer to [`Bundle::may_borrow`](crate::Bundle::may_borrow).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Decision {
-    /// It may.
+    /// The tenant may borrow.
     Allow(Allowance),
-    /// It may not.
+    /// The tenant may not borrow.
     Deny(Denial),
 }
 
 impl Decision {
-    /// Whether it may.
+    /// Whether the tenant may borrow.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
         matches!(self, Self::Allow(_))
@@ -102,27 +113,27 @@ impl Decision {
     }
 }
 
-/// Why it may.
+/// The reasons for an allowed lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Allowance {
-    /// The agreement the lease counts against; `None` within one institution.
+    /// The agreement that counts the lease; `None` within one institution.
     pub agreement: Option<String>,
-    /// The documents and lines behind it.
+    /// The documents and lines behind the decision.
     pub because: Vec<DocRef>,
 }
 
-/// Why it may not, and what would change that.
+/// The reason for a denied lease, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Denial {
-    /// The stable code.
+    /// Stable code, for scripts.
     pub code: DenyCode,
-    /// Why, with names and amounts.
+    /// The reason, with names and amounts.
     pub message: String,
-    /// What would unblock it: whom to ask, what to change, what to wait for.
+    /// The remedy: a person to ask, a field to change or an event to wait for.
     pub unblock: String,
-    /// The documents and lines behind it.
+    /// The documents and lines behind the decision.
     pub by: Vec<DocRef>,
 }
 
@@ -136,7 +147,7 @@ impl fmt::Display for Denial {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DenyCode {
-    /// No GPUs, or no time, are asked for.
+    /// The amount of GPUs or the duration is zero.
     InvalidAmount,
     /// No such tenant.
     UnknownTenant,
@@ -146,7 +157,7 @@ pub enum DenyCode {
     OriginNotAllowed,
     /// No such class.
     UnknownClass,
-    /// The tenant may not ask for this class.
+    /// The tenant may not request this class.
     ClassNotAllowed,
     /// More GPUs than the federation, or a quota, allows in one request.
     RequestTooLarge,
@@ -154,9 +165,9 @@ pub enum DenyCode {
     LeaseTooLong,
     /// The cluster has no donor terms.
     UnknownDonor,
-    /// A cluster does not borrow from itself.
+    /// Origin and donor are the same cluster.
     SameCluster,
-    /// The donor takes no new leases now.
+    /// The donor accepts no new leases now.
     DonorNotAccepting,
     /// The donor does not deliver leases this way.
     NoDelivery,
@@ -172,16 +183,16 @@ pub enum DenyCode {
     AgreementEnded,
     /// The lease would outlive the agreement.
     AgreementEndsTooSoon,
-    /// All that the agreement covers is in use.
+    /// The limit of the agreement is in use.
     AgreementExhausted,
-    /// A quota is used up.
+    /// A quota is in use.
     QuotaExhausted,
-    /// All that the donor lends is in use.
+    /// The limit of the donor or of its lending term is in use.
     DonorExhausted,
 }
 
 impl DenyCode {
-    /// The code as it is written in output: kebab case.
+    /// The code in kebab case, as output and the documentation show it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -209,7 +220,7 @@ impl DenyCode {
         }
     }
 
-    /// Whether waiting can help: leases end and agreements begin, without a change of policy.
+    /// Whether the denial can go away without a change of policy, because leases end and agreements begin.
     #[must_use]
     pub const fn may_pass(self) -> bool {
         matches!(self, Self::AgreementNotBegun | Self::AgreementExhausted | Self::QuotaExhausted | Self::DonorExhausted)

@@ -1,43 +1,23 @@
-//! A bundle: one version of all policy documents.
+//! A compiled bundle: one version of all policy documents, and look-ups in it.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::compile;
 use crate::device::DeviceFacts;
 use crate::documents::{Agreement, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota, Tenant};
-use crate::problem::{Problem, render_problems};
 use crate::roles::Roles;
 use crate::selector::device_context;
+use crate::source::BundleSource;
 
-/// One policy file.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct SourceFile {
-    /// Its path within the bundle, with `/` between folders.
-    pub path: String,
-    /// Its content.
-    pub text: String,
-}
-
-/// All files of a bundle: what is replicated, and compiled on each replica.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BundleSource {
-    /// The files, in any order.
-    pub files: Vec<SourceFile>,
-    /// The Git commit they come from, if any.
-    #[serde(default)]
-    pub commit: Option<String>,
-}
-
-/// A checked bundle. Serialises as its [`BundleSource`] and is compiled again when it is read.
+/// A valid bundle. Serialises as its [`BundleSource`]; deserialising compiles it again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(into = "BundleSource", try_from = "BundleSource")]
 pub struct Bundle {
     pub(crate) source: BundleSource,
-    /// SHA-256 over the paths and contents of the files, in hex. The commit is not part of it.
+    /// SHA-256 over paths and contents of the files, without the commit, in hex.
     pub hash: String,
-    /// The federation.
+    /// The only Federation document.
     pub federation: Document<Federation>,
     /// Institutions by name.
     pub institutions: BTreeMap<String, Document<Institution>>,
@@ -53,50 +33,26 @@ pub struct Bundle {
     pub agreements: BTreeMap<String, Document<Agreement>>,
     /// Priority classes by name.
     pub priorities: BTreeMap<String, Document<PriorityClass>>,
-    /// Which institution enrols each cluster.
-    pub(crate) owners: BTreeMap<String, String>,
+    /// Institution that may enrol each cluster, by cluster id.
+    pub(crate) institution_by_cluster: BTreeMap<String, String>,
     /// Roles by user id.
     pub(crate) roles: BTreeMap<String, Roles>,
-    /// Quotas that limit a tenant, directly or through its institution.
-    pub(crate) quotas_of: BTreeMap<String, Vec<String>>,
-    /// Agreements in which an institution may borrow.
-    pub(crate) agreements_of: BTreeMap<String, Vec<String>>,
-    /// Names of classes, the highest rank first, equal ranks by name.
-    pub(crate) ranked: Vec<String>,
-}
-
-/// A bundle that does not compile.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the policy bundle does not compile\n{}", render_problems(.problems))]
-pub struct InvalidBundle {
-    /// All that is wrong with it.
-    pub problems: Vec<Problem>,
-}
-
-/// Loads a bundle that comes from no commit.
-///
-/// # Errors
-/// All problems of all files, by file and line.
-pub fn load(files: Vec<SourceFile>) -> Result<Bundle, Vec<Problem>> {
-    compile::compile(BundleSource { files, commit: None })
+    /// Names of the quotas that limit each tenant, directly or through its institution.
+    pub(crate) quotas_by_tenant: BTreeMap<String, Vec<String>>,
+    /// Names of the agreements under which each institution may borrow.
+    pub(crate) agreements_by_borrower: BTreeMap<String, Vec<String>>,
+    /// Names of the GPU classes, by descending rank, then by name.
+    pub(crate) classes_by_rank: Vec<String>,
 }
 
 impl Bundle {
-    /// Compiles a bundle. The result depends on the files only, not on their order.
-    ///
-    /// # Errors
-    /// All problems of all files, by file and line.
-    pub fn compile(source: &BundleSource) -> Result<Self, Vec<Problem>> {
-        compile::compile(source.clone())
-    }
-
     /// The files of the bundle, by path.
     #[must_use]
     pub fn source(&self) -> &BundleSource {
         &self.source
     }
 
-    /// The Git commit the files come from.
+    /// The Git commit of the files, if known.
     #[must_use]
     pub fn commit(&self) -> Option<&str> {
         self.source.commit.as_deref()
@@ -114,15 +70,15 @@ impl Bundle {
             + self.priorities.len()
     }
 
-    /// The institution that may enrol a cluster; `None` if nobody may.
+    /// The institution that may enrol a cluster; `None` if none may.
     #[must_use]
     pub fn institution_of_cluster(&self, cluster: &str) -> Option<&str> {
-        self.owners.get(cluster).map(String::as_str)
+        self.institution_by_cluster.get(cluster).map(String::as_str)
     }
 
-    /// All clusters that may be enrolled, with their institutions.
+    /// Pairs of cluster and institution: every cluster that may be enrolled.
     pub fn enrollable_clusters(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.owners.iter().map(|(cluster, institution)| (cluster.as_str(), institution.as_str()))
+        self.institution_by_cluster.iter().map(|(cluster, institution)| (cluster.as_str(), institution.as_str()))
     }
 
     /// The priority class of requests that name none.
@@ -131,13 +87,13 @@ impl Bundle {
         self.priorities.values().find(|class| class.spec.default).map(|class| class.name.as_str())
     }
 
-    /// The value of a priority class: 0 for none, and for one that does not exist any more.
+    /// The value of a priority class: 0 without a class, and for one that no longer exists.
     #[must_use]
     pub fn priority_value(&self, class: Option<&str>) -> u32 {
         class.and_then(|class| self.priorities.get(class)).map_or(0, |class| class.spec.value)
     }
 
-    /// Notice before a lease on this cluster is reclaimed, in milliseconds.
+    /// Notice before a reclaimed lease on this cluster ends, in milliseconds.
     #[must_use]
     pub fn reclaim_grace_ms(&self, cluster: &str) -> u64 {
         self.clusters
@@ -146,34 +102,46 @@ impl Bundle {
             .unwrap_or(self.federation.spec.defaults.reclaim_grace_ms)
     }
 
-    /// Whether a device is of a class. A class that does not exist has no devices.
+    /// Whether the selector of a class matches a device; `false` for an unknown class.
     #[must_use]
     pub fn class_matches(&self, class: &str, device: &DeviceFacts) -> bool {
         self.classes.get(class).is_some_and(|class| class.spec.selector.matches(device))
     }
 
-    /// The class a device belongs to: of those that select it the one with the highest rank, of equal ranks the first
-    /// by name.
+    /// The class of a device: the highest-ranked class that matches it; with equal ranks, the first by name.
     #[must_use]
     pub fn class_of(&self, device: &DeviceFacts) -> Option<&str> {
         self.classes_of(device).into_iter().next()
     }
 
-    /// All classes that select a device, the highest rank first. Cheaper than asking for each class.
+    /// All classes that match a device, by descending rank. Cheaper than [`class_matches`](Self::class_matches) for
+    /// each class.
     #[must_use]
     pub fn classes_of(&self, device: &DeviceFacts) -> Vec<&str> {
         let context = device_context(device);
-        self.ranked
+        self.classes_by_rank
             .iter()
             .filter(|name| self.classes.get(*name).is_some_and(|class| class.spec.selector.matches_in(&context)))
             .map(String::as_str)
             .collect()
     }
 
-    /// What a user may do; nothing, if no document names the id.
+    /// The roles of a user; empty for an id that no document names.
     #[must_use]
     pub fn roles_of(&self, spiffe_id: &str) -> Roles {
         self.roles.get(spiffe_id).cloned().unwrap_or_default()
+    }
+
+    /// Whether a user may invite a cluster, as a federation admin or as an operator of the institution that may enrol
+    /// it.
+    #[must_use]
+    pub fn may_invite(&self, spiffe_id: &str, cluster: &str) -> bool {
+        let Some(owner) = self.institution_of_cluster(cluster) else {
+            return false;
+        };
+        self.roles
+            .get(spiffe_id)
+            .is_some_and(|roles| roles.federation_admin || roles.institutions_operated.contains(owner))
     }
 }
 
@@ -188,13 +156,5 @@ impl Eq for Bundle {}
 impl From<Bundle> for BundleSource {
     fn from(bundle: Bundle) -> Self {
         bundle.source
-    }
-}
-
-impl TryFrom<BundleSource> for Bundle {
-    type Error = InvalidBundle;
-
-    fn try_from(source: BundleSource) -> Result<Self, InvalidBundle> {
-        compile::compile(source).map_err(|problems| InvalidBundle { problems })
     }
 }

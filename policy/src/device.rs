@@ -1,32 +1,31 @@
-//! What a selector can see of a device.
+//! Device attributes that selectors can use.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The attributes of one device, named as in Kubernetes DRA. Unknown ones are empty (or 0).
+/// The attributes of one device, named as in Kubernetes DRA. Unknown ones are empty or 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeviceFacts {
-    /// The vendor's product name: `NVIDIA H100 80GB HBM3`.
+    /// Product name of the vendor: `NVIDIA H100 80GB HBM3`.
     pub product_name: String,
-    /// The architecture: `Hopper`.
+    /// Architecture: `Hopper`.
     pub architecture: String,
     /// Memory in MiB.
     pub memory_mib: u64,
     /// CUDA compute capability: `9.0`.
     pub cuda_compute_capability: String,
-    /// The driver's version: `570.86.15`.
+    /// Driver version: `570.86.15`.
     pub driver_version: String,
-    /// The brand: `Nvidia`, `Tesla`, `GeForce`.
+    /// Brand: `Nvidia`, `Tesla`, `GeForce`.
     pub brand: String,
-    /// The sharing mode: `exclusive`, `time-slicing`, `mps`, `mig`, `fractional`.
+    /// Sharing mode: `exclusive`, `time-slicing`, `mps`, `mig`, `fractional`.
     pub sharing: String,
-    /// Attributes beyond these, for `device.extra["name"]`.
+    /// Further attributes, for `device.extra["name"]`.
     pub extra: BTreeMap<String, String>,
 }
 
-/// The type of an attribute in a selector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttributeType {
     Text,
@@ -34,21 +33,20 @@ pub(crate) enum AttributeType {
     TextMap,
 }
 
-/// One attribute that selectors may name, and how it is read.
+/// A named attribute and its reader.
 pub(crate) struct Attribute {
     pub(crate) name: &'static str,
-    pub(crate) of_type: AttributeType,
+    pub(crate) attribute_type: AttributeType,
     pub(crate) read: fn(&DeviceFacts) -> AttributeValue<'_>,
 }
 
-/// The value of an attribute.
 pub(crate) enum AttributeValue<'d> {
     Text(&'d str),
     Number(i64),
     TextMap(&'d BTreeMap<String, String>),
 }
 
-/// All attributes. The numbers taken from versions exist because text such as `"10.0"` sorts before `"9.0"`.
+/// All attributes. Versions have numeric parts too, because the text `"10.0"` sorts before `"9.0"`.
 pub(crate) const ATTRIBUTES: [Attribute; 11] = [
     text("productName", |device| AttributeValue::Text(&device.product_name)),
     text("architecture", |device| AttributeValue::Text(&device.architecture)),
@@ -60,18 +58,22 @@ pub(crate) const ATTRIBUTES: [Attribute; 11] = [
     number("driverMajor", |device| AttributeValue::Number(version_part(&device.driver_version, 0))),
     text("brand", |device| AttributeValue::Text(&device.brand)),
     text("sharing", |device| AttributeValue::Text(&device.sharing)),
-    Attribute { name: "extra", of_type: AttributeType::TextMap, read: |device| AttributeValue::TextMap(&device.extra) },
+    Attribute {
+        name: "extra",
+        attribute_type: AttributeType::TextMap,
+        read: |device| AttributeValue::TextMap(&device.extra),
+    },
 ];
 
 const fn text(name: &'static str, read: fn(&DeviceFacts) -> AttributeValue<'_>) -> Attribute {
-    Attribute { name, of_type: AttributeType::Text, read }
+    Attribute { name, attribute_type: AttributeType::Text, read }
 }
 
 const fn number(name: &'static str, read: fn(&DeviceFacts) -> AttributeValue<'_>) -> Attribute {
-    Attribute { name, of_type: AttributeType::Number, read }
+    Attribute { name, attribute_type: AttributeType::Number, read }
 }
 
-/// The number at `index` of a dotted version, 0 where there is none.
+/// The number at `index` of a dotted version; 0 if missing.
 fn version_part(version: &str, index: usize) -> i64 {
     version.split('.').nth(index).and_then(|part| part.parse::<u32>().ok()).map_or(0, i64::from)
 }

@@ -1,4 +1,4 @@
-//! Policy documents: what each kind says, and how it is read.
+//! Policy documents: one module per kind, with its fields and their reader.
 
 use std::collections::BTreeMap;
 
@@ -13,47 +13,48 @@ pub use priority_class::PriorityClass;
 pub use quota::{Quota, QuotaSubject};
 pub use tenant::{Tenant, TenantRole};
 
-use crate::bundle::SourceFile;
 use crate::fields::{Context, Fields};
 use crate::kind::Kind;
-use crate::place::Place;
+use crate::problem::Place;
+use crate::source::SourceFile;
 
 mod agreement;
 mod cluster;
 mod federation;
 mod gpu_class;
 mod institution;
+mod parties;
 mod priority_class;
 mod quota;
 mod tenant;
 
-/// How one kind's `spec` is read.
+/// The reader of one kind's `spec`.
 pub(crate) trait Spec: Sized {
-    /// The kind.
+    /// The kind of document that `read` reads.
     const KIND: Kind;
-    /// Reads all fields, reporting every problem; `None` if one of them leaves nothing usable.
+    /// Reads all fields and reports every problem. `None` if a required field is missing or invalid.
     fn read(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<Self>;
 }
 
-/// Where a document begins.
+/// The file and line of a document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Origin {
-    /// The path of its file within the bundle.
+pub struct SourceLocation {
+    /// Path of the file within the bundle.
     pub file: String,
-    /// The line of its `metadata.name`, from 1.
+    /// Line of `metadata.name`, from 1.
     pub line: u32,
 }
 
-/// A document, or a line of one, that a decision rests on.
+/// A line of a document that a decision cites.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DocRef {
-    /// The kind of the document.
+    /// Kind of the document.
     pub kind: Kind,
-    /// Its name.
+    /// Name of the document.
     pub name: String,
-    /// The path of its file within the bundle.
+    /// Path of its file within the bundle.
     pub file: String,
-    /// The line that decided, from 1.
+    /// Line of the deciding field, from 1.
     pub line: u32,
 }
 
@@ -63,21 +64,22 @@ impl std::fmt::Display for DocRef {
     }
 }
 
-/// A document of one kind.
+/// A document: its name, its location and the `spec` of its kind.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Document<T> {
-    /// The kind.
+    /// `kind`.
     pub kind: Kind,
     /// `metadata.name`.
     pub name: String,
-    /// Where it begins.
-    pub origin: Origin,
-    /// What it says.
+    /// Its file and line.
+    #[serde(rename = "origin")]
+    pub location: SourceLocation,
+    /// The fields of its kind.
     pub spec: T,
-    /// Place of each field, by its path within `spec`.
+    /// Place of each field, by path within `spec`.
     #[serde(skip)]
     pub(crate) places: BTreeMap<String, Place>,
-    /// Place of its name.
+    /// Place of `metadata.name`.
     #[serde(skip)]
     pub(crate) place: Place,
 }
@@ -92,22 +94,22 @@ impl<T> Document<T> {
         places: BTreeMap<String, Place>,
     ) -> Self {
         let file = files.get(place.file).map_or_else(String::new, |file| file.path.clone());
-        Self { kind, name, origin: Origin { file, line: place.line }, spec, places, place }
+        Self { kind, name, location: SourceLocation { file, line: place.line }, spec, places, place }
     }
 
-    /// A reference to the line of a field (its path within `spec`, such as `lends[0].maxGpus`), or to the document
-    /// where it does not have the field.
+    /// Cites the line of a field, or of the document if it lacks the field. `path` is the path within `spec`, such as
+    /// `lends[0].maxGpus`.
     #[must_use]
-    pub(crate) fn at(&self, path: &str) -> DocRef {
+    pub(crate) fn cite(&self, path: &str) -> DocRef {
         DocRef {
             kind: self.kind,
             name: self.name.clone(),
-            file: self.origin.file.clone(),
-            line: self.places.get(path).map_or(self.origin.line, |place| place.line),
+            file: self.location.file.clone(),
+            line: self.places.get(path).map_or(self.location.line, |place| place.line),
         }
     }
 
-    /// The place of a field, or of the name.
+    /// The place of a field, or of the name if the document lacks the field.
     pub(crate) fn place_of(&self, path: &str) -> Place {
         self.places.get(path).copied().unwrap_or(self.place)
     }

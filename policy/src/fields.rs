@@ -1,4 +1,4 @@
-//! Reading typed fields out of nodes, collecting every problem on the way.
+//! Reads typed fields from YAML nodes and collects every problem.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,11 @@ use crate::amounts::{self, AmountError};
 use crate::identifiers;
 use crate::kind::Kind;
 use crate::limits::{MAX_LIST_ITEMS, MAX_TEXT_CHARS};
-use crate::place::{Place, Problems};
-use crate::problem::ProblemCode;
+use crate::problem::{Place, ProblemCode, Problems, shorten};
 use crate::suggest::did_you_mean;
 use crate::yaml::{Node, Value};
 
-/// What a name in a document must resolve to.
+/// The kind of object that a name in a document refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Target {
     /// A document of this kind.
@@ -20,7 +19,7 @@ pub(crate) enum Target {
     EnrolledCluster,
 }
 
-/// A name that must resolve once all files are read.
+/// A name to resolve once all files are read.
 #[derive(Debug)]
 pub(crate) struct Reference {
     pub(crate) target: Target,
@@ -28,37 +27,39 @@ pub(crate) struct Reference {
     pub(crate) place: Place,
 }
 
-/// A SPIFFE id whose trust domain must be the federation's.
+/// A user id whose trust domain must be the federation's.
 #[derive(Debug)]
 pub(crate) struct UserIdUse {
     pub(crate) trust_domain: String,
     pub(crate) place: Place,
 }
 
-/// The state while one document is read: where problems go, and what must be checked once all are read.
+/// The state while one document is read.
 pub(crate) struct Context<'c, 's> {
     pub(crate) problems: &'c mut Problems<'s>,
-    pub(crate) references: &'c mut Vec<Reference>,
-    pub(crate) user_ids: &'c mut Vec<UserIdUse>,
+    /// Names to resolve once all documents are read.
+    pub(crate) references: Vec<Reference>,
+    /// User ids to check once the trust domain is known.
+    pub(crate) user_ids: Vec<UserIdUse>,
     /// Place of each field of the document, by path (`lends[0].maxGpus`).
     pub(crate) places: BTreeMap<String, Place>,
-    /// How the document is called in messages: ``Tenant `poly-ml` ``.
+    /// The document's name in messages: ``Tenant `poly-ml` ``.
     pub(crate) label: String,
 }
 
-/// The fields of one mapping. `finish` reports those that nobody asked for.
+/// The fields of one mapping. [`finish`](Self::finish) reports the unknown ones.
 pub(crate) struct Fields<'n> {
     entries: &'n [(String, Place, Node)],
     place: Place,
     path: String,
-    asked: Vec<&'static str>,
+    known: Vec<&'static str>,
 }
 
 impl<'n> Fields<'n> {
     /// Opens a mapping; `path` is its path within `spec`, empty for `spec` itself.
     pub(crate) fn open(node: &'n Node, path: &str, context: &mut Context<'_, '_>) -> Option<Self> {
         match &node.value {
-            Value::Map(entries) => Some(Self { entries, place: node.place, path: path.to_owned(), asked: Vec::new() }),
+            Value::Map(entries) => Some(Self { entries, place: node.place, path: path.to_owned(), known: Vec::new() }),
             other => {
                 context.wrong_type(node, path, "a mapping", other);
                 None
@@ -77,14 +78,14 @@ impl<'n> Fields<'n> {
 
     /// An optional field. A field that is present but empty counts as absent.
     pub(crate) fn optional(&mut self, name: &'static str, context: &mut Context<'_, '_>) -> Option<(String, &'n Node)> {
-        self.asked.push(name);
+        self.known.push(name);
         let (_, key, node) = self.entries.iter().find(|(key, ..)| key == name)?;
         let path = self.path_of(name);
         context.places.insert(path.clone(), *key);
         (node.value.noun() != "nothing").then_some((path, node))
     }
 
-    /// A field that must be there; its absence is reported.
+    /// A required field; reports its absence.
     pub(crate) fn required(&mut self, name: &'static str, context: &mut Context<'_, '_>) -> Option<(String, &'n Node)> {
         let found = self.optional(name, context);
         if found.is_none() {
@@ -96,25 +97,35 @@ impl<'n> Fields<'n> {
         found
     }
 
-    /// Reports every field that was not asked for.
+    /// Reports every field that no earlier call named.
     pub(crate) fn finish(self, context: &mut Context<'_, '_>) {
         for (key, place, _) in self.entries {
-            if !self.asked.contains(&key.as_str()) {
+            if !self.known.contains(&key.as_str()) {
                 let inside = if self.path.is_empty() { String::new() } else { format!(", in `{}`", self.path) };
-                let message = format!("unknown field `{}` in {}{inside}", shown(key), context.label);
-                context.problems.at(*place, ProblemCode::UnknownField, message, did_you_mean(key, &self.asked));
+                let message = format!("unknown field `{}` in {}{inside}", shorten(key), context.label);
+                context.problems.at(*place, ProblemCode::UnknownField, message, did_you_mean(key, &self.known));
             }
         }
     }
 }
 
-impl Context<'_, '_> {
+impl<'c, 's> Context<'c, 's> {
+    pub(crate) fn new(problems: &'c mut Problems<'s>) -> Self {
+        Self {
+            problems,
+            references: Vec::new(),
+            user_ids: Vec::new(),
+            places: BTreeMap::new(),
+            label: "the document".to_owned(),
+        }
+    }
+
     pub(crate) fn wrong_type(&mut self, node: &Node, path: &str, wanted: &str, found: &Value) {
         let message = format!("`{path}` of {} must be {wanted}, not {}", self.label, found.noun());
         self.problems.at(Place { width: 1, ..node.place }, ProblemCode::WrongType, message, "");
     }
 
-    /// The text of a scalar, whatever it looks like.
+    /// The text of a scalar, uninterpreted.
     pub(crate) fn scalar<'n>(&mut self, path: &str, node: &'n Node) -> Option<&'n str> {
         match &node.value {
             Value::Scalar { text, .. } => Some(text),
@@ -125,7 +136,7 @@ impl Context<'_, '_> {
         }
     }
 
-    /// Free text for people.
+    /// Free text: trimmed, of bounded length, without control characters.
     pub(crate) fn text(&mut self, path: &str, node: &Node) -> Option<String> {
         let text = self.scalar(path, node)?.trim();
         if text.chars().count() > MAX_TEXT_CHARS || text.chars().any(|c| c.is_control() && c != '\n') {
@@ -139,18 +150,18 @@ impl Context<'_, '_> {
         Some(text.to_owned())
     }
 
-    /// A name by the rules for names (DNS label).
+    /// A name: an RFC 1123 label.
     pub(crate) fn name(&mut self, path: &str, node: &Node) -> Option<String> {
         let text = self.scalar(path, node)?;
         if let Err(remedy) = identifiers::check_name(text) {
-            let message = format!("`{path}: {}` is not a valid name", shown(text));
+            let message = format!("`{path}: {}` is not a valid name", shorten(text));
             self.problems.at(node.place, ProblemCode::InvalidName, message, remedy);
             return None;
         }
         Some(text.to_owned())
     }
 
-    /// The name of something declared elsewhere in the bundle.
+    /// The name of a document or cluster that the bundle must declare.
     pub(crate) fn reference(&mut self, path: &str, node: &Node, target: Target) -> Option<String> {
         let name = self.name(path, node)?;
         self.references.push(Reference { target, name: name.clone(), place: node.place });
@@ -166,26 +177,26 @@ impl Context<'_, '_> {
                 Some(text.to_owned())
             }
             Err(remedy) => {
-                let message = format!("`{path}: {}` is not a user id", shown(text));
+                let message = format!("`{path}: {}` is not a user id", shorten(text));
                 self.problems.at(node.place, ProblemCode::InvalidUserId, message, remedy);
                 None
             }
         }
     }
 
-    /// An amount written as text, read by one of the functions of [`amounts`].
+    /// An amount, parsed by a function of [`amounts`].
     pub(crate) fn amount<T>(
         &mut self,
         path: &str,
         node: &Node,
         code: ProblemCode,
-        read: fn(&str) -> Result<T, AmountError>,
+        parse: fn(&str) -> Result<T, AmountError>,
     ) -> Option<T> {
         let text = self.scalar(path, node)?;
-        match read(text) {
+        match parse(text) {
             Ok(value) => Some(value),
             Err(error) => {
-                let message = format!("`{path}: {}` of {}: {}", shown(text), self.label, error.what);
+                let message = format!("`{path}: {}` of {}: {}", shorten(text), self.label, error.message);
                 self.problems.at(node.place, code, message, error.remedy);
                 None
             }
@@ -197,11 +208,11 @@ impl Context<'_, '_> {
         self.amount(path, node, ProblemCode::InvalidDuration, amounts::parse_duration_ms)
     }
 
-    /// A duration in milliseconds that is not zero.
+    /// A duration above zero, in milliseconds.
     pub(crate) fn positive_duration_ms(&mut self, path: &str, node: &Node) -> Option<u64> {
         let ms = self.duration_ms(path, node)?;
         if ms == 0 {
-            let message = format!("`{path}` of {} must be longer than nothing", self.label);
+            let message = format!("`{path}` of {} must be above zero", self.label);
             self.problems.at(node.place, ProblemCode::InvalidDuration, message, "");
             return None;
         }
@@ -218,7 +229,7 @@ impl Context<'_, '_> {
         self.amount(path, node, ProblemCode::InvalidQuantity, amounts::parse_gpus_milli)
     }
 
-    /// An amount of GPUs in milli-GPU that is more than none.
+    /// An amount of GPUs above zero, in milli-GPU.
     pub(crate) fn positive_gpus_milli(&mut self, path: &str, node: &Node) -> Option<u64> {
         let milli = self.gpus_milli(path, node)?;
         if milli == 0 {
@@ -230,14 +241,17 @@ impl Context<'_, '_> {
         Some(milli)
     }
 
-    /// A whole number within bounds.
+    /// A whole number from `least` to `most`.
     pub(crate) fn number(&mut self, path: &str, node: &Node, least: u64, most: u64) -> Option<u64> {
         let text = self.scalar(path, node)?;
         match text.parse::<u64>() {
             Ok(value) if (least..=most).contains(&value) && !text.starts_with('+') => Some(value),
             _ => {
-                let message =
-                    format!("`{path}: {}` of {} is not a whole number from {least} to {most}", shown(text), self.label);
+                let message = format!(
+                    "`{path}: {}` of {} is not a whole number from {least} to {most}",
+                    shorten(text),
+                    self.label
+                );
                 self.problems.at(node.place, ProblemCode::InvalidQuantity, message, "");
                 None
             }
@@ -249,19 +263,19 @@ impl Context<'_, '_> {
         self.word(path, node, &[("true", true), ("false", false)])
     }
 
-    /// One of a few words.
+    /// One of `words`, as its value.
     pub(crate) fn word<T: Copy>(&mut self, path: &str, node: &Node, words: &[(&'static str, T)]) -> Option<T> {
         let text = self.scalar(path, node)?;
         let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
         if found.is_none() {
             let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            let message = format!("`{path}: {}` of {} is not one of {}", shown(text), self.label, known.join(", "));
+            let message = format!("`{path}: {}` of {} is not one of {}", shorten(text), self.label, known.join(", "));
             self.problems.at(node.place, ProblemCode::InvalidValue, message, did_you_mean(text, &known));
         }
         found
     }
 
-    /// A list; items with problems are left out. `path` of item 0 is `path[0]`.
+    /// A list without its invalid items. The path of item 0 is `path[0]`.
     pub(crate) fn list<T>(
         &mut self,
         path: &str,
@@ -289,7 +303,7 @@ impl Context<'_, '_> {
         read
     }
 
-    /// A list of distinct values.
+    /// A list of distinct values; reports repeated ones.
     pub(crate) fn set<T: Ord + Clone + std::fmt::Display>(
         &mut self,
         path: &str,
@@ -308,20 +322,11 @@ impl Context<'_, '_> {
         seen
     }
 
-    /// Reports a list that must not be empty. Where items were present but wrong, that was reported already.
-    pub(crate) fn not_empty(&mut self, path: &str, node: &Node, remedy: &str) {
+    /// Reports an empty list. A list of invalid items is not empty: each of them has its own report.
+    pub(crate) fn require_items(&mut self, path: &str, node: &Node, remedy: &str) {
         if matches!(&node.value, Value::List(items) if items.is_empty()) {
             let message = format!("`{path}` of {} is empty", self.label);
             self.problems.at(node.place, ProblemCode::MissingField, message, remedy);
         }
     }
-}
-
-/// A value as a message shows it: one line, not too long.
-pub(crate) fn shown(text: &str) -> String {
-    let mut shown: String = text.chars().take(80).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if text.chars().count() > 80 {
-        shown.push('…');
-    }
-    shown
 }

@@ -1,9 +1,8 @@
-//! The rules for names and user ids.
+//! Syntax of names, trust domains and user ids.
 
 use crate::limits::MAX_NAME_CHARS;
 
-/// Checks a name: lower-case letters, digits and `-`, a letter or digit at both ends (an RFC 1123 label, as Kubernetes
-/// uses). The error says what to do.
+/// Checks a name: an RFC 1123 label, as in Kubernetes. The error is the remedy.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if name.is_empty() {
@@ -18,7 +17,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks a trust domain: dot-separated labels by the rules for names.
+/// Checks a trust domain: dot-separated RFC 1123 labels. The error is the remedy.
 pub(crate) fn check_trust_domain(domain: &str) -> Result<(), String> {
     if domain.len() > 253 || domain.split('.').any(|label| check_name(label).is_err()) {
         return Err("write it like a host name in lower case: `comity.example`".to_owned());
@@ -26,7 +25,7 @@ pub(crate) fn check_trust_domain(domain: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks a user id `spiffe://<trust domain>/user/<name>` and returns the trust domain. The error says what to do.
+/// Checks a user id `spiffe://<trust domain>/user/<name>` and returns its trust domain. The error is the remedy.
 pub(crate) fn parse_user_id(id: &str) -> Result<&str, String> {
     let form =
         || "write `spiffe://<trust domain>/user/<name>`, with letters, digits, `.`, `_` and `-` in the name".to_owned();

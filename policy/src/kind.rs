@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The `apiVersion` of all documents.
+/// The `apiVersion` of every document.
 pub const API_VERSION: &str = "policy.comity.dev/v1";
 
 /// The kind of a policy document.
@@ -20,16 +20,16 @@ pub enum Kind {
     Tenant,
     /// A tier of GPUs.
     GpuClass,
-    /// A limit on what a tenant or an institution uses.
+    /// Limits on a tenant or an institution.
     Quota,
-    /// Who may borrow from whom.
+    /// Permission for institutions to borrow from other institutions.
     Agreement,
-    /// A rank in the queue.
+    /// A named rank in the queue.
     PriorityClass,
 }
 
 impl Kind {
-    /// All kinds, in the order in which they are shown.
+    /// All kinds, in display order.
     pub const ALL: [Self; 8] = [
         Self::Federation,
         Self::Institution,
@@ -41,7 +41,7 @@ impl Kind {
         Self::PriorityClass,
     ];
 
-    /// The kind as documents write it.
+    /// The kind as it appears in documents.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -1,19 +1,20 @@
-//! What names of MIG profiles look like.
+//! The syntax of MIG profile names.
 
-/// Longest name.
+/// Bytes of the longest name.
 const MAX_BYTES: usize = 32;
 
-/// Whether the text has the form of a MIG profile's name, as `nvidia-smi mig -lgip` and device plugins write them:
-/// compute slices and memory ("1g.10gb"), with compute instances before ("1c.3g.40gb") and engines behind
-/// ("1g.10gb+me", "1g.24gb-me"). Whether any board has it is another question.
+/// Whether the text is a well-formed MIG profile name; no board may support it.
+///
+/// As in `nvidia-smi mig -lgip` and device plugins: compute slices and memory (`1g.10gb`), optionally with compute
+/// instances in front (`1c.3g.40gb`) and engines at the end (`1g.10gb+me`, `1g.24gb-me`).
 #[must_use]
 pub fn is_mig_profile(text: &str) -> bool {
-    let sliced = |text: &str| matches!(text.as_bytes(), [b'1'..=b'9']);
-    let engines = |text: &str| {
+    let is_slice_count = |text: &str| matches!(text.as_bytes(), [b'1'..=b'9']);
+    let are_engines = |text: &str| {
         text.split('.').count() <= 2
             && text.split('.').all(|word| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase()))
     };
-    let memory = |text: &str| {
+    let is_memory = |text: &str| {
         let has_digits = (1..=4).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
         has_digits && !text.starts_with('0')
     };
@@ -26,10 +27,10 @@ pub fn is_mig_profile(text: &str) -> bool {
     };
     let (instances, slices) = slices.split_once("c.").map_or((None, slices), |(first, rest)| (Some(first), rest));
     text.len() <= MAX_BYTES
-        && instances.is_none_or(sliced)
-        && sliced(slices)
-        && memory(gigabytes)
-        && extra.is_none_or(engines)
+        && instances.is_none_or(is_slice_count)
+        && is_slice_count(slices)
+        && is_memory(gigabytes)
+        && extra.is_none_or(are_engines)
 }
 
 #[cfg(test)]
@@ -37,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_profiles_are_told_from_other_texts() {
+    fn accepts_profile_names_only() {
         for good in ["1g.5gb", "1g.10gb", "1g.10gb+me", "1g.24gb-me", "1g.5gb+me.all", "1c.3g.40gb", "7g.180gb"] {
             assert!(is_mig_profile(good), "{good}");
         }

@@ -1,8 +1,7 @@
 //! CEL selectors over one device.
 //!
-//! The language is a part of CEL that is checked before it is ever run: every attribute exists, every comparison is
-//! between values of one type, nothing loops and nothing is a floating-point number. So a selector that compiles gives
-//! an answer for every device, at a cost bounded by its length, and the same answer on every replica.
+//! Only a subset of CEL compiles: known attributes, comparisons within one type, no loops, no floating point. So a
+//! selector has the same answer on every replica, for every device, at a cost bounded by its length.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -13,14 +12,19 @@ use serde::{Serialize, Serializer};
 
 use crate::device::{ATTRIBUTES, AttributeValue, DeviceFacts};
 use crate::limits::{MAX_SELECTOR_BYTES, MAX_SELECTOR_DEPTH};
-use crate::problem::{Problem, ProblemCode};
+use crate::problem::{Place, Problem, ProblemCode, shorten};
+use crate::yaml::place_within;
 
-mod check;
+use error::SelectorError;
 
-/// The functions of CEL, built once: building them costs more than thirty evaluations.
+mod error;
+mod nesting;
+mod type_check;
+
+/// The standard functions of CEL. Building them costs more than thirty evaluations.
 static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 
-/// A checked CEL selector. Cheap to clone; `Send` and `Sync`.
+/// A valid CEL selector. Cheap to clone.
 #[derive(Clone)]
 pub struct Selector {
     source: Arc<str>,
@@ -28,19 +32,20 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// The selector as it was written.
+    /// The text that it was compiled from.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Whether the device is selected. An attribute missing from `extra`, or arithmetic that overflows, selects
-    /// nothing.
+    /// Whether the selector matches a device. It does not if evaluation fails: an attribute is missing from `extra`, or
+    /// arithmetic overflows.
     #[must_use]
     pub fn matches(&self, device: &DeviceFacts) -> bool {
         self.matches_in(&device_context(device))
     }
 
+    /// Like [`matches`](Self::matches), in a context of [`device_context`].
     pub(crate) fn matches_in(&self, context: &Context<'_, '_>) -> bool {
         matches!(Value::resolve(&self.expression, context), Ok(Value::Bool(true)))
     }
@@ -66,68 +71,51 @@ impl Serialize for Selector {
     }
 }
 
-/// Compiles a selector that comes with a request rather than from a bundle.
+/// Compiles the selector of a request.
 ///
 /// # Errors
-/// The first problem, with line and column within the selector; its file is `selector`.
+/// The first problem, in the file `selector`.
 pub fn compile_selector(source: &str) -> Result<Selector, Problem> {
-    parse_selector(source).map_err(|faults| {
-        let fault =
-            faults.into_iter().next().unwrap_or_else(|| Fault::whole(ProblemCode::CelSyntax, "not a selector", ""));
-        let files = [crate::bundle::SourceFile { path: "selector".to_owned(), text: source.to_owned() }];
-        let mut problems = crate::place::Problems::new(&files);
-        let start = crate::place::Place { file: 0, line: 1, column: 1, width: 1 };
-        let place = crate::yaml::place_within(source, start, 0, source, fault.at, fault.width);
-        problems.at(place, fault.code, fault.message, fault.remedy);
-        problems.into_sorted().swap_remove(0)
+    parse_selector(source).map_err(|errors| {
+        let error = errors
+            .into_iter()
+            .next()
+            .unwrap_or_else(|| SelectorError::whole(ProblemCode::CelSyntax, "not a selector", ""));
+        let start = Place { file: 0, line: 1, column: 1, width: 1 };
+        let place = place_within(source, start, 0, source, error.at, error.width);
+        Problem::in_text("selector", source, place, error.code, error.message, error.remedy)
     })
 }
 
-/// What is wrong with a selector, by character offset in it.
-#[derive(Debug)]
-pub(crate) struct Fault {
-    pub(crate) at: usize,
-    pub(crate) width: usize,
-    pub(crate) code: ProblemCode,
-    pub(crate) message: String,
-    pub(crate) remedy: String,
-}
-
-impl Fault {
-    fn whole(code: ProblemCode, message: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { at: 0, width: 1, code, message: message.into(), remedy: remedy.into() }
-    }
-}
-
-/// Parses and checks; on failure, at least one fault.
-pub(crate) fn parse_selector(source: &str) -> Result<Selector, Vec<Fault>> {
+/// Parses and checks a selector. A failure has at least one error.
+pub(crate) fn parse_selector(source: &str) -> Result<Selector, Vec<SelectorError>> {
     if source.len() > MAX_SELECTOR_BYTES {
         let message = format!("the selector has {} bytes; at most {MAX_SELECTOR_BYTES} are allowed", source.len());
-        return Err(vec![Fault::whole(
+        return Err(vec![SelectorError::whole(
             ProblemCode::CelTooCostly,
             message,
             "shorten it, or split it into several classes",
         )]);
     }
     if source.trim().is_empty() {
-        return Err(vec![Fault::whole(
+        return Err(vec![SelectorError::whole(
             ProblemCode::CelSyntax,
             "the selector is empty",
             "write for example `device.memoryMiB >= 40000`",
         )]);
     }
-    check::nesting(source)?;
+    nesting::check_nesting(source)?;
     let depth = u16::try_from(MAX_SELECTOR_DEPTH * 2).unwrap_or(u16::MAX);
     let (expression, places) =
         Parser::new().max_recursion_depth(depth).error_recovery_limit(4).parse_with_source_info(source).map_err(
-            |errors| errors.errors.iter().take(4).map(|error| syntax_fault(source, error)).collect::<Vec<_>>(),
+            |errors| errors.errors.iter().take(4).map(|error| syntax_error(source, error)).collect::<Vec<_>>(),
         )?;
-    check::check(source, &expression, &places)?;
+    type_check::check_types(source, &expression, &places)?;
     Ok(Selector { source: source.into(), expression: Arc::new(expression) })
 }
 
-fn syntax_fault(source: &str, error: &cel::ParseError) -> Fault {
-    // Positions are line and column, both from 1; some internal errors carry none.
+fn syntax_error(source: &str, error: &cel::ParseError) -> SelectorError {
+    // Line and column count from 1; some internal errors have none.
     let line = usize::try_from(error.pos.0).unwrap_or(1).max(1);
     let column = usize::try_from(error.pos.1).unwrap_or(1).max(1);
     let before: usize = source.split_inclusive('\n').take(line - 1).map(|line| line.chars().count()).sum();
@@ -135,16 +123,16 @@ fn syntax_fault(source: &str, error: &cel::ParseError) -> Fault {
     let message = message.strip_prefix("Syntax error: ").unwrap_or(message);
     // The parser lists every token that could follow; the first half of its sentence says enough.
     let message = message.split(" expecting ").next().unwrap_or(message);
-    Fault {
+    SelectorError {
         at: before + column - 1,
         width: 1,
         code: ProblemCode::CelSyntax,
-        message: format!("the selector is not CEL: {}", crate::fields::shown(message)),
+        message: format!("the selector is not CEL: {}", shorten(message)),
         remedy: "a selector looks like `device.architecture == \"Hopper\" && device.memoryMiB >= 80000`".to_owned(),
     }
 }
 
-/// The context in which selectors look at one device; made once for many selectors.
+/// The variables of an evaluation: `device` with its attributes. Reuse it for several selectors.
 pub(crate) fn device_context(device: &DeviceFacts) -> Context<'static, 'static> {
     #[expect(
         clippy::disallowed_types,
@@ -228,12 +216,12 @@ mod tests {
             ("device.productName.lower() == 'x'", ProblemCode::CelUnknownName, 19),
             ("timestamp('2026-01-01T00:00:00Z') == 1", ProblemCode::CelUnknownName, 0),
         ] {
-            let faults = parse_selector(source).unwrap_err();
-            let places: Vec<(ProblemCode, usize)> = faults.iter().map(|fault| (fault.code, fault.at)).collect();
-            assert!(places.iter().any(|(found, _)| *found == code), "{source}: {faults:?}");
+            let errors = parse_selector(source).unwrap_err();
+            let places: Vec<(ProblemCode, usize)> = errors.iter().map(|error| (error.code, error.at)).collect();
+            assert!(places.iter().any(|(found, _)| *found == code), "{source}: {errors:?}");
             assert!(
                 places.iter().any(|(_, found)| found.abs_diff(at) <= 1),
-                "{source}: expected {at}, found {faults:?}"
+                "{source}: expected {at}, found {errors:?}"
             );
         }
     }

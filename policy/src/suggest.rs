@@ -1,6 +1,6 @@
-//! "Did you mean": the nearest of the known words.
+//! Suggests the known word nearest to a misspelt one.
 
-/// The known word nearest to `word`, if it is near enough to be a slip of the pen.
+/// The known word nearest to `word`, if few enough edits separate them for a typing error.
 pub(crate) fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let word_lower: Vec<char> = word.chars().take(80).flat_map(char::to_lowercase).collect();
     let allowed = (word_lower.len() / 3).clamp(1, 3);
@@ -15,7 +15,7 @@ pub(crate) fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) 
         .map(|(_, candidate)| candidate)
 }
 
-/// A sentence for a remedy: the nearest word, else all of them (at most twelve).
+/// A remedy: the nearest known word, or else the first twelve known words.
 pub(crate) fn did_you_mean(word: &str, known: &[&str]) -> String {
     if let Some(near) = nearest(word, known.iter().copied()) {
         return format!("did you mean `{near}`?");
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_are_found_and_strangers_are_not() {
+    fn suggests_near_words_only() {
         let known = ["members", "maxGpus", "institution"];
         assert_eq!(nearest("mambers", known), Some("members"));
         assert_eq!(nearest("maxGPUs", known), Some("maxGpus"));

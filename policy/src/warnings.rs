@@ -1,33 +1,39 @@
-//! What a bundle says that is surely not meant. It compiles, and may be put into force.
+//! Warnings about a valid bundle: settings that have no effect or block a tenant completely.
 
 use std::collections::BTreeMap;
 
-use crate::amounts::{show_duration, show_gpus, show_moment};
+use crate::amounts::{show_duration, show_gpus, show_time};
 use crate::bundle::Bundle;
-use crate::documents::{Cluster, Document, QuotaSubject, Tenant};
-use crate::place::Problems;
-use crate::problem::{Problem, ProblemCode};
+use crate::documents::{Cluster, Document, LendTerm, QuotaSubject, Tenant};
+use crate::problem::{Problem, ProblemCode, Problems};
+
+/// The reason why a tenant can borrow nothing.
+struct Obstacle {
+    /// Field of the Tenant document.
+    field: &'static str,
+    message: String,
+    remedy: &'static str,
+}
 
 impl Bundle {
-    /// All that is surely not meant, by file and line: notices of no use, limits and dates that let nothing through,
-    /// ranks that rank nobody, tenants that cannot borrow anything. At most
-    /// [`MAX_PROBLEMS`](crate::limits::MAX_PROBLEMS).
+    /// Likely mistakes, by file and line: useless reclaim notices, limits and dates without effect, equal priorities,
+    /// and tenants that cannot borrow anything. At most [`MAX_PROBLEMS`](crate::limits::MAX_PROBLEMS).
     #[must_use]
     pub fn warnings(&self) -> Vec<Problem> {
         let mut found = Problems::new(&self.source().files);
-        self.notices(&mut found);
-        self.equal_priorities(&mut found);
-        self.limits_of_no_use(&mut found);
-        self.classes_without_devices(&mut found);
-        self.short_agreements(&mut found);
+        self.warn_of_notices(&mut found);
+        self.warn_of_equal_priorities(&mut found);
+        self.warn_of_ineffective_quotas(&mut found);
+        self.warn_of_shadowed_classes(&mut found);
+        self.warn_of_short_agreements(&mut found);
         for tenant in self.tenants.values() {
-            self.check_borrows(tenant, &mut found);
+            self.warn_of_blocked_tenant(tenant, &mut found);
         }
         found.into_sorted()
     }
 
-    /// Notices that give no time, or end after any lease.
-    fn notices(&self, found: &mut Problems<'_>) {
+    /// Reclaim notices of zero, or longer than any lease.
+    fn warn_of_notices(&self, found: &mut Problems<'_>) {
         let (defaults, limits) = (&self.federation.spec.defaults, &self.federation.spec.limits);
         let default = show_duration(defaults.reclaim_grace_ms);
         if defaults.reclaim_grace_ms > limits.max_lease_duration_ms {
@@ -35,8 +41,11 @@ impl Bundle {
             found.at(
                 self.federation.place_of("defaults.reclaimGrace"),
                 ProblemCode::NoticeTooLong,
-                format!("`defaults.reclaimGrace: {default}` is longer than the longest lease (`limits.maxLeaseDuration`, {longest})"),
-                format!("no lease would end by being reclaimed; write less than {longest}, for example `5m`"),
+                format!(
+                    "`defaults.reclaimGrace: {default}` is longer than the longest lease \
+                     (`limits.maxLeaseDuration`, {longest})"
+                ),
+                format!("every lease would end before its reclaim; write less than {longest}, for example `5m`"),
             );
         }
         for cluster in self.clusters.values() {
@@ -48,25 +57,28 @@ impl Bundle {
                     place,
                     ProblemCode::NoNotice,
                     format!(
-                        "`reclaimGrace: {}` of Cluster `{name}` gives work no time to save itself",
+                        "`reclaimGrace: {}` of Cluster `{name}` gives work no time to save its state",
                         show_duration(0)
                     ),
-                    format!("write for example `5m`, or leave it out for the federation's {default}"),
+                    format!("write for example `5m`, or remove it for the federation's {default}"),
                 );
             } else if grace > longest {
                 let (grace, longest) = (show_duration(grace), show_duration(longest));
                 found.at(
                     place,
                     ProblemCode::NoticeTooLong,
-                    format!("`reclaimGrace: {grace}` of Cluster `{name}` is longer than the longest lease it grants ({longest})"),
-                    format!("no lease would end by being reclaimed; write less than {longest}"),
+                    format!(
+                        "`reclaimGrace: {grace}` of Cluster `{name}` is longer than the longest lease it grants \
+                         ({longest})"
+                    ),
+                    format!("every lease would end before its reclaim; write less than {longest}"),
                 );
             }
         }
     }
 
-    /// Two priority classes of one value: neither is served before the other, nor takes its place.
-    fn equal_priorities(&self, found: &mut Problems<'_>) {
+    /// Priority classes of the same value: neither goes first, and neither preempts the other.
+    fn warn_of_equal_priorities(&self, found: &mut Problems<'_>) {
         let mut seen: BTreeMap<u32, &str> = BTreeMap::new();
         for class in self.priorities.values() {
             let value = class.spec.value;
@@ -78,15 +90,16 @@ impl Bundle {
                 class.place_of("value"),
                 ProblemCode::EqualPriorities,
                 format!(
-                    "`value: {value}` of PriorityClass `{}` is that of `{first}`, too: neither comes before the other",
+                    "`value: {value}` of PriorityClass `{}` is that of `{first}` too, so neither goes first",
                     class.name
                 ),
-                "give each a value of its own, or remove one of them",
+                "give them different values, or remove one of them",
             );
         }
     }
 
-    fn limits_of_no_use(&self, found: &mut Problems<'_>) {
+    /// Limits per request that a lower limit of the same quota makes ineffective.
+    fn warn_of_ineffective_quotas(&self, found: &mut Problems<'_>) {
         for quota in self.quotas.values() {
             let (Some(each), Some(most)) =
                 (quota.spec.max_gpus_per_request_milli, quota.spec.max_concurrent_gpus_milli)
@@ -98,22 +111,23 @@ impl Bundle {
                     quota.place_of("maxGpusPerRequest"),
                     ProblemCode::LimitOfNoUse,
                     format!(
-                        "`maxGpusPerRequest: {}` of Quota `{}` is above its `maxConcurrentGpus` ({}): no request gets so much",
+                        "`maxGpusPerRequest: {}` of Quota `{}` is above its `maxConcurrentGpus: {}`, which \
+                         applies first",
                         show_gpus(each),
                         quota.name,
                         show_gpus(most)
                     ),
-                    format!("write at most {}, leave it out, or raise `maxConcurrentGpus`", show_gpus(most)),
+                    format!("write at most {}, remove it, or raise `maxConcurrentGpus`", show_gpus(most)),
                 );
             }
         }
     }
 
-    /// Donors that lend a class of which no device can be: one of higher rank selects the same.
-    fn classes_without_devices(&self, found: &mut Problems<'_>) {
+    /// Lent classes that can have no device, because a class of higher rank has the same selector.
+    fn warn_of_shadowed_classes(&self, found: &mut Problems<'_>) {
         let mut first: BTreeMap<&str, &str> = BTreeMap::new();
         let mut shadowed: BTreeMap<&str, &str> = BTreeMap::new();
-        for class in self.ranked.iter().filter_map(|name| self.classes.get(name)) {
+        for class in self.classes_by_rank.iter().filter_map(|name| self.classes.get(name)) {
             let by = *first.entry(class.spec.selector.source().trim()).or_insert(&class.name);
             if by != class.name {
                 shadowed.insert(&class.name, by);
@@ -126,8 +140,8 @@ impl Bundle {
                         cluster.place_of(&format!("lends[{index}].classes")),
                         ProblemCode::ClassWithoutDevices,
                         format!(
-                            "`lends[{index}].classes` of Cluster `{}` names `{class}`, of which no device can be: GpuClass `{by}` \
-                             selects the same and comes first",
+                            "`lends[{index}].classes` of Cluster `{}` names `{class}`, which can have no device: \
+                             GpuClass `{by}` has the same selector and comes first",
                             cluster.name
                         ),
                         format!("name `{by}`, or change `selector` or `rank` of one of the two classes"),
@@ -137,8 +151,8 @@ impl Bundle {
         }
     }
 
-    /// Agreements that end before a lease of the default term could.
-    fn short_agreements(&self, found: &mut Problems<'_>) {
+    /// Agreements that are shorter than a lease of the default term.
+    fn warn_of_short_agreements(&self, found: &mut Problems<'_>) {
         let term = self.federation.spec.defaults.lease_term_ms;
         for agreement in self.agreements.values() {
             let (Some(from), Some(until)) = (agreement.spec.from_ms, agreement.spec.until_ms) else { continue };
@@ -149,8 +163,8 @@ impl Bundle {
                     agreement.place_of("until"),
                     ProblemCode::AgreementTooShort,
                     format!(
-                        "`until: {}` of Agreement `{name}` is {} after `from`: no lease of the usual {} fits in between",
-                        show_moment(until),
+                        "`until: {}` of Agreement `{name}` is {} after `from`, less than the default lease term of {}",
+                        show_time(until),
                         show_duration(lasts),
                         show_duration(term)
                     ),
@@ -160,48 +174,53 @@ impl Bundle {
         }
     }
 
-    /// Reports a tenant that no rule lets borrow anything, at what stands in the way last. Dates, amounts in use and
-    /// `accepting: false` may change by themselves and are let pass.
-    fn check_borrows(&self, tenant: &Document<Tenant>, found: &mut Problems<'_>) {
+    /// A tenant that can borrow nothing: reports the last obstacle. Ignores obstacles that can go away without a change
+    /// of policy by others: dates, GPUs in use and `accepting: false`.
+    fn warn_of_blocked_tenant(&self, tenant: &Document<Tenant>, found: &mut Problems<'_>) {
         if found.is_full() {
             return;
         }
         let name = &tenant.name;
-        for (field, is_empty, what) in [
-            ("classes", tenant.spec.classes.is_empty(), "GpuClasses that it may ask for"),
-            ("clusters", tenant.spec.clusters.is_empty(), "clusters that it may ask from"),
+        for (field, is_empty, missing) in [
+            ("classes", tenant.spec.classes.is_empty(), "GpuClasses that it may request"),
+            ("clusters", tenant.spec.clusters.is_empty(), "origins of its requests"),
         ] {
             if is_empty {
                 let message = format!("`{field}: []` of Tenant `{name}` lets it borrow nothing");
-                found.at(tenant.place_of(field), ProblemCode::BorrowsNothing, message, format!("name the {what}"));
+                found.at(tenant.place_of(field), ProblemCode::BorrowsNothing, message, format!("name the {missing}"));
                 return;
             }
         }
-        if let Some((field, message, remedy)) = self.why_nothing(tenant) {
-            found.at(tenant.place_of(field), ProblemCode::BorrowsNothing, message, remedy);
+        if let Some(obstacle) = self.find_obstacle(tenant) {
+            let place = tenant.place_of(obstacle.field);
+            found.at(place, ProblemCode::BorrowsNothing, obstacle.message, obstacle.remedy);
         }
     }
 
-    /// Field, reason and remedy, if there is no donor for it.
-    fn why_nothing(&self, tenant: &Document<Tenant>) -> Option<(&'static str, String, String)> {
+    /// The last obstacle between a tenant and every donor; `None` if some donor may lend to it.
+    fn find_obstacle(&self, tenant: &Document<Tenant>) -> Option<Obstacle> {
         let (name, institution) = (&tenant.name, &tenant.spec.institution);
-        // As many of its classes as quotas leave anything of.
-        let open: Vec<&str> =
-            tenant.spec.classes.iter().map(String::as_str).filter(|class| !self.is_barred(tenant, class)).collect();
-        if open.is_empty() {
-            let message = format!("`classes` of Tenant `{name}` names only what its quotas allow 0 GPUs of");
-            return Some(("classes", message, "raise `maxConcurrentGpus` of a Quota, or remove the tenant".to_owned()));
+        let allowed: Vec<&str> =
+            tenant.spec.classes.iter().map(String::as_str).filter(|class| !self.is_forbidden(tenant, class)).collect();
+        if allowed.is_empty() {
+            return Some(Obstacle {
+                field: "classes",
+                message: format!("`classes` of Tenant `{name}` names only classes with a quota of 0 GPUs"),
+                remedy: "raise `maxConcurrentGpus` of a Quota, or remove the tenant",
+            });
         }
         let lent = |donor: &&Document<Cluster>| {
             let others = tenant.spec.clusters.iter().any(|origin| *origin != donor.name);
-            others && open.iter().any(|class| lends_to(donor, tenant, class))
+            others && allowed.iter().any(|class| lends_to(donor, tenant, class))
         };
         let donors: Vec<&Document<Cluster>> = self.clusters.values().filter(lent).collect();
         if donors.is_empty() {
-            let message =
-                format!("`classes` of Tenant `{name}` ({}): no other cluster lends any of them to it", open.join(", "));
-            let remedy = "ask a donor to add one to `lends` of its Cluster, or name a class that is lent";
-            return Some(("classes", message, remedy.to_owned()));
+            let classes = allowed.join(", ");
+            return Some(Obstacle {
+                field: "classes",
+                message: format!("`classes` of Tenant `{name}` ({classes}): no other cluster lends any of them to it"),
+                remedy: "ask a donor to add one to `lends` of its Cluster, or name a class that is lent",
+            });
         }
         let agreed = |donor: &&&Document<Cluster>| {
             let lender = &donor.spec.institution;
@@ -210,35 +229,37 @@ impl Bundle {
                     .values()
                     .any(|it| it.spec.covers(institution, lender) && it.spec.classes.contains(class))
             };
-            lender == institution || open.iter().any(|class| lends_to(donor, tenant, class) && covers(class))
+            lender == institution || allowed.iter().any(|class| lends_to(donor, tenant, class) && covers(class))
         };
         if donors.iter().any(|donor| agreed(&donor)) {
             return None;
         }
-        let message = format!(
-            "`institution: {institution}` of Tenant `{name}`: no Agreement lets it borrow what others lend to it ({})",
-            donors.iter().map(|donor| donor.name.as_str()).take(4).collect::<Vec<_>>().join(", ")
-        );
-        let remedy = "add an Agreement between the institutions that covers its classes";
-        Some(("institution", message, remedy.to_owned()))
+        let donors = donors.iter().map(|donor| donor.name.as_str()).take(4).collect::<Vec<_>>().join(", ");
+        Some(Obstacle {
+            field: "institution",
+            message: format!(
+                "`institution: {institution}` of Tenant `{name}`: no Agreement lets it borrow from {donors}"
+            ),
+            remedy: "add an Agreement between the institutions that covers its classes",
+        })
     }
 
-    /// Whether a quota allows none of a class.
-    fn is_barred(&self, tenant: &Document<Tenant>, class: &str) -> bool {
+    /// Whether a quota allows a tenant 0 GPUs of a class.
+    fn is_forbidden(&self, tenant: &Document<Tenant>, class: &str) -> bool {
         self.quotas.values().any(|quota| {
-            let limits = match &quota.spec.subject {
+            let limits_tenant = match &quota.spec.subject {
                 QuotaSubject::Tenant(of) => *of == tenant.name,
                 QuotaSubject::Institution(of) => *of == tenant.spec.institution,
             };
-            let concerns = quota.spec.class.as_deref().is_none_or(|of| of == class);
-            limits && concerns && quota.spec.max_concurrent_gpus_milli == Some(0)
+            let limits_class = quota.spec.class.as_deref().is_none_or(|of| of == class);
+            limits_tenant && limits_class && quota.spec.max_concurrent_gpus_milli == Some(0)
         })
     }
 }
 
-/// Whether some term of a donor covers a tenant and a class.
+/// Whether a lending term of a donor covers a tenant and a class, with a limit above zero.
 fn lends_to(donor: &Document<Cluster>, tenant: &Document<Tenant>, class: &str) -> bool {
-    let covers = |term: &crate::LendTerm| {
+    let covers = |term: &LendTerm| {
         term.classes.contains(class)
             && term.covers(&tenant.name, &tenant.spec.institution)
             && term.max_gpus_milli != Some(0)

@@ -1,29 +1,27 @@
-//! YAML text to a tree of nodes that know their place.
+//! Parses YAML text to a tree of nodes with positions.
 //!
-//! The tree is built from the parser's events and not through serde, for three reasons: a serde type stops at the first
-//! problem, and all of them are wanted; every node keeps its place; and scalars stay text, so that `0.1` GPUs never
-//! passes through a floating-point number. A document that is no YAML does not hide its neighbours in the same file: a
-//! line that starts with `---` always begins a document (YAML 1.2.2 §9.1.2), so the text is cut there first.
+//! The tree comes from parser events rather than serde, so that all problems are reported, every node keeps its
+//! position, and scalars stay text (`0.1` GPUs never becomes a floating-point number). The text is split at `---` lines
+//! first, which always begin a document (YAML 1.2.2 §9.1.2), so that an invalid document does not hide the next one.
 
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, Span};
 
 use crate::limits::MAX_DEPTH;
-use crate::place::{Place, Problems, to_u32};
-use crate::problem::ProblemCode;
+use crate::problem::{Place, ProblemCode, Problems, to_u32};
 
-/// A node with its place.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) place: Place,
     pub(crate) value: Value,
 }
 
-/// What a node holds.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Scalar {
         text: String,
+        /// Whether the scalar has no quotes and is no block.
         plain: bool,
+        /// Offset of the scalar in its file.
         byte_start: usize,
     },
     List(Vec<Node>),
@@ -32,7 +30,7 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// The word for this sort of node in a message.
+    /// The noun for this value in a message.
     pub(crate) fn noun(&self) -> &'static str {
         match self {
             Self::Scalar { text, plain: true, .. } if matches!(text.as_str(), "" | "~" | "null") => "nothing",
@@ -44,17 +42,17 @@ impl Value {
 }
 
 /// A document of a file.
-pub(crate) enum Document {
-    /// It is YAML.
-    Read(Node),
-    /// It is not, which was reported. What it seems to be, so that nothing is reported just because it is missing.
-    Broken { kind: Option<String>, name: Option<(String, Place)> },
+pub(crate) enum ParsedDocument {
+    /// The root node.
+    Valid(Node),
+    /// Not valid YAML, as reported. Carries the kind and name it seems to have, so that references to it resolve.
+    Invalid { kind: Option<String>, name: Option<(String, Place)> },
 }
 
-/// Reads all documents of one file; problems go to `problems`.
-pub(crate) fn read_documents(file: usize, text: &str, problems: &mut Problems<'_>) -> Vec<Document> {
+/// Parses all documents of file number `file`.
+pub(crate) fn parse_documents(file: usize, text: &str, problems: &mut Problems<'_>) -> Vec<ParsedDocument> {
     let mut documents = Vec::new();
-    for chunk in chunks(text) {
+    for chunk in split_documents(text) {
         if problems.is_full() {
             break;
         }
@@ -65,23 +63,23 @@ pub(crate) fn read_documents(file: usize, text: &str, problems: &mut Problems<'_
         if is_empty {
             continue;
         }
-        let mut reader = Reader { file, chunk: &chunk, parser: Parser::new_from_str(chunk.text), problems };
-        documents.push(match reader.document() {
-            Ok(node) => Document::Read(node),
-            Err(Stop) => reader.guess(),
+        let mut parser = DocumentParser { file, chunk: &chunk, events: Parser::new_from_str(chunk.text), problems };
+        documents.push(match parser.parse() {
+            Ok(node) => ParsedDocument::Valid(node),
+            Err(Reported) => parser.guess(),
         });
     }
     documents
 }
 
-/// One document's part of a file.
+/// The part of a file that holds one document.
 struct Chunk<'t> {
     text: &'t str,
     lines_before: usize,
     bytes_before: usize,
 }
 
-fn chunks(text: &str) -> Vec<Chunk<'_>> {
+fn split_documents(text: &str) -> Vec<Chunk<'_>> {
     let mut starts = vec![(0, 0)];
     let mut bytes = 0;
     for (index, line) in text.split_inclusive('\n').enumerate() {
@@ -103,40 +101,40 @@ fn chunks(text: &str) -> Vec<Chunk<'_>> {
         .collect()
 }
 
-/// The rest of the document cannot be understood; the problem was reported.
-struct Stop;
+/// The document cannot be parsed further. The problem was reported.
+struct Reported;
 
-struct Reader<'r, 't, 's> {
+struct DocumentParser<'r, 't, 's> {
     file: usize,
     chunk: &'r Chunk<'t>,
-    parser: Parser<'t, serde_saphyr::granit_parser::StrInput<'t>>,
+    events: Parser<'t, serde_saphyr::granit_parser::StrInput<'t>>,
     problems: &'r mut Problems<'s>,
 }
 
-impl<'t> Reader<'_, 't, '_> {
-    fn document(&mut self) -> Result<Node, Stop> {
+impl<'t> DocumentParser<'_, 't, '_> {
+    fn parse(&mut self) -> Result<Node, Reported> {
         loop {
             match self.next()? {
                 (Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd, _) => {}
                 (Event::StreamEnd, span) => {
                     let place = self.place(&span);
                     self.problems.at(place, ProblemCode::YamlSyntax, "the document is empty", "");
-                    return Err(Stop);
+                    return Err(Reported);
                 }
                 (event, span) => {
                     let node = self.node(event, span, 0)?;
-                    self.end()?;
+                    self.expect_end()?;
                     return Ok(node);
                 }
             }
         }
     }
 
-    /// Kind and name of a document that is no YAML, from the lines that look like them.
-    fn guess(&self) -> Document {
+    /// Takes kind and name of an invalid document from the lines `kind:` and `name:`.
+    fn guess(&self) -> ParsedDocument {
         let value = |line: &str, key: &str| Some(line.strip_prefix(key)?.trim().to_owned());
         let lines = || self.chunk.text.lines().enumerate();
-        Document::Broken {
+        ParsedDocument::Invalid {
             kind: lines().find_map(|(_, line)| value(line, "kind:")),
             name: lines()
                 .find_map(|(index, line)| Some((index, value(line.trim_start(), "name:")?)))
@@ -144,8 +142,8 @@ impl<'t> Reader<'_, 't, '_> {
         }
     }
 
-    /// What follows a document within its chunk must be its end.
-    fn end(&mut self) -> Result<(), Stop> {
+    /// Reports text after the document within its chunk.
+    fn expect_end(&mut self) -> Result<(), Reported> {
         loop {
             match self.next()? {
                 (Event::StreamEnd, _) => return Ok(()),
@@ -158,13 +156,13 @@ impl<'t> Reader<'_, 't, '_> {
                         "text after the end of the document",
                         "start each document with a line `---`",
                     );
-                    return Err(Stop);
+                    return Err(Reported);
                 }
             }
         }
     }
 
-    fn node(&mut self, event: Event<'t>, span: Span, depth: usize) -> Result<Node, Stop> {
+    fn node(&mut self, event: Event<'t>, span: Span, depth: usize) -> Result<Node, Reported> {
         let place = self.place(&span);
         let (anchor, tagged) = match &event {
             Event::Scalar(_, _, anchor, tag)
@@ -177,16 +175,16 @@ impl<'t> Reader<'_, 't, '_> {
             self.problems.at(
                 place,
                 ProblemCode::UnsupportedYaml,
-                "YAML anchors, aliases and tags are not used in policy",
+                "YAML anchors, aliases and tags are not allowed in policy",
                 "write the value out, so that every decision can point at the line behind it",
             );
         }
         if alias {
-            return Err(Stop);
+            return Err(Reported);
         }
         if depth > MAX_DEPTH {
             self.problems.at(place, ProblemCode::TooLarge, format!("nested more than {MAX_DEPTH} levels deep"), "");
-            return Err(Stop);
+            return Err(Reported);
         }
         let value = match event {
             Event::Scalar(text, style, ..) => Value::Scalar {
@@ -198,13 +196,13 @@ impl<'t> Reader<'_, 't, '_> {
             Event::MappingStart(..) => self.map(depth)?,
             _ => {
                 self.problems.at(place, ProblemCode::YamlSyntax, "a value is expected here", "");
-                return Err(Stop);
+                return Err(Reported);
             }
         };
         Ok(Node { place, value })
     }
 
-    fn list(&mut self, depth: usize) -> Result<Value, Stop> {
+    fn list(&mut self, depth: usize) -> Result<Value, Reported> {
         let mut items = Vec::new();
         loop {
             match self.next()? {
@@ -214,7 +212,7 @@ impl<'t> Reader<'_, 't, '_> {
         }
     }
 
-    fn map(&mut self, depth: usize) -> Result<Value, Stop> {
+    fn map(&mut self, depth: usize) -> Result<Value, Reported> {
         let mut entries: Vec<(String, Place, Node)> = Vec::new();
         let mut seen = std::collections::BTreeMap::new();
         loop {
@@ -233,7 +231,7 @@ impl<'t> Reader<'_, 't, '_> {
                 self.problems.at(
                     key.place,
                     ProblemCode::DuplicateField,
-                    format!("`{text}` is given twice"),
+                    format!("`{text}` appears twice"),
                     format!("it is also on line {first}; keep one of them"),
                 );
             } else {
@@ -242,11 +240,11 @@ impl<'t> Reader<'_, 't, '_> {
         }
     }
 
-    fn next(&mut self) -> Result<(Event<'t>, Span), Stop> {
+    fn next(&mut self) -> Result<(Event<'t>, Span), Reported> {
         loop {
-            return match self.parser.next() {
+            return match self.events.next() {
                 // Comment events exist only with a feature of the parser that another crate may switch on.
-                Some(Ok((event, _))) if format_is_comment(&event) => continue,
+                Some(Ok((event, _))) if is_presentation(&event) => continue,
                 Some(Ok(next)) => Ok(next),
                 Some(Err(error)) => {
                     let mark = error.marker();
@@ -263,9 +261,9 @@ impl<'t> Reader<'_, 't, '_> {
                         message,
                         "look at indentation, at `:` and at quotes here and in the line before",
                     );
-                    Err(Stop)
+                    Err(Reported)
                 }
-                None => Err(Stop),
+                None => Err(Reported),
             };
         }
     }
@@ -286,8 +284,8 @@ impl<'t> Reader<'_, 't, '_> {
     }
 }
 
-/// Whether the event carries presentation only.
-fn format_is_comment(event: &Event<'_>) -> bool {
+/// Whether the event has no content, such as a comment.
+fn is_presentation(event: &Event<'_>) -> bool {
     !matches!(
         event,
         Event::StreamStart
@@ -304,10 +302,10 @@ fn format_is_comment(event: &Event<'_>) -> bool {
     )
 }
 
-/// The place in the file of the character `index` of a scalar's value.
+/// The place in the file of character `index` of a scalar's value; the scalar's own `place` if not found.
 ///
-/// Folding and indentation change only white space, and quotes only add characters, so walking along both texts and
-/// matching the other characters finds it. `place` is the scalar's own place, used when the walk ends early.
+/// Walks along the source and the value together, skipping white space of the value and unmatched characters of the
+/// source: folding and indentation change only white space, and quotes only add characters.
 pub(crate) fn place_within(
     text: &str,
     place: Place,
@@ -321,7 +319,7 @@ pub(crate) fn place_within(
     };
     let (mut line, mut column) = (place.line, place.column);
     let mut source = source.chars();
-    let mut step = |wanted: char| {
+    let mut advance_to = |target: char| {
         for c in source.by_ref() {
             let at = (line, column);
             if c == '\n' {
@@ -330,21 +328,21 @@ pub(crate) fn place_within(
             } else {
                 column += 1;
             }
-            if c == wanted {
+            if c == target {
                 return Some(at);
             }
         }
         None
     };
-    // The header of a block scalar (`|`, `>-`) is no part of the value.
+    // The header of a block scalar (`|`, `>-`) is not part of the value.
     let block = text[byte_start..].starts_with(['|', '>']);
-    if block && step('\n').is_none() {
+    if block && advance_to('\n').is_none() {
         return place;
     }
-    let wanted = value.chars().take(index + 1).filter(|c| !c.is_whitespace());
+    let characters = value.chars().take(index + 1).filter(|c| !c.is_whitespace());
     let mut found = None;
-    for c in wanted {
-        found = step(c);
+    for c in characters {
+        found = advance_to(c);
         if found.is_none() {
             return place;
         }

@@ -1,4 +1,4 @@
-//! What compiles and is surely not meant: each is told at its line, with field, value and remedy, and nothing else is.
+//! Warnings name line, field, value and remedy, and a bundle without mistakes has none.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use comity_policy::{Problem, ProblemCode, SourceFile, load, read_directory, render_problems};
 
-/// Two institutions; `north` lends to `team`, which is of `west`.
+/// Two institutions: cluster `north` lends to tenant `team` at cluster `west`.
 const GOOD: &str = r#"
 apiVersion: policy.comity.dev/v1
 kind: Federation
@@ -81,7 +81,7 @@ fn warnings_of(text: &str) -> Vec<Problem> {
     load(files).unwrap_or_else(|problems| panic!("{}", render_problems(&problems))).warnings()
 }
 
-/// The only warning with `to` in the place of `from`.
+/// The only warning of `GOOD` after replacing `from` by `to`.
 fn warning(from: &str, to: &str) -> Problem {
     assert_eq!(GOOD.matches(from).count(), 1, "{from}");
     let mut found = warnings_of(&GOOD.replace(from, to));
@@ -93,7 +93,7 @@ fn warning(from: &str, to: &str) -> Problem {
 }
 
 #[test]
-fn what_is_meant_has_no_warnings() {
+fn a_good_bundle_has_no_warnings() {
     assert_eq!(warnings_of(GOOD), []);
     let examples = read_directory(&Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")).unwrap();
     let bundle = load(examples).unwrap_or_else(|problems| panic!("{}", render_problems(&problems)));
@@ -101,7 +101,7 @@ fn what_is_meant_has_no_warnings() {
 }
 
 #[test]
-fn notices_of_no_use_are_told() {
+fn warns_of_useless_reclaim_notices() {
     let none = warning("reclaimGrace: 10m", "reclaimGrace: 0s");
     assert_eq!(none.code, ProblemCode::NoNotice);
     assert!(none.message.contains("`reclaimGrace: 0s` of Cluster `north`"), "{none}");
@@ -110,7 +110,7 @@ fn notices_of_no_use_are_told() {
     let long = warning("reclaimGrace: 10m", "reclaimGrace: 3d");
     assert_eq!(long.code, ProblemCode::NoticeTooLong);
     assert!(long.message.contains("`reclaimGrace: 3d`") && long.message.contains("(2d)"), "{long}");
-    // As long as the longest lease is of use, just.
+    // A notice as long as the longest lease is still useful.
     assert_eq!(warnings_of(&GOOD.replace("reclaimGrace: 10m", "reclaimGrace: 2d")), []);
     let default = warning("reclaimGrace: 5m", "reclaimGrace: 8d");
     assert_eq!(default.code, ProblemCode::NoticeTooLong);
@@ -118,7 +118,7 @@ fn notices_of_no_use_are_told() {
 }
 
 #[test]
-fn ranks_limits_and_dates_of_no_use_are_told() {
+fn warns_of_ineffective_ranks_limits_and_dates() {
     let equal = warning("{value: 20}", "{value: 10}");
     assert_eq!(equal.code, ProblemCode::EqualPriorities);
     assert!(equal.message.contains("`value: 10` of PriorityClass `urgent` is that of `normal`"), "{equal}");
@@ -131,11 +131,12 @@ fn ranks_limits_and_dates_of_no_use_are_told() {
 }
 
 #[test]
-fn a_class_that_no_device_can_be_of_is_told_where_it_is_lent() {
-    let twin = "apiVersion: policy.comity.dev/v1\nkind: GpuClass\nmetadata: {name: huge}\nspec: {selector: 'device.memoryMiB >= 80000', rank: 9}\n---\n";
+fn warns_of_a_shadowed_class_where_it_is_lent() {
+    let twin = "apiVersion: policy.comity.dev/v1\nkind: GpuClass\nmetadata: {name: huge}\n\
+                spec: {selector: 'device.memoryMiB >= 80000', rank: 9}\n---\n";
     let with_twin =
         |lends: &str| warnings_of(&format!("{twin}{}", GOOD.trim_start()).replace("[{classes: [big]}]", lends));
-    // A class that nobody lends does no harm.
+    // Nobody lends the shadowed class: no warning.
     assert_eq!(with_twin("[{classes: [big]}]"), []);
     let found = with_twin("[{classes: [big]}, {classes: [huge]}]");
     assert_eq!(found.iter().map(|found| found.code).collect::<Vec<_>>(), [ProblemCode::ClassWithoutDevices]);
@@ -144,7 +145,7 @@ fn a_class_that_no_device_can_be_of_is_told_where_it_is_lent() {
 }
 
 #[test]
-fn a_tenant_that_can_borrow_nothing_is_told_why() {
+fn warns_of_a_tenant_that_can_borrow_nothing() {
     for (from, to, field) in [
         ("classes: [big, small]", "classes: []", "`classes: []` of Tenant `team`"),
         ("clusters: [west]\n---", "clusters: []\n---", "`clusters: []` of Tenant `team`"),
@@ -164,7 +165,7 @@ fn a_tenant_that_can_borrow_nothing_is_told_why() {
     }
     let none = GOOD.replace("maxConcurrentGpus: 8, maxGpusPerRequest: 8", "maxConcurrentGpus: 0");
     let found = warnings_of(&none);
-    assert!(found.len() == 1 && found[0].message.contains("quotas allow 0 GPUs"), "{found:?}");
+    assert!(found.len() == 1 && found[0].message.contains("with a quota of 0 GPUs"), "{found:?}");
     // Within one institution no agreement is needed; what is closed for now may open again.
     let own = GOOD.replace("institution: western\n", "institution: lenders\n");
     let own = own.replace("borrowers: [western]", "borrowers: [lenders]");

@@ -66,7 +66,7 @@ impl Institutions {
         }
         let mut files = source.files;
         for file in files.iter_mut().filter(|file| file.path.starts_with("institutions/")) {
-            let owner = bundle.institutions.iter().find(|(_, document)| document.origin.file == file.path);
+            let owner = bundle.institutions.iter().find(|(_, document)| document.location.file == file.path);
             let key = owner.and_then(|(name, _)| keys.get(name));
             if let Some(key) = key {
                 file.text = with_signing_key(&file.text, &key.public());

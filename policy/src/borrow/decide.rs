@@ -1,59 +1,62 @@
-//! The order of the questions: what can never be granted first, then what is in use.
+//! Decides whether a tenant may borrow: first permissions and sizes, then limits on the GPUs in use.
 
 use super::agreements::find_agreement;
+use super::denials::{CheckResult, Headroom, deny, deny_duration, deny_request_size};
 use super::{Allowance, BorrowFacts, Decision, Denial, DenyCode};
-use crate::amounts::{show_duration, show_gpus};
 use crate::bundle::Bundle;
-use crate::documents::{Agreement, Cluster, DocRef, Document, Quota, QuotaSubject, Tenant};
+use crate::documents::{Agreement, Cluster, DocRef, Document, LendTerm, Quota, QuotaSubject, Tenant};
 
 impl Bundle {
-    /// Whether a tenant may borrow. Total: every input has an answer. A denial names the first reason and what would
-    /// unblock it.
+    /// Whether a tenant may borrow. Every input has an answer. A denial names the first reason and a remedy.
     #[must_use]
     pub fn may_borrow(&self, facts: &BorrowFacts<'_>) -> Decision {
-        let mut because = Because(Some(Vec::with_capacity(8)));
-        match decide(self, facts, &mut because) {
+        let mut citations = Citations::Collected(Vec::with_capacity(8));
+        match decide(self, facts, &mut citations) {
             Ok(agreement) => {
                 let agreement = agreement.map(|agreement| agreement.name.clone());
-                Decision::Allow(Allowance { agreement, because: because.0.unwrap_or_default() })
+                Decision::Allow(Allowance { agreement, because: citations.into_documents() })
             }
             Err(denial) => Decision::Deny(*denial),
         }
     }
 
-    /// The same answer for who asks often: without the documents behind a yes, the agreement alone; `None` within one
-    /// institution.
+    /// Like [`may_borrow`](Self::may_borrow), but cheaper: an allowance is only the name of the agreement, `None`
+    /// within one institution.
     ///
     /// # Errors
     /// The denial.
     pub fn may_borrow_under(&self, facts: &BorrowFacts<'_>) -> Result<Option<&str>, Box<Denial>> {
-        Ok(decide(self, facts, &mut Because(None))?.map(|agreement| agreement.name.as_str()))
+        Ok(decide(self, facts, &mut Citations::Skipped)?.map(|agreement| agreement.name.as_str()))
     }
 }
 
-/// The documents behind a yes; `None`: nobody wants to know.
-struct Because(Option<Vec<DocRef>>);
+/// The documents behind an allowance.
+enum Citations {
+    Collected(Vec<DocRef>),
+    /// The caller does not need them.
+    Skipped,
+}
 
-impl Because {
+impl Citations {
     fn push(&mut self, document: impl FnOnce() -> DocRef) {
-        if let Some(documents) = &mut self.0 {
+        if let Self::Collected(documents) = self {
             documents.push(document());
         }
     }
-}
 
-/// Denials are boxed: the way through is the common one.
-pub(super) type Checked<T> = Result<T, Box<Denial>>;
-
-pub(super) fn deny<T>(code: DenyCode, message: String, unblock: impl Into<String>, by: Vec<DocRef>) -> Checked<T> {
-    Err(Box::new(Denial { code, message, unblock: unblock.into(), by }))
+    fn into_documents(self) -> Vec<DocRef> {
+        match self {
+            Self::Collected(documents) => documents,
+            Self::Skipped => Vec::new(),
+        }
+    }
 }
 
 fn decide<'b>(
     bundle: &'b Bundle,
     facts: &BorrowFacts<'_>,
-    because: &mut Because,
-) -> Checked<Option<&'b Document<Agreement>>> {
+    citations: &mut Citations,
+) -> CheckResult<Option<&'b Document<Agreement>>> {
     if facts.gpus_milli == 0 || facts.duration_ms == 0 {
         let message = "a request needs GPUs and a duration above zero".to_owned();
         return deny(
@@ -63,24 +66,24 @@ fn decide<'b>(
             Vec::new(),
         );
     }
-    let tenant = check_tenant(bundle, facts, because)?;
+    let tenant = check_tenant(bundle, facts, citations)?;
     check_federation_limits(bundle, facts)?;
-    let donor = check_donor(bundle, facts, because)?;
-    check_terms_exist(bundle, facts, tenant, donor)?;
+    let donor = check_donor(bundle, facts, citations)?;
+    check_terms_cover(bundle, facts, tenant, donor)?;
     let agreement = find_agreement(bundle, facts, &tenant.spec.institution, &donor.spec.institution)?;
     if let Some(agreement) = agreement {
-        because.push(|| agreement.at("classes"));
+        citations.push(|| agreement.cite("classes"));
     }
-    check_quotas(bundle, facts, tenant, because)?;
-    check_what_is_lent(bundle, facts, tenant, donor, because)?;
+    check_quotas(bundle, facts, tenant, citations)?;
+    check_donor_limits(bundle, facts, tenant, donor, citations)?;
     Ok(agreement)
 }
 
 fn check_tenant<'b>(
     bundle: &'b Bundle,
     facts: &BorrowFacts<'_>,
-    because: &mut Because,
-) -> Checked<&'b Document<Tenant>> {
+    citations: &mut Citations,
+) -> CheckResult<&'b Document<Tenant>> {
     let Some(tenant) = bundle.tenants.get(facts.tenant) else {
         let message = format!("there is no tenant `{}`", facts.tenant);
         return deny(DenyCode::UnknownTenant, message, "a maintainer can add a Tenant document", Vec::new());
@@ -96,7 +99,7 @@ fn check_tenant<'b>(
     }
     if !tenant.spec.clusters.contains(facts.origin_cluster) {
         let message = format!("tenant `{}` may not send requests from `{}`", tenant.name, facts.origin_cluster);
-        let by = tenant.at("clusters");
+        let by = tenant.cite("clusters");
         return deny(
             DenyCode::OriginNotAllowed,
             message,
@@ -105,13 +108,13 @@ fn check_tenant<'b>(
         );
     }
     if !bundle.classes.contains_key(facts.class) {
-        let names: Vec<&str> = bundle.ranked.iter().take(12).map(String::as_str).collect();
+        let names: Vec<&str> = bundle.classes_by_rank.iter().take(12).map(String::as_str).collect();
         let message = format!("there is no GPU class `{}`", facts.class);
         return deny(DenyCode::UnknownClass, message, format!("ask for one of: {}", names.join(", ")), Vec::new());
     }
     if !tenant.spec.classes.contains(facts.class) {
         let message = format!("tenant `{}` may not ask for class `{}`", tenant.name, facts.class);
-        let by = tenant.at("classes");
+        let by = tenant.cite("classes");
         return deny(
             DenyCode::ClassNotAllowed,
             message,
@@ -119,53 +122,40 @@ fn check_tenant<'b>(
             vec![by],
         );
     }
-    because.push(|| tenant.at("classes"));
+    citations.push(|| tenant.cite("classes"));
     Ok(tenant)
 }
 
-fn check_federation_limits(bundle: &Bundle, facts: &BorrowFacts<'_>) -> Checked<()> {
-    let limits = &bundle.federation.spec.limits;
-    let in_all = facts.gpus_milli.saturating_add(facts.beside_milli);
-    if in_all > limits.max_gpus_per_request_milli {
-        let by = bundle.federation.at("limits.maxGpusPerRequest");
-        let most = show_gpus(limits.max_gpus_per_request_milli);
-        let message = format!("the federation allows {most} GPUs in one request, not {}", show_gpus(in_all));
-        return deny(
-            DenyCode::RequestTooLarge,
-            message,
-            format!("ask for at most {most} GPUs, or raise the limit in {by}"),
-            vec![by],
-        );
+fn check_federation_limits(bundle: &Bundle, facts: &BorrowFacts<'_>) -> CheckResult<()> {
+    let federation = &bundle.federation;
+    let limits = &federation.spec.limits;
+    if facts.request_milli() > limits.max_gpus_per_request_milli {
+        let by = federation.cite("limits.maxGpusPerRequest");
+        return deny_request_size(facts, "the federation", limits.max_gpus_per_request_milli, by);
     }
     if facts.duration_ms > limits.max_lease_duration_ms {
-        let by = bundle.federation.at("limits.maxLeaseDuration");
-        return too_long("the federation allows leases", facts.duration_ms, limits.max_lease_duration_ms, by);
+        let by = federation.cite("limits.maxLeaseDuration");
+        return deny_duration(facts, "the federation allows leases", limits.max_lease_duration_ms, by);
     }
     Ok(())
-}
-
-fn too_long<T>(who: &str, asked_ms: u64, most_ms: u64, by: DocRef) -> Checked<T> {
-    let most = show_duration(most_ms);
-    let message = format!("{who} of at most {most}, not {}", show_duration(asked_ms));
-    deny(DenyCode::LeaseTooLong, message, format!("ask for {most} and renew, or raise the limit in {by}"), vec![by])
 }
 
 fn check_donor<'b>(
     bundle: &'b Bundle,
     facts: &BorrowFacts<'_>,
-    because: &mut Because,
-) -> Checked<&'b Document<Cluster>> {
+    citations: &mut Citations,
+) -> CheckResult<&'b Document<Cluster>> {
     if facts.donor_cluster == facts.origin_cluster {
         let message = format!("`{}` does not borrow from itself", facts.origin_cluster);
-        return deny(DenyCode::SameCluster, message, "its own scheduler gives out its own GPUs", Vec::new());
+        return deny(DenyCode::SameCluster, message, "its own scheduler assigns its GPUs", Vec::new());
     }
     let Some(donor) = bundle.clusters.get(facts.donor_cluster) else {
-        let message = format!("`{}` has no terms to lend on", facts.donor_cluster);
+        let message = format!("`{}` has no lending terms", facts.donor_cluster);
         return deny(DenyCode::UnknownDonor, message, "its institution can add a Cluster document", Vec::new());
     };
     if !donor.spec.accepting {
-        let by = donor.at("accepting");
-        let message = format!("`{}` takes no new leases now", donor.name);
+        let by = donor.cite("accepting");
+        let message = format!("`{}` accepts no new leases now", donor.name);
         return deny(
             DenyCode::DonorNotAccepting,
             message,
@@ -174,39 +164,39 @@ fn check_donor<'b>(
         );
     }
     if !donor.spec.delivery.contains(&facts.delivery) {
-        let by = donor.at("delivery");
+        let by = donor.cite("delivery");
         let others: Vec<String> = donor.spec.delivery.iter().map(ToString::to_string).collect();
         let message = format!("the terms of `{}` do not allow delivery `{}`", donor.name, facts.delivery);
         let unblock = format!(
             "ask for delivery `{}`, or ask {} to add `{}` to `delivery` of {by}",
             others.join("` or `"),
-            owner_of(bundle, donor),
+            contact_of(bundle, donor),
             facts.delivery
         );
         return deny(DenyCode::NoDelivery, message, unblock, vec![by]);
     }
-    if let Some(most) = donor.spec.max_lease_duration_ms
-        && facts.duration_ms > most
+    if let Some(max_ms) = donor.spec.max_lease_duration_ms
+        && facts.duration_ms > max_ms
     {
-        let by = donor.at("maxLeaseDuration");
-        return too_long(&format!("`{}` grants leases", donor.name), facts.duration_ms, most, by);
+        let by = donor.cite("maxLeaseDuration");
+        return deny_duration(facts, &format!("`{}` grants leases", donor.name), max_ms, by);
     }
-    because.push(|| donor.at("accepting"));
+    citations.push(|| donor.cite("accepting"));
     Ok(donor)
 }
 
-/// Whom to ask about a donor's terms.
-fn owner_of<'b>(bundle: &'b Bundle, donor: &Document<Cluster>) -> &'b str {
+/// The contact of a donor's institution.
+fn contact_of<'b>(bundle: &'b Bundle, donor: &Document<Cluster>) -> &'b str {
     bundle.institutions.get(&donor.spec.institution).map_or("its institution", |owner| owner.spec.contact.as_str())
 }
 
-/// Some term of the donor covers the class and the borrower.
-fn check_terms_exist(
+/// Denies if no lending term of the donor covers both the class and the tenant.
+fn check_terms_cover(
     bundle: &Bundle,
     facts: &BorrowFacts<'_>,
     tenant: &Document<Tenant>,
     donor: &Document<Cluster>,
-) -> Checked<()> {
+) -> CheckResult<()> {
     let mut lent_to_others = None;
     for (index, term) in donor.spec.lends.iter().enumerate().filter(|(_, term)| term.classes.contains(facts.class)) {
         if term.covers(&tenant.name, &tenant.spec.institution) {
@@ -214,20 +204,20 @@ fn check_terms_exist(
         }
         lent_to_others.get_or_insert(index);
     }
-    let owner = owner_of(bundle, donor);
+    let contact = contact_of(bundle, donor);
     match lent_to_others {
         Some(index) => {
-            let by = donor.at(&format!("lends[{index}]"));
+            let by = donor.cite(&format!("lends[{index}]"));
             let message = format!(
                 "`{}` lends `{}`, but not to tenant `{}` of `{}`",
                 donor.name, facts.class, tenant.name, tenant.spec.institution
             );
-            deny(DenyCode::BorrowerNotServed, message, format!("ask {owner} to add it to `to` of {by}"), vec![by])
+            deny(DenyCode::BorrowerNotServed, message, format!("ask {contact} to add it to `to` of {by}"), vec![by])
         }
         None => {
-            let by = donor.at("lends");
+            let by = donor.cite("lends");
             let message = format!("`{}` does not lend class `{}`", donor.name, facts.class);
-            deny(DenyCode::ClassNotLent, message, format!("ask {owner} to add it to {by}"), vec![by])
+            deny(DenyCode::ClassNotLent, message, format!("ask {contact} to add it to {by}"), vec![by])
         }
     }
 }
@@ -236,136 +226,101 @@ fn check_quotas(
     bundle: &Bundle,
     facts: &BorrowFacts<'_>,
     tenant: &Document<Tenant>,
-    because: &mut Because,
-) -> Checked<()> {
-    let names = bundle.quotas_of.get(&tenant.name).map_or(&[][..], Vec::as_slice);
+    citations: &mut Citations,
+) -> CheckResult<()> {
+    let names = bundle.quotas_by_tenant.get(&tenant.name).map_or(&[][..], Vec::as_slice);
     let quotas = names.iter().filter_map(|name| bundle.quotas.get(name));
     for quota in quotas.filter(|quota| quota.spec.class.as_deref().is_none_or(|class| class == facts.class)) {
         check_quota(facts, quota)?;
-        because.push(|| quota.at("maxConcurrentGpus"));
+        citations.push(|| quota.cite("maxConcurrentGpus"));
     }
     Ok(())
 }
 
-fn check_quota(facts: &BorrowFacts<'_>, quota: &Document<Quota>) -> Checked<()> {
+fn check_quota(facts: &BorrowFacts<'_>, quota: &Document<Quota>) -> CheckResult<()> {
     let name = &quota.name;
-    let in_all = facts.gpus_milli.saturating_add(facts.beside_milli);
-    if let Some(most) = quota.spec.max_gpus_per_request_milli
-        && in_all > most
+    if let Some(max_milli) = quota.spec.max_gpus_per_request_milli
+        && facts.request_milli() > max_milli
     {
-        let by = quota.at("maxGpusPerRequest");
-        let (most, asked) = (show_gpus(most), show_gpus(in_all));
-        let message = format!("quota `{name}` allows {most} GPUs in one request, not {asked}");
-        return deny(
-            DenyCode::RequestTooLarge,
-            message,
-            format!("ask for at most {most} GPUs, or raise the limit in {by}"),
-            vec![by],
-        );
+        return deny_request_size(facts, &format!("quota `{name}`"), max_milli, quota.cite("maxGpusPerRequest"));
     }
-    if let Some(most) = quota.spec.max_lease_duration_ms
-        && facts.duration_ms > most
+    if let Some(max_ms) = quota.spec.max_lease_duration_ms
+        && facts.duration_ms > max_ms
     {
-        return too_long(
-            &format!("quota `{name}` allows leases"),
-            facts.duration_ms,
-            most,
-            quota.at("maxLeaseDuration"),
-        );
+        let limit = format!("quota `{name}` allows leases");
+        return deny_duration(facts, &limit, max_ms, quota.cite("maxLeaseDuration"));
     }
-    let Some(most) = quota.spec.max_concurrent_gpus_milli else {
+    let Some(max_milli) = quota.spec.max_concurrent_gpus_milli else {
         return Ok(());
     };
-    let (used, whose) = match (&quota.spec.subject, &quota.spec.class) {
-        (QuotaSubject::Tenant(tenant), None) => (facts.in_use.tenant_milli, format!("tenant `{tenant}`")),
-        (QuotaSubject::Tenant(tenant), Some(class)) => {
-            (facts.in_use.tenant_class_milli, format!("tenant `{tenant}` of class `{class}`"))
-        }
-        (QuotaSubject::Institution(of), None) => (facts.in_use.institution_milli, format!("institution `{of}`")),
-        (QuotaSubject::Institution(of), Some(class)) => {
-            (facts.in_use.institution_class_milli, format!("institution `{of}` of class `{class}`"))
-        }
+    let used_milli = match (&quota.spec.subject, &quota.spec.class) {
+        (QuotaSubject::Tenant(_), None) => facts.in_use.tenant_milli,
+        (QuotaSubject::Tenant(_), Some(_)) => facts.in_use.tenant_class_milli,
+        (QuotaSubject::Institution(_), None) => facts.in_use.institution_milli,
+        (QuotaSubject::Institution(_), Some(_)) => facts.in_use.institution_class_milli,
     };
-    let what = format!("quota `{name}` for {whose}");
-    exhausted(DenyCode::QuotaExhausted, &what, facts.gpus_milli, used, most, quota.at("maxConcurrentGpus"))
-}
-
-/// Denies if `asked` does not fit beside `used` under `most`.
-pub(super) fn exhausted(code: DenyCode, what: &str, asked: u64, used: u64, most: u64, by: DocRef) -> Checked<()> {
-    if used.saturating_add(asked) <= most {
+    let headroom = Headroom { max_milli, used_milli, requested_milli: facts.gpus_milli };
+    if headroom.fits() {
         return Ok(());
     }
-    let message = format!(
-        "{what} allows {} GPUs at one time; {} are in use and {} more are asked for",
-        show_gpus(most),
-        show_gpus(used),
-        show_gpus(asked)
-    );
-    let unblock = if asked > most {
-        format!("ask for at most {} GPUs, or raise the limit in {by}", show_gpus(most))
-    } else {
-        let excess = used.saturating_add(asked) - most;
-        format!("wait until {} of them are free, or raise the limit in {by}", show_gpus(excess))
+    let subject = match &quota.spec.subject {
+        QuotaSubject::Tenant(tenant) => format!("tenant `{tenant}`"),
+        QuotaSubject::Institution(institution) => format!("institution `{institution}`"),
     };
-    deny(code, message, unblock, vec![by])
+    let class = quota.spec.class.as_ref().map_or_else(String::new, |class| format!(" of class `{class}`"));
+    let limit = format!("quota `{name}` for {subject}{class}");
+    headroom.deny(DenyCode::QuotaExhausted, &limit, quota.cite("maxConcurrentGpus"))
 }
 
-/// The donor's own limits: one term must have room, and so must the cluster.
-fn check_what_is_lent(
+/// Checks the donor's own limits: one lending term and the cluster need headroom.
+fn check_donor_limits(
     bundle: &Bundle,
     facts: &BorrowFacts<'_>,
     tenant: &Document<Tenant>,
     donor: &Document<Cluster>,
-    because: &mut Because,
-) -> Checked<()> {
+    citations: &mut Citations,
+) -> CheckResult<()> {
     let institution_of =
         |tenant: &str| bundle.tenants.get(tenant).map_or("", |tenant| tenant.spec.institution.as_str());
-    let (mut covering, mut exhausted_term) = (None, None);
+    let headroom_of = |term: &LendTerm| {
+        let max_milli = term.max_gpus_milli?;
+        let used_milli = facts.in_use.lent_by_donor_where(|borrower, class| {
+            term.classes.contains(class) && term.covers(borrower, institution_of(borrower))
+        });
+        Some(Headroom { max_milli, used_milli, requested_milli: facts.gpus_milli })
+    };
+    let mut first_exhausted = None;
+    let mut term_with_headroom = None;
     for (index, term) in donor.spec.lends.iter().enumerate() {
         if !term.classes.contains(facts.class) || !term.covers(&tenant.name, &tenant.spec.institution) {
             continue;
         }
-        let room = match term.max_gpus_milli {
-            None => Ok(()),
-            Some(most) => {
-                let used = facts.in_use.lent_by_donor_where(|borrower, class| {
-                    term.classes.contains(class) && term.covers(borrower, institution_of(borrower))
-                });
-                let by = donor.at(&format!("lends[{index}].maxGpus"));
-                exhausted(
-                    DenyCode::DonorExhausted,
-                    &format!("`{}`, by this term,", donor.name),
-                    facts.gpus_milli,
-                    used,
-                    most,
-                    by,
-                )
+        match headroom_of(term) {
+            Some(headroom) if !headroom.fits() => {
+                first_exhausted.get_or_insert((index, headroom));
             }
-        };
-        match room {
-            Ok(()) => {
-                covering = Some(index);
+            _ => {
+                term_with_headroom = Some(index);
                 break;
             }
-            Err(denial) => exhausted_term = exhausted_term.or(Some(denial)),
         }
     }
-    // That a term covers the request was checked before; without one, nothing is lent.
-    match (covering, exhausted_term) {
-        (Some(index), _) => because.push(|| donor.at(&format!("lends[{index}]"))),
-        (None, Some(denial)) => return Err(denial),
+    // `check_terms_cover` found a term, so one of the two is set.
+    match (term_with_headroom, first_exhausted) {
+        (Some(index), _) => citations.push(|| donor.cite(&format!("lends[{index}]"))),
+        (None, Some((index, headroom))) => {
+            let by = donor.cite(&format!("lends[{index}].maxGpus"));
+            return headroom.deny(DenyCode::DonorExhausted, &format!("a lending term of `{}`", donor.name), by);
+        }
         (None, None) => {}
     }
-    if let Some(most) = donor.spec.max_lent_gpus_milli {
-        let used = facts.in_use.lent_by_donor_milli();
-        exhausted(
-            DenyCode::DonorExhausted,
-            &format!("`{}`", donor.name),
-            facts.gpus_milli,
-            used,
-            most,
-            donor.at("maxLentGpus"),
-        )?;
+    if let Some(max_milli) = donor.spec.max_lent_gpus_milli {
+        let used_milli = facts.in_use.lent_by_donor_milli();
+        let headroom = Headroom { max_milli, used_milli, requested_milli: facts.gpus_milli };
+        if !headroom.fits() {
+            let by = donor.cite("maxLentGpus");
+            return headroom.deny(DenyCode::DonorExhausted, &format!("`{}`", donor.name), by);
+        }
     }
     Ok(())
 }

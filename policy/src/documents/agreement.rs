@@ -1,4 +1,4 @@
-//! Agreement: who may borrow from whom.
+//! Agreement: lets institutions borrow from other institutions.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::kind::Kind;
 use crate::problem::ProblemCode;
 use crate::yaml::{Node, Value};
 
-/// Permission for institutions to borrow from institutions. Within one institution none is needed.
+/// Lets institutions borrow from other institutions. Borrowing within an institution needs no agreement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Agreement {
@@ -19,17 +19,17 @@ pub struct Agreement {
     pub sides: AgreementSides,
     /// `classes`: the classes it covers.
     pub classes: BTreeSet<String>,
-    /// `maxGpus`: the most lent under it at one time, in milli-GPU.
+    /// `maxGpus`: most GPUs lent under it at a time, in milli-GPU.
     pub max_gpus_milli: Option<u64>,
     /// `from`: its first moment, in milliseconds since 1970.
     pub from_ms: Option<u64>,
     /// `until`: its last moment, in milliseconds since 1970.
     pub until_ms: Option<u64>,
-    /// `purpose`: what it is for, for people.
+    /// `purpose`: free text; may be empty.
     pub purpose: String,
 }
 
-/// Who borrows and who lends.
+/// The borrowing and the lending institutions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum AgreementSides {
@@ -45,7 +45,7 @@ pub enum AgreementSides {
 }
 
 impl Agreement {
-    /// Whether it lets one institution borrow from another.
+    /// Whether `borrower` may borrow from `lender`, both institutions, at some time and in some class.
     #[must_use]
     pub fn covers(&self, borrower: &str, lender: &str) -> bool {
         match &self.sides {
@@ -61,7 +61,7 @@ impl Spec for Agreement {
     fn read(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<Self> {
         let sides = read_sides(fields, context);
         let classes = fields.required("classes", context).map(|(path, node)| {
-            context.not_empty(&path, node, "name at least one GpuClass");
+            context.require_items(&path, node, "name at least one GpuClass");
             context
                 .set(&path, node, |context, path, node| context.reference(path, node, Target::Document(Kind::GpuClass)))
         });
@@ -79,8 +79,8 @@ impl Spec for Agreement {
             let message = format!(
                 "{} ends ({}) before it begins ({})",
                 context.label,
-                amounts::show_moment(until),
-                amounts::show_moment(from)
+                amounts::show_time(until),
+                amounts::show_time(from)
             );
             context.problems.at(
                 node.place,
@@ -114,14 +114,14 @@ fn read_sides(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<
                 let message = format!("`{path}` of {} needs two institutions at least", context.label);
                 context.problems.at(node.place, ProblemCode::Contradiction, message, "add the other party");
             }
-            Some(AgreementSides::Mutual(institutions(context, &path, node)))
+            Some(AgreementSides::Mutual(read_institutions(context, &path, node)))
         }
         (None, Some((borrowers_path, borrowers)), Some((lenders_path, lenders))) => {
-            context.not_empty(&borrowers_path, borrowers, "name at least one institution");
-            context.not_empty(&lenders_path, lenders, "name at least one institution");
+            context.require_items(&borrowers_path, borrowers, "name at least one institution");
+            context.require_items(&lenders_path, lenders, "name at least one institution");
             Some(AgreementSides::OneWay {
-                borrowers: institutions(context, &borrowers_path, borrowers),
-                lenders: institutions(context, &lenders_path, lenders),
+                borrowers: read_institutions(context, &borrowers_path, borrowers),
+                lenders: read_institutions(context, &lenders_path, lenders),
             })
         }
         (Some((_, node)), ..) => {
@@ -137,6 +137,6 @@ fn read_sides(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<
     }
 }
 
-fn institutions(context: &mut Context<'_, '_>, path: &str, node: &Node) -> BTreeSet<String> {
+fn read_institutions(context: &mut Context<'_, '_>, path: &str, node: &Node) -> BTreeSet<String> {
     context.set(path, node, |context, path, node| context.reference(path, node, Target::Document(Kind::Institution)))
 }

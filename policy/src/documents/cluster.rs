@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::Spec;
+use super::parties::Parties;
 use crate::fields::{Context, Fields, Target};
 use crate::kind::Kind;
-use crate::problem::ProblemCode;
 use crate::yaml::Node;
 
 /// Donor terms; the document's name is the cluster's id.
@@ -16,13 +16,13 @@ use crate::yaml::Node;
 pub struct Cluster {
     /// `institution`: its owner, who must list it in `clusters`.
     pub institution: String,
-    /// `region`: where it is, by the federation's own region names.
+    /// `region`: its region, by the federation's own region names.
     pub region: Option<String>,
-    /// `accepting`: whether it takes new leases now; `false` lets those in force run out.
+    /// `accepting`: whether it takes new leases; with `false`, current leases run until they end.
     pub accepting: bool,
-    /// `lends`: what it lends and to whom. A lease needs one term that covers it.
+    /// `lends`: its lending terms. A lease needs one term that covers it.
     pub lends: Vec<LendTerm>,
-    /// `maxLentGpus`: the most lent at one time, in milli-GPU; `None` means all that local work leaves free.
+    /// `maxLentGpus`: most GPUs lent at a time, in milli-GPU; `None` for all that local work leaves free.
     pub max_lent_gpus_milli: Option<u64>,
     /// `localReserveGpus`: kept free for local work, in milli-GPU.
     pub local_reserve_gpus_milli: u64,
@@ -30,28 +30,28 @@ pub struct Cluster {
     pub reclaim_grace_ms: Option<u64>,
     /// `maxLeaseDuration`: the longest lease it grants, in milliseconds.
     pub max_lease_duration_ms: Option<u64>,
-    /// `delivery`: how it can deliver a lease; `namespace` where not given.
+    /// `delivery`: the ways it can deliver a lease; `namespace` by default.
     pub delivery: BTreeSet<DeliveryKind>,
     /// `nodeSharing`: which requests may share a node with others.
     pub node_sharing: NodeSharing,
 }
 
-/// `nodeSharing`: what is lent by whole nodes only.
+/// `nodeSharing`: GPUs that the cluster lends by whole nodes only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeSharing {
-    /// `nvlink`: how several GPUs that NVLink joins are lent; `any` where not given.
+    /// `nvlink`: for requests of several GPUs joined by NVLink; `any` by default.
     pub nvlink: NvLinkSharing,
 }
 
-/// How several GPUs that NVLink joins are lent to who asks for such.
+/// How many GPUs of a node a request for NVLink-joined GPUs gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NvLinkSharing {
-    /// As many as are asked for.
+    /// The requested number.
     #[default]
     Any,
-    /// All GPUs of a node together, or none.
+    /// All GPUs of the node, or none.
     WholeNodes,
 }
 
@@ -61,22 +61,22 @@ pub enum NvLinkSharing {
 pub struct LendTerm {
     /// `classes`: the classes of GPUs this term covers.
     pub classes: BTreeSet<String>,
-    /// `to.institutions`: the borrowers it covers. With `to_tenants` empty too: everyone who has an agreement.
+    /// `to.institutions`: the borrowers it covers. If `to_tenants` is empty too: everyone with an agreement.
     pub to_institutions: BTreeSet<String>,
     /// `to.tenants`: single tenants it covers.
     pub to_tenants: BTreeSet<String>,
-    /// `maxGpus`: the most lent at one time to the borrowers and in the classes of this term, in milli-GPU.
+    /// `maxGpus`: most GPUs lent at a time to the borrowers and in the classes of this term, in milli-GPU.
     pub max_gpus_milli: Option<u64>,
 }
 
 impl LendTerm {
-    /// Whether the term is open to everyone who has an agreement.
+    /// Whether the term covers everyone with an agreement.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.to_institutions.is_empty() && self.to_tenants.is_empty()
     }
 
-    /// Whether the term covers a borrower.
+    /// Whether the term covers a tenant, by its own name or by its institution.
     #[must_use]
     pub fn covers(&self, tenant: &str, institution: &str) -> bool {
         self.is_open() || self.to_tenants.contains(tenant) || self.to_institutions.contains(institution)
@@ -113,7 +113,7 @@ impl Spec for Cluster {
         let accepting = fields.optional("accepting", context).and_then(|(path, node)| context.boolean(&path, node));
         let lends = fields
             .optional("lends", context)
-            .map(|(path, node)| context.list(&path, node, lend_term))
+            .map(|(path, node)| context.list(&path, node, read_lend_term))
             .unwrap_or_default();
         let max_lent = fields.optional("maxLentGpus", context).and_then(|(path, node)| context.gpus_milli(&path, node));
         let reserve =
@@ -123,14 +123,14 @@ impl Spec for Cluster {
             .optional("maxLeaseDuration", context)
             .and_then(|(path, node)| context.positive_duration_ms(&path, node));
         let delivery = fields.optional("delivery", context).map(|(path, node)| {
-            context.not_empty(&path, node, "write `delivery: [namespace]`");
+            context.require_items(&path, node, "write `delivery: [namespace]`");
             context.set(&path, node, |context, path, node| {
                 let words = [("namespace", DeliveryKind::Namespace), ("virtual-node", DeliveryKind::VirtualNode)];
                 context.word(path, node, &words)
             })
         });
         let sharing =
-            fields.optional("nodeSharing", context).and_then(|(path, node)| node_sharing(&path, node, context));
+            fields.optional("nodeSharing", context).and_then(|(path, node)| read_node_sharing(&path, node, context));
         Some(Self {
             institution: institution?,
             region,
@@ -146,7 +146,7 @@ impl Spec for Cluster {
     }
 }
 
-fn node_sharing(path: &str, node: &Node, context: &mut Context<'_, '_>) -> Option<NodeSharing> {
+fn read_node_sharing(path: &str, node: &Node, context: &mut Context<'_, '_>) -> Option<NodeSharing> {
     let mut fields = Fields::open(node, path, context)?;
     let nvlink = fields.optional("nvlink", context).and_then(|(path, node)| {
         let words = [("any", NvLinkSharing::Any), ("whole-nodes", NvLinkSharing::WholeNodes)];
@@ -156,43 +156,15 @@ fn node_sharing(path: &str, node: &Node, context: &mut Context<'_, '_>) -> Optio
     Some(NodeSharing { nvlink: nvlink.unwrap_or_default() })
 }
 
-fn lend_term(context: &mut Context<'_, '_>, path: &str, node: &Node) -> Option<LendTerm> {
+fn read_lend_term(context: &mut Context<'_, '_>, path: &str, node: &Node) -> Option<LendTerm> {
     let mut fields = Fields::open(node, path, context)?;
     let classes = fields.required("classes", context).map(|(path, node)| {
-        context.not_empty(&path, node, "name at least one GpuClass");
+        context.require_items(&path, node, "name at least one GpuClass");
         context.set(&path, node, |context, path, node| context.reference(path, node, Target::Document(Kind::GpuClass)))
     });
-    let to = fields.optional("to", context).and_then(|(path, node)| named(&path, node, context));
+    let to = fields.optional("to", context).and_then(|(path, node)| Parties::read(&path, node, context));
     let max = fields.optional("maxGpus", context).and_then(|(path, node)| context.gpus_milli(&path, node));
     fields.finish(context);
-    let (to_institutions, to_tenants) = to.unwrap_or_default();
-    Some(LendTerm { classes: classes?, to_institutions, to_tenants, max_gpus_milli: max })
-}
-
-/// Institutions and tenants that a field names: at least one of either.
-pub(super) fn named(
-    path: &str,
-    node: &Node,
-    context: &mut Context<'_, '_>,
-) -> Option<(BTreeSet<String>, BTreeSet<String>)> {
-    let mut fields = Fields::open(node, path, context)?;
-    let mut names = |name: &'static str, kind: Kind, context: &mut Context<'_, '_>| {
-        fields
-            .optional(name, context)
-            .map(|(path, node)| {
-                context.set(&path, node, |context, path, node| context.reference(path, node, Target::Document(kind)))
-            })
-            .unwrap_or_default()
-    };
-    let institutions = names("institutions", Kind::Institution, context);
-    let tenants = names("tenants", Kind::Tenant, context);
-    fields.finish(context);
-    if institutions.is_empty() && tenants.is_empty() {
-        // Nobody was meant, and an empty mapping would mean everybody.
-        let message = format!("`{path}` of {} names nobody", context.label);
-        let field = path.rsplit('.').next().unwrap_or(path);
-        let remedy = format!("name institutions or tenants, or leave `{field}` away");
-        context.problems.at(node.place, ProblemCode::MissingField, message, remedy);
-    }
-    Some((institutions, tenants))
+    let to = to.unwrap_or_default();
+    Some(LendTerm { classes: classes?, to_institutions: to.institutions, to_tenants: to.tenants, max_gpus_milli: max })
 }

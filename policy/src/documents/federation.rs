@@ -1,16 +1,16 @@
-//! Federation: trust domain, maintainers, defaults and limits. Exactly one per bundle.
+//! Federation: trust domain, maintainers, defaults and limits. A bundle has exactly one.
 
 use std::collections::BTreeSet;
 
 use serde::Serialize;
 
 use super::Spec;
-use crate::fields::{Context, Fields, shown};
+use crate::fields::{Context, Fields};
 use crate::identifiers;
 use crate::kind::Kind;
-use crate::problem::ProblemCode;
+use crate::problem::{ProblemCode, shorten};
 
-/// What holds for the whole federation.
+/// Settings of the whole federation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Federation {
@@ -18,19 +18,19 @@ pub struct Federation {
     pub trust_domain: String,
     /// Users with the federation role `admin`: they invite any cluster and apply policy.
     pub maintainers: BTreeSet<String>,
-    /// Values for what documents and requests leave open.
+    /// Values for fields that documents and requests leave out.
     pub defaults: Defaults,
-    /// Bounds that no request exceeds.
+    /// Bounds on every request and on the queue.
     pub limits: Limits,
 }
 
-/// Federation-wide default durations, in milliseconds.
+/// Federation-wide durations, in milliseconds. Comments end with the value of a bundle that sets none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Defaults {
-    /// `leaseTerm`: how long a lease runs when its request names no duration. 4 h.
+    /// `leaseTerm`: duration of a lease whose request names none. 4 h.
     pub lease_term_ms: u64,
-    /// `hold`: how long a placement is held while its peering comes up. 2 min.
+    /// `hold`: how long a placement waits for its peering. 2 min.
     pub hold_ms: u64,
     /// `peeringIdle`: how long a peering without leases stays warm. 15 min.
     pub peering_idle_ms: u64,
@@ -38,15 +38,15 @@ pub struct Defaults {
     pub peering_step_ms: u64,
     /// `outageGrace`: how long leases outlive their expiry while no broker can be reached. 24 h.
     pub outage_grace_ms: u64,
-    /// `heartbeatTimeout`: after how much silence an agent is suspect. 30 s.
+    /// `heartbeatTimeout`: silence after which an agent is suspect. 30 s.
     pub heartbeat_timeout_ms: u64,
-    /// `donorLostAfter`: after how much silence a donor is given up and its leases are being reclaimed. 30 min.
+    /// `donorLostAfter`: silence after which a donor counts as lost and its leases are reclaimed. 30 min.
     pub donor_lost_after_ms: u64,
     /// `reclaimGrace`: notice before a reclaimed lease ends, where a cluster names none. 5 min.
     pub reclaim_grace_ms: u64,
     /// `reserveAfter`: how long a request waits before capacity is reserved for it. 1 h.
     pub reserve_after_ms: u64,
-    /// `usageHalfLife`: after how long what a tenant used counts half in the order of the queue. 1 d.
+    /// `usageHalfLife`: time in which past usage loses half its weight in the order of the queue. 1 d.
     pub usage_half_life_ms: u64,
 }
 
@@ -69,7 +69,7 @@ impl Default for Defaults {
     }
 }
 
-/// Federation-wide bounds.
+/// Federation-wide bounds. Comments end with the value of a bundle that sets none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Limits {
@@ -77,9 +77,9 @@ pub struct Limits {
     pub max_gpus_per_request_milli: u64,
     /// `maxLeaseDuration`, in milliseconds. 7 d.
     pub max_lease_duration_ms: u64,
-    /// `maxQueuedRequests`: requests waiting in the whole federation. 10,000.
+    /// `maxQueuedRequests`: most waiting requests in the federation. 10,000.
     pub max_queued_requests: u64,
-    /// `maxQueuedRequestsPerTenant`: requests of one tenant waiting. 200.
+    /// `maxQueuedRequestsPerTenant`: most waiting requests per tenant. 200.
     pub max_queued_requests_per_tenant: u64,
 }
 
@@ -101,14 +101,14 @@ impl Spec for Federation {
         let trust_domain = fields.required("trustDomain", context).and_then(|(path, node)| {
             let text = context.scalar(&path, node)?;
             if let Err(remedy) = identifiers::check_trust_domain(text) {
-                let message = format!("`{path}: {}` is not a trust domain", shown(text));
+                let message = format!("`{path}: {}` is not a trust domain", shorten(text));
                 context.problems.at(node.place, ProblemCode::InvalidName, message, remedy);
                 return None;
             }
             Some(text.to_owned())
         });
         let maintainers = fields.required("maintainers", context).map(|(path, node)| {
-            context.not_empty(&path, node, "name at least one user, or nobody can change anything");
+            context.require_items(&path, node, "name at least one user, or nobody can change anything");
             context.set(&path, node, Context::user_id)
         });
         let defaults = fields.optional("defaults", context).and_then(|(path, node)| {

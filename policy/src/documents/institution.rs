@@ -7,31 +7,32 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
 use super::Spec;
-use crate::fields::{Context, Fields, shown};
+use crate::fields::{Context, Fields};
 use crate::kind::Kind;
-use crate::problem::ProblemCode;
+use crate::problem::{ProblemCode, shorten};
+use crate::yaml::Node;
 
-/// The weight of an institution or tenant that names none.
+/// The weight of an institution or tenant without `weight`.
 pub(crate) const DEFAULT_WEIGHT: u32 = 100;
 
 /// A legal member of the federation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Institution {
-    /// `displayName`: the name people know it by.
+    /// `displayName`: name for people.
     pub display_name: String,
-    /// `contact`: whom to ask; a mail address or a URL.
+    /// `contact`: a mail address or URL for borrowers.
     pub contact: String,
-    /// `homeRegion`: where it is, by the federation's own region names.
+    /// `homeRegion`: its region, by the federation's own region names.
     pub home_region: Option<String>,
     /// `signingKeys`: public keys that vouch for its clusters' identity keys, 32 bytes each (Ed25519).
-    #[serde(serialize_with = "write_keys")]
+    #[serde(serialize_with = "serialize_keys")]
     pub signing_keys: Vec<[u8; 32]>,
     /// `clusters`: ids of the clusters it may enrol.
     pub clusters: BTreeSet<String>,
     /// `operators`: users who may invite and list its clusters.
     pub operators: BTreeSet<String>,
-    /// `weight`: its base share, 1 to 1,000; 100 where not given.
+    /// `weight`: its share in fair scheduling, 1 to 1,000; 100 by default.
     pub weight: u32,
 }
 
@@ -44,7 +45,7 @@ impl Spec for Institution {
         let home_region = fields.optional("homeRegion", context).and_then(|(path, node)| context.name(&path, node));
         let signing_keys = fields
             .optional("signingKeys", context)
-            .map(|(path, node)| context.list(&path, node, signing_key))
+            .map(|(path, node)| context.list(&path, node, read_signing_key))
             .unwrap_or_default();
         let clusters = fields
             .optional("clusters", context)
@@ -67,11 +68,11 @@ impl Spec for Institution {
     }
 }
 
-fn signing_key(context: &mut Context<'_, '_>, path: &str, node: &crate::yaml::Node) -> Option<[u8; 32]> {
+fn read_signing_key(context: &mut Context<'_, '_>, path: &str, node: &Node) -> Option<[u8; 32]> {
     let text = context.scalar(path, node)?;
     let key = text.strip_prefix("ed25519:").and_then(decode_base64);
     if key.is_none() {
-        let message = format!("`{path}: {}` is not a signing key", shown(text));
+        let message = format!("`{path}: {}` is not a signing key", shorten(text));
         context.problems.at(
             node.place,
             ProblemCode::InvalidKey,
@@ -82,12 +83,12 @@ fn signing_key(context: &mut Context<'_, '_>, path: &str, node: &crate::yaml::No
     key
 }
 
-/// Exactly 32 bytes; the strict decoder accepts one spelling of each key.
+/// Decodes exactly 32 bytes. The strict decoder accepts one spelling per key.
 fn decode_base64(text: &str) -> Option<[u8; 32]> {
     STANDARD.decode(text).ok()?.try_into().ok()
 }
 
-fn write_keys<S: serde::Serializer>(keys: &[[u8; 32]], serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_keys<S: serde::Serializer>(keys: &[[u8; 32]], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(keys.iter().map(|key| format!("ed25519:{}", STANDARD.encode(key))))
 }
 

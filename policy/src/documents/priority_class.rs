@@ -1,31 +1,31 @@
-//! PriorityClass: a named rank in the queue and who may use it.
+//! PriorityClass: a named rank in the queue and its permitted users.
 
 use std::collections::BTreeSet;
 
 use serde::Serialize;
 
 use super::Spec;
-use super::cluster::named;
+use super::parties::Parties;
 use crate::fields::{Context, Fields};
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
 
-/// The largest `value`; as in Kubernetes, what lies above a billion is not for users.
+/// The largest `value`. As in Kubernetes, larger values are not for users.
 const MAX_VALUE: u64 = 1_000_000_000;
 
-/// A rank in the queue: requests of a higher value are served before those of a lower one.
+/// A rank in the queue: requests with a higher value go first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PriorityClass {
     /// `description`: for people; may be empty.
     pub description: String,
-    /// `value`: the rank, 0 to 1,000,000,000. Requests that are of no class have 0.
+    /// `value`: the rank, 0 to 1,000,000,000. Requests without a class have 0.
     pub value: u32,
-    /// `mayPreempt`: whether its requests may take the place of others of lower value that can be preempted.
+    /// `mayPreempt`: whether its requests may preempt preemptible leases of lower value.
     pub may_preempt: bool,
-    /// `default`: whether requests that name no class are of this one; at most one class of a bundle is.
+    /// `default`: whether it applies to requests that name no class. At most one class of a bundle is the default.
     pub default: bool,
-    /// `usedBy.institutions`: whose tenants may use it. With `used_by_tenants` empty too: everyone.
+    /// `usedBy.institutions`: institutions whose tenants may use it. If `used_by_tenants` is empty too: everyone.
     pub used_by_institutions: BTreeSet<String>,
     /// `usedBy.tenants`: single tenants that may use it.
     pub used_by_tenants: BTreeSet<String>,
@@ -56,19 +56,20 @@ impl Spec for PriorityClass {
         let default = fields.optional("default", context).and_then(|(path, node)| context.boolean(&path, node));
         let used_by = fields.optional("usedBy", context);
         if let (Some(true), Some((path, node))) = (default, &used_by) {
-            let message = format!("{} is the default, and its `{path}` keeps some from using it", context.label);
-            let remedy = "leave `usedBy` away, or make another class the default";
+            let message =
+                format!("{} is the default, but its `{path}` keeps some tenants from using it", context.label);
+            let remedy = "remove `usedBy`, or make another class the default";
             context.problems.at(node.place, ProblemCode::Contradiction, message, remedy);
         }
-        let used_by = used_by.and_then(|(path, node)| named(&path, node, context));
-        let (used_by_institutions, used_by_tenants) = used_by.unwrap_or_default();
+        let used_by = used_by.and_then(|(path, node)| Parties::read(&path, node, context));
+        let used_by = used_by.unwrap_or_default();
         Some(Self {
             description: description.unwrap_or_default(),
             value: u32::try_from(value?).ok()?,
             may_preempt: may_preempt.unwrap_or(false),
             default: default.unwrap_or(false),
-            used_by_institutions,
-            used_by_tenants,
+            used_by_institutions: used_by.institutions,
+            used_by_tenants: used_by.tenants,
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Quota: a limit on what a tenant or an institution uses.
+//! Quota: limits on the GPUs of a tenant or an institution.
 
 use serde::Serialize;
 
@@ -7,15 +7,15 @@ use crate::fields::{Context, Fields, Target};
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
 
-/// Limits on one tenant or institution; all quotas that cover a request hold.
+/// Limits on one tenant or institution. Every quota that covers a request applies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Quota {
-    /// `tenant` or `institution`: whom it limits.
+    /// `tenant` or `institution`: the subject of the limits.
     pub subject: QuotaSubject,
-    /// `class`: the class it limits; `None` limits all classes together.
+    /// `class`: the limited class; `None` limits all classes together.
     pub class: Option<String>,
-    /// `maxConcurrentGpus`: the most borrowed at one time, in milli-GPU.
+    /// `maxConcurrentGpus`: most GPUs borrowed at a time, in milli-GPU.
     pub max_concurrent_gpus_milli: Option<u64>,
     /// `maxGpusPerRequest`, in milli-GPU.
     pub max_gpus_per_request_milli: Option<u64>,
@@ -23,7 +23,7 @@ pub struct Quota {
     pub max_lease_duration_ms: Option<u64>,
 }
 
-/// Whom a quota limits.
+/// The subject of a quota.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum QuotaSubject {

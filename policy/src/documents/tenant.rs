@@ -1,4 +1,4 @@
-//! Tenant: a team, its members and what it may ask for.
+//! Tenant: a team, its members, and the classes and origins of its requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,21 +15,21 @@ use crate::yaml::Node;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Tenant {
-    /// `institution`: whom it belongs to.
+    /// `institution`: the institution it belongs to.
     pub institution: String,
-    /// `displayName`: the name people know it by; may be empty.
+    /// `displayName`: name for people; may be empty.
     pub display_name: String,
     /// `members`: its users, each with one role.
     pub members: BTreeMap<String, TenantRole>,
-    /// `weight`: its share within its institution, 1 to 1,000; 100 where not given.
+    /// `weight`: its share within its institution, 1 to 1,000; 100 by default.
     pub weight: u32,
-    /// `classes`: the classes of GPUs it may ask for.
+    /// `classes`: the GPU classes it may request.
     pub classes: BTreeSet<String>,
-    /// `clusters`: the origins it may send requests from.
+    /// `clusters`: the origins of its requests.
     pub clusters: BTreeSet<String>,
 }
 
-/// What a member may do for a tenant; each role includes the ones before it.
+/// The role of a member in a tenant. Each role includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TenantRole {
@@ -37,12 +37,12 @@ pub enum TenantRole {
     Viewer,
     /// Submits, cancels, renews and releases, and reads kubeconfigs.
     Submitter,
-    /// Does the same for requests and leases of every other member.
+    /// Does the same with requests and leases of every other member.
     Admin,
 }
 
 impl TenantRole {
-    /// The role as documents write it.
+    /// The role as it appears in documents.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -63,9 +63,9 @@ impl Spec for Tenant {
         let display_name = fields.optional("displayName", context).and_then(|(path, node)| context.text(&path, node));
         let mut members = BTreeMap::new();
         if let Some((path, node)) = fields.required("members", context) {
-            context.not_empty(&path, node, "name at least one member");
+            context.require_items(&path, node, "name at least one member");
             context.list(&path, node, |context, path, node| {
-                let (id, role) = member(context, path, node)?;
+                let (id, role) = read_member(context, path, node)?;
                 if members.insert(id.clone(), role).is_some() {
                     let message = format!("`{id}` is a member of {} twice", context.label);
                     context.problems.at(node.place, ProblemCode::DuplicateName, message, "keep one of them");
@@ -92,7 +92,7 @@ impl Spec for Tenant {
     }
 }
 
-fn member(context: &mut Context<'_, '_>, path: &str, node: &Node) -> Option<(String, TenantRole)> {
+fn read_member(context: &mut Context<'_, '_>, path: &str, node: &Node) -> Option<(String, TenantRole)> {
     let mut fields = Fields::open(node, path, context)?;
     let id = fields.required("id", context).and_then(|(path, node)| context.user_id(&path, node));
     let role = fields.required("role", context).and_then(|(path, node)| {

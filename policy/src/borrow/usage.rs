@@ -1,12 +1,12 @@
-//! What is borrowed at the moment, summed up in the ways that policy asks for.
+//! Sums the GPUs of current leases by tenant, institution, donor and agreement.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::borrow::InUse;
+use super::InUse;
 
-/// One lease, as it counts against limits. The class, institution and agreement are those of the moment it was granted.
+/// A lease, as limits count it. Class, institution and agreement are those at the time of the grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseUse<'l> {
     /// The tenant that borrows.
@@ -19,18 +19,18 @@ pub struct LeaseUse<'l> {
     pub class: &'l str,
     /// The agreement it was granted under; `None` within one institution.
     pub agreement: Option<&'l str>,
-    /// Its GPUs, in milli-GPU.
+    /// GPUs of the lease, in milli-GPU.
     pub gpus_milli: u64,
-    /// Whether another lease of the same request takes its place. Then it counts only where it lies, with its donor and
-    /// its agreement: what its tenant and its institution use counts once.
+    /// Whether another lease of the same request replaces it. It then counts for its donor and agreement only, so that
+    /// tenant and institution count the request once.
     pub replaced: bool,
 }
 
 /// Milli-GPU by class.
 type ByClass = BTreeMap<String, u64>;
 
-/// Sums over the leases in force. Kept by whoever keeps the leases: [`add`](Self::add) when one is placed,
-/// [`remove`](Self::remove) when its capacity is free again.
+/// Sums over the current leases. Call [`add`](Self::add) when a lease is placed and [`remove`](Self::remove) when its
+/// capacity is free again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageTable {
     by_tenant: BTreeMap<String, ByClass>,
@@ -40,39 +40,39 @@ pub struct UsageTable {
 }
 
 impl UsageTable {
-    /// Counts a lease in.
+    /// Adds a lease to the sums.
     pub fn add(&mut self, lease: &LeaseUse<'_>) {
         let milli = lease.gpus_milli;
-        let grow_class = |by_class: &mut ByClass| grow(by_class, lease.class, milli);
+        let add_to_class = |by_class: &mut ByClass| add_milli(by_class, lease.class, milli);
         if !lease.replaced {
-            with(&mut self.by_tenant, lease.tenant, grow_class);
-            with(&mut self.by_institution, lease.institution, grow_class);
+            update(&mut self.by_tenant, lease.tenant, add_to_class);
+            update(&mut self.by_institution, lease.institution, add_to_class);
         }
-        with(&mut self.by_donor, lease.donor, |donor| with(donor, lease.tenant, grow_class));
+        update(&mut self.by_donor, lease.donor, |donor| update(donor, lease.tenant, add_to_class));
         if let Some(agreement) = lease.agreement {
-            grow(&mut self.by_agreement, agreement, milli);
+            add_milli(&mut self.by_agreement, agreement, milli);
         }
     }
 
-    /// Counts a lease out. Give what was given to [`add`](Self::add); sums stop at zero and empty entries go.
+    /// Subtracts a lease with the same facts as in [`add`](Self::add). Sums saturate at zero; empty entries disappear.
     pub fn remove(&mut self, lease: &LeaseUse<'_>) {
         let milli = lease.gpus_milli;
         if !lease.replaced {
-            shrink_in(&mut self.by_tenant, lease.tenant, lease.class, milli);
-            shrink_in(&mut self.by_institution, lease.institution, lease.class, milli);
+            subtract_in_class(&mut self.by_tenant, lease.tenant, lease.class, milli);
+            subtract_in_class(&mut self.by_institution, lease.institution, lease.class, milli);
         }
         if let Some(donor) = self.by_donor.get_mut(lease.donor) {
-            shrink_in(donor, lease.tenant, lease.class, milli);
+            subtract_in_class(donor, lease.tenant, lease.class, milli);
             if donor.is_empty() {
                 self.by_donor.remove(lease.donor);
             }
         }
         if let Some(agreement) = lease.agreement {
-            shrink(&mut self.by_agreement, agreement, milli);
+            subtract_milli(&mut self.by_agreement, agreement, milli);
         }
     }
 
-    /// What is in use, as seen by one question: this tenant of this institution asks this donor for this class.
+    /// The GPUs in use that count against a lease of `class` from `donor` to `tenant` of `institution`.
     #[must_use]
     pub fn in_use<'u>(&'u self, tenant: &str, institution: &str, donor: &str, class: &str) -> InUse<'u> {
         let total = |sums: Option<&ByClass>| {
@@ -92,19 +92,19 @@ impl UsageTable {
     }
 }
 
-/// Changes what is kept for a name. A name that is known is not copied.
-fn with<T: Default>(sums: &mut BTreeMap<String, T>, key: &str, change: impl FnOnce(&mut T)) {
+/// Applies `change` to the entry of `key`, inserting a default first. Clones `key` only to insert.
+fn update<T: Default>(sums: &mut BTreeMap<String, T>, key: &str, change: impl FnOnce(&mut T)) {
     match sums.get_mut(key) {
         Some(known) => change(known),
         None => change(sums.entry(key.to_owned()).or_default()),
     }
 }
 
-fn grow(sums: &mut BTreeMap<String, u64>, key: &str, milli: u64) {
-    with(sums, key, |sum: &mut u64| *sum = sum.saturating_add(milli));
+fn add_milli(sums: &mut BTreeMap<String, u64>, key: &str, milli: u64) {
+    update(sums, key, |sum: &mut u64| *sum = sum.saturating_add(milli));
 }
 
-fn shrink(sums: &mut BTreeMap<String, u64>, key: &str, milli: u64) {
+fn subtract_milli(sums: &mut BTreeMap<String, u64>, key: &str, milli: u64) {
     if let Some(sum) = sums.get_mut(key) {
         *sum = sum.saturating_sub(milli);
         if *sum == 0 {
@@ -113,9 +113,9 @@ fn shrink(sums: &mut BTreeMap<String, u64>, key: &str, milli: u64) {
     }
 }
 
-fn shrink_in(sums: &mut BTreeMap<String, ByClass>, key: &str, class: &str, milli: u64) {
+fn subtract_in_class(sums: &mut BTreeMap<String, ByClass>, key: &str, class: &str, milli: u64) {
     if let Some(by_class) = sums.get_mut(key) {
-        shrink(by_class, class, milli);
+        subtract_milli(by_class, class, milli);
         if by_class.is_empty() {
             sums.remove(key);
         }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_added_and_removed_leaves_nothing() {
+    fn removing_all_leases_empties_the_table() {
         let one = LeaseUse {
             tenant: "t",
             institution: "i",

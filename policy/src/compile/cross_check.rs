@@ -1,27 +1,25 @@
-//! What must hold between documents: references resolve, owners agree, identities are the federation's.
+//! Checks documents against each other: references, owners, trust domains, keys and defaults.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::draft::Draft;
 use crate::amounts::show_duration;
-use crate::compile::Draft;
 use crate::fields::Target;
 use crate::kind::Kind;
-use crate::place::Problems;
-use crate::problem::ProblemCode;
+use crate::problem::{ProblemCode, Problems};
 use crate::suggest::nearest;
 
-/// Reports everything that does not hold.
-pub(crate) fn check(draft: &Draft, problems: &mut Problems<'_>) {
+/// Reports every contradiction between documents.
+pub(super) fn check(draft: &Draft, problems: &mut Problems<'_>) {
     check_federation(draft, problems);
     check_owners(draft, problems);
     check_references(draft, problems);
-    check_user_ids(draft, problems);
+    check_trust_domains(draft, problems);
     check_signing_keys(draft, problems);
     check_default_priority(draft, problems);
 }
 
-/// Reports that there is no Federation document.
-pub(crate) fn no_federation(problems: &mut Problems<'_>) {
+pub(super) fn report_missing_federation(problems: &mut Problems<'_>) {
     problems.whole(
         "",
         ProblemCode::NoFederation,
@@ -34,7 +32,7 @@ fn check_federation(draft: &Draft, problems: &mut Problems<'_>) {
     let mut declared = draft.declared.iter().filter(|((kind, _), _)| *kind == Kind::Federation);
     let first = declared.next();
     if first.is_none() && !draft.unreadable.contains(&Kind::Federation) && draft.federations.is_empty() {
-        no_federation(problems);
+        report_missing_federation(problems);
     }
     for ((_, name), place) in declared {
         let message = format!("Federation `{name}` is the second one of this bundle");
@@ -63,7 +61,7 @@ fn check_federation(draft: &Draft, problems: &mut Problems<'_>) {
     }
 }
 
-/// A cluster belongs to one institution, and its document names that one.
+/// A cluster belongs to one institution, and its Cluster document names that institution.
 fn check_owners(draft: &Draft, problems: &mut Problems<'_>) {
     let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
     for institution in draft.institutions.values() {
@@ -89,7 +87,7 @@ fn check_owners(draft: &Draft, problems: &mut Problems<'_>) {
             let remedy = format!(
                 "add `{}` to its `clusters` ({}:{}), or correct the name",
                 cluster.name,
-                institution.origin.file,
+                institution.location.file,
                 institution.place_of("clusters").line
             );
             problems.at(cluster.place, ProblemCode::UnknownReference, message, remedy);
@@ -106,7 +104,7 @@ fn check_references(draft: &Draft, problems: &mut Problems<'_>) {
     for reference in &draft.references {
         let found = match reference.target {
             Target::Document(kind) => draft.declared.contains_key(&(kind, reference.name.clone())),
-            // What an institution that could not be read enrols is unknown; it must be mended first.
+            // The clusters of an unreadable Institution are unknown; its own problem must be fixed first.
             Target::EnrolledCluster => {
                 enrolled.contains(reference.name.as_str()) || draft.unreadable.contains(&Kind::Institution)
             }
@@ -114,7 +112,7 @@ fn check_references(draft: &Draft, problems: &mut Problems<'_>) {
         if found || problems.is_full() {
             continue;
         }
-        let (known, what): (Vec<&str>, &str) = match reference.target {
+        let (known, noun): (Vec<&str>, &str) = match reference.target {
             Target::Document(kind) => (
                 draft.declared.keys().filter(|(of, _)| *of == kind).map(|(_, name)| name.as_str()).collect(),
                 kind.as_str(),
@@ -131,13 +129,13 @@ fn check_references(draft: &Draft, problems: &mut Problems<'_>) {
         problems.at(
             reference.place,
             ProblemCode::UnknownReference,
-            format!("there is no {what} `{}`", reference.name),
+            format!("there is no {noun} `{}`", reference.name),
             remedy,
         );
     }
 }
 
-fn check_user_ids(draft: &Draft, problems: &mut Problems<'_>) {
+fn check_trust_domains(draft: &Draft, problems: &mut Problems<'_>) {
     let [federation] = draft.federations.as_slice() else {
         return;
     };
@@ -148,7 +146,7 @@ fn check_user_ids(draft: &Draft, problems: &mut Problems<'_>) {
     }
 }
 
-/// A key vouches for the clusters of one institution only.
+/// A signing key belongs to one institution.
 fn check_signing_keys(draft: &Draft, problems: &mut Problems<'_>) {
     let mut seen: BTreeMap<[u8; 32], &str> = BTreeMap::new();
     for institution in draft.institutions.values() {
@@ -163,7 +161,7 @@ fn check_signing_keys(draft: &Draft, problems: &mut Problems<'_>) {
     }
 }
 
-/// A request that names no priority class is of one at most.
+/// At most one priority class is the default.
 fn check_default_priority(draft: &Draft, problems: &mut Problems<'_>) {
     let mut defaults = draft.priorities.values().filter(|class| class.spec.default);
     let Some(first) = defaults.next() else { return };

@@ -1,0 +1,165 @@
+//! Reads one YAML document into the draft: header first, then the `spec` of its kind.
+
+use std::collections::BTreeMap;
+
+use super::draft::Draft;
+use crate::documents::{Document, Federation, Spec};
+use crate::fields::{Context, Fields};
+use crate::identifiers;
+use crate::kind::{API_VERSION, Kind};
+use crate::problem::{Place, ProblemCode, Problems, shorten};
+use crate::suggest::did_you_mean;
+use crate::yaml::Node;
+
+/// Reads a document into the draft and reports its problems.
+pub(super) fn read_document(node: &Node, draft: &mut Draft, problems: &mut Problems<'_>) {
+    let mut context = Context::new(problems);
+    read_header_and_spec(node, draft, &mut context);
+    draft.references.append(&mut context.references);
+    draft.user_ids.append(&mut context.user_ids);
+}
+
+fn read_header_and_spec(node: &Node, draft: &mut Draft, context: &mut Context<'_, '_>) {
+    let Some(mut fields) = Fields::open(node, "", context) else {
+        return;
+    };
+    check_api_version(&mut fields, context);
+    let kind = read_kind(&mut fields, context);
+    if let Some(kind) = kind {
+        context.label = format!("this {kind}");
+    }
+    let name = read_name(&mut fields, context);
+    if let (Some(kind), Some((name, _))) = (kind, &name) {
+        context.label = format!("{kind} `{name}`");
+    }
+    // Without a kind, which was reported, a missing `spec` needs no second report.
+    let spec = match kind {
+        Some(_) => fields.required("spec", context),
+        None => fields.optional("spec", context),
+    };
+    fields.finish(context);
+    let Some(kind) = kind else { return };
+    // From here on, paths are within `spec`.
+    context.places.clear();
+    if let Some((name, place)) = &name {
+        declare(kind, name, *place, draft, context);
+    }
+    let (name, place) = name.unwrap_or_else(|| (String::new(), node.place));
+    let Some((_, spec)) = spec else {
+        draft.unreadable.insert(kind);
+        return;
+    };
+    match kind {
+        Kind::Federation => {
+            let read = read_spec::<Federation>(spec, name, place, draft, context);
+            draft.federations.extend(read);
+        }
+        Kind::Institution => {
+            let read = read_spec(spec, name, place, draft, context);
+            insert_first(&mut draft.institutions, read);
+        }
+        Kind::Cluster => {
+            let read = read_spec(spec, name, place, draft, context);
+            insert_first(&mut draft.clusters, read);
+        }
+        Kind::Tenant => {
+            let read = read_spec(spec, name, place, draft, context);
+            insert_first(&mut draft.tenants, read);
+        }
+        Kind::GpuClass => {
+            let read = read_spec(spec, name, place, draft, context);
+            insert_first(&mut draft.classes, read);
+        }
+        Kind::Quota => {
+            let read = read_spec(spec, name, place, draft, context);
+            insert_first(&mut draft.quotas, read);
+        }
+        Kind::Agreement => {
+            let read = read_spec(spec, name, place, draft, context);
+            insert_first(&mut draft.agreements, read);
+        }
+        Kind::PriorityClass => {
+            let read = read_spec(spec, name, place, draft, context);
+            insert_first(&mut draft.priorities, read);
+        }
+    }
+}
+
+fn check_api_version(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) {
+    if let Some((path, version)) = fields.required("apiVersion", context)
+        && let Some(text) = context.scalar(&path, version)
+        && text != API_VERSION
+    {
+        let message = format!("`apiVersion: {}` is not known", shorten(text));
+        let remedy = format!("write `apiVersion: {API_VERSION}`");
+        context.problems.at(version.place, ProblemCode::UnknownApiVersion, message, remedy);
+    }
+}
+
+fn read_kind(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<Kind> {
+    let (path, node) = fields.required("kind", context)?;
+    let text = context.scalar(&path, node)?;
+    let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == text);
+    if kind.is_none() {
+        let message = format!("`kind: {}` is not known", shorten(text));
+        let remedy = did_you_mean(text, &Kind::ALL.map(Kind::as_str));
+        context.problems.at(node.place, ProblemCode::UnknownKind, message, remedy);
+    }
+    kind
+}
+
+/// `metadata.name` and its place.
+fn read_name(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<(String, Place)> {
+    let (path, node) = fields.required("metadata", context)?;
+    let mut metadata = Fields::open(node, &path, context)?;
+    let name = metadata.required("name", context).and_then(|(path, node)| {
+        let text = context.scalar(&path, node)?;
+        if let Err(remedy) = identifiers::check_name(text) {
+            let message = format!("`{path}: {}` is not a valid name", shorten(text));
+            context.problems.at(node.place, ProblemCode::InvalidName, message, remedy);
+            return None;
+        }
+        Some((text.to_owned(), node.place))
+    });
+    metadata.finish(context);
+    name
+}
+
+/// Records a document's name, or reports that another document of its kind has it.
+fn declare(kind: Kind, name: &str, place: Place, draft: &mut Draft, context: &mut Context<'_, '_>) {
+    let key = (kind, name.to_owned());
+    if let Some(first) = draft.declared.get(&key) {
+        let file = context.problems.files().get(first.file).map_or("", |file| file.path.as_str());
+        let message = format!("there are two documents {kind} `{name}`");
+        let remedy = format!("the first is in {file}:{}; rename or remove one of them", first.line);
+        context.problems.at(place, ProblemCode::DuplicateName, message, remedy);
+    } else {
+        draft.declared.insert(key, place);
+    }
+}
+
+fn read_spec<T: Spec>(
+    node: &Node,
+    name: String,
+    place: Place,
+    draft: &mut Draft,
+    context: &mut Context<'_, '_>,
+) -> Option<Document<T>> {
+    let spec = Fields::open(node, "", context).and_then(|mut fields| {
+        let spec = T::read(&mut fields, context);
+        fields.finish(context);
+        spec
+    });
+    if spec.is_none() {
+        draft.unreadable.insert(T::KIND);
+    }
+    let places = std::mem::take(&mut context.places);
+    spec.map(|spec| Document::new(T::KIND, name, place, context.problems.files(), spec, places))
+}
+
+/// Keeps the first document of each name.
+fn insert_first<T>(documents: &mut BTreeMap<String, Document<T>>, document: Option<Document<T>>) {
+    if let Some(document) = document {
+        documents.entry(document.name.clone()).or_insert(document);
+    }
+}

@@ -1,0 +1,44 @@
+//! Institutions and tenants that a field such as `to` or `usedBy` lists.
+
+use std::collections::BTreeSet;
+
+use crate::fields::{Context, Fields, Target};
+use crate::kind::Kind;
+use crate::problem::ProblemCode;
+use crate::yaml::Node;
+
+/// The names in `institutions` and `tenants` of one field.
+#[derive(Default)]
+pub(super) struct Parties {
+    pub(super) institutions: BTreeSet<String>,
+    pub(super) tenants: BTreeSet<String>,
+}
+
+impl Parties {
+    /// Reads the field and reports it if it names nobody, which would otherwise mean everybody.
+    pub(super) fn read(path: &str, node: &Node, context: &mut Context<'_, '_>) -> Option<Self> {
+        let mut fields = Fields::open(node, path, context)?;
+        let institutions = references(&mut fields, "institutions", Kind::Institution, context);
+        let tenants = references(&mut fields, "tenants", Kind::Tenant, context);
+        fields.finish(context);
+        if institutions.is_empty() && tenants.is_empty() {
+            let message = format!("`{path}` of {} names nobody", context.label);
+            let field = path.rsplit('.').next().unwrap_or(path);
+            let remedy = format!("name institutions or tenants, or remove `{field}`");
+            context.problems.at(node.place, ProblemCode::MissingField, message, remedy);
+        }
+        Some(Self { institutions, tenants })
+    }
+}
+
+fn references(
+    fields: &mut Fields<'_>,
+    name: &'static str,
+    kind: Kind,
+    context: &mut Context<'_, '_>,
+) -> BTreeSet<String> {
+    let Some((path, node)) = fields.optional(name, context) else {
+        return BTreeSet::new();
+    };
+    context.set(&path, node, |context, path, node| context.reference(path, node, Target::Document(kind)))
+}

@@ -1,0 +1,52 @@
+//! Source text cut to a width that fits a message.
+
+use super::place::to_u32;
+
+/// Characters of a source line that a snippet shows.
+const SNIPPET_CHARS: usize = 120;
+
+/// Characters of a value that a message shows.
+const VALUE_CHARS: usize = 80;
+
+/// A source line, ready for display above a caret.
+#[derive(Default)]
+pub(super) struct Snippet {
+    pub(super) line: String,
+    /// Offset of the caret in `line`, in characters from 0.
+    pub(super) caret: u32,
+    /// Characters of the line from the caret on.
+    pub(super) chars_after_caret: u32,
+}
+
+/// Cuts line `line` of `text` around `column` (both from 1). Empty if `text` has no such line.
+pub(super) fn snippet(text: &str, line: u32, column: u32) -> Snippet {
+    let Some(source) = (line as usize).checked_sub(1).and_then(|index| text.lines().nth(index)) else {
+        return Snippet::default();
+    };
+    let column = (column as usize).saturating_sub(1);
+    let skipped = if column > SNIPPET_CHARS * 2 / 3 { column - SNIPPET_CHARS / 2 } else { 0 };
+    let visible: String = source
+        .chars()
+        .skip(skipped)
+        .take(SNIPPET_CHARS)
+        // A tab or another control character would move the caret, or the terminal.
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    let length = visible.chars().count();
+    let caret = column.saturating_sub(skipped).min(length);
+    let prefix = if skipped > 0 { "…" } else { "" };
+    Snippet {
+        line: format!("{prefix}{}", visible.trim_end()),
+        caret: to_u32(caret + prefix.chars().count()),
+        chars_after_caret: to_u32(length.saturating_sub(caret)),
+    }
+}
+
+/// Shortens a value for a message: one line of at most 80 characters.
+pub(crate) fn shorten(value: &str) -> String {
+    let mut short: String = value.chars().take(VALUE_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if value.chars().count() > VALUE_CHARS {
+        short.push('…');
+    }
+    short
+}

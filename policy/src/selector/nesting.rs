@@ -1,0 +1,56 @@
+//! Bounds the nesting of a selector before CEL's recursive parser sees it.
+
+use super::SelectorError;
+use crate::limits::MAX_SELECTOR_DEPTH;
+use crate::problem::ProblemCode;
+
+/// Refuses deeply nested selectors. Also refuses escapes, triple quotes and comments, so that the end of quoted text is
+/// certain.
+pub(super) fn check_nesting(source: &str) -> Result<(), Vec<SelectorError>> {
+    let (mut open, mut conditionals, mut chained, mut arithmetic) = (0_usize, 0_usize, 0_usize, 0_usize);
+    let mut quote = None;
+    let chars: Vec<char> = source.chars().collect();
+    for (at, &c) in chars.iter().enumerate() {
+        let next = chars.get(at + 1).copied();
+        if c == '\\' || (c == '/' && next == Some('/') && quote.is_none()) {
+            return syntax_error(at, "escapes and comments are not allowed in selectors", "use YAML comments");
+        }
+        match (quote, c) {
+            (Some(q), c) if c == q => quote = None,
+            (Some(_), '\n') => return syntax_error(at, "quoted text must end on its line", "close the quote"),
+            (Some(_), _) => {}
+            (None, '\'' | '"') if next == Some(c) && chars.get(at + 2) == Some(&c) => {
+                return syntax_error(at, "triple quotes are not allowed in selectors", "use one quote");
+            }
+            (None, '\'' | '"') => quote = Some(c),
+            (None, '(' | '[' | '{') => open += 1,
+            (None, ')' | ']' | '}') => open = open.saturating_sub(1),
+            (None, '?') => conditionals += 1,
+            (None, '+' | '*' | '/' | '%') => arithmetic += 1,
+            (None, '-') => (arithmetic, chained) = (arithmetic + 1, chained + 1),
+            (None, '!' | '.') => chained += 1,
+            (None, '&' | '|') => chained = 0,
+            (None, _) => {}
+        }
+        if open.max(conditionals).max(arithmetic / 2).max(chained / 2) > MAX_SELECTOR_DEPTH {
+            return Err(vec![SelectorError {
+                at,
+                width: 1,
+                code: ProblemCode::CelTooCostly,
+                message: format!("the selector nests more than {MAX_SELECTOR_DEPTH} levels deep"),
+                remedy: "split it into several classes, or use `in [..]`".to_owned(),
+            }]);
+        }
+    }
+    Ok(())
+}
+
+fn syntax_error(at: usize, message: &str, remedy: &str) -> Result<(), Vec<SelectorError>> {
+    Err(vec![SelectorError {
+        at,
+        width: 1,
+        code: ProblemCode::CelSyntax,
+        message: message.to_owned(),
+        remedy: remedy.to_owned(),
+    }])
+}

@@ -1,0 +1,63 @@
+//! Arbitrary input never panics: texts, YAML, changed examples and selectors.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::path::Path;
+
+use comity_policy::{DeviceFacts, SourceFile, load, read_directory};
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+
+fn examples() -> Vec<SourceFile> {
+    read_directory(&Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..ProptestConfig::with_cases(128)
+    })]
+
+    #[test]
+    fn any_text_is_answered(text in "\\PC{0,200}") {
+        let _ = load(vec![SourceFile { path: "a.yaml".into(), text }]);
+    }
+
+    #[test]
+    fn any_yaml_like_text_is_answered(text in "([a-c:#\\-\\[\\]{}&*!|>'\"%@` \n\t?,]|---\n|\\.\\.\\.\n){0,120}") {
+        let _ = load(vec![SourceFile { path: "a.yaml".into(), text }]);
+    }
+
+    #[test]
+    fn any_change_of_the_examples_is_answered(
+        file in 0_usize..14,
+        at in 0.0_f64..1.0,
+        removed in 0_usize..40,
+        inserted in "[a-z0-9:{}\\[\\]\"'\n \\-&*|>]{0,12}",
+    ) {
+        let mut files = examples();
+        let index = file % files.len();
+        let chars: Vec<char> = files[index].text.chars().collect();
+        let start = (chars.len() as f64 * at) as usize;
+        let end = (start + removed).min(chars.len());
+        let (kept, rest) = (chars[..start].iter().copied(), chars[end..].iter().copied());
+        files[index].text = kept.chain(inserted.chars()).chain(rest).collect();
+        match load(files) {
+            Ok(bundle) => prop_assert_eq!(bundle.hash.len(), 64),
+            Err(problems) => {
+                prop_assert!(!problems.is_empty());
+                prop_assert!(problems.iter().all(|problem| !problem.to_string().is_empty()));
+            }
+        }
+    }
+
+    #[test]
+    fn any_selector_is_answered(
+        source in "(device|\\.|memoryMiB|architecture|extra|matches|==|&&|\\|\\||!|\\(|\\)|\\[|\\]|\\{|\\}|\\?|\
+                   :|'|\"|[0-9]{1,20}|in|has|-|,| |\\PC){0,60}",
+    ) {
+        if let Ok(selector) = comity_policy::compile_selector(&source) {
+            let _ = selector.matches(&DeviceFacts::default());
+        }
+    }
+}
