@@ -1,4 +1,4 @@
-//! Many origins and donors while everything around them fails at random.
+//! Chaos test of many origins and donors: brokers, agents, networks and API servers fail at random.
 //!
 //! ```text
 //! tenants ─▶ comity ─▶ brokers ═ lines ═ agents ─▶ API servers (real), nodes (simulated)
@@ -7,9 +7,8 @@
 //!               └─ leases and requests, by a quorum ──▶ ledger ◀─┘
 //! ```
 //!
-//! The ledger is kept from the outside: it sets what the brokers say beside what the donors' API servers have, and
-//! shares no code with either. Each donor has an API server for that reason; origins have one as far as there are more,
-//! and are hosts with an inventory file otherwise.
+//! The ledger compares the brokers' leases with the objects on the donors' API servers, and shares no code with either.
+//! So every donor has an API server; origins share the remaining ones, and the others are hosts with an inventory file.
 
 pub(crate) mod dice;
 mod figures;
@@ -42,26 +41,26 @@ use tenants::{Asked, Tenant};
 use view::Looking;
 use world::World;
 
-/// Leases are wanted for so long before the first fault.
+/// Time with tenants but without faults at the start.
 const CALM: Duration = Duration::from_secs(5);
 
-/// What is run.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct ChaosConfig {
-    /// How many clusters of which kind.
+    /// Number of clusters by kind.
     pub shape: Shape,
-    /// Tenants, each of which wants one lease after another.
+    /// Number of tenants; each borrows one lease after another.
     pub leases: usize,
-    /// How long faults come.
+    /// Duration of the faults.
     pub length: Duration,
-    /// Repeats the faults.
+    /// Seed of the faults.
     pub seed: u64,
 }
 
-/// Runs it.
+/// Runs the chaos test.
 ///
 /// # Errors
-/// When it cannot be run. What it finds is in the report.
+/// When the test cannot run. Violations are in the report.
 pub async fn run(config: ChaosConfig) -> Result<Report> {
     let ChaosConfig { shape, leases, length, seed } = config;
     ensure!(
@@ -129,7 +128,7 @@ fn books_closed<T>(books: &Books, read: impl FnOnce(&Ledger) -> T) -> T {
     grants::with(books, |ledger| read(ledger))
 }
 
-/// The logs of a run that found something, where `COMITY_CHAOS_LOGS` says.
+/// Copies the logs of a run with violations to the directory in `COMITY_CHAOS_LOGS`.
 fn keep_logs(world: &World, report: &Report) {
     let Some(kept) = std::env::var_os("COMITY_CHAOS_LOGS").filter(|_| !report.violations.is_empty()) else { return };
     if let Err(error) = world.federation.copy_logs(kept.as_ref()) {

@@ -1,4 +1,4 @@
-//! What a run comes to.
+//! The report of a chaos test of brokers.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use serde_json::{Map, Value, json};
 use super::inject::Figures;
 use crate::history::{Operation, Verdict, What};
 
-/// Numbers that a violation names.
+/// Maximum numbers listed in a violation.
 const FEW: usize = 8;
 
-/// What was seen of a whole run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Report {
-    /// Repeats the order of the faults.
+    /// Seed of the order of faults.
     pub seed: u64,
     pub(super) length: Duration,
     pub(super) figures: Figures,
@@ -25,32 +25,32 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether nothing was found that must not be.
+    /// Whether there are no violations.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.violations.is_empty() && self.verdict.accepted()
     }
 
-    /// All that must not be, in words: of the group, then of the history.
+    /// All violations, of the group and of the history.
     #[must_use]
     pub fn violations(&self) -> Vec<String> {
         self.violations.iter().chain(&self.verdict.violations).cloned().collect()
     }
 
-    /// Faults that were carried out.
+    /// Number of injected faults.
     #[must_use]
     pub fn faults(&self) -> usize {
         self.figures.values().map(Vec::len).sum()
     }
 
-    /// Writes that were acknowledged.
+    /// Number of acknowledged writes.
     #[must_use]
     pub fn acknowledged(&self) -> usize {
         let written = |it: &&Operation| matches!(it.what, What::Submit(_) | What::Cancel(_)) && it.answer.is_some();
         self.operations.iter().filter(written).count()
     }
 
-    /// As one JSON object.
+    /// The report as one JSON object.
     #[must_use]
     pub fn json(&self) -> Value {
         let count = |of: fn(&Operation) -> bool| self.operations.iter().filter(|it| of(it)).count();

@@ -1,4 +1,5 @@
-//! Draws that a seed repeats: SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014).
+//! A seeded random number generator: SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators",
+//! 2014).
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

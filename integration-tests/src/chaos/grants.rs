@@ -1,4 +1,4 @@
-//! What the donors' API servers really have for leases, told to the ledger as it happens.
+//! Follows the leases' objects on the donors' API servers and records them in the ledger.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,15 +19,15 @@ const LEASE_LABEL: &str = "comity.dev/lease";
 /// What Kubernetes counts GPUs by here.
 const GPU: &str = "nvidia.com/gpu";
 
-/// The ledger, shared by all who see something.
+/// The shared ledger.
 pub(super) type Books = Arc<Mutex<Ledger>>;
 
-/// Writes something into the books.
+/// Calls `write` with the ledger.
 pub(super) fn with<T>(books: &Books, write: impl FnOnce(&mut Ledger) -> T) -> T {
     write(&mut books.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Follows one donor. Dropping it ends the following.
+/// Follows one donor until dropped.
 pub(super) struct Grants(Vec<JoinHandle<()>>);
 
 impl Grants {
@@ -67,7 +67,7 @@ impl Drop for Grants {
     }
 }
 
-/// Tells after every change what is there by lease, in the API server's order.
+/// Reports the objects by lease after every change, in the API server's order.
 async fn replay<K: kube::Resource>(
     events: impl Stream<Item = Result<Event<K>, watcher::Error>>,
     amount: impl Fn(&K) -> u64,

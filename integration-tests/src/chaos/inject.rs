@@ -1,4 +1,4 @@
-//! Carries the faults out, and measures how long it takes until all is as before.
+//! Injects faults and measures the recovery.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,9 +22,9 @@ use crate::processes::memory;
 
 /// After a fault all must be as before within this time. It is a limit against hanging; what it took is measured.
 const RECOVERY: Duration = Duration::from_secs(300);
-/// How often processes are looked at.
+/// Interval of the checks of processes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How often it is asked whether all is as before.
+/// Interval of the checks for recovery.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 /// Memory of a broker or agent: they need some 80 MiB here.
 const MOST_RESIDENT: u64 = 256 << 20;
@@ -33,7 +33,7 @@ const NO_API_SERVER: &str = "as with kubectl get --raw /version";
 
 type Recovery = (FaultKind, Result<Duration>);
 
-/// The faults of a run as they are carried out.
+/// Injects the faults of a run.
 pub(super) struct Injector<'a> {
     world: &'a mut World,
     books: Books,
@@ -53,7 +53,7 @@ impl<'a> Injector<'a> {
     /// Carries out all faults, each at its time after now, and waits for `length` to pass and for all recoveries.
     ///
     /// # Errors
-    /// When a fault cannot be carried out.
+    /// When a fault cannot be injected.
     pub(super) async fn run(mut self, faults: &[Fault], length: Duration) -> Result<Faults> {
         let start = Instant::now();
         let begins = faults.iter().map(|fault| (fault.at, true, *fault));
@@ -253,12 +253,12 @@ async fn borrow_locally(api: Api<Pod>, pod: Pod, name: String, lasts: Duration) 
     .await
 }
 
-/// A quorum of the brokers answers.
+/// Waits until a quorum of the brokers answers.
 async fn answers(comity: Comity) -> Result<()> {
     retried("a quorum to answer", || async { comity.json("alice", &["lease", "list"]).await.map(|_| true) }).await
 }
 
-/// An agent has its stream, and the brokers hear it.
+/// Waits until an agent has its stream and the brokers count it as connected.
 async fn is_heard(comity: Comity, id: String, socket: PathBuf) -> Result<()> {
     retried(&format!("{id} to be heard"), || async {
         if !comity_agent::local_api::fetch_status(&socket).await?.connected {
@@ -269,14 +269,14 @@ async fn is_heard(comity: Comity, id: String, socket: PathBuf) -> Result<()> {
     .await
 }
 
-/// An API server serves.
+/// Waits until an API server answers.
 async fn serves(client: kube::Client) -> Result<()> {
     let pods = Api::<Pod>::namespaced(client, "default");
     let none = kube::api::ListParams::default().limit(1);
     retried("the API server", || async { Ok(pods.list_metadata(&none).await.map(|_| true)?) }).await
 }
 
-/// Asks until the answer is yes.
+/// Repeats `ask` until it returns true.
 async fn retried<F: Future<Output = Result<bool>> + Send>(what: &str, ask: impl Fn() -> F + Send) -> Result<()> {
     let began = Instant::now();
     let mut last = "no".to_owned();
@@ -298,7 +298,7 @@ async fn leader(comity: &Comity) -> Result<u64> {
     newest["leader"].as_u64().filter(|leader| *leader > 0).context("no leader is known")
 }
 
-/// What the brokers say of their own state.
+/// Records the invariant violations that the brokers report.
 pub(super) async fn check_invariants(comity: &Comity, books: &Books) {
     // With no broker up there is nobody to ask; the next time there is.
     let Ok(status) = comity.json("admin", &["raft", "status"]).await else { return };

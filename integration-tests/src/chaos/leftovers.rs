@@ -1,4 +1,4 @@
-//! After the faults: everything ends, and nothing of it is left anywhere.
+//! Checks after the faults that everything ends and nothing is left behind.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,7 +22,7 @@ const END: Duration = Duration::from_secs(600);
 /// Then each part has this long to forget what it knows.
 const FORGET: Duration = crate::PATIENCE;
 
-/// Waits for the end of everything; what is left goes into the books.
+/// Waits until all leases and peerings end, and records leftovers in the ledger.
 pub(super) async fn look(world: &mut World, books: &Books, accepted: &BTreeSet<String>) -> Result<()> {
     let comity = world.federation.command();
     let violated = |text: String| with(books, |ledger| ledger.violated(text));
@@ -126,7 +126,7 @@ async fn brokers_are_alike(comity: &Comity) -> Result<Option<()>> {
     Ok(Some(()))
 }
 
-/// Ends the agents and looks at what they keep.
+/// Stops the agents and lists leases and peerings in their state directories.
 async fn disks(world: &mut World) -> Result<Vec<String>> {
     let mut left = Vec::new();
     for cluster in &world.clusters {
@@ -140,7 +140,7 @@ async fn disks(world: &mut World) -> Result<Vec<String>> {
     Ok(left)
 }
 
-/// What an agent's state directory holds of leases and peerings.
+/// Leases and peerings in an agent's state directory.
 fn kept(dir: &Path) -> Result<Vec<String>> {
     let records = Store::open(dir)?.records();
     let mut kept: Vec<String> = Vec::new();
@@ -163,7 +163,7 @@ fn kept(dir: &Path) -> Result<Vec<String>> {
     Ok(kept)
 }
 
-/// No process may panic.
+/// Panics in the logs of all processes.
 fn panics(world: &World) -> Result<Vec<String>> {
     let brokers = (1..=BROKERS).map(|id| format!("broker-{id}"));
     let mut found = Vec::new();

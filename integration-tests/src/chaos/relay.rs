@@ -1,4 +1,4 @@
-//! The line between one agent and the brokers: TCP that can be cut, as by a firewall that drops everything.
+//! A TCP relay between an agent and the brokers that can be cut, as by a firewall that drops all packets.
 
 use std::net::Ipv4Addr;
 

@@ -1,4 +1,4 @@
-//! Which faults come when: drawn from a seed before anything runs, so that a run can be repeated.
+//! Draws all faults and their times from a seed before the run, so that a run can be repeated.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -13,7 +13,7 @@ const GAP_MS: RangeInclusive<u64> = 800..=4_000;
 /// After a fault its object is left alone for so long, that it has a chance to come back before the next.
 const REST: Duration = Duration::from_secs(4);
 
-/// What goes wrong.
+/// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
     /// A broker gets SIGKILL, and is started again later.
@@ -38,7 +38,7 @@ pub enum FaultKind {
     LocalUse,
 }
 
-/// What a fault befalls: two of one object never overlap.
+/// The target of a fault; faults of one target never overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Object {
     Brokers,
@@ -62,7 +62,7 @@ impl FaultKind {
         Self::LocalUse,
     ];
 
-    /// Its name in figures.
+    /// The name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -79,7 +79,7 @@ impl FaultKind {
         }
     }
 
-    /// How often it is drawn, beside the others.
+    /// Relative frequency.
     const fn weight(self) -> u64 {
         match self {
             Self::AllBrokersKilled => 1,
@@ -105,7 +105,7 @@ impl FaultKind {
     }
 }
 
-/// How many there are of what.
+/// Number of clusters by kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Clusters that lend. They are numbered from 0.
@@ -121,7 +121,7 @@ pub struct Shape {
 pub struct Fault {
     /// When it begins, after the start.
     pub at: Duration,
-    /// What goes wrong.
+    /// The kinds of faults.
     pub kind: FaultKind,
     /// Which broker (0 to 2), agent, API server or donor; a leader is looked for when it is time.
     pub target: usize,

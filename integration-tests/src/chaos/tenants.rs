@@ -1,4 +1,4 @@
-//! Those who borrow: each asks, uses, gives back or lets run out, changes its mind, and repeats what it was not told.
+//! Tenants that submit requests, use, release, cancel or let expire their leases, and repeat calls without an answer.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ const UNAVAILABLE: i32 = 5;
 /// Pause before a call is repeated.
 const AGAIN: Duration = Duration::from_millis(700);
 
-/// What a tenant means to do with its lease.
+/// A tenant's plan for its lease.
 #[derive(Clone, Copy, Debug)]
 enum Intent {
     /// Release it after a while.
@@ -34,7 +34,7 @@ enum Intent {
     CancelInUse(Duration),
 }
 
-/// What all tenants did together.
+/// Totals over all tenants.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     /// Requests that the brokers acknowledged.
@@ -43,7 +43,7 @@ pub(super) struct Asked {
     pub(super) repeated: u64,
 }
 
-/// One that borrows, again and again.
+/// A tenant that borrows repeatedly.
 pub(super) struct Tenant {
     /// Which one.
     pub(super) number: usize,
@@ -63,7 +63,7 @@ impl Tenant {
     /// # Errors
     /// When a call fails in a way that none should.
     pub(super) async fn run(mut self) -> Result<()> {
-        // Not all at once: that is not how requests come.
+        // Spreads the first requests over time.
         self.pause(0..=8_000).await;
         for round in 0_u32.. {
             if Instant::now() >= self.until {

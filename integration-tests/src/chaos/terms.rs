@@ -1,4 +1,4 @@
-//! The policy of the run: one institution borrows, another lends, and times are short enough to be seen running out.
+//! The policy of the chaos test: one institution borrows, another lends, with timeouts short enough to expire.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What a quorum of the brokers says, read once a second: for the ledger, and for the tenants who wait for something.
+//! Polls requests and leases from a quorum of the brokers once a second, for the ledger and the tenants.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,8 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::grants::{Books, with};
 use super::ledger::LeaseFacts;
-use crate::comity::Comity;
-use crate::federation::items;
+use crate::comity::{Comity, items};
 
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Who writes while leaders die, and keeps what was acknowledged.
+//! Writers that keep writing while leaders die, and record acknowledged writes.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Alice, who borrows for every tenant, and the admin: their calls.
+//! The calls of alice, who borrows for every tenant, and of the admin.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What tenants ask for: from a quarter of a GPU to a whole node.
+//! The tenants' requests, from a quarter of a GPU to a whole node.
 
 use comity_proto::v1;
 use comity_proto::v1::share::{Kind, Whole};

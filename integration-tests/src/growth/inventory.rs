@@ -1,4 +1,4 @@
-//! What donors offer: nodes of eight GPUs that are joined as real ones are, and in local use each in its own way.
+//! The donors' offers: nodes of eight GPUs with realistic wiring and varying local use.
 
 use comity_proto::v1;
 use comity_proto::v1::sharing::{Exclusive, Fractional, Mode};

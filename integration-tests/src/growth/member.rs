@@ -1,5 +1,5 @@
-//! A member cluster as the broker sees it: it joins, offers, and says of leases and peerings what an agent says, over
-//! an agent's own stream. It sets nothing up.
+//! A simulated member cluster: it joins, offers, and reports on leases and peerings over an agent's stream, but
+//! provisions nothing.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The figures.
+//! The report of a growth measurement.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The policy of the run: every donor is an institution of its own, and so is every origin, with some tenants each.
+//! The policy of the growth measurement: one institution per donor and per origin; each origin has some tenants.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,4 @@
-//! What a cluster has to say about its desired state: the steps of a peering and of a lease, with keys and secrets of
-//! nobody.
+//! The messages of a simulated cluster: the steps of peerings and leases, with dummy keys and secrets.
 
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;

@@ -1,5 +1,5 @@
-//! The checks. The search for an order is `todc-utils`' WGL checker: it depends on nothing, while `porcupine-rs` brings
-//! criterion and a crate that nobody maintains.
+//! Checks a history with the WGL checker of `todc-utils`, which has no dependencies; `porcupine-rs` needs criterion and
+//! an unmaintained crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,7 +15,7 @@ const MAX_TOLD: usize = 20;
 /// Operations of one request that a violation shows.
 const MAX_SHOWN: usize = 16;
 
-/// What the checks found.
+/// The result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     /// Requests whose histories were checked.

@@ -1,4 +1,4 @@
-//! One request as an object: what it is in turn, and which operations that allows.
+//! The sequential model of one request: its states and the operations they allow.
 
 use todc_utils::Specification;
 

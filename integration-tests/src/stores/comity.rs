@@ -1,4 +1,4 @@
-//! Comity's broker group: a write is a request that is accepted and waits.
+//! Comity's broker group as a store: a write is an accepted, queued request.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -12,8 +12,9 @@ use comity_runtime::{
 };
 
 use super::{Client, MEMBERS, Store, origin, terms};
-use crate::federation::{Federation, FederationConfig, PATIENCE, Place};
-use crate::wait::until;
+use crate::federation::{Federation, FederationConfig};
+use crate::place::Place;
+use crate::wait::{PATIENCE, until};
 
 /// Items of a page, the most that there can be.
 const PAGE: u32 = 500;

@@ -1,4 +1,4 @@
-//! etcd: a write is a key with the bytes of the request that Comity is asked for.
+//! etcd as a store: a write is a key with the bytes of Comity's request.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,8 +11,7 @@ use prost::Message as _;
 
 use super::etcd_client::{EtcdClient, RangeRequest};
 use super::{Client, MEMBERS, Store, terms};
-use crate::federation::PATIENCE;
-use crate::wait::until;
+use crate::wait::{PATIENCE, until};
 
 const PREFIX: &str = "write/";
 /// The first key after those.

@@ -1,4 +1,4 @@
-//! What the broker group holds: requests that wait, because nobody has joined who lends.
+//! The policy and the requests of the stores; requests stay queued because no donor joins.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A lease as `comity lease list -o json` tells it.
+//! A lease as printed by `comity lease list -o json`.
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
@@ -14,7 +14,7 @@ pub struct Part {
     pub milli: u64,
 }
 
-/// What the ledger wants to know of a lease.
+/// The fields of a lease that the ledger checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseFacts {
     /// "lease-N".
@@ -45,7 +45,7 @@ impl LeaseFacts {
     /// Reads one.
     ///
     /// # Errors
-    /// Which field is not there.
+    /// Names the missing field.
     pub fn read(lease: &Value) -> Result<Self> {
         let text = |value: &Value, name: &str| value[name].as_str().map(str::to_owned);
         let id = text(lease, "id").context("a lease has an id")?;
@@ -93,7 +93,7 @@ impl LeaseFacts {
         }
     }
 
-    /// What a later look at the same lease cannot be.
+    /// Contradictions between this and a later observation of the same lease.
     pub(super) fn contradicts(&self, later: &Self) -> Vec<String> {
         let mut found = Vec::new();
         if (&self.donor, &self.parts, self.fencing_token, &self.request)
