@@ -320,7 +320,8 @@ impl Burst {
     /// # Errors
     /// When kubectl fails, with its output.
     pub async fn container(&self, job: &str) -> Result<String> {
-        let path = "jsonpath={.items[0].status.containerStatuses[0].containerID} {.items[0].status.containerStatuses[0].restartCount}";
+        let path = "jsonpath={.items[0].status.containerStatuses[0].containerID} \
+                    {.items[0].status.containerStatuses[0].restartCount}";
         let selector = format!("app={job}");
         Ok(self.clusters.donor.kubectl(&["get", "pods", "-A", "-l", &selector, "-o", path]).await?)
     }
@@ -402,7 +403,8 @@ impl Burst {
             for (real, kinds) in [
                 (
                     &self.clusters.origin,
-                    "resourceslices.authentication.liqo.io,virtualnodes.offloading.liqo.io,identities.authentication.liqo.io,namespaceoffloadings.offloading.liqo.io",
+                    "resourceslices.authentication.liqo.io,virtualnodes.offloading.liqo.io,\
+                     identities.authentication.liqo.io,namespaceoffloadings.offloading.liqo.io",
                 ),
                 (
                     &self.clusters.donor,
@@ -415,7 +417,11 @@ impl Burst {
             let nodes = self.clusters.origin.kubectl(&["get", "nodes", "-o", "name"]).await?;
             let real = self.clusters.origin.nodes() as usize;
             ensure!(nodes.lines().count() == real, "the origin has nodes {nodes}");
-            let pods = self.clusters.donor.kubectl(&["get", "pods", "-A", "-l", "liqo.io/managed-by=shadowpod", "-o", "name"]).await?;
+            let pods = self
+                .clusters
+                .donor
+                .kubectl(&["get", "pods", "-A", "-l", "liqo.io/managed-by=shadowpod", "-o", "name"])
+                .await?;
             ensure!(pods.trim().is_empty(), "the donor has {pods}");
             Ok(Some(()))
         })
@@ -489,6 +495,7 @@ pub fn copy_policy(from: &Path, to: &Path, peering_idle: &str) -> Result<()> {
 /// The section `burst` of the origin's agent configuration.
 fn burst_config(node_ip: &str) -> String {
     format!(
-        "burst:\n  enabled: true\n  cooldownSeconds: 3\n  defaultClass: midrange\n  webhook:\n    listen: {node_ip}:9443\n    url: https://{node_ip}:9443\n"
+        "burst:\n  enabled: true\n  cooldownSeconds: 3\n  defaultClass: midrange\n  \
+         webhook:\n    listen: {node_ip}:9443\n    url: https://{node_ip}:9443\n"
     )
 }

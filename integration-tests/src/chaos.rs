@@ -33,12 +33,12 @@ use tokio::time::Instant;
 pub use figures::Report;
 
 use dice::Dice;
-use grants::{Books, Grants};
+use grants::{Grants, SharedLedger};
 use inject::Injector;
 use ledger::Ledger;
 use schedule::{Shape, schedule};
-use tenants::{Asked, Tenant};
-use view::Looking;
+use tenants::{Submissions, Tenant};
+use view::Poller;
 use world::World;
 
 /// Time with tenants but without faults at the start.
@@ -72,11 +72,11 @@ pub async fn run(config: ChaosConfig) -> Result<Report> {
     );
     eprintln!("seed {seed}");
     let mut world = World::start(shape).await?;
-    let books = Books::default();
-    let outcome = drive(&mut world, &books, config).await;
+    let ledger = SharedLedger::default();
+    let outcome = drive(&mut world, &ledger, config).await;
     let report = match outcome {
-        Ok((faults, asked)) => books_closed(&books, |ledger| {
-            Report::new(seed, length, ledger, &faults, asked.accepted.len(), asked.repeated)
+        Ok((faults, submissions)) => read_ledger(&ledger, |ledger| {
+            Report::new(seed, length, ledger, &faults, submissions.accepted.len(), submissions.repeated)
         }),
         Err(error) => return Err(error.context(world.federation.logs())),
     };
@@ -86,15 +86,19 @@ pub async fn run(config: ChaosConfig) -> Result<Report> {
     Ok(report)
 }
 
-async fn drive(world: &mut World, books: &Books, config: ChaosConfig) -> Result<(figures::Faults, Asked)> {
+async fn drive(
+    world: &mut World,
+    ledger: &SharedLedger,
+    config: ChaosConfig,
+) -> Result<(figures::Faults, Submissions)> {
     let ChaosConfig { shape, leases, length, seed } = config;
     let mut watches = Vec::new();
     for plane in world.clusters.iter().take(shape.donors).filter_map(|cluster| cluster.plane.as_ref()) {
-        watches.push(Grants::follow(plane, books).await?);
+        watches.push(Grants::follow(plane, ledger).await?);
     }
     let comity = world.federation.command();
-    let looking = Looking::start(comity.clone(), books.clone());
-    let asked = Arc::new(Mutex::new(Asked::default()));
+    let poller = Poller::start(comity.clone(), ledger.clone());
+    let submissions = Arc::new(Mutex::new(Submissions::default()));
     let until = Instant::now() + CALM + length;
     let mut dice = Dice::new(seed);
     let mut tenants = JoinSet::new();
@@ -104,28 +108,28 @@ async fn drive(world: &mut World, books: &Books, config: ChaosConfig) -> Result<
             dice: dice.split(),
             comity: comity.clone(),
             shape,
-            view: looking.view(),
-            books: books.clone(),
-            asked: Arc::clone(&asked),
+            view: poller.view(),
+            ledger: ledger.clone(),
+            submissions: Arc::clone(&submissions),
             until,
         };
         tenants.spawn(tenant.run());
     }
     tokio::time::sleep(CALM).await;
-    let faults = Injector::new(world, books.clone()).run(&schedule(seed, shape, length), length).await?;
+    let faults = Injector::new(world, ledger.clone()).run(&schedule(seed, shape, length), length).await?;
     while let Some(tenant) = tenants.join_next().await {
         if let Err(error) = tenant? {
-            grants::with(books, |ledger| ledger.violated(format!("{error:#}")));
+            grants::with(ledger, |ledger| ledger.violated(format!("{error:#}")));
         }
     }
-    let asked = std::mem::take(&mut *asked.lock().unwrap_or_else(PoisonError::into_inner));
-    leftovers::look(world, books, &asked.accepted).await?;
+    let submissions = std::mem::take(&mut *submissions.lock().unwrap_or_else(PoisonError::into_inner));
+    leftovers::check(world, ledger, &submissions.accepted).await?;
     drop(watches);
-    Ok((faults, asked))
+    Ok((faults, submissions))
 }
 
-fn books_closed<T>(books: &Books, read: impl FnOnce(&Ledger) -> T) -> T {
-    grants::with(books, |ledger| read(ledger))
+fn read_ledger<T>(ledger: &SharedLedger, read: impl FnOnce(&Ledger) -> T) -> T {
+    grants::with(ledger, |ledger| read(ledger))
 }
 
 /// Copies the logs of a run with violations to the directory in `COMITY_CHAOS_LOGS`.

@@ -1,7 +1,7 @@
 //! Measures the time without writes after the leader dies, for Comity's broker group beside etcd, on the same disk.
 //!
 //! ```text
-//!   writers write ─▶ SIGKILL the leader ─▶ the next acknowledgement ─▶ start it again ─▶ healthy ─▶ the other store's turn
+//!   writers write ─▶ SIGKILL the leader ─▶ next acknowledgement ─▶ restart it ─▶ healthy ─▶ the other store's turn
 //! ```
 //!
 //! Both stores always run, but only one has load at a time. Writers find the next member by themselves. At the end

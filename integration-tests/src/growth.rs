@@ -11,9 +11,9 @@ mod borrower;
 mod demand;
 mod inventory;
 mod member;
+mod messages;
 mod report;
 mod terms;
-mod words;
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -399,7 +399,9 @@ mod tests {
 
     #[test]
     fn snapshots_are_read_from_metrics() {
-        let text = "# HELP comity_broker_snapshot_bytes x\ncomity_broker_snapshot_bytes 42\ncomity_broker_snapshot_seconds_bucket{le=\"1\"} 2\ncomity_broker_snapshot_seconds_sum 1.5\ncomity_broker_snapshot_seconds_count 3\n";
+        let text = "# HELP comity_broker_snapshot_bytes x\ncomity_broker_snapshot_bytes 42\n\
+                    comity_broker_snapshot_seconds_bucket{le=\"1\"} 2\n\
+                    comity_broker_snapshot_seconds_sum 1.5\ncomity_broker_snapshot_seconds_count 3\n";
         let read = Snapshots::of(text);
         assert_eq!((read.count, read.seconds, read.bytes), (3.0, 1.5, 42.0));
         assert_eq!(Snapshots::of("").count, 0.0);
@@ -410,7 +412,8 @@ mod tests {
         let name = "comity_broker_snapshot_held_up_seconds";
         let text = |at_20_ms: u32| {
             format!(
-                "{name}_bucket{{le=\"0.001\"}} 2\n{name}_bucket{{le=\"0.02\"}} {at_20_ms}\n{name}_bucket{{le=\"+Inf\"}} 3\n{name}_count 3\n"
+                "{name}_bucket{{le=\"0.001\"}} 2\n{name}_bucket{{le=\"0.02\"}} {at_20_ms}\n\
+                 {name}_bucket{{le=\"+Inf\"}} 3\n{name}_count 3\n"
             )
         };
         assert_eq!(Snapshots::of(&text(3)).most_held_up, 0.02);

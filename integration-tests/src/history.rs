@@ -3,7 +3,7 @@
 //! ```text
 //!   clients ─ call ─▶ brokers ─ answer or none ─▶ History ─┬─ per request: does an order exist? (Wing, Gong, Lowe)
 //!                                                         ├─ per revision: never back in time
-//!                                                         └─ per member, in the end: is all there that was acknowledged?
+//!                                                         └─ per member, at the end: no acknowledged write lost?
 //! ```
 //!
 //! Each request is its own object: a history is linearizable exactly if the history of each object is (locality), and
@@ -27,20 +27,20 @@ pub struct Operation {
     /// Time of the answer. Without one, the call may have taken effect or may still do so.
     pub answer: Option<Duration>,
     /// The call and its result.
-    pub what: What,
+    pub what: Call,
     /// The revision in its answer.
     pub revision: Option<u64>,
 }
 
 /// The kinds of calls; requests are identified by the numbers of the clients.
 #[derive(Clone, Debug)]
-pub enum What {
+pub enum Call {
     /// Submits the request, once.
     Submit(u64),
     /// Cancels it, once.
     Cancel(u64),
     /// Reads it by its id.
-    Read(u64, Saw),
+    Read(u64, Observation),
     /// Lists the queued requests with numbers below [`LISTED_BELOW`].
     List(BTreeSet<u64>),
 }
@@ -50,7 +50,7 @@ pub const LISTED_BELOW: u64 = 1 << 32;
 
 /// The result of reading one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Saw {
+pub enum Observation {
     /// It is queued.
     Waiting,
     /// It was cancelled.
@@ -82,7 +82,7 @@ impl History {
     }
 
     /// Records an operation that was answered just now, or given up.
-    pub fn note(&self, call: Duration, answered: bool, what: What, revision: Option<u64>) {
+    pub fn note(&self, call: Duration, answered: bool, what: Call, revision: Option<u64>) {
         let answer = answered.then(|| self.now());
         let mut operations = self.operations.lock().unwrap_or_else(PoisonError::into_inner);
         operations.push(Operation { call, answer, what, revision });

@@ -223,7 +223,8 @@ impl Pods {
         let bases = if tells_metrics { &[base, "liqo/pod-metrics"][..] } else { &[base] };
         self.apply(real, bases, "agent", |text| {
             text.push_str(&format!(
-                "configMapGenerator:\n- name: comity-agent\n  namespace: {AGENT}\n  behavior: replace\n  files: [agent.yaml]\n"
+                "configMapGenerator:\n- name: comity-agent\n  namespace: {AGENT}\n  \
+                 behavior: replace\n  files: [agent.yaml]\n"
             ));
             if let Some(token) = &token {
                 text.push_str(&secret("comity-agent-join", AGENT, std::slice::from_ref(token)));
@@ -400,7 +401,8 @@ pub fn image_name(name: &str) -> String {
 fn secret(name: &str, namespace: &str, files: &[PathBuf]) -> String {
     let names: Vec<_> = files.iter().filter_map(|file| file.file_name()?.to_str()).collect();
     format!(
-        "secretGenerator:\n- name: {name}\n  namespace: {namespace}\n  files: [{}]\n  options: {{disableNameSuffixHash: true}}\n",
+        "secretGenerator:\n- name: {name}\n  namespace: {namespace}\n  files: [{}]\n  \
+         options: {{disableNameSuffixHash: true}}\n",
         names.join(", ")
     )
 }

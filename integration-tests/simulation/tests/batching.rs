@@ -1,4 +1,4 @@
-//! A campus of 64 GPUs: what placing together and moving aside bring, and what they may cost.
+//! Batching on a campus of 64 GPUs: its effect, and the bound on migrations.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use comity_simulation::batching::{
@@ -12,7 +12,7 @@ fn run(strategy: Strategy, seed: u64) -> Figures {
 }
 
 #[test]
-fn leases_move_so_that_requests_get_in_and_no_more_than_promised() {
+fn leases_move_for_requests_within_the_bound() {
     let (mut moved, mut let_in) = (0.0, 0.0);
     for seed in [1, 2] {
         let figures = run(Strategy::Moved, seed);
@@ -25,7 +25,7 @@ fn leases_move_so_that_requests_get_in_and_no_more_than_promised() {
 }
 
 #[test]
-fn the_same_requests_come_whichever_way_they_are_served() {
+fn all_strategies_serve_the_same_arrivals() {
     let all = Strategy::ALL.map(|strategy| run(strategy, 3));
     for figures in &all {
         assert_eq!(
@@ -41,7 +41,7 @@ fn the_same_requests_come_whichever_way_they_are_served() {
 }
 
 #[test]
-fn where_nobody_lets_its_lease_move_all_is_as_without() {
+fn without_preemptible_requests_moving_changes_nothing() {
     let test = BatchingTest { preemptible_percent: 0, ..TEST };
     let [together, moved] =
         [Strategy::Together, Strategy::Moved].map(|strategy| test.run(&campus(), strategy, 4).unwrap());
@@ -49,7 +49,7 @@ fn where_nobody_lets_its_lease_move_all_is_as_without() {
 }
 
 #[test]
-fn a_report_says_whether_what_is_promised_of_moves_is_so() {
+fn a_report_says_whether_the_bound_held() {
     let trace = campus();
     let seeds = vec![TEST.run(&trace, Strategy::Moved, 5).unwrap()];
     let report = |seeds| BatchingReport::new(&TEST, &trace, vec![StrategyReport::new(Strategy::Moved, seeds)]);

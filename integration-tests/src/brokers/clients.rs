@@ -14,7 +14,7 @@ use tonic::{Code, Status};
 
 use super::group::{Group, number_of, permanent_tenant, temporary_tenant};
 use crate::chaos::dice::Dice;
-use crate::history::{History, LISTED_BELOW, Operation, Saw, What};
+use crate::history::{Call, History, LISTED_BELOW, Observation, Operation};
 use crate::stores::terms;
 use crate::watch::now_ms;
 
@@ -138,14 +138,14 @@ impl Client {
             })
             .await;
         let Some(Ok(reply)) = reply else {
-            self.shared.history.note(call, false, What::Submit(number), None);
+            self.shared.history.note(call, false, Call::Submit(number), None);
             if number < LISTED_BELOW {
                 lock(&self.shared.unknown).insert(number);
             }
             return Ok(None);
         };
         let request = reply.request.context("a request")?;
-        self.shared.history.note(call, true, What::Submit(number), Some(request.revision));
+        self.shared.history.note(call, true, Call::Submit(number), Some(request.revision));
         let (from, to) = (called_ms.saturating_sub(LOG_TIME_OFF_MS), now_ms() + LOG_TIME_OFF_MS);
         if !(from..=to).contains(&request.submitted_at_ms) {
             let off = i128::from(request.submitted_at_ms) - i128::from(called_ms);
@@ -169,11 +169,11 @@ impl Client {
         match self.repeated(&[Code::NotFound], call_it).await {
             Some(Ok(reply)) => {
                 let revision = reply.request.context("a request")?.revision;
-                history.note(call, true, What::Cancel(known.number), Some(revision));
+                history.note(call, true, Call::Cancel(known.number), Some(revision));
             }
             // It was accepted, and nobody else cancels it.
-            Some(Err(_)) => history.note(call, true, What::Read(known.number, Saw::Nothing), None),
-            None => history.note(call, false, What::Cancel(known.number), None),
+            Some(Err(_)) => history.note(call, true, Call::Read(known.number, Observation::Nothing), None),
+            None => history.note(call, false, Call::Cancel(known.number), None),
         }
         Ok(())
     }
@@ -191,19 +191,19 @@ impl Client {
                 let request = reply.request.context("a request")?;
                 if number_of(&request)? != known.number {
                     // Its id was given again: the one that had it is gone.
-                    Saw::Nothing
+                    Observation::Nothing
                 } else {
                     match request.state() {
-                        v1::RequestState::Queued => Saw::Waiting,
-                        v1::RequestState::Cancelled => Saw::Cancelled,
-                        _ => Saw::EndedByItself,
+                        v1::RequestState::Queued => Observation::Waiting,
+                        v1::RequestState::Cancelled => Observation::Cancelled,
+                        _ => Observation::EndedByItself,
                     }
                 }
             }
-            Some(Err(_)) => Saw::Nothing,
+            Some(Err(_)) => Observation::Nothing,
             None => return Ok(()),
         };
-        self.shared.history.note(call, true, What::Read(known.number, saw), None);
+        self.shared.history.note(call, true, Call::Read(known.number, saw), None);
         Ok(())
     }
 
@@ -226,7 +226,7 @@ impl Client {
                 let page = reply.page.context("a page")?;
                 let waiting = reply.requests.iter().map(number_of).collect::<Result<BTreeSet<u64>>>()?;
                 if page.next_token.is_empty() {
-                    self.shared.history.note(call, true, What::List(waiting), Some(page.revision));
+                    self.shared.history.note(call, true, Call::List(waiting), Some(page.revision));
                 } else {
                     self.violated(format!("more than {PAGE} requests wait that come and go: a list is no single read"));
                 }

@@ -45,7 +45,7 @@ pub(super) enum Writes {
 /// One disk. Dropping it unmounts it.
 pub(super) struct Disk {
     image: PathBuf,
-    /// What the layer is told by.
+    /// Shared page that controls the preloaded library.
     page: PathBuf,
     at: Option<PathBuf>,
 }
@@ -58,7 +58,7 @@ impl Disk {
     pub(super) fn make(dir: &Path, name: &str) -> Result<Self> {
         let (image, page) = (dir.join(format!("{name}.img")), dir.join(format!("{name}.page")));
         File::create(&image)?.set_len(SIZE)?;
-        // All of it is the broker's, who is root here, too.
+        // No reserved blocks: the broker runs as root.
         run("mkfs.ext4", &["-q", "-m", "0", text(&image)?])?;
         fs::write(&page, [0; 8])?;
         Ok(Self { image, page, at: None })
@@ -85,7 +85,7 @@ impl Disk {
         let filler = self.filler()?;
         let mut end = 0;
         for step in STEPS {
-            // Until it fails, for want of room.
+            // Until it fails because the disk is full.
             while run("fallocate", &["-o", &end.to_string(), "-l", step, text(&filler)?]).is_ok() {
                 end = fs::metadata(&filler)?.len();
             }
@@ -103,7 +103,7 @@ impl Disk {
         let mut page = File::options().write(true).open(&self.page)?;
         page.seek(SeekFrom::Start(0))?;
         let words = [u32::try_from(slower.as_millis())?, writes as u32];
-        // In place, for it is mapped.
+        // In place, because the library maps the file.
         Ok(page.write_all(&words.map(u32::to_ne_bytes).concat())?)
     }
 

@@ -151,7 +151,7 @@ impl Hosts {
 impl Drop for Hosts {
     fn drop(&mut self) {
         for (seat, host) in SEATS.zip(&self.hosts) {
-            // By itself: a namespace may live on in the mounts of whoever else runs here.
+            // Separately, because mounts of other processes may keep the namespace alive.
             run_cleanup("ip", &["link", "delete", &line(&self.bridge, seat)]);
             run_cleanup("ip", &["netns", "delete", &host.namespace]);
         }
@@ -220,7 +220,7 @@ fn launcher(namespace: String, environment: Vec<String>) -> Launcher {
 
 /// Removes the leftovers of killed runs.
 fn sweep() {
-    // What is dead and has not been waited for runs no program.
+    // A zombie has no /proc/PID/exe.
     let alive = |pid: &str| fs::read_link(Path::new("/proc").join(pid).join("exe")).is_ok();
     for line in run("ip", &["netns", "list"]).unwrap_or_default().lines() {
         let name = line.split_whitespace().next().unwrap_or_default();
@@ -237,7 +237,7 @@ fn sweep() {
     for line in run("ip", &["-brief", "link"]).unwrap_or_default().lines() {
         let name = line.split([' ', '@']).next().unwrap_or_default();
         let pid = name.strip_prefix(BRIDGE).and_then(|rest| rest.split('-').next());
-        // A line goes with its namespace, or did so a moment ago.
+        // The kernel may already have removed the interface with its namespace.
         if pid.is_some_and(|pid| !alive(pid)) && Path::new("/sys/class/net").join(name).exists() {
             run_cleanup("ip", &["link", "delete", name]);
         }

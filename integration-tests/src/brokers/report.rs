@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::inject::Figures;
-use crate::history::{Operation, Verdict, What};
+use crate::history::{Call, Operation, Verdict};
 
 /// Maximum numbers listed in a violation.
 const FEW: usize = 8;
@@ -46,7 +46,7 @@ impl Report {
     /// Number of acknowledged writes.
     #[must_use]
     pub fn acknowledged(&self) -> usize {
-        let written = |it: &&Operation| matches!(it.what, What::Submit(_) | What::Cancel(_)) && it.answer.is_some();
+        let written = |it: &&Operation| matches!(it.what, Call::Submit(_) | Call::Cancel(_)) && it.answer.is_some();
         self.operations.iter().filter(written).count()
     }
 
@@ -73,10 +73,10 @@ impl Report {
             "seconds": self.length.as_secs(),
             "faults": faults,
             "operations": {
-                "submitted": count(|it| matches!(it.what, What::Submit(_)) && it.answer.is_some()),
-                "cancelled": count(|it| matches!(it.what, What::Cancel(_)) && it.answer.is_some()),
-                "read": count(|it| matches!(it.what, What::Read(..))),
-                "listed": count(|it| matches!(it.what, What::List(_))),
+                "submitted": count(|it| matches!(it.what, Call::Submit(_)) && it.answer.is_some()),
+                "cancelled": count(|it| matches!(it.what, Call::Cancel(_)) && it.answer.is_some()),
+                "read": count(|it| matches!(it.what, Call::Read(..))),
+                "listed": count(|it| matches!(it.what, Call::List(_))),
                 "unknown": count(|it| it.answer.is_none()),
             },
             "checks": { "requests": self.verdict.objects, "steps": self.verdict.steps },

@@ -20,11 +20,11 @@ const LEASE_LABEL: &str = "comity.dev/lease";
 const GPU: &str = "nvidia.com/gpu";
 
 /// The shared ledger.
-pub(super) type Books = Arc<Mutex<Ledger>>;
+pub(super) type SharedLedger = Arc<Mutex<Ledger>>;
 
 /// Calls `write` with the ledger.
-pub(super) fn with<T>(books: &Books, write: impl FnOnce(&mut Ledger) -> T) -> T {
-    write(&mut books.lock().unwrap_or_else(PoisonError::into_inner))
+pub(super) fn with<T>(ledger: &SharedLedger, write: impl FnOnce(&mut Ledger) -> T) -> T {
+    write(&mut ledger.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Follows one donor until dropped.
@@ -35,16 +35,16 @@ impl Grants {
     ///
     /// # Errors
     /// When its nodes cannot be read.
-    pub(super) async fn follow(plane: &ControlPlane, books: &Books) -> Result<Self, kube::Error> {
+    pub(super) async fn follow(plane: &ControlPlane, ledger: &SharedLedger) -> Result<Self, kube::Error> {
         let donor = plane.name().to_owned();
         let nodes = Api::<Node>::all(plane.client()).list(&ListParams::default()).await?;
         let gpus = nodes.iter().filter_map(|node| number(node.status.as_ref()?.allocatable.as_ref()?, GPU)).sum();
-        with(books, |ledger| ledger.donor_has(&donor, gpus));
+        with(ledger, |ledger| ledger.donor_has(&donor, gpus));
 
         let leased = watcher::Config::default().labels(LEASE_LABEL);
         let namespaces = watcher(Api::<Namespace>::all(plane.client()), leased.clone()).default_backoff();
         let quotas = watcher(Api::<ResourceQuota>::all(plane.client()), leased).default_backoff();
-        let (here, there) = (books.clone(), books.clone());
+        let (here, there) = (ledger.clone(), ledger.clone());
         let (first, second) = (donor.clone(), donor);
         Ok(Self(vec![
             tokio::spawn(replay(

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::figures::Faults;
-use super::grants::{Books, with};
+use super::grants::{SharedLedger, with};
 use super::schedule::{BROKERS, Fault, FaultKind};
 use super::world::World;
 use crate::comity::Comity;
@@ -36,7 +36,7 @@ type Recovery = (FaultKind, Result<Duration>);
 /// Injects the faults of a run.
 pub(super) struct Injector<'a> {
     world: &'a mut World,
-    books: Books,
+    ledger: SharedLedger,
     comity: Comity,
     figures: Faults,
     recoveries: JoinSet<Recovery>,
@@ -45,9 +45,9 @@ pub(super) struct Injector<'a> {
 }
 
 impl<'a> Injector<'a> {
-    pub(super) fn new(world: &'a mut World, books: Books) -> Self {
+    pub(super) fn new(world: &'a mut World, ledger: SharedLedger) -> Self {
         let comity = world.federation.command();
-        Self { world, books, comity, figures: Faults::default(), recoveries: JoinSet::new(), hit: 0 }
+        Self { world, ledger, comity, figures: Faults::default(), recoveries: JoinSet::new(), hit: 0 }
     }
 
     /// Carries out all faults, each at its time after now, and waits for `length` to pass and for all recoveries.
@@ -79,7 +79,7 @@ impl<'a> Injector<'a> {
     /// Looks after processes and recoveries until it is time.
     async fn watch_until(&mut self, time: Instant) -> Result<()> {
         while Instant::now() < time {
-            self.look()?;
+            self.check_processes()?;
             sleep_until((Instant::now() + LOOK_EVERY).min(time)).await;
             while let Some(recovery) = self.recoveries.try_join_next() {
                 self.note(recovery?);
@@ -91,21 +91,21 @@ impl<'a> Injector<'a> {
     fn note(&mut self, (kind, took): Recovery) {
         match took {
             Ok(took) => self.figures.recovered.entry(kind).or_default().push(took),
-            Err(error) => with(&self.books, |ledger| ledger.violated(format!("after {}: {error:#}", kind.name()))),
+            Err(error) => with(&self.ledger, |ledger| ledger.violated(format!("after {}: {error:#}", kind.name()))),
         }
     }
 
     /// No process may end by itself; each one's memory is noted.
-    fn look(&mut self) -> Result<()> {
+    fn check_processes(&mut self) -> Result<()> {
         let federation = &mut self.world.federation;
         for id in federation.ended_brokers()? {
-            with(&self.books, |ledger| ledger.violated(format!("broker {id} ended by itself")));
+            with(&self.ledger, |ledger| ledger.violated(format!("broker {id} ended by itself")));
             federation.start_broker(id)?;
         }
         for cluster in federation.ended_agents()? {
             // An agent that finds no API server when it starts says so and ends; who started it tries again.
             if !federation.log_of(&cluster)?.trim_end().ends_with(NO_API_SERVER) {
-                with(&self.books, |ledger| ledger.violated(format!("the agent of {cluster} ended by itself")));
+                with(&self.ledger, |ledger| ledger.violated(format!("the agent of {cluster} ended by itself")));
             }
             federation.start_agent(&cluster)?;
         }
@@ -120,7 +120,7 @@ impl<'a> Injector<'a> {
             let most = self.figures.resident.entry(kind).or_default();
             *most = resident.max(*most);
             if resident > MOST_RESIDENT {
-                with(&self.books, |ledger| {
+                with(&self.ledger, |ledger| {
                     ledger.violated(format!("a {kind} needs more than {} MiB", MOST_RESIDENT >> 20))
                 });
             }
@@ -206,10 +206,10 @@ impl<'a> Injector<'a> {
 
     /// Measures until `done`; then the invariants are checked on every broker that answers.
     fn recover(&mut self, kind: FaultKind, done: impl Future<Output = Result<()>> + Send + 'static) {
-        let (comity, books, began) = (self.comity.clone(), self.books.clone(), Instant::now());
+        let (comity, ledger, began) = (self.comity.clone(), self.ledger.clone(), Instant::now());
         self.recoveries.spawn(async move {
             let result = done.await.map(|()| began.elapsed());
-            check_invariants(&comity, &books).await;
+            check_invariants(&comity, &ledger).await;
             (kind, result)
         });
     }
@@ -223,7 +223,10 @@ impl<'a> Injector<'a> {
             "metadata": { "name": name },
             "spec": {
                 "terminationGracePeriodSeconds": 0,
-                "containers": [{ "name": "work", "image": "registry.example/work:1", "resources": { "limits": { "nvidia.com/gpu": gpus.to_string() } } }],
+                "containers": [{
+                    "name": "work", "image": "registry.example/work:1",
+                    "resources": { "limits": { "nvidia.com/gpu": gpus.to_string() } },
+                }],
             },
         }))?;
         self.recoveries.spawn(async move {
@@ -299,12 +302,12 @@ async fn leader(comity: &Comity) -> Result<u64> {
 }
 
 /// Records the invariant violations that the brokers report.
-pub(super) async fn check_invariants(comity: &Comity, books: &Books) {
+pub(super) async fn check_invariants(comity: &Comity, ledger: &SharedLedger) {
     // With no broker up there is nobody to ask; the next time there is.
     let Ok(status) = comity.json("admin", &["raft", "status"]).await else { return };
     for broker in status["brokers"].as_array().into_iter().flatten() {
         for broken in broker["violations"].as_array().into_iter().flatten() {
-            with(books, |ledger| ledger.violated(format!("broker {}: {broken}", broker["id"])));
+            with(ledger, |ledger| ledger.violated(format!("broker {}: {broken}", broker["id"])));
         }
     }
 }

@@ -69,20 +69,20 @@ impl Ledger {
 
     /// The namespaces of leases that a donor's API server has now.
     pub fn namespaces_are(&mut self, donor: &str, leases: BTreeSet<String>) {
-        let books = self.donors.entry(donor.to_owned()).or_default();
-        books.namespaces = leases.clone();
-        books.unresolved.insert(leases);
+        let ledger = self.donors.entry(donor.to_owned()).or_default();
+        ledger.namespaces = leases.clone();
+        ledger.unresolved.insert(leases);
         self.resolve(donor);
     }
 
     /// The GPUs in the quotas of leases that a donor's API server has now.
     pub fn quotas_are(&mut self, donor: &str, quotas: BTreeMap<String, u64>) {
-        let books = self.donors.entry(donor.to_owned()).or_default();
+        let ledger = self.donors.entry(donor.to_owned()).or_default();
         let granted = quotas.values().sum();
-        books.most = books.most.max(granted);
-        books.quotas = quotas;
-        if granted > books.capacity {
-            let text = format!("{donor} has {} GPUs and grants {granted}: {:?}", books.capacity, books.quotas);
+        ledger.most = ledger.most.max(granted);
+        ledger.quotas = quotas;
+        if granted > ledger.capacity {
+            let text = format!("{donor} has {} GPUs and grants {granted}: {:?}", ledger.capacity, ledger.quotas);
             self.violated(text);
         }
         self.compare_quotas(donor);
@@ -135,12 +135,12 @@ impl Ledger {
 
     /// Checks sets of simultaneous namespaces whose placements are all known.
     fn resolve(&mut self, donor: &str) {
-        let Some(books) = self.donors.get_mut(donor) else { return };
+        let Some(ledger) = self.donors.get_mut(donor) else { return };
         let known = |set: &BTreeSet<String>| set.iter().all(|lease| self.leases.contains_key(lease));
-        let ready: Vec<BTreeSet<String>> = books.unresolved.iter().filter(|set| known(set)).cloned().collect();
+        let ready: Vec<BTreeSet<String>> = ledger.unresolved.iter().filter(|set| known(set)).cloned().collect();
         let mut texts = Vec::new();
         for set in ready {
-            books.unresolved.remove(&set);
+            ledger.unresolved.remove(&set);
             let facts: Vec<&LeaseFacts> = set.iter().filter_map(|lease| self.leases.get(lease)).collect();
             texts.extend(overlaps(&format!("{donor} has namespaces that lend"), facts.iter().copied()));
             texts.extend(
@@ -157,8 +157,8 @@ impl Ledger {
 
     /// Checks that each quota equals the GPUs of its lease.
     fn compare_quotas(&mut self, donor: &str) {
-        let Some(books) = self.donors.get(donor) else { return };
-        let wrong: Vec<String> = books
+        let Some(ledger) = self.donors.get(donor) else { return };
+        let wrong: Vec<String> = ledger
             .quotas
             .iter()
             .filter_map(|(lease, gpus)| {

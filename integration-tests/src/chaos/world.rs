@@ -52,7 +52,7 @@ impl World {
     /// Starts everything.
     ///
     /// # Errors
-    /// Which part does not come up.
+    /// Names the process that does not start.
     pub(super) async fn start(shape: Shape) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("comity-chaos-").tempdir()?;
         let planes = control_planes(shape, folder.path()).await?;

@@ -107,6 +107,8 @@ fn agent_config(agent: &Agent, state: &Path, token: &Path, log: &str) -> Result<
     };
     let (mode, more) = (spec.fabric_mode, &spec.more);
     Ok(format!(
-        "stateDir: {state}\njoinTokenFile: {token}\n{inventory}fabric:\n  listen: {address}:{fabric_port}\n  mode: {mode}\nadminListen: 127.0.0.1:0\nlog:\n  filter: {log}\n{more}"
+        "stateDir: {state}\njoinTokenFile: {token}\n{inventory}\
+         fabric:\n  listen: {address}:{fabric_port}\n  mode: {mode}\n\
+         adminListen: 127.0.0.1:0\nlog:\n  filter: {log}\n{more}"
     ))
 }

@@ -7,10 +7,10 @@ use super::terms;
 
 /// GPUs of ten requests, in thousandths each.
 const SIZES: [u32; 10] = [250, 1_000, 1_000, 2_000, 2_000, 4_000, 4_000, 8_000, 8_000, 8_000];
-/// GPUs that must be there for each lease: what ten ask for in all, and some to choose from.
+/// GPUs to provide per lease: the mean request, and a reserve to choose from.
 pub const GPUS_PER_LEASE: u32 = 5;
 
-/// The request of this number; origins and tenants take turns.
+/// Request number `number`; origins and tenants take turns.
 pub(super) fn spec(number: usize, origins: usize) -> v1::RequestSpec {
     let origin = number % origins;
     let size = SIZES[number / origins % SIZES.len()];

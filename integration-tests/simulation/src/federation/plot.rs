@@ -37,7 +37,8 @@ pub fn svg(report: &FederationReport) -> String {
         let at = LEFT + 390 * number;
         let _ = writeln!(
             text,
-            "<rect x=\"{at}\" y=\"16\" width=\"12\" height=\"12\" fill=\"{colour}\"/>\n<text x=\"{}\" y=\"26\">{name}</text>",
+            "<rect x=\"{at}\" y=\"16\" width=\"12\" height=\"12\" fill=\"{colour}\"/>\n\
+             <text x=\"{}\" y=\"26\">{name}</text>",
             at + 18
         );
     }

@@ -60,7 +60,8 @@ pub(super) fn policy() -> String {
     const HEAD: &str = "apiVersion: policy.comity.dev/v1\n";
     let mut text = format!(
         "{HEAD}kind: Federation\nmetadata: {{name: month}}\nspec:\n  trustDomain: month.example\n  \
-         maintainers: [\"spiffe://month.example/user/admin\"]\n  defaults: {{peeringStep: 3650d, usageHalfLife: 6h}}\n---\n\
+         maintainers: [\"spiffe://month.example/user/admin\"]\n  defaults: {{peeringStep: 3650d, usageHalfLife: 6h}}\n\
+         ---\n\
          {HEAD}kind: GpuClass\nmetadata: {{name: gpu}}\nspec: {{selector: 'device.memoryMiB > 0', rank: 1}}\n---\n\
          {HEAD}kind: Agreement\nmetadata: {{name: all}}\nspec: {{parties: [{}], classes: [gpu]}}\n",
         MEMBERS.map(|member| member.name).join(", ")
@@ -78,7 +79,8 @@ pub(super) fn policy() -> String {
         let institution = MEMBERS[*of].name;
         let _ = write!(
             text,
-            "---\n{HEAD}kind: Tenant\nmetadata: {{name: {name}}}\nspec:\n  institution: {institution}\n  weight: {weight}\n  \
+            "---\n{HEAD}kind: Tenant\nmetadata: {{name: {name}}}\nspec:\n  institution: {institution}\n  \
+             weight: {weight}\n  \
              members: [{{id: \"spiffe://month.example/user/{name}\", role: submitter}}]\n  classes: [gpu]\n  \
              clusters: [{institution}]\n"
         );

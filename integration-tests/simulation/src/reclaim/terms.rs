@@ -80,7 +80,8 @@ pub(crate) fn policy(terms: &[Terms; DONORS.len()]) -> String {
         let preempts = value == PRIORITIES[2].1;
         let _ = write!(
             text,
-            "---\n{HEAD}kind: PriorityClass\nmetadata: {{name: {name}}}\nspec: {{value: {value}, mayPreempt: {preempts}}}\n"
+            "---\n{HEAD}kind: PriorityClass\nmetadata: {{name: {name}}}\n\
+             spec: {{value: {value}, mayPreempt: {preempts}}}\n"
         );
     }
     text

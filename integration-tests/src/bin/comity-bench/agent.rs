@@ -181,7 +181,8 @@ fn pod(number: u32, nodes: u32) -> Result<Pod> {
     Ok(serde_json::from_value(json!({
         "metadata": { "name": format!("pod-{number}"), "labels": { "app": "bench" } },
         "spec": {
-            "nodeName": format!("node-{node}"), "automountServiceAccountToken": false, "terminationGracePeriodSeconds": 0,
+            "nodeName": format!("node-{node}"), "automountServiceAccountToken": false,
+            "terminationGracePeriodSeconds": 0,
             "containers": [{ "name": "work", "image": "registry.example/work:1", "resources": { "limits": limits } }],
         },
     }))?)

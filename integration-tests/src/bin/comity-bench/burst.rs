@@ -38,7 +38,7 @@ fn medians(runs: &[Phases]) -> Vec<(&'static str, u64)> {
 /// Measures and prints.
 ///
 /// # Errors
-/// When a part does not come up, or a burst does not get through.
+/// When a process does not start, or a burst fails.
 pub(crate) async fn run(arguments: &BurstArgs) -> Result<()> {
     let config = BurstConfig { peering_idle: "5s", with_liqoctl: !arguments.no_liqoctl, ..BurstConfig::default() };
     let mut by_hand: Vec<ByHand> = Vec::new();

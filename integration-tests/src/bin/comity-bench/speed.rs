@@ -20,7 +20,13 @@ pub(crate) struct MatchArgs {
     #[arg(long, value_name = "CSV")]
     pods: PathBuf,
     /// Multiples of the trace's nodes and tasks, separated by commas; one run each
-    #[arg(long, value_delimiter = ',', default_value = "1,8,64", value_name = "TIMES,...", value_parser = whole::<u16>(1..=256))]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1,8,64",
+        value_name = "TIMES,...",
+        value_parser = whole::<u16>(1..=256)
+    )]
     scale: Vec<u16>,
     /// Requests queued before each plan
     #[arg(long, default_value_t = 2_048, value_parser = whole::<u16>(1..=2_048))]

@@ -133,7 +133,8 @@ impl Layout<'_> {
         if let Some(user) = &self.config.audited_user {
             let policy = self.config.dir.join("audit-policy.yaml");
             let rules = format!(
-                "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n  - {{level: Metadata, users: [{user}]}}\n  - {{level: None}}\n"
+                "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n  \
+                 - {{level: Metadata, users: [{user}]}}\n  - {{level: None}}\n"
             );
             fs::write(&policy, rules).map_err(|source| file_error(self.config, &policy, source))?;
             args.push(format!("--audit-policy-file={}", policy.display()));

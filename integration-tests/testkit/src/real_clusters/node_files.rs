@@ -160,7 +160,7 @@ fn certificates(dir: &Path, node: &NodeSettings, authority: &Authority) -> Resul
         let text = kubeconfig::render(node.name, &node.server_url(), authority.ca_pem(), &identity);
         write_private(&authority.path(&format!("{file}.kubeconfig")), &text)?;
     }
-    // Another authority: whoever it signs is believed about who somebody else is.
+    // A separate authority: clients with its certificates may impersonate any user.
     let front_proxy = Authority::open(&authority.path("front-proxy"))?;
     front_proxy.client("client", "front-proxy-client", None)?;
     let admin = authority.client("admin", "admin", Some("system:masters"))?;
