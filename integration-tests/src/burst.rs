@@ -417,11 +417,8 @@ impl Burst {
             let nodes = self.clusters.origin.kubectl(&["get", "nodes", "-o", "name"]).await?;
             let real = self.clusters.origin.nodes() as usize;
             ensure!(nodes.lines().count() == real, "the origin has nodes {nodes}");
-            let pods = self
-                .clusters
-                .donor
-                .kubectl(&["get", "pods", "-A", "-l", "liqo.io/managed-by=shadowpod", "-o", "name"])
-                .await?;
+            let shadow_pods = ["get", "pods", "-A", "-l", "liqo.io/managed-by=shadowpod", "-o", "name"];
+            let pods = self.clusters.donor.kubectl(&shadow_pods).await?;
             ensure!(pods.trim().is_empty(), "the donor has {pods}");
             Ok(Some(()))
         })

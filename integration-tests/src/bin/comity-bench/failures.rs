@@ -31,5 +31,5 @@ pub(crate) fn run(arguments: &FailuresArgs) -> Result<()> {
     } else {
         print!("{}", report.table());
     }
-    if report.holds() { Ok(()) } else { bail!("an invariant of failures was violated; see the table") }
+    if report.holds() { Ok(()) } else { bail!("an invariant of failures was violated; see the report") }
 }

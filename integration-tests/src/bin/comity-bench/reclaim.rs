@@ -31,5 +31,5 @@ pub(crate) fn run(arguments: &ReclaimArgs) -> Result<()> {
     } else {
         print!("{}", report.table());
     }
-    if report.holds() { Ok(()) } else { bail!("an invariant of reclaims was violated; see the table") }
+    if report.holds() { Ok(()) } else { bail!("an invariant of reclaims was violated; see the report") }
 }
